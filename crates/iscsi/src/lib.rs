@@ -1,0 +1,14 @@
+//! iSCSI (RFC 7143) without I/O: values, codecs and the machines of both ends.
+//!
+//! Nothing here opens a socket or looks at a clock. Bytes, PDUs and time come in as arguments;
+//! PDUs and events are polled out.
+
+mod serial;
+pub mod pdu;
+pub mod codec;
+pub mod keys;
+pub mod login;
+pub mod session;
+
+pub use pdu::{Bhs, Cid, DataSegment, Isid, Itt, Pdu, Tsih, Ttt};
+pub use serial::Serial;

@@ -1,0 +1,1 @@
+//! The stages of login, both sides (RFC 7143, 6).

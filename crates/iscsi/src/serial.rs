@@ -1,0 +1,45 @@
+//! Sequence numbers that wrap (RFC 1982): CmdSN, StatSN, DataSN, R2TSN.
+
+/// A 32-bit sequence number. Two of them compare within a distance of 2^31.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Serial(pub u32);
+
+impl Serial {
+    /// The number after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        self.add(1)
+    }
+
+    /// The number `count` after this one.
+    #[must_use]
+    pub fn add(self, count: u32) -> Self {
+        Self(self.0.wrapping_add(count))
+    }
+
+    /// How far `self` is after `earlier`.
+    #[must_use]
+    pub fn distance_from(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0)
+    }
+
+    /// Is `self` before `other`?
+    #[must_use]
+    pub fn is_before(self, other: Self) -> bool {
+        (self.0.wrapping_sub(other.0) as i32) < 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_survives_the_wrap() {
+        assert!(Serial(u32::MAX).is_before(Serial(0)));
+        assert!(!Serial(0).is_before(Serial(u32::MAX)));
+        assert!(!Serial(5).is_before(Serial(5)));
+        assert_eq!(Serial(u32::MAX).next(), Serial(0));
+        assert_eq!(Serial(1).distance_from(Serial(u32::MAX)), 2);
+    }
+}

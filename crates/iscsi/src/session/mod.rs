@@ -1,0 +1,1 @@
+//! The two machines in full feature phase.

@@ -1,0 +1,117 @@
+//! What a transport hands to a logical unit, and what it gets back.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use scsi::{Cdb, Lun, Sense, Status};
+use volume::Data;
+
+/// A logical unit: one command in, one completion out.
+pub trait LogicalUnit: Send + Sync + 'static {
+    /// Performs one command. Dropping the future aborts the task.
+    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>>;
+
+    /// Asked before the data of a write is solicited: a completion (BUSY, TASK SET FULL or a CHECK
+    /// CONDITION) if the command would not be taken, and then nothing more comes of it.
+    fn admit(&self, nexus: &Nexus, cdb: &Cdb, data_out_length: u32) -> Option<Completion>;
+
+    /// Tells the unit of a task management function; tasks themselves are aborted by whoever
+    /// holds their futures. `nexus` asked for it.
+    fn task_management(&self, nexus: &Nexus, function: TaskManagement);
+
+    /// A nexus begins: it gets its unit attention.
+    fn nexus_opened(&self, nexus: &Nexus);
+
+    /// A nexus ended: what the unit holds for it goes.
+    fn nexus_closed(&self, nexus: &Nexus);
+}
+
+/// An initiator port together with a target port (SAM-5, I_T nexus). Equal numbers, same nexus.
+#[derive(Clone, Debug)]
+pub struct Nexus {
+    /// Unique in the process while the nexus lives.
+    pub number: u64,
+    /// The initiator port's name: iSCSI name, `,i,0x` and ISID (RFC 7143, 3.4.3).
+    pub initiator_port: Arc<str>,
+}
+
+/// One command from arrival to status.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Who asks.
+    pub nexus: Nexus,
+    /// Which unit is addressed, as the initiator wrote it.
+    pub lun: Lun,
+    /// The command.
+    pub cdb: Cdb,
+    /// Order relative to other tasks.
+    pub attribute: TaskAttribute,
+    /// The data that came with it: all of it, in order.
+    pub data_out: Data,
+    /// How many bytes of Data-In the initiator has room for.
+    pub data_in_capacity: u32,
+}
+
+/// Task attributes (SAM-5, 8.9; wire values of RFC 7143, 11.3.1).
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum TaskAttribute {
+    #[default]
+    Untagged,
+    Simple,
+    Ordered,
+    HeadOfQueue,
+    Aca,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The status.
+    pub status: Status,
+    /// Why, with CHECK CONDITION.
+    pub sense: Option<Sense>,
+    /// What the command returns, already cut to its allocation length. The transport cuts it to
+    /// what the initiator has room for and reports the residual.
+    pub data_in: Data,
+    /// How many bytes of Data-Out the command takes by its CDB; the transport reports the
+    /// difference from what was announced. `None`: exactly what was announced.
+    pub data_out_length: Option<u32>,
+}
+
+impl Completion {
+    /// GOOD with this to return.
+    #[must_use]
+    pub fn good(data_in: Data) -> Self {
+        Self { status: Status::Good, sense: None, data_in, data_out_length: None }
+    }
+
+    /// CHECK CONDITION.
+    #[must_use]
+    pub fn check_condition(sense: Sense) -> Self {
+        Self {
+            status: Status::CheckCondition,
+            sense: Some(sense),
+            data_in: Data::new(),
+            data_out_length: None,
+        }
+    }
+
+    /// A status without sense data: BUSY, TASK SET FULL, RESERVATION CONFLICT.
+    #[must_use]
+    pub fn status(status: Status) -> Self {
+        Self { status, sense: None, data_in: Data::new(), data_out_length: None }
+    }
+}
+
+/// Task management functions (SAM-5, 7).
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum TaskManagement {
+    AbortTask,
+    AbortTaskSet,
+    ClearAca,
+    ClearTaskSet,
+    LogicalUnitReset,
+    TargetWarmReset,
+    TargetColdReset,
+}

@@ -1,0 +1,143 @@
+//! What every volume answers, and the words its questions are asked in.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use crate::Data;
+
+/// An array of blocks that behaves like a SCSI disk with a volatile write cache: between two
+/// flushes, writes may reach stable storage in any order.
+///
+/// Every call must be *in range and whole*: extents inside [`Geometry::blocks`], data a multiple
+/// of the block size, never empty. `Checked` is the door that holds callers to it.
+///
+/// Dropping a returned future abandons the call: it may have happened, or not, or (between two
+/// blocks) in part; it never harms other calls or blocks outside its extent.
+pub trait Volume: Send + Sync + 'static {
+    /// Size and abilities. Changes only when the volume is resized.
+    fn geometry(&self) -> Geometry;
+
+    /// The blocks of `extent`. A block never written reads as zeros.
+    fn read(&self, extent: Extent) -> Io<'_, Data>;
+
+    /// Replaces the blocks from `lba` on. With [`Durability::Stable`] they are on stable storage
+    /// when the call returns; otherwise after the next [`Volume::flush`].
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()>;
+
+    /// Makes every write and discard that was answered before this call stable.
+    fn flush(&self) -> Io<'_, ()>;
+
+    /// Makes the blocks read as zeros, giving back their space where that is possible.
+    fn discard(&self, extent: Extent) -> Io<'_, ()>;
+
+    /// Whether a write of this many bytes would be taken now. Asked before its data is solicited;
+    /// [`Error::Busy`] or [`Error::Unreachable`] says that it would not.
+    fn admit(&self, _bytes: usize) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// What a volume's calls return: boxed, so that stacks are built at run time.
+pub type Io<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// A volume with everything below it.
+pub type Stack = Arc<dyn Volume>;
+
+/// Logical block address, counted in blocks of the volume.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Lba(pub u64);
+
+/// A run of blocks: `lba .. lba + blocks`. Never empty.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Extent {
+    /// The first block.
+    pub lba: Lba,
+    /// How many blocks; at least one.
+    pub blocks: u32,
+}
+
+impl Extent {
+    /// The first address after the run.
+    #[must_use]
+    pub fn end(self) -> Lba {
+        Lba(self.lba.0 + u64::from(self.blocks))
+    }
+}
+
+/// Size and abilities of a volume.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Geometry {
+    /// Bytes in a logical block: 512 or 4096.
+    pub block_size: u32,
+    /// Bytes that the storage below writes at once: a power of two, at least `block_size`.
+    pub physical_block_size: u32,
+    /// How many logical blocks.
+    pub blocks: u64,
+    /// Writes, discards are refused.
+    pub read_only: bool,
+    /// A discard gives space back (thin provisioning); otherwise it only writes zeros.
+    pub thin: bool,
+    /// Unflushed writes can be lost by a power failure (SCSI: WCE).
+    pub volatile_cache: bool,
+}
+
+impl Geometry {
+    /// A writable thin volume of `blocks` blocks of 512 bytes on 4096-byte physical blocks, with
+    /// a volatile cache: the usual case.
+    #[must_use]
+    pub const fn with_blocks(blocks: u64) -> Self {
+        Self {
+            block_size: 512,
+            physical_block_size: 4096,
+            blocks,
+            read_only: false,
+            thin: true,
+            volatile_cache: true,
+        }
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.blocks * u64::from(self.block_size)
+    }
+}
+
+/// When a write must be safe.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Durability {
+    /// Safe after the next `flush`.
+    Volatile,
+    /// Safe before `write` returns (SCSI FUA).
+    Stable,
+}
+
+/// What can go wrong with a call. The volume itself stays usable.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The extent reaches beyond the last block.
+    #[error("blocks {}..{} are outside the volume", .0.lba.0, .0.end().0)]
+    OutOfRange(Extent),
+    /// Nothing was written: the volume is read-only.
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// These blocks cannot be read, or could not be written.
+    #[error("medium error at block {}: {reason}", .extent.lba.0)]
+    Medium {
+        /// Which blocks.
+        extent: Extent,
+        /// What the storage below said.
+        reason: Arc<str>,
+    },
+    /// The storage below has no room for a block that was not written before.
+    #[error("no space left below the volume")]
+    NoSpace,
+    /// Nothing was done, because a buffer or a log is full: try again later.
+    #[error("busy: {0}")]
+    Busy(&'static str),
+    /// The storage below does not answer. A write may or may not have happened.
+    #[error("the lower volume is not reachable: {0}")]
+    Unreachable(Arc<str>),
+    /// The device failed as a whole.
+    #[error("device failure: {0}")]
+    Device(Arc<str>),
+}
