@@ -1,10 +1,14 @@
 //! Bytes to PDUs and back, with digests (RFC 7143, 11.1, 13.1).
+//!
+//! [`Decoder`] owns the receive buffer, [`Output`] the queue of what is to be sent; both are free
+//! of I/O. What a header means is for [`Pdu::parse`] to say, lengths and digests are judged here.
 
-use std::io::IoSlice;
+use std::{collections::VecDeque, io::IoSlice};
 
-use bytes::{Bytes, BytesMut, buf::Limit};
+use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
+use crc_fast::{CrcAlgorithm, Digest};
 
-use crate::{Bhs, Pdu};
+use crate::{Bhs, DataSegment, Pdu};
 
 /// Which digests a connection uses, one setting for each direction.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -56,70 +60,374 @@ pub enum Error {
 /// loop { read the socket into buffer(); while let Some(frame) = next()? { … } }
 /// ```
 pub struct Decoder {
-    _private: (),
+    /// What came and was not cut off yet. Frames share its memory.
+    small: BytesMut,
+    /// The data segment that is being read past `small`.
+    large: Option<Large>,
+    /// An empty handle on the memory of the last large data segment, to be used again as soon as
+    /// nobody else holds it.
+    spare: BytesMut,
+    /// How long the PDU at the front of `small` is, as far as known.
+    wanted: usize,
+    /// The last PDU was a large one, so the next is likely to be: see [`AFTER_LARGE`].
+    streaming: bool,
+    buffer_bytes: usize,
+    max_data_segment_length: u32,
+    digests: Digests,
 }
 
+/// A PDU whose data segment goes to a buffer of its own.
+struct Large {
+    bhs: Bhs,
+    ahs: Bytes,
+    length: usize,
+    /// Data segment, padding, digest; and up to [`TAIL`] bytes of what follows.
+    body: BytesMut,
+    body_length: usize,
+}
+
+/// The length of a basic header segment.
+const BHS: usize = 48;
+/// A digest is four bytes long.
+const DIGEST: usize = 4;
+/// RFC 7143 defines an extended CDB (4 + 244 bytes) and a bidirectional read length (8).
+const AHS_LIMIT: usize = 256;
+/// From here on a data segment is read into its own buffer: below, a second system call costs
+/// more than keeping 64 KiB of shared buffer alive.
+const LARGE: usize = 16 * 1024;
+/// The next header is read together with the end of a large data segment: saves a system call.
+const TAIL: usize = 512;
+/// What is read at most while large PDUs stream in, since a part of the next data segment that
+/// lands in the shared buffer has to be copied out of it.
+const AFTER_LARGE: usize = 4096;
+/// A read of the socket is offered at least this much, if the buffer is that large: with 16 KiB
+/// a target served half as many small writes as with 32 KiB or more.
+const MIN_READ: usize = 32 * 1024;
+/// Memory kept for the next large data segment: two of the default length.
+const MAX_SPARE: usize = 512 * 1024;
+
 impl Decoder {
-    /// A decoder that holds at most about `buffer_bytes` for small PDUs and refuses data segments
-    /// above `max_data_segment_length`.
+    /// A decoder that holds at most about `buffer_bytes` (at least 2 KiB) for small PDUs and
+    /// refuses data segments above `max_data_segment_length` bytes.
     #[must_use]
-    pub fn new(_buffer_bytes: usize, _max_data_segment_length: u32) -> Self {
-        todo!()
+    pub fn new(buffer_bytes: usize, max_data_segment_length: u32) -> Self {
+        Self {
+            small: BytesMut::new(),
+            large: None,
+            spare: BytesMut::new(),
+            wanted: BHS,
+            streaming: false,
+            buffer_bytes: buffer_bytes.max(2048),
+            max_data_segment_length,
+            digests: Digests::default(),
+        }
     }
 
     /// Both change when login ends.
-    pub fn configure(&mut self, _buffer_bytes: usize, _max: u32, _digests: Digests) {
-        todo!()
+    pub fn configure(&mut self, buffer_bytes: usize, max: u32, digests: Digests) {
+        self.buffer_bytes = buffer_bytes.max(2048);
+        self.max_data_segment_length = max;
+        self.digests = digests;
     }
 
     /// Where the next bytes from the peer are appended; has room for at least one.
     pub fn buffer(&mut self) -> Limit<&mut BytesMut> {
-        todo!()
+        if self.large.is_none() {
+            self.make_room();
+        }
+        match &mut self.large {
+            Some(large) => {
+                let missing = large.body_length.saturating_sub(large.body.len());
+                (&mut large.body).limit(missing + TAIL)
+            }
+            None => {
+                let room = self.small.capacity() - self.small.len();
+                let at_header = self.streaming && self.small.len() < BHS;
+                (&mut self.small).limit(if at_header { room.min(AFTER_LARGE) } else { room })
+            }
+        }
+    }
+
+    /// Makes room in the shared buffer: at least for the PDU at its front, and for a read that is
+    /// worth its system call.
+    fn make_room(&mut self) {
+        let length = self.small.len();
+        let room = self.small.capacity() - length;
+        if room + length >= self.buffer_bytes
+            || self.small.try_reclaim(self.buffer_bytes.saturating_sub(length))
+        {
+            return;
+        }
+        let least = self.wanted.saturating_sub(length).max(MIN_READ.min(self.buffer_bytes / 2));
+        if room < least {
+            // Frames that somebody still holds keep the old buffer alive; only the piece of a PDU
+            // that is not complete moves to the new one.
+            let mut fresh = BytesMut::with_capacity(self.buffer_bytes.max(self.wanted));
+            fresh.extend_from_slice(&self.small);
+            self.small = fresh;
+        }
     }
 
     /// The next PDU, if all of it is there.
+    #[allow(clippy::should_implement_trait)] // it fails, and more may come after `None`
     pub fn next(&mut self) -> Result<Option<Frame>, Error> {
-        todo!()
+        if self.large.is_some() {
+            return Ok(self.next_large());
+        }
+        self.wanted = BHS;
+        let Some(bhs) = self.small.first_chunk::<BHS>() else { return Ok(None) };
+        let ahs_length = usize::from(bhs[4]) * 4;
+        let length = u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]]);
+        let header_length = BHS + ahs_length;
+        let header_end = header_length + if self.digests.header { DIGEST } else { 0 };
+        if self.small.len() < header_end {
+            self.wanted = header_end;
+            return Ok(None);
+        }
+        if self.digests.header {
+            let told = &self.small[header_length..header_end];
+            if told != crc32c(&self.small[..header_length]).to_le_bytes() {
+                return Err(Error::HeaderDigest);
+            }
+        }
+        if length > self.max_data_segment_length {
+            let limit = self.max_data_segment_length;
+            return Err(Error::DataSegmentLength { length, limit });
+        }
+        if ahs_length > AHS_LIMIT {
+            return Err(Error::AhsLength(ahs_length as u32));
+        }
+        let length = length as usize;
+        let body_length = body_length(length, self.digests);
+        let whole = header_end + body_length;
+        if self.small.len() < whole {
+            if length < LARGE && whole <= self.buffer_bytes {
+                self.wanted = whole;
+                return Ok(None);
+            }
+            self.begin_large(header_length, header_end, length, body_length);
+            return Ok(None);
+        }
+
+        let bhs = *bhs;
+        let ahs = Bytes::copy_from_slice(&self.small[BHS..header_length]);
+        self.small.advance(header_end);
+        self.streaming = length >= LARGE;
+        if length == 0 {
+            return Ok(Some(Frame { bhs, ahs, data: Bytes::new(), data_digest_error: false }));
+        }
+        let data_digest_error = self.digests.data && !data_digest_fits(&self.small[..body_length]);
+        let data = self.small.split_to(length).freeze();
+        self.small.advance(body_length - length);
+        Ok(Some(Frame { bhs, ahs, data, data_digest_error }))
+    }
+
+    /// Moves what is there of a large PDU out of the shared buffer.
+    fn begin_large(&mut self, header: usize, header_end: usize, length: usize, body_length: usize) {
+        let bhs = *self.small.first_chunk::<BHS>().expect("next() has seen the header");
+        let ahs = Bytes::copy_from_slice(&self.small[BHS..header]);
+        let mut body = std::mem::take(&mut self.spare);
+        if !body.try_reclaim(body_length + TAIL) {
+            body = BytesMut::with_capacity(body_length + TAIL);
+        }
+        body.extend_from_slice(&self.small[header_end..]);
+        self.small.clear();
+        self.large = Some(Large { bhs, ahs, length, body, body_length });
+    }
+
+    fn next_large(&mut self) -> Option<Frame> {
+        let Large { bhs, ahs, length, mut body, body_length } =
+            self.large.take_if(|large| large.body.len() >= large.body_length)?;
+        if body.len() > body_length {
+            self.make_room();
+            self.small.extend_from_slice(&body[body_length..]);
+        }
+        body.truncate(body_length);
+        let data_digest_error = self.digests.data && length > 0 && !data_digest_fits(&body);
+        body.truncate(length);
+        let data = body.split().freeze();
+        if data.len() <= MAX_SPARE {
+            self.spare = body;
+        }
+        self.streaming = true;
+        Some(Frame { bhs, ahs, data, data_digest_error })
     }
 
     /// Bytes held now, for limits and counters.
     #[must_use]
     pub fn held(&self) -> usize {
-        todo!()
+        let large = self.large.as_ref().map_or(0, |large| large.body.capacity());
+        self.small.capacity() + large + self.spare.capacity()
     }
+}
+
+/// Data segment, padding and digest.
+fn body_length(length: usize, digests: Digests) -> usize {
+    length.next_multiple_of(4) + if digests.data && length > 0 { DIGEST } else { 0 }
+}
+
+/// Does the digest at the end of `body` fit what stands before it?
+fn data_digest_fits(body: &[u8]) -> bool {
+    body.split_last_chunk().is_some_and(|(data, told)| *told == crc32c(data).to_le_bytes())
+}
+
+/// CRC32C (RFC 7143, 13.1); on the wire its bytes stand in little-endian order.
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC32C of pieces and the padding after them.
+fn crc32c_of_segment(data: &DataSegment, padding: usize) -> u32 {
+    if let ([piece], 0) = (data.as_slice(), padding) {
+        return crc32c(piece);
+    }
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    data.iter().for_each(|piece| digest.update(piece));
+    digest.update(&[0; 3][..padding]);
+    digest.finalize() as u32
 }
 
 /// Queued output: headers in an arena, payload by reference, ready for vectored writes.
 #[derive(Default)]
 pub struct Output {
-    _private: (),
+    /// Headers, digests, padding and short payloads, in the order of `chunks`.
+    arena: Vec<u8>,
+    /// The part of `arena` before this is written.
+    arena_at: usize,
+    /// What is to be written, in order; none of them is empty.
+    chunks: VecDeque<Chunk>,
+    length: usize,
 }
+
+enum Chunk {
+    /// So many bytes of the arena. Neighbours are joined: ten write responses are one slice.
+    Arena(usize),
+    Payload(Bytes),
+}
+
+/// Up to here a payload is copied into the arena: cheaper than a slice of its own.
+const COPIED: usize = 256;
+/// A drained arena is given back above this size; below it is used again.
+const KEPT_ARENA: usize = 64 * 1024;
 
 impl Output {
     /// Appends a PDU with its padding and digests.
-    pub fn push(&mut self, _pdu: Pdu, _digests: Digests) {
-        todo!()
+    pub fn push(&mut self, pdu: Pdu, digests: Digests) {
+        let (bhs, ahs, data) = pdu.encode();
+        debug_assert!(ahs.len() % 4 == 0 && ahs.len() / 4 == usize::from(bhs[4]));
+        self.compact();
+        let start = self.arena.len();
+        self.arena.extend_from_slice(&bhs);
+        self.arena.extend_from_slice(&ahs);
+        if digests.header {
+            let digest = crc32c(&self.arena[start..]);
+            self.arena.extend_from_slice(&digest.to_le_bytes());
+        }
+        self.arena_grew(start);
+        let length: usize = data.iter().map(Bytes::len).sum();
+        if length == 0 {
+            return;
+        }
+        let padding = length.next_multiple_of(4) - length;
+        let digest = digests.data.then(|| crc32c_of_segment(&data, padding));
+        for piece in data {
+            if piece.len() <= COPIED {
+                let start = self.arena.len();
+                self.arena.extend_from_slice(&piece);
+                self.arena_grew(start);
+            } else {
+                self.length += piece.len();
+                self.chunks.push_back(Chunk::Payload(piece));
+            }
+        }
+        let start = self.arena.len();
+        self.arena.extend_from_slice(&[0; 3][..padding]);
+        if let Some(digest) = digest {
+            self.arena.extend_from_slice(&digest.to_le_bytes());
+        }
+        self.arena_grew(start);
+    }
+
+    fn arena_grew(&mut self, start: usize) {
+        let grown = self.arena.len() - start;
+        self.length += grown;
+        match self.chunks.back_mut() {
+            _ if grown == 0 => {}
+            Some(Chunk::Arena(length)) => *length += grown,
+            _ => self.chunks.push_back(Chunk::Arena(grown)),
+        }
+    }
+
+    /// Keeps the written part of the arena from growing when the peer never lets it drain.
+    fn compact(&mut self) {
+        if self.arena_at >= KEPT_ARENA && self.arena_at * 2 >= self.arena.len() {
+            self.arena.drain(..self.arena_at);
+            self.arena_at = 0;
+        }
     }
 
     /// True if all was written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        todo!()
+        self.length == 0
     }
 
     /// Bytes not yet written.
     #[must_use]
     pub fn len(&self) -> usize {
-        todo!()
+        self.length
     }
 
     /// Fills `slices` from the front and returns how many were used.
-    pub fn slices<'a>(&'a self, _slices: &mut [IoSlice<'a>]) -> usize {
-        todo!()
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut at = self.arena_at;
+        let mut used = 0;
+        for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
+            *slice = IoSlice::new(match chunk {
+                Chunk::Arena(length) => {
+                    at += length;
+                    &self.arena[at - length..at]
+                }
+                Chunk::Payload(bytes) => bytes,
+            });
+            used += 1;
+        }
+        used
     }
 
     /// The first `count` bytes were written.
-    pub fn advance(&mut self, _count: usize) {
-        todo!()
+    ///
+    /// # Panics
+    /// If there were not so many.
+    pub fn advance(&mut self, count: usize) {
+        self.length = self.length.checked_sub(count).expect("no more is written than was queued");
+        let mut left = count;
+        while left > 0 {
+            let front = self.chunks.front_mut().expect("the length counts the chunks");
+            let taken = match front {
+                Chunk::Arena(length) => {
+                    let taken = left.min(*length);
+                    *length -= taken;
+                    self.arena_at += taken;
+                    (taken, *length == 0)
+                }
+                Chunk::Payload(bytes) => {
+                    let taken = left.min(bytes.len());
+                    bytes.advance(taken);
+                    (taken, bytes.is_empty())
+                }
+            };
+            left -= taken.0;
+            if taken.1 {
+                self.chunks.pop_front();
+            }
+        }
+        if self.length == 0 {
+            self.arena_at = 0;
+            self.arena.clear();
+            if self.arena.capacity() > KEPT_ARENA {
+                self.arena = Vec::new();
+            }
+        }
     }
 }

@@ -12,6 +12,7 @@ impl Serial {
     }
 
     /// The number `count` after this one.
+    #[allow(clippy::should_implement_trait)] // wraps, and takes a count rather than a serial
     #[must_use]
     pub fn add(self, count: u32) -> Self {
         Self(self.0.wrapping_add(count))
