@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use scsi::Lun;
 
-use super::{Cid, Numbers};
+use super::command::{join_sense, split_sense};
+use super::header::{self, Encoded, FINAL, put_lun, put_numbers, put_u16};
+use super::{Bhs, Cid, Itt, Numbers, ParseError};
 
 /// What happened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -53,4 +55,75 @@ pub struct AsyncMessage {
     pub numbers: Numbers,
     /// Sense data or vendor data.
     pub data: Bytes,
+}
+
+impl AsyncMessage {
+    pub(super) const OPCODE: u8 = 0x32;
+
+    pub(super) fn parse(bhs: &Bhs, data: Bytes) -> Result<Self, ParseError> {
+        let event = AsyncEvent::parse(bhs);
+        let data = match (event, split_sense(data)) {
+            (AsyncEvent::Scsi, Some((sense, _))) => sense,
+            (AsyncEvent::Scsi, None) => return Err(ParseError::Field("SenseLength")),
+            (_, Some((_, event_data))) => event_data,
+            // What does not read may be ignored (RFC 7143, 11.9.4).
+            (_, None) => Bytes::new(),
+        };
+        let lun = if event.has_lun() { header::lun(bhs) } else { Lun::default() };
+        Ok(Self { lun, event, numbers: header::numbers(bhs), data })
+    }
+
+    pub(super) fn encode(self) -> Encoded {
+        let mut bhs = header::header(Self::OPCODE, FINAL, Itt::NONE);
+        if self.event.has_lun() {
+            put_lun(&mut bhs, self.lun);
+        }
+        put_numbers(&mut bhs, self.numbers);
+        let (code, parameters) = self.event.encode();
+        bhs[36] = code;
+        for (at, parameter) in [38, 40, 42].into_iter().zip(parameters) {
+            put_u16(&mut bhs, at, parameter);
+        }
+        let data = match self.event {
+            _ if self.data.is_empty() => Bytes::new(),
+            AsyncEvent::Scsi => join_sense(&self.data, &[]),
+            _ => join_sense(&[], &self.data),
+        };
+        header::with_data(bhs, data)
+    }
+}
+
+impl AsyncEvent {
+    fn parse(bhs: &Bhs) -> Self {
+        let [first, second, third] = [38, 40, 42].map(|at| header::u16_at(bhs, at));
+        match bhs[36] {
+            0 => Self::Scsi,
+            1 => Self::LogoutRequested { time: third },
+            2 => Self::ConnectionDropped { cid: Cid(first), time2wait: second, time2retain: third },
+            3 => Self::SessionDropped { time2wait: second, time2retain: third },
+            4 => Self::NegotiationRequested { time: third },
+            5 => Self::TasksTerminated,
+            code => Self::Other(code),
+        }
+    }
+
+    /// The code and Parameter1 to Parameter3.
+    fn encode(self) -> (u8, [u16; 3]) {
+        match self {
+            Self::Scsi => (0, [0; 3]),
+            Self::LogoutRequested { time } => (1, [0, 0, time]),
+            Self::ConnectionDropped { cid, time2wait, time2retain } => {
+                (2, [cid.0, time2wait, time2retain])
+            }
+            Self::SessionDropped { time2wait, time2retain } => (3, [0, time2wait, time2retain]),
+            Self::NegotiationRequested { time } => (4, [0, 0, time]),
+            Self::TasksTerminated => (5, [0; 3]),
+            Self::Other(code) => (code, [0; 3]),
+        }
+    }
+
+    /// The LUN field is reserved where no unit is concerned.
+    fn has_lun(self) -> bool {
+        matches!(self, Self::Scsi | Self::TasksTerminated)
+    }
 }

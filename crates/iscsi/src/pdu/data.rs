@@ -2,8 +2,10 @@
 
 use bytes::Bytes;
 use scsi::Lun;
+use smallvec::SmallVec;
 
-use super::{DataSegment, Itt, Numbers, Ttt};
+use super::header::{self, Encoded, FINAL, put_lun, put_numbers, put_u32};
+use super::{Bhs, DataSegment, Itt, Numbers, ParseError, Ttt};
 use crate::Serial;
 
 /// The difference between announced and moved data (RFC 7143, 11.4.5).
@@ -16,6 +18,28 @@ pub enum Residual {
     Underflow(u32),
     /// So many bytes would not fit.
     Overflow(u32),
+}
+
+impl Residual {
+    /// From the O and U bits of byte 1 and the count. Both bits at once are a protocol error
+    /// (RFC 7143, 11.4.1).
+    pub(super) fn parse(flags: u8, count: u32) -> Result<Self, ParseError> {
+        match (flags & OVERFLOW != 0, flags & UNDERFLOW != 0) {
+            (false, false) => Ok(Self::None),
+            (false, true) => Ok(Self::Underflow(count)),
+            (true, false) => Ok(Self::Overflow(count)),
+            (true, true) => Err(ParseError::Field("O and U bits together")),
+        }
+    }
+
+    /// The two bits and the count.
+    pub(super) fn encode(self) -> (u8, u32) {
+        match self {
+            Self::None => (0, 0),
+            Self::Underflow(count) => (UNDERFLOW, count),
+            Self::Overflow(count) => (OVERFLOW, count),
+        }
+    }
 }
 
 /// Data of a write, unsolicited (`ttt` is NONE) or asked for by an R2T.
@@ -91,3 +115,133 @@ pub struct ReadyToTransfer {
     /// How long it is: 1 to MaxBurstLength bytes.
     pub desired_data_transfer_length: u32,
 }
+
+impl DataOut {
+    pub(super) const OPCODE: u8 = 0x05;
+
+    pub(super) fn parse(bhs: &Bhs, data: Bytes) -> Self {
+        Self {
+            is_final: header::is_final(bhs),
+            lun: header::lun(bhs),
+            itt: header::itt(bhs),
+            ttt: header::ttt(bhs),
+            exp_stat_sn: header::serial_at(bhs, 28),
+            data_sn: header::u32_at(bhs, 36),
+            buffer_offset: header::u32_at(bhs, 40),
+            data,
+        }
+    }
+
+    pub(super) fn encode(self) -> Encoded {
+        let mut bhs = header::header(Self::OPCODE, header::flag(self.is_final, FINAL), self.itt);
+        put_lun(&mut bhs, self.lun);
+        put_u32(&mut bhs, 20, self.ttt.0);
+        put_u32(&mut bhs, 28, self.exp_stat_sn.0);
+        put_u32(&mut bhs, 36, self.data_sn);
+        put_u32(&mut bhs, 40, self.buffer_offset);
+        header::with_data(bhs, self.data)
+    }
+}
+
+impl DataIn {
+    pub(super) const OPCODE: u8 = 0x25;
+
+    pub(super) fn parse(bhs: &Bhs, data: Bytes) -> Result<Self, ParseError> {
+        let is_final = header::is_final(bhs);
+        let acknowledge = bhs[1] & ACKNOWLEDGE != 0;
+        let mut numbers = header::numbers(bhs);
+        let status = if bhs[1] & STATUS != 0 {
+            if !is_final {
+                return Err(ParseError::Field("S bit without F bit"));
+            }
+            let residual = Residual::parse(bhs[1], header::u32_at(bhs, 44))?;
+            Some(DataInStatus { status: bhs[3], residual })
+        } else {
+            numbers.stat_sn = Serial::default();
+            None
+        };
+        // LUN and tag are reserved unless an acknowledgment is asked for (RFC 7143, 11.7.4).
+        let (lun, ttt) = if acknowledge {
+            (header::lun(bhs), header::ttt(bhs))
+        } else {
+            (Lun::default(), Ttt::NONE)
+        };
+        Ok(Self {
+            is_final,
+            acknowledge,
+            status,
+            lun,
+            itt: header::itt(bhs),
+            ttt,
+            numbers,
+            data_sn: header::u32_at(bhs, 36),
+            buffer_offset: header::u32_at(bhs, 40),
+            data: header::segment(data),
+        })
+    }
+
+    pub(super) fn encode(self) -> Encoded {
+        let flags =
+            header::flag(self.is_final, FINAL) | header::flag(self.acknowledge, ACKNOWLEDGE);
+        let mut bhs = header::header(Self::OPCODE, flags, self.itt);
+        put_u32(&mut bhs, 20, Ttt::NONE.0);
+        if self.acknowledge {
+            put_lun(&mut bhs, self.lun);
+            put_u32(&mut bhs, 20, self.ttt.0);
+        }
+        put_numbers(&mut bhs, self.numbers);
+        match self.status {
+            Some(DataInStatus { status, residual }) => {
+                let (residual_flags, count) = residual.encode();
+                bhs[1] |= FINAL | STATUS | residual_flags;
+                bhs[3] = status;
+                put_u32(&mut bhs, 44, count);
+            }
+            None => put_u32(&mut bhs, 24, 0),
+        }
+        put_u32(&mut bhs, 36, self.data_sn);
+        put_u32(&mut bhs, 40, self.buffer_offset);
+        header::with_segment(bhs, SmallVec::new(), self.data)
+    }
+}
+
+impl ReadyToTransfer {
+    pub(super) const OPCODE: u8 = 0x31;
+
+    pub(super) fn parse(bhs: &Bhs) -> Result<Self, ParseError> {
+        let ttt = header::ttt(bhs);
+        let desired_data_transfer_length = header::u32_at(bhs, 44);
+        // Data sent for such a tag would pass for unsolicited.
+        if ttt == Ttt::NONE {
+            return Err(ParseError::Field("Target Transfer Tag of an R2T"));
+        }
+        if desired_data_transfer_length == 0 {
+            return Err(ParseError::Field("Desired Data Transfer Length"));
+        }
+        Ok(Self {
+            lun: header::lun(bhs),
+            itt: header::itt(bhs),
+            ttt,
+            numbers: header::numbers(bhs),
+            r2t_sn: header::u32_at(bhs, 36),
+            buffer_offset: header::u32_at(bhs, 40),
+            desired_data_transfer_length,
+        })
+    }
+
+    pub(super) fn encode(self) -> Encoded {
+        let mut bhs = header::header(Self::OPCODE, FINAL, self.itt);
+        put_lun(&mut bhs, self.lun);
+        put_u32(&mut bhs, 20, self.ttt.0);
+        put_numbers(&mut bhs, self.numbers);
+        put_u32(&mut bhs, 36, self.r2t_sn);
+        put_u32(&mut bhs, 40, self.buffer_offset);
+        put_u32(&mut bhs, 44, self.desired_data_transfer_length);
+        header::bare(bhs)
+    }
+}
+
+const ACKNOWLEDGE: u8 = 0x40;
+const OVERFLOW: u8 = 0x04;
+const UNDERFLOW: u8 = 0x02;
+const STATUS: u8 = 0x01;

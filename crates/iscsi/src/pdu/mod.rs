@@ -1,7 +1,8 @@
 //! Protocol data units (RFC 7143, 11): one family a file.
 
-mod command;
+mod header;
 mod data;
+mod command;
 mod task;
 mod login;
 mod text;
@@ -119,15 +120,63 @@ pub enum ParseError {
 
 impl Pdu {
     /// Reads a PDU from its header, additional headers and data segment (without padding).
+    ///
+    /// Reserved fields are ignored, as are additional headers and data where the type has none.
+    /// Whether the PDU fits the state of a session is not judged here.
     pub fn parse(bhs: &Bhs, ahs: &[u8], data: Bytes) -> Result<Self, ParseError> {
-        let _ = (bhs, ahs, data);
-        todo!()
+        Ok(match bhs[0] & OPCODE {
+            NopOut::OPCODE => Self::NopOut(NopOut::parse(bhs, data)),
+            ScsiCommand::OPCODE => Self::ScsiCommand(ScsiCommand::parse(bhs, ahs, data)?),
+            TaskRequest::OPCODE => Self::TaskRequest(TaskRequest::parse(bhs)),
+            LoginRequest::OPCODE => Self::LoginRequest(LoginRequest::parse(bhs, data)?),
+            TextRequest::OPCODE => Self::TextRequest(TextRequest::parse(bhs, data)),
+            DataOut::OPCODE => Self::DataOut(DataOut::parse(bhs, data)),
+            LogoutRequest::OPCODE => Self::LogoutRequest(LogoutRequest::parse(bhs)),
+            Snack::OPCODE => Self::Snack(Snack::parse(bhs)),
+            NopIn::OPCODE => Self::NopIn(NopIn::parse(bhs, data)),
+            ScsiResponse::OPCODE => Self::ScsiResponse(ScsiResponse::parse(bhs, data)?),
+            TaskResponse::OPCODE => Self::TaskResponse(TaskResponse::parse(bhs)?),
+            LoginResponse::OPCODE => Self::LoginResponse(LoginResponse::parse(bhs, data)?),
+            TextResponse::OPCODE => Self::TextResponse(TextResponse::parse(bhs, data)),
+            DataIn::OPCODE => Self::DataIn(DataIn::parse(bhs, data)?),
+            LogoutResponse::OPCODE => Self::LogoutResponse(LogoutResponse::parse(bhs)?),
+            ReadyToTransfer::OPCODE => Self::ReadyToTransfer(ReadyToTransfer::parse(bhs)?),
+            AsyncMessage::OPCODE => Self::Async(AsyncMessage::parse(bhs, data)?),
+            Reject::OPCODE => Self::Reject(Reject::parse(bhs, data)?),
+            opcode => return Err(ParseError::Opcode(opcode)),
+        })
     }
 
     /// The bytes of the PDU without digests and padding: header with its lengths filled in,
-    /// additional header segments (usually none), data segment.
+    /// additional header segments (usually none), data segment. Reserved fields are zero.
+    ///
+    /// # Panics
+    ///
+    /// If the data segment is 2^24 bytes or longer, or a CDB longer than 260 bytes.
     #[must_use]
     pub fn encode(self) -> (Bhs, SmallVec<[u8; 16]>, DataSegment) {
-        todo!()
+        match self {
+            Self::NopOut(pdu) => pdu.encode(),
+            Self::ScsiCommand(pdu) => pdu.encode(),
+            Self::TaskRequest(pdu) => pdu.encode(),
+            Self::LoginRequest(pdu) => pdu.encode(),
+            Self::TextRequest(pdu) => pdu.encode(),
+            Self::DataOut(pdu) => pdu.encode(),
+            Self::LogoutRequest(pdu) => pdu.encode(),
+            Self::Snack(pdu) => pdu.encode(),
+            Self::NopIn(pdu) => pdu.encode(),
+            Self::ScsiResponse(pdu) => pdu.encode(),
+            Self::TaskResponse(pdu) => pdu.encode(),
+            Self::LoginResponse(pdu) => pdu.encode(),
+            Self::TextResponse(pdu) => pdu.encode(),
+            Self::DataIn(pdu) => pdu.encode(),
+            Self::LogoutResponse(pdu) => pdu.encode(),
+            Self::ReadyToTransfer(pdu) => pdu.encode(),
+            Self::Async(pdu) => pdu.encode(),
+            Self::Reject(pdu) => pdu.encode(),
+        }
     }
 }
+
+/// The opcode's bits in byte 0.
+const OPCODE: u8 = 0x3f;

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use scsi::Lun;
 
-use super::{Itt, Numbers, Ttt};
+use super::header::{self, Encoded, FINAL, put_lun, put_numbers, put_u32};
+use super::{Bhs, Itt, Numbers, Ttt};
 use crate::Serial;
 
 /// A ping from the initiator (`itt` set), or its answer to one (`ttt` set).
@@ -38,4 +39,52 @@ pub struct NopIn {
     pub numbers: Numbers,
     /// The bytes echoed.
     pub data: Bytes,
+}
+
+impl NopOut {
+    pub(super) const OPCODE: u8 = 0x00;
+
+    pub(super) fn parse(bhs: &Bhs, data: Bytes) -> Self {
+        Self {
+            immediate: header::is_immediate(bhs),
+            lun: header::lun(bhs),
+            itt: header::itt(bhs),
+            ttt: header::ttt(bhs),
+            cmd_sn: header::serial_at(bhs, 24),
+            exp_stat_sn: header::serial_at(bhs, 28),
+            data,
+        }
+    }
+
+    pub(super) fn encode(self) -> Encoded {
+        let opcode = Self::OPCODE | header::immediate_bit(self.immediate);
+        let mut bhs = header::header(opcode, FINAL, self.itt);
+        put_lun(&mut bhs, self.lun);
+        put_u32(&mut bhs, 20, self.ttt.0);
+        put_u32(&mut bhs, 24, self.cmd_sn.0);
+        put_u32(&mut bhs, 28, self.exp_stat_sn.0);
+        header::with_data(bhs, self.data)
+    }
+}
+
+impl NopIn {
+    pub(super) const OPCODE: u8 = 0x20;
+
+    pub(super) fn parse(bhs: &Bhs, data: Bytes) -> Self {
+        Self {
+            lun: header::lun(bhs),
+            itt: header::itt(bhs),
+            ttt: header::ttt(bhs),
+            numbers: header::numbers(bhs),
+            data,
+        }
+    }
+
+    pub(super) fn encode(self) -> Encoded {
+        let mut bhs = header::header(Self::OPCODE, FINAL, self.itt);
+        put_lun(&mut bhs, self.lun);
+        put_u32(&mut bhs, 20, self.ttt.0);
+        put_numbers(&mut bhs, self.numbers);
+        header::with_data(bhs, self.data)
+    }
 }
