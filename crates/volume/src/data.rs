@@ -20,6 +20,12 @@ impl Data {
         Self::default()
     }
 
+    /// No bytes, with room for so many pieces.
+    #[must_use]
+    pub fn with_parts(capacity: usize) -> Self {
+        Self { parts: SmallVec::with_capacity(capacity), length: 0 }
+    }
+
     /// `length` bytes of zero; the pieces share one allocation.
     #[must_use]
     pub fn zeros(length: usize) -> Self {
@@ -148,6 +154,50 @@ impl PartialEq for Data {
 }
 
 impl Eq for Data {}
+
+/// Reads data from its first byte to its last.
+pub(crate) struct Cursor<'a> {
+    part: &'a [u8],
+    rest: std::slice::Iter<'a, Bytes>,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(data: &'a Data) -> Self {
+        Self { part: &[], rest: data.parts.iter() }
+    }
+
+    /// The next bytes that lie together, at most `limit`.
+    ///
+    /// # Panics
+    /// If nothing is left.
+    fn next(&mut self, limit: usize) -> &'a [u8] {
+        if self.part.is_empty() {
+            self.part = self.rest.next().expect("the caller counts the bytes");
+        }
+        let (head, tail) = self.part.split_at(limit.min(self.part.len()));
+        self.part = tail;
+        head
+    }
+
+    /// Fills `to` with the next bytes.
+    pub(crate) fn copy_to(&mut self, mut to: &mut [u8]) {
+        while !to.is_empty() {
+            let bytes = self.next(to.len());
+            let (head, tail) = to.split_at_mut(bytes.len());
+            head.copy_from_slice(bytes);
+            to = tail;
+        }
+    }
+
+    /// Appends the next `length` bytes to `to`.
+    pub(crate) fn append_to(&mut self, to: &mut BytesMut, mut length: usize) {
+        while length > 0 {
+            let bytes = self.next(length);
+            to.extend_from_slice(bytes);
+            length -= bytes.len();
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

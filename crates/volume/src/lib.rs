@@ -5,6 +5,8 @@
 
 mod data;
 mod volume;
+mod mem;
 
 pub use data::Data;
+pub use mem::MemVolume;
 pub use volume::{Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};

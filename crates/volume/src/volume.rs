@@ -56,10 +56,10 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The first address after the run.
+    /// The first address after the run; the highest there is, if it would be beyond that.
     #[must_use]
     pub fn end(self) -> Lba {
-        Lba(self.lba.0 + u64::from(self.blocks))
+        Lba(self.lba.0.saturating_add(u64::from(self.blocks)))
     }
 }
 
@@ -99,6 +99,43 @@ impl Geometry {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.blocks * u64::from(self.block_size)
+    }
+
+    /// That `extent` is inside the volume and not empty.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn check_extent(&self, extent: Extent) -> Result<(), Error> {
+        let end = extent.lba.0.checked_add(u64::from(extent.blocks));
+        if extent.blocks > 0 && end.is_some_and(|end| end <= self.blocks) {
+            Ok(())
+        } else {
+            Err(Error::OutOfRange(extent))
+        }
+    }
+
+    /// The blocks that `length` bytes at `lba` replace, if they are whole, inside the volume and
+    /// may be written.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::OutOfRange`]; [`Error::Device`] for a part of a block.
+    pub fn check_write(&self, lba: Lba, length: usize) -> Result<Extent, Error> {
+        let block_size = self.block_size as usize;
+        if !length.is_multiple_of(block_size) {
+            return Err(Error::Device("a write of a part of a block".into()));
+        }
+        let blocks = u32::try_from(length / block_size).unwrap_or(u32::MAX);
+        let extent = Extent { lba, blocks };
+        self.check_discard(extent)?;
+        Ok(extent)
+    }
+
+    /// That `extent` is inside the volume, not empty, and may be written.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::OutOfRange`].
+    pub fn check_discard(&self, extent: Extent) -> Result<(), Error> {
+        if self.read_only { Err(Error::ReadOnly) } else { self.check_extent(extent) }
     }
 }
 

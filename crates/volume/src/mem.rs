@@ -1,0 +1,296 @@
+//! A volume in memory: pages of 4096 bytes, present only where something was written.
+//!
+//! Every call is finished at its first poll. Reads share the pages and copy nothing; writes copy
+//! once, into the old page if no reader still holds it.
+
+use std::{collections::BTreeMap, future::ready};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+
+use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume, data::Cursor};
+
+/// Blocks in memory, gone with the process.
+pub struct MemVolume {
+    geometry: Geometry,
+    /// Chunk `n` is in shard `n % SHARDS`. At most one shard is locked at a time.
+    shards: Box<[Mutex<Shard>]>,
+}
+
+type Shard = BTreeMap<u64, Chunk>;
+
+/// Consecutive pages; a page that is absent reads as zeros.
+struct Chunk {
+    pages: Box<[Option<Bytes>; PAGES_PER_CHUNK]>,
+    present: usize,
+}
+
+impl MemVolume {
+    /// A volume of zeros. Memory is taken when blocks are written, given back when they are
+    /// discarded.
+    #[must_use]
+    pub fn new(geometry: Geometry) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { geometry, shards }
+    }
+
+    /// Bytes of memory that hold blocks: whole pages of 4096.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        let pages: usize =
+            self.shards.iter().map(|s| s.lock().values().map(|c| c.present).sum::<usize>()).sum();
+        (pages * PAGE) as u64
+    }
+
+    fn read_now(&self, extent: Extent) -> Result<Data, Error> {
+        self.geometry.check_extent(extent)?;
+        let mut data = Data::with_parts(extent.blocks as usize * self.block_size() / PAGE + 2);
+        for span in self.spans(extent) {
+            let shard = self.shard(span.chunk).lock();
+            let chunk = shard.get(&span.chunk);
+            for (page, start, length) in span.pages() {
+                data.push(match chunk.and_then(|chunk| chunk.pages[page].as_ref()) {
+                    Some(bytes) if length == PAGE => bytes.clone(),
+                    Some(bytes) => bytes.slice(start..start + length),
+                    None => Bytes::from_static(&ZERO_PAGE[..length]),
+                });
+            }
+        }
+        Ok(data)
+    }
+
+    fn write_now(&self, lba: Lba, data: &Data) -> Result<(), Error> {
+        let extent = self.geometry.check_write(lba, data.len())?;
+        let mut from = Cursor::new(data);
+        for span in self.spans(extent) {
+            let mut shard = self.shard(span.chunk).lock();
+            let chunk = shard.entry(span.chunk).or_insert_with(Chunk::new);
+            for (page, start, length) in span.pages() {
+                chunk.write(page, start, length, &mut from);
+            }
+        }
+        Ok(())
+    }
+
+    fn discard_now(&self, extent: Extent) -> Result<(), Error> {
+        self.geometry.check_discard(extent)?;
+        for span in self.spans(extent) {
+            let mut shard = self.shard(span.chunk).lock();
+            let Some(chunk) = shard.get_mut(&span.chunk) else { continue };
+            for (page, start, length) in span.pages() {
+                chunk.discard(page, start, length);
+            }
+            if chunk.present == 0 {
+                shard.remove(&span.chunk);
+            }
+        }
+        Ok(())
+    }
+
+    fn block_size(&self) -> usize {
+        self.geometry.block_size as usize
+    }
+
+    fn shard(&self, chunk: u64) -> &Mutex<Shard> {
+        &self.shards[(chunk % SHARDS) as usize]
+    }
+
+    fn spans(&self, extent: Extent) -> impl Iterator<Item = Span> {
+        let block_size = u64::from(self.geometry.block_size);
+        let (mut at, end) = (extent.lba.0 * block_size, extent.end().0 * block_size);
+        std::iter::from_fn(move || {
+            (at < end).then(|| {
+                let (chunk, start) = (at / CHUNK, at % CHUNK);
+                let length = (CHUNK - start).min(end - at);
+                at += length;
+                Span { chunk, start: start as usize, length: length as usize }
+            })
+        })
+    }
+}
+
+impl Volume for MemVolume {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(ready(self.read_now(extent)))
+    }
+
+    fn write(&self, lba: Lba, data: Data, _: Durability) -> Io<'_, ()> {
+        Box::pin(ready(self.write_now(lba, &data)))
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(ready(self.discard_now(extent)))
+    }
+}
+
+impl Chunk {
+    fn new() -> Self {
+        Self { pages: Box::new([const { None }; PAGES_PER_CHUNK]), present: 0 }
+    }
+
+    fn write(&mut self, page: usize, start: usize, length: usize, from: &mut Cursor<'_>) {
+        let slot = &mut self.pages[page];
+        self.present += usize::from(slot.is_none());
+        let mut bytes = match slot.take().map(Bytes::try_into_mut) {
+            Some(Ok(unique)) => unique,
+            // All of it is replaced: nothing of the old page is needed.
+            _ if length == PAGE => {
+                let mut new = BytesMut::with_capacity(PAGE);
+                from.append_to(&mut new, PAGE);
+                *slot = Some(new.freeze());
+                return;
+            }
+            Some(Err(shared)) => BytesMut::from(&shared[..]),
+            None => BytesMut::zeroed(PAGE),
+        };
+        from.copy_to(&mut bytes[start..start + length]);
+        *slot = Some(bytes.freeze());
+    }
+
+    fn discard(&mut self, page: usize, start: usize, length: usize) {
+        let slot = &mut self.pages[page];
+        let Some(old) = slot.take() else { return };
+        if length == PAGE {
+            self.present -= 1;
+            return;
+        }
+        let mut bytes = old.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        bytes[start..start + length].fill(0);
+        *slot = Some(bytes.freeze());
+    }
+}
+
+/// The part of an extent that lies in one chunk, in bytes.
+struct Span {
+    chunk: u64,
+    start: usize,
+    length: usize,
+}
+
+impl Span {
+    /// Page in the chunk, first byte in the page, bytes.
+    fn pages(&self) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
+        let (mut at, end) = (self.start, self.start + self.length);
+        std::iter::from_fn(move || {
+            (at < end).then(|| {
+                let (page, start) = (at / PAGE, at % PAGE);
+                let length = (PAGE - start).min(end - at);
+                at += length;
+                (page, start, length)
+            })
+        })
+    }
+}
+
+/// The size of a physical block, and of what most hosts write at once.
+const PAGE: usize = 4096;
+/// 1 MiB: its table costs 8 KiB, and a burst rarely touches more than two.
+const PAGES_PER_CHUNK: usize = 256;
+const CHUNK: u64 = (PAGE * PAGES_PER_CHUNK) as u64;
+/// Many more than processors, so that two calls seldom want the same lock.
+const SHARDS: u64 = 64;
+static ZERO_PAGE: [u8; PAGE] = [0; PAGE];
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn now<T>(mut io: Io<'_, T>) -> Result<T, Error> {
+        match io.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => panic!("a volume in memory never waits"),
+        }
+    }
+
+    fn write(volume: &MemVolume, lba: u64, byte: u8, bytes: usize) {
+        let data = Data::from(vec![byte; bytes]);
+        now(volume.write(Lba(lba), data, Durability::Volatile)).expect("written");
+    }
+
+    fn read(volume: &MemVolume, lba: u64, blocks: u32) -> Vec<u8> {
+        now(volume.read(Extent { lba: Lba(lba), blocks })).expect("read").into_bytes().to_vec()
+    }
+
+    #[test]
+    fn what_was_never_written_reads_as_zeros_and_takes_no_memory() {
+        let volume = MemVolume::new(Geometry::with_blocks(1 << 40));
+        assert_eq!(read(&volume, (1 << 40) - 9, 9), [0; 9 * 512]);
+        assert_eq!(volume.allocated_bytes(), 0);
+    }
+
+    #[test]
+    fn blocks_smaller_than_a_page_merge() {
+        let volume = MemVolume::new(Geometry::with_blocks(64));
+        write(&volume, 3, 3, 512);
+        write(&volume, 7, 7, 1024);
+        let bytes = read(&volume, 2, 8);
+        for (block, expected) in [0, 3, 0, 0, 0, 7, 7, 0].into_iter().enumerate() {
+            assert_eq!(bytes[block * 512..][..512], [expected; 512], "block {block}");
+        }
+        assert_eq!(volume.allocated_bytes(), 2 * 4096);
+    }
+
+    #[test]
+    fn a_write_across_chunks_and_shards_reads_back() {
+        let volume = MemVolume::new(Geometry::with_blocks(8192));
+        let bytes: Vec<u8> = (0..3 << 20).map(|i: u32| (i / 512 % 251) as u8).collect();
+        now(volume.write(Lba(5), bytes.clone().into(), Durability::Stable)).expect("written");
+        assert_eq!(read(&volume, 5, (3 << 20) / 512), bytes);
+    }
+
+    #[test]
+    fn a_reader_keeps_what_it_read_when_the_page_is_written_again() {
+        let volume = MemVolume::new(Geometry::with_blocks(64));
+        write(&volume, 0, 1, 4096);
+        let before = now(volume.read(Extent { lba: Lba(0), blocks: 8 })).expect("read");
+        write(&volume, 0, 2, 512);
+        write(&volume, 0, 3, 4096);
+        now(volume.discard(Extent { lba: Lba(1), blocks: 1 })).expect("discarded");
+        assert_eq!(before, Data::from(vec![1; 4096]));
+    }
+
+    #[test]
+    fn a_page_that_nobody_reads_is_written_in_place() {
+        let volume = MemVolume::new(Geometry::with_blocks(64));
+        write(&volume, 0, 1, 4096);
+        let place = |volume: &MemVolume| {
+            now(volume.read(Extent { lba: Lba(0), blocks: 8 })).expect("read").parts()[0].as_ptr()
+        };
+        let before = place(&volume);
+        write(&volume, 2, 2, 512);
+        assert_eq!(place(&volume), before);
+    }
+
+    #[test]
+    fn a_discard_zeroes_and_gives_memory_back() {
+        let volume = MemVolume::new(Geometry::with_blocks(64));
+        write(&volume, 0, 1, 3 * 4096);
+        now(volume.discard(Extent { lba: Lba(7), blocks: 10 })).expect("discarded");
+        assert_eq!(volume.allocated_bytes(), 2 * 4096);
+        let bytes = read(&volume, 0, 24);
+        assert_eq!(bytes[..7 * 512], [1; 7 * 512]);
+        assert_eq!(bytes[7 * 512..17 * 512], [0; 10 * 512]);
+        assert_eq!(bytes[17 * 512..], [1; 7 * 512]);
+        now(volume.discard(Extent { lba: Lba(0), blocks: 64 })).expect("discarded");
+        assert_eq!(volume.allocated_bytes(), 0);
+    }
+
+    #[test]
+    fn the_last_blocks_may_end_inside_a_page() {
+        let volume = MemVolume::new(Geometry::with_blocks(9));
+        write(&volume, 8, 5, 512);
+        assert_eq!(read(&volume, 8, 1), [5; 512]);
+        let beyond = Extent { lba: Lba(8), blocks: 2 };
+        assert!(matches!(now(volume.read(beyond)), Err(Error::OutOfRange(e)) if e == beyond));
+    }
+}
