@@ -1,0 +1,54 @@
+//! `cargo xtask check`: the structure and the style of the house, held by tools.
+
+pub mod source;
+pub mod deny;
+pub mod floors;
+pub mod modules;
+pub mod text;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::steps::{Steps, Tally};
+use deny::Advisories;
+
+/// Runs every check as a step of its own.
+pub fn check(steps: &mut Steps) {
+    let root = root();
+    steps.run("check: floors", || Ok(Tally::one().with_note(floors::check()?)));
+    steps.run("check: modules", || {
+        Ok(Tally::one().with_note(modules::check(&root.join("crates"))?))
+    });
+    steps.run("check: text", || Ok(Tally::one().with_note(text::check(&root)?)));
+    steps.run("check: format", || cargo(&["fmt", "--all", "--check"]));
+    steps.run("check: clippy", || {
+        cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    });
+    steps.run("check: licences", || Ok(Tally::one().with_note(deny::licences()?)));
+    let mut unknown = None;
+    steps.run("check: advisories", || match deny::advisories()? {
+        Advisories::Clear => Ok(Tally::one().with_note("no open advisory")),
+        Advisories::Unknown(reason) => {
+            unknown = Some(reason);
+            Ok(Tally::default().with_note("the advisory database is out of reach"))
+        }
+    });
+    if let Some(reason) = unknown {
+        steps.leave_out(format!("advisories, since the database could not be fetched ({reason})"));
+    }
+}
+
+/// Runs cargo with its output on our terminal.
+pub fn cargo(arguments: &[&str]) -> Result<Tally> {
+    let status = Command::new("cargo").args(arguments).current_dir(root()).status()?;
+    ensure!(status.success(), "cargo {} failed ({status})", arguments.join(" "));
+    Ok(Tally::one())
+}
+
+/// The folder of the workspace.
+pub fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).expect("this crate stands in <root>/crates/xtask").to_owned()
+}

@@ -1,0 +1,98 @@
+//! Licences, banned crates and advisories of everything we depend on, by cargo-deny.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::process::{self, Finished};
+
+/// Compiling cargo-deny takes minutes on two cores; it is kept in cargo's own folder afterwards.
+const INSTALL_LIMIT: Duration = Duration::from_secs(900);
+
+/// A check reads the lock file and, for advisories, fetches a small repository.
+const CHECK_LIMIT: Duration = Duration::from_secs(120);
+
+/// Licences, bans and sources: no network needed once the crates are there.
+pub fn licences() -> Result<String> {
+    install()?;
+    let finished = deny(&[], &["licenses", "bans", "sources"])?;
+    ensure!(finished.success(), "cargo deny {}:\n{}", finished.ending(), finished.tail(60));
+    Ok("licences, bans and sources are as deny.toml says".to_owned())
+}
+
+/// How the look into the advisory database went.
+pub enum Advisories {
+    /// No open advisory.
+    Clear,
+    /// The database could not be had, for this reason.
+    Unknown(String),
+}
+
+/// Looks into the advisory database, if it can be had.
+pub fn advisories() -> Result<Advisories> {
+    install()?;
+    let finished = deny(&[], &["advisories"])?;
+    if finished.success() {
+        return Ok(Advisories::Clear);
+    }
+    if let Some(reason) = unreachable_database(&finished.output) {
+        // A copy of the database from an earlier run is better than none.
+        let offline = deny(&["--offline"], &["advisories"])?;
+        if offline.success() {
+            return Ok(Advisories::Clear);
+        }
+        if unreachable_database(&offline.output).is_some() {
+            return Ok(Advisories::Unknown(reason));
+        }
+        bail!("cargo deny {}:\n{}", offline.ending(), offline.tail(60));
+    }
+    bail!("cargo deny {}:\n{}", finished.ending(), finished.tail(60));
+}
+
+fn deny(options: &[&str], what: &[&str]) -> Result<Finished> {
+    let mut command = Command::new("cargo");
+    command.arg("deny").args(options).arg("check").args(what);
+    process::run(&mut command, CHECK_LIMIT)
+}
+
+fn install() -> Result<()> {
+    let version = process::run(Command::new("cargo").args(["deny", "--version"]), CHECK_LIMIT)?;
+    if version.success() {
+        return Ok(());
+    }
+    println!(
+        "cargo-deny is not installed: `cargo install cargo-deny --locked` (some minutes, once)"
+    );
+    let mut command = Command::new("cargo");
+    command.args(["install", "cargo-deny", "--locked", "--quiet"]).env_remove("CARGO_TARGET_DIR");
+    let finished = process::run(&mut command, INSTALL_LIMIT)?;
+    ensure!(
+        finished.success(),
+        "cargo install cargo-deny {}; install it by hand:\n{}",
+        finished.ending(),
+        finished.tail(20)
+    );
+    Ok(())
+}
+
+/// Why the advisory database could not be had, if that is what the output says.
+fn unreachable_database(output: &str) -> Option<String> {
+    let fetch = ["failed to fetch advisory database", "failed to get 'FETCH_HEAD' metadata"];
+    let line = output.lines().position(|line| fetch.iter().any(|text| line.contains(text)))?;
+    let fatal = output.lines().skip(line).find(|line| line.starts_with("fatal:"));
+    Some(fatal.unwrap_or("the advisory database could not be fetched").to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_out_of_reach_is_told_from_an_advisory() {
+        let output = "x [ERROR] failed to fetch advisory database https://h/db with cli: [\"clone\"]\n\
+            Cloning into 'x'...\nfatal: unable to access 'https://h/db/': Could not resolve host: h\n";
+        assert!(unreachable_database(output).unwrap().contains("Could not resolve host"));
+        assert_eq!(unreachable_database("error[vulnerability]: RUSTSEC-2026-0001"), None);
+    }
+}

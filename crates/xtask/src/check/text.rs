@@ -1,0 +1,122 @@
+//! What no file may hold: marks of unfinished work, paths of one machine, and too many lines.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::check::source;
+
+/// A file this long holds more than one noun (docs: 600 is the point to ask, this the point to act).
+const MAX_LINES: usize = 900;
+
+/// Macros of unfinished work.
+const MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
+
+/// Marks of unfinished work in comments. Written in halves, so that this file passes its own check.
+const MARKS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+
+/// Folders that exist on the machine of whoever wrote the line, and nowhere else.
+const MACHINE_PATHS: &[&str] =
+    &[concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/")];
+
+/// Folders that hold what tools made.
+const MADE: &[&str] = &["target", ".git", "forebay-quickstart", "artifacts", "corpus"];
+
+/// Checks every file below a folder.
+pub fn check(root: &Path) -> Result<String> {
+    let mut wrong = vec![];
+    let files = files(root)?;
+    for file in &files {
+        let Ok(text) = String::from_utf8(fs::read(file)?) else { continue };
+        let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
+        wrong.extend(violations(&name, &text));
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(format!("{} files read", files.len()))
+}
+
+fn violations(name: &str, text: &str) -> Vec<String> {
+    let mut wrong = vec![];
+    for (n, line) in text.lines().enumerate() {
+        for path in MACHINE_PATHS.iter().filter(|path| stands_alone(line, path)) {
+            wrong.push(format!("{name}:{}: {path} is a path of one machine", n + 1));
+        }
+    }
+    if !name.ends_with(".rs") {
+        return wrong;
+    }
+    let lines = text.lines().count();
+    if lines > MAX_LINES {
+        wrong.push(format!(
+            "{name}: {lines} lines, at most {MAX_LINES}: which second noun moved in?"
+        ));
+    }
+    for (n, line) in source::code(text).lines().enumerate() {
+        for name_of in MACROS.iter().filter(|name_of| stands_alone(line, name_of)) {
+            wrong.push(format!("{name}:{}: {name_of} is unfinished work", n + 1));
+        }
+    }
+    for (n, comment) in source::comments(text) {
+        for mark in MARKS.iter().filter(|mark| stands_alone(&comment, mark)) {
+            wrong.push(format!("{name}:{n}: {mark} is unfinished work"));
+        }
+    }
+    wrong
+}
+
+/// Whether a word occurs and is not the end of a longer one.
+fn stands_alone(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '}'))
+    })
+}
+
+fn files(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = vec![];
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let entry = entry?;
+            let (kind, name) = (entry.file_type()?, entry.file_name());
+            if kind.is_dir() && !MADE.iter().any(|made| name == *made) {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                found.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unfinished_work_is_named_with_its_line() {
+        let text = format!("fn a() {{\n    {}()\n}}\n// {} b\n", MACROS[0], MARKS[0]);
+        let wrong = violations("a.rs", &text);
+        assert!(wrong[0].starts_with("a.rs:2:") && wrong[1].starts_with("a.rs:4:"), "{wrong:?}");
+    }
+
+    #[test]
+    fn words_in_strings_are_no_work() {
+        assert_eq!(violations("a.rs", "let a = \"todo!() dbg!\"; my_dbg!(a);"), [""; 0]);
+    }
+
+    #[test]
+    fn paths_of_one_machine_are_found_in_any_file() {
+        let text = format!("see {}x", MACHINE_PATHS[1]);
+        assert_eq!(violations("a.md", &text).len(), 1);
+        assert_eq!(violations("a.md", &format!("net{}x", MACHINE_PATHS[1])), [""; 0]);
+    }
+
+    #[test]
+    fn a_long_file_is_refused() {
+        assert_eq!(violations("a.rs", &"\n".repeat(MAX_LINES)), [""; 0]);
+        assert_eq!(violations("a.rs", &"\n".repeat(MAX_LINES + 1)).len(), 1);
+        assert_eq!(violations("a.txt", &"\n".repeat(MAX_LINES + 1)), [""; 0]);
+    }
+}

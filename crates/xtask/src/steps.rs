@@ -1,0 +1,172 @@
+//! Named steps, each timed and counted, and the table at their end.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+/// What one step counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Cases that held.
+    pub passed: u64,
+    /// Cases that did not.
+    pub failed: u64,
+    /// One line for the table.
+    pub note: String,
+}
+
+impl Tally {
+    /// A step that is one case, and it held.
+    pub fn one() -> Tally {
+        Tally { passed: 1, ..Tally::default() }
+    }
+
+    /// The same with a line for the table.
+    pub fn with_note(mut self, note: impl Into<String>) -> Tally {
+        self.note = note.into();
+        self
+    }
+
+    /// Counts one more case.
+    pub fn count(&mut self, held: bool) {
+        *(if held { &mut self.passed } else { &mut self.failed }) += 1;
+    }
+}
+
+/// The steps of one run.
+#[derive(Default)]
+pub struct Steps {
+    filter: Option<String>,
+    done: Vec<(String, Duration, Tally)>,
+    left_out: Vec<String>,
+}
+
+impl Steps {
+    /// No steps yet; only those whose name contains `filter` will run.
+    pub fn new(filter: Option<String>) -> Steps {
+        Steps { filter, ..Steps::default() }
+    }
+
+    /// Whether the filter lets a step of this name run.
+    pub fn wanted(&self, name: &str) -> bool {
+        self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
+    }
+
+    /// Runs a step, unless the filter leaves it out. An error counts as one failed case.
+    pub fn run(&mut self, name: &str, step: impl FnOnce() -> Result<Tally>) {
+        if !self.wanted(name) {
+            return;
+        }
+        println!("==> {name}");
+        let start = Instant::now();
+        let tally = step().unwrap_or_else(|error| {
+            println!("{name}: {error:#}");
+            Tally { failed: 1, ..Tally::default() }.with_note(first_line(&format!("{error:#}")))
+        });
+        self.done.push((name.to_owned(), start.elapsed(), tally));
+    }
+
+    /// Remembers what this run does not show, for its last lines.
+    pub fn leave_out(&mut self, what: impl Into<String>) {
+        self.left_out.push(what.into());
+    }
+
+    /// Prints the table, what was left out and, alone on the last line, the counts. True if all held.
+    pub fn finish(self) -> bool {
+        print!("\n{}", self.table());
+        for what in &self.left_out {
+            println!("left out: {what}");
+        }
+        if let Some(filter) = &self.filter {
+            println!("left out: every step without '{filter}' in its name");
+        }
+        let (passed, failed) = self.counts();
+        println!("{passed} passed, {failed} failed");
+        failed == 0 && passed > 0
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        self.done.iter().fold((0, 0), |(passed, failed), (_, _, tally)| {
+            (passed + tally.passed, failed + tally.failed)
+        })
+    }
+
+    fn table(&self) -> String {
+        let rows = self.done.iter().map(|(name, took, tally)| {
+            vec![
+                name.clone(),
+                format!("{:.1} s", took.as_secs_f64()),
+                tally.passed.to_string(),
+                tally.failed.to_string(),
+                tally.note.clone(),
+            ]
+        });
+        table(&["step", "time", "passed", "failed", ""], rows)
+    }
+}
+
+/// Rows under headings, columns as wide as needed; numbers stand to the right, but in the last.
+pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let rows: Vec<Vec<String>> = rows.into_iter().collect();
+    let head: Vec<String> = headings.iter().map(|heading| (*heading).to_owned()).collect();
+    let mut widths = vec![0; headings.len()];
+    for row in rows.iter().chain([&head]) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in [&head].into_iter().chain(&rows) {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let last = column + 1 == widths.len();
+            let number = !last && cell.starts_with(|c: char| c.is_ascii_digit());
+            let padding = " ".repeat(width - cell.chars().count());
+            let (before, after) =
+                if number { (padding, String::new()) } else { (String::new(), padding) };
+            line.push_str(&format!("{before}{cell}{after}  "));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_failed_case() {
+        let mut steps = Steps::default();
+        steps.run("good", || Ok(Tally { passed: 4, failed: 0, note: String::new() }));
+        steps.run("bad", || anyhow::bail!("no such thing\nat all"));
+        assert_eq!(steps.counts(), (4, 1));
+        assert_eq!(steps.done[1].2.note, "no such thing");
+        assert!(!steps.finish());
+    }
+
+    #[test]
+    fn a_filter_leaves_steps_out() {
+        let mut steps = Steps::new(Some("qemu".to_owned()));
+        steps.run("interop: qemu-img", || Ok(Tally::one()));
+        steps.run("check", || panic!("must not run"));
+        assert_eq!(steps.counts(), (1, 0));
+    }
+
+    #[test]
+    fn nothing_run_is_no_success() {
+        assert!(!Steps::new(Some("nowhere".to_owned())).finish());
+    }
+
+    #[test]
+    fn numbers_stand_to_the_right() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = [row(["read", "7", "9 b"]), row(["w", "12", "c"])];
+        assert_eq!(table(&["what", "n", ""], rows), "what  n\nread   7  9 b\nw     12  c\n");
+    }
+}
