@@ -1,1 +1,17 @@
-//! Written next.
+//! Time, links and disks that a test holds in its hand.
+//!
+//! Nothing here sleeps, and nothing is random beyond a seed: a test that fails prints its seed
+//! and fails again with it.
+
+mod rng;
+mod yielding;
+mod power;
+mod image;
+mod fate;
+mod crash;
+
+pub use crash::{CrashVolume, Outage, Sync};
+pub use image::Image;
+pub use power::Power;
+pub use rng::Rng;
+pub use yielding::yield_now;

@@ -1,0 +1,582 @@
+//! A disk in memory that forgets unflushed writes when the power fails, and tears the last one.
+//!
+//! Beside the stable bytes it keeps, for every atom (sector), all versions written since that
+//! atom was last made stable. What a crash leaves is one of them, chosen anew for each atom.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Arc,
+};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
+
+use crate::{
+    Image, Power, Rng,
+    fate::Fate,
+    image::pieces,
+    yielding::{never, yield_now},
+};
+
+/// Whether the disk keeps its promises about stable storage.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sync {
+    /// Flushed and stable writes survive a crash.
+    Honoured,
+    /// A flush and a stable write change nothing: only luck keeps data. A crash test that passes
+    /// on such a disk tests nothing.
+    Ignored,
+}
+
+/// What a call gets once the power is gone.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outage {
+    /// [`Error::Device`].
+    Fails,
+    /// No answer, ever.
+    Hangs,
+}
+
+/// A simulated disk with a volatile write cache. Deterministic: the same seed and the same calls
+/// give the same yields and the same crashes.
+pub struct CrashVolume {
+    geometry: Geometry,
+    power: Arc<Power>,
+    outage: Outage,
+    sync: Sync,
+    /// Per cent; see [`CrashVolume::with_yields`].
+    yields: u32,
+    state: Mutex<State>,
+}
+
+struct State {
+    stable: Image,
+    /// Versions of each atom that are newer than the stable one, oldest first; never empty.
+    /// Reads see the last.
+    unstable: BTreeMap<u64, Vec<Version>>,
+    /// Writes and discards so far; the number of the next.
+    operations: u64,
+    /// Those whose caller does not know yet that they are done. No flush has to make them stable.
+    in_flight: BTreeSet<u64>,
+    rng: Rng,
+}
+
+struct Version {
+    operation: u64,
+    /// `None` is all zeros.
+    bytes: Option<Bytes>,
+}
+
+/// What was answered at one moment.
+struct Answered {
+    before: u64,
+    except: BTreeSet<u64>,
+}
+
+impl CrashVolume {
+    /// A disk of zeros with atoms of 512 bytes and a power supply of its own.
+    #[must_use]
+    pub fn new(geometry: Geometry, seed: u64) -> Self {
+        Self::reopen(Image::new(geometry, SECTOR), seed)
+    }
+
+    /// A disk with what a crash has left.
+    #[must_use]
+    pub fn reopen(image: Image, seed: u64) -> Self {
+        Self {
+            geometry: image.geometry,
+            power: Power::new(),
+            outage: Outage::Fails,
+            sync: Sync::Honoured,
+            yields: 0,
+            state: Mutex::new(State {
+                stable: image,
+                unstable: BTreeMap::new(),
+                operations: 0,
+                in_flight: BTreeSet::new(),
+                rng: Rng::new(seed),
+            }),
+        }
+    }
+
+    /// The same on a supply that it shares with other disks.
+    #[must_use]
+    pub fn powered_by(mut self, power: &Arc<Power>) -> Self {
+        self.power = Arc::clone(power);
+        self
+    }
+
+    /// The same with atoms of `bytes` bytes: 512, or 4096 for a disk that never tears a physical
+    /// block.
+    ///
+    /// # Panics
+    /// If anything was written already, or the size is no power of two of at least 512.
+    #[must_use]
+    pub fn with_atoms(mut self, bytes: u32) -> Self {
+        assert!(bytes.is_power_of_two() && bytes >= SECTOR);
+        let state = self.state.get_mut();
+        assert!(state.stable.atoms.is_empty() && state.unstable.is_empty());
+        state.stable.atom_size = bytes;
+        self
+    }
+
+    /// The same, keeping its promises or not.
+    #[must_use]
+    pub fn with_sync(mut self, sync: Sync) -> Self {
+        self.sync = sync;
+        self
+    }
+
+    /// The same, answering so when the power is gone.
+    #[must_use]
+    pub fn with_outage(mut self, outage: Outage) -> Self {
+        self.outage = outage;
+        self
+    }
+
+    /// The same, but a call waits for up to three more polls before it starts and again before it
+    /// is answered, each with this chance in per cent, so that tasks interleave. At 0, as without
+    /// this, every call is ready at its first poll.
+    #[must_use]
+    pub fn with_yields(mut self, percent: u32) -> Self {
+        self.yields = percent;
+        self
+    }
+
+    /// The power supply: counts operations, fails on demand.
+    #[must_use]
+    pub fn power(&self) -> &Arc<Power> {
+        &self.power
+    }
+
+    /// Lets the power fail during the operation after `operations` complete ones. See
+    /// [`Power::fail_after`].
+    pub fn crash_after(&self, operations: u64) {
+        self.power.fail_after(operations);
+    }
+
+    /// Lets the power fail, if it has not yet, and gives what is then on the medium. Every
+    /// unstable write may have survived or not, whole or in part; called again it may decide
+    /// otherwise, so one crash point can be tried with many outcomes.
+    #[must_use]
+    pub fn crash(&self, rng: &mut Rng) -> Image {
+        self.power.fail();
+        let state = self.state.lock();
+        let mut image = state.stable.clone();
+        let fate = Fate::choose(state.operations, rng);
+        for (&atom, versions) in &state.unstable {
+            // Writes reach the medium in order per atom, so the last survivor is what is there.
+            if let Some(last) = versions.iter().rev().find(|v| fate.survives(v.operation, rng)) {
+                put(&mut image, atom, last.bytes.clone());
+            }
+        }
+        image
+    }
+
+    /// What would be on the medium if everything had been flushed: what a read sees.
+    #[must_use]
+    pub fn contents(&self) -> Image {
+        let state = self.state.lock();
+        let mut image = state.stable.clone();
+        for (&atom, versions) in &state.unstable {
+            put(&mut image, atom, versions.last().and_then(|v| v.bytes.clone()));
+        }
+        image
+    }
+
+    /// Makes everything stable, then flips one random bit among the bytes of `range`.
+    ///
+    /// # Panics
+    /// If the range is empty or reaches beyond the end.
+    pub fn corrupt(&self, range: Range<u64>) {
+        assert!(range.end <= self.geometry.bytes());
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        for (atom, mut versions) in std::mem::take(&mut state.unstable) {
+            let last = versions.pop().expect("never empty");
+            put(&mut state.stable, atom, last.bytes);
+        }
+        state.stable.corrupt(range, &mut state.rng);
+    }
+
+    async fn read_blocks(&self, extent: Extent) -> Result<Data, Error> {
+        self.pause().await;
+        self.powered().await?;
+        self.geometry.check_extent(extent)?;
+        let data = self.state.lock().read(&self.bytes_of(extent));
+        self.pause().await;
+        self.powered().await?;
+        Ok(data)
+    }
+
+    async fn change(
+        &self,
+        extent: Extent,
+        data: Option<Data>,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        self.pause().await;
+        self.powered().await?;
+        let operation = {
+            // Counted under the lock: in the order of their effects.
+            let mut state = self.state.lock();
+            self.power.begin_operation();
+            state.change(&self.bytes_of(extent), data.map(Data::into_bytes))
+        };
+        self.pause().await;
+        self.powered().await?;
+        let mut state = self.state.lock();
+        state.in_flight.remove(&operation);
+        if durability == Durability::Stable && self.sync == Sync::Honoured {
+            state.settle(&self.bytes_of(extent), operation);
+        }
+        Ok(())
+    }
+
+    async fn flush_all(&self) -> Result<(), Error> {
+        let answered = self.state.lock().answered();
+        self.pause().await;
+        self.powered().await?;
+        self.power.begin_operation();
+        self.pause().await;
+        self.powered().await?;
+        if self.sync == Sync::Honoured {
+            self.state.lock().settle_all(&answered);
+        }
+        Ok(())
+    }
+
+    async fn pause(&self) {
+        for _ in 0..MAX_YIELDS {
+            if self.yields == 0 || !self.state.lock().rng.chance(self.yields) {
+                break;
+            }
+            yield_now().await;
+        }
+    }
+
+    async fn powered(&self) -> Result<(), Error> {
+        match self.outage {
+            _ if !self.power.is_off() => Ok(()),
+            Outage::Fails => Err(Error::Device("the power is gone".into())),
+            Outage::Hangs => never().await,
+        }
+    }
+
+    fn bytes_of(&self, extent: Extent) -> Range<u64> {
+        let size = u64::from(self.geometry.block_size);
+        extent.lba.0 * size..extent.end().0 * size
+    }
+}
+
+impl Volume for CrashVolume {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(self.read_blocks(extent))
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        Box::pin(async move {
+            let extent = self.geometry.check_write(lba, data.len())?;
+            self.change(extent, Some(data), durability).await
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(self.flush_all())
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.geometry.check_discard(extent)?;
+            self.change(extent, None, Durability::Volatile).await
+        })
+    }
+}
+
+impl State {
+    fn read(&self, range: &Range<u64>) -> Data {
+        let mut bytes = BytesMut::zeroed((range.end - range.start) as usize);
+        for (atom, within, at) in pieces(range, self.stable.atom_size) {
+            if let Some(stored) = self.visible(atom) {
+                bytes[at..at + within.len()].copy_from_slice(&stored[within]);
+            }
+        }
+        bytes.freeze().into()
+    }
+
+    /// Adds a version to every atom of `range`; zeros if there are no bytes.
+    fn change(&mut self, range: &Range<u64>, bytes: Option<Bytes>) -> u64 {
+        let operation = self.operations;
+        self.operations += 1;
+        self.in_flight.insert(operation);
+        let size = self.stable.atom_size;
+        for (atom, within, at) in pieces(range, size) {
+            let part = bytes.as_ref().map(|bytes| bytes.slice(at..at + within.len()));
+            let version = if within.len() == size as usize {
+                part
+            } else {
+                let mut whole = match self.visible(atom) {
+                    Some(stored) => BytesMut::from(&stored[..]),
+                    None => BytesMut::zeroed(size as usize),
+                };
+                match part {
+                    Some(part) => whole[within].copy_from_slice(&part),
+                    None => whole[within].fill(0),
+                }
+                Some(whole.freeze())
+            };
+            let versions = self.unstable.entry(atom).or_default();
+            versions.push(Version { operation, bytes: version });
+        }
+        operation
+    }
+
+    fn visible(&self, atom: u64) -> Option<&Bytes> {
+        match self.unstable.get(&atom).and_then(|versions| versions.last()) {
+            Some(version) => version.bytes.as_ref(),
+            None => self.stable.atoms.get(&atom),
+        }
+    }
+
+    fn answered(&self) -> Answered {
+        Answered { before: self.operations, except: self.in_flight.clone() }
+    }
+
+    /// Makes what `operation` wrote to `range` stable, and with it all that it replaced.
+    fn settle(&mut self, range: &Range<u64>, operation: u64) {
+        for (atom, _, _) in pieces(range, self.stable.atom_size) {
+            if let Some(versions) = self.unstable.get_mut(&atom) {
+                let upto = versions.partition_point(|version| version.operation <= operation);
+                settle_atom(&mut self.stable, atom, versions, upto);
+                if versions.is_empty() {
+                    self.unstable.remove(&atom);
+                }
+            }
+        }
+    }
+
+    /// Makes stable what was `answered` when a flush was called. What was not may still be.
+    fn settle_all(&mut self, answered: &Answered) {
+        let Self { stable, unstable, rng, .. } = self;
+        unstable.retain(|&atom, versions| {
+            let luck = rng.chance(50);
+            let upto = versions
+                .iter()
+                .rposition(|v| luck || answered.contains(v.operation))
+                .map_or(0, |last| last + 1);
+            settle_atom(stable, atom, versions, upto);
+            !versions.is_empty()
+        });
+    }
+}
+
+impl Answered {
+    fn contains(&self, operation: u64) -> bool {
+        operation < self.before && !self.except.contains(&operation)
+    }
+}
+
+/// Makes the first `upto` versions of an atom stable: the last of them stays.
+fn settle_atom(stable: &mut Image, atom: u64, versions: &mut Vec<Version>, upto: usize) {
+    if let Some(last) = versions.drain(..upto).next_back() {
+        put(stable, atom, last.bytes);
+    }
+}
+
+fn put(image: &mut Image, atom: u64, bytes: Option<Bytes>) {
+    match bytes {
+        Some(bytes) => image.atoms.insert(atom, bytes),
+        None => image.atoms.remove(&atom),
+    };
+}
+
+/// The least that any disk writes as a whole.
+const SECTOR: u32 = 512;
+/// Enough for any two of a handful of tasks to overtake each other.
+const MAX_YIELDS: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use super::*;
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        loop {
+            // No need for wakers: what yields is ready soon.
+            if let Poll::Ready(value) =
+                future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                return value;
+            }
+        }
+    }
+
+    fn write(disk: &CrashVolume, lba: u64, byte: u8, blocks: usize, durability: Durability) {
+        let data = Data::from(vec![byte; blocks * 512]);
+        run(disk.write(Lba(lba), data, durability)).expect("power is on");
+    }
+
+    fn disk() -> CrashVolume {
+        CrashVolume::new(Geometry::with_blocks(64), 1)
+    }
+
+    /// What `blocks` blocks hold after each of many crashes: their first bytes.
+    fn outcomes(disk: &CrashVolume, blocks: u64) -> BTreeSet<Vec<u8>> {
+        let mut rng = Rng::new(99);
+        (0..500)
+            .map(|_| {
+                let image = disk.crash(&mut rng);
+                (0..blocks).map(|block| image.read(block * 512..block * 512 + 1)[0]).collect()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn stable_writes_survive_every_crash() {
+        let disk = disk();
+        write(&disk, 0, 1, 2, Durability::Volatile);
+        write(&disk, 1, 2, 2, Durability::Stable);
+        let all = outcomes(&disk, 3);
+        assert_eq!(all, [vec![0, 2, 2], vec![1, 2, 2]].into_iter().collect());
+    }
+
+    #[test]
+    fn flushed_writes_survive_every_crash() {
+        let disk = disk();
+        write(&disk, 0, 1, 2, Durability::Volatile);
+        run(disk.flush()).expect("power is on");
+        write(&disk, 2, 2, 1, Durability::Volatile);
+        assert_eq!(outcomes(&disk, 3), [vec![1, 1, 0], vec![1, 1, 2]].into_iter().collect());
+    }
+
+    #[test]
+    fn unflushed_writes_survive_in_every_combination() {
+        let disk = disk();
+        write(&disk, 0, 1, 2, Durability::Volatile);
+        write(&disk, 1, 2, 2, Durability::Volatile);
+        let all = outcomes(&disk, 3);
+        // The first block old or new, the second old, first or second, the third old or new.
+        assert_eq!(all.len(), 2 * 3 * 2, "{all:?}");
+    }
+
+    #[test]
+    fn a_large_atom_is_never_torn() {
+        let disk = disk().with_atoms(4096);
+        write(&disk, 0, 1, 4, Durability::Volatile);
+        write(&disk, 2, 2, 6, Durability::Volatile);
+        let expected = [vec![0; 8], vec![1, 1, 1, 1, 0, 0, 0, 0], vec![1, 1, 2, 2, 2, 2, 2, 2]];
+        assert_eq!(outcomes(&disk, 8), expected.into_iter().collect());
+    }
+
+    #[test]
+    fn the_write_during_which_the_power_fails_is_torn_and_fails() {
+        let disk = disk();
+        disk.crash_after(2);
+        write(&disk, 0, 1, 1, Durability::Stable);
+        run(disk.flush()).expect("power is on");
+        let last = run(disk.write(Lba(1), vec![2; 1024].into(), Durability::Stable));
+        assert!(matches!(last, Err(Error::Device(_))));
+        let read = run(disk.read(Extent { lba: Lba(0), blocks: 1 }));
+        assert!(matches!(read, Err(Error::Device(_))));
+        assert_eq!(disk.power().operations(), 3);
+        let expected = [vec![1, 0, 0], vec![1, 0, 2], vec![1, 2, 0], vec![1, 2, 2]];
+        assert_eq!(outcomes(&disk, 3), expected.into_iter().collect());
+    }
+
+    #[test]
+    fn a_flush_during_which_the_power_fails_promises_nothing() {
+        let disk = disk();
+        write(&disk, 0, 1, 1, Durability::Volatile);
+        disk.crash_after(1);
+        assert!(run(disk.flush()).is_err());
+        assert_eq!(outcomes(&disk, 1), [vec![0], vec![1]].into_iter().collect());
+    }
+
+    #[test]
+    fn a_flush_need_not_cover_what_is_still_in_flight() {
+        let mut covered = BTreeSet::new();
+        for seed in 0..20 {
+            let disk = CrashVolume::new(Geometry::with_blocks(64), seed).with_yields(99);
+            let mut slow = disk.write(Lba(0), vec![1; 512].into(), Durability::Volatile);
+            while disk.power().operations() == 0 {
+                assert!(slow.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            }
+            run(disk.flush()).expect("power is on");
+            covered.insert(disk.state.lock().unstable.is_empty());
+            run(slow).expect("power is on");
+            run(disk.flush()).expect("power is on");
+            assert!(disk.state.lock().unstable.is_empty(), "what was answered is covered always");
+        }
+        assert_eq!(covered.len(), 2, "sometimes it is, sometimes not");
+    }
+
+    #[test]
+    fn ignored_flushes_and_stable_writes_can_be_lost() {
+        let disk = disk().with_sync(Sync::Ignored);
+        write(&disk, 0, 1, 1, Durability::Stable);
+        run(disk.flush()).expect("power is on");
+        assert_eq!(outcomes(&disk, 1), [vec![0], vec![1]].into_iter().collect());
+    }
+
+    #[test]
+    fn discards_are_forgotten_like_writes() {
+        let disk = disk();
+        write(&disk, 0, 1, 2, Durability::Stable);
+        run(disk.discard(Extent { lba: Lba(1), blocks: 1 })).expect("power is on");
+        let read = run(disk.read(Extent { lba: Lba(0), blocks: 2 })).expect("power is on");
+        assert_eq!(read.into_bytes(), [[1; 512], [0; 512]].concat());
+        assert_eq!(outcomes(&disk, 2), [vec![1, 0], vec![1, 1]].into_iter().collect());
+    }
+
+    #[test]
+    fn disks_on_one_supply_fail_together_and_hang_when_told() {
+        let first = disk();
+        let second = disk().powered_by(first.power()).with_outage(Outage::Hangs);
+        second.crash_after(1);
+        write(&first, 0, 1, 1, Durability::Stable);
+        let mut hung = second.flush();
+        assert!(hung.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(run(first.flush()).is_err());
+    }
+
+    #[test]
+    fn a_reopened_disk_holds_the_image() {
+        let disk = disk();
+        write(&disk, 5, 7, 1, Durability::Stable);
+        let again = CrashVolume::reopen(disk.crash(&mut Rng::new(0)), 2);
+        let read = run(again.read(Extent { lba: Lba(5), blocks: 1 })).expect("power is on");
+        assert_eq!(read.into_bytes(), [7; 512].as_slice());
+    }
+
+    #[test]
+    fn corruption_flips_exactly_one_bit() {
+        let disk = disk();
+        write(&disk, 0, 0xff, 2, Durability::Volatile);
+        disk.corrupt(100..900);
+        let bytes = disk.contents().read(0..1024);
+        assert_eq!(bytes.iter().map(|byte| byte.count_zeros()).sum::<u32>(), 1);
+        assert_eq!(outcomes(&disk, 1).len(), 1, "all is stable");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_crash() {
+        let image = |seed| {
+            let disk = disk().with_yields(50);
+            (0..10).for_each(|i| write(&disk, i, i as u8 + 1, 3, Durability::Volatile));
+            disk.crash(&mut Rng::new(seed)).read(0..64 * 512)
+        };
+        assert_eq!(image(3), image(3));
+        assert!((0..10).any(|seed| image(seed) != image(3)));
+    }
+}

@@ -1,0 +1,50 @@
+//! Which unstable writes of a simulated disk survive a crash.
+
+use crate::Rng;
+
+/// How a crash treats unstable writes. Pure chance per atom would almost never give the cases
+/// that find most bugs (all lost, all kept, all up to one), so those are chosen on purpose.
+pub(crate) enum Fate {
+    /// Nothing survives.
+    Lost,
+    /// Everything survives.
+    Kept,
+    /// Operations before the number survive; that one is torn; later ones are lost.
+    InOrder(u64),
+    /// The reverse: operations before the number are lost; that one is torn; later ones survive.
+    Reordered(u64),
+    /// Each operation survives whole or not at all, by this seed.
+    Whole(u64),
+    /// Each atom of each operation for itself, with this chance in per cent.
+    Torn(u32),
+}
+
+impl Fate {
+    pub(crate) fn choose(operations: u64, rng: &mut Rng) -> Self {
+        // In the last few operations, mostly: older ones tend to be stable already.
+        let recent = |rng: &mut Rng| {
+            let window = [4, 16, operations + 1][rng.below(3) as usize];
+            operations.saturating_sub(rng.below(window))
+        };
+        match rng.below(8) {
+            0 => Self::Lost,
+            1 => Self::Kept,
+            2 | 3 => Self::InOrder(recent(rng)),
+            4 => Self::Reordered(recent(rng)),
+            5 => Self::Whole(rng.next_u64()),
+            _ => Self::Torn([10, 50, 90][rng.below(3) as usize]),
+        }
+    }
+
+    pub(crate) fn survives(&self, operation: u64, rng: &mut Rng) -> bool {
+        match self {
+            Self::Lost => false,
+            Self::Kept => true,
+            Self::InOrder(torn) if operation != *torn => operation < *torn,
+            Self::Reordered(torn) if operation != *torn => operation > *torn,
+            Self::InOrder(_) | Self::Reordered(_) => rng.chance(50),
+            Self::Whole(seed) => Rng::new(seed.wrapping_add(operation)).chance(50),
+            Self::Torn(percent) => rng.chance(*percent),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The power supply of simulated disks: counts what they do, and fails at the chosen moment.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+/// Electricity for one or more disks, which lose it together.
+///
+/// Every write, flush and discard of a disk on this supply is one *operation*. A test runs a
+/// script once, asks [`Power::operations`] how many there were, and then runs it again for every
+/// smaller number with [`Power::fail_after`].
+#[derive(Debug)]
+pub struct Power {
+    operations: AtomicU64,
+    last: AtomicU64,
+    off: AtomicBool,
+}
+
+impl Power {
+    /// A supply that does not fail.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            operations: AtomicU64::new(0),
+            last: AtomicU64::new(u64::MAX),
+            off: AtomicBool::new(false),
+        })
+    }
+
+    /// Fails during the operation that follows `operations` complete ones, counted from the
+    /// start: with 0 the first does not complete.
+    pub fn fail_after(&self, operations: u64) {
+        self.last.store(operations, Ordering::SeqCst);
+    }
+
+    /// Fails now.
+    pub fn fail(&self) {
+        self.off.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it has failed.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.off.load(Ordering::SeqCst)
+    }
+
+    /// How many operations have begun.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.operations.load(Ordering::SeqCst)
+    }
+
+    /// Counts one operation; fails if it is the chosen one.
+    pub(crate) fn begin_operation(&self) {
+        if self.operations.fetch_add(1, Ordering::SeqCst) >= self.last.load(Ordering::SeqCst) {
+            self.fail();
+        }
+    }
+}
