@@ -4,6 +4,7 @@
 //! and fails again with it.
 
 mod rng;
+mod link;
 mod yielding;
 mod power;
 mod image;
@@ -12,6 +13,7 @@ mod crash;
 
 pub use crash::{CrashVolume, Outage, Sync};
 pub use image::Image;
+pub use link::Link;
 pub use power::Power;
 pub use rng::Rng;
 pub use yielding::yield_now;

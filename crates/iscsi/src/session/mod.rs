@@ -1,1 +1,3 @@
 //! The two machines in full feature phase.
+
+pub mod initiator;

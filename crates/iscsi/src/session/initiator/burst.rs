@@ -1,0 +1,110 @@
+//! Runs of Data-Out PDUs: unsolicited after a command, solicited by an R2T.
+
+use super::{Error, task::Task};
+use crate::{
+    Itt, Ttt,
+    keys::Parameters,
+    pdu::{DataOut, ReadyToTransfer, ScsiCommand},
+};
+
+/// One sequence of Data-Out PDUs that is being sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Burst {
+    pub(super) itt: Itt,
+    /// From the R2T; NONE if unsolicited.
+    pub(super) ttt: Ttt,
+    lun: scsi::Lun,
+    next: u32,
+    end: u32,
+    data_sn: u32,
+}
+
+impl Burst {
+    /// Puts the immediate data into `command`, and returns the burst that follows it unasked.
+    pub(super) fn begin(
+        command: &mut ScsiCommand,
+        data: &bytes::Bytes,
+        parameters: &Parameters,
+    ) -> Option<Self> {
+        let length = data.len() as u32;
+        let first = length.min(parameters.first_burst_length);
+        let mut next = 0;
+        if parameters.immediate_data {
+            next = first.min(parameters.max_send_data_segment_length);
+            command.data = data.slice(..next as usize);
+        }
+        let end = if parameters.initial_r2t { next } else { first };
+        command.is_final = next == end;
+        (next < end).then_some(Self {
+            itt: command.itt,
+            ttt: Ttt::NONE,
+            lun: scsi::Lun(0),
+            next,
+            end,
+            data_sn: 0,
+        })
+    }
+
+    /// The burst that an R2T asks for, or what is wrong with asking.
+    pub(super) fn solicited(
+        r2t: &ReadyToTransfer,
+        task: &Task,
+        parameters: &Parameters,
+    ) -> Result<Self, Error> {
+        let super::Transfer::Out(data) = &task.request.transfer else {
+            return Err(Error::Protocol("an R2T for a command that sends no data"));
+        };
+        let length = r2t.desired_data_transfer_length;
+        let end = r2t.buffer_offset.checked_add(length);
+        if r2t.ttt == Ttt::NONE {
+            return Err(Error::Protocol("an R2T without a tag"));
+        }
+        if r2t.r2t_sn != task.r2t_sn {
+            return Err(Error::Protocol("an R2TSN out of order"));
+        }
+        if length == 0 || length > parameters.max_burst_length {
+            return Err(Error::Protocol("an R2T for nothing or more than MaxBurstLength"));
+        }
+        if r2t.buffer_offset != task.sent {
+            return Err(Error::Protocol("an R2T out of order"));
+        }
+        let Some(end) = end.filter(|&end| end as usize <= data.len()) else {
+            return Err(Error::Protocol("an R2T beyond the end of the data"));
+        };
+        if task.open_r2ts >= parameters.max_outstanding_r2t {
+            return Err(Error::Protocol("more R2Ts than MaxOutstandingR2T"));
+        }
+        Ok(Self {
+            itt: r2t.itt,
+            ttt: r2t.ttt,
+            lun: r2t.lun,
+            next: r2t.buffer_offset,
+            end,
+            data_sn: 0,
+        })
+    }
+
+    /// Where the burst ends, counted from the command's first byte.
+    pub(super) fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// The next PDU of at most `limit` bytes; `exp_stat_sn` is left to the caller. The burst is
+    /// over when the PDU is final.
+    pub(super) fn next_pdu(&mut self, data: &bytes::Bytes, limit: u32) -> DataOut {
+        let stop = self.end.min(self.next.saturating_add(limit));
+        let pdu = DataOut {
+            is_final: stop == self.end,
+            lun: self.lun,
+            itt: self.itt,
+            ttt: self.ttt,
+            exp_stat_sn: crate::Serial(0),
+            data_sn: self.data_sn,
+            buffer_offset: self.next,
+            data: data.slice(self.next as usize..stop as usize),
+        };
+        self.next = stop;
+        self.data_sn += 1;
+        pdu
+    }
+}

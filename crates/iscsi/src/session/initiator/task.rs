@@ -1,0 +1,157 @@
+//! Commands between their submission and their status, found by their task tag.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use scsi::{Cdb, Lun, Sense, Status};
+
+use super::gather::Gather;
+use crate::{
+    Cid, DataSegment, Itt, Serial,
+    pdu::{RejectReason, Residual},
+};
+
+/// A command that the application wants performed.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The application's name for it; comes back with the outcome.
+    pub tag: u64,
+    /// The addressed unit.
+    pub lun: Lun,
+    /// The command.
+    pub cdb: Cdb,
+    /// What goes with it, and what comes back.
+    pub transfer: Transfer,
+    /// How long after its submission the command is aborted.
+    pub time_out: Duration,
+}
+
+/// The data phase of a command.
+#[derive(Clone, Debug)]
+pub enum Transfer {
+    /// No data.
+    None,
+    /// Data-In: room for so many bytes.
+    In(u32),
+    /// Data-Out: all of it. At most `u32::MAX` bytes.
+    Out(Bytes),
+}
+
+/// How the target ended a command.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The SCSI status.
+    pub status: Status,
+    /// Why, with CHECK CONDITION; `None` if there was none, or none that could be read.
+    pub sense: Option<Sense>,
+    /// What came back, at most what there was room for. Shares memory with the receive buffer.
+    pub data_in: DataSegment,
+    /// What the target says of data that was announced and not moved, or the reverse.
+    pub residual: Residual,
+}
+
+/// A command that ended without a SCSI status. It may have been performed, or not, or in part.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Failure {
+    /// The target could not be made to answer in time; it was told to abort the task.
+    #[error("no answer in time")]
+    TimedOut,
+    /// The target refused the PDU.
+    #[error("the target rejected the command: {0:?}")]
+    Rejected(RejectReason),
+    /// iSCSI response code other than 0 (RFC 7143, 11.4.3).
+    #[error("the target failed the command with response code {0:#04x}")]
+    Response(u8),
+    /// A status byte that SAM-5 does not define.
+    #[error("the target answered with status {0:#04x}, which means nothing")]
+    Status(u8),
+}
+
+/// A command that was sent and not yet answered.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) request: Request,
+    /// Place in the order of submission, for the replay.
+    pub(super) order: u64,
+    pub(super) cmd_sn: Serial,
+    /// Data and status of the command stay on this connection.
+    pub(super) allegiance: Cid,
+    /// When it is aborted; when it has been, when we stop waiting for that.
+    pub(super) deadline: Instant,
+    /// The tag of the ABORT TASK that is under way.
+    pub(super) abort: Option<Itt>,
+    pub(super) gather: Gather,
+    /// The next R2TSN.
+    pub(super) r2t_sn: u32,
+    /// Where the next R2T must begin: each byte is sent once (DataSequenceInOrder=Yes).
+    pub(super) sent: u32,
+    /// R2Ts being served.
+    pub(super) open_r2ts: u16,
+}
+
+/// Tasks by their tag: the low half of an ITT is a place in the table, the high half counts how
+/// often the place was used, so that a late answer never finds the next command.
+#[derive(Debug, Default)]
+pub(super) struct TaskTable {
+    places: Vec<Place>,
+    free: Vec<u16>,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    generation: u16,
+    task: Option<Task>,
+}
+
+/// The table ends below the tags of [`super::Session::control_itt`] and [`Itt::NONE`].
+const MOST_TASKS: usize = 0xff00;
+
+impl TaskTable {
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= MOST_TASKS
+    }
+
+    pub(super) fn insert(&mut self, task: Task) -> Itt {
+        let index = self.free.pop().unwrap_or_else(|| {
+            assert!(self.places.len() < MOST_TASKS, "the caller looks at is_full");
+            self.places.push(Place::default());
+            (self.places.len() - 1) as u16
+        });
+        let place = &mut self.places[usize::from(index)];
+        place.generation = place.generation.wrapping_add(1);
+        place.task = Some(task);
+        Itt(u32::from(place.generation) << 16 | u32::from(index))
+    }
+
+    pub(super) fn get_mut(&mut self, itt: Itt) -> Option<&mut Task> {
+        let place = self.places.get_mut(usize::from(itt.0 as u16))?;
+        if u32::from(place.generation) != itt.0 >> 16 {
+            return None;
+        }
+        place.task.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, itt: Itt) -> Option<Task> {
+        self.get_mut(itt)?;
+        self.free.push(itt.0 as u16);
+        self.places[usize::from(itt.0 as u16)].task.take()
+    }
+
+    /// All tasks with their tags, in no order.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Itt, &mut Task)> {
+        self.places.iter_mut().enumerate().filter_map(|(index, place)| {
+            let itt = Itt(u32::from(place.generation) << 16 | index as u32);
+            place.task.as_mut().map(|task| (itt, task))
+        })
+    }
+
+    /// Empties the table.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Task> {
+        self.free.clear();
+        std::mem::take(&mut self.places).into_iter().filter_map(|place| place.task)
+    }
+}

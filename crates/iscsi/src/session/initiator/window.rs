@@ -1,0 +1,104 @@
+//! The command window as the initiator sees it: CmdSN, ExpCmdSN, MaxCmdSN (RFC 7143, 4.2.2.1).
+
+use crate::{Serial, pdu::Numbers};
+
+/// Which commands may be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// The number that the next command gets.
+    cmd_sn: Serial,
+    /// The next command the target expects: everything before it has arrived there.
+    exp_cmd_sn: Serial,
+    /// The last command the target has room for.
+    max_cmd_sn: Serial,
+}
+
+impl Window {
+    /// The window after login: the next command is `cmd_sn`, the last one with room `max_cmd_sn`.
+    /// A target that told nonsense gets one command, so that its answer can tell better.
+    #[must_use]
+    pub fn new(cmd_sn: Serial, max_cmd_sn: Serial) -> Self {
+        let max_cmd_sn = if max_cmd_sn.is_before(cmd_sn) { cmd_sn } else { max_cmd_sn };
+        Self { cmd_sn, exp_cmd_sn: cmd_sn, max_cmd_sn }
+    }
+
+    /// The number of the next command. Immediate commands carry it and leave it.
+    #[must_use]
+    pub fn cmd_sn(&self) -> Serial {
+        self.cmd_sn
+    }
+
+    /// May another command be sent now?
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.max_cmd_sn.is_before(self.cmd_sn)
+    }
+
+    /// How many commands may be sent now.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        if self.is_open() { self.max_cmd_sn.next().distance_from(self.cmd_sn) } else { 0 }
+    }
+
+    /// Gives a number to a command.
+    pub fn take(&mut self) -> Serial {
+        debug_assert!(self.is_open(), "a command outside the window");
+        let taken = self.cmd_sn;
+        self.cmd_sn = taken.next();
+        taken
+    }
+
+    /// News from a target PDU. The standard has both numbers ignored if they contradict each
+    /// other, and each of them if it goes backwards.
+    pub fn update(&mut self, numbers: &Numbers) {
+        let (exp, max) = (numbers.exp_cmd_sn, numbers.max_cmd_sn);
+        if max.next().is_before(exp) {
+            return;
+        }
+        // a target cannot expect more than we sent
+        if self.exp_cmd_sn.is_before(exp) && !self.cmd_sn.is_before(exp) {
+            self.exp_cmd_sn = exp;
+        }
+        if self.max_cmd_sn.is_before(max) {
+            self.max_cmd_sn = max;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(exp: u32, max: u32) -> Numbers {
+        Numbers { stat_sn: Serial(0), exp_cmd_sn: Serial(exp), max_cmd_sn: Serial(max) }
+    }
+
+    #[test]
+    fn opens_and_closes_across_the_wrap() {
+        let mut window = Window::new(Serial(u32::MAX), Serial(0));
+        assert_eq!(window.room(), 2);
+        assert_eq!(window.take(), Serial(u32::MAX));
+        assert_eq!(window.take(), Serial(0));
+        assert!(!window.is_open());
+        window.update(&numbers(1, 3));
+        assert_eq!(window.room(), 3);
+    }
+
+    #[test]
+    fn never_goes_backwards() {
+        let mut window = Window::new(Serial(10), Serial(20));
+        window.update(&numbers(10, 12));
+        assert_eq!(window.room(), 11);
+    }
+
+    #[test]
+    fn numbers_that_contradict_each_other_are_ignored() {
+        let mut window = Window::new(Serial(10), Serial(10));
+        window.update(&numbers(100, 98));
+        assert_eq!(window.room(), 1);
+        // the empty window is legal: MaxCmdSN = ExpCmdSN - 1
+        window.take();
+        window.update(&numbers(11, 10));
+        assert!(!window.is_open());
+    }
+}
