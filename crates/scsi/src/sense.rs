@@ -1,4 +1,6 @@
-//! Why a command ended in CHECK CONDITION (SPC-4, 4.5).
+//! Why a command ended in CHECK CONDITION (SPC-4, 4.5): values, their names, their bytes.
+
+use crate::field::{u16_at, u32_at, u64_at};
 
 /// Sense key, additional sense code and qualifier, and the INFORMATION field where one is valid.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, thiserror::Error)]
@@ -12,6 +14,19 @@ pub struct Sense {
     pub ascq: u8,
     /// The INFORMATION field: for block commands the first LBA in error.
     pub information: Option<u64>,
+    /// Which field of the request is meant, with ILLEGAL REQUEST.
+    pub field: Option<FieldPointer>,
+}
+
+/// Sense key specific data for ILLEGAL REQUEST (SPC-4, 4.5.2.4.2): where the wrong field starts.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct FieldPointer {
+    /// In the CDB; otherwise in the parameter data.
+    pub in_cdb: bool,
+    /// Offset of the first byte in error.
+    pub byte: u16,
+    /// The most significant bit in error, 0 to 7, where that is worth telling.
+    pub bit: Option<u8>,
 }
 
 /// The sense keys (SPC-4, table 48).
@@ -36,10 +51,331 @@ pub enum SenseKey {
     Completed = 0xf,
 }
 
+impl SenseKey {
+    /// The key for the low four bits of a byte from the wire. `None` for 0Ch, which is obsolete.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte & 0x0f {
+            0x0 => Self::NoSense,
+            0x1 => Self::RecoveredError,
+            0x2 => Self::NotReady,
+            0x3 => Self::MediumError,
+            0x4 => Self::HardwareError,
+            0x5 => Self::IllegalRequest,
+            0x6 => Self::UnitAttention,
+            0x7 => Self::DataProtect,
+            0x8 => Self::BlankCheck,
+            0x9 => Self::VendorSpecific,
+            0xa => Self::CopyAborted,
+            0xb => Self::AbortedCommand,
+            0xd => Self::VolumeOverflow,
+            0xe => Self::Miscompare,
+            0xf => Self::Completed,
+            _ => return None,
+        })
+    }
+}
+
+/// The sense data that we give, by the names of SPC-4, annex F.
+impl Sense {
+    /// Nothing to tell.
+    pub const NO_SENSE: Self = Self::new(SenseKey::NoSense, 0x00, 0x00);
+    /// A write to the medium failed.
+    pub const WRITE_ERROR: Self = Self::new(SenseKey::MediumError, 0x0c, 0x00);
+    /// The medium cannot be read.
+    pub const UNRECOVERED_READ_ERROR: Self = Self::new(SenseKey::MediumError, 0x11, 0x00);
+    /// The device failed as a whole.
+    pub const INTERNAL_TARGET_FAILURE: Self = Self::new(SenseKey::HardwareError, 0x44, 0x00);
+    /// The data that came is less than a block (INVALID FIELD IN COMMAND INFORMATION UNIT).
+    pub const INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT: Self =
+        Self::new(SenseKey::IllegalRequest, 0x0e, 0x03);
+    /// The parameter list is shorter than it says or must be.
+    pub const PARAMETER_LIST_LENGTH_ERROR: Self = Self::new(SenseKey::IllegalRequest, 0x1a, 0x00);
+    /// The logical unit has no such command.
+    pub const INVALID_COMMAND_OPERATION_CODE: Self =
+        Self::new(SenseKey::IllegalRequest, 0x20, 0x00);
+    /// Beyond the last block.
+    pub const LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE: Self =
+        Self::new(SenseKey::IllegalRequest, 0x21, 0x00);
+    /// A field of the CDB is wrong; see [`Sense::invalid_field_in_cdb`].
+    pub const INVALID_FIELD_IN_CDB: Self = Self::new(SenseKey::IllegalRequest, 0x24, 0x00);
+    /// No logical unit has this number.
+    pub const LOGICAL_UNIT_NOT_SUPPORTED: Self = Self::new(SenseKey::IllegalRequest, 0x25, 0x00);
+    /// A field of the parameter data is wrong; see [`Sense::invalid_field_in_parameter_list`].
+    pub const INVALID_FIELD_IN_PARAMETER_LIST: Self =
+        Self::new(SenseKey::IllegalRequest, 0x26, 0x00);
+    /// Mode pages are not saved.
+    pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self =
+        Self::new(SenseKey::IllegalRequest, 0x39, 0x00);
+    /// First contact: power on, reset or bus device reset occurred.
+    pub const POWER_ON_OCCURRED: Self = Self::new(SenseKey::UnitAttention, 0x29, 0x00);
+    /// The target was reset.
+    pub const SCSI_BUS_RESET_OCCURRED: Self = Self::new(SenseKey::UnitAttention, 0x29, 0x02);
+    /// The logical unit was reset.
+    pub const BUS_DEVICE_RESET_FUNCTION_OCCURRED: Self =
+        Self::new(SenseKey::UnitAttention, 0x29, 0x03);
+    /// The volume has another size than before.
+    pub const CAPACITY_DATA_HAS_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x09);
+    /// Another nexus cleared the task set.
+    pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Self =
+        Self::new(SenseKey::UnitAttention, 0x2f, 0x00);
+    /// The volume is read-only.
+    pub const WRITE_PROTECTED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x00);
+    /// A thin volume has no room (SPACE ALLOCATION FAILED WRITE PROTECT).
+    pub const SPACE_ALLOCATION_FAILED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x07);
+    /// Not all data of the command came.
+    pub const DATA_PHASE_ERROR: Self = Self::new(SenseKey::AbortedCommand, 0x4b, 0x00);
+    /// VERIFY found other bytes.
+    pub const MISCOMPARE_DURING_VERIFY: Self = Self::new(SenseKey::Miscompare, 0x1d, 0x00);
+}
+
 impl Sense {
     /// A sense value without an INFORMATION field.
     #[must_use]
     pub const fn new(key: SenseKey, asc: u8, ascq: u8) -> Self {
-        Self { key, asc, ascq, information: None }
+        Self { key, asc, ascq, information: None, field: None }
+    }
+
+    /// The same with this INFORMATION.
+    #[must_use]
+    pub const fn with_information(mut self, information: u64) -> Self {
+        self.information = Some(information);
+        self
+    }
+
+    /// 5/24/00, pointing at the byte of the CDB where the wrong field starts.
+    #[must_use]
+    pub const fn invalid_field_in_cdb(byte: u16) -> Self {
+        let mut sense = Self::INVALID_FIELD_IN_CDB;
+        sense.field = Some(FieldPointer { in_cdb: true, byte, bit: None });
+        sense
+    }
+
+    /// 5/24/00, pointing at one bit of the CDB.
+    #[must_use]
+    pub const fn invalid_bit_in_cdb(byte: u16, bit: u8) -> Self {
+        let mut sense = Self::INVALID_FIELD_IN_CDB;
+        sense.field = Some(FieldPointer { in_cdb: true, byte, bit: Some(bit) });
+        sense
+    }
+
+    /// 5/26/00, pointing at the byte of the parameter data where the wrong field starts.
+    #[must_use]
+    pub const fn invalid_field_in_parameter_list(byte: u16) -> Self {
+        let mut sense = Self::INVALID_FIELD_IN_PARAMETER_LIST;
+        sense.field = Some(FieldPointer { in_cdb: false, byte, bit: None });
+        sense
+    }
+
+    /// True if key, code and qualifier agree, whatever the rest says.
+    #[must_use]
+    pub fn is(&self, other: Self) -> bool {
+        (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)
+    }
+
+    /// Sense data: in fixed format (SPC-4, 4.5.3), or in descriptor format where the INFORMATION
+    /// has more than the 32 bits that fixed format holds.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self.information {
+            Some(information) if information > u64::from(u32::MAX) => self.to_descriptor_bytes(),
+            _ => self.to_fixed_bytes(),
+        }
+    }
+
+    /// Sense data in fixed format, 18 bytes; INFORMATION above 32 bits is left out.
+    #[must_use]
+    pub fn to_fixed_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 18];
+        bytes[0] = FIXED_CURRENT;
+        bytes[2] = self.key as u8;
+        if let Some(information) = self.information.and_then(|i| u32::try_from(i).ok()) {
+            bytes[0] |= VALID;
+            bytes[3..7].copy_from_slice(&information.to_be_bytes());
+        }
+        bytes[7] = 10;
+        bytes[12] = self.asc;
+        bytes[13] = self.ascq;
+        if let Some(field) = self.field {
+            bytes[15..18].copy_from_slice(&field.to_bytes());
+        }
+        bytes
+    }
+
+    /// Sense data in descriptor format (SPC-4, 4.5.2): 8 to 28 bytes.
+    #[must_use]
+    pub fn to_descriptor_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![DESCRIPTOR_CURRENT, self.key as u8, self.asc, self.ascq, 0, 0, 0, 0];
+        if let Some(information) = self.information {
+            bytes.extend_from_slice(&[INFORMATION_DESCRIPTOR, 10, VALID, 0]);
+            bytes.extend_from_slice(&information.to_be_bytes());
+        }
+        if let Some(field) = self.field {
+            bytes.extend_from_slice(&[KEY_SPECIFIC_DESCRIPTOR, 6, 0, 0]);
+            bytes.extend_from_slice(&field.to_bytes());
+            bytes.push(0);
+        }
+        bytes[7] = (bytes.len() - 8) as u8;
+        bytes
+    }
+
+    /// Reads sense data of either format, current or deferred. `None` if the bytes are neither, or
+    /// too few to hold a sense key. What a shorter form leaves out reads as zero.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        match bytes.first()? & 0x7f {
+            FIXED_CURRENT | FIXED_DEFERRED => Self::from_fixed_bytes(bytes),
+            DESCRIPTOR_CURRENT | DESCRIPTOR_DEFERRED => Self::from_descriptor_bytes(bytes),
+            _ => None,
+        }
+    }
+
+    fn from_fixed_bytes(bytes: &[u8]) -> Option<Self> {
+        let key = SenseKey::from_byte(*bytes.get(2)?)?;
+        let claimed = bytes.get(7).map_or(bytes.len(), |&additional| 8 + usize::from(additional));
+        let bytes = &bytes[..claimed.min(bytes.len())];
+        let byte_at = |at: usize| bytes.get(at).copied().unwrap_or(0);
+        let mut sense = Self::new(key, byte_at(12), byte_at(13));
+        if bytes[0] & VALID != 0 {
+            sense.information = u32_at(bytes, 3).map(u64::from);
+        }
+        sense.field = field_of(key, bytes.get(15..18));
+        Some(sense)
+    }
+
+    fn from_descriptor_bytes(bytes: &[u8]) -> Option<Self> {
+        let key = SenseKey::from_byte(*bytes.get(1)?)?;
+        let byte_at = |at: usize| bytes.get(at).copied().unwrap_or(0);
+        let mut sense = Self::new(key, byte_at(2), byte_at(3));
+        let mut rest = crate::field::body(bytes, 8, usize::from(byte_at(7)));
+        while let [kind, length, body @ ..] = rest {
+            let Some((descriptor, after)) = body.split_at_checked(usize::from(*length)) else {
+                break;
+            };
+            match *kind {
+                INFORMATION_DESCRIPTOR if descriptor.first().is_some_and(|b| b & VALID != 0) => {
+                    sense.information = u64_at(descriptor, 2);
+                }
+                KEY_SPECIFIC_DESCRIPTOR => sense.field = field_of(key, descriptor.get(2..5)),
+                _ => {}
+            }
+            rest = after;
+        }
+        Some(sense)
+    }
+}
+
+impl FieldPointer {
+    fn to_bytes(self) -> [u8; 3] {
+        let [high, low] = self.byte.to_be_bytes();
+        let in_cdb = if self.in_cdb { 0x40 } else { 0 };
+        let bit = self.bit.map_or(0, |bit| 0x08 | bit & 0x07);
+        [SENSE_KEY_SPECIFIC_VALID | in_cdb | bit, high, low]
+    }
+}
+
+/// The field pointer in three bytes of sense key specific data, if they are one.
+fn field_of(key: SenseKey, bytes: Option<&[u8]>) -> Option<FieldPointer> {
+    let bytes = bytes?;
+    let flags = *bytes.first()?;
+    if key != SenseKey::IllegalRequest || flags & SENSE_KEY_SPECIFIC_VALID == 0 {
+        return None;
+    }
+    let bit = (flags & 0x08 != 0).then_some(flags & 0x07);
+    Some(FieldPointer { in_cdb: flags & 0x40 != 0, byte: u16_at(bytes, 1)?, bit })
+}
+
+/// Response codes (SPC-4, table 27).
+const FIXED_CURRENT: u8 = 0x70;
+const FIXED_DEFERRED: u8 = 0x71;
+const DESCRIPTOR_CURRENT: u8 = 0x72;
+const DESCRIPTOR_DEFERRED: u8 = 0x73;
+/// The INFORMATION field means something.
+const VALID: u8 = 0x80;
+/// Sense data descriptor types (SPC-4, table 29).
+const INFORMATION_DESCRIPTOR: u8 = 0x00;
+const KEY_SPECIFIC_DESCRIPTOR: u8 = 0x02;
+/// SKSV.
+const SENSE_KEY_SPECIFIC_VALID: u8 = 0x80;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn fixed_format_byte_by_byte() {
+        let sense = Sense::invalid_bit_in_cdb(1, 5);
+        assert_eq!(
+            sense.to_bytes(),
+            [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xcd, 0, 1]
+        );
+        let medium = Sense::UNRECOVERED_READ_ERROR.with_information(0x0102_0304);
+        assert_eq!(&medium.to_bytes()[..8], [0xf0, 0, 3, 1, 2, 3, 4, 10]);
+    }
+
+    #[test]
+    fn descriptor_format_when_the_information_needs_it() {
+        let sense = Sense::WRITE_ERROR.with_information(0x1_0000_0000);
+        assert_eq!(
+            sense.to_bytes(),
+            [0x72, 3, 0x0c, 0, 0, 0, 0, 12, 0, 10, 0x80, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+        );
+    }
+
+    #[test]
+    fn sense_data_cut_short_still_tells_its_key() {
+        assert_eq!(Sense::from_bytes(&[0x70, 0, 2]), Some(Sense::new(SenseKey::NotReady, 0, 0)));
+        assert_eq!(Sense::from_bytes(&[0x70, 0]), None);
+        assert_eq!(Sense::from_bytes(&[0x72, 6]), Some(Sense::new(SenseKey::UnitAttention, 0, 0)));
+        assert_eq!(Sense::from_bytes(&[]), None);
+        assert_eq!(Sense::from_bytes(&[0x7f; 18]), None);
+    }
+
+    #[test]
+    fn a_descriptor_that_lies_about_its_length_is_left_alone() {
+        let mut bytes = Sense::WRITE_ERROR.with_information(7).to_descriptor_bytes();
+        bytes[9] = 200;
+        assert_eq!(Sense::from_bytes(&bytes), Some(Sense::WRITE_ERROR));
+    }
+
+    fn any_sense() -> impl Strategy<Value = Sense> {
+        let field = (any::<bool>(), any::<u16>(), proptest::option::of(0u8..8))
+            .prop_map(|(in_cdb, byte, bit)| FieldPointer { in_cdb, byte, bit });
+        let key = (0u8..16).prop_filter_map("obsolete", SenseKey::from_byte);
+        let information = proptest::option::of(any::<u64>());
+        (key, any::<u8>(), any::<u8>(), information, proptest::option::of(field)).prop_map(
+            |(key, asc, ascq, information, field)| Sense {
+                key,
+                asc,
+                ascq,
+                information,
+                field: field.filter(|_| key == SenseKey::IllegalRequest),
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn both_formats_read_back(sense in any_sense()) {
+            prop_assert_eq!(Sense::from_bytes(&sense.to_bytes()), Some(sense));
+            prop_assert_eq!(Sense::from_bytes(&sense.to_descriptor_bytes()), Some(sense));
+            let fits = Sense {
+                information: sense.information.filter(|&i| i <= u64::from(u32::MAX)),
+                ..sense
+            };
+            prop_assert_eq!(Sense::from_bytes(&sense.to_fixed_bytes()), Some(fits));
+        }
+
+        #[test]
+        fn hostile_sense_data_does_no_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..64),
+                                           format in 0x70u8..0x74) {
+            let _ = Sense::from_bytes(&bytes);
+            if let Some(first) = bytes.first_mut() {
+                *first = format;
+            }
+            let _ = Sense::from_bytes(&bytes);
+        }
     }
 }
