@@ -1,2 +1,10 @@
-//! Written next.
+//! The program: settings, stacks, roles, quickstart.
+
+mod failure;
+mod quantity;
+mod status;
+mod control;
+mod settings;
+mod link;
+
 fn main() {}

@@ -1,0 +1,222 @@
+//! The control socket: one JSON line in, one JSON line out, for the same user only. Knows how to
+//! be the only owner of its path and how to ask a running process.
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::{
+        fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},
+        net::{UnixListener as StdListener, UnixStream as StdStream},
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::{
+    fs::Mode,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+};
+
+use crate::{failure::Failure, status::Status};
+
+/// What may be asked.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "request")]
+pub enum Request {
+    /// How things are.
+    Status,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Response {
+    /// How things are.
+    Status(Box<Status>),
+    /// The request was not understood.
+    Error(String),
+}
+
+/// Bytes of a request: one short line of JSON.
+const REQUEST_BYTES: u64 = 4096;
+/// Bytes of a response that a client takes: 1024 sessions and some hundred units fit.
+const RESPONSE_BYTES: u64 = 16 << 20;
+/// Time for a request to come or a response to leave.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Clients at once: people and monitors of one machine.
+const CLIENTS: usize = 16;
+
+/// The path if the settings name none: private to the user who serves.
+pub fn default_path() -> Result<PathBuf, Failure> {
+    if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
+        return Ok(Path::new(&runtime).join("forebay/control.sock"));
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok("/run/forebay/control.sock".into());
+    }
+    Err(Failure::new("there is no place for the control socket: XDG_RUNTIME_DIR is not set")
+        .remedy("name one with `control = \"PATH\"` in the settings (or --control for status)"))
+}
+
+/// The socket of this process. Removed when dropped.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+    listener: Option<StdListener>,
+    /// Held as long as the process serves: it tells a live owner from a dead one's leavings.
+    _owner: File,
+}
+
+impl Control {
+    /// Takes the path, replacing what a dead process left there.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let cannot = |what: &str, error: &dyn std::fmt::Display| {
+            Failure::new(format!("cannot {what} the control socket {}: {error}", path.display()))
+                .remedy("name another path with `control` in the settings")
+        };
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(|error| cannot("make the folder of", &error))?;
+        }
+        let owner = own(path)?;
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if found.file_type().is_socket() => {
+                std::fs::remove_file(path).map_err(|error| cannot("replace", &error))?;
+            }
+            Ok(_) => return Err(cannot("make", &"something that is not a socket is there")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(cannot("look at", &error)),
+        }
+        let listener = listen(path).map_err(|error| cannot("make", &error))?;
+        Ok(Self { path: path.to_owned(), listener: Some(listener), _owner: owner })
+    }
+
+    /// Answers for ever. Call once, in a runtime.
+    pub async fn serve(
+        &mut self,
+        status: impl Fn() -> Status + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        let listener = self.listener.take().expect("serve is called once");
+        let listener = UnixListener::from_std(listener)?;
+        let status = Arc::new(status);
+        let clients = Arc::new(Semaphore::new(CLIENTS));
+        tokio::spawn(async move {
+            loop {
+                let place = Arc::clone(&clients).acquire_owned().await;
+                let Ok((client, _)) = listener.accept().await else {
+                    // Out of descriptors, most likely: others need a moment to give some back.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                };
+                let status = Arc::clone(&status);
+                tokio::spawn(async move {
+                    let answered = tokio::time::timeout(PATIENCE, answer(client, &*status)).await;
+                    tracing::debug!(?answered, "control socket");
+                    drop(place);
+                });
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!(%error, path = %self.path.display(), "the control socket stays");
+        }
+    }
+}
+
+/// The lock beside the socket, with the owner's process number in it.
+fn own(path: &Path) -> Result<File, Failure> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lock");
+    let lock = PathBuf::from(beside);
+    let cannot = |error: io::Error| {
+        Failure::new(format!("cannot use {}: {error}", lock.display()))
+            .remedy("name another path with `control` in the settings")
+    };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&lock)
+        .map_err(cannot)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut owner = String::new();
+            let _ = (&mut file).take(32).read_to_string(&mut owner);
+            return Err(Failure::new(format!(
+                "forebay is already running with the control socket {} (process {})",
+                path.display(),
+                owner.trim()
+            ))
+            .remedy("stop it first, or give this one its own `control = \"PATH\"`"));
+        }
+        Err(TryLockError::Error(error)) => return Err(cannot(error)),
+    }
+    file.set_len(0).map_err(cannot)?;
+    writeln!(file, "{}", std::process::id()).map_err(cannot)?;
+    Ok(file)
+}
+
+/// The mode is set before the path exists: nobody else ever sees it open.
+fn listen(path: &Path) -> io::Result<StdListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, CLIENTS as i32)?;
+    Ok(socket.into())
+}
+
+async fn answer(client: UnixStream, status: &(dyn Fn() -> Status + Send + Sync)) -> io::Result<()> {
+    let (read, mut write) = client.into_split();
+    let mut line = Vec::new();
+    tokio::io::BufReader::new(read).take(REQUEST_BYTES).read_until(b'\n', &mut line).await?;
+    let response = match serde_json::from_slice(&line) {
+        Ok(Request::Status) => Response::Status(Box::new(status())),
+        Err(error) => Response::Error(format!("not a request: {error}")),
+    };
+    let mut line = serde_json::to_vec(&response)?;
+    line.push(b'\n');
+    write.write_all(&line).await
+}
+
+/// Asks the process behind `path`.
+pub fn ask(path: &Path, request: Request) -> Result<Response, Failure> {
+    let stream = StdStream::connect(path).map_err(|error| {
+        let nobody = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+        if nobody.contains(&error.kind()) {
+            Failure::new(format!("forebay is not running: nobody answers on {}", path.display()))
+                .remedy("start it with `forebay serve --config FILE`, or name its socket with --control or --config")
+        } else {
+            Failure::new(format!("cannot ask on {}: {error}", path.display()))
+                .remedy("be the user who serves, or root")
+        }
+    })?;
+    exchange(stream, request)
+        .map_err(|error| Failure::new(format!("no answer on {}: {error}", path.display())))
+}
+
+fn exchange(mut stream: StdStream, request: Request) -> io::Result<Response> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(&request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream).take(RESPONSE_BYTES).read_until(b'\n', &mut answer)?;
+    Ok(serde_json::from_slice(&answer)?)
+}

@@ -1,0 +1,240 @@
+//! The layers of a stack as data: what stands at the bottom, and what lies on it.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::words::{Digest, Engine, FaultError, Operation, Report};
+use crate::quantity::{Size, Span};
+
+/// One layer. The first three are bottoms, the others lie on what is listed before them.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layer {
+    /// Blocks in memory, gone with the process.
+    Memory(Memory),
+    /// A file or a block device.
+    File(File),
+    /// A logical unit of another iSCSI target.
+    Remote(Remote),
+    /// A part of the volume below.
+    Slice(Slice),
+    /// Slowness, for trials.
+    Delay(Delay),
+    /// Counters, shown by `forebay status`.
+    Observe(Observe),
+    /// Errors, for trials.
+    Fault(Fault),
+    /// The write-back cache of a gateway.
+    Cache(Cache),
+    /// Writes are refused.
+    ReadOnly,
+}
+
+impl Layer {
+    /// Whether it stands at the bottom of a stack.
+    pub fn is_bottom(&self) -> bool {
+        matches!(self, Self::Memory(_) | Self::File(_) | Self::Remote(_))
+    }
+}
+
+/// Settings of a memory layer.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Memory {
+    /// Bytes; required.
+    pub size: Option<Size>,
+    /// Bytes in a logical block: 512 or 4096.
+    pub block_size: Size,
+}
+
+/// Settings of a file layer.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct File {
+    /// The file or block device; required.
+    pub path: PathBuf,
+    /// Bytes; creates the file if it does not exist.
+    pub size: Option<Size>,
+    /// Whether a new file is written full of zeros first.
+    pub preallocate: bool,
+    /// Whether the page cache is passed by (O_DIRECT).
+    pub direct: bool,
+    /// How it is read and written.
+    pub engine: Engine,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Bytes in a logical block: 512 or 4096.
+    pub block_size: Size,
+}
+
+/// Settings of a remote layer.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Remote {
+    /// `iscsi://host[:port]/target-name/lun`; required.
+    pub url: String,
+    /// Commands outstanding at once.
+    pub queue_depth: u16,
+    /// Digests of headers.
+    pub header_digest: Digest,
+    /// Digests of data.
+    pub data_digest: Digest,
+    /// How long a TCP connection may take to open.
+    pub connect_timeout: Span,
+    /// How long a login may take.
+    pub login_timeout: Span,
+    /// How long one command may take.
+    pub command_timeout: Span,
+    /// How long a command waits for a reconnect before it fails.
+    pub give_up_after: Span,
+    /// Idle time before the target is asked whether it lives.
+    pub ping_interval: Span,
+    /// How long a start waits for a far side that is away, where nothing local knows the volume.
+    pub start_timeout: Span,
+}
+
+/// Settings of a slice layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Slice {
+    /// Where it begins, in bytes.
+    pub start: Size,
+    /// Bytes; up to the end if left out.
+    pub size: Option<Size>,
+}
+
+/// Settings of a delay layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Delay {
+    /// Added to each read.
+    pub read: Span,
+    /// Added to each write and discard.
+    pub write: Span,
+    /// Added to each flush.
+    pub flush: Span,
+}
+
+/// Settings of an observe layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Observe {
+    /// What `forebay status` calls it; required.
+    pub name: String,
+}
+
+/// Settings of a fault layer.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fault {
+    /// Which calls fail.
+    pub operation: Operation,
+    /// How.
+    pub error: FaultError,
+    /// How many such calls succeed first.
+    pub after: u64,
+    /// How many fail then; 0: all.
+    pub count: u64,
+}
+
+/// Settings of a cache layer.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cache {
+    /// The log disk: a file or block device; required.
+    pub log: PathBuf,
+    /// Bytes of the log; creates the file if it does not exist.
+    pub log_size: Option<Size>,
+    /// How the log is written.
+    pub log_engine: Engine,
+    /// Whether the log passes the page cache by (O_DIRECT) where the file system lets it.
+    pub log_direct: bool,
+    /// The NVRAM file. Where it lives decides what it survives.
+    pub nvram: Option<PathBuf>,
+    /// Bytes of NVRAM.
+    pub nvram_size: Size,
+    /// Bytes of the DRAM read cache.
+    pub dram: Size,
+    /// When a write is acknowledged.
+    pub report: Report,
+    /// Share of the log that may fill before destage no longer gives way to requests.
+    pub destage_threshold: f64,
+    /// Time without requests that counts as idle, so that destage runs.
+    pub destage_idle: Span,
+    /// Bytes that one destage write carries at most.
+    pub destage_run: Size,
+    /// Destage writes outstanding at once.
+    pub destage_in_flight: u16,
+    /// Age at which dirty data is destaged even if requests never pause.
+    pub dirty_age: Span,
+    /// Most bytes read ahead of a sequential reader; 0: none.
+    pub read_ahead: Size,
+    /// Whether a damaged log is used although acknowledged writes are missing from it.
+    pub accept_loss: bool,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { size: None, block_size: Size(512) }
+    }
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            path: PathBuf::new(),
+            size: None,
+            preallocate: false,
+            direct: false,
+            engine: Engine::default(),
+            read_only: false,
+            block_size: Size(512),
+        }
+    }
+}
+
+impl Default for Remote {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            queue_depth: 64,
+            header_digest: Digest::default(),
+            data_digest: Digest::default(),
+            connect_timeout: Span::seconds(5),
+            login_timeout: Span::seconds(15),
+            command_timeout: Span::seconds(30),
+            give_up_after: Span::seconds(15),
+            ping_interval: Span::seconds(5),
+            start_timeout: Span::seconds(60),
+        }
+    }
+}
+
+impl Default for Fault {
+    fn default() -> Self {
+        Self { operation: Operation::default(), error: FaultError::default(), after: 0, count: 0 }
+    }
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            log: PathBuf::new(),
+            log_size: None,
+            log_engine: Engine::default(),
+            log_direct: true,
+            nvram: None,
+            nvram_size: Size::mib(4),
+            dram: Size::mib(256),
+            report: Report::default(),
+            destage_threshold: 0.5,
+            destage_idle: Span::millis(20),
+            destage_run: Size::kib(64),
+            destage_in_flight: 8,
+            dirty_age: Span::seconds(5),
+            read_ahead: Size::mib(1),
+            accept_loss: false,
+        }
+    }
+}

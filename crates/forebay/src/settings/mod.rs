@@ -1,0 +1,177 @@
+//! Settings: one TOML file as data, with every default in the `Default` of the table it belongs to.
+//! Turning them into parts is the work of `stack` and `serve`.
+
+mod layer;
+mod problem;
+mod rules;
+mod words;
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+pub use layer::{Cache, Delay, Fault, File, Layer, Memory, Remote, Slice};
+pub use problem::Problem;
+pub use words::{Digest, Engine, FaultError, IscsiName, Operation, PORT, Portal, Report};
+
+use crate::quantity::{Size, Span};
+
+/// Everything that one process serves.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Portals of every target that names none of its own.
+    pub listen: Vec<Portal>,
+    /// The control socket; if left out, `forebay/control.sock` in `$XDG_RUNTIME_DIR` or `/run`.
+    pub control: Option<PathBuf>,
+    /// Threads that serve; 0: one per CPU.
+    pub threads: u16,
+    /// The name under which remote volumes are logged in to.
+    pub initiator_name: IscsiName,
+    /// What every target offers and bears.
+    pub iscsi: Iscsi,
+    /// The targets.
+    pub target: Vec<Target>,
+}
+
+/// What targets offer to initiators, and their limits.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Iscsi {
+    /// Connections at once, in all.
+    pub max_connections: u32,
+    /// Connections that have not logged in yet.
+    pub max_logins: u32,
+    /// Time from connect to the end of login.
+    pub login_timeout: Span,
+    /// Commands that a session may have outstanding.
+    pub queue_depth: u16,
+    /// `MaxRecvDataSegmentLength`: bytes taken in one PDU.
+    pub max_recv_data_segment_length: Size,
+    /// `MaxBurstLength`: bytes in one solicited burst.
+    pub max_burst_length: Size,
+    /// `FirstBurstLength`: unsolicited bytes of one command.
+    pub first_burst_length: Size,
+    /// `MaxOutstandingR2T`: bursts asked for at once.
+    pub max_outstanding_r2t: u16,
+    /// `InitialR2T`: whether unsolicited data needs asking for.
+    pub initial_r2t: bool,
+    /// `ImmediateData`: whether a command may carry data.
+    pub immediate_data: bool,
+    /// `HeaderDigest`.
+    pub header_digest: Digest,
+    /// `DataDigest`.
+    pub data_digest: Digest,
+    /// Idle time before an initiator is asked whether it lives; 0: never.
+    pub ping_interval: Span,
+    /// How long a connection is polled after its last byte instead of slept on; 0: never.
+    pub busy_poll: Span,
+}
+
+/// One iSCSI target.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Target {
+    /// Its iSCSI name; required.
+    pub name: IscsiName,
+    /// A name for people.
+    pub alias: Option<String>,
+    /// Its own portals, in place of the common ones.
+    pub listen: Option<Vec<Portal>>,
+    /// Its logical units.
+    pub unit: Vec<Unit>,
+}
+
+/// One logical unit.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Unit {
+    /// Its number.
+    pub lun: u16,
+    /// Its serial number; if left out, made from target name and number.
+    pub serial: Option<String>,
+    /// The product name that INQUIRY tells, at most 16 characters.
+    pub product: String,
+    /// Its layers, bottom first; required.
+    pub stack: Vec<Layer>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            // There is no authentication yet: who wants others to connect says so.
+            listen: vec![Portal(([127, 0, 0, 1], PORT).into())],
+            control: None,
+            threads: 0,
+            initiator_name: IscsiName("iqn.2026-11.io.forebay:initiator".into()),
+            iscsi: Iscsi::default(),
+            target: Vec::new(),
+        }
+    }
+}
+
+impl Default for Iscsi {
+    fn default() -> Self {
+        Self {
+            max_connections: 1024,
+            max_logins: 64,
+            login_timeout: Span::seconds(15),
+            queue_depth: 128,
+            max_recv_data_segment_length: Size::kib(256),
+            max_burst_length: Size::mib(1),
+            first_burst_length: Size::kib(256),
+            max_outstanding_r2t: 8,
+            initial_r2t: false,
+            immediate_data: true,
+            header_digest: Digest::default(),
+            data_digest: Digest::default(),
+            ping_interval: Span::seconds(15),
+            busy_poll: Span::millis(0),
+        }
+    }
+}
+
+impl Default for Unit {
+    fn default() -> Self {
+        Self { lun: 0, serial: None, product: "VIRTUAL-DISK".into(), stack: Vec::new() }
+    }
+}
+
+impl Settings {
+    /// Reads and checks a file. Relative paths in it are relative to its folder.
+    pub fn load(file: &Path) -> Result<Self, Problem> {
+        let text =
+            std::fs::read_to_string(file).map_err(|error| Problem::unreadable(file, &error))?;
+        let mut settings = Self::parse(file, &text)?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        settings.resolve(folder);
+        Ok(settings)
+    }
+
+    /// Checks the text of a file.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, Problem> {
+        let settings: Self =
+            toml::from_str(text).map_err(|error| Problem::from_toml(file, text, &error))?;
+        match rules::broken(&settings) {
+            None => Ok(settings),
+            Some(rules::Broken { key, message, remedy }) => {
+                Err(Problem::at(file, text, key, message, remedy))
+            }
+        }
+    }
+
+    fn resolve(&mut self, folder: &Path) {
+        let units = self.target.iter_mut().flat_map(|target| &mut target.unit);
+        for layer in units.flat_map(|unit| &mut unit.stack) {
+            match layer {
+                Layer::File(file) => file.path = folder.join(&file.path),
+                Layer::Cache(cache) => {
+                    cache.log = folder.join(&cache.log);
+                    cache.nvram = cache.nvram.take().map(|path| folder.join(path));
+                }
+                _ => {}
+            }
+        }
+        self.control = self.control.take().map(|path| folder.join(path));
+    }
+}

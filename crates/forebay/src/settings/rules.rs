@@ -1,0 +1,291 @@
+//! What must hold between keys that are each right on their own.
+
+use std::{collections::HashMap, path::Path};
+
+use super::{Cache, Iscsi, Layer, Settings, Target, Unit, problem::KeyPath, words::Report};
+use crate::quantity::Size;
+
+/// A rule that does not hold.
+pub struct Broken {
+    /// Where.
+    pub key: KeyPath,
+    /// How.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// The first rule that does not hold.
+pub fn broken(settings: &Settings) -> Option<Broken> {
+    check(settings).err()
+}
+
+type Checked = Result<(), Broken>;
+
+fn check(settings: &Settings) -> Checked {
+    let top = KeyPath::default();
+    range(&top, "threads", settings.threads, 0, 1024)?;
+    iscsi(&top.key("iscsi"), &settings.iscsi)?;
+    if settings.target.is_empty() {
+        return wrong(top, "there is no target", "add a [[target]] table with a name and a unit");
+    }
+    let mut names = Seen::default();
+    let mut files = Seen::default();
+    for (index, target) in settings.target.iter().enumerate() {
+        let at = top.key("target").index(index);
+        required(&at, "name", target.name.0.is_empty(), "\"iqn.2026-11.com.example:disk1\"")?;
+        names.once(&target.name.0, &at.key("name"), "target name", "give each target its own")?;
+        listen(settings, index, &at)?;
+        units(target, &at, &mut files)?;
+    }
+    Ok(())
+}
+
+/// A portal leads to one set of targets, so two lists of portals are equal or have none in common.
+fn listen(settings: &Settings, index: usize, at: &KeyPath) -> Checked {
+    let portals = |index: usize| settings.target[index].listen.as_ref().unwrap_or(&settings.listen);
+    let ours = portals(index);
+    if ours.is_empty() {
+        return wrong(
+            at.clone(),
+            "nobody can reach this target: it listens on no address",
+            "add an address to `listen`, as in [\"127.0.0.1:3260\"]",
+        );
+    }
+    for earlier in (0..index).filter(|earlier| portals(*earlier) != ours) {
+        // Port 0 is another port each time.
+        if let Some(shared) = ours.iter().find(|p| p.0.port() != 0 && portals(earlier).contains(p))
+        {
+            return wrong(
+                at.clone(),
+                format!("{shared} is also in the different list of portals of target[{earlier}]"),
+                "give both the same list, or lists without a common address",
+            );
+        }
+    }
+    Ok(())
+}
+
+fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
+    range(at, "max_connections", iscsi.max_connections, 1, 65_536)?;
+    range(at, "max_logins", iscsi.max_logins, 1, 4096)?;
+    range(at, "queue_depth", iscsi.queue_depth, 1, 1024)?;
+    range(at, "max_outstanding_r2t", iscsi.max_outstanding_r2t, 1, 64)?;
+    // RFC 7143, 13.12 to 13.14: 512 to 2^24 - 1; we hold a burst in memory, so less is enough.
+    let (least, most) = (Size(512), Size::mib(8));
+    range(at, "max_recv_data_segment_length", iscsi.max_recv_data_segment_length, least, most)?;
+    range(at, "max_burst_length", iscsi.max_burst_length, least, most)?;
+    range(at, "first_burst_length", iscsi.first_burst_length, least, most)?;
+    if iscsi.first_burst_length > iscsi.max_burst_length {
+        return wrong(
+            at.key("first_burst_length"),
+            format!("more than max_burst_length, {} (RFC 7143, 13.14)", iscsi.max_burst_length),
+            "make it smaller, or max_burst_length larger",
+        );
+    }
+    let second = std::time::Duration::from_secs(1);
+    if iscsi.login_timeout.0 < second || iscsi.login_timeout.0 > second * 600 {
+        return wrong(
+            at.key("login_timeout"),
+            "not between 1s and 10min",
+            "write a time such as \"15s\"",
+        );
+    }
+    if iscsi.busy_poll.0 > second / 1000 {
+        return wrong(at.key("busy_poll"), "more than 1ms", "write a time such as \"50us\", or 0");
+    }
+    Ok(())
+}
+
+fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
+    if target.unit.is_empty() {
+        return wrong(at.clone(), "the target has no unit", "add a [[target.unit]] table below it");
+    }
+    let mut luns = HashMap::new();
+    for (index, unit) in target.unit.iter().enumerate() {
+        let at = at.key("unit").index(index);
+        range(&at, "lun", unit.lun, 0, 16_383)?;
+        if let Some(first) = luns.insert(unit.lun, index) {
+            let message = format!("LUN {} is already that of unit[{first}]", unit.lun);
+            return wrong(at.key("lun"), message, "give each unit of a target its own `lun`");
+        }
+        names_of(unit, &at)?;
+        stack(unit, &at.key("stack"), files)?;
+    }
+    Ok(())
+}
+
+/// What INQUIRY tells has fixed room and is ASCII (SPC-4, 4.4.1).
+fn names_of(unit: &Unit, at: &KeyPath) -> Checked {
+    let printable = |text: &str| text.bytes().all(|c| (0x20..0x7f).contains(&c));
+    if unit.product.len() > 16 || !printable(&unit.product) {
+        return wrong(at.key("product"), "longer than 16 characters or not ASCII", "shorten it");
+    }
+    match &unit.serial {
+        Some(serial) if serial.is_empty() || serial.len() > 36 || !printable(serial) => {
+            wrong(at.key("serial"), "not 1 to 36 ASCII characters", "shorten it, or leave it out")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
+    if unit.stack.is_empty() {
+        return wrong(
+            at.clone(),
+            "the unit has no stack",
+            "write its layers, bottom first, as in stack = [ { memory = { size = \"1GiB\" } } ]",
+        );
+    }
+    for (index, layer) in unit.stack.iter().enumerate() {
+        let at = at.index(index);
+        if layer.is_bottom() != (index == 0) {
+            return wrong(
+                at,
+                if index == 0 {
+                    "this layer needs another below it"
+                } else {
+                    "this layer is a bottom"
+                },
+                "put exactly one of memory, file and remote first in the stack",
+            );
+        }
+        one_layer(layer, &at, files)?;
+    }
+    Ok(())
+}
+
+fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
+    match layer {
+        Layer::Memory(memory) => {
+            let at = at.key("memory");
+            required(&at, "size", memory.size.is_none(), "\"1GiB\"")?;
+            block_size(&at, memory.block_size)?;
+            whole(&at, "size", memory.size, memory.block_size)
+        }
+        Layer::File(file) => {
+            let at = at.key("file");
+            path(&at, "path", &file.path, files)?;
+            block_size(&at, file.block_size)?;
+            whole(&at, "size", file.size, file.block_size)
+        }
+        Layer::Remote(remote) => {
+            let at = at.key("remote");
+            required(
+                &at,
+                "url",
+                remote.url.is_empty(),
+                "\"iscsi://10.0.0.2/iqn.2026-11.com.example:disk1/0\"",
+            )?;
+            if !remote.url.starts_with("iscsi://") {
+                return wrong(at.key("url"), "x", "y");
+            }
+            range(&at, "queue_depth", remote.queue_depth, 1, 1024)
+        }
+        Layer::Slice(slice) => {
+            let at = at.key("slice");
+            whole(&at, "start", Some(Size(slice.start.0.max(512))), Size(512))?;
+            whole(&at, "size", slice.size, Size(512))
+        }
+        Layer::Observe(observe) => {
+            required(&at.key("observe"), "name", observe.name.is_empty(), "\"below the cache\"")
+        }
+        Layer::Cache(settings) => cache(settings, &at.key("cache"), files),
+        Layer::Delay(_) | Layer::Fault(_) | Layer::ReadOnly => Ok(()),
+    }
+}
+
+fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
+    path(at, "log", &cache.log, files)?;
+    if let Some(nvram) = &cache.nvram {
+        path(at, "nvram", nvram, files)?;
+    } else if cache.report == Report::Immediate {
+        return wrong(
+            at.key("report"),
+            "immediate report needs NVRAM, and there is none",
+            "add `nvram = \"FILE\"` on storage that survives what you need it to survive, or use \"after-complete\"",
+        );
+    }
+    let least = Size::mib(1);
+    whole(at, "log_size", cache.log_size, Size(4096))?;
+    if let Some(size) = cache.log_size {
+        range(at, "log_size", size, Size::mib(8), Size(1 << 44))?;
+    }
+    range(at, "nvram_size", cache.nvram_size, Size::kib(64), Size(1 << 36))?;
+    range(at, "dram", cache.dram, least, Size(1 << 42))?;
+    range(at, "destage_run", cache.destage_run, Size(4096), least)?;
+    range(at, "destage_in_flight", cache.destage_in_flight, 1, 256)?;
+    range(at, "read_ahead", cache.read_ahead, Size(0), Size::mib(16))?;
+    if !(0.05..=0.9).contains(&cache.destage_threshold) {
+        return wrong(
+            at.key("destage_threshold"),
+            "not between 0.05 and 0.9",
+            "write a share of the log such as 0.5",
+        );
+    }
+    Ok(())
+}
+
+fn path<'a>(at: &KeyPath, name: &str, path: &'a Path, files: &mut Seen<'a>) -> Checked {
+    required(at, name, path.as_os_str().is_empty(), "a path")?;
+    if let Some(text) = path.to_str() {
+        files.once(text, &at.key(name), "file", "give each its own")?;
+    }
+    Ok(())
+}
+
+fn block_size(at: &KeyPath, size: Size) -> Checked {
+    match size.0 {
+        512 | 4096 => Ok(()),
+        _ => wrong(at.key("block_size"), format!("{size} is no block size"), "write 512 or 4096"),
+    }
+}
+
+/// At least one block, and no half one.
+fn whole(at: &KeyPath, name: &str, size: Option<Size>, block: Size) -> Checked {
+    match size {
+        Some(size) if size.0 == 0 || !size.0.is_multiple_of(block.0) => wrong(
+            at.key(name),
+            format!("{size} is not a whole number of {block} blocks"),
+            "write a size such as \"10GiB\"",
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn range<T>(at: &KeyPath, name: &str, value: T, least: T, most: T) -> Checked
+where
+    T: PartialOrd + std::fmt::Display,
+{
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    let message = format!("{value} is not between {least} and {most}");
+    wrong(at.key(name), message, format!("write a value from {least} to {most}"))
+}
+
+fn required(at: &KeyPath, name: &str, missing: bool, example: &str) -> Checked {
+    if !missing {
+        return Ok(());
+    }
+    wrong(at.key(name), format!("`{name}` is missing"), format!("add {name} = {example}"))
+}
+
+fn wrong(key: KeyPath, message: impl Into<String>, remedy: impl Into<String>) -> Checked {
+    Err(Broken { key, message: message.into(), remedy: remedy.into() })
+}
+
+/// Values that may occur once, with the place where they did.
+#[derive(Default)]
+struct Seen<'a>(HashMap<&'a str, KeyPath>);
+
+impl<'a> Seen<'a> {
+    fn once(&mut self, value: &'a str, at: &KeyPath, what: &str, remedy: &str) -> Checked {
+        match self.0.insert(value, at.clone()) {
+            None => Ok(()),
+            Some(first) => {
+                wrong(at.clone(), format!("{what} {value} is already used at {first}"), remedy)
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Values that are more than text: names, addresses and choices, checked as they are read so that
+//! the error carries line and column.
+
+use std::{fmt, net::SocketAddr};
+
+use serde::{Deserialize, Deserializer, de};
+
+use crate::quantity::REMEDY;
+
+/// The port that IANA gave to iSCSI (RFC 7143, 4.2.7.1).
+pub const PORT: u16 = 3260;
+
+/// An IP address and a port to listen on.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Portal(pub SocketAddr);
+
+impl<'de> Deserialize<'de> for Portal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let with_port = text.parse().ok();
+        let bare =
+            || text.trim_matches(['[', ']']).parse().ok().map(|ip| SocketAddr::new(ip, PORT));
+        with_port.or_else(bare).map(Self).ok_or_else(|| {
+            de::Error::custom(format!(
+                "`{text}` is not an address{REMEDY}write an IP address and a port, as in \"127.0.0.1:3260\" or \"[::]:3260\""
+            ))
+        })
+    }
+}
+
+impl fmt::Display for Portal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An iSCSI name (RFC 7143, 4.2.7): `iqn.`, `eui.` or `naa.`; at most 223 bytes.
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
+pub struct IscsiName(pub String);
+
+impl IscsiName {
+    /// The name, or why it is none.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let remedy = "write a name such as \"iqn.2026-11.com.example:disk1\"";
+        let wrong =
+            |what: &str| Err(format!("`{text}` is not an iSCSI name: {what}{REMEDY}{remedy}"));
+        let known = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b".:-".contains(&c);
+        let rest = ["iqn.", "eui.", "naa."].iter().find_map(|kind| text.strip_prefix(kind));
+        match rest {
+            None => wrong("it begins with none of iqn. eui. naa."),
+            Some("") => wrong("nothing follows the type"),
+            _ if text.len() > 223 => wrong("it is longer than 223 bytes"),
+            // RFC 3722 prepares names to lower case; other scripts are left to a later day.
+            _ if !text.bytes().all(known) => {
+                wrong("it has characters other than a-z, 0-9, `.`, `:` and `-`")
+            }
+            _ => Ok(Self(text.to_owned())),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for IscsiName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+impl fmt::Display for IscsiName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Whether CRC32C digests are used (RFC 7143, 13.1).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Digest {
+    /// Not used; a peer that insists on them is refused.
+    Never,
+    /// Not asked for, used when the peer wants them.
+    #[default]
+    Accept,
+    /// Asked for, done without when the peer has none.
+    Prefer,
+    /// A peer without them is refused.
+    Require,
+}
+
+/// How a file is read and written.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// io_uring where the kernel lets us, threads elsewhere.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// Threads with preadv and pwritev.
+    Threads,
+}
+
+/// When a gateway acknowledges a write.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Report {
+    /// When it is stable on the log disk.
+    #[default]
+    AfterComplete,
+    /// When it is in NVRAM.
+    Immediate,
+    /// When the lower volume has it stable.
+    Through,
+}
+
+/// What a fault layer breaks.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Reads.
+    #[default]
+    Read,
+    /// Writes.
+    Write,
+    /// Flushes.
+    Flush,
+    /// Discards.
+    Discard,
+}
+
+/// The error that a fault layer answers with.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultError {
+    /// These blocks cannot be read or written.
+    #[default]
+    Medium,
+    /// No room below.
+    NoSpace,
+    /// Try again later.
+    Busy,
+    /// The storage below does not answer.
+    Unreachable,
+    /// The device failed.
+    Device,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_of_the_standard() {
+        assert!(IscsiName::parse("iqn.2026-11.io.forebay:vol0").is_ok());
+        assert!(IscsiName::parse("eui.02004567a425678d").is_ok());
+        for wrong in ["", "disk", "iqn.", "iqn.2026-11.io:Vol", "iqn.2026 x"] {
+            assert!(IscsiName::parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(IscsiName::parse(&format!("iqn.{}", "a".repeat(220))).is_err());
+    }
+
+    #[test]
+    fn the_port_may_be_left_out() {
+        #[derive(Deserialize)]
+        struct Listen {
+            on: Vec<Portal>,
+        }
+        let Listen { on } =
+            toml::from_str("on = ['127.0.0.1:1', '0.0.0.0', '::1', '[::]:9']").unwrap();
+        let text: Vec<_> = on.iter().map(ToString::to_string).collect();
+        assert_eq!(text, ["127.0.0.1:1", "0.0.0.0:3260", "[::1]:3260", "[::]:9"]);
+        assert!(toml::from_str::<Listen>("on = ['localhost:1']").is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! What a serving process says about itself: the answer on the control socket, and its table for
+//! people.
+
+use std::fmt::Write as _;
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::quantity::about;
+
+/// A snapshot of a serving process.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Status {
+    /// The program's version.
+    pub version: String,
+    /// The process.
+    pub pid: u32,
+    /// Where it stands in its life.
+    pub state: State,
+    /// Since it was started.
+    pub uptime_seconds: u64,
+    /// Where it listens, with ports as the kernel chose them.
+    pub portals: Vec<PortalStatus>,
+    /// What it serves.
+    pub targets: Vec<TargetStatus>,
+    /// Who is logged in.
+    pub sessions: Vec<SessionStatus>,
+    /// Counters of the iSCSI side, by name.
+    pub counters: Map<String, Value>,
+}
+
+/// Where a serving process stands.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Opening volumes; no portal yet.
+    Starting,
+    /// Answering initiators.
+    Serving,
+    /// Putting things away.
+    Stopping,
+}
+
+/// One address and what it leads to.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct PortalStatus {
+    /// IP address and port.
+    pub address: String,
+    /// Names of targets.
+    pub targets: Vec<String>,
+}
+
+/// One target.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct TargetStatus {
+    /// Its iSCSI name.
+    pub name: String,
+    /// Its units.
+    pub units: Vec<UnitStatus>,
+}
+
+/// One logical unit.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct UnitStatus {
+    /// Its number.
+    pub lun: u16,
+    /// Its serial number.
+    pub serial: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Bytes in a logical block.
+    pub block_size: u32,
+    /// Its layers, bottom first.
+    pub layers: Vec<LayerStatus>,
+}
+
+/// One layer.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct LayerStatus {
+    /// The word for it in the settings.
+    pub layer: String,
+    /// What it stands on: a path, a URL, a name.
+    pub on: String,
+    /// Its counters, by name; the units are in the names.
+    pub figures: Map<String, Value>,
+}
+
+/// One session.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct SessionStatus {
+    /// Who.
+    pub initiator: String,
+    /// From where.
+    pub address: String,
+    /// To which target; empty: discovery.
+    pub target: String,
+}
+
+impl Status {
+    /// The same as tables for people.
+    pub fn for_people(&self) -> String {
+        let mut text = format!(
+            "forebay {} (process {}) is {} for {}\n",
+            self.version,
+            self.pid,
+            match self.state {
+                State::Starting => "starting",
+                State::Serving => "serving",
+                State::Stopping => "stopping",
+            },
+            duration(self.uptime_seconds)
+        );
+        for portal in &self.portals {
+            let _ =
+                writeln!(text, "listening on {} for {}", portal.address, portal.targets.join(", "));
+        }
+        for target in &self.targets {
+            for unit in &target.units {
+                let _ = writeln!(
+                    text,
+                    "\n{} LUN {}: {} in blocks of {} bytes, serial {}",
+                    target.name,
+                    unit.lun,
+                    about(unit.bytes),
+                    unit.block_size,
+                    unit.serial
+                );
+                let _ = writeln!(text, "{}", layers(&unit.layers));
+            }
+        }
+        if self.sessions.is_empty() {
+            text.push_str("\nno sessions\n");
+        } else {
+            let mut table = table(&["initiator", "address", "target"]);
+            for session in &self.sessions {
+                let target =
+                    if session.target.is_empty() { "(discovery)" } else { &session.target };
+                table.add_row([&session.initiator, &session.address, target]);
+            }
+            let _ = writeln!(text, "\n{table}");
+        }
+        let mut counters = table(&["counter", "value"]);
+        add_figures(&mut counters, &[], &self.counters);
+        let _ = writeln!(text, "\n{counters}");
+        text
+    }
+}
+
+/// An empty table with this head.
+pub fn table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(head);
+    table
+}
+
+fn layers(layers: &[LayerStatus]) -> Table {
+    let mut table = table(&["layer", "on", "figure", "value"]);
+    // Top first, as a request meets them.
+    for layer in layers.iter().rev() {
+        if layer.figures.is_empty() {
+            table.add_row([layer.layer.as_str(), &layer.on]);
+        }
+        add_figures(&mut table, &[&layer.layer, &layer.on], &layer.figures);
+    }
+    table
+}
+
+/// A row for each figure, the first of them beginning with `first`.
+fn add_figures(table: &mut Table, first: &[&str], figures: &Map<String, Value>) {
+    for (index, (name, value)) in figures.iter().enumerate() {
+        let lead = first.iter().map(|text| Cell::new(if index == 0 { text } else { "" }));
+        let value = Cell::new(figure(name, value)).set_alignment(CellAlignment::Right);
+        table.add_row(lead.chain([Cell::new(name.replace('_', " ")), value]).collect::<Vec<_>>());
+    }
+}
+
+/// A value as its name says it is meant.
+fn figure(name: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_u64() {
+            Some(bytes) if name.ends_with("bytes") => about(bytes),
+            _ => number.to_string(),
+        },
+        Value::Null => "-".into(),
+        other => other.to_string(),
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_layers_and_figures() {
+        let figures = serde_json::json!({ "dirty_bytes": 1536, "rounds": 7, "last": null });
+        let layer = LayerStatus {
+            layer: "cache".into(),
+            on: "/x/log".into(),
+            figures: figures.as_object().unwrap().clone(),
+        };
+        let unit = UnitStatus {
+            lun: 3,
+            serial: "S".into(),
+            bytes: 1 << 30,
+            block_size: 512,
+            layers: vec![layer],
+        };
+        let status = Status {
+            version: "0".into(),
+            pid: 1,
+            state: State::Serving,
+            uptime_seconds: 61,
+            portals: vec![],
+            targets: vec![TargetStatus { name: "iqn.x".into(), units: vec![unit] }],
+            sessions: vec![],
+            counters: Map::new(),
+        };
+        let text = status.for_people();
+        for expected in ["iqn.x LUN 3: 1.0 GiB", "dirty bytes", "1.5 KiB", "rounds", "1 min 1 s"] {
+            assert!(text.contains(expected), "{expected} in {text}");
+        }
+        let json = serde_json::to_string(&status).unwrap();
+        assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
+    }
+}
