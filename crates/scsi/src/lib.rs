@@ -5,14 +5,25 @@
 mod field;
 mod status;
 mod lun;
+mod lun_list;
 mod sense;
 mod cdb;
 mod command;
 mod operation;
+mod supported;
+mod capacity;
+pub mod inquiry;
+pub mod mode;
+mod unmap;
+pub mod vpd;
 
+pub use capacity::{Capacity10, Capacity16};
 pub use cdb::Cdb;
 pub use command::{ByteCheck, Command, Form, ModeSense, PageControl, Reporting, Transfer};
 pub use lun::Lun;
+pub use lun_list::{lun_list, parse_lun_list};
 pub use operation::{OPERATIONS, Operation};
 pub use sense::{FieldPointer, Sense, SenseKey};
 pub use status::Status;
+pub use supported::{supported_operation, supported_operations};
+pub use unmap::{UnmapDescriptor, parse_unmap_list, unmap_list};

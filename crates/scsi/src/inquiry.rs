@@ -1,0 +1,163 @@
+//! Standard INQUIRY data (SPC-4, 6.6.2).
+
+use crate::field::{array_at, u16_at};
+
+/// What a logical unit says of itself first.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct StandardInquiry {
+    /// PERIPHERAL QUALIFIER, 0 to 7: 0 there is a unit, 1 there could be, 3 there cannot be.
+    pub qualifier: u8,
+    /// PERIPHERAL DEVICE TYPE, 0 to 31: 0 direct access block device, 31 unknown or none.
+    pub device_type: u8,
+    /// RMB: the medium can be taken out.
+    pub removable: bool,
+    /// VERSION: 5 SPC-3, 6 SPC-4.
+    pub version: u8,
+    /// HISUP: LUNs are assigned in the hierarchical form of REPORT LUNS.
+    pub hierarchical_luns: bool,
+    /// CMDQUE: more than one command at a time.
+    pub command_queueing: bool,
+    /// TPGS, 0 to 3: asymmetric access is managed 1 implicitly, 2 explicitly.
+    pub target_port_groups: u8,
+    /// PROTECT: protection information is possible.
+    pub protect: bool,
+    /// T10 VENDOR IDENTIFICATION: eight ASCII characters, filled with spaces.
+    pub vendor: [u8; 8],
+    /// PRODUCT IDENTIFICATION: likewise.
+    pub product: [u8; 16],
+    /// PRODUCT REVISION LEVEL: likewise.
+    pub revision: [u8; 4],
+    /// VERSION DESCRIPTORS: the standards claimed; zero: none.
+    pub version_descriptors: [u16; 8],
+}
+
+/// SAM-5, no version claimed.
+pub const SAM_5: u16 = 0x00a0;
+/// iSCSI, no version claimed.
+pub const ISCSI: u16 = 0x0960;
+/// SPC-4, no version claimed.
+pub const SPC_4: u16 = 0x0460;
+/// SBC-3, no version claimed.
+pub const SBC_3: u16 = 0x04c0;
+
+impl StandardInquiry {
+    /// The answer for a LUN that has no unit: 3Fh in the first byte (SPC-4, 6.6.2).
+    #[must_use]
+    pub fn no_unit(vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
+        Self { qualifier: 3, device_type: 31, ..Self::disk(vendor, product, revision) }
+    }
+
+    /// A block device of SBC-3, SPC-4 and SAM-5 behind iSCSI that queues commands.
+    #[must_use]
+    pub fn disk(vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
+        Self {
+            qualifier: 0,
+            device_type: 0,
+            removable: false,
+            version: 6,
+            hierarchical_luns: true,
+            command_queueing: true,
+            target_port_groups: 0,
+            protect: false,
+            vendor,
+            product,
+            revision,
+            version_descriptors: [SAM_5, ISCSI, SPC_4, SBC_3, 0, 0, 0, 0],
+        }
+    }
+
+    /// All 96 bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; LENGTH];
+        bytes[0] = self.qualifier << 5 | self.device_type & 0x1f;
+        bytes[1] = u8::from(self.removable) << 7;
+        bytes[2] = self.version;
+        bytes[3] = u8::from(self.hierarchical_luns) << 4 | RESPONSE_DATA_FORMAT;
+        bytes[4] = (LENGTH - 5) as u8;
+        bytes[5] = (self.target_port_groups & 0x03) << 4 | u8::from(self.protect);
+        bytes[7] = u8::from(self.command_queueing) << 1;
+        bytes[8..16].copy_from_slice(&self.vendor);
+        bytes[16..32].copy_from_slice(&self.product);
+        bytes[32..36].copy_from_slice(&self.revision);
+        for (place, descriptor) in bytes[58..74].chunks_exact_mut(2).zip(self.version_descriptors) {
+            place.copy_from_slice(&descriptor.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Reads what a unit answered. `None` below the 36 bytes that every standard asks for; version
+    /// descriptors that did not come read as zero.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut version_descriptors = [0; 8];
+        for (index, descriptor) in version_descriptors.iter_mut().enumerate() {
+            *descriptor = u16_at(bytes, 58 + 2 * index).unwrap_or(0);
+        }
+        let revision = array_at(bytes, 32)?;
+        Some(Self {
+            qualifier: bytes[0] >> 5,
+            device_type: bytes[0] & 0x1f,
+            removable: bytes[1] & 0x80 != 0,
+            version: bytes[2],
+            hierarchical_luns: bytes[3] & 0x10 != 0,
+            command_queueing: bytes[7] & 0x02 != 0,
+            target_port_groups: bytes[5] >> 4 & 0x03,
+            protect: bytes[5] & 0x01 != 0,
+            vendor: array_at(bytes, 8)?,
+            product: array_at(bytes, 16)?,
+            revision,
+            version_descriptors,
+        })
+    }
+}
+
+/// `text` as SPC-4, 4.4.1 wants it in `N` bytes: printable ASCII, cut or filled with spaces; what
+/// is not printable becomes a question mark.
+#[must_use]
+pub fn ascii<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [b' '; N];
+    for (byte, character) in bytes.iter_mut().zip(text.chars()) {
+        *byte = if matches!(character, ' '..='~') { character as u8 } else { b'?' };
+    }
+    bytes
+}
+
+/// RESPONSE DATA FORMAT: the only one there is.
+const RESPONSE_DATA_FORMAT: u8 = 2;
+/// Standard INQUIRY data up to the vendor specific part.
+const LENGTH: usize = 96;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_claims_its_standards() {
+        let bytes =
+            StandardInquiry::disk(ascii("FOREBAY"), ascii("VOLUME"), ascii("0.1")).to_bytes();
+        assert_eq!(bytes.len(), 96);
+        assert_eq!(bytes[..8], [0, 0, 6, 0x12, 91, 0, 0, 2]);
+        assert_eq!(&bytes[8..36], b"FOREBAY VOLUME          0.1 ");
+        assert_eq!(bytes[58..68], [0, 0xa0, 9, 0x60, 4, 0x60, 4, 0xc0, 0, 0]);
+    }
+
+    #[test]
+    fn text_is_made_printable() {
+        assert_eq!(&ascii::<6>("a\u{0}é~long"), b"a??~lo");
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_inquiry_data_does_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+            match StandardInquiry::from_bytes(&bytes) {
+                None => prop_assert!(bytes.len() < 36),
+                Some(inquiry) => {
+                    prop_assert_eq!(StandardInquiry::from_bytes(&inquiry.to_bytes()), Some(inquiry));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Mode parameters: header, block descriptor, pages (SPC-4, 7.5; SBC-3, 6.5).
+
+use crate::field::{body, u8_at, u16_at, u32_at, u64_at};
+
+/// What MODE SENSE returns.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ModeParameters {
+    /// WP: writes are refused.
+    pub write_protected: bool,
+    /// DPOFUA: the unit knows DPO and FUA.
+    pub dpo_fua: bool,
+    /// The block descriptor, where one was asked for.
+    pub block: Option<BlockDescriptor>,
+    /// The pages, ascending.
+    pub pages: Vec<ModePage>,
+}
+
+/// A mode parameter block descriptor (SBC-3, 6.5.2).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BlockDescriptor {
+    /// How many blocks; in the short form `u32::MAX` where it is more than that holds.
+    pub blocks: u64,
+    /// Bytes in a block, below 2^24 in the short form.
+    pub block_size: u32,
+    /// The long form, of 16 bytes: only MODE SENSE (10) with LLBAA has it.
+    pub long: bool,
+}
+
+/// A mode page.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ModePage {
+    /// PAGE CODE, 0 to 62.
+    pub code: u8,
+    /// SUBPAGE CODE; 0: the page has no subpage format.
+    pub subpage: u8,
+    /// What stands behind the page's header.
+    pub parameters: Vec<u8>,
+}
+
+/// Page 08h, Caching (SBC-3, 6.5.5), as far as it is used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Caching {
+    /// WCE: writes may be answered before they are stable.
+    pub write_cache: bool,
+    /// RCD: reads do not come from a cache.
+    pub read_cache_disabled: bool,
+}
+
+/// Page 0Ah, Control (SPC-4, 7.5.8), as far as it is used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Control {
+    /// D_SENSE: sense data comes in descriptor format.
+    pub descriptor_sense: bool,
+    /// QUEUE ALGORITHM MODIFIER 1: simple tasks may be done in any order.
+    pub unrestricted_reordering: bool,
+    /// SWP: software write protect.
+    pub write_protect: bool,
+    /// BUSY TIMEOUT PERIOD in units of 100 ms; 0 not said, FFFFh without limit.
+    pub busy_timeout: u16,
+}
+
+impl Caching {
+    /// PAGE CODE.
+    pub const PAGE: u8 = 0x08;
+
+    /// The page.
+    #[must_use]
+    pub fn to_page(self) -> ModePage {
+        let mut parameters = vec![0; 18];
+        parameters[0] = u8::from(self.write_cache) << 2 | u8::from(self.read_cache_disabled);
+        ModePage { code: Self::PAGE, subpage: 0, parameters }
+    }
+
+    /// Reads the page. `None` if it is another one or empty.
+    #[must_use]
+    pub fn from_page(page: &ModePage) -> Option<Self> {
+        let flags = page.first_of(Self::PAGE)?;
+        Some(Self { write_cache: flags & 0x04 != 0, read_cache_disabled: flags & 0x01 != 0 })
+    }
+}
+
+impl Control {
+    /// PAGE CODE.
+    pub const PAGE: u8 = 0x0a;
+
+    /// The page.
+    #[must_use]
+    pub fn to_page(self) -> ModePage {
+        let mut parameters = vec![0; 10];
+        // GLTSD: log parameters are never saved by themselves, there are none.
+        parameters[0] = u8::from(self.descriptor_sense) << 2 | 0x02;
+        parameters[1] = u8::from(self.unrestricted_reordering) << 4;
+        parameters[2] = u8::from(self.write_protect) << 3;
+        parameters[6..8].copy_from_slice(&self.busy_timeout.to_be_bytes());
+        ModePage { code: Self::PAGE, subpage: 0, parameters }
+    }
+
+    /// Reads the page. `None` if it is another one or empty.
+    #[must_use]
+    pub fn from_page(page: &ModePage) -> Option<Self> {
+        let flags = page.first_of(Self::PAGE)?;
+        let byte = |at| u8_at(&page.parameters, at).unwrap_or(0);
+        Some(Self {
+            descriptor_sense: flags & 0x04 != 0,
+            unrestricted_reordering: byte(1) >> 4 == 1,
+            write_protect: byte(2) & 0x08 != 0,
+            busy_timeout: u16_at(&page.parameters, 6).unwrap_or(0),
+        })
+    }
+}
+
+impl ModePage {
+    /// Page 01h, Read-Write Error Recovery (SBC-3, 6.5.8): nothing is retried or reallocated in
+    /// a way that an initiator could set.
+    #[must_use]
+    pub fn error_recovery() -> Self {
+        Self { code: 0x01, subpage: 0, parameters: vec![0; 10] }
+    }
+
+    /// Page 1Ch, Informational Exceptions Control (SPC-4, 7.5.11), with DEXCPT: none are reported.
+    #[must_use]
+    pub fn no_informational_exceptions() -> Self {
+        let mut parameters = vec![0; 10];
+        parameters[0] = 0x08;
+        Self { code: 0x1c, subpage: 0, parameters }
+    }
+
+    /// The same page with every bit zero: what an initiator may change of it, which is nothing.
+    #[must_use]
+    pub fn nothing_changeable(mut self) -> Self {
+        self.parameters.fill(0);
+        self
+    }
+
+    fn first_of(&self, code: u8) -> Option<u8> {
+        if (self.code, self.subpage) == (code, 0) { self.parameters.first().copied() } else { None }
+    }
+
+    fn append_to(&self, bytes: &mut Vec<u8>) {
+        let length = u16::try_from(self.parameters.len()).expect("a page is shorter than 64 KiB");
+        let [high, low] = length.to_be_bytes();
+        if self.subpage == 0 {
+            assert!(high == 0, "a page without subpage has at most 255 bytes");
+            bytes.extend_from_slice(&[self.code & 0x3f, low]);
+        } else {
+            bytes.extend_from_slice(&[self.code & 0x3f | SUBPAGE_FORMAT, self.subpage, high, low]);
+        }
+        bytes.extend_from_slice(&self.parameters);
+    }
+}
+
+impl ModeParameters {
+    /// What MODE SENSE (6) returns.
+    ///
+    /// # Panics
+    /// If it is more than 256 bytes, or has a long block descriptor.
+    #[must_use]
+    pub fn to_bytes_6(&self) -> Vec<u8> {
+        let block = self.block.map(|b| b.to_bytes(false)).unwrap_or_default();
+        let mut bytes = vec![0, 0, self.flags(), block.len() as u8];
+        bytes.extend_from_slice(&block);
+        self.pages.iter().for_each(|page| page.append_to(&mut bytes));
+        bytes[0] = u8::try_from(bytes.len() - 1).expect("MODE SENSE (6) holds 256 bytes");
+        bytes
+    }
+
+    /// What MODE SENSE (10) returns.
+    ///
+    /// # Panics
+    /// If it is more than 65,537 bytes.
+    #[must_use]
+    pub fn to_bytes_10(&self) -> Vec<u8> {
+        let long = self.block.is_some_and(|b| b.long);
+        let block = self.block.map(|b| b.to_bytes(long)).unwrap_or_default();
+        let mut bytes = vec![0, 0, 0, self.flags(), u8::from(long), 0, 0, block.len() as u8];
+        bytes.extend_from_slice(&block);
+        self.pages.iter().for_each(|page| page.append_to(&mut bytes));
+        let length = u16::try_from(bytes.len() - 2).expect("MODE SENSE (10) holds 64 KiB");
+        bytes[..2].copy_from_slice(&length.to_be_bytes());
+        bytes
+    }
+
+    /// Reads what MODE SENSE (6) returned, as far as it came. `None` for less than a header.
+    #[must_use]
+    pub fn from_bytes_6(bytes: &[u8]) -> Option<Self> {
+        let [length, _, flags, block_length, ..] = *bytes else { return None };
+        Some(Self::read(
+            body(bytes, 4, usize::from(length).saturating_sub(3)),
+            flags,
+            false,
+            block_length.into(),
+        ))
+    }
+
+    /// Reads what MODE SENSE (10) returned, as far as it came. `None` for less than a header.
+    #[must_use]
+    pub fn from_bytes_10(bytes: &[u8]) -> Option<Self> {
+        let length = usize::from(u16_at(bytes, 0)?);
+        let block_length = usize::from(u16_at(bytes, 6)?);
+        let (flags, long) = (bytes[3], bytes[4] & 0x01 != 0);
+        Some(Self::read(body(bytes, 8, length.saturating_sub(6)), flags, long, block_length))
+    }
+
+    /// The page with this code and no subpage.
+    #[must_use]
+    pub fn page(&self, code: u8) -> Option<&ModePage> {
+        self.pages.iter().find(|page| (page.code, page.subpage) == (code, 0))
+    }
+
+    fn read(rest: &[u8], flags: u8, long: bool, block_length: usize) -> Self {
+        let (block, mut rest) = rest.split_at(block_length.min(rest.len()));
+        let mut pages = Vec::new();
+        while let Some((page, after)) = next_page(rest) {
+            pages.push(page);
+            rest = after;
+        }
+        Self {
+            write_protected: flags & WRITE_PROTECTED != 0,
+            dpo_fua: flags & DPO_FUA != 0,
+            block: BlockDescriptor::from_bytes(block, long),
+            pages,
+        }
+    }
+
+    /// DEVICE-SPECIFIC PARAMETER of a block device (SBC-3, 6.5.1).
+    fn flags(&self) -> u8 {
+        let write_protected = if self.write_protected { WRITE_PROTECTED } else { 0 };
+        let dpo_fua = if self.dpo_fua { DPO_FUA } else { 0 };
+        write_protected | dpo_fua
+    }
+}
+
+/// The page at the head of `bytes`, and what follows. `None` at the end, or where one is cut.
+fn next_page(bytes: &[u8]) -> Option<(ModePage, &[u8])> {
+    let first = u8_at(bytes, 0)?;
+    let (subpage, at, length) = if first & SUBPAGE_FORMAT == 0 {
+        (0, 2, usize::from(u8_at(bytes, 1)?))
+    } else {
+        (u8_at(bytes, 1)?, 4, usize::from(u16_at(bytes, 2)?))
+    };
+    let (parameters, after) = bytes.get(at..)?.split_at_checked(length)?;
+    Some((ModePage { code: first & 0x3f, subpage, parameters: parameters.to_vec() }, after))
+}
+
+impl BlockDescriptor {
+    fn to_bytes(self, long: bool) -> Vec<u8> {
+        if long {
+            let mut bytes = vec![0; 16];
+            bytes[..8].copy_from_slice(&self.blocks.to_be_bytes());
+            bytes[12..].copy_from_slice(&self.block_size.to_be_bytes());
+            return bytes;
+        }
+        let blocks = u32::try_from(self.blocks).unwrap_or(u32::MAX);
+        let [_, size @ ..] = self.block_size.to_be_bytes();
+        let mut bytes = blocks.to_be_bytes().to_vec();
+        bytes.push(0);
+        bytes.extend_from_slice(&size);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8], long: bool) -> Option<Self> {
+        if long {
+            let (blocks, block_size) = (u64_at(bytes, 0)?, u32_at(bytes, 12)?);
+            return Some(Self { blocks, block_size, long });
+        }
+        let blocks = u64::from(u32_at(bytes, 0)?);
+        Some(Self { blocks, block_size: u32_at(bytes, 4)? & 0xff_ffff, long })
+    }
+}
+
+/// Bits of the device-specific parameter.
+const WRITE_PROTECTED: u8 = 0x80;
+const DPO_FUA: u8 = 0x10;
+/// SPF.
+const SUBPAGE_FORMAT: u8 = 0x40;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parameters() -> ModeParameters {
+        let control = Control {
+            descriptor_sense: false,
+            unrestricted_reordering: true,
+            write_protect: false,
+            busy_timeout: 0xffff,
+        };
+        ModeParameters {
+            write_protected: false,
+            dpo_fua: true,
+            block: Some(BlockDescriptor { blocks: 1000, block_size: 512, long: false }),
+            pages: vec![
+                ModePage::error_recovery(),
+                Caching { write_cache: true, read_cache_disabled: false }.to_page(),
+                control.to_page(),
+                ModePage::no_informational_exceptions(),
+            ],
+        }
+    }
+
+    #[test]
+    fn six_byte_by_byte() {
+        let bytes = parameters().to_bytes_6();
+        assert_eq!(bytes[..12], [67, 0, 0x10, 8, 0, 0, 3, 0xe8, 0, 0, 2, 0]);
+        assert_eq!(bytes[12..14], [0x01, 0x0a]);
+        assert_eq!(bytes[24..27], [0x08, 0x12, 0x04]);
+        assert_eq!(bytes[44..48], [0x0a, 0x0a, 0x02, 0x10]);
+        assert_eq!(bytes[56..59], [0x1c, 0x0a, 0x08]);
+        assert_eq!(bytes.len(), 68);
+    }
+
+    #[test]
+    fn both_lengths_read_back() {
+        let parameters = parameters();
+        assert_eq!(
+            ModeParameters::from_bytes_6(&parameters.to_bytes_6()),
+            Some(parameters.clone())
+        );
+        assert_eq!(
+            ModeParameters::from_bytes_10(&parameters.to_bytes_10()),
+            Some(parameters.clone())
+        );
+        let block = Some(BlockDescriptor { blocks: 1 << 40, block_size: 4096, long: true });
+        let long = ModeParameters { block, write_protected: true, ..parameters };
+        assert_eq!(ModeParameters::from_bytes_10(&long.to_bytes_10()), Some(long));
+    }
+
+    #[test]
+    fn pages_have_their_meaning() {
+        let parameters = parameters();
+        let caching = parameters.page(Caching::PAGE).and_then(Caching::from_page).unwrap();
+        assert!(caching.write_cache && !caching.read_cache_disabled);
+        let control = parameters.page(Control::PAGE).and_then(Control::from_page).unwrap();
+        assert!(control.unrestricted_reordering && control.busy_timeout == 0xffff);
+        assert_eq!(Caching::from_page(&ModePage::error_recovery()), None);
+        let mask = parameters.pages[1].clone().nothing_changeable();
+        assert_eq!(mask.parameters, [0; 18]);
+    }
+
+    #[test]
+    fn a_size_that_the_short_descriptor_cannot_hold_is_all_ones() {
+        let block = BlockDescriptor { blocks: 1 << 32, block_size: 512, long: false };
+        assert_eq!(block.to_bytes(false)[..4], [0xff; 4]);
+    }
+
+    #[test]
+    fn a_header_alone_tells_the_flags() {
+        let read = ModeParameters::from_bytes_6(&[67, 0, 0x90, 8]).unwrap();
+        assert!(read.write_protected && read.dpo_fua && read.block.is_none());
+        assert_eq!(ModeParameters::from_bytes_6(&[3, 0, 0]), None);
+        assert_eq!(ModeParameters::from_bytes_10(&[0; 7]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_mode_data_does_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            for read in [ModeParameters::from_bytes_6(&bytes), ModeParameters::from_bytes_10(&bytes)] {
+                let size = read.map_or(0, |r| r.pages.iter().map(|p| p.parameters.len() + 2).sum());
+                prop_assert!(size <= bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Vital product data pages (SPC-4, 7.8; SBC-3, 6.6), one a file.
+//!
+//! `from_bytes` reads what another target answered: every length in it may lie. Fields of pages
+//! shorter than today's read as zero, which the standards define as "not said".
+
+mod page;
+mod serial_number;
+mod identification;
+mod extended;
+mod limits;
+mod characteristics;
+mod provisioning;
+
+pub use characteristics::BlockDeviceCharacteristics;
+pub use extended::ExtendedInquiry;
+pub use identification::{Association, Designator, DesignatorKind, DeviceIdentification};
+pub use limits::BlockLimits;
+pub use page::SupportedPages;
+pub use provisioning::{LogicalBlockProvisioning, ProvisioningType};
+pub use serial_number::UnitSerialNumber;
