@@ -3,12 +3,16 @@
 mod process;
 mod steps;
 mod check;
+mod client;
+mod machine;
+mod bench;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::steps::Steps;
+use crate::bench::raw;
 
 /// The house's own tasks.
 #[derive(Parser)]
@@ -27,6 +31,10 @@ enum Task {
         #[arg(long, value_name = "WORD")]
         filter: Option<String>,
     },
+    Bench,
+    /// The bare TCP server of the benchmarks.
+    #[command(hide = true)]
+    RawServer,
 }
 
 fn main() -> ExitCode {
@@ -36,6 +44,8 @@ fn main() -> ExitCode {
             check::check(&mut steps);
             exit(steps.finish())
         }
+        Task::Bench => { bench::try_it(1).unwrap(); ExitCode::SUCCESS }
+        Task::RawServer => { raw::serve().unwrap(); ExitCode::SUCCESS }
     }
 }
 

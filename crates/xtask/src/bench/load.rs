@@ -1,0 +1,194 @@
+//! The workloads of the benchmarks, and what one measured point says.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use hdrhistogram::Histogram;
+
+use crate::client::{Answer, Login, Next, Request, Session, Workload, session, stamp};
+use crate::machine::Usage;
+
+/// Unmeasured time at the start of a point: connections, caches and the scheduler settle.
+const WARM_UP: Duration = Duration::from_millis(150);
+
+/// What to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Writes; reads otherwise.
+    pub write: bool,
+    /// Writes are stable when answered (FUA).
+    pub durable: bool,
+    /// Bytes of a command.
+    pub bytes: u32,
+    /// Commands in flight.
+    pub depth: usize,
+    /// In random order; one after the other otherwise.
+    pub random: bool,
+    /// Only the first so many bytes of the unit; all of it if 0.
+    pub region: u64,
+    /// CRC32C header and data digests.
+    pub digests: bool,
+}
+
+impl Load {
+    /// Random 4 KiB reads.
+    pub const fn read_4k(depth: usize) -> Load {
+        let random = true;
+        let (write, durable, digests) = (false, false, false);
+        Load { write, durable, bytes: 4096, depth, random, region: 0, digests }
+    }
+
+    /// Random 4 KiB writes.
+    pub const fn write_4k(depth: usize) -> Load {
+        Load { write: true, ..Load::read_4k(depth) }
+    }
+
+    /// 128 KiB one after the other.
+    pub const fn stream(write: bool, depth: usize) -> Load {
+        Load { write, bytes: 128 << 10, random: false, ..Load::read_4k(depth) }
+    }
+
+    /// Bytes of a request and of its answer on the wire, headers included.
+    pub fn wire_bytes(&self) -> (usize, usize) {
+        let payload = self.bytes as usize;
+        if self.write { (48 + payload, 48) } else { (48, 48 + payload) }
+    }
+}
+
+/// What was measured at one point.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Commands answered.
+    pub operations: u64,
+    /// How long it took.
+    pub time: Duration,
+    /// From sending to answer, nanoseconds.
+    pub latency: Histogram<u64>,
+    /// What the server used meanwhile.
+    pub server: Usage,
+}
+
+impl Point {
+    /// Commands a second.
+    pub fn per_second(&self) -> f64 {
+        self.operations as f64 / self.time.as_secs_f64()
+    }
+
+    /// Server CPU a command, microseconds.
+    pub fn cpu_us(&self) -> f64 {
+        self.server.cpu_ns as f64 / 1e3 / self.operations as f64
+    }
+
+    /// Context switches of the server a command.
+    pub fn switches(&self) -> f64 {
+        self.server.switches as f64 / self.operations as f64
+    }
+
+    /// The latency that half of the commands stay below, microseconds.
+    pub fn median_us(&self) -> f64 {
+        self.quantile_us(0.5)
+    }
+
+    /// The latency that this part of the commands stays below, microseconds.
+    pub fn quantile_us(&self, part: f64) -> f64 {
+        self.latency.value_at_quantile(part) as f64 / 1e3
+    }
+}
+
+/// Puts a load on a target for a time.
+pub fn measure(login: &Login, load: &Load, server: u32, time: Duration) -> Result<Point> {
+    let login = Login { digests: load.digests, ..login.clone() };
+    let shape = session::Shape { depth: load.depth, bytes: load.bytes as usize, keep: false };
+    let mut session = Session::open(&login, shape)?;
+    let (blocks, block_bytes) = session.capacity()?;
+    let mut generator = Generator::new(*load, blocks, block_bytes);
+    generator.until(WARM_UP);
+    session.run(&mut generator)?;
+    generator.until(time);
+    let (before, start) = (Usage::of(server)?, Instant::now());
+    session.run(&mut generator)?;
+    let (server, time) = (Usage::of(server)?.since(before), start.elapsed());
+    let point = Point { operations: generator.latency.len(), time, latency: generator.latency.clone(), server };
+    session.drain(&mut generator)?;
+    generator.held()?;
+    ensure!(point.operations > 0, "no command was answered in {time:?}");
+    Ok(point)
+}
+
+/// A histogram for latencies: up to a minute, three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
+}
+
+/// Draws commands from a load.
+struct Generator {
+    load: Load,
+    commands: u64,
+    blocks_each: u16,
+    block_bytes: u32,
+    next: u64,
+    random: u64,
+    deadline: Instant,
+    latency: Histogram<u64>,
+    failed: Option<(u8, [u8; 3])>,
+}
+
+impl Generator {
+    fn new(load: Load, blocks: u64, block_bytes: u32) -> Generator {
+        let blocks_each = (load.bytes / block_bytes) as u16;
+        let region = if load.region == 0 { u64::MAX } else { load.region / u64::from(block_bytes) };
+        Generator {
+            load,
+            commands: blocks.min(region) / u64::from(blocks_each),
+            blocks_each,
+            block_bytes,
+            next: 0,
+            random: 1,
+            deadline: Instant::now(),
+            latency: histogram(),
+            failed: None,
+        }
+    }
+
+    /// Goes on for a time, with what was counted so far forgotten.
+    fn until(&mut self, time: Duration) {
+        self.deadline = Instant::now() + time;
+        self.latency.reset();
+    }
+
+    fn held(&self) -> Result<()> {
+        match self.failed {
+            None => Ok(()),
+            Some((status, sense)) => anyhow::bail!("a command ended with status {status:#04x}, sense {sense:x?}"),
+        }
+    }
+}
+
+impl Workload for Generator {
+    fn next(&mut self, now: Instant, _payload: &mut [u8]) -> Next {
+        if now >= self.deadline || self.failed.is_some() {
+            return Next::Stop;
+        }
+        let place = if self.load.random {
+            // A multiplication maps a random word to the range without a division.
+            ((u128::from(stamp::next(&mut self.random)) * u128::from(self.commands)) >> 64) as u64
+        } else {
+            self.next = (self.next + 1) % self.commands;
+            self.next
+        };
+        let lba = (place * u64::from(self.blocks_each)) as u32;
+        let request = if self.load.write {
+            Request::write(lba, self.blocks_each, self.block_bytes, self.load.durable)
+        } else {
+            Request::read(lba, self.blocks_each, self.block_bytes)
+        };
+        Next::Send(request, 0)
+    }
+
+    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
+        self.latency.saturating_record((now - answer.sent).as_nanos() as u64);
+        if answer.status != 0 {
+            self.failed = Some((answer.status, answer.sense));
+        }
+    }
+}

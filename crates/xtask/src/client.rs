@@ -1,0 +1,14 @@
+//! A small iSCSI initiator of our own for measuring and for breaking things: one thread a session,
+//! as many commands as the depth allows in each write, answers taken in bulk.
+//!
+//! It shares no code with the house, so that both ends cannot share one mistake.
+
+pub mod login;
+pub mod request;
+pub mod wire;
+pub mod session;
+pub mod stamp;
+
+pub use login::{Login, Negotiated};
+pub use request::Request;
+pub use session::{Answer, Next, Session, Workload};

@@ -1,0 +1,208 @@
+//! Login (RFC 7143, 6 and 11.12): one request with every key, and what the target made of them.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Nothing we talk to is further away than this.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A login is over after this many requests, or something is wrong.
+const MAX_REQUESTS: usize = 5;
+
+/// Where to log in, and how.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// The portal.
+    pub portal: SocketAddr,
+    /// The target's name.
+    pub target: String,
+    /// The logical unit to send commands to.
+    pub lun: u8,
+    /// Whether to ask for CRC32C header and data digests.
+    pub digests: bool,
+}
+
+/// What both ends agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// The most data one PDU to the target may carry, bytes.
+    pub send_limit: usize,
+    /// The most data a write may send unasked, bytes.
+    pub first_burst: usize,
+    /// No unsolicited Data-Out PDUs.
+    pub initial_r2t: bool,
+    /// Data may come with the command.
+    pub immediate_data: bool,
+    /// CRC32C after headers.
+    pub header_digest: bool,
+    /// CRC32C after data.
+    pub data_digest: bool,
+}
+
+impl Default for Negotiated {
+    /// The values that hold when a target says nothing (RFC 7143, 13).
+    fn default() -> Negotiated {
+        Negotiated {
+            send_limit: 8192,
+            first_burst: 65536,
+            initial_r2t: true,
+            immediate_data: true,
+            header_digest: false,
+            data_digest: false,
+        }
+    }
+}
+
+/// A connection that is through its login.
+pub struct Established {
+    /// The socket.
+    pub socket: TcpStream,
+    /// What was agreed.
+    pub negotiated: Negotiated,
+    /// The next command's number.
+    pub cmd_sn: u32,
+    /// The highest number the target takes now.
+    pub max_cmd_sn: u32,
+    /// The next status number we expect.
+    pub exp_stat_sn: u32,
+}
+
+impl Login {
+    /// Connects and logs in.
+    pub fn establish(&self) -> Result<Established> {
+        let socket = TcpStream::connect_timeout(&self.portal, LIMIT)
+            .with_context(|| format!("cannot connect to {}", self.portal))?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(LIMIT))?;
+        let mut established = Established {
+            socket,
+            negotiated: Negotiated::default(),
+            cmd_sn: 1,
+            max_cmd_sn: 1,
+            exp_stat_sn: 0,
+        };
+        let isid = new_isid();
+        let mut text = self.keys();
+        for _ in 0..MAX_REQUESTS {
+            established.socket.write_all(&request(&established, isid, &text))?;
+            text.clear();
+            if established.answer().context("login")? {
+                return Ok(established);
+            }
+        }
+        bail!("the login does not end");
+    }
+
+    fn keys(&self) -> Vec<u8> {
+        let digest = if self.digests { "CRC32C" } else { "None" };
+        let keys = [
+            "InitiatorName=iqn.2026-11.forebay:xtask".to_owned(),
+            format!("TargetName={}", self.target),
+            "SessionType=Normal".to_owned(),
+            format!("HeaderDigest={digest}"),
+            format!("DataDigest={digest}"),
+            "MaxConnections=1".to_owned(),
+            "InitialR2T=No".to_owned(),
+            "ImmediateData=Yes".to_owned(),
+            "MaxRecvDataSegmentLength=262144".to_owned(),
+            "MaxBurstLength=1048576".to_owned(),
+            "FirstBurstLength=262144".to_owned(),
+            "DefaultTime2Wait=2".to_owned(),
+            "DefaultTime2Retain=0".to_owned(),
+            "MaxOutstandingR2T=1".to_owned(),
+            "ErrorRecoveryLevel=0".to_owned(),
+        ];
+        keys.iter().flat_map(|key| [key.as_bytes(), b"\0"].concat()).collect()
+    }
+}
+
+impl Established {
+    /// Reads one login response; true if the full feature phase has begun.
+    fn answer(&mut self) -> Result<bool> {
+        let mut bhs = [0; 48];
+        self.socket.read_exact(&mut bhs)?;
+        ensure!(bhs[0] & 0x3f == 0x23, "answered with operation code {:#04x}", bhs[0] & 0x3f);
+        ensure!(bhs[36] == 0, "refused with status {:02x}{:02x}", bhs[36], bhs[37]);
+        let length = u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]]) as usize;
+        let mut data = vec![0; length.next_multiple_of(4)];
+        self.socket.read_exact(&mut data)?;
+        self.negotiated.take(&data[..length])?;
+        self.exp_stat_sn = word(&bhs, 24).wrapping_add(1);
+        self.max_cmd_sn = word(&bhs, 32);
+        Ok(bhs[1] & 0x83 == 0x83)
+    }
+}
+
+impl Negotiated {
+    fn take(&mut self, text: &[u8]) -> Result<()> {
+        for pair in text.split(|byte| *byte == 0).filter(|pair| !pair.is_empty()) {
+            let pair = std::str::from_utf8(pair)?;
+            let (key, value) = pair.split_once('=').with_context(|| format!("key '{pair}'"))?;
+            match key {
+                "MaxRecvDataSegmentLength" => self.send_limit = value.parse()?,
+                "FirstBurstLength" => self.first_burst = value.parse()?,
+                "InitialR2T" => self.initial_r2t = value == "Yes",
+                "ImmediateData" => self.immediate_data = value == "Yes",
+                "HeaderDigest" => self.header_digest = value == "CRC32C",
+                "DataDigest" => self.data_digest = value == "CRC32C",
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A login request in the operational stage that asks for the full feature phase.
+fn request(connection: &Established, isid: [u8; 6], text: &[u8]) -> Vec<u8> {
+    let mut pdu = vec![0; 48];
+    pdu[0] = 0x40 | 0x03;
+    pdu[1] = 0x80 | (1 << 2) | 3;
+    pdu[5..8].copy_from_slice(&(text.len() as u32).to_be_bytes()[1..]);
+    pdu[8..14].copy_from_slice(&isid);
+    pdu[24..28].copy_from_slice(&connection.cmd_sn.to_be_bytes());
+    pdu[28..32].copy_from_slice(&connection.exp_stat_sn.to_be_bytes());
+    pdu.extend_from_slice(text);
+    pdu.resize(pdu.len().next_multiple_of(4), 0);
+    pdu
+}
+
+/// A session identifier of its own for each session of each process (type "random", RFC 7143, 11.12.5).
+fn new_isid() -> [u8; 6] {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id().to_be_bytes();
+    let next = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    [0x80, process[1], process[2], process[3], next[2], next[3]]
+}
+
+/// Four bytes of a header as a number.
+pub fn word(bhs: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bhs[at..at + 4].try_into().expect("four bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_change_what_holds() {
+        let mut negotiated = Negotiated::default();
+        negotiated.take(b"InitialR2T=No\0HeaderDigest=CRC32C\0FirstBurstLength=512\0X=y\0").unwrap();
+        let expected = Negotiated {
+            initial_r2t: false,
+            header_digest: true,
+            first_burst: 512,
+            ..Negotiated::default()
+        };
+        assert_eq!(negotiated, expected);
+        assert!(negotiated.take(b"no equals sign\0").is_err());
+    }
+
+    #[test]
+    fn sessions_do_not_share_their_identifier() {
+        assert_ne!(new_isid(), new_isid());
+    }
+}

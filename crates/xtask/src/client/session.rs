@@ -1,0 +1,430 @@
+//! A session under load: slots of commands in flight, filled by a workload, answered in bulk.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::client::login::{Established, Login, word};
+use crate::client::request::Request;
+use crate::client::wire::{Input, Output};
+
+/// What decides which commands a session sends, and learns how each went.
+pub trait Workload {
+    /// The next command for a free slot. A command with data to send finds it in `payload`.
+    fn next(&mut self, now: Instant, payload: &mut [u8]) -> Next;
+
+    /// A command was answered.
+    fn answered(&mut self, now: Instant, answer: &Answer<'_>);
+}
+
+/// What a workload wants to do with a free slot.
+pub enum Next {
+    /// Send this command; the number comes back with its answer.
+    Send(Request, u64),
+    /// Nothing now; ask again after the next answer.
+    Wait,
+    /// Nothing more: return from [`Session::run`] without waiting for what is in flight.
+    Stop,
+}
+
+/// How a command went.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// The number its workload gave it.
+    pub number: u64,
+    /// When it was sent.
+    pub sent: Instant,
+    /// SCSI status.
+    pub status: u8,
+    /// Sense key, ASC and ASCQ, zeroes without sense data.
+    pub sense: [u8; 3],
+    /// What was read; empty unless the session keeps data.
+    pub data: &'a [u8],
+}
+
+/// How a session handles payload.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Commands in flight at most.
+    pub depth: usize,
+    /// Bytes of the largest command.
+    pub bytes: usize,
+    /// Each slot has a payload of its own, and what is read is kept. Without, all share one.
+    pub keep: bool,
+}
+
+struct Slot {
+    request: Request,
+    number: u64,
+    sent: Instant,
+}
+
+/// What the next bytes of the input are.
+enum Reading {
+    Header,
+    /// Of a data segment: bytes to come without padding, padding and digest, where they go.
+    Data { bhs: [u8; 48], left: usize, trailer: usize, at: usize },
+}
+
+/// A logged-in session on one connection.
+pub struct Session {
+    connection: Established,
+    lun: u8,
+    shape: Shape,
+    slots: Vec<Option<Slot>>,
+    free: Vec<u16>,
+    payloads: Vec<Vec<u8>>,
+    received: Vec<Vec<u8>>,
+    sense: Vec<u8>,
+    output: Output,
+    input: Input,
+    reading: Reading,
+    digest: crc_fast::Digest,
+}
+
+impl Session {
+    /// Logs in and brings the unit to the point where it takes commands.
+    pub fn open(login: &Login, shape: Shape) -> Result<Session> {
+        let connection = login.establish()?;
+        let payloads = if shape.keep { shape.depth } else { 1 };
+        let mut session = Session {
+            connection,
+            lun: login.lun,
+            shape,
+            slots: (0..shape.depth).map(|_| None).collect(),
+            free: (0..shape.depth as u16).rev().collect(),
+            payloads: vec![vec![0x5a; shape.bytes]; payloads],
+            received: vec![Vec::new(); shape.depth],
+            sense: Vec::new(),
+            output: Output::default(),
+            input: Input::new(if shape.bytes > 16384 { 256 << 10 } else { 64 << 10 }),
+            reading: Reading::Header,
+            digest: new_digest(),
+        };
+        session.get_ready()?;
+        Ok(session)
+    }
+
+    /// Blocks and bytes of a block, as READ CAPACITY(16) says.
+    pub fn capacity(&mut self) -> Result<(u64, u32)> {
+        let (status, data) = self.one(Request::read_capacity())?;
+        ensure!(status == 0 && data.len() >= 12, "READ CAPACITY: status {status:#04x}");
+        let last = u64::from_be_bytes(data[..8].try_into()?);
+        Ok((last + 1, u32::from_be_bytes(data[8..12].try_into()?)))
+    }
+
+    /// Sends what a workload asks for until it says stop.
+    pub fn run(&mut self, workload: &mut impl Workload) -> Result<()> {
+        let mut now = Instant::now();
+        loop {
+            if self.fill(workload, now)? {
+                return Ok(());
+            }
+            let Session { output, payloads, connection, .. } = self;
+            output.send(&connection.socket, payloads)?;
+            if self.free.len() == self.shape.depth && self.output.is_empty() {
+                bail!("nothing is in flight, but the window is closed or the workload waits");
+            }
+            self.input.receive(&self.connection.socket, !self.output.is_empty())?;
+            now = Instant::now();
+            while self.step(workload, now)? {}
+        }
+    }
+
+    /// Waits for what is in flight, without sending more.
+    pub fn drain(&mut self, workload: &mut impl Workload) -> Result<()> {
+        self.run(&mut Drain { workload, left: self.shape.depth - self.free.len() })
+    }
+
+    /// One command, alone on the session: its status and its data.
+    pub fn one(&mut self, request: Request) -> Result<(u8, Vec<u8>)> {
+        let keep = std::mem::replace(&mut self.shape.keep, true);
+        let mut one = One { request: Some(request), answer: None };
+        let outcome = self.run(&mut one);
+        self.shape.keep = keep;
+        outcome?;
+        one.answer.context("no answer")
+    }
+
+    fn get_ready(&mut self) -> Result<()> {
+        // A new nexus has unit attentions to tell; each is told once.
+        for _ in 0..10 {
+            if self.one(Request::test_unit_ready())?.0 == 0 {
+                return Ok(());
+            }
+        }
+        bail!("the unit does not get ready")
+    }
+
+    /// Fills free slots as far as workload and window allow. True if the workload says stop.
+    fn fill(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
+        while let Some(&slot) = self.free.last() {
+            let window = self.connection.max_cmd_sn.wrapping_sub(self.connection.cmd_sn) as i32;
+            if window < 0 || self.output.is_full() {
+                break;
+            }
+            let own = if self.payloads.len() > 1 { usize::from(slot) } else { 0 };
+            match workload.next(now, &mut self.payloads[own]) {
+                Next::Send(request, number) => {
+                    self.free.pop();
+                    self.slots[usize::from(slot)] = Some(Slot { request, number, sent: now });
+                    self.command(slot, &request);
+                }
+                Next::Wait => break,
+                Next::Stop => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Queues a command with its immediate and unsolicited data (RFC 7143, 11.3 and 11.7).
+    fn command(&mut self, slot: u16, request: &Request) {
+        let agreed = &self.connection.negotiated;
+        let length = request.out as usize;
+        let first = length.min(agreed.first_burst);
+        let immediate = if agreed.immediate_data { first.min(agreed.send_limit) } else { 0 };
+        let unsolicited = if agreed.initial_r2t { immediate } else { first };
+        let mut bhs = [0; 48];
+        bhs[0] = 0x01;
+        let read = if request.expected > 0 { 0x40 } else { 0 };
+        let write = if request.out > 0 { 0x20 } else { 0 };
+        let last = if unsolicited == immediate { 0x80 } else { 0 };
+        bhs[1] = last | read | write | 0x01;
+        bhs[9] = self.lun;
+        bhs[16..20].copy_from_slice(&u32::from(slot).to_be_bytes());
+        bhs[20..24].copy_from_slice(&request.out.max(request.expected).to_be_bytes());
+        bhs[24..28].copy_from_slice(&self.connection.cmd_sn.to_be_bytes());
+        bhs[32..48].copy_from_slice(&request.cdb);
+        self.connection.cmd_sn = self.connection.cmd_sn.wrapping_add(1);
+        self.pdu(bhs, slot, 0, immediate);
+        if unsolicited > immediate {
+            self.data_out(slot, u32::MAX, immediate, unsolicited - immediate);
+        }
+    }
+
+    /// Queues a burst as Data-Out PDUs.
+    fn data_out(&mut self, slot: u16, ttt: u32, offset: usize, length: usize) {
+        let limit = self.connection.negotiated.send_limit;
+        for (data_sn, start) in (offset..offset + length).step_by(limit).enumerate() {
+            let end = (start + limit).min(offset + length);
+            let mut bhs = [0; 48];
+            bhs[0] = 0x05;
+            bhs[1] = if end == offset + length { 0x80 } else { 0 };
+            bhs[9] = self.lun;
+            bhs[16..20].copy_from_slice(&u32::from(slot).to_be_bytes());
+            bhs[20..24].copy_from_slice(&ttt.to_be_bytes());
+            bhs[36..40].copy_from_slice(&(data_sn as u32).to_be_bytes());
+            bhs[40..44].copy_from_slice(&(start as u32).to_be_bytes());
+            self.pdu(bhs, slot, start, end - start);
+        }
+    }
+
+    /// Queues one PDU with a part of a slot's payload, digests as agreed.
+    fn pdu(&mut self, mut bhs: [u8; 48], slot: u16, offset: usize, length: usize) {
+        bhs[5..8].copy_from_slice(&(length as u32).to_be_bytes()[1..]);
+        bhs[28..32].copy_from_slice(&self.connection.exp_stat_sn.to_be_bytes());
+        self.output.header(&bhs);
+        if self.connection.negotiated.header_digest {
+            self.output.header(&crc32c(&bhs).to_le_bytes());
+        }
+        if length == 0 {
+            return;
+        }
+        let own = if self.payloads.len() > 1 { slot } else { 0 };
+        self.output.payload(own, offset, length);
+        let padding = length.next_multiple_of(4) - length;
+        self.output.header(&[0; 3][..padding]);
+        if self.connection.negotiated.data_digest {
+            let mut digest = new_digest();
+            digest.update(&self.payloads[usize::from(own)][offset..offset + length]);
+            digest.update(&[0; 3][..padding]);
+            self.output.header(&(digest.finalize() as u32).to_le_bytes());
+        }
+    }
+
+    /// Takes the next part of the input. False if there is not enough of it.
+    fn step(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
+        match &self.reading {
+            Reading::Header => self.header(workload, now),
+            Reading::Data { .. } => self.data(workload, now),
+        }
+    }
+
+    fn header(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
+        let agreed = &self.connection.negotiated;
+        let size = if agreed.header_digest { 52 } else { 48 };
+        let Some(bytes) = self.input.bytes().get(..size) else { return Ok(false) };
+        let bhs: [u8; 48] = bytes[..48].try_into().expect("48 bytes");
+        if agreed.header_digest {
+            ensure!(bytes[48..52] == crc32c(&bhs).to_le_bytes(), "a header digest is wrong");
+        }
+        self.input.consume(size);
+        ensure!(bhs[4] == 0, "an answer with additional headers");
+        let left = u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]]) as usize;
+        if left == 0 {
+            self.complete(&bhs, workload, now)?;
+            return Ok(true);
+        }
+        let digest = if agreed.data_digest { 4 } else { 0 };
+        let trailer = left.next_multiple_of(4) - left + digest;
+        let at = if bhs[0] & 0x3f == 0x25 { word(&bhs, 40) as usize } else { 0 };
+        if agreed.data_digest {
+            self.digest = new_digest();
+        }
+        self.sense.clear();
+        self.reading = Reading::Data { bhs, left, trailer, at };
+        Ok(true)
+    }
+
+    /// Takes bytes of a data segment, keeps them if somebody wants them, and its end.
+    fn data(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
+        let Reading::Data { bhs, mut left, trailer, mut at } = self.reading else {
+            unreachable!("asked only for data");
+        };
+        let digests = self.connection.negotiated.data_digest;
+        let count = left.min(self.input.bytes().len());
+        let bytes = &self.input.bytes()[..count];
+        if digests {
+            self.digest.update(bytes);
+        }
+        if bhs[0] & 0x3f != 0x25 {
+            self.sense.extend_from_slice(&bytes[..count.min(256_usize.saturating_sub(self.sense.len()))]);
+        } else if self.shape.keep {
+            let slot = word(&bhs, 16) as usize;
+            let kept = self.received.get_mut(slot).context("data for no command")?;
+            ensure!(at + count <= self.shape.bytes.max(4096), "data beyond what was asked for");
+            kept.resize(kept.len().max(at + count), 0);
+            kept[at..at + count].copy_from_slice(bytes);
+        }
+        self.input.consume(count);
+        (left, at) = (left - count, at + count);
+        self.reading = Reading::Data { bhs, left, trailer, at };
+        if left > 0 || self.input.bytes().len() < trailer {
+            return Ok(false);
+        }
+        if digests {
+            let (padding, digest) = self.input.bytes()[..trailer].split_at(trailer - 4);
+            self.digest.update(padding);
+            let expected = (self.digest.clone().finalize() as u32).to_le_bytes();
+            ensure!(digest == expected, "a data digest is wrong");
+        }
+        self.input.consume(trailer);
+        self.reading = Reading::Header;
+        self.complete(&bhs, workload, now)?;
+        Ok(true)
+    }
+
+    /// A whole PDU has arrived.
+    fn complete(&mut self, bhs: &[u8; 48], workload: &mut impl Workload, now: Instant) -> Result<()> {
+        let operation = bhs[0] & 0x3f;
+        let max_cmd_sn = word(bhs, 32);
+        if max_cmd_sn.wrapping_sub(self.connection.max_cmd_sn) as i32 > 0 {
+            self.connection.max_cmd_sn = max_cmd_sn;
+        }
+        match operation {
+            // SCSI Response
+            0x21 => {
+                self.connection.exp_stat_sn = word(bhs, 24).wrapping_add(1);
+                ensure!(bhs[2] == 0, "response {:#04x}: not completed at target", bhs[2]);
+                self.finish(bhs, workload, now)
+            }
+            // Data-In; its S bit says that it carries the status too
+            0x25 if bhs[1] & 1 != 0 => {
+                self.connection.exp_stat_sn = word(bhs, 24).wrapping_add(1);
+                self.sense.clear();
+                self.finish(bhs, workload, now)
+            }
+            0x25 => Ok(()),
+            // R2T
+            0x31 => {
+                let slot = word(bhs, 16) as u16;
+                let (offset, length) = (word(bhs, 40) as usize, word(bhs, 44) as usize);
+                ensure!(offset + length <= self.shape.bytes, "R2T beyond the data");
+                self.data_out(slot, word(bhs, 20), offset, length);
+                Ok(())
+            }
+            // NOP-In that wants an answer
+            0x20 => {
+                if word(bhs, 20) != u32::MAX {
+                    let mut nop = [0; 48];
+                    (nop[0], nop[1]) = (0x40, 0x80);
+                    nop[8..16].copy_from_slice(&bhs[8..16]);
+                    nop[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
+                    nop[20..24].copy_from_slice(&bhs[20..24]);
+                    nop[24..28].copy_from_slice(&self.connection.cmd_sn.to_be_bytes());
+                    self.pdu(nop, 0, 0, 0);
+                }
+                Ok(())
+            }
+            _ => bail!("operation code {operation:#04x}, reason {:#04x}", bhs[2]),
+        }
+    }
+
+    fn finish(&mut self, bhs: &[u8; 48], workload: &mut impl Workload, now: Instant) -> Result<()> {
+        let number = word(bhs, 16) as usize;
+        let slot = self.slots.get_mut(number).and_then(Option::take);
+        let slot = slot.context("an answer to no command")?;
+        self.free.push(number as u16);
+        let has_sense = bhs[0] & 0x3f == 0x21 && bhs[3] != 0 && self.sense.len() >= 16;
+        // Fixed format behind two bytes of length: key at 2, ASC at 12, ASCQ at 13 (SPC-4, 4.5.3).
+        let sense = if has_sense {
+            [self.sense[4] & 0x0f, self.sense[14], self.sense[15]]
+        } else {
+            [0; 3]
+        };
+        let mut data = std::mem::take(&mut self.received[number]);
+        if self.shape.keep && bhs[3] == 0 {
+            ensure!(data.len() == slot.request.expected as usize, "{} bytes read", data.len());
+        }
+        let Slot { number: named, sent, .. } = slot;
+        workload.answered(now, &Answer { number: named, sent, status: bhs[3], sense, data: &data });
+        data.clear();
+        self.received[number] = data;
+        Ok(())
+    }
+}
+
+/// Waits for answers to what was sent before.
+struct Drain<'a, W> {
+    workload: &'a mut W,
+    left: usize,
+}
+
+impl<W: Workload> Workload for Drain<'_, W> {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
+        if self.left == 0 { Next::Stop } else { Next::Wait }
+    }
+
+    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
+        self.left -= 1;
+        self.workload.answered(now, answer);
+    }
+}
+
+/// One command and its answer.
+struct One {
+    request: Option<Request>,
+    answer: Option<(u8, Vec<u8>)>,
+}
+
+impl Workload for One {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
+        match (self.request.take(), &self.answer) {
+            (Some(request), _) => Next::Send(request, 0),
+            (None, None) => Next::Wait,
+            (None, Some(_)) => Next::Stop,
+        }
+    }
+
+    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+        self.answer = Some((answer.status, answer.data.to_vec()));
+    }
+}
+
+fn new_digest() -> crc_fast::Digest {
+    crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi)
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}

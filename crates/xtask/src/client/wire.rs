@@ -1,0 +1,208 @@
+//! The two directions of a session's bytes: pieces that wait to be sent, and a buffer that is read.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::net::TcpStream;
+
+use anyhow::{Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+
+/// Headers that wait beyond this many bytes: first they go out.
+const MAX_HEADERS: usize = 1 << 20;
+
+/// Pieces in one system call (IOV_MAX is 1024; more than this brings nothing).
+const MAX_PIECES: usize = 256;
+
+/// A peer that is silent this long is taken for dead, seconds.
+const SILENCE: i64 = 30;
+
+/// Bytes that wait to be sent: headers of our own, and payload by reference.
+#[derive(Default)]
+pub struct Output {
+    headers: Vec<u8>,
+    pieces: VecDeque<Piece>,
+}
+
+/// A run of bytes: of the headers, or of payload `slot`.
+#[derive(Clone, Copy)]
+struct Piece {
+    slot: Option<u16>,
+    offset: usize,
+    length: usize,
+}
+
+impl Output {
+    /// Whether everything has been sent.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Whether so much waits that new commands should too.
+    pub fn is_full(&self) -> bool {
+        self.headers.len() >= MAX_HEADERS
+    }
+
+    /// Queues bytes of our own.
+    pub fn header(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let offset = self.headers.len();
+        self.headers.extend_from_slice(bytes);
+        match self.pieces.back_mut() {
+            Some(last) if last.slot.is_none() && last.offset + last.length == offset => {
+                last.length += bytes.len();
+            }
+            _ => self.pieces.push_back(Piece { slot: None, offset, length: bytes.len() }),
+        }
+    }
+
+    /// Queues a part of a payload.
+    pub fn payload(&mut self, slot: u16, offset: usize, length: usize) {
+        self.pieces.push_back(Piece { slot: Some(slot), offset, length });
+    }
+
+    /// Sends what the socket takes now.
+    pub fn send(&mut self, socket: &TcpStream, payloads: &[Vec<u8>]) -> Result<()> {
+        while !self.pieces.is_empty() {
+            let slices: Vec<IoSlice<'_>> = self
+                .pieces
+                .iter()
+                .take(MAX_PIECES)
+                .map(|piece| {
+                    let whole = piece.slot.map_or(&self.headers, |slot| &payloads[usize::from(slot)]);
+                    IoSlice::new(&whole[piece.offset..piece.offset + piece.length])
+                })
+                .collect();
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let mut nothing = SendAncillaryBuffer::default();
+            match rustix::net::sendmsg(socket, &slices, &mut nothing, flags) {
+                Ok(sent) => self.advance(sent),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.headers.clear();
+        Ok(())
+    }
+
+    fn advance(&mut self, mut sent: usize) {
+        while sent > 0 {
+            let first = self.pieces.front_mut().expect("only what was queued is sent");
+            let step = first.length.min(sent);
+            (first.offset, first.length) = (first.offset + step, first.length - step);
+            sent -= step;
+            if first.length == 0 {
+                self.pieces.pop_front();
+            }
+        }
+    }
+}
+
+/// Bytes that were received and not yet taken.
+pub struct Input {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    /// An empty buffer of so many bytes.
+    pub fn new(size: usize) -> Input {
+        Input { buffer: vec![0; size], start: 0, end: 0 }
+    }
+
+    /// What is there.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Takes the first `count` bytes away.
+    pub fn consume(&mut self, count: usize) {
+        self.start += count;
+        debug_assert!(self.start <= self.end);
+    }
+
+    /// Waits for more bytes, or with `sending` until the socket takes bytes again.
+    pub fn receive(&mut self, socket: &TcpStream, sending: bool) -> Result<()> {
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if sending && !wait(socket)? {
+            return Ok(());
+        }
+        loop {
+            match rustix::net::recv(socket, &mut self.buffer[self.end..], RecvFlags::empty()) {
+                Ok((0, _)) => bail!("the connection was closed"),
+                Ok((count, _)) => {
+                    self.end += count;
+                    return Ok(());
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => bail!("no answer for {SILENCE} s"),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Waits until the socket can be read or written; true if it can be read.
+fn wait(socket: &TcpStream) -> Result<bool> {
+    let mut polled = [PollFd::new(socket, PollFlags::IN | PollFlags::OUT)];
+    let limit = Timespec { tv_sec: SILENCE, tv_nsec: 0 };
+    let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&limit)))?;
+    ensure!(ready > 0, "no answer for {SILENCE} s");
+    Ok(polled[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (one, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn pieces_arrive_in_order_even_when_the_socket_is_full() {
+        let (near, mut far) = pair();
+        let payloads = [vec![1_u8; 3 << 20], vec![2_u8; 3 << 20]];
+        let mut output = Output::default();
+        output.header(b"ab");
+        output.header(b"cd");
+        output.payload(0, 0, 3 << 20);
+        output.header(b"ef");
+        output.payload(1, 1, (3 << 20) - 1);
+        let reader = std::thread::spawn(move || {
+            let mut all = vec![0; (6 << 20) + 5];
+            far.read_exact(&mut all).unwrap();
+            all
+        });
+        while !output.is_empty() {
+            output.send(&near, &payloads).unwrap();
+        }
+        let all = reader.join().unwrap();
+        assert_eq!(all[..5], *b"abcd\x01");
+        assert_eq!(all[4 + (3 << 20)..][..3], *b"ef\x02");
+    }
+
+    #[test]
+    fn what_is_left_moves_to_the_front() {
+        let (near, mut far) = pair();
+        far.write_all(b"abcdef").unwrap();
+        let mut input = Input::new(8);
+        input.receive(&near, false).unwrap();
+        input.consume(4);
+        far.write_all(b"ghij").unwrap();
+        input.receive(&near, true).unwrap();
+        assert!(input.bytes().starts_with(b"efg"));
+    }
+}

@@ -1,0 +1,116 @@
+//! The machine a benchmark runs on: which CPU runs whom, and what a process used of it.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use rustix::thread::CpuSet;
+
+/// The CPU of servers.
+pub const SERVER_CPU: usize = 0;
+
+/// The CPU of load generators.
+pub const CLIENT_CPU: usize = 1;
+
+/// Confines a program to one CPU and asks for priority, which only root gets.
+pub fn pinned(command: &mut Command, cpu: usize) -> &mut Command {
+    // SAFETY: between fork and exec only two system calls are made, both async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            confine(cpu)?;
+            prefer();
+            Ok(())
+        })
+    }
+}
+
+/// Confines the calling thread, and those it will start, to one CPU.
+pub fn confine(cpu: usize) -> std::io::Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    Ok(rustix::thread::sched_setaffinity(None, &cpus)?)
+}
+
+/// Asks for priority over other work on this machine; without the right to it, things stay as they are.
+pub fn prefer() {
+    let _ = rustix::process::setpriority_process(None, -10);
+}
+
+/// What a process has used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time of all its threads, nanoseconds.
+    pub cpu_ns: u64,
+    /// Context switches of all its threads, wanted or not.
+    pub switches: u64,
+}
+
+impl Usage {
+    /// Adds up the living threads of a process.
+    pub fn of(process: u32) -> Result<Usage> {
+        let mut usage = Usage::default();
+        for task in fs::read_dir(format!("/proc/{process}/task")).context("the server is gone")? {
+            let task = task?.path();
+            // A thread may end between the listing and here: then its share is not counted.
+            let Ok(schedule) = fs::read_to_string(task.join("schedstat")) else { continue };
+            let Ok(status) = fs::read_to_string(task.join("status")) else { continue };
+            usage.cpu_ns += on_cpu(&schedule).context("schedstat")?;
+            usage.switches += switches(&status);
+        }
+        Ok(usage)
+    }
+
+    /// What was used since an earlier look.
+    pub fn since(self, earlier: Usage) -> Usage {
+        Usage {
+            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            switches: self.switches.saturating_sub(earlier.switches),
+        }
+    }
+}
+
+/// Memory of a process that is in RAM and its own (not of files it maps), bytes.
+pub fn resident(process: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let kib: u64 = field(&status, "RssAnon:").context("RssAnon")? + field(&status, "RssShmem:").unwrap_or(0);
+    Ok(kib * 1024)
+}
+
+fn on_cpu(schedstat: &str) -> Option<u64> {
+    schedstat.split_whitespace().next()?.parse().ok()
+}
+
+fn switches(status: &str) -> u64 {
+    let kinds = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
+    kinds.iter().filter_map(|kind| field(status, kind)).sum()
+}
+
+/// The number of the line that starts with `name`.
+fn field(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_a_thread_are_read() {
+        let status = "VmRSS:\t 12 kB\nvoluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t4\n";
+        assert_eq!((switches(status), field(status, "VmRSS:")), (7, Some(12)));
+        assert_eq!(on_cpu("123 45 6\n"), Some(123));
+    }
+
+    #[test]
+    fn work_shows_in_the_usage() {
+        let own = std::process::id();
+        let before = Usage::of(own).unwrap();
+        let mut state = 1;
+        while Usage::of(own).unwrap().since(before).cpu_ns < 1_000_000 {
+            crate::client::stamp::next(&mut state);
+        }
+        assert!(resident(own).unwrap() > 0);
+    }
+}
