@@ -6,7 +6,19 @@
 mod data;
 mod volume;
 mod mem;
+mod checked;
+mod slice;
+mod delay;
+mod observe;
+mod fault;
+#[cfg(test)]
+mod testing;
 
+pub use checked::Checked;
 pub use data::Data;
+pub use delay::{Delay, Latency};
+pub use fault::{Call, Fault, Faults, Rule, Symptom};
 pub use mem::MemVolume;
+pub use observe::{Counters, Counts, Observe};
+pub use slice::SliceVolume;
 pub use volume::{Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};

@@ -201,16 +201,8 @@ static ZERO_PAGE: [u8; PAGE] = [0; PAGE];
 
 #[cfg(test)]
 mod tests {
-    use std::task::{Context, Poll, Waker};
-
     use super::*;
-
-    fn now<T>(mut io: Io<'_, T>) -> Result<T, Error> {
-        match io.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => result,
-            Poll::Pending => panic!("a volume in memory never waits"),
-        }
-    }
+    use crate::testing::now;
 
     fn write(volume: &MemVolume, lba: u64, byte: u8, bytes: usize) {
         let data = Data::from(vec![byte; bytes]);

@@ -1,0 +1,144 @@
+//! The door between layers: range, whole blocks, read-only, and the length of what comes back.
+
+use std::future::ready;
+
+use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// Lets only calls through that are in range and whole, so that nothing below has to expect
+/// others.
+pub struct Checked {
+    lower: Stack,
+}
+
+impl Checked {
+    /// A door in front of `lower`.
+    #[must_use]
+    pub fn new(lower: Stack) -> Self {
+        Self { lower }
+    }
+}
+
+impl Volume for Checked {
+    fn geometry(&self) -> Geometry {
+        self.lower.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        let geometry = self.geometry();
+        if let Err(error) = geometry.check_extent(extent) {
+            return refuse(error);
+        }
+        let expected = u64::from(extent.blocks) * u64::from(geometry.block_size);
+        let read = self.lower.read(extent);
+        Box::pin(async move {
+            let data = read.await?;
+            if data.len() as u64 == expected {
+                Ok(data)
+            } else {
+                // Whoever slices the answer relies on its length.
+                let got = data.len();
+                Err(Error::Device(format!("{got} bytes read instead of {expected}").into()))
+            }
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        match self.geometry().check_write(lba, data.len()) {
+            Ok(_) => self.lower.write(lba, data, durability),
+            Err(error) => refuse(error),
+        }
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.lower.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        match self.geometry().check_discard(extent) {
+            Ok(()) => self.lower.discard(extent),
+            Err(error) => refuse(error),
+        }
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
+}
+
+fn refuse<T: Send + 'static>(error: Error) -> Io<'static, T> {
+    Box::pin(ready(Err(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{MemVolume, testing::now};
+
+    fn extent(lba: u64, blocks: u32) -> Extent {
+        Extent { lba: Lba(lba), blocks }
+    }
+
+    fn checked(geometry: Geometry) -> Checked {
+        Checked::new(Arc::new(MemVolume::new(geometry)))
+    }
+
+    #[test]
+    fn extents_outside_the_volume_are_refused() {
+        let door = checked(Geometry::with_blocks(100));
+        for outside in [extent(100, 1), extent(99, 2), extent(u64::MAX, 1), extent(5, 0)] {
+            assert!(matches!(now(door.read(outside)), Err(Error::OutOfRange(_))), "{outside:?}");
+            assert!(matches!(now(door.discard(outside)), Err(Error::OutOfRange(_))));
+        }
+        let two = Data::zeros(1024);
+        assert!(matches!(
+            now(door.write(Lba(99), two, Durability::Volatile)),
+            Err(Error::OutOfRange(e)) if e == extent(99, 2)
+        ));
+        assert_eq!(now(door.read(extent(0, 100))).expect("inside").len(), 51200);
+    }
+
+    #[test]
+    fn empty_writes_and_parts_of_blocks_are_refused() {
+        let door = checked(Geometry::with_blocks(100));
+        for bytes in [0, 1, 511, 513] {
+            let io = door.write(Lba(0), Data::zeros(bytes), Durability::Volatile);
+            assert!(now(io).is_err(), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_read_only_volume_takes_no_change() {
+        let door = checked(Geometry { read_only: true, ..Geometry::with_blocks(100) });
+        let write = door.write(Lba(0), Data::zeros(512), Durability::Stable);
+        assert!(matches!(now(write), Err(Error::ReadOnly)));
+        assert!(matches!(now(door.discard(extent(0, 1))), Err(Error::ReadOnly)));
+        assert!(now(door.read(extent(0, 1))).is_ok());
+        assert!(now(door.flush()).is_ok());
+    }
+
+    #[test]
+    fn a_short_answer_from_below_is_a_device_failure() {
+        struct Short(MemVolume);
+        impl Volume for Short {
+            fn geometry(&self) -> Geometry {
+                self.0.geometry()
+            }
+            fn read(&self, _: Extent) -> Io<'_, Data> {
+                Box::pin(ready(Ok(Data::zeros(100))))
+            }
+            fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+                self.0.write(lba, data, durability)
+            }
+            fn flush(&self) -> Io<'_, ()> {
+                self.0.flush()
+            }
+            fn discard(&self, extent: Extent) -> Io<'_, ()> {
+                self.0.discard(extent)
+            }
+        }
+        let door = Checked::new(Arc::new(Short(MemVolume::new(Geometry::with_blocks(8)))));
+        assert!(matches!(now(door.read(extent(0, 1))), Err(Error::Device(_))));
+    }
+}

@@ -1,0 +1,115 @@
+//! Slowness: every call waits before it goes down.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// How long each kind of call waits.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Latency {
+    /// Before a read.
+    pub read: Duration,
+    /// Before a write or discard.
+    pub write: Duration,
+    /// Before a flush.
+    pub flush: Duration,
+}
+
+impl Latency {
+    /// The same for every call, as over a line with this round trip time.
+    #[must_use]
+    pub const fn uniform(round_trip: Duration) -> Self {
+        Self { read: round_trip, write: round_trip, flush: round_trip }
+    }
+}
+
+/// A slow volume. Calls wait side by side, not one after the other. Its clock is that of
+/// `tokio::time`, so a test can pause it.
+pub struct Delay {
+    lower: Stack,
+    latency: Latency,
+}
+
+impl Delay {
+    /// `lower`, slowed down.
+    #[must_use]
+    pub fn new(lower: Stack, latency: Latency) -> Self {
+        Self { lower, latency }
+    }
+}
+
+impl Volume for Delay {
+    fn geometry(&self) -> Geometry {
+        self.lower.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        after(self.latency.read, move || self.lower.read(extent))
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        after(self.latency.write, move || self.lower.write(lba, data, durability))
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        after(self.latency.flush, move || self.lower.flush())
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        after(self.latency.write, move || self.lower.discard(extent))
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
+}
+
+fn after<'a, T: Send + 'a>(
+    wait: Duration,
+    call: impl FnOnce() -> Io<'a, T> + Send + 'a,
+) -> Io<'a, T> {
+    if wait.is_zero() {
+        return call();
+    }
+    Box::pin(async move {
+        sleep(wait).await;
+        call().await
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{MemVolume, testing::now};
+
+    #[tokio::test(start_paused = true)]
+    async fn each_kind_of_call_takes_its_time() {
+        let lower = Arc::new(MemVolume::new(Geometry::with_blocks(8)));
+        let ms = Duration::from_millis;
+        let latency = Latency { read: ms(3), write: ms(5), flush: ms(70) };
+        let slow = Delay::new(lower, latency);
+        let block = Extent { lba: Lba(0), blocks: 1 };
+
+        let start = Instant::now();
+        slow.read(block).await.expect("read");
+        assert_eq!(start.elapsed(), ms(3));
+        slow.write(Lba(0), Data::zeros(512), Durability::Stable).await.expect("written");
+        slow.discard(block).await.expect("discarded");
+        assert_eq!(start.elapsed(), ms(13));
+        slow.flush().await.expect("flushed");
+        assert_eq!(start.elapsed(), ms(83));
+    }
+
+    #[test]
+    fn no_delay_needs_no_clock() {
+        let lower = Arc::new(MemVolume::new(Geometry::with_blocks(8)));
+        let quick = Delay::new(lower, Latency::default());
+        now(quick.flush()).expect("flushed");
+    }
+}

@@ -1,0 +1,263 @@
+//! Failures on demand: rules say which calls fail, and how. They can change while calls run.
+
+use std::{
+    future::{pending, ready},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// A kind of call.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Call {
+    /// Each of the four below.
+    Any,
+    /// [`Volume::discard`].
+    Discard,
+    /// [`Volume::flush`].
+    Flush,
+    /// [`Volume::read`].
+    Read,
+    /// [`Volume::write`].
+    Write,
+}
+
+/// What a faulty call does.
+#[derive(Clone, Debug)]
+pub enum Symptom {
+    /// Nothing, and answers with the error.
+    Fails(Error),
+    /// What it should, and answers with the error all the same.
+    FailsAfter(Error),
+    /// Nothing, and does not answer.
+    Hangs,
+    /// Nothing, and answers that it is done: a disk that lies. A read is answered with zeros.
+    Lies,
+}
+
+/// Which calls are faulty.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    call: Call,
+    symptom: Symptom,
+    extent: Option<Extent>,
+    /// Calls that fit and are still to be spared.
+    spared: u64,
+    /// Calls that are still to be hit.
+    times: u64,
+}
+
+impl Rule {
+    /// Every such call.
+    #[must_use]
+    pub fn always(call: Call, symptom: Symptom) -> Self {
+        Self { call, symptom, extent: None, spared: 0, times: u64::MAX }
+    }
+
+    /// Only calls that touch a block of `extent`; so no flush.
+    #[must_use]
+    pub fn at(self, extent: Extent) -> Self {
+        Self { extent: Some(extent), ..self }
+    }
+
+    /// Only after that many calls that fit: `after(2)` spares the first two.
+    #[must_use]
+    pub fn after(self, calls: u64) -> Self {
+        Self { spared: calls, ..self }
+    }
+
+    /// Only so many times, then never again.
+    #[must_use]
+    pub fn times(self, times: u64) -> Self {
+        Self { times, ..self }
+    }
+
+    fn fits(&self, call: Call, extent: Option<Extent>) -> bool {
+        (self.call == Call::Any || self.call == call)
+            && self
+                .extent
+                .is_none_or(|bad| extent.is_some_and(|e| e.lba < bad.end() && bad.lba < e.end()))
+    }
+}
+
+/// The rules of a [`Fault`], kept by whoever changes them.
+#[derive(Debug, Default)]
+pub struct Faults {
+    rules: Mutex<Vec<Rule>>,
+}
+
+impl Faults {
+    /// Adds a rule. Of several that fit a call, the oldest decides.
+    pub fn add(&self, rule: Rule) {
+        self.rules.lock().push(rule);
+    }
+
+    /// From now on all is well. Calls that hang already go on hanging.
+    pub fn clear(&self) {
+        self.rules.lock().clear();
+    }
+
+    fn decide(&self, call: Call, extent: Option<Extent>) -> Option<Symptom> {
+        let mut rules = self.rules.lock();
+        let mut hit = None;
+        for rule in rules.iter_mut().filter(|rule| rule.fits(call, extent)) {
+            if rule.spared > 0 {
+                rule.spared -= 1;
+            } else if rule.times > 0 {
+                rule.times -= 1;
+                hit = Some(rule.symptom.clone());
+                break;
+            }
+        }
+        rules.retain(|rule| rule.times > 0);
+        hit
+    }
+}
+
+/// A volume that fails on demand.
+pub struct Fault {
+    lower: Stack,
+    faults: Arc<Faults>,
+}
+
+impl Fault {
+    /// `lower`, sound until a rule is added.
+    #[must_use]
+    pub fn new(lower: Stack) -> Self {
+        Self { lower, faults: Arc::default() }
+    }
+
+    /// Its rules.
+    #[must_use]
+    pub fn faults(&self) -> &Arc<Faults> {
+        &self.faults
+    }
+
+    fn run<'a, T: Send + 'a>(
+        symptom: Option<Symptom>,
+        lie: impl FnOnce() -> T,
+        call: impl FnOnce() -> Io<'a, T>,
+    ) -> Io<'a, T> {
+        match symptom {
+            None => call(),
+            Some(Symptom::Fails(error)) => Box::pin(ready(Err(error))),
+            Some(Symptom::FailsAfter(error)) => {
+                let call = call();
+                Box::pin(async move {
+                    call.await?;
+                    Err(error)
+                })
+            }
+            Some(Symptom::Hangs) => Box::pin(pending()),
+            Some(Symptom::Lies) => Box::pin(ready(Ok(lie()))),
+        }
+    }
+}
+
+impl Volume for Fault {
+    fn geometry(&self) -> Geometry {
+        self.lower.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        let symptom = self.faults.decide(Call::Read, Some(extent));
+        let bytes = extent.blocks as usize * self.geometry().block_size as usize;
+        Self::run(symptom, || Data::zeros(bytes), || self.lower.read(extent))
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        let blocks = data.len() / self.geometry().block_size as usize;
+        let extent = Extent { lba, blocks: u32::try_from(blocks).unwrap_or(u32::MAX) };
+        let symptom = self.faults.decide(Call::Write, Some(extent));
+        Self::run(symptom, || (), || self.lower.write(lba, data, durability))
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        let symptom = self.faults.decide(Call::Flush, None);
+        Self::run(symptom, || (), || self.lower.flush())
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        let symptom = self.faults.decide(Call::Discard, Some(extent));
+        Self::run(symptom, || (), || self.lower.discard(extent))
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::{MemVolume, testing::now};
+
+    fn volume() -> Fault {
+        Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))))
+    }
+
+    fn write(volume: &Fault, lba: u64, byte: u8) -> Result<(), Error> {
+        now(volume.write(Lba(lba), vec![byte; 512].into(), Durability::Stable))
+    }
+
+    fn byte_at(volume: &Fault, lba: u64) -> u8 {
+        now(volume.lower.read(Extent { lba: Lba(lba), blocks: 1 })).expect("read").parts()[0][0]
+    }
+
+    #[test]
+    fn the_third_write_fails_once_and_does_nothing() {
+        let volume = volume();
+        let third = Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)).after(2).times(1);
+        volume.faults().add(third);
+        let results: Vec<bool> = (0..5).map(|lba| write(&volume, lba, 9).is_ok()).collect();
+        assert_eq!(results, [true, true, false, true, true]);
+        assert_eq!(byte_at(&volume, 2), 0);
+        now(volume.flush()).expect("only writes fail");
+    }
+
+    #[test]
+    fn only_calls_that_touch_the_extent_fail() {
+        let volume = volume();
+        let bad = Extent { lba: Lba(10), blocks: 2 };
+        volume.faults().add(Rule::always(Call::Any, Symptom::Fails(Error::NoSpace)).at(bad));
+        for (lba, blocks, ok) in [(9, 1, true), (9, 2, false), (11, 5, false), (12, 5, true)] {
+            let extent = Extent { lba: Lba(lba), blocks };
+            assert_eq!(now(volume.read(extent)).is_ok(), ok, "{extent:?}");
+            assert_eq!(now(volume.discard(extent)).is_ok(), ok, "{extent:?}");
+        }
+        now(volume.flush()).expect("touches no block");
+    }
+
+    #[test]
+    fn a_write_that_fails_after_the_fact_has_happened() {
+        let volume = volume();
+        let gone = Error::Unreachable("line cut".into());
+        volume.faults().add(Rule::always(Call::Write, Symptom::FailsAfter(gone)));
+        assert!(matches!(write(&volume, 0, 9), Err(Error::Unreachable(_))));
+        assert_eq!(byte_at(&volume, 0), 9);
+    }
+
+    #[test]
+    fn a_lying_disk_forgets_the_write() {
+        let volume = volume();
+        volume.faults().add(Rule::always(Call::Write, Symptom::Lies));
+        write(&volume, 0, 9).expect("so it says");
+        assert_eq!(byte_at(&volume, 0), 0);
+        volume.faults().clear();
+        write(&volume, 0, 9).expect("written");
+        assert_eq!(byte_at(&volume, 0), 9);
+    }
+
+    #[test]
+    fn a_call_that_hangs_never_answers() {
+        let volume = volume();
+        volume.faults().add(Rule::always(Call::Flush, Symptom::Hangs).times(1));
+        let mut flush = volume.flush();
+        assert!(flush.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        now(volume.flush()).expect("only the first hangs");
+    }
+}

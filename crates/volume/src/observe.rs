@@ -1,0 +1,191 @@
+//! Counters of what passes.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// How many calls have passed since the volume was made. A call counts when it is answered; one
+/// that was abandoned never does.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// Reads that succeeded.
+    pub reads: u64,
+    /// Writes that succeeded.
+    pub writes: u64,
+    /// Flushes that succeeded.
+    pub flushes: u64,
+    /// Discards that succeeded.
+    pub discards: u64,
+    /// Bytes of those reads.
+    pub bytes_read: u64,
+    /// Bytes of those writes.
+    pub bytes_written: u64,
+    /// Bytes of those discards.
+    pub bytes_discarded: u64,
+    /// Calls of any kind that failed, except by [`Error::Busy`].
+    pub errors: u64,
+    /// Calls that were refused by [`Error::Busy`].
+    pub busy: u64,
+}
+
+/// The running counters of an [`Observe`]; outlive it if need be.
+#[derive(Debug, Default)]
+pub struct Counters {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    flushes: AtomicU64,
+    discards: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    bytes_discarded: AtomicU64,
+    errors: AtomicU64,
+    busy: AtomicU64,
+}
+
+impl Counters {
+    /// The counts now. Each is exact; taken while calls run, they may be of slightly different
+    /// moments.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            reads: self.reads.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            flushes: self.flushes.load(Relaxed),
+            discards: self.discards.load(Relaxed),
+            bytes_read: self.bytes_read.load(Relaxed),
+            bytes_written: self.bytes_written.load(Relaxed),
+            bytes_discarded: self.bytes_discarded.load(Relaxed),
+            errors: self.errors.load(Relaxed),
+            busy: self.busy.load(Relaxed),
+        }
+    }
+
+    /// Counts the result of a call and passes it on.
+    async fn count<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>> + Send,
+        calls: &AtomicU64,
+        bytes: &AtomicU64,
+        length: u64,
+    ) -> Result<T, Error> {
+        let result = call.await;
+        match &result {
+            Ok(_) => {
+                calls.fetch_add(1, Relaxed);
+                bytes.fetch_add(length, Relaxed);
+            }
+            Err(Error::Busy(_)) => {
+                self.busy.fetch_add(1, Relaxed);
+            }
+            Err(_) => {
+                self.errors.fetch_add(1, Relaxed);
+            }
+        }
+        result
+    }
+}
+
+/// Counts the calls to `lower`.
+pub struct Observe {
+    lower: Stack,
+    counters: Arc<Counters>,
+}
+
+impl Observe {
+    /// `lower`, counted from zero.
+    #[must_use]
+    pub fn new(lower: Stack) -> Self {
+        Self { lower, counters: Arc::default() }
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    fn bytes(&self, extent: Extent) -> u64 {
+        u64::from(extent.blocks) * u64::from(self.lower.geometry().block_size)
+    }
+}
+
+impl Volume for Observe {
+    fn geometry(&self) -> Geometry {
+        self.lower.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        let c = &*self.counters;
+        let bytes = self.bytes(extent);
+        Box::pin(c.count(self.lower.read(extent), &c.reads, &c.bytes_read, bytes))
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        let c = &*self.counters;
+        let bytes = data.len() as u64;
+        let write = self.lower.write(lba, data, durability);
+        Box::pin(c.count(write, &c.writes, &c.bytes_written, bytes))
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        let c = &*self.counters;
+        Box::pin(c.count(self.lower.flush(), &c.flushes, &c.bytes_written, 0))
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        let c = &*self.counters;
+        let bytes = self.bytes(extent);
+        Box::pin(c.count(self.lower.discard(extent), &c.discards, &c.bytes_discarded, bytes))
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Call, Fault, MemVolume, Rule, Symptom, testing::now};
+
+    #[test]
+    fn every_kind_of_call_is_counted_with_its_bytes() {
+        let volume = Observe::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
+        now(volume.write(Lba(0), Data::zeros(1536), Durability::Stable)).expect("written");
+        now(volume.read(Extent { lba: Lba(0), blocks: 2 })).expect("read");
+        now(volume.read(Extent { lba: Lba(0), blocks: 2 })).expect("read");
+        now(volume.discard(Extent { lba: Lba(0), blocks: 8 })).expect("discarded");
+        now(volume.flush()).expect("flushed");
+        let expected = Counts {
+            reads: 2,
+            writes: 1,
+            flushes: 1,
+            discards: 1,
+            bytes_read: 2048,
+            bytes_written: 1536,
+            bytes_discarded: 4096,
+            ..Counts::default()
+        };
+        assert_eq!(volume.counters().counts(), expected);
+    }
+
+    #[test]
+    fn failures_are_counted_apart_and_busy_is_none() {
+        let fault = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
+        let fail = |error| Rule::always(Call::Flush, Symptom::Fails(error)).times(1);
+        fault.faults().add(fail(Error::Busy("full")));
+        fault.faults().add(fail(Error::NoSpace));
+        let volume = Observe::new(Arc::new(fault));
+        assert!(now(volume.flush()).is_err());
+        assert!(now(volume.flush()).is_err());
+        assert!(now(volume.read(Extent { lba: Lba(64), blocks: 1 })).is_err());
+        let expected = Counts { errors: 2, busy: 1, ..Counts::default() };
+        assert_eq!(volume.counters().counts(), expected);
+    }
+}

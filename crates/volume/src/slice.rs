@@ -1,0 +1,137 @@
+//! A part of a volume, as a volume.
+
+use std::future::ready;
+
+use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// The blocks `start .. start + blocks` of `lower`, numbered from zero.
+pub struct SliceVolume {
+    lower: Stack,
+    start: u64,
+    blocks: u64,
+}
+
+impl SliceVolume {
+    /// That part of `lower`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if it is empty or reaches beyond the end of `lower`.
+    pub fn new(lower: Stack, start: Lba, blocks: u64) -> Result<Self, Error> {
+        let all = lower.geometry().blocks;
+        if blocks == 0 || start.0.checked_add(blocks).is_none_or(|end| end > all) {
+            let reason = format!("no {blocks} blocks from {} on in {all}", start.0);
+            return Err(Error::Device(reason.into()));
+        }
+        Ok(Self { lower, start: start.0, blocks })
+    }
+
+    fn down(&self, lba: Lba) -> Lba {
+        Lba(lba.0 + self.start)
+    }
+
+    /// An error in this volume's addresses.
+    fn up(&self, error: Error) -> Error {
+        let up = |extent: Extent| Extent {
+            lba: Lba(extent.lba.0.saturating_sub(self.start)),
+            blocks: extent.blocks,
+        };
+        match error {
+            Error::OutOfRange(extent) => Error::OutOfRange(up(extent)),
+            Error::Medium { extent, reason } => Error::Medium { extent: up(extent), reason },
+            other => other,
+        }
+    }
+}
+
+impl Volume for SliceVolume {
+    fn geometry(&self) -> Geometry {
+        Geometry { blocks: self.blocks, ..self.lower.geometry() }
+    }
+
+    // Checked here too: a call outside would reach blocks that belong to somebody else.
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        if let Err(error) = self.geometry().check_extent(extent) {
+            return Box::pin(ready(Err(error)));
+        }
+        let read = self.lower.read(Extent { lba: self.down(extent.lba), ..extent });
+        Box::pin(async move { read.await.map_err(|error| self.up(error)) })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        if let Err(error) = self.geometry().check_write(lba, data.len()) {
+            return Box::pin(ready(Err(error)));
+        }
+        let write = self.lower.write(self.down(lba), data, durability);
+        Box::pin(async move { write.await.map_err(|error| self.up(error)) })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.lower.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        if let Err(error) = self.geometry().check_discard(extent) {
+            return Box::pin(ready(Err(error)));
+        }
+        let discard = self.lower.discard(Extent { lba: self.down(extent.lba), ..extent });
+        Box::pin(async move { discard.await.map_err(|error| self.up(error)) })
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Call, Fault, MemVolume, Rule, Symptom, testing::now};
+
+    #[test]
+    fn a_slice_reads_and_writes_its_part_only() {
+        let lower = Arc::new(MemVolume::new(Geometry::with_blocks(100)));
+        let slice = SliceVolume::new(lower.clone(), Lba(10), 5).expect("inside");
+        assert_eq!(slice.geometry().blocks, 5);
+        let data = Data::from(vec![7; 1024]);
+        now(slice.write(Lba(3), data.clone(), Durability::Volatile)).expect("written");
+        assert_eq!(now(slice.read(Extent { lba: Lba(3), blocks: 2 })).expect("read"), data);
+        assert_eq!(now(lower.read(Extent { lba: Lba(13), blocks: 2 })).expect("read"), data);
+        now(slice.discard(Extent { lba: Lba(3), blocks: 1 })).expect("discarded");
+        let left = now(lower.read(Extent { lba: Lba(13), blocks: 2 })).expect("read");
+        assert_eq!(left.into_bytes(), [[0; 512], [7; 512]].concat());
+    }
+
+    #[test]
+    fn beyond_the_end_of_the_slice_is_out_of_range() {
+        let lower = Arc::new(MemVolume::new(Geometry::with_blocks(100)));
+        let slice = SliceVolume::new(lower, Lba(10), 5).expect("inside");
+        let beyond = Extent { lba: Lba(4), blocks: 2 };
+        let refused = |error| matches!(error, Error::OutOfRange(e) if e == beyond);
+        assert!(now(slice.read(beyond)).is_err_and(refused));
+        assert!(now(slice.discard(beyond)).is_err_and(refused));
+        let write = slice.write(Lba(4), Data::zeros(1024), Durability::Volatile);
+        assert!(now(write).is_err_and(refused));
+    }
+
+    #[test]
+    fn no_slice_reaches_beyond_its_lower_volume() {
+        let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(100)));
+        for (start, blocks) in [(0, 0), (0, 101), (100, 1), (u64::MAX, 2)] {
+            assert!(SliceVolume::new(Arc::clone(&lower), Lba(start), blocks).is_err());
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_block_of_the_slice() {
+        let lower = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(100))));
+        let bad = Extent { lba: Lba(12), blocks: 1 };
+        let medium = Error::Medium { extent: bad, reason: "scratched".into() };
+        lower.faults().add(Rule::always(Call::Read, Symptom::Fails(medium)).at(bad));
+        let slice = SliceVolume::new(Arc::new(lower), Lba(10), 5).expect("inside");
+        let error = now(slice.read(Extent { lba: Lba(0), blocks: 5 })).expect_err("scratched");
+        assert!(matches!(error, Error::Medium { extent, .. } if extent.lba == Lba(2)));
+    }
+}
