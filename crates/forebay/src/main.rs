@@ -6,5 +6,7 @@ mod status;
 mod control;
 mod settings;
 mod link;
+mod cli;
+mod quickstart;
 
 fn main() {}

@@ -1,0 +1,158 @@
+//! The command line.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::quantity::Span;
+
+/// Storage over IP that makes far volumes feel near.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, about, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong settings or command line.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// Events to show on stderr: off, error, warn, info, debug, trace, or a filter such as
+    /// `info,cache=debug`
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+
+    /// Show more events: -v debug, -vv trace
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "log_level")]
+    pub verbose: u8,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the targets of a settings file until SIGTERM or SIGINT
+    Serve(Serve),
+    /// Check settings and what they name, without changing anything
+    Check(Check),
+    /// Show what a serving process is doing
+    Status(Status),
+    /// List the targets of a portal, or the units of a target
+    Ls(Ls),
+    /// Try everything on this machine: a node, a slow link, a gateway, a crash
+    Quickstart(Quickstart),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Print the manual page (roff)
+    Man,
+    /// Relay TCP connections over an emulated line
+    #[command(hide = true)]
+    Link(Link),
+}
+
+/// Arguments of `serve`.
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// The settings (TOML); forebay.example.toml shows every key
+    #[arg(long, short, value_name = "FILE")]
+    pub config: PathBuf,
+
+    /// Write the line `ready ADDRESS…` to this open descriptor when listening, instead of stdout
+    #[arg(long, value_name = "N")]
+    pub ready_fd: Option<i32>,
+}
+
+/// Arguments of `check`.
+#[derive(Args, Debug)]
+pub struct Check {
+    /// The settings (TOML)
+    #[arg(long, short, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+pub struct Status {
+    /// The control socket to ask
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    pub control: Option<PathBuf>,
+
+    /// Take the control socket's path from these settings
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print again and again, with this time between, such as `2s`
+    #[arg(long, value_name = "TIME")]
+    pub watch: Option<Span>,
+}
+
+/// Arguments of `ls`.
+#[derive(Args, Debug)]
+pub struct Ls {
+    /// iscsi://host[:port] lists targets with their units, iscsi://host[:port]/target-name the
+    /// units of one
+    pub url: String,
+
+    /// The initiator name to use
+    #[arg(long, value_name = "NAME", default_value = "iqn.2026-11.io.forebay:ls")]
+    pub initiator_name: String,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `quickstart`.
+#[derive(Args, Debug)]
+pub struct Quickstart {
+    /// Leave everything running at the end, until Ctrl-C, and say how to connect
+    #[arg(long)]
+    pub keep: bool,
+
+    /// Write the figures to this file [default: forebay-quickstart/result.json]
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write a page with plots to this file [default: forebay-quickstart/result.html]
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Seconds that each timed part of the mix runs
+    #[arg(long, value_name = "N", default_value_t = 4.0, hide = true)]
+    pub seconds: f64,
+}
+
+/// Arguments of `link`.
+#[derive(Args, Debug)]
+pub struct Link {
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+
+    /// Address to relay to
+    #[arg(long)]
+    pub to: SocketAddr,
+
+    /// One-way delay
+    #[arg(long, default_value = "4ms")]
+    pub delay: Span,
+
+    /// Megabits per second
+    #[arg(long, default_value_t = 1000)]
+    pub rate: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,373 @@
+//! The fixed mix: random reads, random writes made durable one by one, and streams, on any volume.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::{
+    StreamExt,
+    future::{join_all, try_join_all},
+    stream,
+};
+use hdrhistogram::Histogram;
+use volume::{Durability, Extent, Lba, Stack};
+
+use super::ledger::{BLOCK, Ledger, Verdict};
+
+/// Blocks of 4 KiB in a piece of a stream: 64 KiB.
+const PIECE: u64 = 16;
+/// Blocks in the hot set: 8 MiB.
+const HOT: u64 = 2048;
+/// Writers at work when the gateway is killed: as many as durable writes have, so that the places
+/// of one serve the other.
+const CRASH_DEPTH: usize = 4;
+
+/// A volume under load, and the truth about it.
+#[derive(Clone)]
+pub struct Subject {
+    /// The volume.
+    pub volume: Stack,
+    /// What was written to it, in blocks of 4 KiB.
+    pub ledger: Arc<Ledger>,
+}
+
+/// One part of the mix.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Part {
+    /// 4 KiB reads, eight at once; nineteen of twenty in a hot set of 8 MiB.
+    RandomReads,
+    /// 4 KiB writes, four at once, each followed by a flush.
+    DurableWrites,
+    /// Reads of 64 KiB one after the other, eight at once.
+    StreamRead,
+    /// Writes of 64 KiB one after the other, eight at once, and a flush at the end.
+    StreamWrite,
+}
+
+impl Part {
+    /// The parts in the order they run.
+    pub const ALL: [Self; 4] =
+        [Self::StreamRead, Self::RandomReads, Self::DurableWrites, Self::StreamWrite];
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RandomReads => "random reads, 4 KiB, depth 8",
+            Self::DurableWrites => "random writes with flush, 4 KiB, depth 4",
+            Self::StreamRead => "stream of reads, 64 KiB, depth 8",
+            Self::StreamWrite => "stream of writes, 64 KiB, depth 8",
+        }
+    }
+
+    fn depth(self) -> usize {
+        if self == Self::DurableWrites { 4 } else { 8 }
+    }
+}
+
+/// What a part took.
+#[derive(Debug)]
+pub struct Measured {
+    /// Completed operations.
+    pub operations: u64,
+    /// Bytes read or written by them.
+    pub bytes: u64,
+    /// From the first submission to the last answer.
+    pub took: Duration,
+    /// Latencies in microseconds.
+    pub latency: Histogram<u64>,
+    /// Blocks that were read and were not what they must be.
+    pub wrong: u64,
+}
+
+impl Measured {
+    fn new() -> Self {
+        // Two significant digits; latencies beyond a minute are errors long before.
+        let latency = Histogram::new_with_bounds(1, 60_000_000, 2).expect("bounds are right");
+        Self { operations: 0, bytes: 0, took: Duration::ZERO, latency, wrong: 0 }
+    }
+
+    fn add(&mut self, blocks: u64, latency: Duration, wrong: u64) {
+        self.operations += 1;
+        self.bytes += blocks * BLOCK as u64;
+        self.wrong += wrong;
+        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        self.latency.saturating_record(micros.max(1));
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        self.wrong += other.wrong;
+        self.latency.add(&other.latency).expect("both have the same bounds");
+    }
+
+    /// Per second.
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 / self.took.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Which blocks a part touches: random parts the first half, streams a quarter each.
+fn area(part: Part, blocks: u64) -> Range<u64> {
+    match part {
+        Part::RandomReads | Part::DurableWrites => 0..blocks / 2,
+        Part::StreamRead => blocks / 2..blocks / 4 * 3,
+        Part::StreamWrite => blocks / 4 * 3..blocks,
+    }
+}
+
+impl Subject {
+    /// Runs one part. Random parts run for `time`, streams once over their area. `progress` hears
+    /// of each operation.
+    pub async fn run(
+        &self,
+        part: Part,
+        time: Duration,
+        progress: impl Fn(),
+    ) -> Result<Measured, volume::Error> {
+        let start = Instant::now();
+        let places = Places::new(part, self.ledger.blocks());
+        let (places, progress) = (&places, &progress);
+        let workers = (0..part.depth()).map(|worker| async move {
+            let mut own = places.of_worker(worker);
+            let mut measured = Measured::new();
+            while places.in_order() || start.elapsed() < time {
+                let Some((first, count)) = own.next() else { break };
+                let (latency, wrong) = self.operation(part, first, count).await?;
+                measured.add(count, latency, wrong);
+                progress();
+            }
+            Ok::<_, volume::Error>(measured)
+        });
+        let mut all = Measured::new();
+        for measured in try_join_all(workers).await? {
+            all.merge(&measured);
+        }
+        if part == Part::StreamWrite {
+            self.volume.flush().await?;
+        }
+        all.took = start.elapsed();
+        Ok(all)
+    }
+
+    /// One operation: latency, wrong blocks.
+    async fn operation(
+        &self,
+        part: Part,
+        first: u64,
+        count: u64,
+    ) -> Result<(Duration, u64), volume::Error> {
+        let start = Instant::now();
+        match part {
+            Part::RandomReads | Part::StreamRead => {
+                let data = self.volume.read(self.extent(first, count)).await?.into_bytes();
+                let latency = start.elapsed();
+                Ok((latency, self.wrong(first, &data)))
+            }
+            Part::DurableWrites | Part::StreamWrite => {
+                let data = self.ledger.submit(first, count);
+                let start = Instant::now();
+                self.volume.write(self.lba(first), data.into(), Durability::Volatile).await?;
+                if part == Part::DurableWrites {
+                    self.volume.flush().await?;
+                }
+                self.ledger.acknowledge(first, count);
+                Ok((start.elapsed(), 0))
+            }
+        }
+    }
+
+    /// Writes every block once.
+    pub async fn fill(&self) -> Result<(), volume::Error> {
+        let pieces = (0..self.ledger.blocks()).step_by(64);
+        let mut writes = stream::iter(pieces)
+            .map(|first| async move {
+                let count = 64.min(self.ledger.blocks() - first);
+                let data = self.ledger.submit(first, count);
+                self.volume.write(self.lba(first), data.into(), Durability::Volatile).await?;
+                self.ledger.acknowledge(first, count);
+                Ok::<_, volume::Error>(())
+            })
+            .buffer_unordered(8);
+        while let Some(written) = writes.next().await {
+            written?;
+        }
+        self.volume.flush().await
+    }
+
+    /// Writes at random, without a flush, until a write fails. What is acknowledged counts: a
+    /// gateway that reports after complete has promised it. Returns how many were acknowledged;
+    /// `progress` hears of each.
+    pub async fn write_until_it_fails(&self, progress: impl Fn()) -> u64 {
+        let places = Places::new(Part::DurableWrites, self.ledger.blocks());
+        let (places, progress) = (&places, &progress);
+        let workers = (0..CRASH_DEPTH).map(|worker| async move {
+            let mut acknowledged = 0;
+            for (first, count) in places.of_worker(worker) {
+                let data = self.ledger.submit(first, count);
+                let write = self.volume.write(self.lba(first), data.into(), Durability::Volatile);
+                if let Err(error) = write.await {
+                    tracing::debug!(%error, "a writer stops");
+                    break;
+                }
+                self.ledger.acknowledge(first, count);
+                acknowledged += 1;
+                progress();
+            }
+            acknowledged
+        });
+        join_all(workers).await.into_iter().sum()
+    }
+
+    /// Reads every block and counts those that are not what they must be.
+    pub async fn verify(&self, progress: impl Fn(u64)) -> Result<u64, volume::Error> {
+        let pieces = (0..self.ledger.blocks()).step_by(64);
+        let mut reads = stream::iter(pieces)
+            .map(|first| async move {
+                let count = 64.min(self.ledger.blocks() - first);
+                let data = self.volume.read(self.extent(first, count)).await?.into_bytes();
+                Ok::<_, volume::Error>((count, self.wrong(first, &data)))
+            })
+            .buffer_unordered(8);
+        let (mut seen, mut wrong) = (0, 0);
+        while let Some(read) = reads.next().await {
+            let (count, here) = read?;
+            seen += count;
+            wrong += here;
+            progress(seen);
+        }
+        Ok(wrong)
+    }
+
+    fn wrong(&self, first: u64, data: &[u8]) -> u64 {
+        let judged = (first..).zip(data.chunks(BLOCK));
+        judged.filter(|(block, bytes)| self.ledger.judge(*block, bytes) == Verdict::Lost).count()
+            as u64
+    }
+
+    fn per_block(&self) -> u64 {
+        BLOCK as u64 / u64::from(self.volume.geometry().block_size)
+    }
+
+    fn lba(&self, block: u64) -> Lba {
+        Lba(block * self.per_block())
+    }
+
+    fn extent(&self, first: u64, count: u64) -> Extent {
+        let blocks = u32::try_from(count * self.per_block()).expect("a piece of a stream is small");
+        Extent { lba: self.lba(first), blocks }
+    }
+}
+
+/// Where operations go: the same places in every run.
+struct Places {
+    part: Part,
+    area: Range<u64>,
+    /// Of a stream: what its workers take in turn.
+    next: AtomicU64,
+}
+
+impl Places {
+    fn new(part: Part, blocks: u64) -> Self {
+        let area = area(part, blocks);
+        Self { part, next: AtomicU64::new(area.start), area }
+    }
+
+    fn in_order(&self) -> bool {
+        matches!(self.part, Part::StreamRead | Part::StreamWrite)
+    }
+
+    /// The places of one worker: first block and count. Random workers have each their own blocks,
+    /// so that no block has two writers.
+    fn of_worker(&self, worker: usize) -> impl Iterator<Item = (u64, u64)> {
+        let mut random = Random(0x1234_5678_9abc_def1 + worker as u64);
+        std::iter::from_fn(move || {
+            if self.in_order() {
+                let first = self.next.fetch_add(PIECE, Relaxed);
+                let count = PIECE.min(self.area.end.saturating_sub(first));
+                return (count > 0).then_some((first, count));
+            }
+            let depth = self.part.depth() as u64;
+            let own = ((self.area.end - self.area.start) / depth).max(1);
+            let hot = self.part == Part::RandomReads && random.draw() % 20 > 0;
+            let among = if hot { (HOT / depth).min(own) } else { own };
+            // The multiplication by an odd number spreads the hot set over the area.
+            let nth = (random.draw() % among).wrapping_mul(0x2545_f491) % own;
+            Some((self.area.start + nth * depth + worker as u64, 1))
+        })
+    }
+}
+
+/// xorshift64*
+struct Random(u64);
+
+impl Random {
+    fn draw(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::{Geometry, MemVolume};
+
+    use super::*;
+
+    fn subject() -> Subject {
+        // 8 MiB
+        let volume = Arc::new(MemVolume::new(Geometry::with_blocks(16 << 10)));
+        Subject { volume, ledger: Arc::new(Ledger::new(2048)) }
+    }
+
+    #[tokio::test]
+    async fn the_mix_leaves_a_volume_that_verifies() {
+        let subject = subject();
+        subject.fill().await.unwrap();
+        for part in Part::ALL {
+            let measured = subject.run(part, Duration::from_millis(5), || ()).await.unwrap();
+            assert!(measured.operations > 0, "{part:?}");
+            assert_eq!(measured.wrong, 0, "{part:?}");
+            assert_eq!(measured.latency.len(), measured.operations);
+        }
+        assert_eq!(subject.ledger.acknowledged(), 2048);
+        assert_eq!(subject.verify(|_| ()).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_stream_touches_its_area_once() {
+        let subject = subject();
+        let measured = subject.run(Part::StreamWrite, Duration::ZERO, || ()).await.unwrap();
+        assert_eq!(measured.operations, 512 / PIECE);
+        assert_eq!(measured.bytes, 2 << 20);
+        assert_eq!(subject.ledger.acknowledged(), 512);
+    }
+
+    #[tokio::test]
+    async fn a_lost_write_is_seen() {
+        let subject = subject();
+        subject.fill().await.unwrap();
+        let extent = Extent { lba: Lba(8 * 77), blocks: 8 };
+        subject.volume.discard(extent).await.unwrap();
+        assert_eq!(subject.verify(|_| ()).await.unwrap(), 1);
+    }
+
+    #[test]
+    fn no_block_has_two_writers() {
+        let places = Places::new(Part::DurableWrites, 4096);
+        let mut seen = std::collections::HashMap::new();
+        for worker in 0..Part::DurableWrites.depth() {
+            for (block, _) in places.of_worker(worker).take(1000) {
+                assert_eq!(*seen.entry(block).or_insert(worker), worker);
+                assert!(block < 2048);
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A serving process of our own program: started, waited for, killed, and never left behind.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    net::SocketAddr,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use tokio::sync::oneshot;
+
+use crate::failure::Failure;
+
+/// One `forebay serve`. Killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    name: &'static str,
+    child: Child,
+    /// Where its events go.
+    events: PathBuf,
+    /// The first address it listens on.
+    pub address: SocketAddr,
+    /// From start to listening.
+    pub ready_after: Duration,
+}
+
+/// Opening a log of a few hundred megabytes on a slow disk takes seconds; more is a fault.
+const READY_WITHIN: Duration = Duration::from_secs(40);
+
+impl Process {
+    /// Starts `program serve --config FILE` and waits until it listens.
+    ///
+    /// To be called from the main thread: the kernel kills the child when the thread that started
+    /// it is gone.
+    pub async fn start(
+        name: &'static str,
+        program: &Path,
+        config: &Path,
+        folder: &Path,
+    ) -> Result<Self, Failure> {
+        let cannot =
+            |error: io::Error| Failure::new(format!("cannot start the {name} process: {error}"));
+        let events = folder.join(format!("{name}.events"));
+        let stderr = File::options().append(true).create(true).open(&events).map_err(cannot)?;
+        let mut command = Command::new(program);
+        command.args(["--log-level", "info", "serve", "--config"]).arg(config);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        // Its own group: Ctrl-C reaches us, and we end it in our order.
+        command.process_group(0);
+        // SAFETY: between fork and exec only one system call is made, and it is safe to make there.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let begun = Instant::now();
+        let mut child = command.spawn().map_err(cannot)?;
+        let stdout = child.stdout.take().expect("its stdout is a pipe");
+        let address = LOOPBACK_UNKNOWN;
+        let mut process = Self { name, child, events, address, ready_after: Duration::ZERO };
+        process.address = process.ready(stdout).await?;
+        process.ready_after = begun.elapsed();
+        Ok(process)
+    }
+
+    /// Waits for `ready ADDRESS`.
+    async fn ready(&mut self, stdout: impl Read + Send + 'static) -> Result<SocketAddr, Failure> {
+        let (tell, told) = oneshot::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            // At an end without a line the receiver sees the sender go.
+            if BufReader::new(stdout.take(4096)).read_line(&mut line).is_ok() {
+                let _ = tell.send(line);
+            }
+        });
+        let line = match tokio::time::timeout(READY_WITHIN, told).await {
+            Ok(line) => line.unwrap_or_default(),
+            Err(_) => return Err(self.failed("is not ready in time")),
+        };
+        let address = line.strip_prefix("ready ").and_then(|rest| rest.split_whitespace().next());
+        address.and_then(|text| text.parse().ok()).ok_or_else(|| self.failed("ended at its start"))
+    }
+
+    fn failed(&self, how: &str) -> Failure {
+        let events = std::fs::read_to_string(&self.events).unwrap_or_default();
+        let last: Vec<_> = events.lines().rev().take(6).collect();
+        let last: Vec<_> = last.into_iter().rev().collect();
+        Failure::new(format!("the {} process {how}; it said:\n{}", self.name, last.join("\n")))
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, now.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(|_| ())
+    }
+
+    /// SIGTERM, and its end is waited for; SIGKILL if that takes longer than a stop may take.
+    pub async fn stop(mut self) -> Result<(), Failure> {
+        let id = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
+        let asked = id.map(|id| kill_process(id, Signal::TERM));
+        tracing::debug!(?asked, process = self.name, "asked to stop");
+        let deadline = Instant::now() + Duration::from_secs(6);
+        while Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(_)) => return Err(self.failed("did not stop cleanly")),
+                Ok(None) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(error) => return Err(Failure::new(error)),
+            }
+        }
+        Err(self.failed("did not stop in time"))
+    }
+}
+
+/// Until the process has said where it listens.
+const LOOPBACK_UNKNOWN: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // An error here says that it has ended already.
+        let _ = self.kill();
+    }
+}
