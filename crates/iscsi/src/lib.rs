@@ -8,6 +8,8 @@ pub mod pdu;
 pub mod codec;
 pub mod keys;
 pub mod login;
+mod window;
+mod transfer;
 pub mod session;
 
 pub use pdu::{Bhs, Cid, DataSegment, Isid, Itt, Pdu, Tsih, Ttt};

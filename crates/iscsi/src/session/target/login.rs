@@ -1,0 +1,185 @@
+//! A connection before it is let in: nothing but login PDUs, little memory, a deadline.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+
+use crate::{
+    Pdu, Serial, Tsih,
+    codec::{Digests, Frame, Output},
+    keys::Offer,
+    login::{Directory, Established, TargetLogin, TargetStep},
+    pdu::{LoginResponse, LoginStatus, Numbers, Reject, RejectReason},
+};
+
+use super::{
+    connection::{Connection, Error},
+    session::Session,
+    settings::Settings,
+};
+
+/// The login phase of one connection (RFC 7143, 6.3).
+///
+/// ```text
+/// handle_frame() ──▶ Continue │ Established ──▶ accept() or refuse() │ Close
+/// ```
+pub struct LoginPhase {
+    login: TargetLogin,
+    settings: Settings,
+    /// `None` until the first request.
+    stat_sn: Option<Serial>,
+    cmd_sn: Serial,
+    deadline: Instant,
+    output: Output,
+    last: Option<(LoginResponse, Box<Established>)>,
+}
+
+/// How far a login has come.
+#[derive(Debug)]
+pub enum LoginProgress<'a> {
+    /// It goes on; there may be output.
+    Continue,
+    /// The initiator is let in as far as names go: `accept` or `refuse`.
+    Established(&'a Established),
+    /// Write the output and close.
+    Close(LoginStatus),
+}
+
+/// What `accept` makes of a login phase.
+pub struct Admitted {
+    /// What all connections of the session share.
+    pub session: Session,
+    /// This connection, with the final response in its output.
+    pub connection: Connection,
+}
+
+impl LoginPhase {
+    /// A connection that has just been accepted.
+    #[must_use]
+    pub fn new(
+        offer: Offer,
+        directory: Arc<dyn Directory>,
+        settings: Settings,
+        now: Instant,
+    ) -> Self {
+        let deadline = now + settings.login_time;
+        Self {
+            login: TargetLogin::new(offer, directory),
+            settings,
+            stat_sn: None,
+            cmd_sn: Serial(0),
+            deadline,
+            output: Output::default(),
+            last: None,
+        }
+    }
+
+    /// What is to be sent.
+    #[must_use]
+    pub fn output(&self) -> &Output {
+        &self.output
+    }
+
+    /// What is to be sent, for the driver to take from.
+    pub fn output_mut(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    /// When `handle_timeout` is to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Error> {
+        if now < self.deadline { Ok(()) } else { Err(Error::LoginTimeout) }
+    }
+
+    /// A PDU has arrived. After `Established` and `Close` no other is taken.
+    pub fn handle_frame(&mut self, frame: &Frame) -> LoginProgress<'_> {
+        if self.last.is_some() {
+            // Nothing may follow the final request before our answer.
+            self.last = None;
+            return LoginProgress::Close(LoginStatus::InitiatorError);
+        }
+        let request = match Pdu::parse(&frame.bhs, &frame.ahs, frame.data.clone()) {
+            Ok(Pdu::LoginRequest(request)) => request,
+            Ok(_) if self.stat_sn.is_some() => {
+                // RFC 7143, 6.3: anything else during login ends it with this status.
+                let response = self.login.refusal(LoginStatus::InvalidDuringLogin);
+                self.respond(response);
+                return LoginProgress::Close(LoginStatus::InvalidDuringLogin);
+            }
+            // Not an initiator, as it seems: it gets its header back and the door.
+            Ok(_) | Err(_) => {
+                self.reject(frame);
+                return LoginProgress::Close(LoginStatus::InitiatorError);
+            }
+        };
+        if self.stat_sn.is_none() {
+            // Our first StatSN is ours to choose; most initiators expect the one they announce.
+            self.stat_sn = Some(request.exp_stat_sn);
+            self.cmd_sn = request.cmd_sn;
+        }
+        match self.login.handle_request(request) {
+            TargetStep::Respond(response) => {
+                self.respond(response);
+                LoginProgress::Continue
+            }
+            TargetStep::Established { response, login } => {
+                LoginProgress::Established(&self.last.insert((response, login)).1)
+            }
+            TargetStep::Refused(response) => {
+                let status = response.status;
+                self.respond(response);
+                LoginProgress::Close(status)
+            }
+        }
+    }
+
+    /// Lets the connection in as the leading one of a new session. `None` if no login was
+    /// established.
+    #[must_use]
+    pub fn accept(mut self, tsih: Tsih, now: Instant) -> Option<Admitted> {
+        let (mut response, login) = self.last.take()?;
+        response.tsih = tsih;
+        self.cmd_sn = login.cmd_sn;
+        self.respond(response);
+        let stat_sn = self.stat_sn?;
+        let session = Session::new(self.settings, &login, tsih);
+        let connection = Connection::new(&login, stat_sn, self.output, now);
+        Some(Admitted { session, connection })
+    }
+
+    /// Refuses a login that was established as far as names go. Write the output and close.
+    pub fn refuse(&mut self, status: LoginStatus) {
+        if self.last.take().is_some() {
+            let response = self.login.refusal(status);
+            self.respond(response);
+        }
+    }
+
+    fn respond(&mut self, mut response: LoginResponse) {
+        response.numbers = self.next_numbers();
+        self.output.push(Pdu::LoginResponse(response), Digests::default());
+    }
+
+    fn reject(&mut self, frame: &Frame) {
+        let reject = Reject {
+            reason: RejectReason::ProtocolError,
+            numbers: self.next_numbers(),
+            data_sn: 0,
+            header: Bytes::copy_from_slice(&frame.bhs),
+        };
+        self.output.push(Pdu::Reject(reject), Digests::default());
+    }
+
+    /// Login requests are immediate: they leave the window as it will be in full feature phase.
+    fn next_numbers(&mut self) -> Numbers {
+        let stat_sn = self.stat_sn.unwrap_or_default();
+        self.stat_sn = self.stat_sn.map(Serial::next);
+        let max_cmd_sn = self.cmd_sn.add(self.settings.queue_commands.max(1) - 1);
+        Numbers { stat_sn, exp_cmd_sn: self.cmd_sn, max_cmd_sn }
+    }
+}

@@ -1,0 +1,39 @@
+//! Limits and times of the target's machine.
+
+use std::time::Duration;
+
+/// What a session may hold, and how long a silent peer is waited for.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Commands that a session may have in progress or on their way: the width of the command
+    /// window. 1 to 65,536; default 128, what Linux queues for one session.
+    pub queue_commands: u32,
+    /// Immediate commands in progress beside those. Default 16.
+    pub immediate_commands: u32,
+    /// The longest write whose data is asked for, in bytes; a longer one fails with INVALID FIELD
+    /// IN CDB. Default 32 MiB, twice the transfer length that a block unit announces.
+    pub max_transfer_bytes: u32,
+    /// Data that may be asked for with R2Ts and not yet be worked off, in bytes for one
+    /// connection; further writes wait. One write is always let through. Default 32 MiB.
+    pub solicited_bytes: u64,
+    /// After so long without a PDU the target sends a NOP-In. Default 15 s.
+    pub ping_after: Duration,
+    /// After so long without a PDU since that NOP-In the peer counts as gone. Default 45 s.
+    pub dead_after: Duration,
+    /// How long a connection may take to log in. Default 15 s.
+    pub login_time: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            queue_commands: 128,
+            immediate_commands: 16,
+            max_transfer_bytes: 32 << 20,
+            solicited_bytes: 32 << 20,
+            ping_after: Duration::from_secs(15),
+            dead_after: Duration::from_secs(45),
+            login_time: Duration::from_secs(15),
+        }
+    }
+}

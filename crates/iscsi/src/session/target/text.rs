@@ -1,0 +1,173 @@
+//! Text in full feature phase: SendTargets, and the few keys that may change
+//! (RFC 7143, 11.10, 11.11, 13).
+
+use bytes::Bytes;
+
+use crate::{
+    Bhs, Itt, Pdu, Ttt, keys,
+    pdu::{RejectReason, TextRequest, TextResponse},
+};
+
+use super::{
+    connection::Connection,
+    event::{Event, SendTargets},
+    session::Session,
+};
+
+/// An exchange of text that is not finished. One connection has one at most
+/// (RFC 7143, 11.10.4: a new one without a tag resets the old).
+#[derive(Debug)]
+pub(super) struct Exchange {
+    itt: Itt,
+    ttt: Ttt,
+    /// What the initiator has said so far, at most [`TEXT`] bytes.
+    question: Vec<u8>,
+    /// What we have still to say.
+    answer: Bytes,
+}
+
+/// A request that waits for the driver to say which targets there are.
+#[derive(Debug)]
+pub(super) struct PendingText {
+    exchange: Exchange,
+    is_final: bool,
+    /// Answers to other keys of the same request.
+    answers: Vec<u8>,
+}
+
+/// The most text that an initiator may send in one exchange, in bytes. The keys that mean
+/// anything now take a few hundred.
+const TEXT: usize = 8192;
+
+impl Connection {
+    pub(super) fn handle_text(&mut self, session: &mut Session, request: TextRequest, bhs: &Bhs) {
+        let is_new = request.ttt == Ttt::NONE;
+        let mut exchange = match self.text.take() {
+            Some(open) if !is_new && open.ttt == request.ttt && open.itt == request.itt => open,
+            _ if is_new && request.itt != Itt::NONE => Exchange {
+                itt: request.itt,
+                ttt: Ttt::NONE,
+                question: Vec::new(),
+                answer: Bytes::new(),
+            },
+            _ => return self.reject(session, RejectReason::InvalidPduField, bhs),
+        };
+        if request.continues && request.is_final
+            || exchange.question.len() + request.text.len() > TEXT
+            || !exchange.answer.is_empty() && !request.text.is_empty()
+        {
+            return self.reject(session, RejectReason::ProtocolError, bhs);
+        }
+        exchange.question.extend_from_slice(&request.text);
+        if !exchange.answer.is_empty() {
+            // An empty request fetches the next part of a long answer.
+            self.say(session, exchange, request.is_final);
+        } else if request.continues {
+            exchange.ttt = self.new_ttt();
+            self.respond_to_text(session, &exchange, Bytes::new(), false, false);
+            self.text = Some(exchange);
+        } else {
+            self.answer_question(session, exchange, request, bhs);
+        }
+    }
+
+    fn answer_question(
+        &mut self,
+        session: &mut Session,
+        mut exchange: Exchange,
+        request: TextRequest,
+        bhs: &Bhs,
+    ) {
+        let question = std::mem::take(&mut exchange.question);
+        let Ok(pairs) = keys::parse(&question) else {
+            return self.reject(session, RejectReason::ProtocolError, bhs);
+        };
+        let mut answers = Vec::new();
+        let mut which = None;
+        for (key, value) in pairs {
+            if key == "SendTargets" {
+                which = send_targets(session, value);
+                if which.is_none() {
+                    keys::push(&mut answers, key, "Reject");
+                }
+            } else if let Some(answer) =
+                keys::receive_in_full_feature(key, value, &mut self.parameters)
+            {
+                keys::push(&mut answers, key, answer);
+            }
+        }
+        match which {
+            Some(which) => {
+                self.pending_text =
+                    Some(PendingText { exchange, is_final: request.is_final, answers });
+                self.events.push_back(Event::SendTargets(which));
+            }
+            None => {
+                exchange.answer = answers.into();
+                self.say(session, exchange, request.is_final);
+            }
+        }
+    }
+
+    /// Which targets there are (answer to `Event::SendTargets`): for each its name and its
+    /// addresses, as `host:port,portal-group-tag`.
+    pub fn answer_send_targets<'a>(
+        &mut self,
+        session: &Session,
+        targets: impl IntoIterator<Item = (&'a str, &'a [String])>,
+    ) {
+        let Some(PendingText { mut exchange, is_final, mut answers }) = self.pending_text.take()
+        else {
+            return;
+        };
+        for (name, addresses) in targets {
+            keys::push(&mut answers, "TargetName", name);
+            addresses.iter().for_each(|a| keys::push(&mut answers, "TargetAddress", a));
+        }
+        exchange.answer = answers.into();
+        self.say(session, exchange, is_final);
+    }
+
+    /// Sends the next part of the answer; keeps the exchange open if there is more to come.
+    fn say(&mut self, session: &Session, mut exchange: Exchange, is_final: bool) {
+        let segment = self.parameters.max_send_data_segment_length as usize;
+        let part = exchange.answer.split_to(exchange.answer.len().min(segment));
+        let continues = !exchange.answer.is_empty();
+        let is_final = is_final && !continues;
+        exchange.ttt = if is_final { Ttt::NONE } else { self.new_ttt() };
+        self.respond_to_text(session, &exchange, part, is_final, continues);
+        if !is_final {
+            self.text = Some(exchange);
+        }
+    }
+
+    fn respond_to_text(
+        &mut self,
+        session: &Session,
+        exchange: &Exchange,
+        text: Bytes,
+        is_final: bool,
+        continues: bool,
+    ) {
+        let numbers = self.next_numbers(session);
+        self.send(Pdu::TextResponse(TextResponse {
+            is_final,
+            continues,
+            lun: scsi::Lun(0),
+            itt: exchange.itt,
+            ttt: exchange.ttt,
+            numbers,
+            text,
+        }));
+    }
+}
+
+/// What a value of SendTargets asks for; `None` if it may not be asked here: All belongs to
+/// discovery sessions, the empty value to normal ones (RFC 7143, Appendix C).
+fn send_targets(session: &Session, value: &str) -> Option<SendTargets> {
+    match value {
+        "All" => session.is_discovery().then_some(SendTargets::All),
+        "" => (!session.is_discovery()).then_some(SendTargets::Own),
+        name => Some(SendTargets::Named(name.to_owned())),
+    }
+}

@@ -1,0 +1,332 @@
+//! The data of one write on its way in: immediate, unsolicited and solicited bursts, in whatever
+//! portions the initiator sends them (RFC 7143, 4.2.4.2, 11.7, 11.8).
+
+use bytes::{Bytes, BytesMut};
+use scsi::{Sense, SenseKey};
+use smallvec::SmallVec;
+
+use crate::{DataSegment, Ttt, pdu::DataOut};
+
+/// Gathers the data of one write.
+///
+/// A fault does not end it at once: the initiator still sends what it was asked for, and the
+/// status has to wait until then (RFC 7143, 11.4.2). So a gather with a `failure` *drains*: it
+/// drops data and only looks for the F bits that end the open sequences.
+#[derive(Debug)]
+pub(crate) struct Gather {
+    /// Expected data transfer length, in bytes.
+    length: u32,
+    /// Unsolicited data first, then one sequence for each R2T, in order of offset.
+    sequences: SmallVec<[Sequence; 2]>,
+    /// The first byte that nobody asked for yet.
+    next_offset: u32,
+    r2t_sn: u32,
+    failure: Option<Sense>,
+    /// Data is dropped as it comes: the command failed or was refused.
+    drains: bool,
+}
+
+/// A run of Data-Out PDUs that ends with an F bit.
+#[derive(Debug)]
+struct Sequence {
+    /// NONE for unsolicited data.
+    ttt: Ttt,
+    offset: u32,
+    /// The most that may come.
+    limit: u32,
+    received: u32,
+    next_data_sn: u32,
+    ended: bool,
+    pieces: SmallVec<[Bytes; 1]>,
+    /// Short pieces at the end of the run, copied: see [`SHORT`].
+    tail: BytesMut,
+}
+
+/// Up to this many bytes a piece is copied. A write sent byte by byte would otherwise hold a
+/// receive buffer for every thousandth byte.
+const SHORT: usize = 2048;
+
+impl Sequence {
+    fn new(ttt: Ttt, offset: u32, limit: u32) -> Self {
+        Self {
+            ttt,
+            offset,
+            limit,
+            received: 0,
+            next_data_sn: 0,
+            ended: false,
+            pieces: SmallVec::new(),
+            tail: BytesMut::new(),
+        }
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        if self.received > 0 && piece.len() <= SHORT {
+            self.tail.extend_from_slice(&piece);
+        } else {
+            self.close_tail();
+            self.pieces.push(piece);
+        }
+    }
+
+    fn close_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.pieces.push(self.tail.split().freeze());
+        }
+    }
+}
+
+/// A burst to be asked for with an R2T.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Burst {
+    pub(crate) ttt: Ttt,
+    pub(crate) r2t_sn: u32,
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+}
+
+/// A Data-Out belongs to no open sequence of its command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct UnknownTransfer;
+
+/// The conditions of RFC 7143, 11.4.7.2.
+pub(crate) const UNEXPECTED_UNSOLICITED_DATA: Sense =
+    Sense::new(SenseKey::AbortedCommand, 0x0c, 0x0c);
+pub(crate) const INCORRECT_AMOUNT_OF_DATA: Sense = Sense::new(SenseKey::AbortedCommand, 0x0c, 0x0d);
+pub(crate) const PROTOCOL_SERVICE_CRC_ERROR: Sense =
+    Sense::new(SenseKey::AbortedCommand, 0x47, 0x05);
+
+impl Gather {
+    /// A write of `length` bytes that came with `immediate` data, all of it within the limits;
+    /// `unsolicited_limit` is how many unsolicited bytes there may be, immediate data included,
+    /// or `None` if no unsolicited Data-Out follows.
+    pub(crate) fn new(length: u32, immediate: Bytes, unsolicited_limit: Option<u32>) -> Self {
+        let received = immediate.len() as u32;
+        let limit = unsolicited_limit.unwrap_or(received).min(length).max(received);
+        let mut first = Sequence::new(Ttt::NONE, 0, limit);
+        first.ended = unsolicited_limit.is_none();
+        if received > 0 {
+            first.push(immediate);
+            first.received = received;
+        }
+        let mut sequences = SmallVec::new();
+        sequences.push(first);
+        Self { length, sequences, next_offset: limit, r2t_sn: 0, failure: None, drains: false }
+    }
+
+    /// The command fails with this, once everything on its way has come.
+    pub(crate) fn fail(&mut self, sense: Sense) {
+        self.failure.get_or_insert(sense);
+        self.drain();
+    }
+
+    /// Drops what has come and what comes from now on.
+    pub(crate) fn drain(&mut self) {
+        self.drains = true;
+        for sequence in &mut self.sequences {
+            sequence.pieces.clear();
+            sequence.tail = BytesMut::new();
+        }
+    }
+
+    /// Why the command fails, if it does.
+    pub(crate) fn failure(&self) -> Option<Sense> {
+        self.failure
+    }
+
+    /// R2Ts sent for the command.
+    pub(crate) fn r2t_sn(&self) -> u32 {
+        self.r2t_sn
+    }
+
+    /// How many bytes must be asked for with R2Ts, all together.
+    pub(crate) fn to_solicit(&self) -> u32 {
+        self.length - self.sequences[0].limit
+    }
+
+    /// No more data is on its way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.sequences.iter().all(|sequence| sequence.ended)
+    }
+
+    /// All data is there.
+    pub(crate) fn is_complete(&self) -> bool {
+        !self.drains && self.next_offset == self.length && self.is_quiet()
+    }
+
+    /// Data has come, or was lost to a data digest error. An error: reject the PDU; the command
+    /// fails then.
+    pub(crate) fn handle_data(
+        &mut self,
+        data_out: &DataOut,
+        digest_error: bool,
+    ) -> Result<(), UnknownTransfer> {
+        let is_meant = |s: &&mut Sequence| s.ttt == data_out.ttt && !s.ended;
+        let Some(sequence) = self.sequences.iter_mut().find(is_meant) else {
+            self.fail(INCORRECT_AMOUNT_OF_DATA);
+            return Err(UnknownTransfer);
+        };
+        let length = data_out.data.len() as u32;
+        sequence.ended = data_out.is_final;
+        let in_place = sequence.offset.checked_add(sequence.received)
+            == Some(data_out.buffer_offset)
+            && length <= sequence.limit - sequence.received;
+        let fault = if digest_error || data_out.data_sn != sequence.next_data_sn {
+            // A gap in DataSN is data that was lost, as with a digest error (RFC 7143, 7.9).
+            Some(PROTOCOL_SERVICE_CRC_ERROR)
+        } else if !in_place {
+            Some(INCORRECT_AMOUNT_OF_DATA)
+        } else {
+            sequence.next_data_sn = sequence.next_data_sn.wrapping_add(1);
+            if !self.drains && length > 0 {
+                sequence.push(data_out.data.clone());
+            }
+            sequence.received += length;
+            let short = sequence.ended && sequence.received < sequence.limit;
+            short.then_some(INCORRECT_AMOUNT_OF_DATA)
+        };
+        if let Some(sense) = fault {
+            self.fail(sense);
+        }
+        Ok(())
+    }
+
+    /// The next burst to ask for, if fewer than `max_outstanding` are open and unsolicited data
+    /// has ended (how much of it comes is not known before).
+    pub(crate) fn next_burst(
+        &mut self,
+        max_outstanding: u16,
+        max_burst_length: u32,
+        ttt: impl FnOnce() -> Ttt,
+    ) -> Option<Burst> {
+        let open = self.sequences.iter().filter(|sequence| !sequence.ended).count();
+        if self.drains
+            || self.next_offset == self.length
+            || !self.sequences[0].ended
+            || open >= usize::from(max_outstanding.max(1))
+        {
+            return None;
+        }
+        let offset = self.next_offset;
+        let length = (self.length - offset).min(max_burst_length.max(1));
+        let burst = Burst { ttt: ttt(), r2t_sn: self.r2t_sn, offset, length };
+        self.sequences.push(Sequence::new(burst.ttt, offset, length));
+        self.next_offset += length;
+        self.r2t_sn += 1;
+        Some(burst)
+    }
+
+    /// The data in order.
+    pub(crate) fn into_data(self) -> DataSegment {
+        let pieces = |mut sequence: Sequence| {
+            sequence.close_tail();
+            sequence.pieces
+        };
+        self.sequences.into_iter().flat_map(pieces).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scsi::Lun;
+
+    use super::*;
+    use crate::{Itt, Serial};
+
+    fn data_out(ttt: Ttt, data_sn: u32, offset: u32, length: usize, is_final: bool) -> DataOut {
+        DataOut {
+            is_final,
+            lun: Lun(0),
+            itt: Itt(1),
+            ttt,
+            exp_stat_sn: Serial(0),
+            data_sn,
+            buffer_offset: offset,
+            data: vec![offset as u8; length].into(),
+        }
+    }
+
+    fn burst(gather: &mut Gather, ttt: u32, outstanding: u16) -> Option<Burst> {
+        gather.next_burst(outstanding, 1000, || Ttt(ttt))
+    }
+
+    #[test]
+    fn immediate_unsolicited_and_solicited_data_come_together_in_order() {
+        let mut gather = Gather::new(3000, vec![9; 100].into(), Some(500));
+        assert_eq!(gather.to_solicit(), 2500);
+        assert_eq!(burst(&mut gather, 1, 8), None, "unsolicited data has not ended");
+        gather.handle_data(&data_out(Ttt::NONE, 0, 100, 200, false), false).unwrap();
+        gather.handle_data(&data_out(Ttt::NONE, 1, 300, 200, true), false).unwrap();
+        let bursts: Vec<_> = (1..5).map_while(|ttt| burst(&mut gather, ttt, 2)).collect();
+        assert_eq!(bursts.len(), 2);
+        assert_eq!((bursts[1].offset, bursts[1].length, bursts[1].r2t_sn), (1500, 1000, 1));
+        gather.handle_data(&data_out(Ttt(1), 0, 500, 1000, true), false).unwrap();
+        let last = burst(&mut gather, 3, 2).unwrap();
+        assert_eq!((last.offset, last.length), (2500, 500));
+        gather.handle_data(&data_out(Ttt(3), 0, 2500, 500, true), false).unwrap();
+        gather.handle_data(&data_out(Ttt(2), 0, 1500, 400, false), false).unwrap();
+        gather.handle_data(&data_out(Ttt(2), 1, 1900, 600, true), false).unwrap();
+        assert!(gather.is_complete());
+        let data = gather.into_data().concat();
+        assert_eq!(data.len(), 3000);
+        for (at, mark) in
+            [(0, 9), (100, 100), (300, 300), (500, 500), (1500, 1500), (1900, 1900), (2500, 2500)]
+        {
+            assert_eq!(data[at], mark as u8);
+        }
+    }
+
+    #[track_caller]
+    fn check(faulty: DataOut, digest_error: bool, sense: Sense) {
+        let mut gather = Gather::new(2000, Bytes::new(), None);
+        burst(&mut gather, 1, 2).unwrap();
+        burst(&mut gather, 2, 2).unwrap();
+        gather.handle_data(&faulty, digest_error).unwrap();
+        assert_eq!(gather.failure(), Some(sense));
+        assert!(!gather.is_complete());
+        if !faulty.is_final {
+            gather.handle_data(&data_out(Ttt(1), 1, 999, 1, true), false).unwrap();
+        }
+        assert!(!gather.is_quiet(), "the other burst is still on its way");
+        gather.handle_data(&data_out(Ttt(2), 0, 1000, 1000, true), false).unwrap();
+        assert!(gather.is_quiet() && !gather.is_complete());
+        assert_eq!(burst(&mut gather, 3, 2), None);
+        assert!(gather.into_data().is_empty());
+    }
+
+    #[test]
+    fn faults_drain_what_was_asked_for() {
+        check(data_out(Ttt(1), 1, 0, 1000, true), false, PROTOCOL_SERVICE_CRC_ERROR);
+        check(data_out(Ttt(1), 0, 0, 1000, true), true, PROTOCOL_SERVICE_CRC_ERROR);
+        check(data_out(Ttt(1), 0, 4, 996, true), false, INCORRECT_AMOUNT_OF_DATA);
+        check(data_out(Ttt(1), 0, 0, 999, true), false, INCORRECT_AMOUNT_OF_DATA);
+        check(data_out(Ttt(1), 0, 0, 1001, true), false, INCORRECT_AMOUNT_OF_DATA);
+        check(data_out(Ttt(1), 0, u32::MAX, 8, false), false, INCORRECT_AMOUNT_OF_DATA);
+    }
+
+    #[test]
+    fn a_tag_that_was_not_given_fails_the_command() {
+        let mut gather = Gather::new(2000, Bytes::new(), None);
+        burst(&mut gather, 1, 1).unwrap();
+        let stranger = data_out(Ttt(7), 0, 0, 10, false);
+        assert_eq!(gather.handle_data(&stranger, false), Err(UnknownTransfer));
+        let unasked = data_out(Ttt::NONE, 0, 0, 10, false);
+        assert_eq!(gather.handle_data(&unasked, false), Err(UnknownTransfer));
+        assert!(gather.failure().is_some());
+    }
+
+    #[test]
+    fn an_empty_final_data_out_ends_a_sequence() {
+        let mut gather = Gather::new(100, vec![1; 100].into(), Some(100));
+        assert!(!gather.is_complete());
+        gather.handle_data(&data_out(Ttt::NONE, 0, 100, 0, true), false).unwrap();
+        assert!(gather.is_complete());
+    }
+
+    #[test]
+    fn too_little_unsolicited_data_fails_the_command() {
+        let mut gather = Gather::new(1000, Bytes::new(), Some(500));
+        gather.handle_data(&data_out(Ttt::NONE, 0, 0, 100, true), false).unwrap();
+        assert_eq!(gather.failure(), Some(INCORRECT_AMOUNT_OF_DATA));
+    }
+}

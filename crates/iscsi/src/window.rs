@@ -1,0 +1,176 @@
+//! The target's side of command order: ExpCmdSN, MaxCmdSN, and what came too early
+//! (RFC 7143, 4.2.2.1).
+
+use std::collections::VecDeque;
+
+use crate::Serial;
+
+/// The command window of one session, with what arrived ahead of its turn.
+///
+/// Invariants: `exp_cmd_sn <= max_cmd_sn + 1`; MaxCmdSN never goes back; `held` is sorted, without
+/// duplicates, after `exp_cmd_sn` and within the window, hence never longer than `limit`.
+#[derive(Debug)]
+pub(crate) struct Window<T> {
+    exp_cmd_sn: Serial,
+    max_cmd_sn: Serial,
+    /// Commands that may be in progress or on their way at any time.
+    limit: u32,
+    /// `None`: counts as received, but nothing is to be done (RFC 7143, 11.6.1 b).
+    held: VecDeque<(Serial, Option<T>)>,
+}
+
+/// What to do with a command that has just arrived.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Turn {
+    /// It is the next one.
+    Now,
+    /// Others come first: [`Window::hold`] it.
+    Later,
+    /// Outside of the window, or there already: it is to be ignored silently.
+    Never,
+}
+
+impl<T> Window<T> {
+    /// A window that opens at `cmd_sn`, `limit` commands wide (at least 1).
+    pub(crate) fn new(cmd_sn: Serial, limit: u32) -> Self {
+        let limit = limit.clamp(1, 1 << 16);
+        let max_cmd_sn = cmd_sn.add(limit - 1);
+        Self { exp_cmd_sn: cmd_sn, max_cmd_sn, limit, held: VecDeque::new() }
+    }
+
+    /// The next command expected.
+    pub(crate) fn exp_cmd_sn(&self) -> Serial {
+        self.exp_cmd_sn
+    }
+
+    /// The last command there is room for.
+    pub(crate) fn max_cmd_sn(&self) -> Serial {
+        self.max_cmd_sn
+    }
+
+    /// A non-immediate command has arrived. With [`Turn::Now`] it counts as received.
+    pub(crate) fn arrive(&mut self, cmd_sn: Serial) -> Turn {
+        if cmd_sn == self.exp_cmd_sn && !self.max_cmd_sn.is_before(cmd_sn) {
+            self.exp_cmd_sn = cmd_sn.next();
+            Turn::Now
+        } else if !self.contains(cmd_sn) || self.position(cmd_sn).is_ok() {
+            Turn::Never
+        } else {
+            Turn::Later
+        }
+    }
+
+    /// Keeps a command whose turn is [`Turn::Later`].
+    pub(crate) fn hold(&mut self, cmd_sn: Serial, item: T) {
+        self.insert(cmd_sn, Some(item));
+    }
+
+    /// A command that was held and whose turn has come.
+    pub(crate) fn poll(&mut self) -> Option<T> {
+        while self.held.front().is_some_and(|(cmd_sn, _)| *cmd_sn == self.exp_cmd_sn) {
+            let (cmd_sn, item) = self.held.pop_front()?;
+            self.exp_cmd_sn = cmd_sn.next();
+            if item.is_some() {
+                return item;
+            }
+        }
+        None
+    }
+
+    /// Counts `cmd_sn` as received although it never arrived. False if it is not in the window.
+    pub(crate) fn void(&mut self, cmd_sn: Serial) -> bool {
+        if !self.contains(cmd_sn) || self.position(cmd_sn).is_ok() {
+            return false;
+        }
+        self.insert(cmd_sn, None);
+        true
+    }
+
+    /// Takes the first held command for which `is_meant` holds; its number counts as received.
+    pub(crate) fn take_held(&mut self, mut is_meant: impl FnMut(&T) -> bool) -> Option<T> {
+        self.held.iter_mut().find(|(_, item)| item.as_ref().is_some_and(&mut is_meant))?.1.take()
+    }
+
+    /// Moves MaxCmdSN as far as `in_progress` commands leave room.
+    pub(crate) fn open(&mut self, in_progress: u32) {
+        let last = self.exp_cmd_sn.add(self.limit.saturating_sub(in_progress)).add(u32::MAX);
+        if self.max_cmd_sn.is_before(last) {
+            self.max_cmd_sn = last;
+        }
+    }
+
+    fn contains(&self, cmd_sn: Serial) -> bool {
+        !cmd_sn.is_before(self.exp_cmd_sn) && !self.max_cmd_sn.is_before(cmd_sn)
+    }
+
+    fn position(&self, cmd_sn: Serial) -> Result<usize, usize> {
+        let distance = cmd_sn.distance_from(self.exp_cmd_sn);
+        self.held.binary_search_by_key(&distance, |(held, _)| held.distance_from(self.exp_cmd_sn))
+    }
+
+    fn insert(&mut self, cmd_sn: Serial, item: Option<T>) {
+        if let Err(at) = self.position(cmd_sn) {
+            self.held.insert(at, (cmd_sn, item));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window() -> Window<u32> {
+        Window::new(Serial(u32::MAX - 1), 8)
+    }
+
+    #[test]
+    fn commands_out_of_order_wait_for_those_before_them() {
+        let mut window = window();
+        for early in [1, 0, u32::MAX] {
+            assert_eq!(window.arrive(Serial(early)), Turn::Later);
+            window.hold(Serial(early), early);
+            assert_eq!(window.poll(), None);
+        }
+        assert_eq!(window.arrive(Serial(u32::MAX - 1)), Turn::Now);
+        assert_eq!([window.poll(), window.poll(), window.poll()], [u32::MAX, 0, 1].map(Some));
+        assert_eq!(window.poll(), None);
+        assert_eq!(window.exp_cmd_sn(), Serial(2));
+    }
+
+    #[test]
+    fn duplicates_and_strangers_are_ignored() {
+        let mut window = window();
+        assert_eq!(window.arrive(Serial(u32::MAX - 2)), Turn::Never, "before the window");
+        assert_eq!(window.arrive(Serial(6)), Turn::Never, "after the window");
+        assert_eq!(window.arrive(Serial(5)), Turn::Later, "the last in the window");
+        window.hold(Serial(5), 5);
+        assert_eq!(window.arrive(Serial(5)), Turn::Never, "held already");
+    }
+
+    #[test]
+    fn commands_in_progress_close_the_window_and_their_end_opens_it() {
+        let mut window = window();
+        for n in 0..8 {
+            assert_eq!(window.arrive(Serial(u32::MAX - 1).add(n)), Turn::Now);
+            window.open(n + 1);
+        }
+        assert_eq!(window.max_cmd_sn().next(), window.exp_cmd_sn());
+        assert_eq!(window.arrive(window.exp_cmd_sn()), Turn::Never);
+        window.open(7);
+        assert_eq!(window.max_cmd_sn(), window.exp_cmd_sn());
+        window.open(8);
+        assert_eq!(window.max_cmd_sn(), window.exp_cmd_sn(), "never goes back");
+    }
+
+    #[test]
+    fn a_voided_number_lets_those_after_it_pass() {
+        let mut window = window();
+        let first = window.exp_cmd_sn();
+        window.hold(first.add(2), 2);
+        assert!(window.void(first));
+        assert!(window.void(first.add(1)));
+        assert!(!window.void(first.add(1)));
+        assert!(!window.void(first.add(8)));
+        assert_eq!(window.poll(), Some(2));
+    }
+}
