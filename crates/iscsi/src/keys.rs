@@ -1,5 +1,15 @@
 //! Text keys (RFC 7143, 13): offer, answer, result.
 
+mod text;
+mod table;
+mod negotiation;
+
+use self::table::{Key, Kind, LENGTH_MAX};
+pub use self::text::{TEXT_MAX, pairs, parse, push};
+pub(crate) use self::{
+    negotiation::{Declared, Negotiation},
+    table::Side,
+};
 use crate::codec::Digests;
 
 /// Whether a digest is wanted, in one kind of segment.
@@ -77,6 +87,31 @@ impl Offer {
     pub fn target() -> Self {
         Self { max_burst_length: 16_776_192, max_outstanding_r2t: 16, ..Self::initiator() }
     }
+
+    /// Names the field, as the key is spelled, that is outside its range (RFC 7143, 13).
+    pub fn validate(&self) -> Result<(), &'static str> {
+        let numbers = [
+            (Key::MaxConnections, u32::from(self.max_connections)),
+            (Key::MaxBurstLength, self.max_burst_length),
+            (Key::FirstBurstLength, self.first_burst_length),
+            (Key::DefaultTime2Wait, u32::from(self.default_time2wait)),
+            (Key::DefaultTime2Retain, u32::from(self.default_time2retain)),
+            (Key::MaxOutstandingR2T, u32::from(self.max_outstanding_r2t)),
+            (Key::ErrorRecoveryLevel, u32::from(self.error_recovery_level)),
+        ];
+        for (key, value) in numbers {
+            let (Kind::Minimum(low, high) | Kind::Maximum(low, high)) = key.row().kind else {
+                unreachable!("{key:?} is a number")
+            };
+            if !(low..=high).contains(&value) {
+                return Err(key.name());
+            }
+        }
+        if !(512..=LENGTH_MAX).contains(&self.max_recv_data_segment_length) {
+            return Err(Key::MaxRecvDataSegmentLength.name());
+        }
+        Ok(())
+    }
 }
 
 /// What two ends agreed on, with the standard's defaults where nothing was said.
@@ -149,6 +184,12 @@ pub enum KeyError {
     /// A key in the wrong stage, session or direction.
     #[error("{0} is not allowed here")]
     NotAllowed(String),
+    /// AuthMethod without one that this end takes.
+    #[error("no authentication method in common")]
+    NoAuthMethod,
+    /// SessionType is neither `Discovery` nor `Normal`.
+    #[error("an unknown type of session")]
+    SessionType,
     /// A value that the key cannot have, where no answer can mend it.
     #[error("{0} has a value that it cannot have")]
     Value(String),
@@ -160,25 +201,27 @@ pub enum KeyError {
     Disagreement(&'static str),
 }
 
-/// The pairs of a whole text (RFC 7143, 6.1): at most 128 of them, no key twice.
-pub fn parse(_text: &[u8]) -> Result<Vec<(&str, &str)>, KeyError> {
-    todo!()
-}
-
-/// Appends `key=value` and the zero byte that ends the pair.
-pub fn push(text: &mut Vec<u8>, key: &str, value: &str) {
-    text.extend_from_slice(key.as_bytes());
-    text.push(b'=');
-    text.extend_from_slice(value.as_bytes());
-    text.push(0);
-}
-
-/// A key that arrives in full feature phase, SendTargets apart: changes `parameters` where the
-/// key may change then, and returns the value to answer with, if one is due.
+/// A key that arrives at the target in full feature phase, SendTargets apart: changes
+/// `parameters` where the key may change then, and returns the value to answer with, if one is
+/// due.
 pub fn receive_in_full_feature(
-    _key: &str,
-    _value: &str,
-    _parameters: &mut Parameters,
+    key: &str,
+    value: &str,
+    parameters: &mut Parameters,
 ) -> Option<&'static str> {
-    todo!()
+    match Key::from_name(key) {
+        // To answer an answer could go on for ever.
+        _ if text::is_answer_word(value) => None,
+        None => Some("NotUnderstood"),
+        Some(Key::MaxRecvDataSegmentLength) => match text::number_within(value, 512, LENGTH_MAX) {
+            Some(length) => {
+                parameters.max_send_data_segment_length = length;
+                None
+            }
+            None => Some("Reject"),
+        },
+        Some(Key::InitiatorAlias | Key::NodeArchitecture) => None,
+        // Of login only, or the target's to send.
+        Some(_) => Some("Reject"),
+    }
 }

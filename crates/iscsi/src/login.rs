@@ -1,12 +1,14 @@
 //! The stages of login, both sides (RFC 7143, 6).
 
-use std::sync::Arc;
+mod exchange;
+mod target;
+mod initiator;
 
-use crate::{
-    Cid, Isid, Serial, Tsih,
-    keys::{KeyError, Offer, Parameters},
-    pdu::{LoginRequest, LoginResponse, LoginStatus},
+pub use self::{
+    initiator::{InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure},
+    target::{TargetLogin, TargetStep},
 };
+use crate::{Cid, Isid, Serial, Tsih, keys::Parameters, pdu::LoginStatus};
 
 /// What a session is for (RFC 7143, 13.21).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -66,119 +68,6 @@ pub trait Directory: Send + Sync {
     }
 }
 
-/// What the target does with a login request.
-#[derive(Clone, Debug)]
-pub enum TargetStep {
-    /// Send it; the login goes on.
-    Respond(LoginResponse),
-    /// Give the session a TSIH, put it into the response, send it: full feature phase.
-    Established {
-        /// Without numbers and TSIH.
-        response: LoginResponse,
-        /// The result.
-        login: Box<Established>,
-    },
-    /// Send it and close.
-    Refused(LoginResponse),
-}
-
-/// The target's side of one login.
-pub struct TargetLogin {
-    offer: Offer,
-    directory: Arc<dyn Directory>,
-}
-
-impl TargetLogin {
-    /// A connection that has sent nothing yet.
-    #[must_use]
-    pub fn new(offer: Offer, directory: Arc<dyn Directory>) -> Self {
-        Self { offer, directory }
-    }
-
-    /// The next request. Numbers (StatSN, ExpCmdSN, MaxCmdSN) of the response are the caller's.
-    pub fn handle_request(&mut self, _request: LoginRequest) -> TargetStep {
-        let _ = (&self.offer, &self.directory);
-        todo!()
-    }
-
-    /// The response that ends this login with `status`, for reasons only the caller knows.
-    #[must_use]
-    pub fn refusal(&self, _status: LoginStatus) -> LoginResponse {
-        todo!()
-    }
-}
-
-/// Who logs in where.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct InitiatorNames {
-    /// InitiatorName.
-    pub initiator_name: String,
-    /// InitiatorAlias.
-    pub initiator_alias: Option<String>,
-    /// TargetName; `None` opens a discovery session.
-    pub target_name: Option<String>,
-}
-
-/// Why a login did not succeed.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum LoginFailure {
-    /// The target said no.
-    #[error("the target refused the login: {0:?}")]
-    Refused(LoginStatus),
-    /// The target's text does not read or does not fit.
-    #[error(transparent)]
-    Keys(#[from] KeyError),
-    /// A field of the response does not fit the request.
-    #[error("the target broke the login protocol: {0}")]
-    Protocol(&'static str),
-}
-
-/// What the initiator does with a login response.
-#[derive(Clone, Debug)]
-pub enum InitiatorStep {
-    /// Send it.
-    Send(LoginRequest),
-    /// Full feature phase.
-    Established(Box<Established>),
-    /// Close, and log in there.
-    Redirected {
-        /// `domainname[:port]`, IPv6 in brackets.
-        address: String,
-        /// Remember the new address.
-        permanent: bool,
-    },
-    /// Close.
-    Failed(LoginFailure),
-}
-
-/// The initiator's side of one login.
-pub struct InitiatorLogin {
-    offer: Offer,
-    names: InitiatorNames,
-}
-
-impl InitiatorLogin {
-    /// `tsih` 0 asks for a new session, whose first CmdSN is `cmd_sn`.
-    #[must_use]
-    pub fn new(
-        offer: Offer,
-        names: InitiatorNames,
-        _isid: Isid,
-        _tsih: Tsih,
-        _cid: Cid,
-        _cmd_sn: Serial,
-    ) -> Self {
-        Self { offer, names }
-    }
-
-    /// The first request.
-    pub fn start(&mut self) -> LoginRequest {
-        let _ = (&self.offer, &self.names);
-        todo!()
-    }
-
-    /// The next response.
-    pub fn handle_response(&mut self, _response: LoginResponse) -> InitiatorStep {
-        todo!()
-    }
-}
+/// Requests of one login. RFC 7143 6.2 asks for six exchanges at least; a text of 16 KiB in
+/// pieces and a CHAP exchange stay far below this.
+const EXCHANGES_MAX: u32 = 64;

@@ -1,0 +1,531 @@
+//! One end's side of the negotiation during a login (RFC 7143, 6.2).
+
+use super::table::{KEYS, Key, Kind, LENGTH_MAX, Side};
+use super::text::{boolean, is_answer_word, is_name, local_name, number_within, push, yes_no};
+use super::{DigestPolicy, KeyError, Offer, Parameters};
+use crate::pdu::Stage;
+
+/// What the peer, or either end, said of itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Declared {
+    pub(crate) discovery: bool,
+    pub(crate) initiator_name: Option<String>,
+    pub(crate) initiator_alias: Option<String>,
+    pub(crate) target_name: Option<String>,
+    pub(crate) target_alias: Option<String>,
+    pub(crate) tpgt: Option<u16>,
+}
+
+/// Answers to send.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    pub(crate) text: Vec<u8>,
+    /// The peer's proposals are open until it has these answers.
+    pub(crate) awaited: bool,
+}
+
+/// Where a key stands.
+///
+/// ```text
+/// Open ── we propose ──> Proposed ── answer ──> Settled
+///   └──── peer proposes, we answer, or peer declares ──^
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    Open,
+    Proposed,
+    Settled,
+}
+
+/// The state of every key at one end.
+pub(crate) struct Negotiation {
+    side: Side,
+    offer: Offer,
+    states: [State; KEYS],
+    /// Our own MaxRecvDataSegmentLength was sent. (Its state is that of the peer's.)
+    length_declared: bool,
+    /// Starts with the standard's defaults.
+    parameters: Parameters,
+    pub(crate) declared: Declared,
+}
+
+impl Negotiation {
+    /// # Panics
+    ///
+    /// If the offer is out of range: settings are checked where they are read.
+    pub(crate) fn new(side: Side, offer: Offer) -> Self {
+        if let Err(field) = offer.validate() {
+            panic!("{field} is out of range in an offer");
+        }
+        Self {
+            side,
+            offer,
+            states: [State::Open; KEYS],
+            length_declared: false,
+            parameters: Parameters::default(),
+            declared: Declared::default(),
+        }
+    }
+
+    /// Takes the pairs of a whole text and says what to answer.
+    pub(crate) fn receive(
+        &mut self,
+        stage: Stage,
+        pairs: &[(&str, &str)],
+    ) -> Result<Answers, KeyError> {
+        let mut answers = Answers::default();
+        let mut known = Vec::new();
+        for &(name, value) in pairs {
+            match Key::from_name(name) {
+                Some(key) => known.push((key, value)),
+                None => answers.not_understood(name, value)?,
+            }
+        }
+        known.sort_unstable_by_key(|&(key, _)| key);
+        for (key, value) in known {
+            self.receive_key(stage, key, value, &mut answers)?;
+        }
+        Ok(answers)
+    }
+
+    fn receive_key(
+        &mut self,
+        stage: Stage,
+        key: Key,
+        value: &str,
+        answers: &mut Answers,
+    ) -> Result<(), KeyError> {
+        let row = key.row();
+        if !row.when.allows(stage) || row.kind == Kind::Declared(self.side) {
+            return Err(KeyError::NotAllowed(row.name.to_owned()));
+        }
+        if key == Key::TargetAddress {
+            // The one key that may be told again (RFC 7143, 6.3); only a redirect acts upon it.
+            return Ok(());
+        }
+        match std::mem::replace(&mut self.states[key as usize], State::Settled) {
+            State::Settled => return Err(KeyError::Repeated(row.name.to_owned())),
+            State::Proposed => return self.take_answer(key, value),
+            State::Open => {}
+        }
+        if is_answer_word(value) {
+            return Err(KeyError::Value(row.name.to_owned()));
+        }
+        match row.kind {
+            Kind::Declared(_) | Kind::DeclaredByBoth => self.take_declaration(key, value, answers),
+            _ if row.normal_only && self.declared.discovery => {
+                answers.push(key, "Irrelevant");
+                Ok(())
+            }
+            kind => {
+                let answer = self.take_proposal(key, kind, value)?;
+                answers.push(key, &answer);
+                Ok(())
+            }
+        }
+    }
+
+    /// What to answer to a proposal; the result is ours from now on.
+    fn take_proposal(&mut self, key: Key, kind: Kind, value: &str) -> Result<String, KeyError> {
+        const REJECT: &str = "Reject";
+        let answer = match kind {
+            Kind::List => match self.select(key, value) {
+                Some(selected) => selected,
+                None if key == Key::AuthMethod => return Err(KeyError::NoAuthMethod),
+                None => REJECT,
+            },
+            Kind::Or | Kind::And => match boolean(value) {
+                Some(theirs) => {
+                    let ours = self.wanted_flag(key);
+                    let result = if kind == Kind::Or { theirs || ours } else { theirs && ours };
+                    self.set_flag(key, result);
+                    yes_no(result)
+                }
+                None => REJECT,
+            },
+            Kind::Minimum(low, high) | Kind::Maximum(low, high) => {
+                let Some(theirs) = number_within(value, low, high) else {
+                    return Ok(REJECT.to_owned());
+                };
+                let ours = self.wanted_number(key);
+                let is_minimum = matches!(kind, Kind::Minimum(..));
+                let result = if is_minimum { theirs.min(ours) } else { theirs.max(ours) };
+                self.set_number(key, result);
+                return Ok(result.to_string());
+            }
+            Kind::Obsolete(answer) => answer,
+            Kind::Declared(_) | Kind::DeclaredByBoth => unreachable!("declared, not proposed"),
+        };
+        Ok(answer.to_owned())
+    }
+
+    /// The first value of a proposed list that we support, made the result.
+    fn select(&mut self, key: Key, list: &str) -> Option<&'static str> {
+        let supported: &[&'static str] = match key {
+            Key::HeaderDigest => self.offer.header_digest.values(),
+            Key::DataDigest => self.offer.data_digest.values(),
+            Key::TaskReporting => &["RFC3720"],
+            // CHAP would go on from here with an exchange of its own.
+            _ => &["None"],
+        };
+        let find = |value: &str| supported.iter().find(|&&ours| ours == value).copied();
+        let selected = list.split(',').find_map(find)?;
+        self.set_digest(key, selected);
+        Some(selected)
+    }
+
+    /// The answer to what we proposed.
+    fn take_answer(&mut self, key: Key, value: &str) -> Result<(), KeyError> {
+        let wrong = || KeyError::Answer(key.name().to_owned());
+        match (key.row().kind, value) {
+            (_, "Reject") if key == Key::AuthMethod => return Err(KeyError::NoAuthMethod),
+            // The value stays what it was: whether that will do is asked when all is said.
+            (_, "Irrelevant" | "Reject") => {}
+            (Kind::List, _) => {
+                // Who answers may name one value only, and one that was proposed.
+                let single = !value.contains(',');
+                single.then(|| self.select(key, value)).flatten().ok_or_else(wrong)?;
+            }
+            (kind @ (Kind::Or | Kind::And), _) => {
+                let answer = boolean(value).ok_or_else(wrong)?;
+                let decided = kind == Kind::Or;
+                if self.wanted_flag(key) == decided && answer != decided {
+                    return Err(wrong());
+                }
+                self.set_flag(key, answer);
+            }
+            (Kind::Minimum(low, _), _) => {
+                let answer = number_within(value, low, self.wanted_number(key));
+                self.set_number(key, answer.ok_or_else(wrong)?);
+            }
+            (Kind::Maximum(_, high), _) => {
+                let answer = number_within(value, self.wanted_number(key), high);
+                self.set_number(key, answer.ok_or_else(wrong)?);
+            }
+            (Kind::Declared(_) | Kind::DeclaredByBoth | Kind::Obsolete(_), _) => {
+                unreachable!("we do not propose these")
+            }
+        }
+        Ok(())
+    }
+
+    fn take_declaration(
+        &mut self,
+        key: Key,
+        value: &str,
+        answers: &mut Answers,
+    ) -> Result<(), KeyError> {
+        let wrong = || KeyError::Value(key.name().to_owned());
+        let name = || if is_name(value) { Ok(Some(value.to_owned())) } else { Err(wrong()) };
+        let declared = &mut self.declared;
+        match key {
+            Key::SessionType => {
+                declared.discovery = match value {
+                    "Discovery" => true,
+                    "Normal" => false,
+                    _ => return Err(KeyError::SessionType),
+                }
+            }
+            Key::InitiatorName => declared.initiator_name = name()?,
+            Key::TargetName => declared.target_name = name()?,
+            Key::InitiatorAlias => declared.initiator_alias = Some(local_name(value)),
+            Key::TargetAlias => declared.target_alias = Some(local_name(value)),
+            Key::TargetPortalGroupTag => {
+                let tag = number_within(value, 0, u32::from(u16::MAX)).ok_or_else(wrong)?;
+                declared.tpgt = Some(tag as u16);
+            }
+            Key::MaxRecvDataSegmentLength => match number_within(value, 512, LENGTH_MAX) {
+                Some(length) => self.parameters.max_send_data_segment_length = length,
+                // An initiator may be told that it stays with the default; a target that says
+                // such a thing is not one to send data to.
+                None if self.side == Side::Target => answers.push(key, "Reject"),
+                None => return Err(wrong()),
+            },
+            // Said in passing, or not for us to act upon.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Who and where to are known after the first text, and cannot be told later.
+    pub(crate) fn close_identity(&mut self) {
+        for key in [Key::SessionType, Key::InitiatorName, Key::TargetName] {
+            self.states[key as usize] = State::Settled;
+        }
+    }
+
+    /// Sends our own MaxRecvDataSegmentLength, once.
+    pub(crate) fn declare_length(&mut self, text: &mut Vec<u8>) {
+        if !std::mem::replace(&mut self.length_declared, true) {
+            let length = self.offer.max_recv_data_segment_length;
+            self.parameters.max_recv_data_segment_length = length;
+            push(text, Key::MaxRecvDataSegmentLength.name(), &length.to_string());
+        }
+    }
+
+    /// Proposes AuthMethod, in the security stage.
+    pub(crate) fn propose_auth_method(&mut self, text: &mut Vec<u8>) {
+        self.states[Key::AuthMethod as usize] = State::Proposed;
+        push(text, Key::AuthMethod.name(), "None");
+    }
+
+    /// Proposes every key of the operational stage that is still open, as an initiator does.
+    pub(crate) fn propose_all(&mut self, text: &mut Vec<u8>) {
+        for key in PROPOSED {
+            if self.is_open(key) {
+                self.propose(key, text);
+            }
+        }
+        self.declare_length(text);
+    }
+
+    /// Proposes only those open keys whose default we cannot live with, as a target does: the
+    /// simplest initiators do not expect a proposal.
+    pub(crate) fn propose_needed(&mut self, text: &mut Vec<u8>) {
+        for key in PROPOSED {
+            if self.needs(key) {
+                self.propose(key, text);
+            }
+        }
+    }
+
+    /// Is there a key that [`Self::propose_needed`] would propose?
+    pub(crate) fn needs_proposal(&self) -> bool {
+        PROPOSED.into_iter().any(|key| self.needs(key))
+    }
+
+    fn needs(&self, key: Key) -> bool {
+        self.is_open(key) && self.check(key).is_err()
+    }
+
+    fn is_open(&self, key: Key) -> bool {
+        let relevant = !(key.row().normal_only && self.declared.discovery);
+        relevant && self.states[key as usize] == State::Open
+    }
+
+    fn propose(&mut self, key: Key, text: &mut Vec<u8>) {
+        self.states[key as usize] = State::Proposed;
+        let value = match key.row().kind {
+            Kind::Or | Kind::And => yes_no(self.wanted_flag(key)).to_owned(),
+            Kind::List => self.policy(key).values().join(","),
+            _ => self.wanted_number(key).to_string(),
+        };
+        push(text, key.name(), &value);
+    }
+
+    /// The result, if it obeys the rules between keys and suits this end.
+    ///
+    /// Some peers leave a proposal unanswered: then the default holds, except where what we
+    /// proposed decides the result by itself (RFC 7143, 6.2.2).
+    pub(crate) fn conclude(&mut self) -> Result<Parameters, KeyError> {
+        for key in PROPOSED {
+            let decided = match key.row().kind {
+                Kind::Or => true,
+                Kind::And => false,
+                _ => continue,
+            };
+            if self.states[key as usize] == State::Proposed && self.wanted_flag(key) == decided {
+                self.set_flag(key, decided);
+            }
+        }
+        self.states = [State::Settled; KEYS];
+        for key in PROPOSED {
+            if !(key.row().normal_only && self.declared.discovery) {
+                self.check(key)?;
+            }
+        }
+        let mut parameters = self.parameters.clone();
+        // It may be above MaxBurstLength only where it says nothing.
+        parameters.first_burst_length =
+            parameters.first_burst_length.min(parameters.max_burst_length);
+        Ok(parameters)
+    }
+
+    /// Does the present value of a key suit this end?
+    fn check(&self, key: Key) -> Result<(), KeyError> {
+        let now = &self.parameters;
+        let suits = match key.row().kind {
+            Kind::List => {
+                let on = match key {
+                    Key::HeaderDigest => now.digests.header,
+                    _ => now.digests.data,
+                };
+                on || self.policy(key) != DigestPolicy::Require
+            }
+            // No burst is unsolicited then, and the key is irrelevant (RFC 7143, 13.14).
+            _ if key == Key::FirstBurstLength && now.initial_r2t && !now.immediate_data => true,
+            Kind::Or => self.flag(key) || !self.wanted_flag(key),
+            Kind::And => !self.flag(key) || self.wanted_flag(key),
+            Kind::Maximum(..) => self.number(key) >= self.wanted_number(key),
+            _ => self.number(key) <= self.wanted_number(key),
+        };
+        if suits { Ok(()) } else { Err(KeyError::Disagreement(key.name())) }
+    }
+
+    fn policy(&self, key: Key) -> DigestPolicy {
+        match key {
+            Key::HeaderDigest => self.offer.header_digest,
+            _ => self.offer.data_digest,
+        }
+    }
+
+    fn wanted_flag(&self, key: Key) -> bool {
+        match key {
+            Key::InitialR2T => self.offer.initial_r2t,
+            Key::ImmediateData => self.offer.immediate_data,
+            Key::DataPduInOrder => self.offer.data_pdu_in_order,
+            Key::DataSequenceInOrder => self.offer.data_sequence_in_order,
+            _ => unreachable!("{key:?} is not a flag"),
+        }
+    }
+
+    fn flag(&self, key: Key) -> bool {
+        match key {
+            Key::InitialR2T => self.parameters.initial_r2t,
+            Key::ImmediateData => self.parameters.immediate_data,
+            Key::DataPduInOrder => self.parameters.data_pdu_in_order,
+            Key::DataSequenceInOrder => self.parameters.data_sequence_in_order,
+            _ => unreachable!("{key:?} is not a flag"),
+        }
+    }
+
+    fn set_flag(&mut self, key: Key, value: bool) {
+        let flag = match key {
+            Key::InitialR2T => &mut self.parameters.initial_r2t,
+            Key::ImmediateData => &mut self.parameters.immediate_data,
+            Key::DataPduInOrder => &mut self.parameters.data_pdu_in_order,
+            Key::DataSequenceInOrder => &mut self.parameters.data_sequence_in_order,
+            _ => unreachable!("{key:?} is not a flag"),
+        };
+        *flag = value;
+    }
+
+    /// What we propose, and the bound of what we accept.
+    fn wanted_number(&self, key: Key) -> u32 {
+        let offer = &self.offer;
+        match key {
+            Key::MaxConnections => u32::from(offer.max_connections),
+            Key::MaxBurstLength => offer.max_burst_length,
+            // "FirstBurstLength MUST NOT exceed MaxBurstLength" (RFC 7143, 13.14).
+            Key::FirstBurstLength => offer.first_burst_length.min(self.max_burst_length()),
+            Key::DefaultTime2Wait => u32::from(offer.default_time2wait),
+            Key::DefaultTime2Retain => u32::from(offer.default_time2retain),
+            // Discovery sessions know no recovery (RFC 7143, 7.4.1).
+            Key::ErrorRecoveryLevel if self.declared.discovery => 0,
+            Key::ErrorRecoveryLevel => u32::from(offer.error_recovery_level),
+            Key::MaxOutstandingR2T if self.recovers_in_order() => 1,
+            Key::MaxOutstandingR2T => u32::from(offer.max_outstanding_r2t),
+            Key::ProtocolLevel => 1,
+            _ => unreachable!("{key:?} is not a number"),
+        }
+    }
+
+    /// MaxBurstLength as it will be, as far as can be said now.
+    fn max_burst_length(&self) -> u32 {
+        match self.states[Key::MaxBurstLength as usize] {
+            State::Proposed => self.offer.max_burst_length,
+            State::Open | State::Settled => self.parameters.max_burst_length,
+        }
+    }
+
+    /// With recovery and sequences in order, one R2T at a time is all (RFC 7143, 13.19).
+    fn recovers_in_order(&self) -> bool {
+        let level = match self.states[Key::ErrorRecoveryLevel as usize] {
+            State::Proposed => self.offer.error_recovery_level,
+            State::Open | State::Settled => self.parameters.error_recovery_level,
+        };
+        level > 0 && (self.parameters.data_sequence_in_order || self.offer.data_sequence_in_order)
+    }
+
+    fn number(&self, key: Key) -> u32 {
+        let now = &self.parameters;
+        match key {
+            Key::MaxConnections => u32::from(now.max_connections),
+            Key::MaxBurstLength => now.max_burst_length,
+            Key::FirstBurstLength => now.first_burst_length,
+            Key::DefaultTime2Wait => u32::from(now.default_time2wait),
+            Key::DefaultTime2Retain => u32::from(now.default_time2retain),
+            Key::ErrorRecoveryLevel => u32::from(now.error_recovery_level),
+            Key::MaxOutstandingR2T => u32::from(now.max_outstanding_r2t),
+            _ => unreachable!("{key:?} is not a number that we propose"),
+        }
+    }
+
+    /// The bounds in the key's row make each value fit its field.
+    fn set_number(&mut self, key: Key, value: u32) {
+        let now = &mut self.parameters;
+        match key {
+            Key::MaxConnections => now.max_connections = value as u16,
+            Key::MaxBurstLength => now.max_burst_length = value,
+            Key::FirstBurstLength => now.first_burst_length = value,
+            Key::DefaultTime2Wait => now.default_time2wait = value as u16,
+            Key::DefaultTime2Retain => now.default_time2retain = value as u16,
+            Key::ErrorRecoveryLevel => now.error_recovery_level = value as u8,
+            Key::MaxOutstandingR2T => now.max_outstanding_r2t = value as u16,
+            // Level 1 is all that there is, and 0 asks for less than we know.
+            Key::ProtocolLevel => {}
+            _ => unreachable!("{key:?} is not a number"),
+        }
+    }
+
+    fn set_digest(&mut self, key: Key, selected: &str) {
+        match key {
+            Key::HeaderDigest => self.parameters.digests.header = selected == CRC32C,
+            Key::DataDigest => self.parameters.digests.data = selected == CRC32C,
+            _ => {}
+        }
+    }
+}
+
+impl Answers {
+    fn push(&mut self, key: Key, value: &str) {
+        push(&mut self.text, key.name(), value);
+        self.awaited = true;
+    }
+
+    /// A key that nobody defined. That it must not be answered with an answer keeps two ends
+    /// from telling each other so for ever.
+    fn not_understood(&mut self, name: &str, value: &str) -> Result<(), KeyError> {
+        if is_answer_word(value) {
+            return Err(KeyError::Value(name.to_owned()));
+        }
+        // Keys of an authentication method that was not selected.
+        if ["CHAP_", "KRB_", "SRP_"].iter().any(|prefix| name.starts_with(prefix)) {
+            return Err(KeyError::NotAllowed(name.to_owned()));
+        }
+        push(&mut self.text, name, "NotUnderstood");
+        Ok(())
+    }
+}
+
+impl DigestPolicy {
+    /// What to propose, in this order, and what to accept, in the peer's.
+    fn values(self) -> &'static [&'static str] {
+        match self {
+            Self::Off => &[NONE],
+            Self::Allow => &[NONE, CRC32C],
+            Self::Prefer => &[CRC32C, NONE],
+            Self::Require => &[CRC32C],
+        }
+    }
+}
+
+const CRC32C: &str = "CRC32C";
+const NONE: &str = "None";
+
+/// What an initiator proposes. Each stands after those that its value depends on.
+const PROPOSED: [Key; 13] = [
+    Key::HeaderDigest,
+    Key::DataDigest,
+    Key::MaxConnections,
+    Key::InitialR2T,
+    Key::ImmediateData,
+    Key::MaxBurstLength,
+    Key::FirstBurstLength,
+    Key::DefaultTime2Wait,
+    Key::DefaultTime2Retain,
+    Key::DataPduInOrder,
+    Key::DataSequenceInOrder,
+    Key::ErrorRecoveryLevel,
+    Key::MaxOutstandingR2T,
+];

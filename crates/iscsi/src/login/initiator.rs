@@ -1,0 +1,284 @@
+//! The initiator's side of a login (RFC 7143, 6.3, 11.12, 11.13).
+
+use bytes::Bytes;
+
+use super::{
+    EXCHANGES_MAX, Established, SessionType,
+    exchange::{Inbox, Outbox},
+};
+use crate::{
+    Cid, Isid, Itt, Serial, Tsih,
+    keys::{self, KeyError, Negotiation, Offer, Side},
+    pdu::{LoginRequest, LoginResponse, LoginStatus, Stage},
+};
+
+/// Who logs in where.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct InitiatorNames {
+    /// InitiatorName.
+    pub initiator_name: String,
+    /// InitiatorAlias.
+    pub initiator_alias: Option<String>,
+    /// TargetName; `None` opens a discovery session.
+    pub target_name: Option<String>,
+}
+
+/// Why a login did not succeed.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum LoginFailure {
+    /// The target said no.
+    #[error("the target refused the login: {0:?}")]
+    Refused(LoginStatus),
+    /// The target's text does not read or does not fit.
+    #[error(transparent)]
+    Keys(#[from] KeyError),
+    /// A field of the response does not fit the request.
+    #[error("the target broke the login protocol: {0}")]
+    Protocol(&'static str),
+}
+
+/// What the initiator does with a login response.
+#[derive(Clone, Debug)]
+pub enum InitiatorStep {
+    /// Send it.
+    Send(LoginRequest),
+    /// Full feature phase.
+    Established(Box<Established>),
+    /// Close, and log in there.
+    Redirected {
+        /// `domainname[:port]`, IPv6 in brackets.
+        address: String,
+        /// Remember the new address.
+        permanent: bool,
+    },
+    /// Close.
+    Failed(LoginFailure),
+}
+
+/// The initiator's side of one login: names and AuthMethod in the security stage, everything
+/// else in the operational stage, each with T from the first request on, so that it takes two
+/// round trips with a target that agrees.
+pub struct InitiatorLogin {
+    names: InitiatorNames,
+    negotiation: Negotiation,
+    isid: Isid,
+    tsih: Tsih,
+    cid: Cid,
+    cmd_sn: Serial,
+    exp_stat_sn: Serial,
+    stage: Stage,
+    exchanges: u32,
+    /// The last request asked for the next stage.
+    asked: bool,
+    inbox: Inbox,
+    outbox: Outbox,
+}
+
+impl InitiatorLogin {
+    /// `tsih` 0 asks for a new session, whose first CmdSN is `cmd_sn`.
+    ///
+    /// # Panics
+    ///
+    /// If the offer is out of range: see [`Offer::validate`].
+    #[must_use]
+    pub fn new(
+        offer: Offer,
+        names: InitiatorNames,
+        isid: Isid,
+        tsih: Tsih,
+        cid: Cid,
+        cmd_sn: Serial,
+    ) -> Self {
+        let mut negotiation = Negotiation::new(Side::Initiator, offer);
+        negotiation.declared.discovery = names.target_name.is_none();
+        Self {
+            names,
+            negotiation,
+            isid,
+            tsih,
+            cid,
+            cmd_sn,
+            exp_stat_sn: Serial::default(),
+            stage: Stage::Security,
+            exchanges: 0,
+            asked: false,
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// The first request.
+    pub fn start(&mut self) -> LoginRequest {
+        let mut text = Vec::new();
+        keys::push(&mut text, "InitiatorName", &self.names.initiator_name);
+        if let Some(alias) = &self.names.initiator_alias {
+            keys::push(&mut text, "InitiatorAlias", alias);
+        }
+        match &self.names.target_name {
+            Some(name) => {
+                keys::push(&mut text, "TargetName", name);
+                keys::push(&mut text, "SessionType", "Normal");
+            }
+            None => keys::push(&mut text, "SessionType", "Discovery"),
+        }
+        self.negotiation.propose_auth_method(&mut text);
+        self.outbox.put(text);
+        self.request()
+    }
+
+    /// The next response.
+    pub fn handle_response(&mut self, mut response: LoginResponse) -> InitiatorStep {
+        let text = std::mem::take(&mut response.text);
+        let step = match response.status {
+            LoginStatus::Success => self.step(&response, text),
+            LoginStatus::TargetMovedTemporarily | LoginStatus::TargetMovedPermanently => {
+                redirection(response.status, &text)
+            }
+            status => Err(LoginFailure::Refused(status)),
+        };
+        step.unwrap_or_else(InitiatorStep::Failed)
+    }
+
+    fn step(
+        &mut self,
+        response: &LoginResponse,
+        text: Bytes,
+    ) -> Result<InitiatorStep, LoginFailure> {
+        self.check(response)?;
+        self.exp_stat_sn = response.numbers.stat_sn.next();
+        if !self.outbox.is_empty() {
+            if response.continues || !text.is_empty() {
+                return Err(LoginFailure::Protocol("text in the middle of ours"));
+            }
+            return Ok(InitiatorStep::Send(self.request()));
+        }
+        let Some(text) = self.inbox.push(text, response.continues)? else {
+            return Ok(InitiatorStep::Send(self.request()));
+        };
+        let pairs = keys::parse(&text)?;
+        let answers = self.negotiation.receive(self.stage, &pairs)?;
+        if !response.transit {
+            self.outbox.put(answers.text);
+            return Ok(InitiatorStep::Send(self.request()));
+        }
+        if answers.awaited {
+            return Err(LoginFailure::Protocol("a proposal at the end of a stage"));
+        }
+        if response.next_stage == Stage::FullFeature {
+            return self.establish(response).map(|login| InitiatorStep::Established(login.into()));
+        }
+        self.stage = response.next_stage;
+        let mut proposals = Vec::new();
+        self.negotiation.propose_all(&mut proposals);
+        self.outbox.put(proposals);
+        Ok(InitiatorStep::Send(self.request()))
+    }
+
+    /// Does the response's header fit the request?
+    fn check(&mut self, response: &LoginResponse) -> Result<(), LoginFailure> {
+        let stage_after =
+            if self.stage == Stage::Security { Stage::Operational } else { Stage::FullFeature };
+        let final_response = response.transit && response.next_stage == Stage::FullFeature;
+        let tsih_fits = match (self.tsih, response.tsih) {
+            (Tsih(0), Tsih(0)) => !final_response,
+            (Tsih(0), _) => true,
+            (ours, theirs) => ours == theirs,
+        };
+        let complaint = if self.exchanges >= EXCHANGES_MAX {
+            "the login does not end"
+        } else if response.version_active != VERSION {
+            "another version than was offered"
+        } else if response.itt != LOGIN_ITT {
+            "another task tag"
+        } else if response.isid != self.isid {
+            "another ISID"
+        } else if response.current_stage != self.stage {
+            "another stage than the one we are in"
+        } else if response.transit && (response.continues || !self.asked) {
+            "a transition that was not asked for"
+        } else if response.transit && response.next_stage != stage_after {
+            "a transition to another stage than was asked for"
+        } else if !tsih_fits {
+            "TSIH"
+        } else {
+            return Ok(());
+        };
+        Err(LoginFailure::Protocol(complaint))
+    }
+
+    /// The next request, with the next piece of text; asks for the next stage when that was the
+    /// last.
+    fn request(&mut self) -> LoginRequest {
+        self.exchanges += 1;
+        let (text, continues) = self.outbox.next();
+        self.asked = !continues;
+        let next_stage = match self.stage {
+            _ if continues => Stage::Security,
+            Stage::Security => Stage::Operational,
+            Stage::Operational | Stage::FullFeature => Stage::FullFeature,
+        };
+        LoginRequest {
+            transit: self.asked,
+            continues,
+            current_stage: self.stage,
+            next_stage,
+            version_max: VERSION,
+            version_min: VERSION,
+            isid: self.isid,
+            tsih: self.tsih,
+            itt: LOGIN_ITT,
+            cid: self.cid,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: self.exp_stat_sn,
+            text,
+        }
+    }
+
+    fn establish(&mut self, response: &LoginResponse) -> Result<Established, LoginFailure> {
+        let parameters = self.negotiation.conclude()?;
+        let declared = std::mem::take(&mut self.negotiation.declared);
+        let session_type =
+            if declared.discovery { SessionType::Discovery } else { SessionType::Normal };
+        Ok(Established {
+            session_type,
+            initiator_name: self.names.initiator_name.clone(),
+            initiator_alias: self.names.initiator_alias.clone(),
+            target_name: self.names.target_name.clone(),
+            target_alias: declared.target_alias,
+            tpgt: declared.tpgt,
+            isid: self.isid,
+            tsih: response.tsih,
+            cid: self.cid,
+            parameters,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: self.exp_stat_sn,
+            exp_cmd_sn: response.numbers.exp_cmd_sn,
+            max_cmd_sn: response.numbers.max_cmd_sn,
+        })
+    }
+}
+
+/// Where the target moved to (RFC 7143, 13.8). The address is the target's word: whether to
+/// follow it is the caller's decision.
+fn redirection(status: LoginStatus, text: &[u8]) -> Result<InitiatorStep, LoginFailure> {
+    for pair in keys::pairs(text) {
+        let ("TargetAddress", address) = pair? else { continue };
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-:[]%".contains(c);
+        // A portal group tag has no place here, but some targets append it.
+        let address = address.split(',').next().unwrap_or_default();
+        if address.is_empty() || !address.chars().all(is_plain) {
+            return Err(KeyError::Value("TargetAddress".to_owned()).into());
+        }
+        return Ok(InitiatorStep::Redirected {
+            address: address.to_owned(),
+            permanent: status == LoginStatus::TargetMovedPermanently,
+        });
+    }
+    Err(LoginFailure::Protocol("a redirection without an address"))
+}
+
+/// RFC 7143's.
+const VERSION: u8 = 0;
+
+/// A login is alone on its connection: any tag will do.
+const LOGIN_ITT: Itt = Itt(0);
