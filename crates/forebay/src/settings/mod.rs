@@ -5,6 +5,8 @@ mod layer;
 mod problem;
 mod rules;
 mod words;
+#[cfg(test)]
+mod example;
 
 use std::path::{Path, PathBuf};
 

@@ -177,8 +177,19 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
                 remote.url.is_empty(),
                 "\"iscsi://10.0.0.2/iqn.2026-11.com.example:disk1/0\"",
             )?;
-            if !remote.url.starts_with("iscsi://") {
-                return wrong(at.key("url"), "x", "y");
+            match remote.url.parse::<initiator::Url>() {
+                Ok(url) if url.target.is_some() => {}
+                Ok(_) => {
+                    return wrong(
+                        at.key("url"),
+                        format!("{} names no target", remote.url),
+                        format!("add one; `forebay ls {}` shows which there are", remote.url),
+                    );
+                }
+                Err(error) => {
+                    let remedy = "write iscsi://HOST[:PORT]/TARGET-NAME/LUN";
+                    return wrong(at.key("url"), error.to_string(), remedy);
+                }
             }
             range(&at, "queue_depth", remote.queue_depth, 1, 1024)
         }
@@ -211,10 +222,10 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
     if let Some(size) = cache.log_size {
         range(at, "log_size", size, Size::mib(8), Size(1 << 44))?;
     }
-    range(at, "nvram_size", cache.nvram_size, Size::kib(64), Size(1 << 36))?;
     range(at, "dram", cache.dram, least, Size(1 << 42))?;
+    range(at, "nvram_size", cache.nvram_size, Size::kib(64), Size(cache.dram.0 / 2))?;
     range(at, "destage_run", cache.destage_run, Size(4096), least)?;
-    range(at, "destage_in_flight", cache.destage_in_flight, 1, 256)?;
+    range(at, "destage_in_flight", cache.destage_in_flight, 1, 64)?;
     range(at, "read_ahead", cache.read_ahead, Size(0), Size::mib(16))?;
     if !(0.05..=0.9).contains(&cache.destage_threshold) {
         return wrong(

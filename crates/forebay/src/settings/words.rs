@@ -16,15 +16,16 @@ pub struct Portal(pub SocketAddr);
 
 impl<'de> Deserialize<'de> for Portal {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let with_port = text.parse().ok();
-        let bare =
-            || text.trim_matches(['[', ']']).parse().ok().map(|ip| SocketAddr::new(ip, PORT));
-        with_port.or_else(bare).map(Self).ok_or_else(|| {
-            de::Error::custom(format!(
-                "`{text}` is not an address{REMEDY}write an IP address and a port, as in \"127.0.0.1:3260\" or \"[::]:3260\""
-            ))
-        })
+        let parse = |text: &str| {
+            let with_port = text.parse().ok();
+            let bare = || Some(SocketAddr::new(text.trim_matches(['[', ']']).parse().ok()?, PORT));
+            with_port.or_else(bare).map(Self).ok_or_else(|| {
+                format!(
+                    "`{text}` is not an address{REMEDY}write an IP address and a port, as in \"127.0.0.1:3260\" or \"[::]:3260\""
+                )
+            })
+        };
+        deserializer.deserialize_str(Text("an address such as \"127.0.0.1:3260\"", parse))
     }
 }
 
@@ -61,13 +62,29 @@ impl IscsiName {
 
 impl<'de> Deserialize<'de> for IscsiName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+        let expected = "a name such as \"iqn.2026-11.com.example:disk1\"";
+        deserializer.deserialize_str(Text(expected, Self::parse))
     }
 }
 
 impl fmt::Display for IscsiName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// Reads a text and parses it there and then, so that an error points at the text itself.
+struct Text<F>(&'static str, F);
+
+impl<T, F: FnOnce(&str) -> Result<T, String>> de::Visitor<'_> for Text<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        self.1(text).map_err(E::custom)
     }
 }
 
@@ -116,8 +133,10 @@ pub enum Report {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// Reads.
+    /// All of them.
     #[default]
+    Any,
+    /// Reads.
     Read,
     /// Writes.
     Write,
@@ -142,6 +161,8 @@ pub enum FaultError {
     Unreachable,
     /// The device failed.
     Device,
+    /// No answer at all.
+    Hang,
 }
 
 #[cfg(test)]

@@ -1,0 +1,158 @@
+//! forebay.example.toml against the code: every key is in it, and its defaults are the code's.
+
+use std::path::Path;
+
+use super::{Settings, layer, rules};
+
+const EXAMPLE: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../forebay.example.toml"));
+
+/// The example with every default written out: `#key = value` without its #.
+fn uncommented() -> String {
+    let is_default = |line: &str| {
+        let rest = line.strip_prefix('#').unwrap_or("");
+        let name = rest.split(" = ").next().unwrap_or("");
+        rest.contains(" = ")
+            && !name.is_empty()
+            && name.bytes().all(|c| c.is_ascii_lowercase() || c == b'_' || c == b'2')
+    };
+    let lines = EXAMPLE.lines().map(|line| if is_default(line) { &line[1..] } else { line });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn parse(text: &str) -> Settings {
+    let file = Path::new("forebay.example.toml");
+    Settings::parse(file, text).unwrap_or_else(|problem| panic!("{problem}"))
+}
+
+#[test]
+fn the_example_is_right_and_its_defaults_are_the_codes() {
+    let (as_it_stands, written_out) = (parse(EXAMPLE), parse(&uncommented()));
+    assert_ne!(EXAMPLE, uncommented());
+    assert_eq!(as_it_stands, written_out);
+}
+
+#[test]
+fn every_key_is_in_the_example() {
+    let example = uncommented();
+    let mut seen = 0;
+    for keys in [
+        keys_of::<Settings>(),
+        keys_of::<super::Iscsi>(),
+        keys_of::<super::Target>(),
+        keys_of::<super::Unit>(),
+        keys_of::<layer::Memory>(),
+        keys_of::<layer::File>(),
+        keys_of::<layer::Remote>(),
+        keys_of::<layer::Slice>(),
+        keys_of::<layer::Delay>(),
+        keys_of::<layer::Observe>(),
+        keys_of::<layer::Fault>(),
+        keys_of::<layer::Cache>(),
+    ] {
+        assert!(!keys.is_empty());
+        for key in keys {
+            let starts = |line: &str| line.starts_with(&format!("{key} = "));
+            let heads =
+                |line: &str| line.starts_with('[') && line.trim_matches(['[', ']']).ends_with(&key);
+            assert!(example.lines().any(|line| starts(line) || heads(line)), "{key} is missing");
+            seen += 1;
+        }
+    }
+    assert!(seen > 60, "{seen}");
+}
+
+/// The keys of a table, as serde names them when it meets one that it does not know.
+fn keys_of<T: serde::de::DeserializeOwned>() -> Vec<String> {
+    let error = toml::from_str::<T>("no_such_key = 1").err().expect("keys are fixed");
+    let names = error.message().split('`').skip(3).step_by(2);
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_layer_is_in_the_example() {
+    #[derive(Debug, serde::Deserialize)]
+    struct Any {
+        #[serde(rename = "layer")]
+        _layer: layer::Layer,
+    }
+    let error = toml::from_str::<Any>("layer = 'none'").err().expect("layers are fixed");
+    let names: Vec<_> = error.message().split('`').skip(3).step_by(2).collect();
+    assert_eq!(names.len(), 9, "{error}");
+    for name in names {
+        let heading = format!("[target.unit.stack.{name}]");
+        assert!(EXAMPLE.contains(&heading) || EXAMPLE.contains(&format!("\"{name}\"")), "{name}");
+    }
+}
+
+/// What is wrong with a stack over a memory volume that begins with `before`.
+fn problem(text: &str) -> String {
+    match Settings::parse(Path::new("f.toml"), text) {
+        Ok(_) => String::from("nothing"),
+        Err(problem) => format!("{problem} | {}", problem.remedy),
+    }
+}
+
+#[test]
+fn a_problem_names_line_column_key_and_remedy() {
+    let unit = |stack: &str| {
+        format!("[[target]]\nname = 'iqn.2026-11.a:b'\n[[target.unit]]\nstack = {stack}\n")
+    };
+    let cache =
+        |keys: &str| unit(&format!("[{{memory={{size=4096}}}}, {{cache={{log='l', {keys}}}}}]"));
+    for (text, expected) in [
+        ("lisen = []".into(), "f.toml:1:1: lisen: unknown field `lisen`, expected one of"),
+        ("lisen = []".into(), "| did you mean `listen`?"),
+        ("threads = 'x'".into(), "f.toml:1:11: threads: invalid type"),
+        ("threads = -1".into(), "f.toml:1:11: threads: invalid value"),
+        ("threads = ".into(), "f.toml:1:11: "),
+        ("threads = 1\nthreads = 2".into(), "f.toml:2:1: "),
+        ("listen = ['me']".into(), "f.toml:1:11: listen[0]: `me` is not an address | write an IP"),
+        (String::new(), "there is no target | add a [[target]]"),
+        ("[[target]]".into(), "f.toml:1:1: target[0].name: `name` is missing | add name = "),
+        ("[[target]]\nname = 'x'".into(), "f.toml:2:8: target[0].name: `x` is not an iSCSI name"),
+        (unit("[]"), "f.toml:4:9: target[0].unit[0].stack: the unit has no stack"),
+        (unit("[{memory={}}]"), "target[0].unit[0].stack[0].memory.size: `size` is missing"),
+        (
+            unit("[{memory={size='1 parsec'}}]"),
+            "f.toml:4:24: target[0].unit[0].stack[0].memory.size: `1 parsec` is not a size: unknown unit | write a whole",
+        ),
+        (unit("[{memory={size=513}}]"), "513B is not a whole number of 512B blocks"),
+        (unit("[{memori={size=512}}]"), "did you mean `memory`?"),
+        (unit("[{memory={size=4096}},{file={path='x'}}]"), "stack[1]: this layer is a bottom"),
+        (unit("['read-only']"), "stack[0]: this layer needs another below it"),
+        (unit("[{remote={url='iscsi://h'}}]"), "names no target"),
+        (unit("[{remote={url='nbd://h/x'}}]"), "write iscsi://HOST"),
+        (cache("dram='1MiB'"), "nvram_size: 4MiB is not between 64KiB and 512KiB"),
+        (cache("report='immediate'"), "report: immediate report needs NVRAM"),
+        (
+            cache("nvram='l'"),
+            "cache.nvram: file l is already used at target[0].unit[0].stack[1].cache.log",
+        ),
+        (cache("destage_threshold=2.0"), "not between 0.05 and 0.9"),
+        (
+            unit("[{memory={size=4096}}]") + "[[target.unit]]\nlun=0\nstack=[]",
+            "f.toml:6:5: target[0].unit[1].lun: LUN 0 is already that of unit[0]",
+        ),
+        (unit("[{memory={size=4096}}]") + "[iscsi]\nfirst_burst_length='2MiB'", "RFC 7143, 13.14"),
+    ] {
+        let found = problem(&text);
+        assert!(found.contains(expected), "expected {expected}\n   found {found}\n{text}");
+    }
+}
+
+#[test]
+fn a_portal_leads_to_one_list_of_targets() {
+    let target = |name: &str, listen: &str| {
+        format!(
+            "[[target]]\nname='iqn.a:{name}'\nlisten=[{listen}]\n[[target.unit]]\nstack=[{{memory={{size=512}}}}]\n"
+        )
+    };
+    let same = target("a", "'127.0.0.1'") + &target("b", "'127.0.0.1:3260'");
+    assert_eq!(problem(&same), "nothing");
+    let mixed = target("a", "'127.0.0.1:1'") + &target("b", "'127.0.0.1:1','127.0.0.1:2'");
+    assert!(problem(&mixed).contains("also in the different list"), "{}", problem(&mixed));
+    let twice = target("a", "'127.0.0.1:1'") + &target("a", "'127.0.0.1:1'");
+    assert!(problem(&twice).contains("target name iqn.a:a is already used at target[0].name"));
+    assert!(rules::broken(&parse(&same)).is_none());
+}
