@@ -11,13 +11,18 @@ mod slice;
 mod delay;
 mod observe;
 mod fault;
+mod buffer;
+mod engine;
+mod file;
 #[cfg(test)]
 mod testing;
 
 pub use checked::Checked;
 pub use data::Data;
 pub use delay::{Delay, Latency};
+pub use engine::EngineKind;
 pub use fault::{Call, Fault, Faults, Rule, Symptom};
+pub use file::{FileVolume, OpenError, Options};
 pub use mem::MemVolume;
 pub use observe::{Counters, Counts, Observe};
 pub use slice::SliceVolume;

@@ -1,0 +1,261 @@
+//! io_uring: an operation is submitted by the task that wants it, and its completion wakes that
+//! task. No thread of ours is in between.
+//!
+//! The completions are gathered by a *reaper*, a task in the runtime of whoever waits first,
+//! which sleeps until the ring is readable; and by every submission on its way.
+
+use std::{
+    future::poll_fn,
+    io,
+    os::fd::{AsRawFd, RawFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use io_uring::{IoUring, Probe, opcode, squeue, types::Fd, types::FsyncFlags};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    runtime::Handle,
+    sync::Notify,
+};
+
+use super::{
+    MAX_OPS,
+    op::{Kind, Op},
+};
+
+/// One ring.
+pub(super) struct Uring {
+    core: Arc<Core>,
+}
+
+struct Core {
+    ring: IoUring,
+    /// Guards both queues of the ring. Never held over a system call.
+    slots: Mutex<Slots>,
+    /// A reaper runs, or is about to.
+    reaping: AtomicBool,
+    closed: Notify,
+}
+
+/// The operations that the kernel has. Each keeps its memory until its completion is seen.
+struct Slots {
+    ops: Vec<Option<Arc<Op>>>,
+    free: Vec<u32>,
+}
+
+impl Uring {
+    /// A ring, if the kernel gives one that can do what we need.
+    pub(super) fn new() -> io::Result<Self> {
+        let ring = IoUring::builder().dontfork().build(MAX_OPS)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        let needed = [
+            opcode::Read::CODE,
+            opcode::Write::CODE,
+            opcode::Writev::CODE,
+            opcode::Fsync::CODE,
+            opcode::Fallocate::CODE,
+        ];
+        if !needed.into_iter().all(|code| probe.is_supported(code)) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let slots = Slots { ops: vec![None; MAX_OPS as usize], free: (0..MAX_OPS).collect() };
+        let core = Core {
+            ring,
+            slots: Mutex::new(slots),
+            reaping: AtomicBool::new(false),
+            closed: Notify::new(),
+        };
+        Ok(Self { core: Arc::new(core) })
+    }
+
+    pub(super) fn start(&self, op: Arc<Op>) {
+        self.core.push(op);
+        self.core.enter();
+        // What was in the page cache is here already.
+        self.core.reap();
+    }
+
+    /// The result of `op`. Outside of a runtime the call blocks until it is there.
+    pub(super) fn poll(&self, op: &Op, context: &Context<'_>) -> Poll<io::Result<usize>> {
+        loop {
+            if let Poll::Ready(result) = op.poll(context) {
+                return Poll::Ready(result);
+            }
+            if self.core.ensure_reaper() {
+                return Poll::Pending;
+            }
+            self.core.wait();
+        }
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // Memory that the kernel may still read or write must not be freed before it is done.
+        while !self.core.is_idle() {
+            self.core.wait();
+        }
+        self.core.closed.notify_one();
+    }
+}
+
+impl Core {
+    fn push(&self, op: Arc<Op>) {
+        let mut slots = self.slots.lock();
+        let slot = slots.free.pop().expect("no more operations than permits");
+        let entry = entry_of(&op).user_data(u64::from(slot));
+        slots.ops[slot as usize] = Some(op);
+        // SAFETY: the lock makes this the only use of the submission queue. The entry points to
+        // memory and a file that the operation owns, and the slot keeps it until it is complete.
+        unsafe { self.ring.submission_shared().push(&entry) }
+            .expect("the queue has as many entries as there are slots");
+    }
+
+    /// Hands one entry to the kernel. With several tasks here at once each hands over one, though
+    /// not always its own.
+    fn enter(&self) {
+        loop {
+            // SAFETY: no argument is passed; the entries are sound, see `push`.
+            let entered = unsafe { self.ring.submitter().enter::<()>(1, 0, 0, None) };
+            match entered {
+                Ok(_) => return,
+                // Interrupted, short of memory for the moment, or completions to be seen first:
+                // the entry is still queued, and taking it back is not possible.
+                Err(_) => {
+                    self.reap();
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// Completes what the kernel is done with.
+    fn reap(&self) {
+        let mut done: SmallVec<[(Arc<Op>, i32); 8]> = SmallVec::new();
+        {
+            let mut slots = self.slots.lock();
+            // SAFETY: the lock makes this the only use of the completion queue.
+            for entry in unsafe { self.ring.completion_shared() } {
+                let slot = entry.user_data() as u32;
+                let op = slots.ops[slot as usize].take().expect("completed once");
+                slots.free.push(slot);
+                done.push((op, entry.result()));
+            }
+        }
+        for (op, result) in done {
+            op.complete(match result {
+                0.. => Ok(result as usize),
+                _ => Err(io::Error::from_raw_os_error(-result)),
+            });
+        }
+    }
+
+    /// Blocks until the kernel is done with something.
+    fn wait(&self) {
+        const GETEVENTS: u32 = 1;
+        // SAFETY: as in `enter`. An error, such as an interruption, is a reason to look again.
+        let _ = unsafe { self.ring.submitter().enter::<()>(0, 1, GETEVENTS, None) };
+        self.reap();
+    }
+
+    fn is_idle(&self) -> bool {
+        self.slots.lock().free.len() == MAX_OPS as usize
+    }
+
+    /// Starts a reaper in this runtime unless one runs. False if there is no runtime.
+    fn ensure_reaper(self: &Arc<Self>) -> bool {
+        if self.reaping.load(Ordering::Acquire) {
+            return true;
+        }
+        let Ok(runtime) = Handle::try_current() else { return false };
+        if !self.reaping.swap(true, Ordering::AcqRel) {
+            let reaper = Reaper(Arc::clone(self));
+            // SAFETY: the reaper owns the ring, whose file stays the same and open until its drop.
+            let readable = unsafe { AsyncFd::register_with_interest(reaper, Interest::READABLE) };
+            let Ok(readable) = readable else {
+                // No room in the table of files of epoll. Its drop has let others try again.
+                return false;
+            };
+            runtime.spawn(run(readable));
+        }
+        true
+    }
+}
+
+async fn run(reaper: AsyncFd<Reaper>) {
+    let core = &reaper.get_ref().0;
+    let mut closed = std::pin::pin!(core.closed.notified());
+    loop {
+        let readable = poll_fn(|context| {
+            if closed.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            reaper.poll_read_ready(context).map(Some)
+        });
+        match readable.await {
+            Some(Ok(mut ready)) => {
+                // First, since a completion that comes after the look below makes it ready again.
+                ready.clear_ready();
+                core.reap();
+            }
+            // Closed, or the runtime is going down.
+            _ => return,
+        }
+    }
+}
+
+/// Ends with its runtime. Whoever still waits then is in another one and starts the next.
+struct Reaper(Arc<Core>);
+
+impl AsRawFd for Reaper {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.ring.as_raw_fd()
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        self.0.reaping.store(false, Ordering::Release);
+        let waiting: Vec<Arc<Op>> = self.0.slots.lock().ops.iter().flatten().cloned().collect();
+        waiting.iter().for_each(|op| op.wake());
+    }
+}
+
+fn entry_of(op: &Op) -> squeue::Entry {
+    let fd = Fd(op.fd());
+    let vectors = op.vectors();
+    match *op.kind() {
+        Kind::Read { offset } => {
+            opcode::Read::new(fd, vectors[0].iov_base.cast(), vectors[0].iov_len as u32)
+                .offset(offset)
+                .build()
+        }
+        Kind::Write { offset, stable, .. } => {
+            let flags = if stable { libc::RWF_DSYNC } else { 0 };
+            match vectors {
+                [one] if u32::try_from(one.iov_len).is_ok() => {
+                    opcode::Write::new(fd, one.iov_base.cast(), one.iov_len as u32)
+                        .offset(offset)
+                        .rw_flags(flags)
+                        .build()
+                }
+                _ => opcode::Writev::new(fd, vectors.as_ptr(), vectors.len() as u32)
+                    .offset(offset)
+                    .rw_flags(flags)
+                    .build(),
+            }
+        }
+        Kind::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+        Kind::Punch { offset, length } => opcode::Fallocate::new(fd, length)
+            .offset(offset)
+            .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
+            .build(),
+    }
+}

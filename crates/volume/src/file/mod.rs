@@ -1,0 +1,353 @@
+//! A volume in a file or on a block device.
+
+mod open;
+mod prefill;
+mod ledger;
+
+use std::{
+    fs::File,
+    io,
+    ops::Range,
+    os::unix::fs::MetadataExt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+
+use crate::{
+    Data, Durability, EngineKind, Error, Extent, Geometry, Io, Lba, Volume,
+    buffer::{Buffer, Pool},
+    engine::{Engine, MAX_PIECES, Request},
+};
+use ledger::{Ledger, is_passing};
+use open::{Direct, Opened};
+pub use open::{OpenError, Options};
+
+/// Blocks in a file, which is locked against every other user.
+///
+/// Its futures run on a Tokio runtime with I/O enabled, or outside of any, where they block.
+pub struct FileVolume {
+    file: Arc<File>,
+    geometry: Geometry,
+    direct: Option<Direct>,
+    engine: Engine,
+    pool: Arc<Pool>,
+    ledger: Ledger,
+    syncs: Syncs,
+    /// The page cache can be asked for what it has without waiting for the rest.
+    reads_at_once: AtomicBool,
+    /// The page cache can be given what it has room for without waiting for more.
+    writes_at_once: AtomicBool,
+    /// Aligned zeros, for discards where holes cannot be made.
+    zeros: Bytes,
+}
+
+/// Flushes share syncs: one that began after a flush was called covers it.
+#[derive(Default)]
+struct Syncs {
+    called: AtomicU64,
+    /// One sync at a time; how many calls the last good one covers.
+    covered: tokio::sync::Mutex<u64>,
+}
+
+impl FileVolume {
+    /// Opens or creates the file and locks it. Blocks; long, if the file is to be filled.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(options: &Options) -> Result<Self, OpenError> {
+        Self::open_with_progress(options, &mut |_, _| ())
+    }
+
+    /// The same; while the file is filled ([`Options::preallocate`]), `progress` hears of bytes
+    /// done and bytes in all.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_with_progress(
+        options: &Options,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, OpenError> {
+        let Opened { file, geometry, direct } = open::open(options, progress)?;
+        let engine = Engine::new(options.engine).map_err(|source| OpenError::Io {
+            doing: "set up io_uring for",
+            path: options.path.clone(),
+            source,
+        })?;
+        let pool = Arc::new(Pool::default());
+        let mut zeros = pool.take(ZEROS);
+        zeros.fill(0);
+        Ok(Self {
+            file: Arc::new(file),
+            geometry,
+            direct,
+            engine,
+            pool,
+            ledger: Ledger::default(),
+            syncs: Syncs::default(),
+            reads_at_once: AtomicBool::new(direct.is_none()),
+            writes_at_once: AtomicBool::new(direct.is_none()),
+            zeros: zeros.freeze(),
+        })
+    }
+
+    /// Whether it goes past the page cache.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// How operations reach the kernel: never `Auto`.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        self.engine.kind()
+    }
+
+    /// Bytes that the file takes on its disk; 0 for a block device.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the system does not say.
+    pub fn allocated_bytes(&self) -> Result<u64, Error> {
+        match self.file.metadata() {
+            Ok(metadata) => Ok(metadata.blocks() * 512),
+            Err(error) => Err(Error::Device(error.to_string().into())),
+        }
+    }
+
+    async fn read_blocks(&self, extent: Extent) -> Result<Data, Error> {
+        self.geometry.check_extent(extent)?;
+        let range = self.bytes(extent);
+        self.ledger.settle(&self.engine, range.clone()).await;
+        let length = (range.end - range.start) as usize;
+        let mut buffer = self.pool.take(length);
+        let mut done = self.read_at_once(&mut buffer, range.start);
+        let mut tries = TRIES;
+        while done < length {
+            let request = Request::Read { buffer, start: done, offset: range.start + done as u64 };
+            let op = self.engine.start(&self.file, request).await;
+            let result = self.engine.finish(&op).await;
+            buffer = op.take_buffer().expect("done, and nobody else asks for it");
+            match result {
+                Ok(0) => return Err(Error::Device("the file is shorter than the volume".into())),
+                Ok(bytes) => done += bytes,
+                Err(error) => again(error, Some(extent), &mut tries)?,
+            }
+        }
+        Ok(buffer.freeze().into())
+    }
+
+    /// What the page cache has of the first bytes, how many.
+    fn read_at_once(&self, buffer: &mut Buffer, offset: u64) -> usize {
+        if !self.reads_at_once.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let mut vectors = [io::IoSliceMut::new(buffer)];
+        match preadv2(&self.file, &mut vectors, offset, ReadWriteFlags::NOWAIT) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                if error == Errno::OPNOTSUPP {
+                    self.reads_at_once.store(false, Ordering::Relaxed);
+                }
+                0
+            }
+        }
+    }
+
+    async fn write_blocks(
+        &self,
+        lba: Lba,
+        data: Data,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let extent = self.geometry.check_write(lba, data.len())?;
+        let range = self.bytes(extent);
+        self.ledger.settle(&self.engine, range.clone()).await;
+        self.write_bytes(extent, range, data, durability).await
+    }
+
+    async fn write_bytes(
+        &self,
+        extent: Extent,
+        range: Range<u64>,
+        mut data: Data,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let stable = durability == Durability::Stable;
+        let mut offset = range.start;
+        let mut tries = TRIES;
+        if !stable {
+            let bytes = self.write_at_once(&data, offset);
+            if bytes == data.len() {
+                return Ok(());
+            }
+            data = data.slice(bytes, data.len() - bytes);
+            offset += bytes as u64;
+        }
+        while !data.is_empty() {
+            if !self.takes(&data) {
+                let mut copy = self.pool.take(data.len());
+                data.copy_to_slice(&mut copy);
+                data = copy.freeze().into();
+            }
+            let request = Request::Write { data: data.clone(), offset, stable };
+            let op = self.engine.start(&self.file, request).await;
+            let _watch = self.ledger.watch(&op, range.clone());
+            match self.engine.finish(&op).await {
+                Ok(0) => return Err(Error::Device("the file takes no more bytes".into())),
+                Ok(bytes) => {
+                    let bytes = bytes.min(data.len());
+                    data = data.slice(bytes, data.len() - bytes);
+                    offset += bytes as u64;
+                }
+                Err(error) => {
+                    // Out of space is found before anything is to be synced.
+                    if stable && error.raw_os_error() == Some(libc::EIO) {
+                        self.ledger.note_sync_failure(&error);
+                    }
+                    again(error, Some(extent), &mut tries)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the page cache what it takes of the first bytes; how many.
+    fn write_at_once(&self, data: &Data, offset: u64) -> usize {
+        if !self.writes_at_once.load(Ordering::Relaxed) || data.parts().len() > MAX_PIECES {
+            return 0;
+        }
+        let pieces: smallvec::SmallVec<[io::IoSlice<'_>; 16]> =
+            data.parts().iter().map(|part| io::IoSlice::new(part)).collect();
+        match pwritev2(&self.file, &pieces, offset, ReadWriteFlags::NOWAIT) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                if error == Errno::OPNOTSUPP {
+                    self.writes_at_once.store(false, Ordering::Relaxed);
+                }
+                0
+            }
+        }
+    }
+
+    /// Whether the kernel takes these pieces as they are.
+    fn takes(&self, data: &Data) -> bool {
+        data.parts().len() <= MAX_PIECES
+            && self.direct.is_none_or(|direct| {
+                data.parts().iter().all(|part| {
+                    (part.as_ptr() as usize | part.len()).is_multiple_of(direct.memory_alignment)
+                })
+            })
+    }
+
+    async fn flush_all(&self) -> Result<(), Error> {
+        let called = self.syncs.called.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut covered = self.syncs.covered.lock().await;
+        if *covered >= called {
+            return Ok(());
+        }
+        let covers = self.syncs.called.load(Ordering::SeqCst);
+        self.ledger.settle_all(&self.engine).await;
+        let mut tries = TRIES;
+        loop {
+            if self.ledger.has_lost() {
+                return Err(Error::Device("an earlier sync failed: writes are lost".into()));
+            }
+            let op = self.engine.start(&self.file, Request::Sync).await;
+            let _watch = self.ledger.watch(&op, 0..0);
+            match self.engine.finish(&op).await {
+                Ok(_) => break,
+                Err(error) => {
+                    self.ledger.note_sync_failure(&error);
+                    again(error, None, &mut tries)?;
+                }
+            }
+        }
+        *covered = covers;
+        Ok(())
+    }
+
+    async fn discard_blocks(&self, extent: Extent) -> Result<(), Error> {
+        self.geometry.check_discard(extent)?;
+        let range = self.bytes(extent);
+        self.ledger.settle(&self.engine, range.clone()).await;
+        if self.geometry.thin && self.punch(extent, &range).await? {
+            return Ok(());
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let length = (range.end - at).min(ZEROS as u64);
+            let zeros = self.zeros.slice(..length as usize).into();
+            self.write_bytes(extent, at..at + length, zeros, Durability::Volatile).await?;
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Makes a hole. False if this file system or device cannot after all.
+    async fn punch(&self, extent: Extent, range: &Range<u64>) -> Result<bool, Error> {
+        let mut tries = TRIES;
+        loop {
+            let length = range.end - range.start;
+            let request = Request::Punch { offset: range.start, length };
+            let op = self.engine.start(&self.file, request).await;
+            let _watch = self.ledger.watch(&op, range.clone());
+            match self.engine.finish(&op).await {
+                Ok(_) => return Ok(true),
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(false),
+                Err(error) => again(error, Some(extent), &mut tries)?,
+            }
+        }
+    }
+
+    fn bytes(&self, extent: Extent) -> Range<u64> {
+        let size = u64::from(self.geometry.block_size);
+        extent.lba.0 * size..extent.end().0 * size
+    }
+}
+
+impl Volume for FileVolume {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(self.read_blocks(extent))
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        Box::pin(self.write_blocks(lba, data, durability))
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(self.flush_all())
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(self.discard_blocks(extent))
+    }
+}
+
+/// Lets the caller try again after an error that passes, so many times; else gives the error, of
+/// these blocks if they are known.
+fn again(error: io::Error, extent: Option<Extent>, tries: &mut u32) -> Result<(), Error> {
+    *tries -= 1;
+    if is_passing(&error) && *tries > 0 {
+        return Ok(());
+    }
+    Err(match (error.raw_os_error(), extent) {
+        (Some(libc::ENOSPC | libc::EDQUOT), _) => Error::NoSpace,
+        (Some(libc::EIO | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO), Some(extent)) => {
+            Error::Medium { extent, reason: error.to_string().into() }
+        }
+        _ => Error::Device(error.to_string().into()),
+    })
+}
+
+/// How often an operation is tried when the system says "try again".
+const TRIES: u32 = 100;
+/// How many bytes of zeros are written at once.
+const ZEROS: usize = 1 << 20;

@@ -1,0 +1,245 @@
+//! Opening a file or block device: what is asked for, what is found, why it is refused.
+
+use std::{
+    fs::{File, Metadata},
+    io,
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::fs::{
+    AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags, fallocate, fcntl_getfl,
+    fcntl_setfl, flock, statx,
+};
+
+use super::prefill::prefill;
+use crate::{EngineKind, Geometry, buffer::Pool};
+
+/// How to open a [`super::FileVolume`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Bytes in a logical block: 512 or 4096.
+    pub block_size: u32,
+    /// The size in bytes that the file must have; if it is not there or empty it is made so.
+    pub create: Option<u64>,
+    /// Has every block of the file written at least once, so that later writes find their place
+    /// already there: a durable write then takes half the time. Discards write zeros.
+    pub preallocate: bool,
+    /// Goes past the page cache (`O_DIRECT`), where the file system can do that in blocks of this
+    /// size; [`super::FileVolume::is_direct`] says whether it does.
+    pub direct: bool,
+    /// How operations reach the kernel.
+    pub engine: EngineKind,
+    /// Opens for reading only.
+    pub read_only: bool,
+}
+
+impl Options {
+    /// An existing file, through the page cache, blocks of 512 bytes.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            block_size: 512,
+            create: None,
+            preallocate: false,
+            direct: false,
+            engine: EngineKind::Auto,
+            read_only: false,
+        }
+    }
+}
+
+/// Why a file cannot be a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The block size is neither 512 nor 4096, or the size no multiple of it.
+    #[error("{0:?}: blocks are 512 or 4096 bytes, and a size is a whole number of them")]
+    BlockSize(PathBuf),
+    /// There is not one block.
+    #[error("{0:?} is empty")]
+    Empty(PathBuf),
+    /// Another volume, in this process or another, has it open.
+    #[error("{0:?} is in use")]
+    InUse(PathBuf),
+    /// The system refused something.
+    #[error("cannot {doing} {path:?}: {source}")]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A directory, a pipe, or something else without blocks.
+    #[error("{0:?} is neither a file nor a block device")]
+    NoStorage(PathBuf),
+    /// The file is there, in another size than asked for.
+    #[error("{path:?} has {found} bytes, not {expected}")]
+    WrongSize {
+        /// Which file.
+        path: PathBuf,
+        /// Its size in bytes.
+        found: u64,
+        /// The size asked for.
+        expected: u64,
+    },
+}
+
+/// A file that can be a volume, locked.
+pub(super) struct Opened {
+    pub(super) file: File,
+    pub(super) geometry: Geometry,
+    pub(super) direct: Option<Direct>,
+}
+
+/// What direct I/O asks of memory. Offsets and lengths may be whole blocks of the volume.
+#[derive(Clone, Copy)]
+pub(super) struct Direct {
+    /// Addresses and lengths of pieces are multiples of this.
+    pub(super) memory_alignment: usize,
+}
+
+/// Opens, locks, makes and measures the file. `progress` hears of bytes done and bytes in all
+/// while it is filled.
+pub(super) fn open(
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Opened, OpenError> {
+    let path = &options.path;
+    let failed = |doing| move |source| OpenError::Io { doing, path: path.clone(), source };
+    check_block_size(options)?;
+    let file = open_file(options).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => OpenError::InUse(path.clone()),
+        _ => failed("open")(error),
+    })?;
+    let metadata = file.metadata().map_err(failed("look at"))?;
+    let is_device = metadata.file_type().is_block_device();
+    if !is_device && !metadata.is_file() {
+        return Err(OpenError::NoStorage(path.clone()));
+    }
+    let lock = if options.read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    flock(&file, lock).map_err(|error| match error {
+        rustix::io::Errno::WOULDBLOCK => OpenError::InUse(path.clone()),
+        other => failed("lock")(other.into()),
+    })?;
+
+    let size = size_of(&file, options)?;
+    let fill = options.preallocate && !is_device && !options.read_only;
+    if fill {
+        prefill(&file, size, progress).map_err(failed("fill"))?;
+    }
+    let thin = !options.read_only
+        && !options.preallocate
+        && if is_device { unmaps(&metadata) } else { punches(&file, size) };
+    let geometry = Geometry {
+        block_size: options.block_size,
+        physical_block_size: 4096,
+        blocks: size / u64::from(options.block_size),
+        read_only: options.read_only,
+        thin,
+        volatile_cache: true,
+    };
+    let direct = if options.direct { go_direct(&file, options.block_size) } else { None };
+    Ok(Opened { file, geometry, direct })
+}
+
+fn check_block_size(options: &Options) -> Result<(), OpenError> {
+    let sound = matches!(options.block_size, 512 | 4096)
+        && options.create.is_none_or(|size| size % u64::from(options.block_size) == 0);
+    if sound { Ok(()) } else { Err(OpenError::BlockSize(options.path.clone())) }
+}
+
+fn open_file(options: &Options) -> io::Result<File> {
+    // On a block device, and there only, O_EXCL without O_CREAT means: not if it is mounted.
+    let device = std::fs::metadata(&options.path).is_ok_and(|m| m.file_type().is_block_device());
+    let exclusive = if device && !options.read_only { libc::O_EXCL } else { 0 };
+    File::options()
+        .read(true)
+        .write(!options.read_only)
+        .create(options.create.is_some() && !options.read_only && !device)
+        .custom_flags(exclusive)
+        .open(&options.path)
+}
+
+/// The size in bytes, after giving it to a new file.
+fn size_of(file: &File, options: &Options) -> Result<u64, OpenError> {
+    let path = &options.path;
+    let failed = |doing| move |source| OpenError::Io { doing, path: path.clone(), source };
+    // A device says 0 in its metadata; its end tells.
+    let found = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
+    let found = found.map_err(|error| failed("measure")(error.into()))?;
+    match options.create {
+        Some(expected) if found == 0 && expected > 0 && !options.read_only => {
+            file.set_len(expected).map_err(failed("size"))?;
+            // So that the file is there, in this size, after a crash.
+            file.sync_all().map_err(failed("sync"))?;
+            sync_directory(path).map_err(failed("sync the directory of"))?;
+            Ok(expected)
+        }
+        Some(expected) if found != expected => {
+            Err(OpenError::WrongSize { path: path.clone(), found, expected })
+        }
+        _ if found < u64::from(options.block_size) => Err(OpenError::Empty(path.clone())),
+        _ => Ok(found),
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(directory)?.sync_all()
+}
+
+/// Whether the file system makes holes. Asked of the place behind the last byte, where nothing
+/// can be lost.
+fn punches(file: &File, size: u64) -> bool {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, mode, size.next_multiple_of(4096), 4096).is_ok()
+}
+
+/// Whether the block device zeroes ranges by itself. A partition has its queue one level up.
+fn unmaps(metadata: &Metadata) -> bool {
+    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    ["queue", "../queue"].into_iter().any(|queue| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/write_zeroes_max_bytes");
+        std::fs::read_to_string(path).is_ok_and(|bytes| bytes.trim() != "0")
+    })
+}
+
+/// Switches the page cache off, if whole blocks can do without it. A file where they cannot keeps
+/// it for all of its blocks: mixed access to one page from both sides is not coherent.
+fn go_direct(file: &File, block_size: u32) -> Option<Direct> {
+    let flags = fcntl_getfl(file).ok()?;
+    fcntl_setfl(file, flags | OFlags::DIRECT).ok()?;
+    let direct = alignment(file, block_size);
+    if direct.is_none() {
+        // Worst case it stays on and small calls fail: never a wrong block.
+        let _ = fcntl_setfl(file, flags);
+    }
+    direct
+}
+
+fn alignment(file: &File, block_size: u32) -> Option<Direct> {
+    let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    let found = found.filter(|s| s.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+    if let Some(found) = found {
+        let (offset, memory) = (found.stx_dio_offset_align, found.stx_dio_mem_align);
+        let fits = offset > 0 && block_size.is_multiple_of(offset) && memory <= 4096;
+        return fits.then_some(Direct { memory_alignment: (memory.max(1)) as usize });
+    }
+    // An older kernel, or a file system that does not say (tmpfs): try it.
+    let mut block = Arc::new(Pool::default()).take(block_size as usize);
+    let read = rustix::io::pread(file, &mut block[..], u64::from(block_size));
+    read.is_ok().then_some(Direct { memory_alignment: 4096 })
+}
