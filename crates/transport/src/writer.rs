@@ -1,9 +1,13 @@
 //! Queued output into vectored writes.
 
-use std::io::{self, IoSlice};
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll},
+};
 
 use iscsi::codec::Output;
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWrite, net::TcpStream};
 
 /// Slices in one system call: a batch of eight reads of 4 KiB takes sixteen, a read of 128 KiB from
 /// cache slots thirty-three.
@@ -31,6 +35,27 @@ pub fn send(stream: &TcpStream, output: &mut Output) -> io::Result<Sent> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Blocked),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
+        }
+    }
+    Ok(Sent::All)
+}
+
+/// As [`send`], and when it is [`Sent::Blocked`] the task is woken once the socket takes more.
+///
+/// # Errors
+/// What the socket says, save that it would block.
+pub fn poll_send(
+    stream: &mut TcpStream,
+    output: &mut Output,
+    context: &mut Context<'_>,
+) -> io::Result<Sent> {
+    while !output.is_empty() {
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        let used = output.slices(&mut slices);
+        match Pin::new(&mut *stream).poll_write_vectored(context, &slices[..used]) {
+            Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+            Poll::Ready(count) => output.advance(count?),
+            Poll::Pending => return Ok(Sent::Blocked),
         }
     }
     Ok(Sent::All)
