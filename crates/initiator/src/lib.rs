@@ -1,1 +1,31 @@
-//! Written next.
+//! Forebay's own iSCSI initiator: sessions on real TCP, and remote units as volumes.
+//!
+//! The protocol is the `iscsi` crate's machine; here are the socket, the reconnecting, the
+//! commands of a disk, and what becomes of their failures.
+
+mod url;
+mod settings;
+mod error;
+mod statistics;
+mod facts;
+mod wire;
+mod probe;
+mod discovery;
+mod pending;
+mod shared;
+mod driver;
+mod session;
+mod stability;
+mod volume;
+
+pub use discovery::{DiscoveredTarget, ListedUnit, discover, list_units};
+pub use error::{CommandError, Error};
+pub use facts::Facts;
+pub use iscsi::{Isid, keys::Offer, session::initiator::Transfer};
+pub use pending::Answer;
+pub use session::Session;
+pub use settings::Settings;
+pub use shared::LinkState;
+pub use statistics::{RoundTrips, Statistics};
+pub use url::{Url, UrlError};
+pub use volume::RemoteVolume;

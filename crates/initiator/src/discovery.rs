@@ -1,0 +1,154 @@
+//! Which targets a portal has, and which units a target.
+
+use scsi::{Command, Lun, Status};
+
+use crate::{
+    Error, Facts, Settings,
+    probe::probe,
+    url::{is_iscsi_name, parse_portal},
+    wire::Wire,
+};
+use iscsi::session::initiator::Transfer;
+
+/// A target that a portal names.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DiscoveredTarget {
+    /// Its iSCSI name.
+    pub name: String,
+    /// Where it can be reached: `host:port`, IPv6 in brackets. The portal asked, if the answer
+    /// does not say.
+    pub portals: Vec<String>,
+}
+
+/// A unit of a target.
+#[derive(Clone, Debug)]
+pub struct ListedUnit {
+    /// Its number.
+    pub lun: u16,
+    /// What it says of itself, or why that is of no use.
+    pub facts: Result<Facts, Error>,
+}
+
+/// Asks a portal (`host:port`) for all its targets (SendTargets=All).
+pub async fn discover(portal: &str, initiator_name: &str) -> Result<Vec<DiscoveredTarget>, Error> {
+    let mut settings = Settings::new(portal, "", 0);
+    initiator_name.clone_into(&mut settings.initiator_name);
+    let mut wire = Wire::open(&settings, true).await?;
+    let answer = wire.text(bytes::Bytes::from_static(b"SendTargets=All\0")).await?;
+    wire.log_out().await;
+    parse_targets(&answer, portal)
+}
+
+/// Asks a target for its units and each of those what it is. `settings.lun` does not matter.
+pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
+    let mut settings = Settings { lun: 0, ..settings.clone() };
+    let mut wire = Wire::open(&settings, false).await?;
+    let luns = report_luns(&mut wire, &settings).await?;
+    let mut units = Vec::with_capacity(luns.len());
+    for lun in luns {
+        settings.lun = lun;
+        let facts = match probe(&mut wire, &settings).await {
+            // the connection still stands, so the others can be asked
+            Err(Error::Unit(reason)) => Err(Error::Unit(reason)),
+            other => Ok(other?),
+        };
+        units.push(ListedUnit { lun, facts });
+    }
+    wire.log_out().await;
+    Ok(units)
+}
+
+/// Room for 2,047 units: more than anyone reads in a list.
+const REPORT_LUNS_BYTES: u32 = 16 * 1024;
+
+async fn report_luns(wire: &mut Wire, settings: &Settings) -> Result<Vec<u16>, Error> {
+    let allocation_length = REPORT_LUNS_BYTES;
+    let cdb = Command::ReportLuns { select_report: 0, allocation_length }.encode();
+    // A unit attention may stand before the first commands of a new nexus.
+    for _ in 0..crate::probe::MOST_UNIT_ATTENTIONS {
+        let outcome = wire.execute(settings, cdb.clone(), Transfer::In(allocation_length)).await?;
+        if outcome.status == Status::Good {
+            return Ok(parse_luns(&outcome.data_in.concat()));
+        }
+    }
+    Err(Error::unit("the target refuses REPORT LUNS"))
+}
+
+/// REPORT LUNS parameter data (SPC-4, 6.33.2).
+fn parse_luns(data: &[u8]) -> Vec<u16> {
+    let Some((length, rest)) = data.split_first_chunk::<4>() else { return Vec::new() };
+    let rest = rest.get(4..).unwrap_or_default();
+    let length = (u32::from_be_bytes(*length) as usize).min(rest.len());
+    let luns = rest[..length].as_chunks::<8>().0.iter();
+    luns.filter_map(|&lun| Lun(u64::from_be_bytes(lun)).number()).collect()
+}
+
+/// The answer to SendTargets (RFC 7143, appendix C): each TargetName is followed by its addresses.
+fn parse_targets(text: &[u8], asked: &str) -> Result<Vec<DiscoveredTarget>, Error> {
+    let wrong =
+        |what: &'static str| Error::Dropped(iscsi::session::initiator::Error::Protocol(what));
+    let mut targets: Vec<DiscoveredTarget> = Vec::new();
+    for pair in text.split(|&byte| byte == 0).filter(|pair| !pair.is_empty()) {
+        let pair = std::str::from_utf8(pair).map_err(|_| wrong("text that is not UTF-8"))?;
+        match pair.split_once('=') {
+            Some(("TargetName", name)) if is_iscsi_name(name) => {
+                targets.push(DiscoveredTarget { name: name.to_owned(), portals: Vec::new() });
+            }
+            Some(("TargetName", _)) => return Err(wrong("a name that no target can have")),
+            Some(("TargetAddress", address)) => {
+                // "host:port,tag": the tag of the portal group is of no use here
+                let address = address.split_once(',').map_or(address, |(address, _)| address);
+                parse_portal(address).map_err(|_| wrong("an address that no portal can have"))?;
+                let target = targets.last_mut().ok_or(wrong("an address before any target"))?;
+                target.portals.push(address.to_owned());
+            }
+            // RFC 7143 lets a target say more
+            Some(_) => {}
+            None => return Err(wrong("text that is not key=value")),
+        }
+    }
+    for target in targets.iter_mut().filter(|target| target.portals.is_empty()) {
+        target.portals.push(asked.to_owned());
+    }
+    Ok(targets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_with_and_without_addresses() {
+        let text = b"TargetName=iqn.x:a\0TargetAddress=10.0.0.1:3260,1\0\
+                     TargetAddress=[::1]:3261,2\0TargetName=iqn.x:b\0";
+        let targets = parse_targets(text, "node:3260").unwrap();
+        assert_eq!(targets.len(), 2);
+        assert_eq!(targets[0].portals, ["10.0.0.1:3260", "[::1]:3261"]);
+        assert_eq!(targets[1].portals, ["node:3260"]);
+        assert_eq!(parse_targets(b"", "node").unwrap(), []);
+    }
+
+    #[test]
+    fn text_that_makes_no_sense_is_refused() {
+        let wrong: [&[u8]; 5] = [
+            b"TargetAddress=10.0.0.1:3260,1\0",
+            b"TargetName=iqn.x:\x1b[2J\0",
+            b"TargetName\0",
+            b"TargetName=iqn.x:a\0TargetAddress=a b\0",
+            b"\xff=\0",
+        ];
+        for text in wrong {
+            assert!(parse_targets(text, "node").is_err(), "{}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_list_of_units_that_lies_about_its_length() {
+        let mut data = vec![0, 0, 0xff, 0xff, 0, 0, 0, 0];
+        data.extend_from_slice(&Lun::from_number(5).unwrap().0.to_be_bytes());
+        data.extend_from_slice(&[0x01, 2, 0x03]);
+        assert_eq!(parse_luns(&data), [5]);
+        assert_eq!(parse_luns(&[0; 3]), []);
+        assert_eq!(parse_luns(&[0, 0, 0, 8]), []);
+    }
+}

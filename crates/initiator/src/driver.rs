@@ -1,0 +1,458 @@
+//! The driver: one tokio task owns the connection, what waits for it, and the reconnecting.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
+
+use iscsi::session::initiator::{Counters, Event};
+use scsi::{Lun, Sense};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, sleep_until, timeout},
+};
+use tracing::{debug, info, warn};
+use volume::Geometry;
+
+use crate::{
+    CommandError, Error, Facts, LinkState, Settings, Statistics,
+    facts::{tells_of_change, tells_of_reset},
+    pending::{Job, PendingTable},
+    probe::probe,
+    shared::Shared,
+    wire::{Wire, now},
+};
+
+/// What callers send.
+pub(crate) enum Message {
+    /// Perform this.
+    Job(Job),
+    /// Answer what is under way, log out, end.
+    Close,
+}
+
+/// The unit that is expected behind the link.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    pub(crate) identity: String,
+    pub(crate) block_size: u32,
+    pub(crate) blocks: u64,
+}
+
+/// A connection to the unit that is expected.
+pub(crate) struct Live {
+    pub(crate) wire: Wire,
+    pub(crate) facts: Facts,
+}
+
+pub(crate) struct Driver {
+    settings: Arc<Settings>,
+    messages: mpsc::Receiver<Message>,
+    shared: Arc<Shared>,
+    expected: Expected,
+    pending: PendingTable,
+    statistics: Statistics,
+    /// No more jobs come.
+    closing: bool,
+}
+
+/// How a connection ended.
+enum End {
+    /// We wanted it.
+    Closed,
+    /// It was lost; not to be made again before so long.
+    Lost { reason: Arc<str>, wait: Duration },
+}
+
+/// A connection that held for so long was a good one: the next pause is the first again.
+const GOOD_CONNECTION: Duration = Duration::from_secs(5);
+
+impl Expected {
+    pub(crate) fn new(identity: String, geometry: &Geometry) -> Self {
+        Self { identity, block_size: geometry.block_size, blocks: geometry.blocks }
+    }
+
+    /// Is this the unit? Data must never go to another one.
+    fn check(&self, facts: &Facts) -> Result<(), Error> {
+        let found = Self::new(facts.identity.clone(), &facts.geometry);
+        if found.identity != self.identity {
+            let (found, expected) = (found.identity, &self.identity);
+            let reason = format!("the remote unit is {found}, and {expected} is expected");
+            return Err(Error::Changed(reason.into()));
+        }
+        if (found.block_size, found.blocks) != (self.block_size, self.blocks) {
+            let reason = format!(
+                "the remote unit {} has {} blocks of {} bytes, and {} of {} are expected",
+                self.identity, found.blocks, found.block_size, self.blocks, self.block_size
+            );
+            return Err(Error::Changed(reason.into()));
+        }
+        Ok(())
+    }
+}
+
+/// Connects, logs in, asks the unit what it is.
+pub(crate) async fn connect(settings: &Settings) -> Result<Live, Error> {
+    let mut wire = Wire::open(settings, false).await?;
+    let probing = timeout(settings.login_time_out, probe(&mut wire, settings)).await;
+    let facts = probing.map_err(|_| Error::TimedOut("what the unit is"))??;
+    Ok(Live { wire, facts })
+}
+
+impl Driver {
+    pub(crate) fn new(
+        settings: Arc<Settings>,
+        messages: mpsc::Receiver<Message>,
+        shared: Arc<Shared>,
+        expected: Expected,
+    ) -> Self {
+        let lun = Lun::from_number(settings.lun).unwrap_or_default();
+        let pending = PendingTable::new(lun, settings.command_time_out, settings.busy_time_out);
+        let statistics = Statistics::default();
+        Self { settings, messages, shared, expected, pending, statistics, closing: false }
+    }
+
+    /// Runs until every handle is gone or one of them says so.
+    pub(crate) async fn run(mut self, first: Option<Live>) {
+        let mut pauses = Pauses::new(&self.settings);
+        let mut wait = Duration::ZERO;
+        let mut live = first;
+        loop {
+            let current = match live.take() {
+                Some(live) => live,
+                None => match self.reconnect(wait, &mut pauses).await {
+                    Some(live) => live,
+                    None => break,
+                },
+            };
+            let begun = now();
+            match self.serve(current).await {
+                End::Closed => break,
+                End::Lost { reason, wait: at_least } => {
+                    warn!(target = self.settings.target, %reason, "lost the session");
+                    if now().saturating_duration_since(begun) >= GOOD_CONNECTION {
+                        pauses = Pauses::new(&self.settings);
+                    }
+                    wait = pauses.next().max(at_least);
+                    self.statistics.reconnects += 1;
+                    let (since, given_up) = (now(), false);
+                    self.shared.state.send_replace(LinkState::Down { since, reason, given_up });
+                }
+            }
+        }
+        self.shared.state.send_replace(LinkState::Closed);
+        let closed = CommandError::Unreachable("the session was closed".into());
+        self.pending.fail_all(&closed, &mut self.statistics);
+        self.publish();
+    }
+
+    /// Runs a connection until it ends.
+    async fn serve(&mut self, live: Live) -> End {
+        let Live { mut wire, facts } = live;
+        let default_wait = wire.session.parameters().default_time2wait;
+        *self.shared.facts.lock() = Some(Arc::new(facts));
+        self.shared.next_generation();
+        self.shared.state.send_replace(LinkState::Up);
+        info!(target = self.settings.target, portal = self.settings.portal, "session is up");
+
+        let mut counted = Counted::default();
+        let ended = self.serve_until_it_ends(&mut wire, &mut counted).await;
+        counted.add_to(&mut self.statistics, &wire);
+        self.pending.replay(wire.session.take_unanswered(), &mut self.statistics);
+        self.publish();
+        match ended {
+            Ok(end) => end,
+            Err(error) => {
+                let wait = error.time2wait().unwrap_or(default_wait);
+                let wait = Duration::from_secs(wait.into());
+                End::Lost { reason: error.to_string().into(), wait }
+            }
+        }
+    }
+
+    async fn serve_until_it_ends(
+        &mut self,
+        wire: &mut Wire,
+        counted: &mut Counted,
+    ) -> Result<End, Error> {
+        let timer = sleep(Duration::ZERO);
+        tokio::pin!(timer);
+        loop {
+            self.take_messages();
+            self.submit(wire);
+            if self.closing && self.pending.len() == 0 {
+                wire.connection.logout(&mut wire.session, now());
+            }
+            wire.pump()?;
+            counted.add_to(&mut self.statistics, wire);
+            self.publish();
+
+            // The machine's deadline moves with every PDU: the timer is left to fire too early
+            // rather than set again each time.
+            let deadline =
+                self.pending.deadline().map_or(wire.deadline(), |due| due.min(wire.deadline()));
+            if timer.is_elapsed() || deadline < timer.deadline().into_std() {
+                timer.as_mut().reset(deadline.into());
+            }
+            let has_room = self.has_room();
+            tokio::select! {
+                biased;
+                ready = wire.readiness() => {
+                    ready?;
+                    let received = wire.receive(now());
+                    // what was answered before an error was answered
+                    if let Some(end) = self.handle_events(wire)? {
+                        return Ok(end);
+                    }
+                    received?;
+                }
+                message = self.messages.recv(), if has_room => self.handle_message(message),
+                () = &mut timer => {
+                    self.pending.wake(now());
+                    wire.handle_timeout(now())?;
+                    if let Some(end) = self.handle_events(wire)? {
+                        return Ok(end);
+                    }
+                }
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        !self.closing && self.pending.len() < self.settings.queue_depth
+    }
+
+    /// Takes all jobs that there is room for, so that they leave in one write.
+    fn take_messages(&mut self) {
+        while self.has_room() {
+            match self.messages.try_recv() {
+                Ok(message) => self.handle_message(Some(message)),
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn handle_message(&mut self, message: Option<Message>) {
+        match message {
+            Some(Message::Job(job)) => self.pending.add(job, now()),
+            Some(Message::Close) | None => {
+                self.closing = true;
+                self.messages.close();
+            }
+        }
+    }
+
+    fn submit(&mut self, wire: &mut Wire) {
+        while wire.session.unanswered() < self.settings.queue_depth {
+            let Some(request) = self.pending.next(now()) else { break };
+            let refused = wire.session.submit(request, now());
+            assert!(refused.is_ok(), "the session has the queue's depth");
+        }
+    }
+
+    fn handle_events(&mut self, wire: &mut Wire) -> Result<Option<End>, Error> {
+        let mut changed = None;
+        while let Some(event) = wire.connection.poll_event() {
+            match event {
+                Event::Completed { tag, result } => {
+                    let generation = self.shared.generation();
+                    let statistics = &mut self.statistics;
+                    let news = self.pending.complete(tag, result, generation, now(), statistics);
+                    changed = news.attention.and_then(|sense| self.attend(sense)).or(changed);
+                }
+                Event::LoggedOut { time2wait } if !self.closing => {
+                    let wait = Duration::from_secs(time2wait.into());
+                    let reason = "the target asked for a logout".into();
+                    return Ok(Some(End::Lost { reason, wait }));
+                }
+                Event::LoggedOut { .. } => return Ok(Some(End::Closed)),
+                Event::LogoutRequested => debug!("the target asks for a logout"),
+                Event::Sense(_, sense) => {
+                    changed = sense.and_then(|sense| self.attend(sense)).or(changed);
+                }
+                Event::Text(_) => {}
+            }
+        }
+        match changed {
+            // asked again, and judged, by way of a new session
+            Some(sense) => Err(Error::unit(format!("it tells of a change: {sense}"))),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes notice of a unit attention; returned, if it makes what we know of the unit void.
+    fn attend(&mut self, sense: Sense) -> Option<Sense> {
+        debug!(%sense, "unit attention");
+        if tells_of_reset(&sense) {
+            self.shared.next_generation();
+        }
+        tells_of_change(&sense).then_some(sense)
+    }
+
+    /// Connects again until it succeeds; `None` if nobody wants it any more.
+    async fn reconnect(&mut self, mut wait: Duration, pauses: &mut Pauses) -> Option<Live> {
+        let give_up_at = match &*self.shared.state.borrow() {
+            LinkState::Down { since, .. } => *since + self.settings.give_up_after,
+            _ => now(),
+        };
+        // what calls are told instead of waiting
+        let mut verdict: Option<CommandError> = None;
+        loop {
+            let attempt = attempt(wait, self.settings.clone(), self.expected.clone());
+            tokio::pin!(attempt);
+            let result = loop {
+                if self.closing {
+                    return None;
+                }
+                if let Some(verdict) = &verdict {
+                    self.pending.fail_all(verdict, &mut self.statistics);
+                    self.publish();
+                }
+                let has_room = self.has_room();
+                tokio::select! {
+                    biased;
+                    result = &mut attempt => break result,
+                    message = self.messages.recv(), if has_room => self.handle_message(message),
+                    () = sleep_until(give_up_at.into()), if verdict.is_none() => {
+                        verdict = Some(CommandError::Unreachable(self.give_up()));
+                    }
+                }
+            };
+            match result {
+                Ok(live) => return Some(live),
+                Err(Error::Changed(reason)) => {
+                    self.shared.state.send_replace(LinkState::Changed(reason.clone()));
+                    verdict = Some(CommandError::Changed(reason));
+                }
+                Err(error) => {
+                    debug!(%error, "cannot reconnect");
+                    self.note_reason(&error);
+                    // it was another one, and now it does not answer: still not the right one
+                    if let Some(CommandError::Unreachable(reason)) = &mut verdict {
+                        *reason = error.to_string().into();
+                    }
+                }
+            }
+            wait = pauses.next();
+        }
+    }
+
+    /// The reason of the last failure replaces the one before.
+    fn note_reason(&self, error: &Error) {
+        self.shared.state.send_if_modified(|state| match state {
+            LinkState::Down { reason, .. } => {
+                *reason = error.to_string().into();
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// Calls have waited long enough.
+    fn give_up(&mut self) -> Arc<str> {
+        let mut why: Arc<str> = "not connected".into();
+        self.shared.state.send_if_modified(|state| match state {
+            LinkState::Down { reason, given_up, .. } => {
+                *given_up = true;
+                why = reason.clone();
+                true
+            }
+            _ => false,
+        });
+        why
+    }
+
+    fn publish(&self) {
+        *self.shared.statistics.lock() = self.statistics;
+    }
+}
+
+async fn attempt(
+    wait: Duration,
+    settings: Arc<Settings>,
+    expected: Expected,
+) -> Result<Live, Error> {
+    sleep(wait).await;
+    let live = connect(&settings).await?;
+    match expected.check(&live.facts) {
+        Ok(()) => Ok(live),
+        Err(error) => {
+            live.wire.log_out().await;
+            Err(error)
+        }
+    }
+}
+
+/// How much of a connection's counts has been added to the statistics.
+#[derive(Default)]
+struct Counted {
+    counters: Counters,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+impl Counted {
+    fn add_to(&mut self, statistics: &mut Statistics, wire: &Wire) {
+        let counters = wire.connection.counters();
+        statistics.add_counters(&self.counters, &counters);
+        statistics.bytes_in += wire.bytes_in - self.bytes_in;
+        statistics.bytes_out += wire.bytes_out - self.bytes_out;
+        *self = Self { counters, bytes_in: wire.bytes_in, bytes_out: wire.bytes_out };
+    }
+}
+
+/// The pauses before attempts to connect: doubling, and of random length so that many initiators
+/// do not come back all at once.
+struct Pauses {
+    next: Duration,
+    most: Duration,
+}
+
+impl Pauses {
+    fn new(settings: &Settings) -> Self {
+        Self { next: settings.back_off, most: settings.back_off_max }
+    }
+
+    fn next(&mut self) -> Duration {
+        let pause = self.next.min(self.most);
+        self.next = pause * 2;
+        let random = RandomState::new().hash_one(0) % 256;
+        pause + pause * random as u32 / 1024
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let mut pauses = Pauses::new(&Settings::new("node", "iqn.x:y", 0));
+        for expected in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
+            let ms = pauses.next().as_millis();
+            assert!((expected..=expected * 5 / 4).contains(&ms), "{ms} for {expected}");
+        }
+    }
+
+    #[test]
+    fn another_unit_is_told_by_its_name_and_size() {
+        let facts = Facts {
+            identity: "naa.1".into(),
+            vendor: String::new(),
+            product: String::new(),
+            geometry: Geometry::with_blocks(100),
+            fua: true,
+            max_transfer_blocks: None,
+            write_same_unmap_blocks: None,
+        };
+        let expected = Expected::new("naa.1".into(), &facts.geometry);
+        assert!(expected.check(&facts).is_ok());
+        let other = Expected { identity: "naa.2".into(), ..expected.clone() };
+        let message = other.check(&facts).unwrap_err().to_string();
+        assert!(message.contains("naa.1") && message.contains("naa.2"), "{message}");
+        let grown = Expected { blocks: 99, ..expected };
+        let message = grown.check(&facts).unwrap_err().to_string();
+        assert!(message.contains("100") && message.contains("99"), "{message}");
+    }
+}

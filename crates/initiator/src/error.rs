@@ -1,0 +1,154 @@
+//! What goes wrong: with a connection, with a command; and the one place where a command's failure
+//! becomes a volume's.
+
+use std::{io, sync::Arc};
+
+use iscsi::{codec, login::LoginFailure, session::initiator, session::initiator::Failure};
+use scsi::{Sense, SenseKey, Status};
+use volume::Extent;
+
+/// Why there is no connection, or no more.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// TCP does not connect.
+    #[error("cannot connect to {portal}: {reason}")]
+    Connect {
+        /// Where to.
+        portal: Arc<str>,
+        /// What the system says.
+        reason: Arc<str>,
+    },
+    /// The target does not let us in.
+    #[error("cannot log in: {0}")]
+    Login(#[from] LoginFailure),
+    /// The target sends us elsewhere, again and again.
+    #[error("the target redirects the login in circles, last to {0}")]
+    Redirected(Arc<str>),
+    /// Something took longer than the settings allow.
+    #[error("no answer in time: {0}")]
+    TimedOut(&'static str),
+    /// The peer closed the connection.
+    #[error("the target closed the connection")]
+    Closed,
+    /// The system says that the connection is broken.
+    #[error("the connection broke: {0}")]
+    Io(Arc<str>),
+    /// The session's machine had to drop it.
+    #[error("the connection was dropped: {0}")]
+    Dropped(#[from] initiator::Error),
+    /// The target answered a command in a way that makes its unit of no use here.
+    #[error("the unit cannot be used: {0}")]
+    Unit(Arc<str>),
+    /// There is a unit, but not the one that was here before.
+    #[error("{0}")]
+    Changed(Arc<str>),
+}
+
+impl Error {
+    /// Seconds before connecting again, if the target named them.
+    pub(crate) fn time2wait(&self) -> Option<u16> {
+        match self {
+            Self::Dropped(initiator::Error::Dropped { time2wait }) => Some(*time2wait),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn unit(reason: impl Into<Arc<str>>) -> Self {
+        Self::Unit(reason.into())
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error.to_string().into())
+    }
+}
+
+impl From<codec::Error> for Error {
+    fn from(error: codec::Error) -> Self {
+        Self::Dropped(error.into())
+    }
+}
+
+/// Why a command was not performed, after all retries.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CommandError {
+    /// There is no connection; or there was, and no answer. It may have been performed.
+    #[error("{0}")]
+    Unreachable(Arc<str>),
+    /// The far side has become another one: nothing is sent to it.
+    #[error("{0}")]
+    Changed(Arc<str>),
+    /// The target was busy all the time. Nothing was done.
+    #[error("the target is busy")]
+    Busy,
+    /// The target ended it with sense data.
+    #[error("{0}")]
+    Check(Sense),
+    /// The target ended it with a status that is not GOOD, and no sense data.
+    #[error("the target ended the command with {0:?}")]
+    Status(Status),
+    /// It ended without a status.
+    #[error("{0}")]
+    Failed(#[from] Failure),
+}
+
+impl CommandError {
+    /// True if the target does not know such a command, or not with these fields.
+    pub(crate) fn is_not_supported(&self) -> bool {
+        matches!(self, Self::Check(sense) if sense.key == SenseKey::IllegalRequest
+            && matches!(sense.asc, 0x20 | 0x24 | 0x26))
+    }
+
+    /// What a volume says of it; `extent` is what the command was about.
+    pub(crate) fn into_volume_error(self, extent: Extent) -> volume::Error {
+        let reason: Arc<str> = self.to_string().into();
+        match self {
+            Self::Unreachable(reason) => volume::Error::Unreachable(reason),
+            Self::Changed(reason) => volume::Error::Device(reason),
+            Self::Busy => volume::Error::Busy("the remote target is busy"),
+            Self::Check(sense) => match (sense.key, sense.asc, sense.ascq) {
+                (SenseKey::MediumError, ..) => volume::Error::Medium { extent, reason },
+                (SenseKey::DataProtect, 0x27, 0x07) => volume::Error::NoSpace,
+                (SenseKey::DataProtect, ..) => volume::Error::ReadOnly,
+                (SenseKey::IllegalRequest, 0x21, 0x00) => volume::Error::OutOfRange(extent),
+                // the storage behind the target does not answer, which may pass
+                (SenseKey::NotReady | SenseKey::AbortedCommand | SenseKey::UnitAttention, ..) => {
+                    volume::Error::Unreachable(reason)
+                }
+                _ => volume::Error::Device(reason),
+            },
+            // It is not known whether the command was performed.
+            Self::Failed(Failure::TimedOut) | Self::Status(Status::TaskAborted) => {
+                volume::Error::Unreachable(reason)
+            }
+            Self::Status(_) | Self::Failed(_) => volume::Error::Device(reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::Lba;
+
+    use super::*;
+
+    #[test]
+    fn a_volume_error_says_what_the_caller_can_do() {
+        let extent = Extent { lba: Lba(7), blocks: 1 };
+        let map = |key, asc, ascq| {
+            CommandError::Check(Sense::new(key, asc, ascq)).into_volume_error(extent)
+        };
+        use volume::Error;
+        assert!(matches!(map(SenseKey::MediumError, 0x11, 0), Error::Medium { .. }));
+        assert!(matches!(map(SenseKey::DataProtect, 0x27, 0x07), Error::NoSpace));
+        assert!(matches!(map(SenseKey::DataProtect, 0x27, 0x00), Error::ReadOnly));
+        assert!(matches!(map(SenseKey::IllegalRequest, 0x21, 0x00), Error::OutOfRange(_)));
+        assert!(matches!(map(SenseKey::IllegalRequest, 0x20, 0x00), Error::Device(_)));
+        assert!(matches!(map(SenseKey::NotReady, 0x04, 0x01), Error::Unreachable(_)));
+        assert!(matches!(map(SenseKey::HardwareError, 0x44, 0x00), Error::Device(_)));
+        let failed = CommandError::Failed(Failure::TimedOut).into_volume_error(extent);
+        assert!(matches!(failed, Error::Unreachable(_)));
+        assert!(matches!(CommandError::Busy.into_volume_error(extent), Error::Busy(_)));
+    }
+}

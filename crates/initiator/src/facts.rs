@@ -1,0 +1,283 @@
+//! What a unit says of itself: INQUIRY data, vital product data, capacity, mode pages (SPC-4,
+//! SBC-3). Every byte comes from the target and may lie.
+
+use scsi::Sense;
+use volume::Geometry;
+
+use crate::Error;
+
+/// What the initiator needs to know of a unit.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Facts {
+    /// Names the unit and no other: `naa.…`, `eui.…`, `t10.…` (from VPD page 83h), or `serial.…`
+    /// (80h) where there is no such name.
+    pub identity: String,
+    /// T10 VENDOR IDENTIFICATION.
+    pub vendor: String,
+    /// PRODUCT IDENTIFICATION.
+    pub product: String,
+    /// Size and abilities.
+    pub geometry: Geometry,
+    /// The unit knows FUA.
+    pub fua: bool,
+    /// At most so many blocks in one command; `None`: no limit told.
+    pub max_transfer_blocks: Option<u32>,
+    /// WRITE SAME (16) with UNMAP works: so many blocks at most in one command.
+    pub write_same_unmap_blocks: Option<u32>,
+}
+
+/// Standard INQUIRY data (SPC-4, 6.6.2).
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) struct Inquiry {
+    pub(crate) vendor: String,
+    pub(crate) product: String,
+}
+
+impl Inquiry {
+    /// Reads it, and refuses what is no disk.
+    pub(crate) fn parse(data: &[u8]) -> Result<Self, Error> {
+        let first = *data.first().ok_or_else(|| Error::unit("INQUIRY returned nothing"))?;
+        match (first >> 5, first & 0x1f) {
+            (0, 0x00) => {}
+            (0, kind) => return Err(Error::unit(format!("it is no disk but device type {kind}"))),
+            _ => return Err(Error::unit("there is no such logical unit")),
+        }
+        let text = |range: std::ops::Range<usize>| text(data.get(range).unwrap_or_default());
+        Ok(Self { vendor: text(8..16), product: text(16..32) })
+    }
+}
+
+/// The pages that a unit lists in VPD page 00h, or the body of another page: what follows the
+/// four bytes of the header. `None` if it is another page than asked for.
+pub(crate) fn vpd_body(page: u8, data: &[u8]) -> Option<&[u8]> {
+    let header = data.first_chunk::<4>()?;
+    let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    let body = &data[4..];
+    (header[1] == page).then(|| &body[..length.min(body.len())])
+}
+
+/// The best name among the designators of VPD page 83h (SPC-4, 7.8.6) that belong to the unit.
+pub(crate) fn designator(mut body: &[u8]) -> Option<String> {
+    let mut best: Option<(u8, String)> = None;
+    while let Some(header) = body.first_chunk::<4>() {
+        let length = usize::from(header[3]);
+        let Some(value) = body.get(4..4 + length) else { break };
+        body = &body[4 + length..];
+        let association = header[1] >> 4 & 3;
+        if association != 0 || value.is_empty() {
+            continue;
+        }
+        let found = match header[1] & 0x0f {
+            3 => (3, format!("naa.{}", hex(value))),
+            2 => (2, format!("eui.{}", hex(value))),
+            1 => (1, format!("t10.{}", text(value))),
+            _ => continue,
+        };
+        if best.as_ref().is_none_or(|best| best.0 < found.0) {
+            best = Some(found);
+        }
+    }
+    best.map(|(_, name)| name)
+}
+
+/// The name made of VPD page 80h, for units that have no better one.
+pub(crate) fn serial_identity(inquiry: &Inquiry, body: &[u8]) -> String {
+    format!("serial.{}.{}.{}", inquiry.vendor, inquiry.product, text(body))
+}
+
+/// READ CAPACITY (10) or (16).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Capacity {
+    pub(crate) blocks: u64,
+    pub(crate) block_size: u32,
+    pub(crate) physical_block_size: u32,
+    /// LBPME.
+    pub(crate) thin: bool,
+    /// LBPRZ: what is not mapped reads as zeros.
+    pub(crate) reads_zeros: bool,
+}
+
+impl Capacity {
+    /// The data of READ CAPACITY (16) (SBC-3, 5.16.2).
+    pub(crate) fn parse16(data: &[u8]) -> Result<Self, Error> {
+        let short = || Error::unit("READ CAPACITY (16) returned too little");
+        let last = u64::from_be_bytes(*data.first_chunk().ok_or_else(short)?);
+        let size = u32::from_be_bytes(*data[8..].first_chunk().ok_or_else(short)?);
+        let byte = |at: usize| data.get(at).copied().unwrap_or(0);
+        Self::new(last, size, byte(13) & 0x0f, byte(14) & 0x80 != 0, byte(14) & 0x40 != 0)
+    }
+
+    /// The data of READ CAPACITY (10) (SBC-3, 5.15.2).
+    pub(crate) fn parse10(data: &[u8]) -> Result<Self, Error> {
+        let short = || Error::unit("READ CAPACITY (10) returned too little");
+        let last = u32::from_be_bytes(*data.first_chunk().ok_or_else(short)?);
+        let size = u32::from_be_bytes(*data[4..].first_chunk().ok_or_else(short)?);
+        if last == u32::MAX {
+            return Err(Error::unit(
+                "READ CAPACITY (10) cannot tell its size, and there is no (16)",
+            ));
+        }
+        Self::new(last.into(), size, 0, false, false)
+    }
+
+    fn new(
+        last: u64,
+        block_size: u32,
+        physical_exponent: u8,
+        thin: bool,
+        reads_zeros: bool,
+    ) -> Result<Self, Error> {
+        if !matches!(block_size, 512 | 4096) {
+            return Err(Error::unit(format!(
+                "its blocks have {block_size} bytes, not 512 or 4096"
+            )));
+        }
+        // 2^60 blocks: the size in bytes has to fit 64 bits, with room for sums
+        let Some(blocks) = last.checked_add(1).filter(|&blocks| blocks <= 1 << 50) else {
+            return Err(Error::unit(format!("it claims to have {last} blocks and one more")));
+        };
+        // 4096 << 15 fits; nobody has such blocks, and more than 1 MiB is not believed
+        let physical_block_size = (block_size << physical_exponent).min(1 << 20);
+        Ok(Self { blocks, block_size, physical_block_size, thin, reads_zeros })
+    }
+}
+
+/// Block limits, VPD page B0h (SBC-3, 6.6.4): the body after the header.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct BlockLimits {
+    pub(crate) max_transfer_blocks: Option<u32>,
+    pub(crate) max_write_same_blocks: Option<u64>,
+}
+
+impl BlockLimits {
+    pub(crate) fn parse(body: &[u8]) -> Self {
+        let max_transfer =
+            body.get(4..).and_then(<[u8]>::first_chunk).map(|&bytes| u32::from_be_bytes(bytes));
+        let max_write_same =
+            body.get(32..).and_then(<[u8]>::first_chunk).map(|&bytes| u64::from_be_bytes(bytes));
+        Self {
+            max_transfer_blocks: max_transfer.filter(|&blocks| blocks != 0),
+            max_write_same_blocks: max_write_same.filter(|&blocks| blocks != 0),
+        }
+    }
+}
+
+/// LBPWS of VPD page B2h (SBC-3, 6.6.6): WRITE SAME (16) with UNMAP works.
+pub(crate) fn provisioning_has_write_same(body: &[u8]) -> bool {
+    body.get(1).is_some_and(|flags| flags & 0x40 != 0)
+}
+
+/// What MODE SENSE (6) for the caching page tells.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Caching {
+    pub(crate) read_only: bool,
+    pub(crate) fua: bool,
+    pub(crate) volatile_cache: bool,
+}
+
+impl Caching {
+    /// What is assumed of a unit that does not tell: a cache that needs to be flushed, and no FUA.
+    pub(crate) const UNKNOWN: Self = Self { read_only: false, fua: false, volatile_cache: true };
+
+    pub(crate) fn parse(data: &[u8]) -> Self {
+        let Some(header) = data.first_chunk::<4>() else { return Self::UNKNOWN };
+        let page = data.get(4 + usize::from(header[3])..).unwrap_or_default();
+        let is_caching = page.first().is_some_and(|code| code & 0x7f == 0x08);
+        let flags = page.get(2).copied().filter(|_| is_caching);
+        Self {
+            read_only: header[2] & 0x80 != 0,
+            fua: header[2] & 0x10 != 0,
+            volatile_cache: flags.is_none_or(|flags| flags & 0x04 != 0),
+        }
+    }
+}
+
+/// A unit attention that tells of a reset: what was written and not flushed may be lost. Not so
+/// 29h/07h, a nexus that was lost: that is a connection's end.
+pub(crate) fn tells_of_reset(sense: &Sense) -> bool {
+    sense.asc == 0x29 && sense.ascq != 0x07
+}
+
+/// A unit attention after which what we know of the unit has to be asked again: capacity, mode
+/// parameters, INQUIRY data, identity.
+pub(crate) fn tells_of_change(sense: &Sense) -> bool {
+    matches!((sense.asc, sense.ascq), (0x2a, 0x01 | 0x09) | (0x3f, 0x03 | 0x05))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Printable ASCII without blanks at the ends; anything else becomes a full stop, since it goes
+/// into messages.
+fn text(bytes: &[u8]) -> String {
+    let printable = |&byte: &u8| if (0x20..0x7f).contains(&byte) { byte as char } else { '.' };
+    let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    bytes[..end].iter().map(printable).collect::<String>().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_name_of_the_unit_wins() {
+        let t10 = [&[2, 1, 0, 8][..], b"FOREBAY "].concat();
+        let naa = [0x01, 0x03, 0, 4, 0x60, 0x01, 0x02, 0x03];
+        let port = [0x61, 0x13, 0, 4, 9, 9, 9, 9];
+        let all = [&t10[..], &naa, &port].concat();
+        assert_eq!(designator(&all).as_deref(), Some("naa.60010203"));
+        assert_eq!(designator(&t10).as_deref(), Some("t10.FOREBAY"));
+        assert_eq!(designator(&port), None);
+    }
+
+    #[test]
+    fn designators_that_lie_about_their_length_end_the_list() {
+        assert_eq!(designator(&[1, 3, 0, 200, 1, 2]), None);
+        assert_eq!(designator(&[1, 3, 0]), None);
+        assert_eq!(vpd_body(0x83, &[0, 0x83, 0xff, 0xff, 1, 2]), Some(&[1, 2][..]));
+        assert_eq!(vpd_body(0x83, &[0, 0x80, 0, 0]), None);
+        assert_eq!(vpd_body(0x83, &[0]), None);
+    }
+
+    #[test]
+    fn a_capacity_that_cannot_be_is_refused() {
+        let capacity = |last: u64, size: u32, exponent: u8| {
+            let mut data = [0; 32];
+            data[..8].copy_from_slice(&last.to_be_bytes());
+            data[8..12].copy_from_slice(&size.to_be_bytes());
+            data[13] = exponent;
+            data[14] = 0xc0;
+            Capacity::parse16(&data)
+        };
+        let good = capacity(2047, 512, 3).unwrap();
+        assert_eq!((good.blocks, good.physical_block_size), (2048, 4096));
+        assert!(good.thin && good.reads_zeros);
+        for (last, size) in
+            [(1, 0), (1, 1), (1, 520), (1, 1 << 31), (u64::MAX, 512), (1 << 60, 512)]
+        {
+            assert!(capacity(last, size, 0).is_err(), "{last} {size}");
+        }
+        assert_eq!(capacity(1, 4096, 15).unwrap().physical_block_size, 1 << 20);
+        assert!(Capacity::parse16(&[0; 8]).is_err());
+        assert!(Capacity::parse10(&[0xff; 8]).is_err());
+    }
+
+    #[test]
+    fn without_a_caching_page_a_cache_is_assumed() {
+        assert_eq!(Caching::parse(&[]), Caching::UNKNOWN);
+        assert_eq!(Caching::parse(&[3, 0, 0, 0]), Caching::UNKNOWN);
+        let off = [7, 0, 0x90, 0, 0x08, 0x12, 0, 0];
+        let expected = Caching { read_only: true, fua: true, volatile_cache: false };
+        assert_eq!(Caching::parse(&off), expected);
+        let behind_a_descriptor = [15, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0x12, 0x04, 0];
+        assert!(Caching::parse(&behind_a_descriptor).volatile_cache);
+        let descriptor_lies = [15, 0, 0, 200, 0x88, 0x12, 0, 0];
+        assert!(Caching::parse(&descriptor_lies).volatile_cache);
+    }
+
+    #[test]
+    fn text_of_strangers_is_harmless() {
+        assert_eq!(text(b" a\nb\x1b[0m \0\0"), "a.b.[0m");
+    }
+}

@@ -1,0 +1,400 @@
+//! Commands between a caller and its answer: those to be sent, those to be sent again later, those
+//! on their way.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use iscsi::{
+    DataSegment,
+    pdu::Residual,
+    session::initiator::{Failure, Outcome, Request, Transfer},
+};
+use scsi::{Cdb, Lun, Sense, SenseKey, Status};
+use tokio::sync::oneshot;
+
+use crate::{CommandError, Statistics, probe::MOST_UNIT_ATTENTIONS};
+
+/// A command that the target performed.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// What came back. Shares memory with the receive buffer.
+    pub data_in: DataSegment,
+    /// What was announced and not moved, or the reverse.
+    pub residual: Residual,
+    /// The incarnation of the far side that answered: see [`crate::Session::generation`].
+    pub generation: u64,
+}
+
+/// A command on its way from a caller to the driver.
+pub(crate) struct Job {
+    pub(crate) cdb: Cdb,
+    pub(crate) transfer: Transfer,
+    pub(crate) reply: oneshot::Sender<Result<Answer, CommandError>>,
+}
+
+struct Pending {
+    job: Job,
+    /// With the session.
+    sent: bool,
+    /// When it was last handed to the session.
+    submitted: Instant,
+    /// When the target was first too busy for it.
+    busy_since: Option<Instant>,
+    attentions: u32,
+    aborts: u32,
+    replays: u32,
+}
+
+/// All commands that the driver has taken and not answered.
+pub(crate) struct PendingTable {
+    jobs: HashMap<u64, Pending>,
+    next_tag: u64,
+    /// To be sent, in order.
+    backlog: VecDeque<u64>,
+    /// To be sent later.
+    delayed: Vec<(Instant, u64)>,
+    lun: Lun,
+    command_time_out: Duration,
+    busy_time_out: Duration,
+}
+
+/// What the end of a command means for others.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(crate) struct News {
+    /// A unit attention that came with it.
+    pub(crate) attention: Option<Sense>,
+}
+
+/// How often a command is sent again after it was aborted for a reason of the target's, as with a
+/// CRC error (Linux: 5), and after its connection was lost (a target that a command kills would
+/// be killed for ever).
+const MOST_ABORTS: u32 = 5;
+const MOST_REPLAYS: u32 = 10;
+
+/// The first pause before a busy target is asked again, and the longest; it doubles between.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+const BUSY_PAUSE_MAX: Duration = Duration::from_millis(500);
+
+impl PendingTable {
+    pub(crate) fn new(lun: Lun, command_time_out: Duration, busy_time_out: Duration) -> Self {
+        Self {
+            jobs: HashMap::new(),
+            next_tag: 0,
+            backlog: VecDeque::new(),
+            delayed: Vec::new(),
+            lun,
+            command_time_out,
+            busy_time_out,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Takes a command; it goes behind all others.
+    pub(crate) fn add(&mut self, job: Job, now: Instant) {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        let (attentions, aborts, replays) = (0, 0, 0);
+        let pending = Pending {
+            job,
+            sent: false,
+            submitted: now,
+            busy_since: None,
+            attentions,
+            aborts,
+            replays,
+        };
+        self.jobs.insert(tag, pending);
+        self.backlog.push_back(tag);
+    }
+
+    /// The next command to send. Those whose caller has gone are left out.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Request> {
+        loop {
+            let &tag = self.backlog.front()?;
+            let job = &self.jobs[&tag].job;
+            if job.reply.is_closed() {
+                self.backlog.pop_front();
+                self.jobs.remove(&tag);
+                continue;
+            }
+            if matches!(job.transfer, Transfer::Out(_)) && self.abandoned_write_is_sent() {
+                return None;
+            }
+            self.backlog.pop_front();
+            let pending = self.jobs.get_mut(&tag)?;
+            (pending.submitted, pending.sent) = (now, true);
+            return Some(Request {
+                tag,
+                lun: self.lun,
+                cdb: pending.job.cdb.clone(),
+                transfer: pending.job.transfer.clone(),
+                time_out: self.command_time_out,
+            });
+        }
+    }
+
+    /// A write whose caller has gone is on its way. The target may perform it late, and must not
+    /// do so after a newer write to the same blocks: so no other write is sent before it ended.
+    fn abandoned_write_is_sent(&self) -> bool {
+        self.jobs.values().any(|pending| {
+            pending.sent
+                && matches!(pending.job.transfer, Transfer::Out(_))
+                && pending.job.reply.is_closed()
+        })
+    }
+
+    /// When a delayed command is due.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.delayed.iter().map(|&(due, _)| due).min()
+    }
+
+    /// Moves the delayed commands that are due to those to be sent.
+    pub(crate) fn wake(&mut self, now: Instant) {
+        let Self { delayed, backlog, .. } = self;
+        delayed.retain(|&(due, tag)| {
+            if due <= now {
+                backlog.push_back(tag);
+            }
+            due > now
+        });
+    }
+
+    /// The connection was lost: what was on its way is sent again, in order and before the rest.
+    pub(crate) fn replay(&mut self, unanswered: Vec<Request>, statistics: &mut Statistics) {
+        for request in unanswered.into_iter().rev() {
+            let Some(pending) = self.jobs.get_mut(&request.tag) else { continue };
+            pending.replays += 1;
+            pending.sent = false;
+            if pending.replays > MOST_REPLAYS {
+                let reason = format!("the connection was lost {MOST_REPLAYS} times");
+                let error = CommandError::Unreachable(reason.into());
+                self.finish(request.tag, Err(error), statistics);
+            } else {
+                statistics.replays += 1;
+                self.backlog.push_front(request.tag);
+            }
+        }
+        // a new connection may find the target less busy
+        self.backlog.extend(self.delayed.drain(..).map(|(_, tag)| tag));
+    }
+
+    /// Nothing will be answered.
+    pub(crate) fn fail_all(&mut self, error: &CommandError, statistics: &mut Statistics) {
+        self.backlog.clear();
+        self.delayed.clear();
+        let tags: Vec<u64> = self.jobs.keys().copied().collect();
+        tags.into_iter().for_each(|tag| self.finish(tag, Err(error.clone()), statistics));
+    }
+
+    /// The session ended a command: it is answered, or sent again.
+    pub(crate) fn complete(
+        &mut self,
+        tag: u64,
+        result: Result<Outcome, Failure>,
+        generation: u64,
+        now: Instant,
+        statistics: &mut Statistics,
+    ) -> News {
+        let Some(pending) = self.jobs.get_mut(&tag) else { return News::default() };
+        pending.sent = false;
+        statistics.round_trips.add(now.saturating_duration_since(pending.submitted));
+        statistics.count_command(pending.job.cdb.first().copied().unwrap_or(0));
+        let mut news = News::default();
+        let answer = match result {
+            Err(failure) => {
+                statistics.time_outs += u64::from(failure == Failure::TimedOut);
+                Err(failure.into())
+            }
+            Ok(outcome) => match (outcome.status, outcome.sense.map(|sense| sense.key)) {
+                (Status::Good, _)
+                | (
+                    Status::CheckCondition,
+                    // performed, with something to tell
+                    Some(SenseKey::NoSense | SenseKey::RecoveredError),
+                ) => {
+                    let Outcome { data_in, residual, .. } = outcome;
+                    Ok(Answer { data_in, residual, generation })
+                }
+                (Status::CheckCondition, Some(SenseKey::UnitAttention)) => {
+                    news.attention = outcome.sense;
+                    pending.attentions += 1;
+                    if pending.attentions <= MOST_UNIT_ATTENTIONS {
+                        statistics.unit_attentions += 1;
+                        self.backlog.push_back(tag);
+                        return news;
+                    }
+                    Err(error_of(outcome))
+                }
+                (Status::TaskAborted, _)
+                | (Status::CheckCondition, Some(SenseKey::AbortedCommand))
+                    if pending.aborts < MOST_ABORTS =>
+                {
+                    pending.aborts += 1;
+                    statistics.retries += 1;
+                    self.delayed.push((now + BUSY_PAUSE, tag));
+                    return news;
+                }
+                (Status::Busy | Status::TaskSetFull, _)
+                | (Status::CheckCondition, Some(SenseKey::NotReady)) => {
+                    let since = *pending.busy_since.get_or_insert(now);
+                    let waited = now.saturating_duration_since(since);
+                    if waited < self.busy_time_out {
+                        // as long as it was waited so far: the pauses double
+                        let pause = waited.clamp(BUSY_PAUSE, BUSY_PAUSE_MAX);
+                        statistics.retries += 1;
+                        self.delayed.push((now + pause, tag));
+                        return news;
+                    }
+                    Err(error_of(outcome))
+                }
+                _ => Err(error_of(outcome)),
+            },
+        };
+        self.finish(tag, answer, statistics);
+        news
+    }
+
+    fn finish(
+        &mut self,
+        tag: u64,
+        answer: Result<Answer, CommandError>,
+        statistics: &mut Statistics,
+    ) {
+        let Some(pending) = self.jobs.remove(&tag) else { return };
+        statistics.failures += u64::from(answer.is_err());
+        // a caller that has gone does not mind
+        let _ = pending.job.reply.send(answer);
+    }
+}
+
+fn error_of(outcome: Outcome) -> CommandError {
+    match (outcome.status, outcome.sense) {
+        (Status::Busy | Status::TaskSetFull, _) => CommandError::Busy,
+        (_, Some(sense)) => CommandError::Check(sense),
+        (status, None) => CommandError::Status(status),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Answered = oneshot::Receiver<Result<Answer, CommandError>>;
+
+    fn table() -> PendingTable {
+        PendingTable::new(Lun(0), Duration::from_secs(30), Duration::from_secs(1))
+    }
+
+    fn add(table: &mut PendingTable, opcode: u8, now: Instant) -> Answered {
+        let (reply, answer) = oneshot::channel();
+        table.add(Job { cdb: Cdb::new(&[opcode]), transfer: Transfer::None, reply }, now);
+        answer
+    }
+
+    fn ended(status: Status, key: Option<SenseKey>) -> Result<Outcome, Failure> {
+        let sense = key.map(|key| Sense::new(key, 0x29, 0));
+        Ok(Outcome { status, sense, data_in: DataSegment::new(), residual: Residual::None })
+    }
+
+    #[test]
+    fn what_was_lost_is_sent_again_first_and_in_order() {
+        let (mut table, now) = (table(), Instant::now());
+        let _answers: Vec<_> = (0..4).map(|opcode| add(&mut table, opcode, now)).collect();
+        let sent: Vec<_> = std::iter::from_fn(|| table.next(now)).take(3).collect();
+        let mut statistics = Statistics::default();
+        table.replay(sent, &mut statistics);
+        let again: Vec<_> = std::iter::from_fn(|| table.next(now)).map(|r| r.cdb[0]).collect();
+        assert_eq!(again, [0, 1, 2, 3]);
+        assert_eq!(statistics.replays, 3);
+    }
+
+    #[test]
+    fn a_command_that_kills_its_target_is_given_up() {
+        let (mut table, now) = (table(), Instant::now());
+        let mut answer = add(&mut table, 0, now);
+        let mut statistics = Statistics::default();
+        for _ in 0..=MOST_REPLAYS {
+            assert!(answer.try_recv().is_err());
+            let sent = table.next(now).into_iter().collect();
+            table.replay(sent, &mut statistics);
+        }
+        assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::Unreachable(_))));
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn a_busy_target_is_asked_again_for_a_bounded_time() {
+        let (mut table, mut now) = (table(), Instant::now());
+        let mut answer = add(&mut table, 0, now);
+        let mut statistics = Statistics::default();
+        let begun = now;
+        while let Some(request) = table.next(now) {
+            table.complete(request.tag, ended(Status::Busy, None), 1, now, &mut statistics);
+            let Some(due) = table.deadline() else { break };
+            assert!(table.next(now).is_none());
+            now = due;
+            table.wake(now);
+        }
+        assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::Busy)));
+        assert!((Duration::from_secs(1)..Duration::from_secs(2)).contains(&(now - begun)));
+        assert!(statistics.retries < 20, "{}", statistics.retries);
+    }
+
+    #[test]
+    fn unit_attentions_are_news_and_no_errors() {
+        let (mut table, now) = (table(), Instant::now());
+        let mut answer = add(&mut table, 0, now);
+        let mut statistics = Statistics::default();
+        let mut news = 0;
+        while let Some(request) = table.next(now) {
+            let attention = ended(Status::CheckCondition, Some(SenseKey::UnitAttention));
+            let told = table.complete(request.tag, attention, 1, now, &mut statistics);
+            news += u32::from(told.attention.is_some());
+        }
+        assert_eq!(news, MOST_UNIT_ATTENTIONS + 1);
+        assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::Check(_))));
+    }
+
+    #[test]
+    fn a_recovered_error_is_no_error() {
+        let (mut table, now) = (table(), Instant::now());
+        let mut answer = add(&mut table, 0, now);
+        let mut statistics = Statistics::default();
+        let tag = table.next(now).unwrap().tag;
+        let recovered = ended(Status::CheckCondition, Some(SenseKey::RecoveredError));
+        table.complete(tag, recovered, 7, now, &mut statistics);
+        assert_eq!(answer.try_recv().unwrap().unwrap().generation, 7);
+    }
+
+    #[test]
+    fn no_write_overtakes_one_whose_caller_has_gone() {
+        let (mut table, now) = (table(), Instant::now());
+        let add_write = |table: &mut PendingTable| {
+            let (reply, answer) = oneshot::channel();
+            let transfer = Transfer::Out(bytes::Bytes::from_static(b"x"));
+            table.add(Job { cdb: Cdb::new(&[0x2a]), transfer, reply }, now);
+            answer
+        };
+        let abandoned = add_write(&mut table);
+        let tag = table.next(now).unwrap().tag;
+        drop(abandoned);
+        let _newer = add_write(&mut table);
+        assert!(table.next(now).is_none());
+        let mut statistics = Statistics::default();
+        table.complete(tag, ended(Status::Good, None), 1, now, &mut statistics);
+        assert!(table.next(now).is_some());
+    }
+
+    #[test]
+    fn a_caller_that_has_gone_sends_nothing() {
+        let (mut table, now) = (table(), Instant::now());
+        drop(add(&mut table, 0, now));
+        assert!(table.next(now).is_none());
+        assert_eq!(table.len(), 0);
+    }
+}

@@ -1,0 +1,170 @@
+//! Asks a unit what it is, after every login: nothing is replayed to a unit that has become
+//! another one.
+
+use std::time::Duration;
+
+use iscsi::session::initiator::{Outcome, Transfer};
+use scsi::{Cdb, Command, ModeSense, PageControl, SenseKey, Status};
+use volume::Geometry;
+
+use crate::{
+    Error, Facts, Settings,
+    facts::{self, BlockLimits, Caching, Capacity, Inquiry},
+    wire::Wire,
+};
+
+/// Unit attentions in a row that are taken for the usual news of a new nexus (open-iscsi's and
+/// libiscsi's number).
+pub(crate) const MOST_UNIT_ATTENTIONS: u32 = 10;
+
+/// The pause before a unit that is busy or not ready is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Everything there is to know about the unit of `settings`.
+pub(crate) async fn probe(wire: &mut Wire, settings: &Settings) -> Result<Facts, Error> {
+    let mut ask = Ask { wire, settings };
+    ask.until_ready().await?;
+    let inquiry = ask.data(&Command::Inquiry { page: None, allocation_length: 36 }, 36).await?;
+    let inquiry = Inquiry::parse(&inquiry.ok_or_else(|| Error::unit("it refuses INQUIRY"))?)?;
+    let pages = ask.vpd(0x00).await?;
+    let has = |page: u8| pages.contains(&page);
+
+    let mut identity = None;
+    if has(0x83) {
+        identity = facts::designator(&ask.vpd(0x83).await?);
+    }
+    if identity.is_none() && has(0x80) {
+        identity = Some(facts::serial_identity(&inquiry, &ask.vpd(0x80).await?));
+    }
+    // A unit without any name is known by its place.
+    let identity = identity.unwrap_or_else(|| format!("{}/{}", settings.target, settings.lun));
+
+    let capacity = ask.capacity().await?;
+    let mut limits = BlockLimits::default();
+    if has(0xb0) {
+        limits = BlockLimits::parse(&ask.vpd(0xb0).await?);
+    }
+    let mut write_same = false;
+    if has(0xb2) {
+        write_same = facts::provisioning_has_write_same(&ask.vpd(0xb2).await?);
+    }
+    let caching = ask.caching().await?;
+    // Without LBPRZ what was unmapped may read as anything; with it, WRITE SAME with UNMAP and a
+    // block of zeros always leaves zeros. (UNMAP is a hint that a unit may ignore.)
+    let write_same = write_same && capacity.thin && capacity.reads_zeros;
+    let max_same = limits.max_write_same_blocks.unwrap_or(WRITE_SAME_BLOCKS.into());
+    Ok(Facts {
+        identity,
+        vendor: inquiry.vendor,
+        product: inquiry.product,
+        geometry: Geometry {
+            block_size: capacity.block_size,
+            physical_block_size: capacity.physical_block_size,
+            blocks: capacity.blocks,
+            read_only: caching.read_only,
+            thin: write_same,
+            volatile_cache: caching.volatile_cache,
+        },
+        fua: caching.fua,
+        max_transfer_blocks: limits.max_transfer_blocks,
+        write_same_unmap_blocks: write_same.then(|| max_same.min(WRITE_SAME_BLOCKS.into()) as u32),
+    })
+}
+
+/// Linux's limit where a unit tells none (and where it tells more): what WRITE SAME (10) can say.
+const WRITE_SAME_BLOCKS: u32 = 0xffff;
+
+struct Ask<'a> {
+    wire: &'a mut Wire,
+    settings: &'a Settings,
+}
+
+impl Ask<'_> {
+    /// TEST UNIT READY, until the unit is, within the time for a busy one.
+    async fn until_ready(&mut self) -> Result<(), Error> {
+        let time_out = self.settings.busy_time_out;
+        let asking = async {
+            let mut attentions = 0;
+            loop {
+                let outcome = self.command(Command::TestUnitReady.encode(), 0).await?;
+                match (outcome.status, outcome.sense) {
+                    (Status::Good, _) => return Ok(()),
+                    (Status::CheckCondition, Some(sense))
+                        if sense.key == SenseKey::UnitAttention
+                            && attentions < MOST_UNIT_ATTENTIONS =>
+                    {
+                        attentions += 1;
+                    }
+                    (Status::CheckCondition, Some(sense)) if sense.key == SenseKey::NotReady => {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    (Status::Busy | Status::TaskSetFull, _) => tokio::time::sleep(PAUSE).await,
+                    (_, Some(sense)) => return Err(Error::unit(sense.to_string())),
+                    (status, None) => {
+                        return Err(Error::unit(format!("it answers with {status:?}")));
+                    }
+                }
+            }
+        };
+        let waited = tokio::time::timeout(time_out, asking).await;
+        waited.map_err(|_| Error::TimedOut("a unit that becomes ready"))?
+    }
+
+    /// A command's data; `None` if the unit does not know the command.
+    async fn data(&mut self, command: &Command, length: u32) -> Result<Option<Vec<u8>>, Error> {
+        let mut attempts = 0;
+        loop {
+            let outcome = self.command(command.encode(), length).await?;
+            let again = match outcome.status {
+                Status::Good => return Ok(Some(outcome.data_in.concat())),
+                Status::Busy | Status::TaskSetFull => {
+                    tokio::time::sleep(PAUSE).await;
+                    true
+                }
+                _ => outcome.sense.is_some_and(|sense| sense.key == SenseKey::UnitAttention),
+            };
+            attempts += 1;
+            match outcome.sense {
+                _ if again && attempts < MOST_UNIT_ATTENTIONS => {}
+                Some(sense) if sense.key == SenseKey::IllegalRequest => return Ok(None),
+                Some(sense) => return Err(Error::unit(format!("{command:?}: {sense}"))),
+                None => return Err(Error::unit(format!("{command:?}: {:?}", outcome.status))),
+            }
+        }
+    }
+
+    async fn command(&mut self, cdb: Cdb, length: u32) -> Result<Outcome, Error> {
+        let transfer = if length == 0 { Transfer::None } else { Transfer::In(length) };
+        self.wire.execute(self.settings, cdb, transfer).await
+    }
+
+    /// The body of a vital product data page; empty if there is none.
+    async fn vpd(&mut self, page: u8) -> Result<Vec<u8>, Error> {
+        let command = Command::Inquiry { page: Some(page), allocation_length: 512 };
+        let data = self.data(&command, 512).await?.unwrap_or_default();
+        Ok(facts::vpd_body(page, &data).unwrap_or_default().to_vec())
+    }
+
+    async fn capacity(&mut self) -> Result<Capacity, Error> {
+        let long = Command::ReadCapacity16 { allocation_length: 32 };
+        if let Some(data) = self.data(&long, 32).await? {
+            return Capacity::parse16(&data);
+        }
+        let short = self.data(&Command::ReadCapacity10, 8).await?;
+        Capacity::parse10(&short.ok_or_else(|| Error::unit("it has no capacity"))?)
+    }
+
+    async fn caching(&mut self) -> Result<Caching, Error> {
+        let command = Command::ModeSense(ModeSense {
+            ten: false,
+            long_lba: false,
+            no_block_descriptors: true,
+            control: PageControl::Current,
+            page: 0x08,
+            subpage: 0,
+            allocation_length: 64,
+        });
+        let data = self.data(&command, 64).await?;
+        Ok(data.map_or(Caching::UNKNOWN, |data| Caching::parse(&data)))
+    }
+}

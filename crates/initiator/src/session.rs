@@ -1,0 +1,121 @@
+//! A session that heals itself: the handle that callers hold.
+
+use std::{sync::Arc, time::Duration};
+
+use iscsi::session::initiator::Transfer;
+use parking_lot::Mutex;
+use scsi::Cdb;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+    time::timeout,
+};
+use volume::Geometry;
+
+use crate::{
+    Answer, CommandError, Error, Facts, LinkState, Settings, Statistics,
+    driver::{Driver, Expected, Live, Message, connect},
+    pending::Job,
+    shared::Shared,
+    wire::now,
+};
+
+/// A session with one unit. Clones are handles on the same one; when the last is gone it logs out.
+///
+/// A driver, a tokio task, keeps it alive: a connection that is lost is made again, with pauses,
+/// and what was not answered is sent again, in order. Until `give_up_after` of the settings calls
+/// wait for that; from then on they fail at once, until there is a connection again.
+#[derive(Clone)]
+pub struct Session {
+    messages: mpsc::Sender<Message>,
+    shared: Arc<Shared>,
+    driver: Arc<Mutex<Option<JoinHandle<()>>>>,
+}
+
+/// How long a polite end may take: ABORT TASK's and logout's time-outs are as long.
+const CLOSE_TIME_OUT: Duration = Duration::from_secs(5);
+
+impl Session {
+    /// Logs in and asks the unit what it is. Fails at once if that cannot be done; from then on
+    /// the session expects that very unit.
+    pub async fn open(settings: Settings) -> Result<Self, Error> {
+        let live = connect(&settings).await?;
+        let expected = Expected::new(live.facts.identity.clone(), &live.facts.geometry);
+        let session = Self::start(settings, expected, Some(live));
+        // the driver says the same, but only when it runs
+        let mut state = session.watch();
+        let _ = state.wait_for(|state| matches!(state, LinkState::Up)).await;
+        Ok(session)
+    }
+
+    /// Returns at once and connects in the background, for as long as it takes. Any other unit
+    /// than the one with this identity and size is refused.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn open_lazy(settings: Settings, identity: String, geometry: &Geometry) -> Self {
+        Self::start(settings, Expected::new(identity, geometry), None)
+    }
+
+    fn start(settings: Settings, expected: Expected, live: Option<Live>) -> Self {
+        let shared = Arc::new(Shared::new(now()));
+        // the table of the driver holds as many again
+        let (messages, receiver) = mpsc::channel(settings.queue_depth.max(1));
+        let driver = Driver::new(Arc::new(settings), receiver, shared.clone(), expected);
+        let driver = tokio::spawn(driver.run(live));
+        Self { messages, shared, driver: Arc::new(Mutex::new(Some(driver))) }
+    }
+
+    /// Performs a command, with all the retries that may help. The answer is a GOOD status.
+    /// Only commands that may be performed twice: reads, writes, and the like.
+    pub async fn execute(&self, cdb: Cdb, transfer: Transfer) -> Result<Answer, CommandError> {
+        let closed = || CommandError::Unreachable("the session was closed".into());
+        let (reply, answer) = oneshot::channel();
+        let job = Message::Job(Job { cdb, transfer, reply });
+        self.messages.send(job).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
+    }
+
+    /// What the unit said of itself at the last login; `None` if there was none.
+    #[must_use]
+    pub fn facts(&self) -> Option<Arc<Facts>> {
+        self.shared.facts.lock().clone()
+    }
+
+    /// The state of the link.
+    #[must_use]
+    pub fn state(&self) -> LinkState {
+        self.shared.state.borrow().clone()
+    }
+
+    /// The state of the link, to be waited for.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<LinkState> {
+        self.shared.state.subscribe()
+    }
+
+    /// Counts what may have cost the target its volatile cache: logins, and unit attentions that
+    /// tell of a reset. What was written, but not flushed, under an earlier number may be lost.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.shared.generation()
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        *self.shared.statistics.lock()
+    }
+
+    /// Answers what is under way, logs out and ends the driver; at most 5 s. Later calls fail.
+    pub async fn close(&self) {
+        let _ = timeout(CLOSE_TIME_OUT, self.messages.send(Message::Close)).await;
+        let driver = self.driver.lock().take();
+        if let Some(mut driver) = driver
+            && timeout(CLOSE_TIME_OUT, &mut driver).await.is_err()
+        {
+            driver.abort();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What an initiator is told: where to log in as whom, sizes, and how long to wait.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+use iscsi::{Isid, keys::Offer, session::initiator::Timing};
+
+use crate::url::Url;
+
+/// One session with one unit of one target.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `host:port`, IPv6 in brackets.
+    pub portal: String,
+    /// The target's iSCSI name.
+    pub target: String,
+    /// The logical unit, 0 to 16383.
+    pub lun: u16,
+    /// Who we are. Default `iqn.2026-11.io.forebay:initiator`; the caller appends what makes its
+    /// host unique.
+    pub initiator_name: String,
+    /// What we call ourselves for humans.
+    pub initiator_alias: Option<String>,
+    /// Our half of the session's name. A login with the same name, ISID and target ends the
+    /// session that was there before (RFC 7143, 6.3.5), so that no late command of it is
+    /// performed after ours. Default: random, so that two processes do not end each other's;
+    /// who starts again and wants its former session ended sets a lasting one
+    /// ([`Settings::lasting_isid`]).
+    pub isid: Isid,
+    /// Digests, burst lengths and so on, as proposed at login.
+    pub offer: Offer,
+    /// Commands on their way at once. Default 64: over 8 ms of round trip, 64 runs of 64 KiB are
+    /// four times what a gigabit carries.
+    pub queue_depth: usize,
+    /// Longer reads and writes are split into commands of this many bytes, a multiple of 4096.
+    /// Default 1 MiB, one burst.
+    pub piece_bytes: u32,
+    /// For TCP to connect. Default 5 s.
+    pub connect_time_out: Duration,
+    /// For the login to end. Default 15 s.
+    pub login_time_out: Duration,
+    /// For a command to be answered before it is aborted. Default 30 s.
+    pub command_time_out: Duration,
+    /// For a target that answers BUSY or TASK SET FULL to take a command. Default 5 s.
+    pub busy_time_out: Duration,
+    /// How long calls wait for a connection that was lost; after that they fail at once until it
+    /// is there again. Default 15 s.
+    pub give_up_after: Duration,
+    /// The first pause before connecting again. It doubles up to `back_off_max`, and each is
+    /// lengthened by up to a quarter at random. Default 100 ms.
+    pub back_off: Duration,
+    /// The longest pause. Default 5 s.
+    pub back_off_max: Duration,
+    /// Pings.
+    pub timing: Timing,
+}
+
+impl Settings {
+    /// The defaults for a unit.
+    #[must_use]
+    pub fn new(portal: impl Into<String>, target: impl Into<String>, lun: u16) -> Self {
+        Self {
+            portal: portal.into(),
+            target: target.into(),
+            lun,
+            initiator_name: "iqn.2026-11.io.forebay:initiator".to_owned(),
+            initiator_alias: None,
+            isid: random_isid(),
+            offer: Offer::initiator(),
+            queue_depth: 64,
+            piece_bytes: 1 << 20,
+            connect_time_out: Duration::from_secs(5),
+            login_time_out: Duration::from_secs(15),
+            command_time_out: Duration::from_secs(30),
+            busy_time_out: Duration::from_secs(5),
+            give_up_after: Duration::from_secs(15),
+            back_off: Duration::from_millis(100),
+            back_off_max: Duration::from_secs(5),
+            timing: Timing::default(),
+        }
+    }
+
+    /// The defaults for the unit of a URL; without a unit in it, LUN 0. `None` without a target.
+    #[must_use]
+    pub fn from_url(url: &Url) -> Option<Self> {
+        let target = url.target.clone()?;
+        Some(Self::new(url.portal(), target, url.lun.unwrap_or(0)))
+    }
+
+    /// An ISID that is the same whenever `seed` is: for example a cache's instance id.
+    #[must_use]
+    pub fn lasting_isid(seed: &str) -> Isid {
+        // FNV-1a: the value must not change with the compiler, as std's hashers may
+        let hash = seed.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        isid_of(hash)
+    }
+}
+
+fn random_isid() -> Isid {
+    isid_of(RandomState::new().hash_one(0))
+}
+
+/// The format "random" (RFC 7143, 11.12.5): 24 bits that are, and a qualifier of 16.
+fn isid_of(bits: u64) -> Isid {
+    let [a, b, c, d, e, ..] = bits.to_be_bytes();
+    Isid([0x80, a, b, c, d, e])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_isid_lasts_if_its_seed_does() {
+        assert_eq!(Settings::lasting_isid("a"), Settings::lasting_isid("a"));
+        assert_ne!(Settings::lasting_isid("a"), Settings::lasting_isid("b"));
+        assert_ne!(random_isid(), random_isid());
+        assert_eq!(random_isid().0[0], 0x80);
+    }
+}

@@ -1,0 +1,64 @@
+//! What the driver tells its callers without being asked: the state of the link, what the unit is,
+//! what was counted.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::{Facts, Statistics};
+
+/// Whether there is a session.
+#[derive(Clone, Debug)]
+pub enum LinkState {
+    /// There is none, and attempts to connect go on.
+    Down {
+        /// Since when.
+        since: Instant,
+        /// Why.
+        reason: Arc<str>,
+        /// Calls are not held back any more, they fail at once.
+        given_up: bool,
+    },
+    /// There is one.
+    Up,
+    /// The far side has become another one: calls fail at once, and attempts go on.
+    Changed(Arc<str>),
+    /// The session was closed from here.
+    Closed,
+}
+
+pub(crate) struct Shared {
+    pub(crate) state: watch::Sender<LinkState>,
+    /// As of the last login.
+    pub(crate) facts: Mutex<Option<Arc<Facts>>>,
+    pub(crate) statistics: Mutex<Statistics>,
+    generation: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(since: Instant) -> Self {
+        let reason = "not connected yet".into();
+        Self {
+            state: watch::Sender::new(LinkState::Down { since, reason, given_up: false }),
+            facts: Mutex::new(None),
+            statistics: Mutex::new(Statistics::default()),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts what may have cost the target its volatile cache: new sessions and resets.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn next_generation(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+}

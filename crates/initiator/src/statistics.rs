@@ -1,0 +1,130 @@
+//! What a session counted.
+
+use std::time::Duration;
+
+use iscsi::session::initiator::Counters;
+
+/// Counters since the session was opened, over all its connections.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Statistics {
+    /// READs answered.
+    pub reads: u64,
+    /// WRITEs answered.
+    pub writes: u64,
+    /// SYNCHRONIZE CACHEs answered.
+    pub flushes: u64,
+    /// UNMAPs and WRITE SAMEs answered.
+    pub discards: u64,
+    /// Other commands answered.
+    pub others: u64,
+    /// Commands that failed in the end.
+    pub failures: u64,
+    /// PDUs sent.
+    pub pdus_out: u64,
+    /// PDUs received.
+    pub pdus_in: u64,
+    /// Bytes sent, headers included.
+    pub bytes_out: u64,
+    /// Bytes received, headers included.
+    pub bytes_in: u64,
+    /// R2Ts served: each of them is a round trip that a write waited for.
+    pub r2ts: u64,
+    /// Connections made after the first.
+    pub reconnects: u64,
+    /// Commands sent again because their connection was lost.
+    pub replays: u64,
+    /// Commands sent again because of a unit attention.
+    pub unit_attentions: u64,
+    /// Commands sent again because the target was busy or aborted them.
+    pub retries: u64,
+    /// Commands that the target did not answer in time.
+    pub time_outs: u64,
+    /// From the moment a command is submitted to its answer.
+    pub round_trips: RoundTrips,
+}
+
+/// How long commands took: as a sum, and in classes that double.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct RoundTrips {
+    /// How many.
+    pub count: u64,
+    /// All together, in microseconds.
+    pub sum_us: u64,
+    /// The longest, in microseconds.
+    pub max_us: u64,
+    /// `classes[i]`: from 2^(i-1) up to below 2^i microseconds; the last holds all that is longer.
+    pub classes: [u64; 32],
+}
+
+impl RoundTrips {
+    pub(crate) fn add(&mut self, time: Duration) {
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.count += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+        self.max_us = self.max_us.max(us);
+        let class = (u64::BITS - us.leading_zeros()) as usize;
+        self.classes[class.min(self.classes.len() - 1)] += 1;
+    }
+
+    /// The mean in microseconds; 0 if there was none.
+    #[must_use]
+    pub fn mean_us(&self) -> u64 {
+        self.sum_us.checked_div(self.count).unwrap_or(0)
+    }
+
+    /// An upper bound, in microseconds and good to a factor of two, of what `share` (0 to 1) of
+    /// all commands took; 0 if there was none.
+    #[must_use]
+    pub fn quantile_us(&self, share: f64) -> u64 {
+        let wanted = (self.count as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (class, count) in self.classes.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && seen > 0 {
+                return (1_u64 << class).min(self.max_us);
+            }
+        }
+        self.max_us
+    }
+}
+
+impl Statistics {
+    /// Adds what a connection counted since `before`.
+    pub(crate) fn add_counters(&mut self, before: &Counters, now: &Counters) {
+        self.pdus_out += now.pdus_out - before.pdus_out;
+        self.pdus_in += now.pdus_in - before.pdus_in;
+        self.r2ts += now.r2ts - before.r2ts;
+    }
+
+    /// Counts an answered command by its operation code.
+    pub(crate) fn count_command(&mut self, opcode: u8) {
+        *match opcode {
+            0x08 | 0x28 | 0xa8 | 0x88 => &mut self.reads,
+            0x0a | 0x2a | 0xaa | 0x8a => &mut self.writes,
+            0x35 | 0x91 => &mut self.flushes,
+            0x41 | 0x93 | 0x42 => &mut self.discards,
+            _ => &mut self.others,
+        } += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_fall_into_their_classes() {
+        let mut trips = RoundTrips::default();
+        assert_eq!((trips.mean_us(), trips.quantile_us(0.5)), (0, 0));
+        for us in [0, 1, 100, 100, 5000] {
+            trips.add(Duration::from_micros(us));
+        }
+        assert_eq!(trips.classes[0], 1);
+        assert_eq!(trips.classes[7], 2);
+        assert_eq!(trips.mean_us(), 1040);
+        assert_eq!(trips.quantile_us(0.5), 128);
+        assert_eq!(trips.quantile_us(1.0), 5000);
+        trips.add(Duration::MAX);
+        assert_eq!(trips.max_us, u64::MAX);
+    }
+}

@@ -1,0 +1,192 @@
+//! `iscsi://host[:port][/target[/lun]]`, as libiscsi and QEMU write it.
+
+use std::{fmt, str::FromStr};
+
+/// Where a portal, a target or a unit is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Url {
+    /// A name or an address; IPv6 without its brackets.
+    pub host: String,
+    /// TCP port; 3260 unless said otherwise.
+    pub port: u16,
+    /// The target's iSCSI name.
+    pub target: Option<String>,
+    /// The logical unit, 0 to 16383. Only with a target.
+    pub lun: Option<u16>,
+}
+
+/// Why a text is not such a URL.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{url:?} is not iscsi://host[:port][/target[/lun]]: {reason}")]
+pub struct UrlError {
+    url: String,
+    reason: &'static str,
+}
+
+/// The port that IANA assigned (RFC 7143, 15).
+pub(crate) const PORT: u16 = 3260;
+
+impl Url {
+    /// `host:port` as the system's resolver takes it.
+    #[must_use]
+    pub fn portal(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(url: &str) -> Result<Self, UrlError> {
+        parse(url).map_err(|reason| UrlError { url: url.to_owned(), reason })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "iscsi://{}", self.portal())?;
+        if let Some(target) = &self.target {
+            write!(f, "/{target}")?;
+        }
+        if let Some(lun) = self.lun {
+            write!(f, "/{lun}")?;
+        }
+        Ok(())
+    }
+}
+
+fn parse(url: &str) -> Result<Url, &'static str> {
+    let rest = url.strip_prefix("iscsi://").ok_or("it does not begin with iscsi://")?;
+    let mut parts = rest.splitn(3, '/');
+    let (host, port) = parse_portal(parts.next().unwrap_or_default())?;
+    let target = parts.next().filter(|target| !target.is_empty());
+    if target.is_some_and(|target| !is_iscsi_name(target)) {
+        return Err("the target is no iSCSI name (iqn., eui. or naa.)");
+    }
+    let lun = match parts.next() {
+        None | Some("") => None,
+        Some(_) if target.is_none() => return Err("a unit without a target"),
+        Some(lun) => {
+            let lun = lun.parse::<u16>().ok().filter(|&lun| lun < 16384);
+            Some(lun.ok_or("the unit is no number from 0 to 16383")?)
+        }
+    };
+    Ok(Url { host, port, target: target.map(str::to_owned), lun })
+}
+
+/// Splits `host`, `host:port`, `[v6]` or `[v6]:port`.
+pub(crate) fn parse_portal(portal: &str) -> Result<(String, u16), &'static str> {
+    let (host, port) = match portal.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').ok_or("a [ without its ]")?;
+            let host = host.parse::<std::net::Ipv6Addr>().map_err(|_| "no IPv6 address in []")?;
+            match port.strip_prefix(':') {
+                Some(port) => (host.to_string(), Some(port)),
+                None if port.is_empty() => (host.to_string(), None),
+                None => return Err("something between ] and the port"),
+            }
+        }
+        None => match portal.split_once(':') {
+            Some((_, port)) if port.contains(':') => return Err("an IPv6 address without []"),
+            Some((host, port)) => (host.to_owned(), Some(port)),
+            None => (portal.to_owned(), None),
+        },
+    };
+    if host.is_empty() {
+        return Err("it names no host");
+    }
+    if host.contains('@') {
+        return Err("user and password do not go into a URL");
+    }
+    if !host.chars().all(|c| c.is_ascii_alphanumeric() || "-._:".contains(c)) {
+        return Err("the host holds a character that no host name has");
+    }
+    let port = match port {
+        None => PORT,
+        Some(port) => {
+            let port = port.parse().ok().filter(|&port| port != 0);
+            port.ok_or("the port is no number from 1 to 65535")?
+        }
+    };
+    Ok((host, port))
+}
+
+/// Is this a name that RFC 7143, 4.2.7 allows? Names come from strangers and go into messages, so
+/// that a line break in one would be more than ugly.
+pub(crate) fn is_iscsi_name(name: &str) -> bool {
+    let known = ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
+    let allowed = |c: char| {
+        if c.is_ascii() { c.is_ascii_alphanumeric() || ".-:_".contains(c) } else { !c.is_control() }
+    };
+    known && name.len() <= 223 && name.chars().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_gets_its_default() {
+        let full =
+            "iscsi://node.example:3261/iqn.2026-11.io.forebay:vol0/3".parse::<Url>().unwrap();
+        assert_eq!(
+            full,
+            Url {
+                host: "node.example".into(),
+                port: 3261,
+                target: Some("iqn.2026-11.io.forebay:vol0".into()),
+                lun: Some(3),
+            }
+        );
+        let host = "iscsi://10.0.0.2".parse::<Url>().unwrap();
+        assert_eq!((host.port, host.target, host.lun), (3260, None, None));
+        let slash = "iscsi://10.0.0.2/iqn.2026-11.io.forebay:vol0/".parse::<Url>().unwrap();
+        assert_eq!(slash.lun, None);
+    }
+
+    #[test]
+    fn ipv6_stands_in_brackets() {
+        let url = "iscsi://[fd00::0:2]:3261/iqn.x:y/0".parse::<Url>().unwrap();
+        assert_eq!((url.host.as_str(), url.port), ("fd00::2", 3261));
+        assert_eq!(url.portal(), "[fd00::2]:3261");
+        assert_eq!("iscsi://[::1]".parse::<Url>().unwrap().portal(), "[::1]:3260");
+    }
+
+    #[test]
+    fn a_url_reads_back() {
+        for url in ["iscsi://a:1", "iscsi://[::1]:3260/iqn.x:y", "iscsi://10.0.0.2:3260/iqn.x:y/7"]
+        {
+            assert_eq!(url.parse::<Url>().unwrap().to_string(), url);
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_says_why() {
+        let wrong = [
+            ("http://a", "begin"),
+            ("iscsi://", "no host"),
+            ("iscsi:///iqn.x:y/0", "no host"),
+            ("iscsi://a:0", "port"),
+            ("iscsi://a:70000", "port"),
+            ("iscsi://::1/iqn.x:y/0", "without []"),
+            ("iscsi://[::1/iqn.x:y/0", "without its ]"),
+            ("iscsi://[::1]3260", "between"),
+            ("iscsi://[node]", "no IPv6"),
+            ("iscsi://user%secret@a/iqn.x:y/0", "password"),
+            ("iscsi://a/vol0/0", "iSCSI name"),
+            ("iscsi://a/iqn.x\ny/0", "iSCSI name"),
+            ("iscsi://a/iqn.x:y/one", "unit"),
+            ("iscsi://a/iqn.x:y/16384", "unit"),
+            ("iscsi://a/iqn.x:y/1/2", "unit"),
+            ("iscsi://a//1", "without a target"),
+        ];
+        for (url, why) in wrong {
+            let error = url.parse::<Url>().unwrap_err();
+            assert!(error.reason.contains(why), "{url}: {error}");
+        }
+    }
+}

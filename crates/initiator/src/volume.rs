@@ -1,0 +1,343 @@
+//! A remote unit as a volume.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use futures_util::{TryStreamExt, stream};
+use iscsi::session::initiator::Transfer;
+use parking_lot::Mutex;
+use scsi::{Cdb, Command, Form};
+use volume::{Data, Durability, Extent, Geometry, Io, Lba, Volume};
+
+use crate::{
+    Answer, CommandError, Error, Facts, LinkState, Session, Settings, Statistics,
+    stability::Stability,
+};
+
+/// A [`Volume`] whose blocks are those of a unit of an iSCSI target.
+///
+/// Calls survive a lost connection, as long as it comes back within `give_up_after`: a call that
+/// was not answered is performed again. One thing does not survive: a write that was answered with
+/// [`Durability::Volatile`] and not flushed, when the target then starts anew. Since it cannot be
+/// told from a mere lost connection, the next [`Volume::flush`] fails with
+/// [`volume::Error::Device`] whenever writes before it were answered in an earlier session (or
+/// before a reset). The caller then sends again what it wrote since its last good flush. That is
+/// told once: volatile writes of several independent callers need one of them to flush for all.
+pub struct RemoteVolume {
+    session: Session,
+    geometry: Geometry,
+    identity: String,
+    piece_bytes: u32,
+    stability: Mutex<Stability>,
+    /// The unit announces WRITE SAME with UNMAP, and refuses it.
+    no_write_same: AtomicBool,
+}
+
+/// Pieces of one call that are on their way at once: 16 MiB in pieces of 1 MiB, sixteen times what
+/// a gigabit carries in a round trip of 8 ms.
+const PIECES_IN_FLIGHT: usize = 16;
+
+impl RemoteVolume {
+    /// Logs in and asks the unit what it is. Fails at once if that cannot be done.
+    pub async fn connect(settings: Settings) -> Result<Self, Error> {
+        let piece_bytes = settings.piece_bytes;
+        let session = Session::open(settings).await?;
+        let facts = session.facts().ok_or(Error::Closed)?;
+        let (identity, geometry) = (facts.identity.clone(), facts.geometry);
+        Ok(Self::new(session, identity, geometry, piece_bytes))
+    }
+
+    /// The unit that was here before, to be connected to in the background: for who starts while
+    /// the far side is away. Should another unit, or one of another size, be there, every call
+    /// fails with [`volume::Error::Device`] and names both.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn open_lazy(settings: Settings, geometry: Geometry, identity: String) -> Self {
+        let piece_bytes = settings.piece_bytes;
+        let session = Session::open_lazy(settings, identity.clone(), &geometry);
+        Self::new(session, identity, geometry, piece_bytes)
+    }
+
+    fn new(session: Session, identity: String, geometry: Geometry, piece_bytes: u32) -> Self {
+        Self {
+            session,
+            geometry,
+            identity,
+            piece_bytes,
+            stability: Mutex::new(Stability::default()),
+            no_write_same: AtomicBool::new(false),
+        }
+    }
+
+    /// Names the unit and no other: `naa.…`, `eui.…`, `t10.…` or `serial.…`.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// The session below.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.session.statistics()
+    }
+
+    /// See [`Session::generation`].
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.session.generation()
+    }
+
+    /// Ends the session politely; at most 10 s. Flushes nothing. Later calls fail.
+    pub async fn close(&self) {
+        self.session.close().await;
+    }
+
+    /// What the unit can do. Known after the first login, which is waited for as long as any call
+    /// would wait.
+    async fn facts(&self) -> Result<Arc<Facts>, volume::Error> {
+        if let Some(facts) = self.session.facts() {
+            return Ok(facts);
+        }
+        let mut watch = self.session.watch();
+        let decided = |state: &LinkState| !matches!(state, LinkState::Down { given_up: false, .. });
+        let state = watch.wait_for(decided).await;
+        let state = state.map_or(LinkState::Closed, |state| state.clone());
+        self.session.facts().ok_or_else(|| {
+            refusal(&state).unwrap_or_else(|| volume::Error::Unreachable("not connected".into()))
+        })
+    }
+
+    async fn perform(
+        &self,
+        cdb: Cdb,
+        transfer: Transfer,
+        extent: Extent,
+    ) -> Result<Answer, volume::Error> {
+        let answer = self.session.execute(cdb, transfer).await;
+        answer.map_err(|error| error.into_volume_error(extent))
+    }
+
+    async fn read_piece(&self, extent: Extent) -> Result<Data, volume::Error> {
+        let bytes = extent.blocks * self.geometry.block_size;
+        let cdb = Command::read(extent.lba.0, extent.blocks).encode();
+        let answer = self.perform(cdb, Transfer::In(bytes), extent).await?;
+        let data: Data = answer.data_in.into_iter().collect();
+        if data.len() != bytes as usize {
+            let reason = format!("a read of {bytes} bytes returned {}", data.len());
+            return Err(volume::Error::Device(reason.into()));
+        }
+        Ok(data)
+    }
+
+    async fn write_piece(
+        &self,
+        extent: Extent,
+        data: Bytes,
+        durability: Durability,
+        facts: &Facts,
+    ) -> Result<(), volume::Error> {
+        let stable = !facts.geometry.volatile_cache;
+        let fua = durability == Durability::Stable && facts.fua && !stable;
+        let cdb = Command::write(extent.lba.0, extent.blocks, fua).encode();
+        let answer = self.perform(cdb, Transfer::Out(data), extent).await?;
+        if answer.residual != iscsi::pdu::Residual::None {
+            let reason = format!("a write was not taken whole: {:?}", answer.residual);
+            return Err(volume::Error::Device(reason.into()));
+        }
+        if !fua && !stable {
+            self.stability.lock().note_write(answer.generation);
+        }
+        Ok(())
+    }
+
+    async fn write_zeros(&self, extent: Extent, facts: &Facts) -> Result<(), volume::Error> {
+        let piece = self.piece_blocks(facts);
+        let zeros = Bytes::from(vec![0; (piece.min(extent.blocks) * self.block_size()) as usize]);
+        let writes = pieces(extent, piece).map(|extent| {
+            let data = zeros.slice(..(extent.blocks * self.block_size()) as usize);
+            Ok(self.write_piece(extent, data, Durability::Volatile, facts))
+        });
+        stream::iter(writes).try_buffer_unordered(PIECES_IN_FLIGHT).try_collect().await
+    }
+
+    /// WRITE SAME (16) with UNMAP and a block of zeros: gives space back where the unit can, and
+    /// reads as zeros in any case. False if the unit does not know how.
+    async fn write_same(
+        &self,
+        extent: Extent,
+        most: u32,
+        facts: &Facts,
+    ) -> Result<bool, volume::Error> {
+        let zeros = Bytes::from(vec![0; self.block_size() as usize]);
+        for piece in pieces(extent, most) {
+            let transfer = scsi::Transfer {
+                form: Form::Sixteen,
+                ..scsi::Transfer::new(piece.lba.0, piece.blocks)
+            };
+            let command =
+                Command::WriteSame { transfer, unmap: true, anchor: false, no_data_out: false };
+            match self.session.execute(command.encode(), Transfer::Out(zeros.clone())).await {
+                Ok(answer) if facts.geometry.volatile_cache => {
+                    self.stability.lock().note_write(answer.generation);
+                }
+                Ok(_) => {}
+                Err(error) if error.is_not_supported() => return Ok(false),
+                Err(error) => return Err(error.into_volume_error(piece)),
+            }
+        }
+        Ok(true)
+    }
+
+    async fn synchronize_cache(&self) -> Result<Answer, CommandError> {
+        let short = Command::synchronize_cache().encode();
+        match self.session.execute(short, Transfer::None).await {
+            Err(error) if error.is_not_supported() => {
+                let transfer = scsi::Transfer { form: Form::Sixteen, ..scsi::Transfer::new(0, 0) };
+                let long = Command::SynchronizeCache { transfer, immediate: false };
+                self.session.execute(long.encode(), Transfer::None).await
+            }
+            result => result,
+        }
+    }
+
+    async fn flush_all(&self, facts: &Facts) -> Result<(), volume::Error> {
+        if !facts.geometry.volatile_cache {
+            return Ok(());
+        }
+        let begun = self.stability.lock().begin_flush();
+        let whole = Extent { lba: Lba(0), blocks: 1 };
+        let answer = self.synchronize_cache().await;
+        let answer = answer.map_err(|error| error.into_volume_error(whole))?;
+        if self.stability.lock().end_flush(begun, answer.generation) {
+            return Ok(());
+        }
+        // not one of the errors after which a flush is simply sent again
+        Err(volume::Error::Device(
+            "the remote unit started anew: what was written to it and not flushed may be lost"
+                .into(),
+        ))
+    }
+
+    fn block_size(&self) -> u32 {
+        self.geometry.block_size
+    }
+
+    /// How many blocks one command may move.
+    fn piece_blocks(&self, facts: &Facts) -> u32 {
+        let ours = (self.piece_bytes / self.block_size()).max(1);
+        facts.max_transfer_blocks.map_or(ours, |theirs| theirs.min(ours))
+    }
+}
+
+impl Volume for RemoteVolume {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            let facts = self.facts().await?;
+            let piece = self.piece_blocks(&facts);
+            if extent.blocks <= piece {
+                return self.read_piece(extent).await;
+            }
+            let reads = pieces(extent, piece).map(|extent| Ok(self.read_piece(extent)));
+            let append = |mut all: Data, data| async move {
+                all.append(data);
+                Ok(all)
+            };
+            stream::iter(reads).try_buffered(PIECES_IN_FLIGHT).try_fold(Data::new(), append).await
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        Box::pin(async move {
+            let facts = self.facts().await?;
+            let block_size = self.block_size() as usize;
+            let Ok(blocks) = u32::try_from(data.len() / block_size) else {
+                return Err(volume::Error::OutOfRange(Extent { lba, blocks: u32::MAX }));
+            };
+            let extent = Extent { lba, blocks };
+            let writes = pieces(extent, self.piece_blocks(&facts)).map(|piece| {
+                let start = (piece.lba.0 - lba.0) as usize * block_size;
+                let data = data.slice(start, piece.blocks as usize * block_size);
+                Ok(self.write_piece(piece, data.into_bytes(), durability, &facts))
+            });
+            let writing = stream::iter(writes).try_buffer_unordered(PIECES_IN_FLIGHT);
+            writing.try_collect::<()>().await?;
+            if durability == Durability::Stable && !facts.fua {
+                self.flush_all(&facts).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            let facts = self.facts().await?;
+            self.flush_all(&facts).await
+        })
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(async move {
+            let facts = self.facts().await?;
+            if let Some(most) = facts.write_same_unmap_blocks
+                && !self.no_write_same.load(Ordering::Relaxed)
+            {
+                if self.write_same(extent, most, &facts).await? {
+                    return Ok(());
+                }
+                self.no_write_same.store(true, Ordering::Relaxed);
+            }
+            self.write_zeros(extent, &facts).await
+        })
+    }
+
+    fn admit(&self, _bytes: usize) -> Result<(), volume::Error> {
+        refusal(&self.session.state()).map_or(Ok(()), Err)
+    }
+}
+
+/// What a call is told at once in this state.
+fn refusal(state: &LinkState) -> Option<volume::Error> {
+    match state {
+        LinkState::Up | LinkState::Down { given_up: false, .. } => None,
+        LinkState::Down { reason, .. } => Some(volume::Error::Unreachable(reason.clone())),
+        LinkState::Changed(reason) => Some(volume::Error::Device(reason.clone())),
+        LinkState::Closed => Some(volume::Error::Unreachable("the session was closed".into())),
+    }
+}
+
+/// The extent in pieces of at most `most` blocks.
+fn pieces(extent: Extent, most: u32) -> impl Iterator<Item = Extent> {
+    (0..extent.blocks).step_by(most as usize).map(move |at| Extent {
+        lba: Lba(extent.lba.0 + u64::from(at)),
+        blocks: most.min(extent.blocks - at),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_the_extent() {
+        let extent = Extent { lba: Lba(10), blocks: 7 };
+        let all: Vec<_> = pieces(extent, 3).map(|piece| (piece.lba.0, piece.blocks)).collect();
+        assert_eq!(all, [(10, 3), (13, 3), (16, 1)]);
+        assert_eq!(pieces(extent, 7).count(), 1);
+        assert_eq!(pieces(extent, u32::MAX).count(), 1);
+    }
+}
