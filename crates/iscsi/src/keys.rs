@@ -1,7 +1,7 @@
 //! Text keys (RFC 7143, 13): offer, answer, result.
 
-mod text;
 mod table;
+mod text;
 mod negotiation;
 
 use self::table::{Key, Kind, LENGTH_MAX};
@@ -213,7 +213,7 @@ pub fn receive_in_full_feature(
         // To answer an answer could go on for ever.
         _ if text::is_answer_word(value) => None,
         None => Some("NotUnderstood"),
-        Some(Key::MaxRecvDataSegmentLength) => match text::number_within(value, 512, LENGTH_MAX) {
+        Some(Key::MaxRecvDataSegmentLength) => match text::segment_length(value) {
             Some(length) => {
                 parameters.max_send_data_segment_length = length;
                 None

@@ -1,7 +1,9 @@
 //! One end's side of the negotiation during a login (RFC 7143, 6.2).
 
-use super::table::{KEYS, Key, Kind, LENGTH_MAX, Side};
-use super::text::{boolean, is_answer_word, is_name, local_name, number_within, push, yes_no};
+use super::table::{KEYS, Key, Kind, Side};
+use super::text::{
+    boolean, is_answer_word, is_name, local_name, number_within, push, segment_length, yes_no,
+};
 use super::{DigestPolicy, KeyError, Offer, Parameters};
 use crate::pdu::Stage;
 
@@ -112,7 +114,7 @@ impl Negotiation {
             return Err(KeyError::Value(row.name.to_owned()));
         }
         match row.kind {
-            Kind::Declared(_) | Kind::DeclaredByBoth => self.take_declaration(key, value, answers),
+            Kind::Declared(_) | Kind::DeclaredByBoth => self.take_declaration(key, value),
             _ if row.normal_only && self.declared.discovery => {
                 answers.push(key, "Irrelevant");
                 Ok(())
@@ -209,12 +211,7 @@ impl Negotiation {
         Ok(())
     }
 
-    fn take_declaration(
-        &mut self,
-        key: Key,
-        value: &str,
-        answers: &mut Answers,
-    ) -> Result<(), KeyError> {
+    fn take_declaration(&mut self, key: Key, value: &str) -> Result<(), KeyError> {
         let wrong = || KeyError::Value(key.name().to_owned());
         let name = || if is_name(value) { Ok(Some(value.to_owned())) } else { Err(wrong()) };
         let declared = &mut self.declared;
@@ -234,13 +231,10 @@ impl Negotiation {
                 let tag = number_within(value, 0, u32::from(u16::MAX)).ok_or_else(wrong)?;
                 declared.tpgt = Some(tag as u16);
             }
-            Key::MaxRecvDataSegmentLength => match number_within(value, 512, LENGTH_MAX) {
-                Some(length) => self.parameters.max_send_data_segment_length = length,
-                // An initiator may be told that it stays with the default; a target that says
-                // such a thing is not one to send data to.
-                None if self.side == Side::Target => answers.push(key, "Reject"),
-                None => return Err(wrong()),
-            },
+            Key::MaxRecvDataSegmentLength => {
+                let length = segment_length(value).ok_or_else(wrong)?;
+                self.parameters.max_send_data_segment_length = length;
+            }
             // Said in passing, or not for us to act upon.
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! `key=value` lists (RFC 7143, 6.1) and the values in them.
 
-use super::KeyError;
+use super::{KeyError, table::LENGTH_MAX};
 
 /// Bytes of one whole text that we keep. RFC 7143 6.1 asks for 8192 at least.
 pub const TEXT_MAX: usize = 16_384;
@@ -100,6 +100,13 @@ fn number(value: &str) -> Option<u64> {
 pub(super) fn number_within(value: &str, low: u32, high: u32) -> Option<u32> {
     let number = u32::try_from(number(value)?).ok()?;
     (low..=high).contains(&number).then_some(number)
+}
+
+/// A MaxRecvDataSegmentLength. One below 512 bytes cannot be obeyed; one above 2^24 - 1 can, by
+/// sending less.
+pub(super) fn segment_length(value: &str) -> Option<u32> {
+    let length = number(value)?.min(u64::from(LENGTH_MAX)) as u32;
+    (length >= 512).then_some(length)
 }
 
 /// A boolean-value.
