@@ -2,28 +2,92 @@
 
 pub mod load;
 pub mod raw;
-pub mod tgt;
+pub mod figures;
+pub mod plan;
+pub mod bars;
+pub mod stage;
+pub mod memory;
+pub mod report;
 
+use std::path::PathBuf;
 use std::time::Duration;
-use anyhow::Result;
-use load::{Load, measure};
 
-pub fn try_it(rounds: usize) -> Result<()> {
-    crate::machine::confine(crate::machine::CLIENT_CPU)?;
-    crate::machine::prefer();
-    let raw = raw::Server::start()?;
-    let tgt = tgt::Tgt::start(256 << 20)?;
-    let loads = [("r4k32", Load::read_4k(32)), ("w4k32", Load::write_4k(32)), ("r128k8", Load::stream(false, 8)), ("w128k8", Load::stream(true, 8)), ("r4k1", Load::read_4k(1)), ("w4k1", Load::write_4k(1)),
-        ("r4k32d", Load{digests: true, ..Load::read_4k(32)}), ("w4k32d", Load{digests: true, ..Load::write_4k(32)})];
-    let time = Duration::from_millis(700);
-    for _ in 0..rounds {
-        for (name, load) in &loads {
-            let p = raw.measure(load, time)?;
-            let q = measure(tgt.login(), load, tgt.id(), time)?;
-            for (who, p) in [("raw", p), ("tgt", q)] {
-                println!("{name} {who} {:.0}/s p50 {:.1} p99 {:.1} cpu {:.2} sw {:.3}", p.per_second(), p.median_us(), p.quantile_us(0.99), p.cpu_us(), p.switches());
-            }
+use anyhow::{Context, Result, bail};
+
+use crate::{machine, node};
+use figures::Figures;
+use plan::{GROUPS, Group, servers};
+use stage::Stage;
+
+/// What to measure and where to write it.
+#[derive(Debug)]
+pub struct Options {
+    /// Names of groups; all of them if none is named.
+    pub groups: Vec<String>,
+    /// How often each point is measured.
+    pub rounds: usize,
+    /// How long one point takes.
+    pub time: Duration,
+    /// A file for every round of every point.
+    pub json: Option<PathBuf>,
+    /// A file for a page.
+    pub markdown: Option<PathBuf>,
+}
+
+/// Measures and reports; true if every bar that was measured holds.
+pub fn bench(options: &Options) -> Result<bool> {
+    let groups = chosen(&options.groups)?;
+    let program = node::build()?;
+    let folder = program.parent().context("the program has a folder")?.to_owned();
+    machine::confine(machine::CLIENT_CPU)
+        .context("two CPUs are needed: one for servers, one for us")?;
+    machine::prefer();
+    let stage = Stage::new(&program, &folder)?;
+    let mut figures = Figures::default();
+    let points = plan::points(&groups);
+    for (_, _, server) in &points {
+        stage.prepare(server).with_context(|| format!("starting {server}"))?;
+    }
+    for round in 1..=options.rounds {
+        println!("round {round} of {}", options.rounds);
+        for (name, load, server) in &points {
+            figures.add(name, server, stage.measure(server, load, options.time)?);
+        }
+        if points.iter().any(|(_, _, server)| *server == servers::POLLING) {
+            figures.add_single(servers::IDLE, stage.idle_share()?);
         }
     }
-    Ok(())
+    drop(stage);
+    if groups.iter().any(|group| group.memory) {
+        println!("memory at 64 sessions");
+        figures.add_single(servers::TARGET_MEMORY, memory::target(&program)?);
+        figures.add_single(servers::GATEWAY_MEMORY, memory::gateway(&program, &folder)?);
+    }
+    let command = command(options);
+    if let Some(path) = &options.json {
+        report::write_json(path, &figures, &command)?;
+    }
+    if let Some(path) = &options.markdown {
+        report::write_markdown(path, &figures, &command)?;
+    }
+    Ok(report::print(&figures))
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Group>> {
+    let all = || GROUPS.iter().map(|group| group.name).collect::<Vec<_>>().join(", ");
+    let find = |name: &String| match GROUPS.iter().find(|group| group.name == name) {
+        Some(group) => Ok(group),
+        None => bail!("no benchmark is called {name}; there are {}", all()),
+    };
+    if names.is_empty() { Ok(GROUPS.iter().collect()) } else { names.iter().map(find).collect() }
+}
+
+/// The command that does it again.
+fn command(options: &Options) -> String {
+    let names: String = options.groups.iter().map(|name| format!(" {name}")).collect();
+    format!(
+        "cargo xtask bench{names} --rounds {} --seconds {}",
+        options.rounds,
+        options.time.as_secs_f64()
+    )
 }

@@ -9,6 +9,6 @@ pub mod wire;
 pub mod session;
 pub mod stamp;
 
-pub use login::{Login, Negotiated};
+pub use login::Login;
 pub use request::Request;
 pub use session::{Answer, Next, Session, Workload};

@@ -5,14 +5,20 @@ mod steps;
 mod check;
 mod client;
 mod machine;
+mod node;
+mod tgt;
 mod bench;
+mod suite;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::steps::Steps;
 use crate::bench::raw;
+use crate::steps::Steps;
 
 /// The house's own tasks.
 #[derive(Parser)]
@@ -31,7 +37,34 @@ enum Task {
         #[arg(long, value_name = "WORD")]
         filter: Option<String>,
     },
-    Bench,
+    /// Run everything: the checks, the tests of every crate, the program against foreign tools
+    /// (libiscsi, QEMU, tgt; as root on Debian their packages are installed) and `kill -9` rounds.
+    Test {
+        /// Leave out what needs foreign tools.
+        #[arg(long)]
+        no_interop: bool,
+        /// Run only the steps whose name contains this word.
+        #[arg(long, value_name = "WORD")]
+        filter: Option<String>,
+    },
+    /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
+    /// promises hold: target, stream, depth1, polling, digests, gateway, memory.
+    Bench {
+        /// Only these; all of them if none is named.
+        names: Vec<String>,
+        /// How often each point is measured.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+        rounds: u16,
+        /// Seconds that one point takes.
+        #[arg(long, default_value_t = 0.7)]
+        seconds: f64,
+        /// Write every round of every point to this file.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Write a page with the medians to this file.
+        #[arg(long, value_name = "FILE")]
+        markdown: Option<PathBuf>,
+    },
     /// The bare TCP server of the benchmarks.
     #[command(hide = true)]
     RawServer,
@@ -44,8 +77,24 @@ fn main() -> ExitCode {
             check::check(&mut steps);
             exit(steps.finish())
         }
-        Task::Bench => { bench::try_it(1).unwrap(); ExitCode::SUCCESS }
-        Task::RawServer => { raw::serve().unwrap(); ExitCode::SUCCESS }
+        Task::Test { no_interop, filter } => exit(suite::test(!no_interop, filter)),
+        Task::Bench { names, rounds, seconds, json, markdown } => {
+            let time = Duration::from_secs_f64(seconds.clamp(0.05, 60.0));
+            let options =
+                bench::Options { groups: names, rounds: rounds.into(), time, json, markdown };
+            report(bench::bench(&options))
+        }
+        Task::RawServer => report(raw::serve().map(|()| true)),
+    }
+}
+
+fn report(result: Result<bool>) -> ExitCode {
+    match result {
+        Ok(held) => exit(held),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -84,6 +84,11 @@ impl Point {
         self.server.switches as f64 / self.operations as f64
     }
 
+    /// The mean latency, microseconds.
+    pub fn mean_us(&self) -> f64 {
+        self.latency.mean() / 1e3
+    }
+
     /// The latency that half of the commands stay below, microseconds.
     pub fn median_us(&self) -> f64 {
         self.quantile_us(0.5)
@@ -108,7 +113,12 @@ pub fn measure(login: &Login, load: &Load, server: u32, time: Duration) -> Resul
     let (before, start) = (Usage::of(server)?, Instant::now());
     session.run(&mut generator)?;
     let (server, time) = (Usage::of(server)?.since(before), start.elapsed());
-    let point = Point { operations: generator.latency.len(), time, latency: generator.latency.clone(), server };
+    let point = Point {
+        operations: generator.latency.len(),
+        time,
+        latency: generator.latency.clone(),
+        server,
+    };
     session.drain(&mut generator)?;
     generator.held()?;
     ensure!(point.operations > 0, "no command was answered in {time:?}");
@@ -159,7 +169,9 @@ impl Generator {
     fn held(&self) -> Result<()> {
         match self.failed {
             None => Ok(()),
-            Some((status, sense)) => anyhow::bail!("a command ended with status {status:#04x}, sense {sense:x?}"),
+            Some((status, sense)) => {
+                anyhow::bail!("a command ended with status {status:#04x}, sense {sense:x?}")
+            }
         }
     }
 }

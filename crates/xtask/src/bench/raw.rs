@@ -56,7 +56,7 @@ impl Server {
     }
 }
 
-/// The server: prints its address, then serves until its standard input ends or it is killed.
+/// The server: prints its address, then serves until it is killed.
 pub fn serve() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
@@ -72,7 +72,8 @@ fn answer(mut socket: TcpStream) -> Result<()> {
     socket.set_nodelay(true)?;
     let mut sizes = [0; 8];
     socket.read_exact(&mut sizes)?;
-    let size = |at: usize| u32::from_be_bytes(sizes[at..at + 4].try_into().expect("four bytes")) as usize;
+    let size =
+        |at: usize| u32::from_be_bytes(sizes[at..at + 4].try_into().expect("four bytes")) as usize;
     let (request, response) = (size(0), size(4));
     let mut buffer = vec![0; buffer_bytes(request.max(response))];
     let answers = vec![0x5a; response * (buffer.len() / request + 1)];

@@ -190,7 +190,9 @@ mod tests {
     #[test]
     fn answers_change_what_holds() {
         let mut negotiated = Negotiated::default();
-        negotiated.take(b"InitialR2T=No\0HeaderDigest=CRC32C\0FirstBurstLength=512\0X=y\0").unwrap();
+        negotiated
+            .take(b"InitialR2T=No\0HeaderDigest=CRC32C\0FirstBurstLength=512\0X=y\0")
+            .unwrap();
         let expected = Negotiated {
             initial_r2t: false,
             header_digest: true,

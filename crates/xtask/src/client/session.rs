@@ -63,7 +63,12 @@ struct Slot {
 enum Reading {
     Header,
     /// Of a data segment: bytes to come without padding, padding and digest, where they go.
-    Data { bhs: [u8; 48], left: usize, trailer: usize, at: usize },
+    Data {
+        bhs: [u8; 48],
+        left: usize,
+        trailer: usize,
+        at: usize,
+    },
 }
 
 /// A logged-in session on one connection.
@@ -288,7 +293,8 @@ impl Session {
             self.digest.update(bytes);
         }
         if bhs[0] & 0x3f != 0x25 {
-            self.sense.extend_from_slice(&bytes[..count.min(256_usize.saturating_sub(self.sense.len()))]);
+            self.sense
+                .extend_from_slice(&bytes[..count.min(256_usize.saturating_sub(self.sense.len()))]);
         } else if self.shape.keep {
             let slot = word(&bhs, 16) as usize;
             let kept = self.received.get_mut(slot).context("data for no command")?;
@@ -315,7 +321,12 @@ impl Session {
     }
 
     /// A whole PDU has arrived.
-    fn complete(&mut self, bhs: &[u8; 48], workload: &mut impl Workload, now: Instant) -> Result<()> {
+    fn complete(
+        &mut self,
+        bhs: &[u8; 48],
+        workload: &mut impl Workload,
+        now: Instant,
+    ) -> Result<()> {
         let operation = bhs[0] & 0x3f;
         let max_cmd_sn = word(bhs, 32);
         if max_cmd_sn.wrapping_sub(self.connection.max_cmd_sn) as i32 > 0 {
@@ -367,11 +378,8 @@ impl Session {
         self.free.push(number as u16);
         let has_sense = bhs[0] & 0x3f == 0x21 && bhs[3] != 0 && self.sense.len() >= 16;
         // Fixed format behind two bytes of length: key at 2, ASC at 12, ASCQ at 13 (SPC-4, 4.5.3).
-        let sense = if has_sense {
-            [self.sense[4] & 0x0f, self.sense[14], self.sense[15]]
-        } else {
-            [0; 3]
-        };
+        let sense =
+            if has_sense { [self.sense[4] & 0x0f, self.sense[14], self.sense[15]] } else { [0; 3] };
         let mut data = std::mem::take(&mut self.received[number]);
         if self.shape.keep && bhs[3] == 0 {
             ensure!(data.len() == slot.request.expected as usize, "{} bytes read", data.len());

@@ -72,7 +72,8 @@ impl Output {
                 .iter()
                 .take(MAX_PIECES)
                 .map(|piece| {
-                    let whole = piece.slot.map_or(&self.headers, |slot| &payloads[usize::from(slot)]);
+                    let whole =
+                        piece.slot.map_or(&self.headers, |slot| &payloads[usize::from(slot)]);
                     IoSlice::new(&whole[piece.offset..piece.offset + piece.length])
                 })
                 .collect();

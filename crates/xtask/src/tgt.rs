@@ -1,4 +1,4 @@
-//! The peer: Debian's tgt with a backing file in memory, its settings untouched.
+//! A peer: Debian's tgt with a backing file in memory, its settings untouched.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -49,7 +49,8 @@ impl Tgt {
         }
         admin(&control, &["--mode", "target", "--op", "new", "--tid", "1", "-T", NAME])?;
         let backing = backing.display().to_string();
-        let unit = ["--mode", "logicalunit", "--op", "new", "--tid", "1", "--lun", "1", "-b", &backing];
+        let unit =
+            ["--mode", "logicalunit", "--op", "new", "--tid", "1", "--lun", "1", "-b", &backing];
         admin(&control, &unit)?;
         admin(&control, &["--mode", "target", "--op", "bind", "--tid", "1", "-I", "ALL"])?;
         Ok(tgt)

@@ -1,0 +1,116 @@
+//! The bars: what the data path promises, each as a figure of one run and a limit.
+
+use crate::bench::figures::{Figures, Part, Samples, ratio, sum};
+use crate::bench::load::Point;
+use crate::bench::plan::{loads, servers};
+
+/// On which side of the limit the median must lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// At least this.
+    Least(f64),
+    /// At most this.
+    Most(f64),
+}
+
+impl Limit {
+    /// Whether a median keeps it.
+    pub fn holds(self, median: f64) -> bool {
+        match self {
+            Limit::Least(limit) => median >= limit,
+            Limit::Most(limit) => median <= limit,
+        }
+    }
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Limit::Least(limit) => write!(f, "≥ {limit}"),
+            Limit::Most(limit) => write!(f, "≤ {limit}"),
+        }
+    }
+}
+
+/// One promise.
+pub struct Bar {
+    /// What it is about.
+    pub name: &'static str,
+    /// What is promised.
+    pub limit: Limit,
+    /// How it follows from the figures; nothing if they were not measured.
+    pub figure: fn(&Figures) -> Option<Samples>,
+}
+
+const RATE: Part = Point::per_second;
+const CPU: Part = Point::cpu_us;
+const MEDIAN: Part = Point::median_us;
+
+/// A part of one load: our server's over another's.
+fn over(figures: &Figures, load: &str, part: Part, server: &str, other: &str) -> Option<Samples> {
+    ratio(figures.of(load, server, part), figures.of(load, other, part))
+}
+
+const fn least(name: &'static str, limit: f64, figure: fn(&Figures) -> Option<Samples>) -> Bar {
+    Bar { name, limit: Limit::Least(limit), figure }
+}
+
+const fn most(name: &'static str, limit: f64, figure: fn(&Figures) -> Option<Samples>) -> Bar {
+    Bar { name, limit: Limit::Most(limit), figure }
+}
+
+use loads::{
+    APPEND, DIGESTS, DURABLE_1, DURABLE_32, HIT, READ_1, READ_32, READ_STREAM, WRITE_1, WRITE_32,
+    WRITE_STREAM,
+};
+use servers::{DISK, FAR, FOREBAY, GATEWAY, POLLING, RAW, TGT};
+
+/// Every promise, in the order of the data path.
+#[rustfmt::skip]
+pub const BARS: &[Bar] = &[
+    least("4 KiB reads, depth 32: operations/s over bare TCP", 0.7, |f| over(f, READ_32, RATE, FOREBAY, RAW)),
+    least("4 KiB writes, depth 32: operations/s over bare TCP", 0.6, |f| over(f, WRITE_32, RATE, FOREBAY, RAW)),
+    most("4 KiB reads, depth 32: server CPU over bare TCP", 1.9, |f| over(f, READ_32, CPU, FOREBAY, RAW)),
+    most("4 KiB writes, depth 32: server CPU over bare TCP", 2.1, |f| over(f, WRITE_32, CPU, FOREBAY, RAW)),
+    least("4 KiB reads, depth 32: operations/s over tgt", 8.0, |f| over(f, READ_32, RATE, FOREBAY, TGT)),
+    least("4 KiB writes, depth 32: operations/s over tgt", 7.0, |f| over(f, WRITE_32, RATE, FOREBAY, TGT)),
+    most("4 KiB reads, depth 32: context switches per operation", 0.1, |f| f.of(READ_32, FOREBAY, Point::switches)),
+    most("4 KiB writes, depth 32: context switches per operation", 0.1, |f| f.of(WRITE_32, FOREBAY, Point::switches)),
+    least("128 KiB reads, depth 8: operations/s over tgt", 2.0, |f| over(f, READ_STREAM, RATE, FOREBAY, TGT)),
+    least("128 KiB writes, depth 8: operations/s over tgt", 2.0, |f| over(f, WRITE_STREAM, RATE, FOREBAY, TGT)),
+    most("4 KiB reads, depth 1: median over bare TCP", 1.15, |f| over(f, READ_1, MEDIAN, FOREBAY, RAW)),
+    most("4 KiB writes, depth 1: median over bare TCP", 1.15, |f| over(f, WRITE_1, MEDIAN, FOREBAY, RAW)),
+    most("polling, 4 KiB reads, depth 1: median over bare TCP", 0.5, |f| over(f, READ_1, MEDIAN, POLLING, RAW)),
+    most("polling, 4 KiB writes, depth 1: median over bare TCP", 0.5, |f| over(f, WRITE_1, MEDIAN, POLLING, RAW)),
+    least("polling, 4 KiB reads, depth 32: operations/s over not polling", 1.2, |f| over(f, READ_32, RATE, POLLING, FOREBAY)),
+    least("polling, 4 KiB writes, depth 32: operations/s over not polling", 1.2, |f| over(f, WRITE_32, RATE, POLLING, FOREBAY)),
+    most("polling, idle session: share of a CPU", 0.01, |f| f.single(servers::IDLE)),
+    most("CRC32C digests, 4 KiB reads, depth 32: server CPU over none", 1.15,
+        |f| ratio(f.of(DIGESTS, FOREBAY, CPU), f.of(READ_32, FOREBAY, CPU))),
+    most("gateway, durable 4 KiB writes, depth 1: median over append + TCP round trip", 1.4,
+        |f| ratio(f.of(DURABLE_1, GATEWAY, MEDIAN), sum(f.of(APPEND, DISK, MEDIAN), f.of(WRITE_1, RAW, MEDIAN)))),
+    least("gateway, durable 4 KiB writes, depth 32: operations/s over single appends", 6.0,
+        |f| ratio(f.of(DURABLE_32, GATEWAY, RATE), f.of(APPEND, DISK, RATE))),
+    least("gateway, durable 4 KiB writes, depth 1: operations/s over the far volume", 40.0,
+        |f| over(f, DURABLE_1, RATE, GATEWAY, FAR)),
+    most("gateway, 4 KiB reads that hit DRAM, depth 32: CPU over the target from memory", 1.3,
+        |f| over(f, HIT, CPU, GATEWAY, FOREBAY)),
+    most("64 sessions on a target: MiB beyond its settings", 64.0, |f| f.single(servers::TARGET_MEMORY)),
+    most("64 sessions on a gateway: MiB beyond its settings", 64.0, |f| f.single(servers::GATEWAY_MEMORY)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_holds_on_its_side() {
+        assert!(Limit::Least(2.0).holds(2.0) && !Limit::Least(2.0).holds(1.9));
+        assert!(Limit::Most(2.0).holds(2.0) && !Limit::Most(2.0).holds(2.1));
+    }
+
+    #[test]
+    fn a_bar_without_its_figures_is_not_judged() {
+        assert!(BARS.iter().all(|bar| (bar.figure)(&Figures::default()).is_none()));
+    }
+}

@@ -1,0 +1,166 @@
+//! What was measured, round by round, and how it is said: median and range of ratios taken per round.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use crate::bench::load::Point;
+
+/// One number a round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    /// The middle one.
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.len() / 2;
+        if sorted.len().is_multiple_of(2) {
+            (sorted[middle - 1] + sorted[middle]) / 2.0
+        } else {
+            sorted[middle]
+        }
+    }
+
+    fn least(&self) -> f64 {
+        self.0.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    fn most(&self) -> f64 {
+        self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+    }
+}
+
+impl fmt::Display for Samples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [median, least, most] = [self.median(), self.least(), self.most()].map(short);
+        write!(f, "{median} [{least}..{most}]")
+    }
+}
+
+/// A number with about three digits that mean something.
+pub fn short(number: f64) -> String {
+    match number.abs() {
+        size if size >= 100.0 => format!("{number:.0}"),
+        size if size >= 10.0 => format!("{number:.1}"),
+        size if size >= 0.1 || size == 0.0 => format!("{number:.2}"),
+        _ => format!("{number:.4}"),
+    }
+}
+
+/// Which part of a point a figure is about.
+pub type Part = fn(&Point) -> f64;
+
+/// All points of a run.
+#[derive(Default)]
+pub struct Figures {
+    points: Vec<(&'static str, &'static str, Vec<Point>)>,
+    single: Vec<(&'static str, Vec<f64>)>,
+}
+
+impl Figures {
+    /// Adds the point of one more round.
+    pub fn add(&mut self, load: &'static str, server: &'static str, point: Point) {
+        match self.points.iter_mut().find(|(l, s, _)| (*l, *s) == (load, server)) {
+            Some((_, _, points)) => points.push(point),
+            None => self.points.push((load, server, vec![point])),
+        }
+    }
+
+    /// Adds a number that is not about commands.
+    pub fn add_single(&mut self, name: &'static str, number: f64) {
+        match self.single.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, numbers)) => numbers.push(number),
+            None => self.single.push((name, vec![number])),
+        }
+    }
+
+    /// One part of the points of a load on a server; nothing if it was not measured.
+    pub fn of(&self, load: &str, server: &str, part: Part) -> Option<Samples> {
+        let points = self.points.iter().find(|(l, s, _)| (*l, *s) == (load, server));
+        points.map(|(_, _, points)| Samples(points.iter().map(part).collect()))
+    }
+
+    /// A number that is not about commands.
+    pub fn single(&self, name: &str) -> Option<Samples> {
+        let numbers = self.single.iter().find(|(n, _)| *n == name);
+        numbers.map(|(_, numbers)| Samples(numbers.clone()))
+    }
+
+    /// Rows of the table of points.
+    pub fn rows(&self) -> Vec<Vec<String>> {
+        let row = |(load, server, points): &(&str, &str, Vec<Point>)| {
+            let say = |part: Part| short(Samples(points.iter().map(part).collect()).median());
+            vec![
+                (*load).to_owned(),
+                (*server).to_owned(),
+                say(Point::per_second),
+                say(|point| point.mean_us()),
+                say(Point::median_us),
+                say(|point| point.quantile_us(0.99)),
+                say(Point::cpu_us),
+                say(Point::switches),
+            ]
+        };
+        self.points.iter().map(row).collect()
+    }
+
+    /// Headings of the table of points.
+    pub const HEADINGS: [&'static str; 8] =
+        ["load", "server", "per second", "mean µs", "p50 µs", "p99 µs", "CPU µs", "switches"];
+
+    /// Every round of every point.
+    pub fn json(&self) -> Value {
+        let points = self.points.iter().flat_map(|(load, server, points)| {
+            points.iter().enumerate().map(move |(round, point)| {
+                json!({
+                    "load": load, "server": server, "round": round,
+                    "per_second": point.per_second(), "mean_us": point.mean_us(),
+                    "p50_us": point.median_us(), "p99_us": point.quantile_us(0.99),
+                    "cpu_us": point.cpu_us(), "switches": point.switches(),
+                })
+            })
+        });
+        points.collect()
+    }
+}
+
+/// Round by round, one divided by the other.
+pub fn ratio(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
+    let (Samples(one), Samples(other)) = (one?, other?);
+    Some(Samples(one.iter().zip(&other).map(|(one, other)| one / other).collect()))
+}
+
+/// Round by round, the sum of both.
+pub fn sum(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
+    let (Samples(one), Samples(other)) = (one?, other?);
+    Some(Samples(one.iter().zip(&other).map(|(one, other)| one + other).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        let one = Some(Samples(vec![10.0, 40.0, 90.0]));
+        let other = Some(Samples(vec![10.0, 20.0, 30.0]));
+        let ratio = ratio(one, other).unwrap();
+        assert_eq!(ratio, Samples(vec![1.0, 2.0, 3.0]));
+        assert_eq!(ratio.to_string(), "2.00 [1.00..3.00]");
+    }
+
+    #[test]
+    fn the_median_of_an_even_count_lies_between() {
+        assert_eq!(Samples(vec![4.0, 1.0, 2.0, 8.0]).median(), 3.0);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(
+            [123456.7, 12.34, 1.234, 0.012345].map(short),
+            ["123457", "12.3", "1.23", "0.0123"]
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! What a process holds at 64 sessions, beyond what its settings say.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::bench::load::{Load, measure};
+use crate::bench::stage::write_all;
+use crate::client::Login;
+use crate::node::Node;
+
+const SESSIONS: usize = 64;
+const NAME: &str = "iqn.2026-11.forebay.bench:memory";
+
+/// The volume of the target, and the DRAM of the gateway, MiB.
+const SETTING_MIB: u64 = 64;
+
+/// The gateway's NVRAM, MiB.
+const NVRAM_MIB: u64 = 4;
+
+/// Each session keeps this many large writes in flight.
+const LOAD: Load = Load { bytes: 128 << 10, ..Load::write_4k(32) };
+
+/// How long the sessions work.
+const TIME: Duration = Duration::from_millis(1500);
+
+/// The most a target with a volume in memory ever held, MiB beyond that volume.
+pub fn target(program: &Path) -> Result<f64> {
+    let folder = tempfile::tempdir()?;
+    let node = Node::start(program, folder.path(), "target", &memory_settings(SETTING_MIB))?;
+    Ok(peak_under_load(&node, SETTING_MIB << 20)? - SETTING_MIB as f64)
+}
+
+/// The most a gateway ever held, MiB beyond its DRAM and NVRAM. `folder` is on a disk.
+pub fn gateway(program: &Path, folder: &Path) -> Result<f64> {
+    let folder = tempfile::Builder::new().prefix("memory").tempdir_in(folder)?;
+    let far = Node::start(program, folder.path(), "far", &memory_settings(4 * SETTING_MIB))?;
+    let settings = format!(
+        "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
+         {{ remote = {{ url = \"{}\" }} }},\n\
+         {{ cache = {{ log = \"log\", log_size = \"256MiB\", nvram = \"nvram\", nvram_size = \"{NVRAM_MIB}MiB\", \
+         dram = \"{SETTING_MIB}MiB\" }} }},\n]\n",
+        far.url(NAME, 0)
+    );
+    let gateway = Node::start(program, folder.path(), "gateway", &settings)?;
+    Ok(peak_under_load(&gateway, (4 * SETTING_MIB) << 20)? - (SETTING_MIB + NVRAM_MIB) as f64)
+}
+
+fn memory_settings(mib: u64) -> String {
+    format!(
+        "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
+         stack = [{{ memory = {{ size = \"{mib}MiB\" }} }}]\n"
+    )
+}
+
+/// Fills the unit, puts all sessions on it, and reads the peak of the process, MiB.
+fn peak_under_load(node: &Node, bytes: u64) -> Result<f64> {
+    let login = node.login(NAME);
+    write_all(&login, bytes)?;
+    let process = node.id();
+    let session = |login: Login| move || measure(&login, &LOAD, process, TIME).map(|_| ());
+    std::thread::scope(|scope| {
+        let sessions: Vec<_> = (0..SESSIONS).map(|_| scope.spawn(session(login.clone()))).collect();
+        sessions.into_iter().try_for_each(|session| session.join().expect("no session panics"))
+    })?;
+    peak(process)
+}
+
+/// The most a process ever had in RAM, mapped files included, MiB.
+fn peak(process: u32) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
+    let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn our_own_peak_is_known() {
+        assert!(super::peak(std::process::id()).unwrap() > 0.5);
+    }
+}

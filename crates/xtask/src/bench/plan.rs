@@ -1,0 +1,167 @@
+//! What is measured on whom: groups of loads, and the servers each is put on.
+
+use crate::bench::load::Load;
+
+/// Names of loads.
+pub mod loads {
+    /// Random 4 KiB reads at depth 32.
+    pub const READ_32: &str = "4 KiB random reads, depth 32";
+    /// Random 4 KiB writes at depth 32.
+    pub const WRITE_32: &str = "4 KiB random writes, depth 32";
+    /// Random 4 KiB reads at depth 1.
+    pub const READ_1: &str = "4 KiB random reads, depth 1";
+    /// Random 4 KiB writes at depth 1.
+    pub const WRITE_1: &str = "4 KiB random writes, depth 1";
+    /// Sequential 128 KiB reads at depth 8.
+    pub const READ_STREAM: &str = "128 KiB reads in order, depth 8";
+    /// Sequential 128 KiB writes at depth 8.
+    pub const WRITE_STREAM: &str = "128 KiB writes in order, depth 8";
+    /// Random 4 KiB reads at depth 32 with digests.
+    pub const DIGESTS: &str = "4 KiB random reads, depth 32, CRC32C";
+    /// Random 4 KiB writes with FUA at depth 1.
+    pub const DURABLE_1: &str = "4 KiB durable writes, depth 1";
+    /// Random 4 KiB writes with FUA at depth 32.
+    pub const DURABLE_32: &str = "4 KiB durable writes, depth 32";
+    /// Random 4 KiB reads at depth 32 of a region that fits the cache.
+    pub const HIT: &str = "4 KiB random reads of 64 MiB, depth 32";
+    /// One durable 4 KiB append after the other to a file written before.
+    pub const APPEND: &str = "4 KiB durable appends to a file";
+}
+
+/// Names of servers, and of figures that are not about commands.
+pub mod servers {
+    /// The bare TCP program.
+    pub const RAW: &str = "bare TCP";
+    /// Debian's tgt.
+    pub const TGT: &str = "tgt";
+    /// A target of ours with a volume in memory.
+    pub const FOREBAY: &str = "forebay";
+    /// The same with busy polling.
+    pub const POLLING: &str = "forebay, polling";
+    /// A gateway of ours over a line of 4 ms.
+    pub const GATEWAY: &str = "forebay gateway";
+    /// The gateway's far volume, reached over the same line without it.
+    pub const FAR: &str = "far volume";
+    /// A file beside the gateway's log.
+    pub const DISK: &str = "disk";
+    /// Share of a CPU that a polling server uses with an idle session.
+    pub const IDLE: &str = "idle CPU, polling";
+    /// Memory of a target beyond its settings, MiB.
+    pub const TARGET_MEMORY: &str = "memory of a target";
+    /// Memory of a gateway beyond its settings, MiB.
+    pub const GATEWAY_MEMORY: &str = "memory of a gateway";
+}
+
+use loads::*;
+use servers::*;
+
+/// Bytes of the region that fits every cache.
+pub const HIT_BYTES: u64 = 64 << 20;
+
+/// One load on some servers.
+pub struct Series {
+    /// The name of the load.
+    pub name: &'static str,
+    /// The load.
+    pub load: Load,
+    /// On whom it is put, in this order, in each round.
+    pub servers: &'static [&'static str],
+}
+
+/// Series that belong together.
+pub struct Group {
+    /// How it is called on the command line.
+    pub name: &'static str,
+    /// What it measures.
+    pub series: &'static [Series],
+    /// Whether it also looks at memory.
+    pub memory: bool,
+}
+
+const fn series(name: &'static str, load: Load, servers: &'static [&'static str]) -> Series {
+    Series { name, load, servers }
+}
+
+const DURABLE: Load = Load { durable: true, ..Load::write_4k(1) };
+
+/// Everything that can be asked for by name.
+#[rustfmt::skip]
+pub const GROUPS: &[Group] = &[
+    Group { name: "target", memory: false, series: &[
+        series(READ_32, Load::read_4k(32), &[RAW, TGT, FOREBAY]),
+        series(WRITE_32, Load::write_4k(32), &[RAW, TGT, FOREBAY]),
+    ] },
+    Group { name: "stream", memory: false, series: &[
+        series(READ_STREAM, Load::stream(false, 8), &[RAW, TGT, FOREBAY]),
+        series(WRITE_STREAM, Load::stream(true, 8), &[RAW, TGT, FOREBAY]),
+    ] },
+    Group { name: "depth1", memory: false, series: &[
+        series(READ_1, Load::read_4k(1), &[RAW, TGT, FOREBAY]),
+        series(WRITE_1, Load::write_4k(1), &[RAW, TGT, FOREBAY]),
+    ] },
+    Group { name: "polling", memory: false, series: &[
+        series(READ_1, Load::read_4k(1), &[RAW, POLLING]),
+        series(WRITE_1, Load::write_4k(1), &[RAW, POLLING]),
+        series(READ_32, Load::read_4k(32), &[FOREBAY, POLLING]),
+        series(WRITE_32, Load::write_4k(32), &[FOREBAY, POLLING]),
+    ] },
+    Group { name: "digests", memory: false, series: &[
+        series(READ_32, Load::read_4k(32), &[FOREBAY]),
+        series(DIGESTS, Load { digests: true, ..Load::read_4k(32) }, &[FOREBAY]),
+    ] },
+    Group { name: "gateway", memory: false, series: &[
+        series(WRITE_1, Load::write_4k(1), &[RAW]),
+        series(APPEND, DURABLE, &[DISK]),
+        series(DURABLE_1, DURABLE, &[GATEWAY, FAR]),
+        series(DURABLE_32, Load { depth: 32, ..DURABLE }, &[GATEWAY]),
+        series(HIT, Load { region: HIT_BYTES, ..Load::read_4k(32) }, &[FOREBAY, GATEWAY]),
+    ] },
+    Group { name: "memory", memory: true, series: &[] },
+];
+
+/// What to measure for the groups of these names (all, if none is named): each load once on each server.
+pub fn points(groups: &[&Group]) -> Vec<(&'static str, Load, &'static str)> {
+    let mut points: Vec<(&str, Load, &str)> = vec![];
+    for series in groups.iter().flat_map(|group| group.series) {
+        for server in series.servers {
+            if !points.iter().any(|(name, _, on)| (*name, *on) == (series.name, server)) {
+                points.push((series.name, series.load, server));
+            }
+        }
+    }
+    // One load on all its servers, one right after the other: what disturbs one disturbs them all.
+    points.sort_by_key(|(name, _, _)| points_order(groups, name));
+    points
+}
+
+fn points_order(groups: &[&Group], name: &str) -> Option<usize> {
+    groups.iter().flat_map(|group| group.series).position(|series| series.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_that_two_groups_want_is_measured_once() {
+        let groups: Vec<&Group> = GROUPS.iter().collect();
+        let all = points(&groups);
+        let reads: Vec<&str> = all
+            .iter()
+            .filter(|(name, _, _)| *name == READ_32)
+            .map(|(_, _, server)| *server)
+            .collect();
+        assert_eq!(reads, [RAW, TGT, FOREBAY, POLLING]);
+    }
+
+    #[test]
+    fn the_servers_of_a_load_stand_together() {
+        let groups: Vec<&Group> = GROUPS.iter().collect();
+        let mut names: Vec<&str> = points(&groups).iter().map(|(name, _, _)| *name).collect();
+        names.dedup();
+        let different = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), different);
+    }
+}

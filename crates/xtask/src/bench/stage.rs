@@ -1,0 +1,242 @@
+//! The servers of a run: started when first needed, ended with it.
+
+use std::cell::OnceCell;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::bench::load::{Load, Point, histogram, measure};
+use crate::bench::plan::{HIT_BYTES, servers};
+use crate::bench::raw;
+use crate::client::session::Shape;
+use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use crate::machine::Usage;
+use crate::node::{Line, Node};
+use crate::tgt::Tgt;
+
+/// What every server holds in memory: far more than the processor's caches.
+const UNIT_BYTES: u64 = 256 << 20;
+
+/// The gateway's volume: all of it fits its DRAM, so that reads of it hit.
+const GATEWAY_BYTES: u64 = 128 << 20;
+
+/// The name of every target.
+const NAME: &str = "iqn.2026-11.forebay.bench:unit";
+
+/// Appends go round in a file of this size.
+const FILE_BYTES: u64 = 64 << 20;
+
+/// The servers, each there or not yet.
+pub struct Stage {
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    raw: OnceCell<raw::Server>,
+    tgt: OnceCell<Tgt>,
+    target: OnceCell<Node>,
+    polling: OnceCell<Node>,
+    gateway: OnceCell<Gateway>,
+    file: OnceCell<Appender>,
+}
+
+/// A gateway and all that stands behind it.
+struct Gateway {
+    near: Node,
+    far: Login,
+    node: Node,
+    _line: Line,
+}
+
+impl Stage {
+    /// An empty stage. Logs are kept on the disk under `folder`, not in memory.
+    pub fn new(program: &Path, folder: &Path) -> Result<Stage> {
+        Ok(Stage {
+            program: program.to_owned(),
+            folder: tempfile::Builder::new().prefix("bench").tempdir_in(folder)?,
+            raw: OnceCell::new(),
+            tgt: OnceCell::new(),
+            target: OnceCell::new(),
+            polling: OnceCell::new(),
+            gateway: OnceCell::new(),
+            file: OnceCell::new(),
+        })
+    }
+
+    /// Starts a server, unless it runs.
+    pub fn prepare(&self, server: &str) -> Result<()> {
+        match server {
+            servers::RAW => fill(&self.raw, raw::Server::start),
+            servers::TGT => fill(&self.tgt, || {
+                let tgt = Tgt::start(UNIT_BYTES)?;
+                write_all(tgt.login(), UNIT_BYTES)?;
+                Ok(tgt)
+            }),
+            servers::FOREBAY => fill(&self.target, || self.memory_target("target", "0s")),
+            // The prototype's figures are with 50 microseconds.
+            servers::POLLING => fill(&self.polling, || self.memory_target("polling", "50us")),
+            servers::GATEWAY | servers::FAR => fill(&self.gateway, || self.start_gateway()),
+            servers::DISK => {
+                fill(&self.file, || Appender::open(&self.folder.path().join("appends")))
+            }
+            _ => bail!("no server is called {server}"),
+        }
+    }
+
+    /// Puts a load on a server.
+    pub fn measure(&self, server: &str, load: &Load, time: Duration) -> Result<Point> {
+        self.prepare(server)?;
+        let on = |node: Option<&Node>| {
+            let node = node.context("it was prepared")?;
+            measure(&node.login(NAME), load, node.id(), time)
+        };
+        match server {
+            servers::RAW => self.raw.get().context("it was prepared")?.measure(load, time),
+            servers::TGT => {
+                let tgt = self.tgt.get().context("it was prepared")?;
+                measure(tgt.login(), load, tgt.id(), time)
+            }
+            servers::FOREBAY => on(self.target.get()),
+            servers::POLLING => on(self.polling.get()),
+            servers::GATEWAY => on(self.gateway.get().map(|gateway| &gateway.near)),
+            servers::FAR => {
+                let gateway = self.gateway.get().context("it was prepared")?;
+                measure(&gateway.far, load, gateway.node.id(), time)
+            }
+            _ => self.file.get().context("it was prepared")?.measure(time),
+        }
+        .with_context(|| format!("measuring {server}"))
+    }
+
+    /// The share of a CPU that the polling server uses while its only session says nothing.
+    pub fn idle_share(&self) -> Result<f64> {
+        self.prepare(servers::POLLING)?;
+        let node = self.polling.get().context("it was prepared")?;
+        let shape = Shape { depth: 1, bytes: 4096, keep: false };
+        let mut session = Session::open(&node.login(NAME), shape)?;
+        session.one(Request::test_unit_ready())?;
+        let (before, start) = (Usage::of(node.id())?, Instant::now());
+        std::thread::sleep(Duration::from_secs(1));
+        let used = Usage::of(node.id())?.since(before);
+        Ok(used.cpu_ns as f64 / start.elapsed().as_nanos() as f64)
+    }
+
+    fn memory_target(&self, name: &str, busy_poll: &str) -> Result<Node> {
+        let settings = format!(
+            "listen = [\"127.0.0.1:0\"]\n[iscsi]\nbusy_poll = \"{busy_poll}\"\n[[target]]\nname = \"{NAME}\"\n\
+             [[target.unit]]\nstack = [{{ memory = {{ size = {UNIT_BYTES} }} }}]\n"
+        );
+        let node = Node::start_pinned(&self.program, self.folder.path(), name, &settings)?;
+        write_all(&node.login(NAME), UNIT_BYTES)?;
+        Ok(node)
+    }
+
+    fn start_gateway(&self) -> Result<Gateway> {
+        let folder = self.folder.path();
+        let settings = format!(
+            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
+             stack = [{{ memory = {{ size = {GATEWAY_BYTES} }} }}]\n"
+        );
+        let node = Node::start(&self.program, folder, "far", &settings)?;
+        let line = Line::start(&self.program, node.portal(), 4.0)?;
+        let settings = format!(
+            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
+             {{ remote = {{ url = \"iscsi://{}/{NAME}/0\" }} }},\n\
+             {{ cache = {{ log = \"log\", log_size = \"1GiB\", nvram = \"nvram\", dram = \"256MiB\", \
+             report = \"after-complete\" }} }},\n]\n",
+            line.address()
+        );
+        let near = Node::start_pinned(&self.program, folder, "gateway", &settings)?;
+        // What is written is in DRAM afterwards: the region that reads must hit.
+        write_all(&near.login(NAME), HIT_BYTES)?;
+        let far = Login { portal: line.address(), ..node.login(NAME) };
+        Ok(Gateway { near, far, node, _line: line })
+    }
+}
+
+fn fill<T>(cell: &OnceCell<T>, start: impl FnOnce() -> Result<T>) -> Result<()> {
+    if cell.get().is_none() {
+        let _ = cell.set(start()?);
+    }
+    Ok(())
+}
+
+/// Writes every block once: memory that was never touched would be measured as page faults.
+pub fn write_all(login: &Login, bytes: u64) -> Result<()> {
+    let mut session = Session::open(login, Shape { depth: 8, bytes: 64 << 10, keep: false })?;
+    let (_, block_bytes) = session.capacity()?;
+    let mut once = Once { block_bytes, next: 0, left: bytes >> 16, end: bytes >> 16, failed: None };
+    session.run(&mut once)?;
+    match once.failed {
+        None => Ok(()),
+        Some(status) => bail!("a write ended with status {status:#04x}"),
+    }
+}
+
+struct Once {
+    block_bytes: u32,
+    next: u64,
+    left: u64,
+    end: u64,
+    failed: Option<u8>,
+}
+
+impl Workload for Once {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
+        if self.left == 0 {
+            return Next::Stop;
+        }
+        if self.next == self.end {
+            return Next::Wait;
+        }
+        let blocks = (64 << 10) / self.block_bytes;
+        let lba = self.next as u32 * blocks;
+        self.next += 1;
+        Next::Send(Request::write(lba, blocks as u16, self.block_bytes, false), 0)
+    }
+
+    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+        self.left -= 1;
+        if answer.status != 0 {
+            self.failed = Some(answer.status);
+        }
+    }
+}
+
+/// Durable appends of 4 KiB, one after the other, round and round in a file that was written before.
+struct Appender {
+    file: std::fs::File,
+    buffer: Vec<u8>,
+}
+
+/// What O_DIRECT asks of addresses, lengths and offsets.
+const ALIGNMENT: usize = 4096;
+
+impl Appender {
+    fn open(path: &Path) -> Result<Appender> {
+        std::fs::write(path, vec![0x5a; FILE_BYTES as usize])?;
+        let flags = libc::O_DIRECT | libc::O_DSYNC;
+        let file = std::fs::File::options().write(true).custom_flags(flags).open(path);
+        let file = file.context("the folder of the logs must be on a disk (O_DIRECT)")?;
+        Ok(Appender { file, buffer: vec![0xa5; 2 * ALIGNMENT] })
+    }
+
+    fn measure(&self, time: Duration) -> Result<Point> {
+        let skip = self.buffer.as_ptr().align_offset(ALIGNMENT);
+        let block = &self.buffer[skip..skip + ALIGNMENT];
+        let mut latency = histogram();
+        let (own, start) = (std::process::id(), Instant::now());
+        let before = Usage::of(own)?;
+        let (mut now, mut offset) = (start, 0);
+        while now - start < time {
+            let written = rustix::io::pwrite(&self.file, block, offset)?;
+            anyhow::ensure!(written == ALIGNMENT, "a short append");
+            offset = (offset + ALIGNMENT as u64) % FILE_BYTES;
+            let then = Instant::now();
+            latency.saturating_record((then - now).as_nanos() as u64);
+            now = then;
+        }
+        let server = Usage::of(own)?.since(before);
+        Ok(Point { operations: latency.len(), time: start.elapsed(), latency, server })
+    }
+}

@@ -1,0 +1,218 @@
+//! Our program under test, started from outside: its settings, its ready line, its status.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use serde_json::Value;
+
+use crate::check::root;
+use crate::client::Login;
+use crate::machine;
+use crate::process::{self, Running};
+
+/// From start to listening, with a log of some hundred megabytes to recover or to create.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// One question over the control socket.
+const STATUS_LIMIT: Duration = Duration::from_secs(10);
+
+/// Builds the release binary and says where it is.
+pub fn build() -> Result<PathBuf> {
+    crate::check::cargo(&["build", "--release", "--package", "forebay"])?;
+    binary()
+}
+
+/// Where cargo puts the release binary.
+pub fn binary() -> Result<PathBuf> {
+    let mut command = Command::new("cargo");
+    command.args(["metadata", "--no-deps", "--format-version", "1", "--offline"]);
+    let output = command.current_dir(root()).stderr(Stdio::null()).output()?;
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
+    let folder = metadata["target_directory"].as_str().context("no target_directory")?;
+    Ok(Path::new(folder).join("release/forebay"))
+}
+
+/// A `forebay serve` of ours.
+pub struct Node {
+    running: Running,
+    program: PathBuf,
+    settings: PathBuf,
+    events: PathBuf,
+    portals: Vec<SocketAddr>,
+}
+
+impl Node {
+    /// Starts it with these settings, kept in `folder` under `name`, and waits until it listens.
+    pub fn start(program: &Path, folder: &Path, name: &str, settings: &str) -> Result<Node> {
+        Node::start_on(program, folder, name, settings, None)
+    }
+
+    /// The same, confined to the CPU of servers.
+    pub fn start_pinned(program: &Path, folder: &Path, name: &str, settings: &str) -> Result<Node> {
+        Node::start_on(program, folder, name, settings, Some(machine::SERVER_CPU))
+    }
+
+    fn start_on(
+        program: &Path,
+        folder: &Path,
+        name: &str,
+        settings: &str,
+        cpu: Option<usize>,
+    ) -> Result<Node> {
+        let path = folder.join(format!("{name}.toml"));
+        let events = folder.join(format!("{name}.events"));
+        fs::write(&path, format!("control = \"{name}.sock\"\n{settings}"))?;
+        let mut command = Command::new(program);
+        command.arg("serve").arg("--config").arg(&path).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(File::options().create(true).append(true).open(&events)?);
+        if let Some(cpu) = cpu {
+            machine::pinned(&mut command, cpu);
+        }
+        let mut running = Running::start(&mut command)?;
+        let ready = line(&mut running, READY_LIMIT);
+        let portals = ready.and_then(|line| addresses(&line)).with_context(|| {
+            let events = fs::read_to_string(&events).unwrap_or_default();
+            format!("{name} does not get ready; its events:\n{}", events.trim_end())
+        })?;
+        Ok(Node { running, program: program.to_owned(), settings: path, events, portals })
+    }
+
+    /// The process.
+    pub fn running(&mut self) -> &mut Running {
+        &mut self.running
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.running.id()
+    }
+
+    /// Where it listens first.
+    pub fn portal(&self) -> SocketAddr {
+        self.portals[0]
+    }
+
+    /// How to reach unit 0 of a target.
+    pub fn login(&self, target: &str) -> Login {
+        Login { portal: self.portal(), target: target.to_owned(), lun: 0, digests: false }
+    }
+
+    /// The URL of a unit, as libiscsi and QEMU take it.
+    pub fn url(&self, target: &str, lun: u8) -> String {
+        format!("iscsi://{}/{target}/{lun}", self.portal())
+    }
+
+    /// What `forebay status --json` says.
+    pub fn status(&self) -> Result<Value> {
+        let mut command = Command::new(&self.program);
+        command.args(["status", "--json", "--config"]).arg(&self.settings);
+        let finished = process::run(&mut command, STATUS_LIMIT)?;
+        ensure!(finished.success(), "forebay status {}: {}", finished.ending(), finished.tail(5));
+        Ok(serde_json::from_str(&finished.output)?)
+    }
+
+    /// Its events so far, the last lines.
+    pub fn events(&self) -> String {
+        let events = fs::read_to_string(&self.events).unwrap_or_default();
+        let lines: Vec<&str> = events.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    /// Asks it to stop (SIGTERM) and waits for exit code 0. It promises five seconds.
+    pub fn stop(mut self) -> Result<Duration> {
+        let start = Instant::now();
+        self.running.signal(rustix::process::Signal::TERM)?;
+        match self.running.wait(Duration::from_secs(10))? {
+            Some(status) if status.success() => Ok(start.elapsed()),
+            Some(status) => bail!("stopped with {status}:\n{}", self.events()),
+            None => bail!("does not stop within 10 s:\n{}", self.events()),
+        }
+    }
+}
+
+/// A `forebay link`: a line of 1 Gbit/s with a delay, to an address.
+pub struct Line {
+    _running: Running,
+    address: SocketAddr,
+}
+
+impl Line {
+    /// Starts it.
+    pub fn start(program: &Path, to: SocketAddr, delay_ms: f64) -> Result<Line> {
+        let mut command = Command::new(program);
+        command.args([
+            "link",
+            "--to",
+            &to.to_string(),
+            "--delay",
+            &format!("{}us", delay_ms * 1e3),
+        ]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut running = Running::start(&mut command)?;
+        let ready = line(&mut running, READY_LIMIT).context("forebay link")?;
+        let address = addresses(&ready)?[0];
+        Ok(Line { _running: running, address })
+    }
+
+    /// Where its near end listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// The first line a program prints.
+fn line(running: &mut Running, limit: Duration) -> Result<String> {
+    let stdout = running.child().stdout.take().context("no pipe")?;
+    let deadline = Instant::now() + limit;
+    let mut text = Vec::new();
+    while !text.contains(&b'\n') {
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()))?;
+        let mut polled = [PollFd::new(&stdout, PollFlags::IN)];
+        let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&left)))?;
+        ensure!(ready > 0, "no line within {limit:?}");
+        let mut part = [0; 512];
+        let count = rustix::io::retry_on_intr(|| rustix::io::read(&stdout, &mut part))?;
+        ensure!(count > 0, "it ended without a line");
+        text.extend_from_slice(&part[..count]);
+    }
+    // Its end must stay open, or the next line it prints would fail.
+    running.child().stdout = Some(stdout);
+    let text = String::from_utf8(text)?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+/// The addresses of a line such as `ready 127.0.0.1:3260 [::1]:3260`.
+fn addresses(line: &str) -> Result<Vec<SocketAddr>> {
+    let list = line.strip_prefix("ready ").with_context(|| format!("'{line}' is no ready line"))?;
+    let addresses: Result<Vec<SocketAddr>, _> = list.split_whitespace().map(str::parse).collect();
+    let addresses = addresses.with_context(|| format!("'{line}'"))?;
+    ensure!(!addresses.is_empty(), "'{line}' names no address");
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_ready_line() {
+        let addresses = addresses("ready 127.0.0.1:3260 [::1]:3261").unwrap();
+        assert_eq!(addresses, ["127.0.0.1:3260".parse().unwrap(), "[::1]:3261".parse().unwrap()]);
+        assert!(super::addresses("ready").is_err());
+        assert!(super::addresses("panic").is_err());
+    }
+
+    #[test]
+    fn a_program_that_says_nothing_is_given_up() {
+        let mut command = Command::new("sleep");
+        command.arg("60").stdout(Stdio::piped());
+        let mut running = Running::start(&mut command).unwrap();
+        let error = line(&mut running, Duration::from_millis(10)).unwrap_err();
+        assert!(error.to_string().contains("no line"));
+    }
+}

@@ -1,0 +1,60 @@
+//! `cargo xtask test`: everything that shows whether the house holds, as named steps.
+
+pub mod packages;
+pub mod units;
+pub mod pages;
+pub mod conformance;
+pub mod tools;
+pub mod kill;
+pub mod interop;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use crate::check;
+use crate::node;
+use crate::steps::{Steps, Tally};
+
+/// Runs every step the filter lets through; true if all held.
+pub fn test(with_interop: bool, filter: Option<String>) -> bool {
+    let mut steps = Steps::new(filter);
+    check::check(&mut steps);
+    steps.run("build: release", || node::build().map(|_| Tally::one()));
+    steps.run("units, machines, properties, crash simulator", units::run);
+    match program() {
+        Ok(program) => {
+            steps.run("pages: commands they show", || pages::check(&program));
+            for report in ["after-complete", "immediate"] {
+                let name = format!("kill -9 rounds, report {report}");
+                steps.run(&name, || kill::rounds(&program, report));
+            }
+            if with_interop {
+                let mut tools = true;
+                steps.run("interop: packages", || {
+                    tools = false;
+                    let note = packages::provide()?;
+                    tools = true;
+                    Ok(Tally::one().with_note(note))
+                });
+                if tools {
+                    interop::steps(&mut steps, &program);
+                } else {
+                    steps.leave_out("interop with libiscsi, QEMU and tgt: their tools are missing");
+                }
+            }
+        }
+        Err(error) => steps.run("program", || Err(error)),
+    }
+    if !with_interop {
+        steps.leave_out("interop with libiscsi, QEMU and tgt (--no-interop)");
+    }
+    steps.finish()
+}
+
+/// The release binary; with a filter the build step may have been left out.
+fn program() -> Result<PathBuf> {
+    let program = node::binary()?;
+    ensure!(program.is_file(), "{} is missing: the release build failed", program.display());
+    Ok(program)
+}

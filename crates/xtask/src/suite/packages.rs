@@ -1,0 +1,92 @@
+//! The foreign tools: are they there, and if not, may we install them?
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::process;
+
+/// Tool, and the Debian package that has it.
+const TOOLS: &[(&str, &str)] = &[
+    ("iscsi-ls", "libiscsi-bin"),
+    ("iscsi-test-cu", "libiscsi-bin"),
+    ("iscsi-perf", "libiscsi-bin"),
+    ("qemu-img", "qemu-utils"),
+    ("qemu-io", "qemu-utils"),
+    ("tgtd", "tgt"),
+];
+
+/// QEMU's iSCSI driver is a library without a command of its own.
+const QEMU_DRIVER: &str = "qemu-block-extra";
+
+/// One call of apt-get; a slow mirror needs a while for some 60 MB.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A package mirror that fails now often works a moment later.
+const ATTEMPTS: usize = 3;
+
+/// Makes sure that every tool is there, or says what to do.
+pub fn provide() -> Result<String> {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok("every tool is there".to_owned());
+    }
+    let list = missing.join(" ");
+    if !is_debian() || !rustix::process::geteuid().is_root() {
+        bail!(
+            "missing: {list}. Install them (Debian: apt-get install {list}), or leave these tests out with --no-interop"
+        );
+    }
+    for attempt in 1..=ATTEMPTS {
+        println!("installing {list} (attempt {attempt} of {ATTEMPTS})");
+        let _ = apt(&["update", "-qq"])?;
+        let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
+        arguments.extend(missing.iter().copied());
+        if apt(&arguments)? && self::missing().is_empty() {
+            return Ok(format!("installed {list}"));
+        }
+    }
+    bail!("apt-get cannot install {list}; leave these tests out with --no-interop")
+}
+
+fn missing() -> Vec<&'static str> {
+    let mut missing: Vec<&str> = TOOLS
+        .iter()
+        .filter(|(tool, _)| process::find(tool).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    if !has_qemu_driver() {
+        missing.push(QEMU_DRIVER);
+    }
+    missing.dedup();
+    missing
+}
+
+fn has_qemu_driver() -> bool {
+    let mut command = Command::new("qemu-img");
+    let help = process::run(command.arg("--help"), Duration::from_secs(10));
+    // It lists the drivers it could load, also those of modules.
+    let listed = help.is_ok_and(|help| help.output.contains(" iscsi "));
+    let module =
+        ["/usr/lib/x86_64-linux-gnu/qemu", "/usr/lib/aarch64-linux-gnu/qemu", "/usr/lib64/qemu"];
+    listed
+        && module
+            .iter()
+            .any(|folder| fs::exists(format!("{folder}/block-iscsi.so")).unwrap_or(false))
+}
+
+fn is_debian() -> bool {
+    fs::exists("/etc/debian_version").unwrap_or(false) && process::find("apt-get").is_some()
+}
+
+fn apt(arguments: &[&str]) -> Result<bool> {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").args(arguments);
+    let finished = process::run(&mut command, LIMIT)?;
+    if !finished.success() {
+        println!("apt-get {}: {}\n{}", arguments[0], finished.ending(), finished.tail(5));
+    }
+    Ok(finished.success())
+}

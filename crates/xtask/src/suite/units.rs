@@ -1,0 +1,91 @@
+//! `cargo test --workspace`, its output thinned to what does not pass, its cases counted.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal};
+
+use crate::check::root;
+use crate::process::Running;
+use crate::steps::Tally;
+
+/// Compiling and running, with the crash simulator's minute in it.
+const LIMIT: Duration = Duration::from_secs(1500);
+
+/// Runs the tests of every crate.
+pub fn run() -> Result<Tally> {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--workspace", "--no-fail-fast"]).current_dir(root());
+    // A group of its own: past the limit, the test that hangs must end with cargo.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let mut running = Running::start(&mut command)?;
+    let stdout = running.child().stdout.take().context("no pipe")?;
+    let (lines, received) = mpsc::channel();
+    // The channel is as long as the output of one test run.
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if lines.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let deadline = Instant::now() + LIMIT;
+    let mut tally = Tally::default();
+    loop {
+        match received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => read(&line, &mut tally),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                rustix::process::kill_process_group(
+                    Pid::from_child(running.child()),
+                    Signal::KILL,
+                )?;
+                bail!("the tests did not end within {LIMIT:?}");
+            }
+        }
+    }
+    let status = running.wait(Duration::from_secs(60))?.context("cargo does not end")?;
+    ensure!(status.success() || tally.failed > 0, "cargo test failed ({status})");
+    Ok(tally)
+}
+
+/// Counts a line of output and prints it, unless it says that a case passed.
+fn read(line: &str, tally: &mut Tally) {
+    if let Some((passed, failed)) = result(line) {
+        tally.passed += passed;
+        tally.failed += failed;
+    } else if !line.ends_with("... ok") && !line.is_empty() && line != "running 0 tests" {
+        println!("{line}");
+    }
+}
+
+/// Passed and failed of a line such as `test result: ok. 28 passed; 0 failed; ...`.
+fn result(line: &str) -> Option<(u64, u64)> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let count = |word: &str| {
+        let part = counts.split(';').find(|part| part.trim_end().ends_with(word))?;
+        part.split_whitespace().next()?.parse().ok()
+    };
+    Some((count("passed")?, count("failed")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        let line =
+            "test result: FAILED. 27 passed; 1 failed; 0 ignored; 0 measured; 3 filtered out";
+        assert_eq!(result(line), Some((27, 1)));
+        assert_eq!(result("test result of mine"), None);
+        let mut tally = Tally::default();
+        read(line, &mut tally);
+        read("test result: ok. 3 passed; 0 failed; 0 ignored", &mut tally);
+        assert_eq!((tally.passed, tally.failed), (30, 1));
+    }
+}
