@@ -110,7 +110,10 @@ pub(super) fn with_data(bhs: Bhs, data: Bytes) -> Encoded {
 ///
 /// If either does not fit its field: who builds a PDU keeps to the negotiated lengths.
 pub(super) fn with_segment(mut bhs: Bhs, ahs: SmallVec<[u8; 16]>, data: DataSegment) -> Encoded {
-    assert!(ahs.len() % 4 == 0 && ahs.len() <= 255 * 4, "additional headers in whole words");
+    assert!(
+        ahs.len().is_multiple_of(4) && ahs.len() <= 255 * 4,
+        "additional headers in whole words"
+    );
     bhs[4] = (ahs.len() / 4) as u8;
     let length: usize = data.iter().map(Bytes::len).sum();
     assert!(length < 1 << 24, "DataSegmentLength has 24 bits");

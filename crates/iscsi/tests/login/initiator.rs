@@ -1,0 +1,168 @@
+//! The initiator, and targets that obey or break the rules.
+
+use super::*;
+
+/// What the initiator makes of a target that agrees in the security stage and answers `pairs`,
+/// changed by `change`, in the operational one.
+fn answered(pairs: &[&str], change: impl Fn(&mut LoginResponse)) -> InitiatorStep {
+    let mut login = initiator(Offer::initiator(), Some(TARGET));
+    let first = login.start();
+    let agree = LoginResponse {
+        transit: true,
+        next_stage: Operational,
+        isid: first.isid,
+        itt: first.itt,
+        text: text(&["AuthMethod=None", "TargetPortalGroupTag=1"]),
+        ..LoginResponse::default()
+    };
+    let InitiatorStep::Send(second) = login.handle_response(agree.clone()) else { panic!() };
+    assert_eq!(second.exp_stat_sn, Serial(1));
+    let mut response = LoginResponse {
+        current_stage: Operational,
+        next_stage: FullFeature,
+        tsih: Tsih(1),
+        text: text(pairs),
+        ..agree
+    };
+    change(&mut response);
+    login.handle_response(response)
+}
+
+#[track_caller]
+fn fails(pairs: &[&str], change: impl Fn(&mut LoginResponse)) -> LoginFailure {
+    match answered(pairs, change) {
+        InitiatorStep::Failed(failure) => failure,
+        step => panic!("{pairs:?}: {step:?}"),
+    }
+}
+
+#[test]
+fn answers_that_do_not_follow_are_refused() {
+    for pair in [
+        "HeaderDigest=MD5",
+        "HeaderDigest=CRC32C,None",
+        "MaxBurstLength=16776192",
+        "MaxBurstLength=0",
+        "MaxBurstLength=many",
+        "FirstBurstLength=262145",
+        "MaxOutstandingR2T=0",
+        "MaxOutstandingR2T=9",
+        "DefaultTime2Wait=1",
+        "DefaultTime2Wait=4000",
+        "DefaultTime2Retain=21",
+        "ErrorRecoveryLevel=1",
+        "DataPDUInOrder=No",
+        "ImmediateData=Maybe",
+        "MaxBurstLength=NotUnderstood",
+    ] {
+        let key = pair.split('=').next().unwrap().to_owned();
+        assert_eq!(fails(&[pair], |_| ()), LoginFailure::Keys(KeyError::Answer(key)), "{pair}");
+    }
+}
+
+#[test]
+fn a_first_burst_above_the_burst_is_no_agreement() {
+    let failure = fails(&["MaxBurstLength=65536", "FirstBurstLength=262144"], |_| ());
+    assert_eq!(failure, LoginFailure::Keys(KeyError::Answer("FirstBurstLength".to_owned())));
+    // The default of an answer withheld, likewise.
+    let failure = fails(&["MaxBurstLength=32768"], |_| ());
+    assert_eq!(failure, LoginFailure::Keys(KeyError::Disagreement("FirstBurstLength")));
+}
+
+#[test]
+fn a_target_cannot_send_an_initiators_keys() {
+    for pair in
+        ["InitiatorName=x", "TargetName=x", "SessionType=Normal", "SendTargets=", "AuthMethod=None"]
+    {
+        let key = pair.split('=').next().unwrap().to_owned();
+        assert_eq!(fails(&[pair], |_| ()), LoginFailure::Keys(KeyError::NotAllowed(key)), "{pair}");
+    }
+    let failure = fails(&["MaxRecvDataSegmentLength=0"], |_| ());
+    assert!(matches!(failure, LoginFailure::Keys(KeyError::Value(_))));
+    // The tag was given in the security stage.
+    let failure = fails(&["TargetPortalGroupTag=1"], |_| ());
+    assert!(matches!(failure, LoginFailure::Keys(KeyError::Repeated(_))));
+}
+
+#[test]
+fn a_header_that_does_not_fit_is_refused() {
+    type Change = fn(&mut LoginResponse);
+    let changes: [Change; 8] = [
+        |response| response.itt = Itt(77),
+        |response| response.isid.0[0] ^= 1,
+        |response| response.version_active = 1,
+        |response| response.current_stage = Security,
+        |response| response.next_stage = Operational,
+        |response| response.next_stage = Security,
+        |response| response.continues = true,
+        |response| response.tsih = Tsih(0),
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        assert!(matches!(fails(&[], change), LoginFailure::Protocol(_)), "change {index}");
+    }
+    assert!(matches!(answered(&[], |_| ()), InitiatorStep::Established(_)));
+}
+
+#[test]
+fn silence_leaves_the_defaults() {
+    let InitiatorStep::Established(end) = answered(&[], |_| ()) else { panic!() };
+    let expected = Parameters { max_recv_data_segment_length: 262_144, ..Parameters::default() };
+    assert_eq!(end.parameters, expected);
+}
+
+#[test]
+fn a_proposal_of_the_target_is_answered() {
+    let propose = |response: &mut LoginResponse| response.transit = false;
+    let pairs = ["TaskReporting=RFC3720,FastAbort", "X-key=1", "IFMarkInt=1"];
+    let InitiatorStep::Send(request) = answered(&pairs, propose) else { panic!() };
+    assert!(request.transit);
+    let said = keys::parse(&request.text).unwrap();
+    for pair in [("TaskReporting", "RFC3720"), ("X-key", "NotUnderstood"), ("IFMarkInt", "Reject")]
+    {
+        assert!(said.contains(&pair), "{pair:?} in {said:?}");
+    }
+    let failure = fails(&["TaskReporting=RFC3720"], |_| ());
+    assert!(matches!(failure, LoginFailure::Protocol(_)), "no answer is possible any more");
+}
+
+#[test]
+fn a_target_that_never_agrees_is_left() {
+    let mut login = initiator(Offer::initiator(), Some(TARGET));
+    let first = login.start();
+    let stall = LoginResponse { isid: first.isid, itt: first.itt, ..LoginResponse::default() };
+    for exchange in 0..100 {
+        match login.handle_response(stall.clone()) {
+            InitiatorStep::Send(request) => assert!(request.transit),
+            InitiatorStep::Failed(LoginFailure::Protocol(_)) => {
+                assert!(exchange >= 6, "six exchanges at least (RFC 7143, 6.2)");
+                return;
+            }
+            step => panic!("{step:?}"),
+        }
+    }
+    panic!("the login does not end");
+}
+
+#[test]
+fn a_redirect_names_the_new_address() {
+    let moved = |status, pairs: &'static [&'static str]| {
+        answered(pairs, move |response| {
+            response.status = status;
+            response.transit = false;
+        })
+    };
+    match moved(LoginStatus::TargetMovedTemporarily, &["TargetAddress=[::1]:3261,5"]) {
+        InitiatorStep::Redirected { address, permanent } => {
+            assert_eq!((address.as_str(), permanent), ("[::1]:3261", false));
+        }
+        step => panic!("{step:?}"),
+    }
+    match moved(LoginStatus::TargetMovedPermanently, &["TargetAddress=a.example.com"]) {
+        InitiatorStep::Redirected { permanent, .. } => assert!(permanent),
+        step => panic!("{step:?}"),
+    }
+    for pairs in [&[][..], &["TargetAddress="], &["TargetAddress=a b\nc"]] {
+        let step = moved(LoginStatus::TargetMovedTemporarily, pairs);
+        assert!(matches!(step, InitiatorStep::Failed(_)), "{pairs:?}");
+    }
+}
