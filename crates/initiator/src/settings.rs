@@ -7,6 +7,8 @@ use std::{
 
 use iscsi::{Isid, keys::Offer, session::initiator::Timing};
 
+use transport::SocketOptions;
+
 use crate::url::Url;
 
 /// One session with one unit of one target.
@@ -55,6 +57,8 @@ pub struct Settings {
     pub back_off_max: Duration,
     /// Pings.
     pub timing: Timing,
+    /// Buffer sizes of the socket.
+    pub socket: SocketOptions,
 }
 
 impl Settings {
@@ -79,6 +83,7 @@ impl Settings {
             back_off: Duration::from_millis(100),
             back_off_max: Duration::from_secs(5),
             timing: Timing::default(),
+            socket: SocketOptions::default(),
         }
     }
 

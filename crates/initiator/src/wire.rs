@@ -1,6 +1,6 @@
 //! One TCP connection with a logged-in session on it: a socket around the protocol's machine.
 
-use std::{io, time::Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use iscsi::{
@@ -16,6 +16,8 @@ use tokio::{
     net::TcpStream,
     time::{sleep_until, timeout},
 };
+
+use transport::{Received, Sent, receive, send};
 
 use crate::{CommandError, Error, Settings, url::parse_portal};
 
@@ -37,9 +39,6 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// The same during login, when RFC 7143 (13.12) lets a data segment have 8192 bytes.
 const LOGIN_BUFFER_BYTES: usize = 16 * 1024;
 const LOGIN_DATA_SEGMENT: u32 = 8192;
-
-/// Slices of one vectored write; the kernel takes up to 1024, and gains nothing past some dozens.
-const SLICES: usize = 64;
 
 /// Reads of the socket in one turn, so that a fast target cannot keep timers from running.
 const READS_PER_TURN: usize = 16;
@@ -71,12 +70,14 @@ impl Wire {
     pub(crate) fn pump(&mut self) -> Result<(), Error> {
         loop {
             self.connection.transmit(&mut self.session);
-            if self.connection.output().is_empty() {
+            let output = self.connection.output();
+            let before = output.len();
+            if before == 0 {
                 return Ok(());
             }
-            let (written, drained) = write(&self.stream, self.connection.output())?;
-            self.bytes_out += written;
-            if !drained {
+            let sent = send(&self.stream, output)?;
+            self.bytes_out += (before - output.len()) as u64;
+            if sent == Sent::Blocked {
                 return Ok(());
             }
         }
@@ -100,11 +101,10 @@ impl Wire {
             if self.connection.output().len() >= OUTPUT_STUCK {
                 break;
             }
-            match self.stream.try_read_buf(&mut self.decoder.buffer()) {
-                Ok(0) => return Err(Error::Closed),
-                Ok(count) => self.bytes_in += count as u64,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.into()),
+            match receive(&self.stream, &mut self.decoder)? {
+                Received::Bytes(count) => self.bytes_in += count as u64,
+                Received::Nothing => break,
+                Received::Closed => return Err(Error::Closed),
             }
             while let Some(frame) = self.decoder.next()? {
                 self.connection.handle_frame(&mut self.session, frame, now)?;
@@ -210,7 +210,7 @@ async fn connect(portal: &str, settings: &Settings) -> Result<TcpStream, Error> 
         Ok(Err(error)) => return Err(failed(error.to_string())),
         Err(_) => return Err(failed(format!("no answer in {:?}", settings.connect_time_out))),
     };
-    stream.set_nodelay(true)?;
+    settings.socket.apply(&stream)?;
     Ok(stream)
 }
 
@@ -260,7 +260,7 @@ async fn send_login(stream: &TcpStream, request: LoginRequest) -> Result<(), Err
     output.push(Pdu::LoginRequest(request), Digests::default());
     while !output.is_empty() {
         stream.writable().await?;
-        write(stream, &mut output)?;
+        send(stream, &mut output)?;
     }
     Ok(())
 }
@@ -275,30 +275,8 @@ async fn receive_login(stream: &TcpStream, decoder: &mut Decoder) -> Result<Logi
             return Ok(response);
         }
         stream.readable().await?;
-        match stream.try_read_buf(&mut decoder.buffer()) {
-            Ok(0) => return Err(Error::Closed),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error.into()),
+        if receive(stream, decoder)? == Received::Closed {
+            return Err(Error::Closed);
         }
     }
-}
-
-/// Writes what the socket takes; says how many bytes, and whether that was everything.
-fn write(stream: &TcpStream, output: &mut Output) -> Result<(u64, bool), Error> {
-    let mut written = 0;
-    while !output.is_empty() {
-        let mut slices = [io::IoSlice::new(&[]); SLICES];
-        let used = output.slices(&mut slices);
-        match stream.try_write_vectored(&slices[..used]) {
-            Ok(0) => return Err(Error::Closed),
-            Ok(count) => {
-                output.advance(count);
-                written += count as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok((written, false)),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok((written, true))
 }
