@@ -1,0 +1,220 @@
+//! Commands that move blocks or look at them, as calls on a volume.
+
+use std::{future::Future, pin::Pin};
+
+use bytes::{Bytes, BytesMut};
+use scsi::Sense;
+use volume::{Data, Durability, Extent, Lba, Volume};
+
+use crate::{
+    Completion,
+    sense::{Access, Failure},
+};
+
+/// A command on its way.
+pub(crate) type Answer<'a> = Pin<Box<dyn Future<Output = Completion> + Send + 'a>>;
+
+/// What blocks are compared with.
+pub(crate) enum Against {
+    /// Nothing: they are to be readable.
+    Nothing,
+    /// Data as long as the blocks, or shorter: then only as far as it goes.
+    Data(Data),
+    /// Each with this one block.
+    Block(Bytes),
+}
+
+/// READ; `stable_first` if what is read must be on stable storage (FUA).
+pub(crate) fn read(volume: &dyn Volume, extent: Extent, stable_first: bool) -> Answer<'_> {
+    if stable_first {
+        return Box::pin(async move {
+            if let Err(error) = volume.flush().await {
+                return Failure::new(&error, Access::Write).into();
+            }
+            read(volume, extent, false).await
+        });
+    }
+    let read = volume.read(extent);
+    Box::pin(async move {
+        match read.await {
+            Ok(data) => Completion::good(data),
+            Err(error) => Failure::new(&error, Access::Read).into(),
+        }
+    })
+}
+
+/// WRITE of whole blocks, at least one. `taken`: what the CDB asked for, in bytes.
+pub(crate) fn write(
+    volume: &dyn Volume,
+    lba: Lba,
+    data: Data,
+    durability: Durability,
+    taken: u32,
+) -> Answer<'_> {
+    let write = volume.write(lba, data, durability);
+    Box::pin(async move {
+        match write.await {
+            Ok(()) => Completion { data_out_length: Some(taken), ..Completion::good(Data::new()) },
+            Err(error) => Failure::new(&error, Access::Write).into(),
+        }
+    })
+}
+
+/// WRITE AND VERIFY of whole blocks, at least one.
+pub(crate) async fn write_and_verify(
+    volume: &dyn Volume,
+    lba: Lba,
+    data: Data,
+    compare: bool,
+) -> Result<(), Failure> {
+    let blocks = data.len() / volume.geometry().block_size as usize;
+    let extent = Extent { lba, blocks: blocks as u32 };
+    let against = if compare { Against::Data(data.clone()) } else { Against::Nothing };
+    volume.write(lba, data, Durability::Stable).await.map_err(failed_write)?;
+    verify(volume, extent, against).await
+}
+
+/// Reads the blocks in pieces and compares them.
+pub(crate) async fn verify(
+    volume: &dyn Volume,
+    extent: Extent,
+    against: Against,
+) -> Result<(), Failure> {
+    let block_size = volume.geometry().block_size as usize;
+    let pattern = match &against {
+        Against::Block(block) => repeated(block, PIECE),
+        _ => Data::new(),
+    };
+    let mut done = 0;
+    for piece in pieces(extent, block_size) {
+        let found = volume.read(piece).await.map_err(|e| Failure::new(&e, Access::Read))?;
+        let expected = match &against {
+            Against::Nothing => Data::new(),
+            Against::Data(data) => {
+                let start = done.min(data.len());
+                data.slice(start, found.len().min(data.len() - start))
+            }
+            Against::Block(_) => pattern.slice(0, found.len()),
+        };
+        if let Some(offset) = first_difference(&expected, &found) {
+            let lba = piece.lba.0 + (offset / block_size) as u64;
+            return Err(Sense::MISCOMPARE_DURING_VERIFY.with_information(lba).into());
+        }
+        done += found.len();
+    }
+    Ok(())
+}
+
+/// Writes `block` into every block of `extent`, a piece at a time.
+pub(crate) async fn write_same(
+    volume: &dyn Volume,
+    extent: Extent,
+    block: Bytes,
+) -> Result<(), Failure> {
+    let block_size = block.len();
+    let pattern = repeated(&block, (extent.blocks as usize * block_size).min(PIECE));
+    for piece in pieces(extent, block_size) {
+        let data = pattern.slice(0, piece.blocks as usize * block_size);
+        volume.write(piece.lba, data, Durability::Volatile).await.map_err(failed_write)?;
+    }
+    Ok(())
+}
+
+/// Gives the blocks of all extents back.
+pub(crate) async fn discard(volume: &dyn Volume, extents: &[Extent]) -> Result<(), Failure> {
+    for extent in extents {
+        volume.discard(*extent).await.map_err(failed_write)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn failed_write(error: volume::Error) -> Failure {
+    Failure::new(&error, Access::Write)
+}
+
+/// `length` bytes of this block over and over; the pieces share one run of 64 KiB.
+fn repeated(block: &Bytes, length: usize) -> Data {
+    let run_length = RUN.min(length.next_multiple_of(block.len()));
+    let mut run = BytesMut::with_capacity(run_length);
+    while run.len() < run_length {
+        run.extend_from_slice(block);
+    }
+    let run = run.freeze();
+    let mut data = Data::new();
+    while data.len() < length {
+        data.push(run.slice(..run.len().min(length - data.len())));
+    }
+    data
+}
+
+/// `extent` in pieces of at most [`PIECE`] bytes.
+fn pieces(extent: Extent, block_size: usize) -> impl Iterator<Item = Extent> {
+    let step = (PIECE / block_size) as u32;
+    (0..extent.blocks.div_ceil(step)).map(move |index| Extent {
+        lba: Lba(extent.lba.0 + u64::from(index * step)),
+        blocks: step.min(extent.blocks - index * step),
+    })
+}
+
+/// Where `a` first differs from the bytes of `b` at the same place, as far as `a` goes.
+fn first_difference(a: &Data, b: &Data) -> Option<usize> {
+    let mut rest = b.parts().iter().map(|part| &part[..]);
+    let mut other: &[u8] = &[];
+    let mut at = 0;
+    for part in a.parts() {
+        let mut part = &part[..];
+        while !part.is_empty() {
+            if other.is_empty() {
+                other = rest.next()?;
+            }
+            let length = part.len().min(other.len());
+            if part[..length] != other[..length] {
+                let same = part.iter().zip(other).take_while(|(x, y)| x == y).count();
+                return Some(at + same);
+            }
+            (part, other, at) = (&part[length..], &other[length..], at + length);
+        }
+    }
+    None
+}
+
+/// What VERIFY and WRITE SAME hold in memory at once: bounded whatever the command asks for, and
+/// other commands get their turn between pieces.
+const PIECE: usize = 1 << 20;
+/// Bytes of a pattern that are laid out; divisible by every block size.
+const RUN: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(parts: &[&'static str]) -> Data {
+        parts.iter().map(|part| Bytes::from_static(part.as_bytes())).collect()
+    }
+
+    #[test]
+    fn the_first_difference_is_found_across_pieces() {
+        assert_eq!(first_difference(&data(&["abc", "def"]), &data(&["a", "bcde", "f"])), None);
+        assert_eq!(first_difference(&data(&["abc", "dXf"]), &data(&["ab", "cdef"])), Some(4));
+        assert_eq!(first_difference(&data(&["Xbc"]), &data(&["a", "bc"])), Some(0));
+        assert_eq!(first_difference(&data(&["ab"]), &data(&["abc"])), None);
+    }
+
+    #[test]
+    fn a_pattern_of_any_length_repeats_its_block() {
+        let block = Bytes::from((0..=255).cycle().take(512).collect::<Vec<u8>>());
+        for length in [512, 1024, RUN, RUN + 512, 3 * RUN] {
+            let pattern = repeated(&block, length).into_bytes();
+            assert_eq!(pattern.len(), length);
+            assert!(pattern.chunks_exact(512).all(|chunk| chunk == block));
+        }
+    }
+
+    #[test]
+    fn pieces_cover_the_extent_once() {
+        let extent = Extent { lba: Lba(10), blocks: 5000 };
+        let all: Vec<_> = pieces(extent, 512).collect();
+        assert_eq!(all.len(), 3);
+        assert_eq!(all[2], Extent { lba: Lba(10 + 4096), blocks: 5000 - 4096 });
+    }
+}

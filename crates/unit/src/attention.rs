@@ -1,0 +1,123 @@
+//! Unit attention conditions: what each nexus has yet to be told (SAM-5, 5.14).
+
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use parking_lot::Mutex;
+use scsi::Sense;
+use smallvec::SmallVec;
+
+/// The conditions of all nexuses of one unit.
+#[derive(Debug, Default)]
+pub(crate) struct Attentions {
+    /// How many conditions wait in all, so that a command need not take the lock to learn that
+    /// none does. Written under the lock.
+    waiting: AtomicUsize,
+    nexuses: Mutex<HashMap<u64, Conditions>>,
+}
+
+/// Oldest first. None is there twice and a reset drops the others, so there are never more than
+/// the kinds we raise: a reset, a change of capacity, commands cleared.
+type Conditions = SmallVec<[Sense; 3]>;
+
+impl Attentions {
+    /// A nexus begins; its first condition is that the unit is new to it.
+    pub(crate) fn open(&self, nexus: u64) {
+        self.change(|nexuses| {
+            nexuses.insert(nexus, SmallVec::from_slice(&[Sense::POWER_ON_OCCURRED]));
+        });
+    }
+
+    /// A nexus ended.
+    pub(crate) fn close(&self, nexus: u64) {
+        self.change(|nexuses| {
+            nexuses.remove(&nexus);
+        });
+    }
+
+    /// Something to tell to every nexus but `except`.
+    pub(crate) fn raise(&self, condition: Sense, except: Option<u64>) {
+        self.change(|nexuses| {
+            for (number, conditions) in nexuses.iter_mut() {
+                if Some(*number) == except {
+                    continue;
+                }
+                // After a reset an initiator asks for everything anew (SAM-5, 5.14.3).
+                if condition.asc == RESET {
+                    conditions.clear();
+                }
+                if !conditions.contains(&condition) {
+                    conditions.push(condition);
+                }
+            }
+        });
+    }
+
+    /// The oldest condition of this nexus, which thereby has been told.
+    pub(crate) fn take(&self, nexus: u64) -> Option<Sense> {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.change(|nexuses| {
+            let conditions = nexuses.get_mut(&nexus)?;
+            (!conditions.is_empty()).then(|| conditions.remove(0))
+        })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut HashMap<u64, Conditions>) -> T) -> T {
+        let mut nexuses = self.nexuses.lock();
+        let result = change(&mut nexuses);
+        let waiting = nexuses.values().map(SmallVec::len).sum();
+        self.waiting.store(waiting, Ordering::Release);
+        result
+    }
+}
+
+/// The additional sense code of all resets.
+const RESET: u8 = 0x29;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_nexus_is_told_once() {
+        let attentions = Attentions::default();
+        attentions.open(1);
+        attentions.open(2);
+        assert_eq!(attentions.take(1), Some(Sense::POWER_ON_OCCURRED));
+        assert_eq!(attentions.take(1), None);
+        assert_eq!(attentions.take(2), Some(Sense::POWER_ON_OCCURRED));
+        assert_eq!(attentions.take(3), None);
+    }
+
+    #[test]
+    fn conditions_do_not_pile_up() {
+        let attentions = Attentions::default();
+        attentions.open(1);
+        for _ in 0..10 {
+            attentions.raise(Sense::CAPACITY_DATA_HAS_CHANGED, None);
+            attentions.raise(Sense::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR, None);
+        }
+        assert_eq!(attentions.waiting.load(Ordering::Relaxed), 3);
+        attentions.raise(Sense::BUS_DEVICE_RESET_FUNCTION_OCCURRED, None);
+        assert_eq!(attentions.take(1), Some(Sense::BUS_DEVICE_RESET_FUNCTION_OCCURRED));
+        assert_eq!(attentions.take(1), None);
+    }
+
+    #[test]
+    fn who_caused_it_is_not_told_unless_named() {
+        let attentions = Attentions::default();
+        attentions.open(1);
+        attentions.open(2);
+        attentions.take(1);
+        attentions.take(2);
+        attentions.raise(Sense::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR, Some(1));
+        assert_eq!(attentions.take(1), None);
+        attentions.close(2);
+        assert_eq!(attentions.take(2), None);
+        assert_eq!(attentions.waiting.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,92 @@
+//! How much one command may ask for.
+
+use volume::Geometry;
+
+/// Settings of a block unit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Settings {
+    /// The most that one READ, WRITE, VERIFY or WRITE SAME may move, in bytes; at least one
+    /// physical block. What a READ returns and a WRITE brings is held in memory.
+    pub maximum_transfer_bytes: u32,
+    /// What initiators should ask for at once, in bytes. Linux never asks for more than this.
+    pub optimal_transfer_bytes: u32,
+    /// The most that one UNMAP may give back, in bytes.
+    pub maximum_unmap_bytes: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            // What tgt and LIO take at most is 32,768 blocks of 512 bytes or about.
+            maximum_transfer_bytes: 16 << 20,
+            // One burst of the MaxBurstLength that we offer.
+            optimal_transfer_bytes: 1 << 20,
+            // Short enough not to keep other commands waiting below.
+            maximum_unmap_bytes: 64 << 20,
+        }
+    }
+}
+
+/// The settings in blocks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Limits {
+    /// Most blocks of a transfer, and of a WRITE SAME.
+    pub(crate) maximum_blocks: u32,
+    pub(crate) optimal_blocks: u32,
+    /// Blocks of one UNMAP command; zero without thin provisioning.
+    pub(crate) unmap_blocks: u32,
+    /// Descriptors of one UNMAP command.
+    pub(crate) unmap_descriptors: u32,
+    /// Logical blocks in a physical block.
+    pub(crate) physical_blocks: u32,
+}
+
+impl Limits {
+    pub(crate) fn new(settings: &Settings, geometry: &Geometry) -> Self {
+        let blocks = |bytes: u32| (bytes / geometry.block_size).max(1);
+        let physical_blocks = blocks(geometry.physical_block_size);
+        let whole = |bytes| {
+            let blocks = blocks(bytes);
+            (blocks - blocks % physical_blocks).max(physical_blocks)
+        };
+        let maximum_blocks = whole(settings.maximum_transfer_bytes);
+        Self {
+            maximum_blocks,
+            optimal_blocks: whole(settings.optimal_transfer_bytes).min(maximum_blocks),
+            unmap_blocks: if geometry.thin { whole(settings.maximum_unmap_bytes) } else { 0 },
+            unmap_descriptors: if geometry.thin { UNMAP_DESCRIPTORS } else { 0 },
+            physical_blocks,
+        }
+    }
+}
+
+/// As many as libiscsi's tests use at once; the list is 4 KiB.
+const UNMAP_DESCRIPTORS: u32 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_whole_physical_blocks() {
+        let geometry = Geometry::with_blocks(1000);
+        let settings = Settings {
+            maximum_transfer_bytes: 9000,
+            optimal_transfer_bytes: 1 << 20,
+            maximum_unmap_bytes: 1,
+        };
+        let limits = Limits::new(&settings, &geometry);
+        assert_eq!(limits.maximum_blocks, 16);
+        assert_eq!(limits.optimal_blocks, 16);
+        assert_eq!(limits.unmap_blocks, 8);
+        assert_eq!(limits.physical_blocks, 8);
+    }
+
+    #[test]
+    fn a_thick_volume_has_no_unmap() {
+        let geometry = Geometry { thin: false, ..Geometry::with_blocks(1000) };
+        let limits = Limits::new(&Settings::default(), &geometry);
+        assert_eq!((limits.unmap_blocks, limits.unmap_descriptors), (0, 0));
+        assert_eq!(limits.maximum_blocks, 32768);
+    }
+}

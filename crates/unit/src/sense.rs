@@ -1,0 +1,91 @@
+//! The one place where a storage error becomes a status and sense data.
+
+use scsi::{Sense, Status};
+use volume::Error;
+
+use crate::Completion;
+
+/// Why a command does not end in GOOD.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Failure {
+    /// BUSY: the initiator tries again. What was asked may have been done in part; every command
+    /// that gets this answer may be done twice without harm.
+    Busy,
+    /// CHECK CONDITION.
+    Check(Sense),
+}
+
+/// What was done to the volume when it failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+impl Failure {
+    /// The answer to `error`.
+    ///
+    /// A lower volume that is away is BUSY, not MEDIUM ERROR: hosts give up at once on a bad
+    /// medium, and file systems on them turn read-only, but they are patient with a busy disk.
+    pub(crate) fn new(error: &Error, access: Access) -> Self {
+        Self::Check(match error {
+            Error::OutOfRange(_) => Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE,
+            Error::ReadOnly => Sense::WRITE_PROTECTED,
+            Error::Medium { extent, .. } => match access {
+                Access::Read => Sense::UNRECOVERED_READ_ERROR.with_information(extent.lba.0),
+                Access::Write => Sense::WRITE_ERROR.with_information(extent.lba.0),
+            },
+            Error::NoSpace => Sense::SPACE_ALLOCATION_FAILED,
+            Error::Busy(_) | Error::Unreachable(_) => return Self::Busy,
+            Error::Device(_) => Sense::INTERNAL_TARGET_FAILURE,
+        })
+    }
+}
+
+impl From<Sense> for Failure {
+    fn from(sense: Sense) -> Self {
+        Self::Check(sense)
+    }
+}
+
+impl From<Failure> for Completion {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Busy => Self::status(Status::Busy),
+            Failure::Check(sense) => Self::check_condition(sense),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scsi::SenseKey;
+    use volume::{Extent, Lba};
+
+    use super::*;
+
+    #[test]
+    fn each_error_has_its_answer() {
+        let extent = Extent { lba: Lba(7), blocks: 2 };
+        let medium = Error::Medium { extent, reason: "scratched".into() };
+        let check = |error: &Error, access, key, asc, ascq, information| {
+            let sense = Sense { information, ..Sense::new(key, asc, ascq) };
+            assert_eq!(Failure::new(error, access), Failure::Check(sense), "{error}");
+        };
+        use Access::{Read, Write};
+        check(&medium, Read, SenseKey::MediumError, 0x11, 0, Some(7));
+        check(&medium, Write, SenseKey::MediumError, 0x0c, 0, Some(7));
+        check(&Error::OutOfRange(extent), Read, SenseKey::IllegalRequest, 0x21, 0, None);
+        check(&Error::ReadOnly, Write, SenseKey::DataProtect, 0x27, 0, None);
+        check(&Error::NoSpace, Write, SenseKey::DataProtect, 0x27, 7, None);
+        check(&Error::Device("gone".into()), Read, SenseKey::HardwareError, 0x44, 0, None);
+    }
+
+    #[test]
+    fn a_lower_volume_that_is_away_is_never_a_medium_error() {
+        for access in [Access::Read, Access::Write] {
+            assert_eq!(Failure::new(&Error::Unreachable("link".into()), access), Failure::Busy);
+            assert_eq!(Failure::new(&Error::Busy("log full"), access), Failure::Busy);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! An initiator without a network: sends a command, expects the answer at the first poll.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use parking_lot::Mutex;
+use scsi::{Cdb, Command, Lun, Sense, Status};
+use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
+use volume::{
+    Data, Durability, Error, Extent, Fault, Faults, Geometry, Io, Lba, MemVolume, Stack, Volume,
+};
+
+pub const BLOCK: usize = 512;
+
+pub struct Host {
+    pub unit: BlockUnit,
+    pub calls: Arc<Calls>,
+    pub faults: Arc<Faults>,
+    pub nexus: Nexus,
+}
+
+/// The volume right below the unit: notes what it is asked, and changes its size when told.
+pub struct Calls {
+    lower: Stack,
+    noted: Mutex<Vec<Call>>,
+    pub blocks: AtomicU64,
+    pub full: AtomicBool,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Call {
+    Read(u64, u32),
+    Write(u64, usize, Durability),
+    Flush,
+    Discard(u64, u32),
+    Admit(usize),
+}
+
+/// 1023 blocks, so that nothing is round.
+pub fn geometry() -> Geometry {
+    Geometry::with_blocks(1023)
+}
+
+impl Host {
+    /// A host that has already been told of its unit attention.
+    pub fn new(geometry: Geometry) -> Self {
+        Self::with_settings(geometry, Settings::default())
+    }
+
+    pub fn with_settings(geometry: Geometry, settings: Settings) -> Self {
+        let fault = Fault::new(Arc::new(MemVolume::new(geometry)));
+        let faults = fault.faults().clone();
+        let calls = Arc::new(Calls {
+            lower: Arc::new(fault),
+            noted: Mutex::default(),
+            blocks: AtomicU64::new(geometry.blocks),
+            full: AtomicBool::new(false),
+        });
+        let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a", 1);
+        let unit = BlockUnit::new(calls.clone(), identity, settings);
+        let host = Self { unit, calls, faults, nexus: nexus(1) };
+        host.unit.nexus_opened(&host.nexus);
+        assert_eq!(host.fails(&Command::TestUnitReady, &[]), Sense::POWER_ON_OCCURRED);
+        host
+    }
+
+    pub fn send(&self, cdb: &[u8], data: &[u8]) -> Completion {
+        self.send_as(&self.nexus, cdb, data)
+    }
+
+    pub fn send_as(&self, nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Completion {
+        let task = Task {
+            nexus: nexus.clone(),
+            lun: Lun(0),
+            cdb: Cdb::new(cdb),
+            attribute: TaskAttribute::Simple,
+            data_out: data.to_vec().into(),
+            data_in_capacity: u32::MAX,
+        };
+        let mut answer = self.unit.execute(task);
+        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(completion) => completion,
+            Poll::Pending => panic!("a volume in memory answers at once"),
+        }
+    }
+
+    /// The data of a command that must end in GOOD.
+    pub fn good(&self, command: &Command, data: &[u8]) -> Vec<u8> {
+        let completion = self.send(&command.encode(), data);
+        assert_eq!(completion.status, Status::Good, "{command:?}: {:?}", completion.sense);
+        completion.data_in.into_bytes().to_vec()
+    }
+
+    /// The sense of a command that must end in CHECK CONDITION, without its field pointer.
+    pub fn fails(&self, command: &Command, data: &[u8]) -> Sense {
+        self.fails_cdb(&command.encode(), data)
+    }
+
+    pub fn fails_cdb(&self, cdb: &[u8], data: &[u8]) -> Sense {
+        let completion = self.send(cdb, data);
+        assert_eq!(completion.status, Status::CheckCondition, "{cdb:02x?}");
+        assert!(completion.data_in.is_empty());
+        Sense { field: None, ..completion.sense.expect("CHECK CONDITION comes with sense data") }
+    }
+
+    /// What the unit asked of its volume since the last time.
+    pub fn asked(&self) -> Vec<Call> {
+        std::mem::take(&mut self.calls.noted.lock())
+    }
+}
+
+pub fn nexus(number: u64) -> Nexus {
+    Nexus { number, initiator_port: "iqn.2026-11.io.forebay:host,i,0x1".into() }
+}
+
+/// Blocks that differ from each other: each byte is the seed plus its block's number.
+pub fn pattern(seed: u8, blocks: usize) -> Vec<u8> {
+    (0..blocks * BLOCK).map(|at| seed.wrapping_add((at / BLOCK) as u8)).collect()
+}
+
+impl Calls {
+    fn note(&self, call: Call) {
+        self.noted.lock().push(call);
+    }
+}
+
+impl Volume for Calls {
+    fn geometry(&self) -> Geometry {
+        Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.lower.geometry() }
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.note(Call::Read(extent.lba.0, extent.blocks));
+        self.lower.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        assert!(!data.is_empty() && data.len().is_multiple_of(BLOCK), "whole blocks only");
+        self.note(Call::Write(lba.0, data.len(), durability));
+        self.lower.write(lba, data, durability)
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.note(Call::Flush);
+        self.lower.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        assert!(extent.blocks > 0, "never empty");
+        self.note(Call::Discard(extent.lba.0, extent.blocks));
+        self.lower.discard(extent)
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.note(Call::Admit(bytes));
+        if self.full.load(Ordering::Relaxed) { Err(Error::Busy("full")) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,9 @@
+//! The block unit as an initiator sees it: CDBs and data in, completions out.
+
+mod host;
+mod describe;
+mod transfer;
+mod verify;
+mod provisioning;
+mod attention;
+mod failure;
