@@ -5,6 +5,8 @@ pub mod units;
 pub mod pages;
 pub mod conformance;
 pub mod tools;
+pub mod pass;
+pub mod transfers;
 pub mod kill;
 pub mod interop;
 
@@ -25,6 +27,7 @@ pub fn test(with_interop: bool, filter: Option<String>) -> bool {
     match program() {
         Ok(program) => {
             steps.run("pages: commands they show", || pages::check(&program));
+            steps.run("transfers: every way, every size", || transfers::check(&program));
             for report in ["after-complete", "immediate"] {
                 let name = format!("kill -9 rounds, report {report}");
                 steps.run(&name, || kill::rounds(&program, report));

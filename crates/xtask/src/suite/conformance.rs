@@ -73,8 +73,9 @@ fn work(
     while let Some(test) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
         let url = if test.starts_with("ReadOnly.") { read_only } else { url };
         let mut command = Command::new("iscsi-test-cu");
-        // -d: tests that write; -S: SANITIZE; twice the URL: the multipath family.
-        command.args(["-d", "-S", "-n", "-t", &format!("ALL.{test}"), url, url]);
+        // -d: tests that write; -S: SANITIZE; -V: say when a test skips itself; twice the URL: the
+        // multipath family.
+        command.args(["-d", "-S", "-V", "-t", &format!("ALL.{test}"), url, url]);
         let finished = process::run(&mut command, LIMIT)?;
         let outcome = outcome(&finished);
         if outcome > Outcome::Skipped && cannot_pass(test).is_none() {

@@ -53,10 +53,10 @@ pub fn libiscsi(program: &Path, portal: &str, target: &str, blocks: u64) -> Resu
         },
         Case {
             name: "iscsi-inq of page 83h",
-            command: inquiry("0x83"),
-            says: words(&["Designator"]),
+            command: inquiry("131"),
+            says: words(&["DESIGNATOR"]),
         },
-        Case { name: "iscsi-inq of page B0h", command: inquiry("0xb0"), says: words(&["unmap"]) },
+        Case { name: "iscsi-inq of page B0h", command: inquiry("176"), says: words(&["unmap"]) },
         Case {
             name: "iscsi-readcapacity16",
             command: capacity,

@@ -1,0 +1,96 @@
+//! Writing or reading a range of a unit once, in commands of one size, every sector stamped.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+
+use crate::client::session::Shape;
+use crate::client::stamp::{self, Content};
+use crate::client::{Answer, Login, Next, Request, Session, Workload};
+
+/// Bytes of a logical block of every unit here.
+const SECTOR: usize = 512;
+
+/// A range of a unit, from its start, and how it is gone through.
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    /// Sectors of one command.
+    pub each: u16,
+    /// Commands.
+    pub commands: u64,
+    /// Commands in flight.
+    pub depth: usize,
+}
+
+/// Writes the range with a version in every sector; an error if a command fails.
+pub fn write(login: &Login, range: Range, version: u64) -> Result<()> {
+    let failed = run(login, range, version, true)?;
+    ensure!(failed == 0, "{failed} of {} writes failed", range.commands);
+    Ok(())
+}
+
+/// Reads the range: how many commands fail or bring a sector without that version.
+pub fn read(login: &Login, range: Range, version: u64) -> Result<u64> {
+    run(login, range, version, false)
+}
+
+fn run(login: &Login, range: Range, version: u64, write: bool) -> Result<u64> {
+    let bytes = usize::from(range.each) * SECTOR;
+    let mut session = Session::open(login, Shape { depth: range.depth, bytes, keep: true })?;
+    let (blocks, sector) = session.capacity()?;
+    let needed = range.commands * u64::from(range.each);
+    ensure!(
+        sector as usize == SECTOR && blocks >= needed,
+        "the unit has {blocks} blocks of {sector}"
+    );
+    let mut pass = Pass { range, version, write, next: 0, left: range.commands, wrong: 0 };
+    session.run(&mut pass)?;
+    Ok(pass.wrong)
+}
+
+struct Pass {
+    range: Range,
+    version: u64,
+    write: bool,
+    next: u64,
+    left: u64,
+    wrong: u64,
+}
+
+impl Pass {
+    /// The first sector of a command.
+    fn start(&self, command: u64) -> u64 {
+        command * u64::from(self.range.each)
+    }
+}
+
+impl Workload for Pass {
+    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> Next {
+        if self.left == 0 {
+            return Next::Stop;
+        }
+        if self.next == self.range.commands {
+            return Next::Wait;
+        }
+        let command = self.next;
+        self.next += 1;
+        let (start, each) = (self.start(command), self.range.each);
+        if !self.write {
+            return Next::Send(Request::read(start as u32, each, SECTOR as u32), command);
+        }
+        for (sector, lba) in payload.chunks_exact_mut(SECTOR).zip(start..) {
+            stamp::fill(sector, lba, self.version);
+        }
+        Next::Send(Request::write(start as u32, each, SECTOR as u32, false), command)
+    }
+
+    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+        self.left -= 1;
+        let start = self.start(answer.number);
+        let whole = || {
+            let mut sectors = answer.data.chunks_exact(SECTOR).zip(start..);
+            sectors.all(|(sector, lba)| stamp::read(sector, lba) == Content::Version(self.version))
+        };
+        self.wrong += u64::from(answer.status != 0 || !(self.write || whole()));
+    }
+}

@@ -1,0 +1,60 @@
+//! Every way data can travel: immediate, unsolicited, solicited, with digests and without, in
+//! commands of all sizes, by an initiator that shares no code with the target.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::client::Login;
+use crate::node::Node;
+use crate::steps::Tally;
+use crate::suite::pass::{self, Range};
+
+const NAME: &str = "iqn.2026-11.forebay.test:transfers";
+
+/// Sectors of one command: one; a block; an odd number; around the first burst (64 KiB here); around
+/// the longest burst (256 KiB here), so that several are asked for.
+const SIZES: &[u16] = &[1, 8, 17, 127, 128, 129, 512, 513, 1500];
+
+/// Whether unsolicited data needs asking for, and whether a command may carry data.
+const WAYS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
+
+/// One case per way, digests and size.
+pub fn check(program: &Path) -> Result<Tally> {
+    let folder = tempfile::tempdir()?;
+    let mut tally = Tally::default();
+    for (initial_r2t, immediate_data) in WAYS {
+        let settings = format!(
+            "listen = [\"127.0.0.1:0\"]\n[iscsi]\ninitial_r2t = {initial_r2t}\n\
+             immediate_data = {immediate_data}\nfirst_burst_length = \"64KiB\"\n\
+             max_burst_length = \"256KiB\"\nmax_recv_data_segment_length = \"32KiB\"\n\
+             [[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
+             stack = [{{ memory = {{ size = \"64MiB\" }} }}]\n"
+        );
+        let node = Node::start(program, folder.path(), "target", &settings)?;
+        for digests in [false, true] {
+            let login = Login { digests, ..node.login(NAME) };
+            for (version, &each) in (1..).zip(SIZES) {
+                let range = Range { each, commands: 80, depth: 16 };
+                let case = round_trip(&login, range, version + u64::from(digests) * 1000);
+                if let Err(error) = &case {
+                    println!(
+                        "InitialR2T {initial_r2t}, ImmediateData {immediate_data}, digests {digests}, \
+                         {each} sectors: {error:#}"
+                    );
+                }
+                tally.count(case.is_ok());
+            }
+        }
+        node.stop()?;
+    }
+    Ok(tally)
+}
+
+fn round_trip(login: &Login, range: Range, version: u64) -> Result<()> {
+    pass::write(login, range, version)?;
+    let wrong = pass::read(login, range, version)?;
+    (wrong == 0)
+        .then_some(())
+        .with_context(|| format!("{wrong} of {} reads are wrong", range.commands))
+}
