@@ -1,0 +1,20 @@
+//! Text keys: what parses is what was written, and in full feature phase no key does harm.
+#![no_main]
+
+use iscsi::keys::{self, Parameters};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let listed: Result<Vec<_>, _> = keys::pairs(input).collect();
+    let Ok(pairs) = keys::parse(input) else { return };
+    assert_eq!(listed.as_ref(), Ok(&pairs));
+
+    let mut written = Vec::new();
+    let mut parameters = Parameters::default();
+    for (key, value) in &pairs {
+        keys::push(&mut written, key, value);
+        keys::receive_in_full_feature(key, value, &mut parameters);
+    }
+    assert_eq!(keys::parse(&written), Ok(pairs));
+    assert!((512..1 << 24).contains(&parameters.max_send_data_segment_length));
+});

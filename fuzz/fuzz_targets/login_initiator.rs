@@ -1,0 +1,68 @@
+//! An initiator logs in to a hostile target, or does not: bounded, without harm, and never beyond
+//! what it offered.
+#![no_main]
+
+use iscsi::{
+    Cid, Isid, Serial, Tsih,
+    keys::Offer,
+    login::{InitiatorLogin, InitiatorNames, InitiatorStep},
+    pdu::{LoginResponse, LoginStatus, Stage},
+};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let offer = Offer::initiator();
+    let names = InitiatorNames {
+        initiator_name: "i".to_owned(),
+        initiator_alias: None,
+        target_name: Some("t".to_owned()),
+    };
+    let (isid, tsih, cid) = (Isid::default(), Tsih(0), Cid(0));
+    let mut login = InitiatorLogin::new(offer.clone(), names, isid, tsih, cid, Serial(1));
+    let mut request = login.start();
+    let mut responses = 0;
+    // Responses are flags and text, divided by 0xff, which no UTF-8 holds.
+    for part in input.split(|&byte| byte == 0xff) {
+        let (flags, text) = part.split_first().unwrap_or((&0, &[]));
+        let response = LoginResponse {
+            transit: flags & 0x80 != 0,
+            continues: flags & 0x40 != 0,
+            // Mostly right, for what lies behind.
+            current_stage: if flags & 8 == 0 { request.current_stage } else { Stage::Security },
+            next_stage: if flags & 4 == 0 { request.next_stage } else { Stage::FullFeature },
+            status: match flags & 3 {
+                1 => LoginStatus::TargetMovedTemporarily,
+                2 => LoginStatus::OutOfResources,
+                _ => LoginStatus::Success,
+            },
+            isid: request.isid,
+            itt: request.itt,
+            tsih: Tsih(u16::from(flags & 0x20 == 0)),
+            text: text.to_vec().into(),
+            ..LoginResponse::default()
+        };
+        responses += 1;
+        assert!(responses <= 65, "a login ends");
+        match login.handle_response(response) {
+            InitiatorStep::Send(next) => {
+                assert!(next.text.len() <= 8192);
+                assert!(!(next.transit && next.continues));
+                request = next;
+            }
+            InitiatorStep::Established(login) => {
+                let agreed = login.parameters;
+                assert!((512..1 << 24).contains(&agreed.max_send_data_segment_length));
+                assert!((512..=offer.max_burst_length).contains(&agreed.max_burst_length));
+                assert!(agreed.first_burst_length <= offer.first_burst_length);
+                assert!(agreed.first_burst_length <= agreed.max_burst_length);
+                assert!((1..=offer.max_outstanding_r2t).contains(&agreed.max_outstanding_r2t));
+                return;
+            }
+            InitiatorStep::Redirected { address, .. } => {
+                assert!(!address.is_empty() && address.len() <= 255);
+                return;
+            }
+            InitiatorStep::Failed(_) => return,
+        }
+    }
+});

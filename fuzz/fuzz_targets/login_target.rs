@@ -1,0 +1,67 @@
+//! A target logs a hostile initiator in, or does not: bounded, without harm, and never beyond what
+//! it offered.
+#![no_main]
+
+use std::sync::Arc;
+
+use iscsi::{
+    keys::Offer,
+    login::{Directory, TargetLogin, TargetStep},
+    pdu::{LoginRequest, LoginStatus, Stage},
+};
+use libfuzzer_sys::fuzz_target;
+
+struct Anybody;
+
+impl Directory for Anybody {
+    fn admit(&self, _initiator: &str, target: Option<&str>) -> Result<u16, LoginStatus> {
+        if target == Some("t") || target.is_none() { Ok(1) } else { Err(LoginStatus::NotFound) }
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let offer = Offer::target();
+    let mut login = TargetLogin::new(offer.clone(), Arc::new(Anybody));
+    let mut requests = 0;
+    // Requests are flags and text, divided by 0xff, which no UTF-8 holds.
+    for part in input.split(|&byte| byte == 0xff) {
+        let (flags, text) = part.split_first().unwrap_or((&0, &[]));
+        let stage = |bits| match bits & 3 {
+            0 => Stage::Security,
+            3 => Stage::FullFeature,
+            _ => Stage::Operational,
+        };
+        let request = LoginRequest {
+            transit: flags & 0x80 != 0,
+            continues: flags & 0x40 != 0,
+            version_min: flags >> 4 & 1,
+            current_stage: stage(flags >> 2),
+            next_stage: stage(*flags),
+            text: text.to_vec().into(),
+            ..LoginRequest::default()
+        };
+        requests += 1;
+        assert!(requests <= 65, "a login ends");
+        match login.handle_request(request) {
+            TargetStep::Respond(response) => {
+                assert_eq!(response.status, LoginStatus::Success);
+                assert!(response.text.len() <= 8192);
+                assert!(!(response.transit && response.continues));
+            }
+            TargetStep::Refused(response) => {
+                assert_ne!(response.status, LoginStatus::Success);
+                return;
+            }
+            TargetStep::Established { login, .. } => {
+                let agreed = login.parameters;
+                assert!((512..1 << 24).contains(&agreed.max_send_data_segment_length));
+                assert!((512..=offer.max_burst_length).contains(&agreed.max_burst_length));
+                assert!(agreed.first_burst_length <= agreed.max_burst_length);
+                assert!((1..=offer.max_outstanding_r2t).contains(&agreed.max_outstanding_r2t));
+                assert_eq!(agreed.max_connections, 1);
+                assert_eq!(agreed.error_recovery_level, 0);
+                return;
+            }
+        }
+    }
+});
