@@ -163,7 +163,13 @@ impl<'a> Pair<'a> {
     fn kill(&mut self, victim: Victim) -> Result<()> {
         let gateway = self.gateway()?;
         let deadline = Instant::now() + DRAIN_LIMIT;
-        while destage(&gateway.status()?)?.in_flight == 0 {
+        let before = destage(&gateway.status()?)?.destaged;
+        loop {
+            // More has just gone down, and more waits: the next writes to the node are in flight.
+            let now = destage(&gateway.status()?)?;
+            if now.destaged > before && now.dirty > 0 {
+                break;
+            }
             ensure!(Instant::now() < deadline, "no destage is ever in flight");
         }
         if victim != Victim::Node {
@@ -205,16 +211,19 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// What `forebay status` says of a gateway's dirty data.
+/// What `forebay status` says of a gateway's dirty data, bytes.
 struct Destage {
     dirty: u64,
-    in_flight: u64,
+    destaged: u64,
 }
 
 fn destage(status: &serde_json::Value) -> Result<Destage> {
-    let cache = status.pointer("/cache").with_context(|| format!("no cache in {status}"))?;
-    let number = |name: &str| cache[name].as_u64().with_context(|| format!("no {name} in {cache}"));
-    Ok(Destage { dirty: number("dirty")?, in_flight: number("in_flight")? })
+    let layers = status.pointer("/targets/0/units/0/layers").and_then(|layers| layers.as_array());
+    let cache = layers.into_iter().flatten().find(|layer| layer["layer"] == "cache");
+    let figures = &cache.with_context(|| format!("no cache in {status}"))?["figures"];
+    let number =
+        |name: &str| figures[name].as_u64().with_context(|| format!("no {name} in {figures}"));
+    Ok(Destage { dirty: number("dirty_bytes")?, destaged: number("destaged_bytes")? })
 }
 
 /// Which version each block must hold.
@@ -390,6 +399,16 @@ mod tests {
         assert!(ledger.judge(block, Content::Version(first + 7)).is_ok());
         assert!(ledger.judge(block, Content::Version(first)).is_err(), "what was seen goes back");
         assert!(ledger.judge(block, Content::Damaged).is_err());
+    }
+
+    #[test]
+    fn a_status_tells_of_dirty_data() {
+        let status = serde_json::json!({"targets": [{"units": [{"layers": [
+            {"layer": "remote", "figures": {}},
+            {"layer": "cache", "figures": {"dirty_bytes": 8192, "destaged_bytes": 4096}}]}]}]});
+        let figures = destage(&status).unwrap();
+        assert_eq!((figures.dirty, figures.destaged), (8192, 4096));
+        assert!(destage(&serde_json::json!({})).is_err());
     }
 
     #[test]
