@@ -1,0 +1,384 @@
+//! Two machines, two links, virtual time: what the one end says the other understands, in as few
+//! round trips as there have to be.
+
+#[path = "pair/machines.rs"]
+mod machines;
+
+use std::time::Duration;
+
+use iscsi::{
+    keys::{DigestPolicy, Offer},
+    session::{
+        initiator::{Event, Failure, Timing},
+        target,
+    },
+};
+use machines::{Op, Pair, Wish};
+use proptest::prelude::*;
+
+const MS: Duration = Duration::from_millis(1);
+const KIB: u32 = 1024;
+
+/// One way; a round trip is twice that.
+const DELAY: Duration = Duration::from_millis(4);
+const ROUND_TRIP: Duration = Duration::from_millis(8);
+
+fn offer(initial_r2t: bool, immediate_data: bool) -> Offer {
+    Offer { initial_r2t, immediate_data, ..Offer::initiator() }
+}
+
+/// How many round trips one command takes over a link without a limit to its rate.
+fn round_trips(offer: Offer, op: Op) -> u32 {
+    let mut pair = Pair::new(Wish { offer, ..Wish::default() }, DELAY);
+    let begun = pair.now();
+    pair.submit(op);
+    pair.run();
+    assert_eq!(pair.take_done(), [op], "answered well");
+    let taken = pair.now() - begun;
+    assert_eq!(taken.as_nanos() % ROUND_TRIP.as_nanos(), 0, "{taken:?}");
+    (taken.as_nanos() / ROUND_TRIP.as_nanos()) as u32
+}
+
+#[test]
+fn immediate_data_saves_a_round_trip() {
+    let write = Op::Write { seed: 1, length: 4 * KIB };
+    assert_eq!(round_trips(offer(true, false), write), 2);
+    assert_eq!(round_trips(offer(true, true), write), 1);
+}
+
+#[test]
+fn unsolicited_data_saves_a_round_trip() {
+    let write = Op::Write { seed: 1, length: 256 * KIB };
+    // the target takes 64 KiB in one PDU
+    let mut small = offer(false, true);
+    small.max_recv_data_segment_length = 64 * KIB;
+    assert_eq!(round_trips(small, write), 1);
+    assert_eq!(round_trips(offer(false, false), write), 1);
+    assert_eq!(round_trips(offer(true, false), write), 2);
+}
+
+#[test]
+fn a_read_takes_one_round_trip_whatever_its_length() {
+    assert_eq!(round_trips(offer(false, true), Op::Read { seed: 1, length: 512 }), 1);
+    assert_eq!(round_trips(offer(false, true), Op::Read { seed: 1, length: 4096 * KIB }), 1);
+}
+
+#[test]
+fn r2ts_in_parallel_save_round_trips() {
+    // 256 KiB unsolicited, then fifteen bursts
+    let write = Op::Write { seed: 1, length: 4096 * KIB };
+    let bursts = |max_outstanding_r2t| Offer {
+        max_burst_length: 256 * KIB,
+        max_outstanding_r2t,
+        ..offer(false, true)
+    };
+    assert_eq!(round_trips(bursts(1), write), 16);
+    assert_eq!(round_trips(bursts(8), write), 3);
+    assert_eq!(round_trips(bursts(15), write), 2);
+}
+
+#[test]
+fn commands_of_one_batch_share_a_round_trip() {
+    let mut pair = Pair::new(Wish::default(), DELAY);
+    let begun = pair.now();
+    let ops: Vec<_> = (0..64).map(|seed| Op::Read { seed, length: 4 * KIB }).collect();
+    ops.iter().for_each(|&op| pair.submit(op));
+    pair.run();
+    assert_eq!(pair.take_done(), ops);
+    assert_eq!(pair.now() - begun, ROUND_TRIP);
+}
+
+#[test]
+fn a_closed_window_holds_commands_back() {
+    let settings = target::Settings { queue_commands: 4, ..target::Settings::default() };
+    let mut pair = Pair::new(Wish { settings, ..Wish::default() }, DELAY);
+    pair.hold_answers = true;
+    let ops: Vec<_> = (0..10).map(|seed| Op::Read { seed, length: 512 }).collect();
+    ops.iter().for_each(|&op| pair.submit(op));
+    pair.run();
+    assert_eq!(pair.held(), 4, "the target sees no more than its window");
+    assert_eq!(pair.initiator_session().waiting(), 6);
+    // one answer opens the window by one
+    pair.answer_held(1);
+    pair.run();
+    assert_eq!((pair.held(), pair.initiator_session().waiting()), (4, 5));
+    pair.hold_answers = false;
+    pair.answer_held(usize::MAX);
+    pair.run();
+    let mut done = pair.take_done();
+    done.sort_by_key(|op| op.seed());
+    assert_eq!(done, ops);
+}
+
+#[test]
+fn a_command_beyond_the_queue_depth_comes_back() {
+    let mut pair = Pair::new(Wish { depth: 2, ..Wish::default() }, DELAY);
+    pair.submit(Op::Read { seed: 0, length: 512 });
+    pair.submit(Op::Read { seed: 1, length: 512 });
+    assert!(pair.try_submit(Op::Read { seed: 2, length: 512 }).is_err());
+    pair.run();
+    assert!(pair.try_submit(Op::Read { seed: 2, length: 512 }).is_ok());
+}
+
+#[test]
+fn an_idle_connection_is_pinged_and_stays() {
+    let mut pair = Pair::new(Wish::default(), DELAY);
+    let pdus = pair.initiator_counters().pdus_out;
+    pair.run_for(Duration::from_secs(26));
+    assert_eq!(pair.initiator_counters().pdus_out - pdus, 5);
+    assert!(!pair.is_broken());
+}
+
+#[test]
+fn pings_of_the_target_are_answered() {
+    let settings = target::Settings {
+        ping_after: Duration::from_secs(1),
+        dead_after: Duration::from_secs(2),
+        ..target::Settings::default()
+    };
+    let mut pair = Pair::new(Wish { settings, ..Wish::default() }, DELAY);
+    pair.run_for(Duration::from_secs(30));
+    assert!(!pair.is_broken(), "the target counts us as alive");
+}
+
+#[test]
+fn a_dead_link_is_noticed_in_ten_seconds() {
+    let mut pair = Pair::new(Wish::default(), DELAY);
+    let begun = pair.now();
+    pair.cut_down_after(0);
+    pair.keep_running_when_cut = true;
+    while !pair.is_broken() {
+        pair.run_for(100 * MS);
+        assert!(pair.now() - begun < Duration::from_secs(11));
+    }
+    assert!(pair.now() - begun > Duration::from_secs(9));
+}
+
+#[test]
+fn a_command_that_is_not_answered_is_aborted() {
+    let mut pair = Pair::new(Wish::default(), DELAY);
+    pair.hold_answers = true;
+    pair.submit(Op::Read { seed: 1, length: 512 });
+    pair.run_for(Duration::from_secs(31));
+    assert_eq!(pair.failures(), [(1, Failure::TimedOut)]);
+    assert_eq!(pair.aborted, 1, "the target was told");
+    assert!(!pair.is_broken());
+    // and the session goes on
+    pair.hold_answers = false;
+    pair.submit(Op::Read { seed: 2, length: 512 });
+    pair.run();
+    assert_eq!(pair.take_done(), [Op::Read { seed: 2, length: 512 }]);
+}
+
+#[test]
+fn a_command_that_could_not_be_sent_in_time_is_not_sent() {
+    let settings = target::Settings { queue_commands: 1, ..target::Settings::default() };
+    let mut pair = Pair::new(Wish { settings, ..Wish::default() }, DELAY);
+    pair.hold_answers = true;
+    pair.submit(Op::Read { seed: 1, length: 512 });
+    pair.submit(Op::Read { seed: 2, length: 512 });
+    pair.run_for(Duration::from_secs(31));
+    let mut failures = pair.failures();
+    failures.sort_by_key(|failure| failure.0);
+    assert_eq!(failures, [(1, Failure::TimedOut), (2, Failure::TimedOut)]);
+    assert_eq!(pair.held(), 1, "the second was never sent");
+}
+
+#[test]
+fn a_logout_is_answered() {
+    let mut pair = Pair::new(Wish::default(), DELAY);
+    pair.log_out();
+    pair.run();
+    assert!(matches!(pair.events[..], [Event::LoggedOut { .. }]), "{:?}", pair.events);
+}
+
+#[test]
+fn a_target_that_asks_for_a_logout_gets_it_after_the_commands() {
+    let mut pair = Pair::new(Wish::default(), DELAY);
+    pair.hold_answers = true;
+    pair.submit(Op::Read { seed: 1, length: 512 });
+    pair.run();
+    pair.ask_for_logout(10);
+    pair.run();
+    pair.submit(Op::Read { seed: 2, length: 512 });
+    assert!(matches!(pair.events[..], [Event::LogoutRequested]), "{:?}", pair.events);
+    pair.answer_held(usize::MAX);
+    pair.run();
+    assert_eq!(pair.take_done(), [Op::Read { seed: 1, length: 512 }]);
+    assert!(matches!(pair.events[1], Event::LoggedOut { .. }), "{:?}", pair.events);
+    // what came too late is for the next session
+    assert_eq!(pair.take_unanswered(), [Op::Read { seed: 2, length: 512 }]);
+}
+
+#[test]
+fn a_target_that_asks_for_a_logout_does_not_wait_for_ever() {
+    let mut pair = Pair::new(Wish::default(), DELAY);
+    pair.hold_answers = true;
+    pair.submit(Op::Read { seed: 1, length: 512 });
+    pair.run();
+    pair.ask_for_logout(3);
+    pair.run_for(Duration::from_millis(2500));
+    assert!(matches!(pair.events[..], [Event::LogoutRequested, Event::LoggedOut { .. }]));
+    assert_eq!(pair.take_unanswered(), [Op::Read { seed: 1, length: 512 }]);
+}
+
+#[test]
+fn targets_are_found() {
+    let mut pair = Pair::new(Wish { discovery: true, ..Wish::default() }, DELAY);
+    // longer than one PDU of text
+    pair.targets = (0..2000).map(|n| format!("iqn.2026-11.x:{n}")).collect();
+    let expected: String = pair.targets.iter().map(|name| format!("TargetName={name}\0")).collect();
+    pair.send_targets();
+    pair.run();
+    match &pair.events[..] {
+        [Event::Text(text)] => assert!(text[..] == *expected.as_bytes()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn digests() -> Offer {
+    let (header_digest, data_digest) = (DigestPolicy::Require, DigestPolicy::Require);
+    Offer { header_digest, data_digest, max_recv_data_segment_length: 1024, ..Offer::initiator() }
+}
+
+/// Reads and writes of some sizes that do not divide each other.
+fn mixed_ops() -> Vec<Op> {
+    let lengths = [512, 4096, 1000, 3, 20_000];
+    let op = |(seed, &length): (u32, &u32)| match seed % 2 {
+        0 => Op::Read { seed, length },
+        _ => Op::Write { seed, length },
+    };
+    (0..10).zip(lengths.iter().cycle()).map(op).collect()
+}
+
+#[test]
+fn with_digests_no_flipped_bit_is_taken_for_data() {
+    let ops = mixed_ops();
+    let whole = bytes_of(&ops, digests());
+    let mut broken = 0;
+    // both directions, at every 97th byte after the login
+    for (upwards, range) in [(true, whole.0), (false, whole.1)] {
+        for offset in range.step_by(97) {
+            let wish = Wish { offer: digests(), ..Wish::default() };
+            let mut pair = Pair::new(wish, DELAY);
+            pair.corrupt(upwards, offset, 1 << (offset % 8));
+            ops.iter().for_each(|&op| pair.submit(op));
+            // wrong data would panic in there
+            pair.run_for(Duration::from_secs(60));
+            let (done, left) = (pair.take_done(), pair.take_unanswered());
+            for op in &ops {
+                let well = done.contains(op);
+                let told = pair.failed_or_refused(op.seed()) || left.contains(op);
+                assert!(well != told, "{op:?}: {well} {told}, byte {offset}, upwards: {upwards}");
+            }
+            broken += u32::from(pair.is_broken());
+        }
+    }
+    assert!(broken > 50, "the faults were noticed: {broken}");
+}
+
+/// Where the bytes of these ops stand in both directions, login left out.
+fn bytes_of(ops: &[Op], offer: Offer) -> (std::ops::Range<u64>, std::ops::Range<u64>) {
+    let mut pair = Pair::new(Wish { offer, ..Wish::default() }, DELAY);
+    let (up, down) = pair.sent();
+    ops.iter().for_each(|&op| pair.submit(op));
+    pair.run();
+    assert_eq!(pair.take_done().len(), ops.len());
+    (up..pair.sent().0, down..pair.sent().1)
+}
+
+#[test]
+fn a_link_cut_anywhere_loses_no_command() {
+    let ops = mixed_ops();
+    let small = Offer { max_recv_data_segment_length: 1024, ..Offer::initiator() };
+    let whole = bytes_of(&ops, small.clone());
+    for (upwards, range) in [(true, whole.0), (false, whole.1)] {
+        for offset in range.step_by(113) {
+            let mut pair = Pair::new(Wish { offer: small.clone(), ..Wish::default() }, DELAY);
+            if upwards {
+                pair.cut_up_after(offset)
+            } else {
+                pair.cut_down_after(offset)
+            }
+            ops.iter().for_each(|&op| pair.submit(op));
+            pair.run();
+            let (mut done, left) = (pair.take_done(), pair.take_unanswered());
+            assert_eq!(done.len() + left.len(), ops.len());
+            assert!(left.is_sorted_by_key(|op| op.seed()), "in the order of submission: {left:?}");
+            // all of them again, on a new session
+            let mut next = Pair::new(Wish { offer: small.clone(), ..Wish::default() }, DELAY);
+            left.iter().for_each(|&op| next.submit(op));
+            next.run();
+            done.extend(next.take_done());
+            done.sort_by_key(|op| op.seed());
+            assert_eq!(done, ops);
+        }
+    }
+}
+
+fn any_wish() -> impl Strategy<Value = Wish> {
+    let segment = prop_oneof![Just(512), 512u32..9000, Just(262_144)];
+    let bursts = (512u32..20_000, 512u32..20_000).prop_map(|(a, b)| (a.min(b), a.max(b)));
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let counts = (1u16..5, 1u32..9);
+    (segment.clone(), segment, bursts, flags, counts).prop_map(
+        |(
+            ours,
+            theirs,
+            (first, max),
+            (initial_r2t, immediate_data, header, data),
+            (r2ts, queue),
+        )| {
+            let policy = |on| if on { DigestPolicy::Require } else { DigestPolicy::Off };
+            let offer = Offer {
+                initial_r2t,
+                immediate_data,
+                max_recv_data_segment_length: ours,
+                first_burst_length: first,
+                max_burst_length: max,
+                max_outstanding_r2t: r2ts,
+                header_digest: policy(header),
+                data_digest: policy(data),
+                ..Offer::initiator()
+            };
+            let settings =
+                target::Settings { queue_commands: queue, ..target::Settings::default() };
+            Wish { offer, target_segment: theirs, settings, ..Wish::default() }
+        },
+    )
+}
+
+fn any_op() -> impl Strategy<Value = (bool, u32)> {
+    (any::<bool>(), prop_oneof![0u32..5, 500u32..530, 0u32..70_000])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever was negotiated: all data arrives whole, both ways (the pair compares it).
+    #[test]
+    fn data_arrives_whole_under_any_parameters(
+        wish in any_wish(),
+        ops in proptest::collection::vec(any_op(), 1..12),
+        rate in prop_oneof![Just(None), (50_000u64..50_000_000).prop_map(Some)],
+        piece in prop_oneof![Just(usize::MAX), 1usize..3000],
+    ) {
+        let ops: Vec<Op> = (0..).zip(ops).map(|(seed, (write, length))| {
+            if write { Op::Write { seed, length } } else { Op::Read { seed, length } }
+        }).collect();
+        let mut pair = Pair::with_rate(wish, MS, rate);
+        pair.piece = piece;
+        ops.iter().for_each(|&op| pair.submit(op));
+        pair.run();
+        prop_assert!(!pair.is_broken(), "{:?}", pair.broken);
+        let mut done = pair.take_done();
+        done.sort_by_key(|op| op.seed());
+        prop_assert_eq!(done, ops);
+    }
+}
+
+#[test]
+fn the_default_times_are_those_of_the_field() {
+    let timing = Timing::default();
+    assert_eq!(timing.ping_after + timing.ping_time_out, Duration::from_secs(10));
+}

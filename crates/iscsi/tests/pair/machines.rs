@@ -1,0 +1,527 @@
+//! Both machines joined by links, and a disk of a few lines behind the target: it returns and
+//! expects bytes that follow from the command's seed.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::{BufMut, Bytes};
+use iscsi::{
+    Cid, DataSegment, Isid, Itt, Pdu, Serial, Tsih,
+    codec::{Decoder, Digests, Output},
+    keys::Offer,
+    login::{Directory, InitiatorLogin, InitiatorNames, InitiatorStep},
+    pdu::LoginStatus,
+    session::{
+        initiator::{self, Counters, Event, Failure, Request, Timing, Transfer, Window},
+        target::{self, LoginPhase, LoginProgress},
+    },
+};
+use scsi::{Cdb, Lun, Status};
+use sim::Link;
+
+/// A command of the tests.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Op {
+    Read { seed: u32, length: u32 },
+    Write { seed: u32, length: u32 },
+}
+
+impl Op {
+    pub fn seed(self) -> u32 {
+        match self {
+            Self::Read { seed, .. } | Self::Write { seed, .. } => seed,
+        }
+    }
+
+    fn request(self) -> Request {
+        let (opcode, seed, transfer) = match self {
+            Self::Read { seed, length } => (READ, seed, Transfer::In(length)),
+            Self::Write { seed, length } => (WRITE, seed, Transfer::Out(pattern(seed, length))),
+        };
+        let mut cdb = [0; 16];
+        cdb[0] = opcode;
+        cdb[1..5].copy_from_slice(&seed.to_be_bytes());
+        Request {
+            tag: seed.into(),
+            lun: Lun(0),
+            cdb: Cdb::new(&cdb),
+            transfer,
+            time_out: Duration::from_secs(30),
+        }
+    }
+
+    fn of(request: &Request) -> Self {
+        let seed = request.tag as u32;
+        match &request.transfer {
+            Transfer::Out(data) => Self::Write { seed, length: data.len() as u32 },
+            Transfer::In(length) => Self::Read { seed, length: *length },
+            Transfer::None => unreachable!("the tests have no such command"),
+        }
+    }
+}
+
+const READ: u8 = 0x88;
+const WRITE: u8 = 0x8a;
+
+/// Bytes that tell where they belong.
+fn pattern(seed: u32, length: u32) -> Bytes {
+    let word = |at: u32| (at ^ seed.wrapping_mul(0x9e37_79b9)).to_le_bytes();
+    let bytes: Vec<u8> = (0..length.div_ceil(4)).flat_map(word).take(length as usize).collect();
+    bytes.into()
+}
+
+/// What the two ends want.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    pub offer: Offer,
+    /// The target's MaxRecvDataSegmentLength.
+    pub target_segment: u32,
+    pub settings: target::Settings,
+    pub depth: usize,
+    pub discovery: bool,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        Self {
+            offer: Offer::initiator(),
+            target_segment: 262_144,
+            settings: target::Settings::default(),
+            depth: 256,
+            discovery: false,
+        }
+    }
+}
+
+struct Everyone;
+
+impl Directory for Everyone {
+    fn admit(&self, _: &str, _: Option<&str>) -> Result<u16, LoginStatus> {
+        Ok(1)
+    }
+}
+
+pub struct Pair {
+    now: Instant,
+    up: Link,
+    down: Link,
+    near: (initiator::Session, initiator::Connection, Decoder),
+    far: (target::Session, target::Connection, Decoder),
+    submitted: Vec<Op>,
+    done: Vec<Op>,
+    failed: Vec<(u32, Result<Status, Failure>)>,
+    held: Vec<target::Command>,
+    /// Commands reach the disk and are not answered.
+    pub hold_answers: bool,
+    /// Commands that the target was told to forget.
+    pub aborted: u32,
+    /// Events of the initiator that are no completions.
+    pub events: Vec<Event>,
+    pub broken: Option<String>,
+    /// A cut link is silent rather than closed.
+    pub keep_running_when_cut: bool,
+    /// Bytes taken from a link at once.
+    pub piece: usize,
+    /// What SendTargets answers.
+    pub targets: Vec<String>,
+}
+
+impl Pair {
+    /// Logged in.
+    pub fn new(wish: Wish, delay: Duration) -> Self {
+        Self::with_rate(wish, delay, None)
+    }
+
+    pub fn with_rate(wish: Wish, delay: Duration, rate: Option<u64>) -> Self {
+        let link = || rate.map_or(Link::new(delay), |rate| Link::new(delay).with_rate(rate));
+        let (mut up, mut down) = (link(), link());
+        let mut now = Instant::now();
+        let mut near_decoder = Decoder::new(16384, 8192);
+        let mut far_decoder = Decoder::new(16384, 8192);
+        let target_offer = Offer {
+            max_recv_data_segment_length: wish.target_segment,
+            header_digest: iscsi::keys::DigestPolicy::Allow,
+            data_digest: iscsi::keys::DigestPolicy::Allow,
+            ..Offer::target()
+        };
+        let mut phase = LoginPhase::new(target_offer, Arc::new(Everyone), wish.settings, now);
+        let names = InitiatorNames {
+            initiator_name: "iqn.2026-11.x:initiator".to_owned(),
+            initiator_alias: None,
+            target_name: (!wish.discovery).then(|| "iqn.2026-11.x:target".to_owned()),
+        };
+        let isid = Isid([0x80, 0, 0, 1, 0, 0]);
+        let mut login =
+            InitiatorLogin::new(wish.offer, names, isid, Tsih(0), Cid(0), Serial(u32::MAX - 3));
+        let mut output = Output::default();
+        output.push(Pdu::LoginRequest(login.start()), Digests::default());
+        let mut admitted = None;
+        let established = loop {
+            ship(&mut output, &mut up, now);
+            now = up.arrival().expect("a request is on its way");
+            take(&mut up, &mut far_decoder, now);
+            while let Some(frame) = far_decoder.next().expect("sound") {
+                if let LoginProgress::Established(_) = phase.handle_frame(&frame) {
+                    admitted = Some(());
+                }
+            }
+            if admitted.is_some() {
+                break None;
+            }
+            ship(phase.output_mut(), &mut down, now);
+            now = down.arrival().expect("a response is on its way");
+            take(&mut down, &mut near_decoder, now);
+            if let Some(done) = step(&mut login, &mut near_decoder, &mut output) {
+                break Some(done);
+            }
+        };
+        assert!(established.is_none(), "the target is the one who ends the login");
+        let target::Admitted { session, mut connection } =
+            phase.accept(Tsih(1), now).expect("established");
+        ship(connection.output_mut(), &mut down, now);
+        now = down.arrival().expect("the last response");
+        take(&mut down, &mut near_decoder, now);
+        let done = step(&mut login, &mut near_decoder, &mut output).expect("established");
+
+        let digests = done.parameters.digests;
+        near_decoder.configure(65536, done.parameters.max_recv_data_segment_length, digests);
+        far_decoder.configure(65536, session.parameters().max_recv_data_segment_length, digests);
+        let window = Window::new(done.cmd_sn, done.max_cmd_sn);
+        let near_session = initiator::Session::new(done.parameters, window, wish.depth);
+        let near =
+            initiator::Connection::new(done.cid, digests, done.exp_stat_sn, Timing::default(), now);
+        Self {
+            now,
+            up,
+            down,
+            near: (near_session, near, near_decoder),
+            far: (session, connection, far_decoder),
+            submitted: Vec::new(),
+            done: Vec::new(),
+            failed: Vec::new(),
+            held: Vec::new(),
+            hold_answers: false,
+            aborted: 0,
+            events: Vec::new(),
+            broken: None,
+            keep_running_when_cut: false,
+            piece: usize::MAX,
+            targets: Vec::new(),
+        }
+    }
+
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    pub fn submit(&mut self, op: Op) {
+        self.try_submit(op).expect("there is room");
+    }
+
+    pub fn try_submit(&mut self, op: Op) -> Result<(), Request> {
+        self.near.0.submit(op.request(), self.now)?;
+        self.submitted.push(op);
+        Ok(())
+    }
+
+    /// Until nothing is on its way any more.
+    pub fn run(&mut self) {
+        self.ship();
+        while let Some(arrival) = self.next_arrival() {
+            self.now = arrival;
+            self.deliver();
+        }
+        self.note_cut();
+    }
+
+    /// The same for so long, with the machines' timers.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.ship();
+        while self.broken.is_none() {
+            let timers =
+                [self.near.1.poll_timeout(&self.near.0), self.far.1.poll_timeout(&self.far.0)];
+            let next = timers.into_iter().chain(self.next_arrival()).min().expect("two timers");
+            if next > end {
+                break;
+            }
+            self.now = self.now.max(next);
+            self.deliver();
+            self.handle_timeouts();
+            self.note_cut();
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// Commands that ended well, in the order of their answers.
+    pub fn take_done(&mut self) -> Vec<Op> {
+        std::mem::take(&mut self.done)
+    }
+
+    pub fn failures(&self) -> Vec<(u32, Failure)> {
+        self.failed.iter().filter_map(|&(seed, ended)| Some((seed, ended.err()?))).collect()
+    }
+
+    pub fn failed_or_refused(&self, seed: u32) -> bool {
+        self.failed.iter().any(|failed| failed.0 == seed)
+    }
+
+    pub fn take_unanswered(&mut self) -> Vec<Op> {
+        self.near.0.take_unanswered().iter().map(Op::of).collect()
+    }
+
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    pub fn answer_held(&mut self, count: usize) {
+        for command in self.held.drain(..count.min(self.held.len())).collect::<Vec<_>>() {
+            self.answer(&command);
+        }
+        self.ship();
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    pub fn initiator_session(&self) -> &initiator::Session {
+        &self.near.0
+    }
+
+    pub fn initiator_counters(&self) -> Counters {
+        self.near.1.counters()
+    }
+
+    /// Bytes sent upwards and downwards, login included.
+    pub fn sent(&self) -> (u64, u64) {
+        (self.up.sent(), self.down.sent())
+    }
+
+    pub fn cut_up_after(&mut self, bytes: u64) {
+        self.up.cut_after(bytes);
+    }
+
+    pub fn cut_down_after(&mut self, bytes: u64) {
+        self.down.cut_after(bytes);
+    }
+
+    pub fn corrupt(&mut self, upwards: bool, offset: u64, flips: u8) {
+        if upwards { self.up.corrupt(offset, flips) } else { self.down.corrupt(offset, flips) }
+    }
+
+    pub fn log_out(&mut self) {
+        self.near.1.logout(&mut self.near.0, self.now);
+    }
+
+    pub fn ask_for_logout(&mut self, seconds: u16) {
+        self.far.1.ask_for_logout(&self.far.0, seconds);
+    }
+
+    pub fn send_targets(&mut self) {
+        let text = Bytes::from_static(b"SendTargets=All\0");
+        self.near.1.text(&mut self.near.0, text, self.now);
+    }
+
+    fn next_arrival(&self) -> Option<Instant> {
+        if self.is_broken() {
+            return None;
+        }
+        self.up.arrival().into_iter().chain(self.down.arrival()).min()
+    }
+
+    fn note_cut(&mut self) {
+        if (self.up.is_cut() || self.down.is_cut()) && !self.keep_running_when_cut {
+            self.broken.get_or_insert("cut".to_owned());
+        }
+    }
+
+    /// Everything that arrives now, both ways.
+    fn deliver(&mut self) {
+        while let Some(bytes) = self.up.receive(self.piece, self.now) {
+            self.far_receives(&bytes);
+            self.ship();
+        }
+        while let Some(bytes) = self.down.receive(self.piece, self.now) {
+            self.near_receives(&bytes);
+            self.ship();
+        }
+    }
+
+    fn far_receives(&mut self, bytes: &Bytes) {
+        let mut rest = &bytes[..];
+        while !rest.is_empty() && self.broken.is_none() {
+            feed(&mut self.far.2, &mut rest);
+            loop {
+                match self.far.2.next() {
+                    Ok(Some(frame)) => {
+                        if let Err(error) =
+                            self.far.1.handle_frame(&mut self.far.0, frame, self.now)
+                        {
+                            self.broken = Some(format!("target: {error}"));
+                            return;
+                        }
+                        self.serve();
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.broken = Some(format!("target: {error}"));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn near_receives(&mut self, bytes: &Bytes) {
+        let mut rest = &bytes[..];
+        while !rest.is_empty() && self.broken.is_none() {
+            feed(&mut self.near.2, &mut rest);
+            loop {
+                match self.near.2.next() {
+                    Ok(Some(frame)) => {
+                        let taken = self.near.1.handle_frame(&mut self.near.0, frame, self.now);
+                        self.take_events();
+                        if let Err(error) = taken {
+                            self.broken = Some(format!("initiator: {error}"));
+                            return;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.broken = Some(format!("initiator: {error}"));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn handle_timeouts(&mut self) {
+        let near = self.near.1.handle_timeout(&mut self.near.0, self.now);
+        self.take_events();
+        let far = self.far.1.handle_timeout(&self.far.0, self.now);
+        if let Err(error) = near {
+            self.broken.get_or_insert(format!("initiator: {error}"));
+        }
+        if let Err(error) = far {
+            self.broken.get_or_insert(format!("target: {error}"));
+        }
+        self.ship();
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.near.1.poll_event() {
+            let Event::Completed { tag, result } = event else {
+                self.events.push(event);
+                continue;
+            };
+            let op = *self.submitted.iter().find(|op| u64::from(op.seed()) == tag).expect("known");
+            match result {
+                Ok(outcome) if outcome.status == Status::Good => {
+                    if let Op::Read { seed, length } = op {
+                        let whole = outcome.data_in.concat();
+                        assert!(whole == pattern(seed, length), "{op:?} returned other data");
+                    }
+                    self.done.push(op);
+                }
+                Ok(outcome) => self.failed.push((op.seed(), Ok(outcome.status))),
+                Err(failure) => self.failed.push((op.seed(), Err(failure))),
+            }
+        }
+    }
+
+    /// The disk.
+    fn serve(&mut self) {
+        while let Some(event) = self.far.1.poll_event() {
+            match event {
+                target::Event::Command(command) if self.hold_answers => self.held.push(command),
+                target::Event::Command(command) => self.answer(&command),
+                target::Event::Admission(write) => self.far.1.admit(&mut self.far.0, write.itt),
+                target::Event::Abort(_) => self.aborted += 1,
+                target::Event::SendTargets(_) => {
+                    let targets = self.targets.iter().map(|name| (name.as_str(), &[][..]));
+                    self.far.1.answer_send_targets(&self.far.0, targets);
+                }
+                target::Event::Management(_) => unreachable!("we only abort tasks"),
+            }
+        }
+    }
+
+    fn answer(&mut self, command: &target::Command) {
+        let itt: Itt = command.itt;
+        let seed = u32::from_be_bytes(*command.cdb[1..].first_chunk().expect("16 bytes"));
+        let data = match command.cdb[0] {
+            READ => DataSegment::from_elem(pattern(seed, command.data_in_capacity), 1),
+            WRITE => {
+                let data = command.data_out.concat();
+                assert!(data == pattern(seed, data.len() as u32), "other data arrived for {seed}");
+                DataSegment::new()
+            }
+            opcode => unreachable!("opcode {opcode:#x}"),
+        };
+        self.far.1.complete(&mut self.far.0, itt, target::Outcome::good(data));
+    }
+
+    fn ship(&mut self) {
+        if self.broken.is_some() {
+            return;
+        }
+        loop {
+            self.near.1.transmit(&mut self.near.0);
+            if self.near.1.output().is_empty() {
+                break;
+            }
+            ship(self.near.1.output(), &mut self.up, self.now);
+        }
+        ship(self.far.1.output_mut(), &mut self.down, self.now);
+    }
+}
+
+fn step(
+    login: &mut InitiatorLogin,
+    decoder: &mut Decoder,
+    output: &mut Output,
+) -> Option<iscsi::login::Established> {
+    let frame = decoder.next().expect("sound").expect("a whole response");
+    let Ok(Pdu::LoginResponse(response)) = Pdu::parse(&frame.bhs, &frame.ahs, frame.data) else {
+        panic!("no login response")
+    };
+    match login.handle_response(response) {
+        InitiatorStep::Send(request) => {
+            output.push(Pdu::LoginRequest(request), Digests::default());
+            None
+        }
+        InitiatorStep::Established(established) => Some(*established),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ship(output: &mut Output, link: &mut Link, now: Instant) {
+    while !output.is_empty() {
+        let mut slices = [std::io::IoSlice::new(&[]); 16];
+        let used = output.slices(&mut slices);
+        let bytes: Vec<u8> =
+            slices[..used].iter().flat_map(|slice| slice.iter().copied()).collect();
+        output.advance(bytes.len());
+        link.send(&bytes, now);
+    }
+}
+
+fn take(link: &mut Link, decoder: &mut Decoder, now: Instant) {
+    while let Some(bytes) = link.receive(usize::MAX, now) {
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            feed(decoder, &mut rest);
+        }
+    }
+}
+
+fn feed(decoder: &mut Decoder, rest: &mut &[u8]) {
+    let mut buffer = decoder.buffer();
+    let count = buffer.remaining_mut().min(rest.len());
+    buffer.put_slice(&rest[..count]);
+    *rest = &rest[count..];
+}
