@@ -1,1 +1,20 @@
-//! Written next.
+//! iSCSI targets on real TCP: a [`Server`] listens on portals and serves the units of its targets.
+//!
+//! One task for each connection owns its socket and its protocol machine, runs every complete PDU
+//! inline and answers in batches. Which storage is behind a unit is not known here.
+
+mod settings;
+mod device;
+mod names;
+mod statistics;
+mod registry;
+mod surroundings;
+mod execution;
+mod driver;
+mod entrance;
+mod server;
+
+pub use names::{Target, TargetError};
+pub use server::Server;
+pub use settings::Settings;
+pub use statistics::{SessionStatistics, Statistics};

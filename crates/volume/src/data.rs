@@ -58,6 +58,12 @@ impl Data {
         &self.parts
     }
 
+    /// The pieces in order, for a transport to send.
+    #[must_use]
+    pub fn into_parts(self) -> SmallVec<[Bytes; 1]> {
+        self.parts
+    }
+
     /// Appends a piece.
     pub fn push(&mut self, part: Bytes) {
         if !part.is_empty() {

@@ -1,0 +1,129 @@
+//! What a target answers itself, whichever units it has: REPORT LUNS, and commands for units that
+//! are not there (SPC-4, 6.4.2, 6.33; SAM-5, 5.11).
+
+use scsi::{Command, Lun, Sense, inquiry};
+use unit::{Completion, Task};
+
+/// The well-known unit REPORT LUNS in extended addressing (SAM-5, 4.7.5.1).
+const REPORT_LUNS_UNIT: Lun = Lun(0xc101_0000_0000_0000);
+/// Opcode of REPORT LUNS.
+const REPORT_LUNS: u8 = 0xa0;
+
+/// Is this a command that the target answers rather than the unit?
+pub(crate) fn is_meant(cdb: &[u8]) -> bool {
+    cdb.first() == Some(&REPORT_LUNS)
+}
+
+/// Answers REPORT LUNS, and any command to a unit that is not there.
+pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
+    match Command::parse(&task.cdb) {
+        Ok(Command::ReportLuns { select_report, allocation_length }) => {
+            report_luns(luns, select_report, allocation_length)
+        }
+        Ok(Command::Inquiry { page: None, allocation_length }) => {
+            inquiry_without_unit(usize::from(allocation_length))
+        }
+        // The one command that succeeds without a unit, telling that there is none.
+        Ok(Command::RequestSense { allocation_length, .. }) => {
+            let sense = Sense::LOGICAL_UNIT_NOT_SUPPORTED.to_fixed_bytes();
+            good(sense, usize::from(allocation_length))
+        }
+        // An unknown operation code cannot tell more than that there is no unit to know it.
+        Ok(_) | Err(_) if task.lun != REPORT_LUNS_UNIT => {
+            Completion::check_condition(Sense::LOGICAL_UNIT_NOT_SUPPORTED)
+        }
+        Ok(Command::TestUnitReady) => good(Vec::new(), 0),
+        Ok(_) => Completion::check_condition(Sense::INVALID_COMMAND_OPERATION_CODE),
+        Err(sense) => Completion::check_condition(sense),
+    }
+}
+
+fn report_luns(luns: &[Lun], select_report: u8, allocation_length: u32) -> Completion {
+    let list = match select_report {
+        // 02h adds well-known units; ours need not be listed (it answers, and that is all).
+        0x00 | 0x02 => scsi::lun_list(luns),
+        0x01 => scsi::lun_list(&[]),
+        _ => return Completion::check_condition(Sense::invalid_field_in_cdb(2)),
+    };
+    good(list, allocation_length as usize)
+}
+
+fn inquiry_without_unit(allocation_length: usize) -> Completion {
+    let data = inquiry::StandardInquiry::no_unit(
+        inquiry::ascii("FOREBAY"),
+        inquiry::ascii(""),
+        inquiry::ascii(""),
+    );
+    good(data.to_bytes(), allocation_length)
+}
+
+fn good(mut data: Vec<u8>, allocation_length: usize) -> Completion {
+    data.truncate(allocation_length);
+    Completion::good(data.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use scsi::{Cdb, Status};
+    use unit::{Nexus, TaskAttribute};
+
+    use super::*;
+
+    fn run(lun: Lun, cdb: &[u8]) -> Completion {
+        let mut padded = [0; 16];
+        padded[..cdb.len()].copy_from_slice(cdb);
+        let task = Task {
+            nexus: Nexus { number: 1, initiator_port: Arc::from("iqn.x,i,0x0") },
+            lun,
+            cdb: Cdb::new(&padded),
+            attribute: TaskAttribute::Simple,
+            data_out: Default::default(),
+            data_in_capacity: 1024,
+        };
+        execute(&task, &[Lun(0), Lun(3 << 48)])
+    }
+
+    fn report(select: u8, allocation_length: u8) -> Completion {
+        run(Lun(0), &[0xa0, 0, select, 0, 0, 0, 0, 0, 0, allocation_length])
+    }
+
+    #[test]
+    fn the_list_of_units_says_how_long_it_is_though_it_is_cut() {
+        let all = report(0, 255).data_in.into_bytes();
+        assert_eq!(all[..], [[0, 0, 0, 16, 0, 0, 0, 0], [0; 8], [0, 3, 0, 0, 0, 0, 0, 0]].concat());
+        assert_eq!(report(2, 8).data_in.into_bytes(), all.slice(..8));
+        assert_eq!(report(1, 255).data_in.into_bytes(), vec![0; 8]);
+        assert_eq!(report(3, 255).sense, Some(Sense::invalid_field_in_cdb(2)));
+    }
+
+    #[test]
+    fn a_unit_that_is_not_there_says_so_in_its_inquiry_data() {
+        let inquiry = run(Lun(9 << 48), &[0x12, 0, 0, 0, 36, 0]);
+        assert_eq!(inquiry.status, Status::Good);
+        let data = inquiry.data_in.into_bytes();
+        assert_eq!((data.len(), data[0]), (36, 0x7f));
+    }
+
+    #[test]
+    fn other_commands_to_a_unit_that_is_not_there_fail() {
+        for cdb in
+            [&[0x00][..], &[0x12, 1, 0x83, 0, 255, 0], &[0x28, 0, 0, 0, 0, 0, 0, 0, 1], &[0xee]]
+        {
+            let completion = run(Lun(9 << 48), cdb);
+            assert_eq!(completion.sense, Some(Sense::LOGICAL_UNIT_NOT_SUPPORTED), "{cdb:x?}");
+        }
+        let sense = run(Lun(9 << 48), &[0x03, 0, 0, 0, 252]).data_in.into_bytes();
+        assert_eq!((sense[2], sense[12], sense[13]), (5, 0x25, 0));
+    }
+
+    #[test]
+    fn the_well_known_unit_is_ready_and_knows_one_command() {
+        assert_eq!(run(REPORT_LUNS_UNIT, &[0x00]).status, Status::Good);
+        assert_eq!(
+            run(REPORT_LUNS_UNIT, &[0x28]).sense,
+            Some(Sense::INVALID_COMMAND_OPERATION_CODE)
+        );
+    }
+}

@@ -1,0 +1,179 @@
+//! A connection before it is let in: login within a time, in little memory.
+
+use std::{io, net::SocketAddr, time::Duration, time::Instant};
+
+use iscsi::{
+    Tsih,
+    codec::Decoder,
+    login::Established,
+    pdu::LoginStatus,
+    session::target::{Admitted, Error, LoginPhase, LoginProgress},
+};
+use tokio::{net::TcpStream, time::timeout_at};
+use tracing::{debug, info, warn};
+use transport::{Received, Sent, receive, send};
+
+use crate::{
+    driver,
+    registry::{Permit, Seat},
+    statistics::count,
+    surroundings::Surroundings,
+};
+
+/// What an unauthenticated connection keeps for input: the longest login PDU (8192 bytes of
+/// text, RFC 7143 6.2) and its headers, and as much again so that it need not be moved.
+const RECEIVE_BUFFER: usize = 16 * 1024;
+/// The longest data segment before login ends (RFC 7143, 6.2).
+const DATA_SEGMENT: u32 = 8192;
+/// How long a session is waited for that is to be replaced. Its driver closes at once unless a
+/// unit holds its thread.
+const REPLACEMENT: Duration = Duration::from_secs(5);
+
+/// Why a login came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("login status {0:?}")]
+    Refused(LoginStatus),
+    #[error(transparent)]
+    Protocol(#[from] Error),
+    #[error("closed by the initiator")]
+    Closed,
+    #[error("the server stops")]
+    Stopping,
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+}
+
+/// Serves a connection from its first byte to its last.
+pub(crate) async fn serve(
+    surroundings: &Surroundings,
+    stream: TcpStream,
+    address: SocketAddr,
+    login: Permit,
+) {
+    if let Err(error) = surroundings.settings.socket.apply(&stream) {
+        debug!(%address, %error, "socket options");
+    }
+    let mut stopping = surroundings.stopping.subscribe();
+    let admitted = tokio::select! {
+        admitted = log_in(surroundings, &stream, address) => admitted,
+        _ = stopping.wait_for(|stopping| *stopping) => Err(Failure::Stopping),
+    };
+    drop(login);
+    let (decoder, admitted, seat) = match admitted {
+        Ok(admitted) => admitted,
+        Err(failure) => {
+            count(&surroundings.registry.events.failed_logins);
+            debug!(%address, %failure, "login failed");
+            return;
+        }
+    };
+    let initiator = admitted.session.initiator_name().to_owned();
+    let target = admitted.session.target_name().unwrap_or("(discovery)").to_owned();
+    info!(%address, %initiator, %target, tsih = seat.tsih.0, "session opened");
+    let end = driver::run(surroundings, stream, decoder, admitted, seat).await;
+    match end {
+        driver::End::LoggedOut | driver::End::ClosedByPeer | driver::End::Ordered(_) => {
+            info!(%address, %initiator, %target, %end, "session closed");
+        }
+        end => warn!(%address, %initiator, %target, %end, "session dropped"),
+    }
+}
+
+async fn log_in(
+    surroundings: &Surroundings,
+    stream: &TcpStream,
+    address: SocketAddr,
+) -> Result<(Decoder, Admitted, Seat), Failure> {
+    let Surroundings { settings, names, .. } = surroundings;
+    let mut phase = LoginPhase::new(
+        settings.offer.clone(),
+        names.clone(),
+        settings.session.clone(),
+        Instant::now(),
+    );
+    let mut decoder = Decoder::new(RECEIVE_BUFFER, DATA_SEGMENT);
+    let deadline = phase.poll_timeout().into();
+    let result = timeout_at(deadline, async {
+        let login = converse(stream, &mut decoder, &mut phase).await?;
+        Ok(take_seat(surroundings, &login, address).await)
+    });
+    match result.await {
+        Ok(Ok(Ok(seat))) => {
+            let admitted = phase.accept(seat.tsih, Instant::now());
+            // `converse` only returns when a login is established.
+            let admitted = admitted.ok_or(Failure::Refused(LoginStatus::TargetError))?;
+            Ok((decoder, admitted, seat))
+        }
+        Ok(Ok(Err(status))) => {
+            phase.refuse(status);
+            let _ = timeout_at(deadline, flush(stream, &mut phase)).await;
+            Err(Failure::Refused(status))
+        }
+        Ok(Err(failure)) => {
+            let _ = timeout_at(deadline, flush(stream, &mut phase)).await;
+            Err(failure)
+        }
+        Err(_) => Err(Failure::Protocol(Error::LoginTimeout)),
+    }
+}
+
+/// Exchanges login PDUs until the initiator may be let in.
+async fn converse(
+    stream: &TcpStream,
+    decoder: &mut Decoder,
+    phase: &mut LoginPhase,
+) -> Result<Established, Failure> {
+    loop {
+        while let Some(frame) = decoder.next().map_err(Error::from)? {
+            match phase.handle_frame(&frame) {
+                LoginProgress::Continue => {}
+                LoginProgress::Established(login) => return Ok(login.clone()),
+                LoginProgress::Close(status) => return Err(Failure::Refused(status)),
+            }
+            // An answer for each request: a peer that does not read cannot pile them up.
+            flush(stream, phase).await?;
+        }
+        match receive(stream, decoder)? {
+            Received::Bytes(_) => {}
+            Received::Nothing => stream.readable().await?,
+            Received::Closed => return Err(Failure::Closed),
+        }
+    }
+}
+
+async fn flush(stream: &TcpStream, phase: &mut LoginPhase) -> io::Result<()> {
+    while send(stream, phase.output_mut())? == Sent::Blocked {
+        stream.writable().await?;
+    }
+    Ok(())
+}
+
+/// Finds the session that the connection is for: always a new one, since sessions have one
+/// connection so far. An older one of the same name ends first, and with it everything that it had
+/// in progress: a write of the old session must not land after one of the new.
+async fn take_seat(
+    surroundings: &Surroundings,
+    login: &Established,
+    address: SocketAddr,
+) -> Result<Seat, LoginStatus> {
+    let registry = &surroundings.registry;
+    if login.tsih != Tsih(0) {
+        return Err(if registry.is_open(login) {
+            LoginStatus::TooManyConnections
+        } else {
+            LoginStatus::SessionDoesNotExist
+        });
+    }
+    while let Some(predecessor) = registry.predecessor(login) {
+        if tokio::time::timeout(REPLACEMENT, predecessor.close()).await.is_err() {
+            return Err(LoginStatus::OutOfResources);
+        }
+    }
+    let seat = registry.enter(login, address).ok_or(LoginStatus::OutOfResources)?;
+    // Whoever stops the server looks at the seats after it has said so.
+    if *surroundings.stopping.borrow() {
+        return Err(LoginStatus::ServiceUnavailable);
+    }
+    Ok(seat)
+}

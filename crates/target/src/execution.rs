@@ -1,0 +1,112 @@
+//! Commands that could not finish at once, and the effects of task management: futures that a
+//! driver holds.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures_util::{
+    StreamExt,
+    future::{AbortHandle, Abortable, Aborted},
+    stream::FuturesUnordered,
+};
+use iscsi::{Itt, pdu::TaskFunction};
+use unit::Completion;
+
+/// What came of one of them.
+pub(crate) enum Finished {
+    Command(Itt, Completion),
+    /// A task management function has taken effect.
+    Management(Itt, TaskFunction),
+}
+
+/// A command at a unit.
+pub(crate) type Execution<'a> = Pin<Box<dyn Future<Output = Completion> + Send + 'a>>;
+
+/// As many as the session has tasks in progress, hence bounded by its command window.
+#[derive(Default)]
+pub(crate) struct Executions<'a> {
+    running: FuturesUnordered<Abortable<Running<'a>>>,
+    commands: HashMap<Itt, AbortHandle>,
+    /// Finished, and not yet taken.
+    finished: VecDeque<Finished>,
+}
+
+impl<'a> Executions<'a> {
+    /// Holds a command that was polled and is not done.
+    pub(crate) fn hold(&mut self, itt: Itt, execution: Execution<'a>) {
+        let (handle, registration) = AbortHandle::new_pair();
+        self.commands.insert(itt, handle);
+        self.running.push(Abortable::new(Running::Command(itt, execution), registration));
+    }
+
+    /// Holds the effects of a task management function until they are there.
+    pub(crate) fn hold_management(
+        &mut self,
+        itt: Itt,
+        function: TaskFunction,
+        effects: impl Future<Output = ()> + Send + 'a,
+    ) {
+        let (_, registration) = AbortHandle::new_pair(); // nobody aborts these
+        let effects = Running::Management(itt, function, Box::pin(effects));
+        self.running.push(Abortable::new(effects, registration));
+    }
+
+    /// Drops a command, if it is here: when this returns, its future is gone.
+    pub(crate) fn abort(&mut self, itt: Itt, context: &mut Context<'_>) {
+        let is_other =
+            |done: &Finished| !matches!(done, Finished::Command(done, _) if *done == itt);
+        self.finished.retain(is_other);
+        let Some(handle) = self.commands.remove(&itt) else { return };
+        handle.abort();
+        // `abort` has woken it, so it comes up here; whatever comes before is kept.
+        loop {
+            match self.running.poll_next_unpin(context) {
+                Poll::Ready(Some(Err(Aborted)) | None) => return,
+                Poll::Ready(Some(Ok(finished))) => self.note(finished),
+                Poll::Pending => {} // it yields after a while though more of them are woken
+            }
+        }
+    }
+
+    /// One that has finished.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Option<Finished> {
+        if self.finished.is_empty()
+            && let Poll::Ready(Some(Ok(finished))) = self.running.poll_next_unpin(context)
+        {
+            self.note(finished);
+        }
+        self.finished.pop_front()
+    }
+
+    fn note(&mut self, finished: Finished) {
+        if let Finished::Command(itt, _) = &finished {
+            self.commands.remove(itt);
+        }
+        self.finished.push_back(finished);
+    }
+}
+
+enum Running<'a> {
+    Command(Itt, Execution<'a>),
+    Management(Itt, TaskFunction, Pin<Box<dyn Future<Output = ()> + Send + 'a>>),
+}
+
+impl Future for Running<'_> {
+    type Output = Finished;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
+        match &mut *self {
+            Self::Command(itt, execution) => {
+                execution.as_mut().poll(context).map(|done| Finished::Command(*itt, done))
+            }
+            Self::Management(itt, function, effects) => {
+                let (itt, function) = (*itt, *function);
+                effects.as_mut().poll(context).map(|()| Finished::Management(itt, function))
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The sessions of a server: who is there, and how to reach their drivers.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use iscsi::{Isid, Tsih, login::Established, session::target::Counters};
+use parking_lot::Mutex;
+use scsi::Lun;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::statistics::{Events, SessionStatistics, Statistics, count};
+
+/// What one driver is told by another, or by the server.
+pub(crate) enum Order {
+    /// Close now.
+    Close(&'static str),
+    /// Ask the initiator to log out within so many seconds.
+    AskForLogout(u16),
+    /// Another session has cleared or reset a unit, or all of them: abort what is in progress
+    /// there. Done when the sender in it is dropped.
+    Clear { lun: Option<Lun>, done: mpsc::Sender<()> },
+}
+
+/// Orders that wait for one driver. They come from task management functions and the server's
+/// end; who sends more waits.
+const ORDERS: usize = 16;
+
+/// All sessions. One short lock; no other is taken while it is held, but for a session's
+/// counters.
+#[derive(Default)]
+pub(crate) struct Registry {
+    inner: Mutex<Inner>,
+    pub(crate) events: Events,
+    pub(crate) connections: Arc<Gauge>,
+    pub(crate) logins: Arc<Gauge>,
+}
+
+#[derive(Default)]
+struct Inner {
+    sessions: HashMap<u64, Entry>,
+    last_number: u64,
+    last_tsih: u16,
+    /// What closed sessions had counted.
+    past: Counters,
+}
+
+struct Entry {
+    initiator_name: String,
+    isid: Isid,
+    target_name: Option<String>,
+    tsih: Tsih,
+    address: SocketAddr,
+    orders: mpsc::Sender<Order>,
+    counters: Arc<Mutex<Counters>>,
+    /// Closed when the driver is gone with everything that it had in progress.
+    gone: watch::Receiver<()>,
+}
+
+/// A session's place in the registry; dropping it takes the session out.
+pub(crate) struct Seat {
+    registry: Arc<Registry>,
+    /// Unique while the process lives.
+    pub(crate) number: u64,
+    pub(crate) tsih: Tsih,
+    pub(crate) orders: mpsc::Receiver<Order>,
+    /// What `Statistics` shows.
+    pub(crate) counters: Arc<Mutex<Counters>>,
+    _alive: watch::Sender<()>,
+}
+
+/// An older session with the same name, to be closed before the new one begins.
+pub(crate) struct Predecessor {
+    orders: mpsc::Sender<Order>,
+    gone: watch::Receiver<()>,
+}
+
+impl Registry {
+    /// The session that a new one named like this replaces (RFC 7143, 6.3.5).
+    pub(crate) fn predecessor(&self, login: &Established) -> Option<Predecessor> {
+        let inner = self.inner.lock();
+        inner
+            .sessions
+            .values()
+            .find(|entry| entry.is_named_like(login))
+            .map(|entry| Predecessor { orders: entry.orders.clone(), gone: entry.gone.clone() })
+    }
+
+    /// Is there a session with this TSIH for the same initiator and target?
+    pub(crate) fn is_open(&self, login: &Established) -> bool {
+        let inner = self.inner.lock();
+        inner.sessions.values().any(|e| e.tsih == login.tsih && e.is_named_like(login))
+    }
+
+    /// Takes a seat for a new session. `None` if all 65,535 TSIHs are taken, or another session
+    /// of this name has come first.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        login: &Established,
+        address: SocketAddr,
+    ) -> Option<Seat> {
+        let mut inner = self.inner.lock();
+        if inner.sessions.values().any(|entry| entry.is_named_like(login)) {
+            return None;
+        }
+        let tsih = inner.free_tsih()?;
+        inner.last_number += 1;
+        let number = inner.last_number;
+        let (sender, orders) = mpsc::channel(ORDERS);
+        let (alive, gone) = watch::channel(());
+        let counters = Arc::new(Mutex::new(Counters::default()));
+        inner.sessions.insert(
+            number,
+            Entry {
+                initiator_name: login.initiator_name.clone(),
+                isid: login.isid,
+                target_name: login.target_name.clone(),
+                tsih,
+                address,
+                orders: sender,
+                counters: counters.clone(),
+                gone,
+            },
+        );
+        drop(inner);
+        count(&self.events.opened_sessions);
+        Some(Seat { registry: self.clone(), number, tsih, orders, counters, _alive: alive })
+    }
+
+    /// The drivers of all sessions to a target (or of all there are), but for one.
+    pub(crate) fn drivers(&self, target: Option<&str>, but: u64) -> Vec<mpsc::Sender<Order>> {
+        let inner = self.inner.lock();
+        let is_meant = |(number, entry): &(&u64, &Entry)| {
+            **number != but && (target.is_none() || entry.target_name.as_deref() == target)
+        };
+        inner.sessions.iter().filter(is_meant).map(|(_, entry)| entry.orders.clone()).collect()
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        let inner = self.inner.lock();
+        let mut total = inner.past;
+        let mut sessions: Vec<_> = inner
+            .sessions
+            .iter()
+            .map(|(number, entry)| {
+                let counters = *entry.counters.lock();
+                add(&mut total, &counters);
+                let session = SessionStatistics {
+                    initiator_name: entry.initiator_name.clone(),
+                    address: entry.address,
+                    target_name: entry.target_name.clone(),
+                    tsih: entry.tsih.0,
+                    counters,
+                };
+                (*number, session)
+            })
+            .collect();
+        sessions.sort_by_key(|(number, _)| *number);
+        Statistics {
+            sessions: sessions.into_iter().map(|(_, session)| session).collect(),
+            connections: self.connections.get(),
+            logins_in_progress: self.logins.get(),
+            refused_connections: self.events.refused_connections.load(Ordering::Relaxed),
+            failed_logins: self.events.failed_logins.load(Ordering::Relaxed),
+            opened_sessions: self.events.opened_sessions.load(Ordering::Relaxed),
+            total,
+        }
+    }
+}
+
+impl Inner {
+    fn free_tsih(&mut self) -> Option<Tsih> {
+        (0..u16::MAX).find_map(|_| {
+            self.last_tsih = self.last_tsih.wrapping_add(1).max(1);
+            let tsih = Tsih(self.last_tsih);
+            let is_taken = self.sessions.values().any(|entry| entry.tsih == tsih);
+            (!is_taken).then_some(tsih)
+        })
+    }
+}
+
+impl Entry {
+    /// One initiator port and one target port have one session (RFC 7143, 4.4.2).
+    fn is_named_like(&self, login: &Established) -> bool {
+        self.isid == login.isid
+            && self.initiator_name == login.initiator_name
+            && self.target_name == login.target_name
+    }
+}
+
+impl Predecessor {
+    /// Closes it and waits until nothing of it is in progress any more.
+    pub(crate) async fn close(mut self) {
+        // A full queue of orders is drained by the driver; a closed one means that it has gone.
+        let _ = self.orders.send(Order::Close("replaced by a new session of its name")).await;
+        while self.gone.changed().await.is_ok() {}
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut inner = self.registry.inner.lock();
+        inner.sessions.remove(&self.number);
+        add(&mut inner.past, &self.counters.lock());
+    }
+}
+
+fn add(sum: &mut Counters, counters: &Counters) {
+    sum.pdus_in += counters.pdus_in;
+    sum.pdus_out += counters.pdus_out;
+    sum.commands += counters.commands;
+    sum.data_out_bytes += counters.data_out_bytes;
+    sum.data_in_bytes += counters.data_in_bytes;
+    sum.rejects += counters.rejects;
+    sum.digest_errors += counters.digest_errors;
+    sum.ignored += counters.ignored;
+}
+
+/// How many of something there are now.
+#[derive(Default)]
+pub(crate) struct Gauge {
+    count: AtomicUsize,
+    closed: Notify,
+}
+
+impl Gauge {
+    pub(crate) fn get(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Returns when there are none.
+    pub(crate) async fn empty(&self) {
+        loop {
+            let mut closed = std::pin::pin!(self.closed.notified());
+            closed.as_mut().enable(); // before the look, so that none is missed after it
+            if self.get() == 0 {
+                return;
+            }
+            closed.await;
+        }
+    }
+}
+
+/// One of a bounded number; dropping it gives it back.
+pub(crate) struct Permit(Arc<Gauge>);
+
+impl Permit {
+    /// `None` if there are `limit` of them already.
+    pub(crate) fn take(gauge: &Arc<Gauge>, limit: usize) -> Option<Self> {
+        let one_more = |count: usize| (count < limit).then_some(count + 1);
+        gauge.count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
+        Some(Self(gauge.clone()))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::SeqCst);
+        self.0.closed.notify_waiters();
+    }
+}

@@ -1,0 +1,50 @@
+//! Limits, times and sizes of a server.
+
+use std::time::Duration;
+
+use iscsi::{keys::Offer, session::target};
+use transport::SocketOptions;
+
+/// How a [`Server`](crate::Server) treats its initiators.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What is negotiated at login.
+    pub offer: Offer,
+    /// The command window and the other limits of one session, keepalive and login times.
+    pub session: target::Settings,
+    /// Socket options of every connection.
+    pub socket: SocketOptions,
+    /// Connections in all, whatever they do; more are closed at once. Default 1024.
+    pub max_connections: usize,
+    /// Connections that have not logged in; more are closed at once. Each holds at most 64 KiB.
+    /// Default 64.
+    pub max_logins: usize,
+    /// Commands whose answers leave with one write, unless the input is drained before. With 8
+    /// the initiator works on one batch while we make the next (measured: 1.4 times the
+    /// operations of one write for all that came). 1 to 1024; default 8.
+    pub batch_commands: u32,
+    /// How long a connection asks the kernel for input again and again after its last one instead
+    /// of sleeping; takes a processor while connections are busy. Default zero: off.
+    pub busy_poll: Duration,
+    /// Output that waits for the initiator to read it, in bytes: above that no further PDU is
+    /// looked at. Default 4 MiB.
+    pub output_bytes: usize,
+    /// After so long without taking any of its output an initiator counts as gone. Default 60 s.
+    pub slow_reader: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            offer: Offer::target(),
+            session: target::Settings::default(),
+            socket: SocketOptions::default(),
+            max_connections: 1024,
+            max_logins: 64,
+            batch_commands: 8,
+            busy_poll: Duration::ZERO,
+            output_bytes: 4 << 20,
+            slow_reader: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What a server has seen.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use iscsi::session::target::Counters;
+
+/// A server at one moment.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Statistics {
+    /// Sessions that are open.
+    pub sessions: Vec<SessionStatistics>,
+    /// Connections that are open, logged in or not.
+    pub connections: usize,
+    /// Connections that have not logged in.
+    pub logins_in_progress: usize,
+    /// Connections closed at once since there were too many.
+    pub refused_connections: u64,
+    /// Logins that were refused, broken off or took too long.
+    pub failed_logins: u64,
+    /// Sessions opened since the start, discovery sessions included.
+    pub opened_sessions: u64,
+    /// Everything counted since the start, in sessions open and closed.
+    pub total: Counters,
+}
+
+/// One session.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SessionStatistics {
+    /// The initiator's iSCSI name.
+    pub initiator_name: String,
+    /// Where it comes from.
+    pub address: SocketAddr,
+    /// Where it is logged in; `None` for discovery.
+    pub target_name: Option<String>,
+    /// Our half of the session's name.
+    pub tsih: u16,
+    /// What was counted.
+    pub counters: Counters,
+}
+
+/// Counters that belong to no session.
+#[derive(Default)]
+pub(crate) struct Events {
+    pub(crate) refused_connections: AtomicU64,
+    pub(crate) failed_logins: AtomicU64,
+    pub(crate) opened_sessions: AtomicU64,
+}
+
+/// One more.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
