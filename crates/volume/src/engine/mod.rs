@@ -13,6 +13,10 @@ use psync::Psync;
 use uring::Uring;
 
 /// Which engine a file uses.
+///
+/// With io_uring, writes through the page cache still go to threads: the kernel would do the same,
+/// with one thread for each file (measured: 20 to 100 us for 4 KiB by the kernel's threads, 6 to
+/// 40 us by ours).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum EngineKind {
     /// [`EngineKind::Uring`] if the kernel allows it, else [`EngineKind::Psync`].
@@ -32,7 +36,7 @@ pub(crate) struct Engine {
 
 enum Way {
     Psync(Psync),
-    Uring(Uring),
+    Uring(Uring, Psync),
 }
 
 impl Engine {
@@ -40,10 +44,10 @@ impl Engine {
     pub(crate) fn new(kind: EngineKind) -> io::Result<Self> {
         let way = match kind {
             EngineKind::Psync => Way::Psync(Psync::new()),
-            EngineKind::Uring => Way::Uring(Uring::new()?),
+            EngineKind::Uring => Way::Uring(Uring::new()?, Psync::new()),
             // Refused by a container or a setting (EPERM), or not built in (ENOSYS).
             EngineKind::Auto => match Uring::new() {
-                Ok(uring) => Way::Uring(uring),
+                Ok(uring) => Way::Uring(uring, Psync::new()),
                 Err(_) => Way::Psync(Psync::new()),
             },
         };
@@ -54,7 +58,7 @@ impl Engine {
     pub(crate) fn kind(&self) -> EngineKind {
         match self.way {
             Way::Psync(_) => EngineKind::Psync,
-            Way::Uring(_) => EngineKind::Uring,
+            Way::Uring(..) => EngineKind::Uring,
         }
     }
 
@@ -65,8 +69,8 @@ impl Engine {
         let permit = permits.acquire_owned().await.expect("never closed");
         let op = Op::new(Arc::clone(file), request, permit);
         match &self.way {
-            Way::Psync(psync) => psync.start(Arc::clone(&op)),
-            Way::Uring(uring) => uring.start(Arc::clone(&op)),
+            Way::Uring(uring, _) if !op.blocks() => uring.start(Arc::clone(&op)),
+            Way::Uring(_, psync) | Way::Psync(psync) => psync.start(Arc::clone(&op)),
         }
         op
     }
@@ -74,8 +78,8 @@ impl Engine {
     /// Waits until `op` is done; gives how many bytes it moved.
     pub(crate) async fn finish(&self, op: &Op) -> io::Result<usize> {
         poll_fn(|context| match &self.way {
-            Way::Psync(_) => op.poll(context),
-            Way::Uring(uring) => uring.poll(op, context),
+            Way::Uring(uring, _) if !op.blocks() => uring.poll(op, context),
+            _ => op.poll(context),
         })
         .await
     }

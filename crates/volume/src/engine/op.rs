@@ -19,7 +19,7 @@ pub(crate) enum Request {
     /// Fill the buffer from its byte `start` on.
     Read { buffer: Buffer, start: usize, offset: u64 },
     /// Write the pieces: no more than [`MAX_PIECES`].
-    Write { data: Data, offset: u64, stable: bool },
+    Write { data: Data, offset: u64, stable: bool, direct: bool },
     /// Make all that was written before stable.
     Sync,
     /// Make a hole.
@@ -39,7 +39,7 @@ pub(crate) struct Op {
 /// What the kernel is told; the memory apart.
 pub(super) enum Kind {
     Read { offset: u64 },
-    Write { data: Data, offset: u64, stable: bool },
+    Write { data: Data, offset: u64, stable: bool, direct: bool },
     Sync,
     Punch { offset: u64, length: u64 },
 }
@@ -77,13 +77,13 @@ impl Op {
                 vectors.push(libc::iovec { iov_base: base.cast(), iov_len: length });
                 (Kind::Read { offset }, Some(buffer))
             }
-            Request::Write { data, offset, stable } => {
+            Request::Write { data, offset, stable, direct } => {
                 debug_assert!(data.parts().len() <= MAX_PIECES);
                 vectors.extend(data.parts().iter().map(|part| libc::iovec {
                     iov_base: part.as_ptr().cast_mut().cast(),
                     iov_len: part.len(),
                 }));
-                (Kind::Write { data, offset, stable }, None)
+                (Kind::Write { data, offset, stable, direct }, None)
             }
             Request::Sync => (Kind::Sync, None),
             Request::Punch { offset, length } => (Kind::Punch { offset, length }, None),
@@ -126,6 +126,11 @@ impl Op {
     pub(super) fn wake(&self) {
         let wakers = std::mem::take(&mut self.state.lock().wakers);
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether the kernel needs a thread for it anyway.
+    pub(super) fn blocks(&self) -> bool {
+        matches!(self.kind, Kind::Write { direct: false, .. })
     }
 
     /// Whether it was to make something stable.

@@ -113,7 +113,7 @@ fn perform(op: &Op) -> io::Result<usize> {
             };
             preadv2(fd, &mut [IoSliceMut::new(to)], offset, ReadWriteFlags::empty())
         }
-        Kind::Write { ref data, offset, stable } => {
+        Kind::Write { ref data, offset, stable, .. } => {
             let pieces: Vec<IoSlice<'_>> = data.parts().iter().map(|p| IoSlice::new(p)).collect();
             let flags = if stable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
             pwritev2(fd, &pieces, offset, flags)

@@ -38,6 +38,7 @@ pub struct FileVolume {
     pool: Arc<Pool>,
     ledger: Ledger,
     syncs: Syncs,
+    in_memory: bool,
     /// The page cache can be asked for what it has without waiting for the rest.
     reads_at_once: AtomicBool,
     /// The page cache can be given what it has room for without waiting for more.
@@ -72,7 +73,7 @@ impl FileVolume {
         options: &Options,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, OpenError> {
-        let Opened { file, geometry, direct } = open::open(options, progress)?;
+        let Opened { file, geometry, direct, in_memory } = open::open(options, progress)?;
         let engine = Engine::new(options.engine).map_err(|source| OpenError::Io {
             doing: "set up io_uring for",
             path: options.path.clone(),
@@ -89,8 +90,9 @@ impl FileVolume {
             pool,
             ledger: Ledger::default(),
             syncs: Syncs::default(),
-            reads_at_once: AtomicBool::new(direct.is_none()),
-            writes_at_once: AtomicBool::new(direct.is_none()),
+            in_memory,
+            reads_at_once: AtomicBool::new(in_memory || direct.is_none()),
+            writes_at_once: AtomicBool::new(in_memory || direct.is_none()),
             zeros: zeros.freeze(),
         })
     }
@@ -146,7 +148,7 @@ impl FileVolume {
             return 0;
         }
         let mut vectors = [io::IoSliceMut::new(buffer)];
-        match preadv2(&self.file, &mut vectors, offset, ReadWriteFlags::NOWAIT) {
+        match preadv2(&self.file, &mut vectors, offset, self.at_once()) {
             Ok(bytes) => bytes,
             Err(error) => {
                 if error == Errno::OPNOTSUPP {
@@ -176,7 +178,7 @@ impl FileVolume {
         mut data: Data,
         durability: Durability,
     ) -> Result<(), Error> {
-        let stable = durability == Durability::Stable;
+        let stable = durability == Durability::Stable && !self.in_memory;
         let mut offset = range.start;
         let mut tries = TRIES;
         if !stable {
@@ -193,7 +195,8 @@ impl FileVolume {
                 data.copy_to_slice(&mut copy);
                 data = copy.freeze().into();
             }
-            let request = Request::Write { data: data.clone(), offset, stable };
+            let direct = self.is_direct();
+            let request = Request::Write { data: data.clone(), offset, stable, direct };
             let op = self.engine.start(&self.file, request).await;
             let _watch = self.ledger.watch(&op, range.clone());
             match self.engine.finish(&op).await {
@@ -222,7 +225,7 @@ impl FileVolume {
         }
         let pieces: smallvec::SmallVec<[io::IoSlice<'_>; 16]> =
             data.parts().iter().map(|part| io::IoSlice::new(part)).collect();
-        match pwritev2(&self.file, &pieces, offset, ReadWriteFlags::NOWAIT) {
+        match pwritev2(&self.file, &pieces, offset, self.at_once()) {
             Ok(bytes) => bytes,
             Err(error) => {
                 if error == Errno::OPNOTSUPP {
@@ -231,6 +234,11 @@ impl FileVolume {
                 0
             }
         }
+    }
+
+    /// How to ask for no more than can be done without waiting.
+    fn at_once(&self) -> ReadWriteFlags {
+        if self.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
     /// Whether the kernel takes these pieces as they are.
@@ -351,3 +359,47 @@ fn again(error: io::Error, extent: Option<Extent>, tries: &mut u32) -> Result<()
 const TRIES: u32 = 100;
 /// How many bytes of zeros are written at once.
 const ZEROS: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn after_a_failed_sync_no_flush_succeeds_until_the_file_is_opened_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options =
+            Options { create: Some(1 << 20), ..Options::new(directory.path().join("volume")) };
+        let volume = FileVolume::open(&options).expect("opened");
+        volume.flush().await.expect("flushed");
+        volume.ledger.note_sync_failure(&io::Error::from_raw_os_error(libc::EINTR));
+        volume.flush().await.expect("an interruption loses nothing");
+        volume.ledger.note_sync_failure(&io::Error::from_raw_os_error(libc::EIO));
+        for _ in 0..2 {
+            assert!(matches!(volume.flush().await, Err(Error::Device(_))));
+        }
+        drop(volume);
+        FileVolume::open(&options).expect("opened").flush().await.expect("flushed");
+    }
+
+    #[test]
+    fn errors_of_the_system_become_errors_of_the_volume() {
+        let extent = Extent { lba: Lba(7), blocks: 2 };
+        let error = |code| {
+            again(io::Error::from_raw_os_error(code), Some(extent), &mut { TRIES })
+                .expect_err("final")
+        };
+        assert!(matches!(error(libc::ENOSPC), Error::NoSpace));
+        assert!(matches!(error(libc::EDQUOT), Error::NoSpace));
+        assert!(matches!(error(libc::EIO), Error::Medium { extent: e, .. } if e == extent));
+        assert!(matches!(error(libc::ENXIO), Error::Device(_)));
+    }
+
+    #[test]
+    fn errors_that_pass_are_tried_again_but_not_for_ever() {
+        let mut tries = TRIES;
+        let mut results =
+            (0..TRIES).map(|_| again(io::Error::from_raw_os_error(libc::EAGAIN), None, &mut tries));
+        assert!(results.by_ref().take(TRIES as usize - 1).all(|result| result.is_ok()));
+        assert!(results.next().expect("the last").is_err());
+    }
+}

@@ -95,6 +95,8 @@ pub(super) struct Opened {
     pub(super) file: File,
     pub(super) geometry: Geometry,
     pub(super) direct: Option<Direct>,
+    /// In a file system that is memory: no call has anything to wait for, nothing is ever stable.
+    pub(super) in_memory: bool,
 }
 
 /// What direct I/O asks of memory. Offsets and lengths may be whole blocks of the volume.
@@ -148,8 +150,11 @@ pub(super) fn open(
         thin,
         volatile_cache: true,
     };
-    let direct = if options.direct { go_direct(&file, options.block_size) } else { None };
-    Ok(Opened { file, geometry, direct })
+    let in_memory = rustix::fs::fstatfs(&file)
+        .is_ok_and(|found| matches!(found.f_type as u32, TMPFS_MAGIC | RAMFS_MAGIC));
+    let direct =
+        if options.direct && !in_memory { go_direct(&file, options.block_size) } else { None };
+    Ok(Opened { file, geometry, direct, in_memory })
 }
 
 fn check_block_size(options: &Options) -> Result<(), OpenError> {
@@ -243,3 +248,8 @@ fn alignment(file: &File, block_size: u32) -> Option<Direct> {
     let read = rustix::io::pread(file, &mut block[..], u64::from(block_size));
     read.is_ok().then_some(Direct { memory_alignment: 4096 })
 }
+
+/// From `linux/magic.h`.
+const TMPFS_MAGIC: u32 = 0x0102_1994;
+/// From `linux/magic.h`.
+const RAMFS_MAGIC: u32 = 0x8584_58f6;

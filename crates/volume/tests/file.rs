@@ -1,0 +1,343 @@
+//! What a volume in a file promises beyond being an array of blocks.
+//!
+//! Needs a temporary directory on a file system that makes holes and does direct I/O (`TMPDIR`
+//! chooses another), and a kernel that allows io_uring.
+
+use std::{
+    future::poll_fn,
+    path::PathBuf,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use tempfile::TempDir;
+use volume::{
+    Data, Durability, EngineKind, Error, Extent, FileVolume, Io, Lba, OpenError, Options, Volume,
+};
+
+const MIB: u64 = 1 << 20;
+const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Psync];
+
+struct Place {
+    _directory: TempDir,
+    path: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("volume");
+        Self { _directory: directory, path }
+    }
+
+    fn options(&self) -> Options {
+        Options { create: Some(4 * MIB), ..Options::new(&self.path) }
+    }
+
+    fn open(&self) -> FileVolume {
+        FileVolume::open(&self.options()).expect("opened")
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+fn run<T>(io: Io<'_, T>) -> Result<T, Error> {
+    runtime().block_on(io)
+}
+
+fn once<T>(io: &mut Io<'_, T>) -> Poll<Result<T, Error>> {
+    io.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn extent(lba: u64, blocks: u32) -> Extent {
+    Extent { lba: Lba(lba), blocks }
+}
+
+fn fill(volume: &FileVolume, lba: u64, byte: u8, bytes: usize) {
+    let data = Data::from(vec![byte; bytes]);
+    run(volume.write(Lba(lba), data, Durability::Stable)).expect("written");
+}
+
+#[test]
+fn a_new_file_is_sparse_and_keeps_what_is_written() {
+    let place = Place::new();
+    let volume = place.open();
+    assert_eq!(volume.geometry().bytes(), 4 * MIB);
+    assert!(volume.geometry().thin);
+    assert!(volume.allocated_bytes().expect("known") < MIB);
+    fill(&volume, 9, 7, 1024);
+    drop(volume);
+    let again = FileVolume::open(&Options::new(&place.path)).expect("opened");
+    assert_eq!(again.geometry().blocks, 8192);
+    let read = run(again.read(extent(8, 4))).expect("read").into_bytes();
+    assert_eq!(read, [[0; 512], [7; 512], [7; 512], [0; 512]].concat());
+}
+
+#[test]
+fn a_discard_gives_space_back() {
+    for engine in ENGINES {
+        for direct in [false, true] {
+            let place = Place::new();
+            let options = Options { engine, direct, ..place.options() };
+            let volume = FileVolume::open(&options).expect("opened");
+            fill(&volume, 0, 7, 2 << 20);
+            let before = volume.allocated_bytes().expect("known");
+            run(volume.discard(extent(1024, 2048))).expect("discarded");
+            run(volume.flush()).expect("flushed");
+            let after = volume.allocated_bytes().expect("known");
+            assert!(before >= after + MIB, "{engine:?}: {before} {after}");
+            let read = run(volume.read(extent(1023, 2))).expect("read").into_bytes();
+            assert_eq!(read, [[7; 512], [0; 512]].concat());
+        }
+    }
+}
+
+#[test]
+fn a_preallocated_file_stays_so() {
+    let place = Place::new();
+    let options = Options { preallocate: true, direct: true, ..place.options() };
+    let mut heard = 0;
+    let volume = FileVolume::open_with_progress(&options, &mut |done, all| {
+        assert_eq!(all, 4 * MIB);
+        heard = done;
+    });
+    let volume = volume.expect("opened");
+    assert_eq!(heard, 4 * MIB);
+    assert!(!volume.geometry().thin);
+    fill(&volume, 0, 7, 3 << 20);
+    run(volume.discard(extent(1, 5000))).expect("discarded");
+    run(volume.flush()).expect("flushed");
+    assert!(volume.allocated_bytes().expect("known") >= 4 * MIB);
+    let read = run(volume.read(extent(0, 5002))).expect("read").into_bytes();
+    assert!(read[..512].iter().chain(&read[5001 * 512..]).all(|&byte| byte == 7));
+    assert!(read[512..5001 * 512].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn the_file_has_one_writer_or_several_readers() {
+    let place = Place::new();
+    let volume = place.open();
+    let reader = Options { read_only: true, ..place.options() };
+    assert!(matches!(FileVolume::open(&place.options()), Err(OpenError::InUse(_))));
+    assert!(matches!(FileVolume::open(&reader), Err(OpenError::InUse(_))));
+    drop(volume);
+    let _one = FileVolume::open(&reader).expect("opened");
+    let _two = FileVolume::open(&reader).expect("opened");
+    assert!(matches!(FileVolume::open(&place.options()), Err(OpenError::InUse(_))));
+}
+
+#[test]
+fn a_volume_is_free_as_soon_as_it_is_dropped_with_writes_under_way() {
+    for engine in ENGINES {
+        let place = Place::new();
+        let options = Options { engine, direct: true, ..place.options() };
+        for _ in 0..20 {
+            let volume = FileVolume::open(&options).expect("free");
+            runtime().block_on(poll_fn(|context| {
+                for lba in 0..64 {
+                    let data = Data::from(vec![1; 65536]);
+                    let mut write = volume.write(Lba(lba * 100), data, Durability::Stable);
+                    let _ = write.as_mut().poll(context);
+                }
+                Poll::Ready(())
+            }));
+        }
+    }
+}
+
+#[test]
+fn a_read_only_volume_changes_nothing() {
+    let place = Place::new();
+    let reader = Options { read_only: true, ..place.options() };
+    assert!(matches!(FileVolume::open(&reader), Err(OpenError::Io { .. })));
+    assert!(!place.path.exists());
+    fill(&place.open(), 0, 7, 512);
+    let volume = FileVolume::open(&reader).expect("opened");
+    let write = run(volume.write(Lba(0), Data::zeros(512), Durability::Volatile));
+    assert!(matches!(write, Err(Error::ReadOnly)));
+    assert!(matches!(run(volume.discard(extent(0, 1))), Err(Error::ReadOnly)));
+    assert_eq!(run(volume.read(extent(0, 1))).expect("read").into_bytes(), [7; 512].as_slice());
+    run(volume.flush()).expect("nothing to do");
+}
+
+#[test]
+fn a_file_that_was_cut_is_a_device_failure() {
+    for engine in ENGINES {
+        for direct in [false, true] {
+            let place = Place::new();
+            let options = Options { engine, direct, ..place.options() };
+            let volume = FileVolume::open(&options).expect("opened");
+            let file = std::fs::File::options().write(true).open(&place.path).expect("opened");
+            file.set_len(MIB).expect("cut");
+            let across = run(volume.read(extent(2047, 2)));
+            assert!(matches!(across, Err(Error::Device(_))), "{across:?}");
+            assert!(run(volume.read(extent(2047, 1))).is_ok());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_a_volume_is_refused() {
+    let place = Place::new();
+    let open = |options: Options| FileVolume::open(&options).map(drop).expect_err("refused");
+    assert!(matches!(open(Options::new(&place.path)), OpenError::Io { .. }));
+    assert!(matches!(
+        open(Options { block_size: 1024, ..place.options() }),
+        OpenError::BlockSize(_)
+    ));
+    assert!(matches!(
+        open(Options { create: Some(1000), ..place.options() }),
+        OpenError::BlockSize(_)
+    ));
+    std::fs::write(&place.path, [0; 100]).expect("written");
+    assert!(matches!(open(Options::new(&place.path)), OpenError::Empty(_)));
+    let message = open(place.options()).to_string();
+    assert!(message.ends_with("has 100 bytes, not 4194304"), "{message}");
+    let directory = place.path.parent().expect("it has one").to_path_buf();
+    let read_only = Options { read_only: true, ..Options::new(directory) };
+    assert!(matches!(open(read_only), OpenError::NoStorage(_)));
+}
+
+#[test]
+fn what_the_page_cache_has_is_ready_at_the_first_poll() {
+    for engine in ENGINES {
+        let place = Place::new();
+        let volume = FileVolume::open(&Options { engine, ..place.options() }).expect("opened");
+        fill(&volume, 0, 7, 65536);
+        assert!(once(&mut volume.read(extent(3, 100))).is_ready());
+    }
+}
+
+#[test]
+fn uring_works_outside_of_a_runtime_and_in_one_after_the_other() {
+    let place = Place::new();
+    let options = Options { engine: EngineKind::Uring, direct: true, ..place.options() };
+    let volume = FileVolume::open(&options).expect("opened");
+    assert_eq!(volume.engine(), EngineKind::Uring);
+    let write = |byte| volume.write(Lba(0), vec![byte; 4096].into(), Durability::Stable);
+    assert!(matches!(once(&mut write(1)), Poll::Ready(Ok(()))));
+    for byte in 2..5 {
+        // Each runtime takes its reaper along, with a write under way.
+        runtime().block_on(poll_fn(|context| {
+            let _ = write(byte).as_mut().poll(context);
+            Poll::Ready(())
+        }));
+        let read = run(volume.read(extent(0, 8))).expect("read").into_bytes();
+        assert!([byte, byte - 1].iter().any(|&b| read == vec![b; 4096]));
+        run(write(byte)).expect("written");
+    }
+}
+
+#[test]
+fn an_abandoned_write_never_undoes_a_later_one() {
+    for engine in ENGINES {
+        let place = Place::new();
+        let options = Options { engine, direct: true, ..place.options() };
+        let volume = FileVolume::open(&options).expect("opened");
+        runtime().block_on(async {
+            for round in 0..200_u64 {
+                let lba = Lba(round % 7);
+                let data = Data::from(vec![0xaa; 65536]);
+                let mut abandoned = volume.write(lba, data, Durability::Stable);
+                poll_fn(|context| Poll::Ready(abandoned.as_mut().poll(context).is_ready())).await;
+                drop(abandoned);
+                let byte = round as u8;
+                let later = volume.write(lba, vec![byte; 4096].into(), Durability::Volatile);
+                later.await.expect("written");
+                volume.flush().await.expect("flushed");
+                let read = volume.read(Extent { lba, blocks: 8 }).await.expect("read");
+                assert_eq!(read.into_bytes(), vec![byte; 4096], "{engine:?}, round {round}");
+            }
+        });
+    }
+}
+
+#[test]
+fn more_calls_than_places_in_the_queue_all_finish() {
+    for engine in ENGINES {
+        let place = Place::new();
+        let options = Options { engine, direct: true, ..place.options() };
+        let volume = Arc::new(FileVolume::open(&options).expect("opened"));
+        runtime().block_on(async {
+            let drivers: Vec<_> = (0..1000_u64)
+                .map(|lba| {
+                    let volume = Arc::clone(&volume);
+                    tokio::spawn(async move {
+                        let data = Data::from(vec![lba as u8; 512]);
+                        volume.write(Lba(lba), data, Durability::Volatile).await
+                    })
+                })
+                .collect();
+            for driver in drivers {
+                driver.await.expect("finished").expect("written");
+            }
+            let read = volume.read(extent(0, 1000)).await.expect("read").into_bytes();
+            let expected: Vec<u8> = (0..1000).flat_map(|lba: u32| [lba as u8; 512]).collect();
+            assert!(read == expected);
+        });
+    }
+}
+
+#[test]
+fn flushes_side_by_side_all_finish() {
+    let place = Place::new();
+    let volume = Arc::new(place.open());
+    runtime().block_on(async {
+        fill_async(&volume).await;
+        let drivers: Vec<_> = (0..50)
+            .map(|_| {
+                let volume = Arc::clone(&volume);
+                tokio::spawn(async move { volume.flush().await })
+            })
+            .collect();
+        for driver in drivers {
+            driver.await.expect("finished").expect("flushed");
+        }
+    });
+}
+
+async fn fill_async(volume: &FileVolume) {
+    let data = Data::from(vec![1; 65536]);
+    volume.write(Lba(0), data, Durability::Volatile).await.expect("written");
+}
+
+#[test]
+fn a_write_in_more_pieces_than_the_kernel_takes() {
+    for direct in [false, true] {
+        let place = Place::new();
+        let volume = FileVolume::open(&Options { direct, ..place.options() }).expect("opened");
+        let bytes: Vec<u8> = (0..1 << 20).map(|i: u32| (i % 251) as u8).collect();
+        let whole = Bytes::from(bytes.clone());
+        let pieces: Data =
+            (0..bytes.len() / 256).map(|i| whole.slice(i * 256..i * 256 + 256)).collect();
+        for durability in [Durability::Volatile, Durability::Stable] {
+            run(volume.write(Lba(3), pieces.clone(), durability)).expect("written");
+            let read = run(volume.read(extent(3, 2048))).expect("read").into_bytes();
+            assert!(read == bytes);
+            run(volume.discard(extent(0, 8192))).expect("discarded");
+        }
+    }
+}
+
+#[test]
+fn a_file_in_memory_is_served_at_the_first_poll() {
+    let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
+        panic!("this test needs a tmpfs at /dev/shm");
+    };
+    let options = Options {
+        create: Some(MIB),
+        direct: true,
+        engine: EngineKind::Psync,
+        ..Options::new(directory.path().join("volume"))
+    };
+    let volume = FileVolume::open(&options).expect("opened");
+    assert!(!volume.is_direct(), "there is no page cache to go past");
+    let data = Data::from(vec![7; 4096]);
+    let write = once(&mut volume.write(Lba(1), data.clone(), Durability::Stable));
+    assert!(matches!(write, Poll::Ready(Ok(()))));
+    let Poll::Ready(Ok(read)) = once(&mut volume.read(extent(1, 8))) else { panic!("waits") };
+    assert_eq!(read, data);
+}
