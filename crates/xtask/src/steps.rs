@@ -120,7 +120,7 @@ pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> 
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
             let last = column + 1 == widths.len();
-            let number = !last && cell.starts_with(|c: char| c.is_ascii_digit());
+            let number = !last && cell.trim_end_matches(" s").parse::<f64>().is_ok();
             let padding = " ".repeat(width - cell.chars().count());
             let (before, after) =
                 if number { (padding, String::new()) } else { (String::new(), padding) };

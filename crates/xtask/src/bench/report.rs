@@ -94,9 +94,9 @@ fn machine() -> String {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
         processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let cpus = std::thread::available_parallelism().map(usize::from).unwrap_or(1);
+    let cpus = processor.lines().filter(|line| line.starts_with("processor")).count();
     format!(
-        "{} ({cpus} CPUs to us), Linux {}, {}, commit {}",
+        "{} ({cpus} CPUs), Linux {}, {}, commit {}",
         model.map_or("an unnamed processor", |(_, name)| name),
         said_by("uname", &["-r"]),
         said_by("date", &["-u", "+%Y-%m-%d"]),
