@@ -1,0 +1,596 @@
+//! The initiator's machine against targets that do what no target should: every answer is either
+//! taken for what it is or ends the connection; nothing panics, nothing grows.
+
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, Bytes};
+use iscsi::{
+    Cid, DataSegment, Itt, Pdu, Serial, Ttt,
+    codec::{Decoder, Digests, Frame},
+    keys::Parameters,
+    pdu::{
+        AsyncEvent, AsyncMessage, DataIn, DataInStatus, LogoutResponse, LogoutResult, NopIn,
+        Numbers, ReadyToTransfer, Reject, RejectReason, Residual, ScsiCommand, ScsiResponse,
+        TaskFunctionResult, TaskResponse, TextResponse,
+    },
+    session::initiator::{
+        Connection, Error, Event, Failure, Request, Session, Timing, Transfer, Window,
+    },
+};
+use proptest::prelude::*;
+use scsi::{Cdb, Lun, Sense, SenseKey, Status};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The machine, with the target's part in the hand of the test.
+struct Scene {
+    now: Instant,
+    session: Session,
+    connection: Connection,
+    decoder: Decoder,
+    stat_sn: u32,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let parameters = Parameters {
+            initial_r2t: false,
+            first_burst_length: 1024,
+            max_burst_length: 4096,
+            max_send_data_segment_length: 1024,
+            max_outstanding_r2t: 2,
+            ..Parameters::default()
+        };
+        Self::with(parameters)
+    }
+
+    fn with(parameters: Parameters) -> Self {
+        let now = Instant::now();
+        let digests = Digests::default();
+        let connection = Connection::new(Cid(0), digests, Serial(7), Timing::default(), now);
+        let window = Window::new(Serial(1), Serial(32));
+        let session = Session::new(parameters, window, 32);
+        let decoder = Decoder::new(65536, 1 << 20);
+        Self { now, session, connection, decoder, stat_sn: 7 }
+    }
+
+    fn submit(&mut self, tag: u64, transfer: Transfer) -> ScsiCommand {
+        let request = Request {
+            tag,
+            lun: Lun(0),
+            cdb: Cdb::new(&[0x28, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            transfer,
+            time_out: 30 * SECOND,
+        };
+        self.session.submit(request, self.now).expect("there is room");
+        self.sent()
+            .into_iter()
+            .find_map(|pdu| if let Pdu::ScsiCommand(command) = pdu { Some(command) } else { None })
+            .expect("a command")
+    }
+
+    fn read(&mut self, length: u32) -> Itt {
+        self.submit(1, Transfer::In(length)).itt
+    }
+
+    fn write(&mut self, length: usize) -> Itt {
+        self.submit(2, Transfer::Out(vec![5; length].into())).itt
+    }
+
+    /// What the initiator sends.
+    fn sent(&mut self) -> Vec<Pdu> {
+        self.connection.transmit(&mut self.session);
+        let output = self.connection.output();
+        let mut pdus = Vec::new();
+        while !output.is_empty() {
+            let mut slices = [std::io::IoSlice::new(&[]); 8];
+            let used = output.slices(&mut slices);
+            let bytes: Vec<u8> = slices[..used].iter().flat_map(|s| s.iter().copied()).collect();
+            output.advance(bytes.len());
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let mut buffer = self.decoder.buffer();
+                let count = buffer.remaining_mut().min(rest.len());
+                buffer.put_slice(&rest[..count]);
+                rest = &rest[count..];
+                while let Some(frame) = self.decoder.next().expect("we write it soundly") {
+                    pdus.push(Pdu::parse(&frame.bhs, &frame.ahs, frame.data).expect("and rightly"));
+                }
+            }
+        }
+        pdus
+    }
+
+    fn receive(&mut self, pdu: Pdu) -> Result<(), Error> {
+        let (bhs, ahs, data) = pdu.encode();
+        let frame = Frame {
+            bhs,
+            ahs: Bytes::copy_from_slice(&ahs),
+            data: data.concat().into(),
+            data_digest_error: false,
+        };
+        self.connection.handle_frame(&mut self.session, frame, self.now)
+    }
+
+    fn next_status(&mut self) -> Numbers {
+        self.stat_sn += 1;
+        Numbers { stat_sn: Serial(self.stat_sn - 1), ..numbers() }
+    }
+
+    fn respond(&mut self, itt: Itt) -> ScsiResponse {
+        ScsiResponse { itt, numbers: self.next_status(), ..ScsiResponse::default() }
+    }
+
+    fn pass(&mut self, time: Duration) -> Result<(), Error> {
+        self.now += time;
+        self.connection.handle_timeout(&mut self.session, self.now)
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.connection.poll_event()
+    }
+}
+
+fn numbers() -> Numbers {
+    Numbers { stat_sn: Serial(7), exp_cmd_sn: Serial(2), max_cmd_sn: Serial(32) }
+}
+
+fn data_in(itt: Itt, data_sn: u32, buffer_offset: u32, data: &[u8]) -> DataIn {
+    DataIn {
+        is_final: false,
+        acknowledge: false,
+        status: None,
+        lun: Lun(0),
+        itt,
+        ttt: Ttt::NONE,
+        numbers: numbers(),
+        data_sn,
+        buffer_offset,
+        data: DataSegment::from_elem(Bytes::copy_from_slice(data), 1),
+    }
+}
+
+fn r2t(itt: Itt, r2t_sn: u32, buffer_offset: u32, length: u32) -> ReadyToTransfer {
+    ReadyToTransfer {
+        lun: Lun(0),
+        itt,
+        ttt: Ttt(9 + r2t_sn),
+        numbers: numbers(),
+        r2t_sn,
+        buffer_offset,
+        desired_data_transfer_length: length,
+    }
+}
+
+#[test]
+fn a_read_ends_with_the_status_in_its_last_data() {
+    let mut scene = Scene::new();
+    let itt = scene.read(1000);
+    scene.receive(Pdu::DataIn(data_in(itt, 0, 0, &[1; 400]))).unwrap();
+    let mut last = data_in(itt, 1, 400, &[2; 100]);
+    last.numbers = scene.next_status();
+    last.status = Some(DataInStatus { status: 0, residual: Residual::Underflow(500) });
+    last.is_final = true;
+    scene.receive(Pdu::DataIn(last)).unwrap();
+    let Some(Event::Completed { tag: 1, result: Ok(outcome) }) = scene.event() else { panic!() };
+    assert_eq!(outcome.status, Status::Good);
+    assert_eq!(outcome.residual, Residual::Underflow(500));
+    assert_eq!(outcome.data_in.concat(), [&[1; 400][..], &[2; 100]].concat());
+}
+
+#[test]
+fn sense_data_comes_with_check_condition() {
+    let mut scene = Scene::new();
+    let itt = scene.read(1000);
+    let mut response = scene.respond(itt);
+    let sense = Sense::new(SenseKey::MediumError, 0x11, 0);
+    (response.status, response.sense) = (2, sense.to_bytes().into());
+    scene.receive(Pdu::ScsiResponse(response)).unwrap();
+    let Some(Event::Completed { result: Ok(outcome), .. }) = scene.event() else { panic!() };
+    assert_eq!((outcome.status, outcome.sense), (Status::CheckCondition, Some(sense)));
+}
+
+#[test]
+fn endings_that_are_no_status_are_failures() {
+    let cases: [(fn(&mut ScsiResponse), Failure); 2] = [
+        (|response| response.response = 1, Failure::Response(1)),
+        (|response| response.status = 0x33, Failure::Status(0x33)),
+    ];
+    for (change, expected) in cases {
+        let mut scene = Scene::new();
+        let itt = scene.read(1000);
+        let mut response = scene.respond(itt);
+        change(&mut response);
+        scene.receive(Pdu::ScsiResponse(response)).unwrap();
+        let Some(Event::Completed { result: Err(failure), .. }) = scene.event() else { panic!() };
+        assert_eq!(failure, expected);
+    }
+}
+
+#[test]
+fn data_in_that_does_not_fit_ends_the_connection() {
+    let wrong: [(&str, fn(&mut DataIn)); 6] = [
+        ("beyond the end", |pdu| pdu.data = DataSegment::from_elem(vec![0; 1001].into(), 1)),
+        ("offset", |pdu| pdu.buffer_offset = 1),
+        ("offset far away", |pdu| pdu.buffer_offset = u32::MAX),
+        ("DataSN", |pdu| pdu.data_sn = 1),
+        ("unknown task", |pdu| pdu.itt = Itt(pdu.itt.0 ^ 0x10000)),
+        ("no task", |pdu| pdu.itt = Itt::NONE),
+    ];
+    for (what, change) in wrong {
+        let mut scene = Scene::new();
+        let itt = scene.read(1000);
+        let mut pdu = data_in(itt, 0, 0, &[1; 100]);
+        change(&mut pdu);
+        assert!(scene.receive(Pdu::DataIn(pdu)).is_err(), "{what}");
+        assert_eq!(scene.session.take_unanswered().len(), 1, "{what}: to be sent again");
+    }
+}
+
+#[test]
+fn data_in_for_a_write_ends_the_connection() {
+    let mut scene = Scene::new();
+    let itt = scene.write(100);
+    assert!(scene.receive(Pdu::DataIn(data_in(itt, 0, 0, &[1]))).is_err());
+}
+
+#[test]
+fn data_is_sent_as_the_r2ts_ask_for_it() {
+    let mut scene = Scene::new();
+    let itt = scene.write(8192);
+    scene.receive(Pdu::ReadyToTransfer(r2t(itt, 0, 1024, 3000))).unwrap();
+    scene.receive(Pdu::ReadyToTransfer(r2t(itt, 1, 4024, 4096))).unwrap();
+    let sent: Vec<_> = scene
+        .sent()
+        .into_iter()
+        .map(|pdu| match pdu {
+            Pdu::DataOut(data) => {
+                (data.ttt.0, data.data_sn, data.buffer_offset, data.data.len(), data.is_final)
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = [
+        (9, 0, 1024, 1024, false),
+        (9, 1, 2048, 1024, false),
+        (9, 2, 3072, 952, true),
+        (10, 0, 4024, 1024, false),
+        (10, 1, 5048, 1024, false),
+        (10, 2, 6072, 1024, false),
+        (10, 3, 7096, 1024, true),
+    ];
+    assert_eq!(sent, expected);
+}
+
+#[test]
+fn r2ts_that_ask_for_what_they_must_not_end_the_connection() {
+    let wrong: [(&str, fn(&mut ReadyToTransfer)); 9] = [
+        ("more than MaxBurstLength", |r2t| r2t.desired_data_transfer_length = 4097),
+        ("nothing", |r2t| r2t.desired_data_transfer_length = 0),
+        ("beyond the end", |r2t| r2t.buffer_offset = 8000),
+        ("an overflow", |r2t| r2t.buffer_offset = u32::MAX),
+        ("a gap", |r2t| r2t.buffer_offset = 1025),
+        ("data again", |r2t| r2t.buffer_offset = 0),
+        ("R2TSN", |r2t| r2t.r2t_sn = 1),
+        ("no tag", |r2t| r2t.ttt = Ttt::NONE),
+        ("unknown task", |r2t| r2t.itt = Itt(77)),
+    ];
+    for (what, change) in wrong {
+        let mut scene = Scene::new();
+        let itt = scene.write(8192);
+        let mut pdu = r2t(itt, 0, 1024, 4096);
+        change(&mut pdu);
+        assert!(scene.receive(Pdu::ReadyToTransfer(pdu)).is_err(), "{what}");
+    }
+    let mut scene = Scene::new();
+    let itt = scene.read(8192);
+    assert!(scene.receive(Pdu::ReadyToTransfer(r2t(itt, 0, 0, 100))).is_err(), "for a read");
+}
+
+#[test]
+fn more_r2ts_than_agreed_end_the_connection() {
+    let mut scene = Scene::new();
+    let itt = scene.write(8192);
+    for r2t_sn in 0..2 {
+        scene.receive(Pdu::ReadyToTransfer(r2t(itt, r2t_sn, 1024 + r2t_sn * 10, 10))).unwrap();
+    }
+    assert!(scene.receive(Pdu::ReadyToTransfer(r2t(itt, 2, 1044, 10))).is_err());
+}
+
+#[test]
+fn a_write_that_ends_early_stops_its_data() {
+    let mut scene = Scene::new();
+    let itt = scene.write(8192);
+    scene.receive(Pdu::ReadyToTransfer(r2t(itt, 0, 1024, 4096))).unwrap();
+    let mut response = scene.respond(itt);
+    response.status = 8;
+    scene.receive(Pdu::ScsiResponse(response)).unwrap();
+    assert_eq!(scene.sent(), []);
+    assert!(matches!(scene.event(), Some(Event::Completed { result: Ok(_), .. })));
+}
+
+#[test]
+fn good_for_a_write_without_its_data_is_not_believed() {
+    let mut scene = Scene::new();
+    let itt = scene.write(8192);
+    let response = scene.respond(itt);
+    assert!(scene.receive(Pdu::ScsiResponse(response)).is_err());
+    assert!(scene.event().is_none());
+}
+
+#[test]
+fn a_second_answer_ends_the_connection() {
+    let mut scene = Scene::new();
+    let itt = scene.read(100);
+    for expected in [true, false] {
+        let response = scene.respond(itt);
+        assert_eq!(scene.receive(Pdu::ScsiResponse(response)).is_ok(), expected);
+    }
+    // and the place is used again under another tag
+    assert_ne!(scene.read(100), itt);
+}
+
+#[test]
+fn a_stat_sn_out_of_order_ends_the_connection() {
+    for wrong in [6, 8] {
+        let mut scene = Scene::new();
+        let itt = scene.read(100);
+        let mut response = scene.respond(itt);
+        response.numbers.stat_sn = Serial(wrong);
+        assert!(scene.receive(Pdu::ScsiResponse(response)).is_err());
+    }
+}
+
+#[test]
+fn answers_that_were_not_asked_for_end_the_connection() {
+    let itt = Itt(0x1_fffe);
+    let unasked = [
+        Pdu::NopIn(NopIn {
+            lun: Lun(0),
+            itt,
+            ttt: Ttt::NONE,
+            numbers: numbers(),
+            data: Bytes::new(),
+        }),
+        Pdu::TaskResponse(TaskResponse {
+            result: TaskFunctionResult::Complete,
+            itt,
+            numbers: numbers(),
+        }),
+        Pdu::TextResponse(TextResponse {
+            is_final: true,
+            continues: false,
+            lun: Lun(0),
+            itt,
+            ttt: Ttt::NONE,
+            numbers: numbers(),
+            text: Bytes::new(),
+        }),
+        Pdu::LogoutResponse(LogoutResponse {
+            result: LogoutResult::Closed,
+            itt,
+            numbers: numbers(),
+            time2wait: 0,
+            time2retain: 0,
+        }),
+        Pdu::LoginResponse(iscsi::pdu::LoginResponse { itt, ..Default::default() }),
+        Pdu::ScsiCommand(ScsiCommand { itt, is_final: true, ..Default::default() }),
+    ];
+    for pdu in unasked {
+        assert!(Scene::new().receive(pdu.clone()).is_err(), "{pdu:?}");
+    }
+}
+
+#[test]
+fn a_rejected_command_fails_alone() {
+    let mut scene = Scene::new();
+    let command = scene.submit(3, Transfer::In(100));
+    let itt = command.itt;
+    let (header, ..) = Pdu::ScsiCommand(command).encode();
+    let reject = |numbers, reason| {
+        let header = Bytes::copy_from_slice(&header);
+        Pdu::Reject(Reject { reason, numbers, data_sn: 0, header })
+    };
+    let numbers = scene.next_status();
+    scene.receive(reject(numbers, RejectReason::InvalidPduField)).unwrap();
+    match scene.event() {
+        Some(Event::Completed { tag: 3, result: Err(failure) }) => {
+            assert_eq!(failure, Failure::Rejected(RejectReason::InvalidPduField));
+        }
+        other => panic!("{other:?}"),
+    }
+    // its tag means nothing any more
+    assert!(scene.receive(Pdu::DataIn(data_in(itt, 0, 0, &[1]))).is_err());
+}
+
+#[test]
+fn a_command_that_arrived_damaged_is_sent_again_by_way_of_a_new_session() {
+    let mut scene = Scene::new();
+    let command = scene.submit(3, Transfer::In(100));
+    let (header, ..) = Pdu::ScsiCommand(command).encode();
+    let reject = Reject {
+        reason: RejectReason::DataDigestError,
+        numbers: scene.next_status(),
+        data_sn: 0,
+        header: Bytes::copy_from_slice(&header),
+    };
+    assert!(scene.receive(Pdu::Reject(reject)).is_err());
+    assert_eq!(scene.session.take_unanswered()[0].tag, 3);
+}
+
+#[test]
+fn a_reject_of_half_a_header_ends_the_connection() {
+    let mut scene = Scene::new();
+    let reject = Reject {
+        reason: RejectReason::ProtocolError,
+        numbers: scene.next_status(),
+        data_sn: 0,
+        header: Bytes::from_static(&[1; 20]),
+    };
+    assert!(scene.receive(Pdu::Reject(reject)).is_err());
+}
+
+#[test]
+fn a_data_digest_error_ends_the_connection() {
+    let mut scene = Scene::new();
+    let itt = scene.read(100);
+    let (bhs, _, data) = Pdu::DataIn(data_in(itt, 0, 0, &[1; 100])).encode();
+    let frame =
+        Frame { bhs, ahs: Bytes::new(), data: data.concat().into(), data_digest_error: true };
+    let taken = scene.connection.handle_frame(&mut scene.session, frame, scene.now);
+    assert_eq!(taken, Err(Error::DataDigest));
+}
+
+#[test]
+fn an_abort_that_is_not_answered_ends_the_connection() {
+    let mut scene = Scene::new();
+    scene.read(100);
+    scene.pass(4 * SECOND).unwrap();
+    // something is heard all the time, so it is not the ping that ends it
+    let news = |scene: &mut Scene| {
+        let nop = NopIn {
+            lun: Lun(0),
+            itt: Itt::NONE,
+            ttt: Ttt::NONE,
+            numbers: numbers(),
+            data: Bytes::new(),
+        };
+        scene.receive(Pdu::NopIn(nop)).unwrap();
+    };
+    while !scene.sent().iter().any(|pdu| matches!(pdu, Pdu::TaskRequest(_))) {
+        news(&mut scene);
+        scene.pass(SECOND).unwrap();
+    }
+    news(&mut scene);
+    scene.pass(4 * SECOND).unwrap();
+    news(&mut scene);
+    assert_eq!(scene.pass(SECOND), Err(Error::Unanswered("an ABORT TASK")));
+    assert_eq!(scene.session.take_unanswered().len(), 1);
+}
+
+#[test]
+fn an_answer_that_crosses_its_abort_counts() {
+    let mut scene = Scene::new();
+    let itt = scene.read(100);
+    scene.pass(31 * SECOND).unwrap();
+    let abort = scene
+        .sent()
+        .into_iter()
+        .find_map(|pdu| if let Pdu::TaskRequest(abort) = pdu { Some(abort) } else { None })
+        .expect("an ABORT TASK");
+    assert_eq!(abort.referenced_itt, itt);
+    let response = scene.respond(itt);
+    scene.receive(Pdu::ScsiResponse(response)).unwrap();
+    assert!(matches!(scene.event(), Some(Event::Completed { result: Ok(_), .. })));
+    let answer = TaskResponse {
+        result: TaskFunctionResult::NoTask,
+        itt: abort.itt,
+        numbers: scene.next_status(),
+    };
+    scene.receive(Pdu::TaskResponse(answer)).unwrap();
+    assert!(scene.event().is_none());
+}
+
+#[test]
+fn a_target_that_drops_the_session_says_when_to_come_back() {
+    let mut scene = Scene::new();
+    let news = AsyncMessage {
+        lun: Lun(0),
+        event: AsyncEvent::SessionDropped { time2wait: 3, time2retain: 0 },
+        numbers: scene.next_status(),
+        data: Bytes::new(),
+    };
+    assert_eq!(scene.receive(Pdu::Async(news)), Err(Error::Dropped { time2wait: 3 }));
+}
+
+#[test]
+fn a_negotiation_that_is_asked_for_is_begun() {
+    let mut scene = Scene::new();
+    let news = AsyncMessage {
+        lun: Lun(0),
+        event: AsyncEvent::NegotiationRequested { time: 3 },
+        numbers: scene.next_status(),
+        data: Bytes::new(),
+    };
+    scene.receive(Pdu::Async(news)).unwrap();
+    assert!(matches!(scene.sent()[..], [Pdu::TextRequest(_)]));
+}
+
+#[test]
+fn text_without_end_ends_the_connection() {
+    for text in [&b""[..], &[b'x'; 8000]] {
+        let mut scene = Scene::new();
+        scene.connection.text(
+            &mut scene.session,
+            Bytes::from_static(b"SendTargets=All\0"),
+            scene.now,
+        );
+        let itt = match &scene.sent()[..] {
+            [Pdu::TextRequest(request)] => request.itt,
+            other => panic!("{other:?}"),
+        };
+        let ended = (0..1000).any(|_| {
+            let response = TextResponse {
+                is_final: false,
+                continues: true,
+                lun: Lun(0),
+                itt,
+                ttt: Ttt(1),
+                numbers: scene.next_status(),
+                text: Bytes::copy_from_slice(text),
+            };
+            scene.receive(Pdu::TextResponse(response)).is_err()
+        });
+        assert!(ended);
+    }
+}
+
+#[test]
+fn pings_are_answered_under_their_tag() {
+    let mut scene = Scene::new();
+    let ping =
+        NopIn { lun: Lun(5), itt: Itt::NONE, ttt: Ttt(3), numbers: numbers(), data: Bytes::new() };
+    scene.receive(Pdu::NopIn(ping)).unwrap();
+    match &scene.sent()[..] {
+        [Pdu::NopOut(pong)] => {
+            assert_eq!((pong.itt, pong.ttt, pong.lun), (Itt::NONE, Ttt(3), Lun(5)));
+            assert!(pong.immediate, "it takes no place in the command order");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_suspended_process_asks_before_it_judges() {
+    let mut scene = Scene::new();
+    scene.pass(3600 * SECOND).unwrap();
+    assert!(matches!(scene.sent()[..], [Pdu::NopOut(_)]));
+    scene.pass(4 * SECOND).unwrap();
+    assert_eq!(scene.pass(SECOND), Err(Error::Silent));
+}
+
+proptest! {
+    /// Random headers, with tags that exist or nearly do.
+    #[test]
+    fn hostile_headers_do_no_harm(
+        headers in proptest::collection::vec((any::<[u8; 48]>(), 0u8..0x40, 0u8..3), 1..20),
+        data in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let mut scene = Scene::new();
+        let tags = [scene.read(1000), scene.write(5000), Itt::NONE];
+        for (mut bhs, opcode, tag) in headers {
+            bhs[0] = opcode;
+            bhs[16..20].copy_from_slice(&tags[usize::from(tag)].0.to_be_bytes());
+            // numbers that pass, so that what is behind them is reached
+            bhs[24..28].copy_from_slice(&scene.stat_sn.to_be_bytes());
+            let data = Bytes::copy_from_slice(&data);
+            let frame = Frame { bhs, ahs: Bytes::new(), data, data_digest_error: false };
+            if scene.connection.handle_frame(&mut scene.session, frame, scene.now).is_err() {
+                break;
+            }
+            scene.sent();
+        }
+        while scene.event().is_some() {}
+        prop_assert!(scene.session.take_unanswered().len() <= 2);
+    }
+}
