@@ -22,6 +22,9 @@ use scsi::{Cdb, Lun, Sense, SenseKey, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// What a test does to an answer that was right.
+type Change<P> = fn(&mut P);
+
 /// The machine, with the target's part in the hand of the test.
 struct Scene {
     now: Instant,
@@ -192,7 +195,7 @@ fn sense_data_comes_with_check_condition() {
 
 #[test]
 fn endings_that_are_no_status_are_failures() {
-    let cases: [(fn(&mut ScsiResponse), Failure); 2] = [
+    let cases: [(Change<ScsiResponse>, Failure); 2] = [
         (|response| response.response = 1, Failure::Response(1)),
         (|response| response.status = 0x33, Failure::Status(0x33)),
     ];
@@ -209,7 +212,7 @@ fn endings_that_are_no_status_are_failures() {
 
 #[test]
 fn data_in_that_does_not_fit_ends_the_connection() {
-    let wrong: [(&str, fn(&mut DataIn)); 6] = [
+    let wrong: [(&str, Change<DataIn>); 6] = [
         ("beyond the end", |pdu| pdu.data = DataSegment::from_elem(vec![0; 1001].into(), 1)),
         ("offset", |pdu| pdu.buffer_offset = 1),
         ("offset far away", |pdu| pdu.buffer_offset = u32::MAX),
@@ -264,7 +267,7 @@ fn data_is_sent_as_the_r2ts_ask_for_it() {
 
 #[test]
 fn r2ts_that_ask_for_what_they_must_not_end_the_connection() {
-    let wrong: [(&str, fn(&mut ReadyToTransfer)); 9] = [
+    let wrong: [(&str, Change<ReadyToTransfer>); 9] = [
         ("more than MaxBurstLength", |r2t| r2t.desired_data_transfer_length = 4097),
         ("nothing", |r2t| r2t.desired_data_transfer_length = 0),
         ("beyond the end", |r2t| r2t.buffer_offset = 8000),
