@@ -8,6 +8,7 @@ use volume::{Data, Durability, Extent, Lba, Volume};
 
 use crate::{
     Completion,
+    order::Turn,
     sense::{Access, Failure},
 };
 
@@ -25,17 +26,23 @@ pub(crate) enum Against {
 }
 
 /// READ; `stable_first` if what is read must be on stable storage (FUA).
-pub(crate) fn read(volume: &dyn Volume, extent: Extent, stable_first: bool) -> Answer<'_> {
+pub(crate) fn read<'a>(
+    volume: &'a dyn Volume,
+    extent: Extent,
+    stable_first: bool,
+    turn: Turn<'a>,
+) -> Answer<'a> {
     if stable_first {
         return Box::pin(async move {
             if let Err(error) = volume.flush().await {
                 return Failure::new(&error, Access::Write).into();
             }
-            read(volume, extent, false).await
+            read(volume, extent, false, turn).await
         });
     }
     let read = volume.read(extent);
     Box::pin(async move {
+        let _turn = turn;
         match read.await {
             Ok(data) => Completion::good(data),
             Err(error) => Failure::new(&error, Access::Read).into(),
@@ -44,15 +51,17 @@ pub(crate) fn read(volume: &dyn Volume, extent: Extent, stable_first: bool) -> A
 }
 
 /// WRITE of whole blocks, at least one. `taken`: what the CDB asked for, in bytes.
-pub(crate) fn write(
-    volume: &dyn Volume,
+pub(crate) fn write<'a>(
+    volume: &'a dyn Volume,
     lba: Lba,
     data: Data,
     durability: Durability,
     taken: u32,
-) -> Answer<'_> {
+    turn: Turn<'a>,
+) -> Answer<'a> {
     let write = volume.write(lba, data, durability);
     Box::pin(async move {
+        let _turn = turn;
         match write.await {
             Ok(()) => Completion { data_out_length: Some(taken), ..Completion::good(Data::new()) },
             Err(error) => Failure::new(&error, Access::Write).into(),

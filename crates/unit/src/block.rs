@@ -14,13 +14,13 @@ use crate::{
     description::Description,
     identity::Identity,
     limits::{Limits, Settings},
+    order::{Order, Turn},
     sense::Failure,
 };
 
 /// A block device whose blocks are a volume's.
 ///
-/// Tasks run as they come, in no order among themselves; whoever holds their futures keeps what
-/// ordered tasks ask for.
+/// Simple tasks run as they come, in no order among themselves.
 pub struct BlockUnit {
     volume: Stack,
     identity: Identity,
@@ -28,6 +28,14 @@ pub struct BlockUnit {
     /// How many blocks there were when somebody last looked: who sees another number tells all.
     known_blocks: AtomicU64,
     attentions: Attentions,
+    order: Order,
+}
+
+/// What a task brings besides its command.
+struct Work<'a> {
+    data: Data,
+    geometry: Geometry,
+    turn: Turn<'a>,
 }
 
 /// What a WRITE SAME is going to do.
@@ -43,7 +51,14 @@ impl BlockUnit {
     #[must_use]
     pub fn new(volume: Stack, identity: Identity, settings: Settings) -> Self {
         let known_blocks = AtomicU64::new(volume.geometry().blocks);
-        Self { volume, identity, settings, known_blocks, attentions: Attentions::default() }
+        Self {
+            volume,
+            identity,
+            settings,
+            known_blocks,
+            attentions: Attentions::default(),
+            order: Order::default(),
+        }
     }
 
     /// The unit's names.
@@ -58,36 +73,34 @@ impl BlockUnit {
         &self.volume
     }
 
-    /// Everything up to the first call on the volume: what can be refused, is refused here.
-    fn start(&self, task: Task) -> Result<Answer<'_>, Failure> {
+    /// Everything up to the first call on the volume. `Err`: the task ends here, refused or
+    /// because there is nothing to do.
+    fn start<'a>(&'a self, task: Task, turn: Turn<'a>) -> Result<Answer<'a>, Completion> {
         let geometry = self.geometry();
         let command = self.command(&task.nexus, &task.cdb)?;
+        let work = Work { data: task.data_out, geometry, turn };
         match command {
-            Command::Read(transfer) => self.read(transfer, &geometry),
-            Command::Write(transfer) => self.write(transfer, task.data_out, &geometry),
+            Command::Read(transfer) => self.read(transfer, work),
+            Command::Write(transfer) => self.write(transfer, work),
             Command::WriteAndVerify { transfer, byte_check } => {
-                self.write_and_verify(transfer, byte_check, task.data_out, &geometry)
+                self.write_and_verify(transfer, byte_check, work)
             }
-            Command::Verify { transfer, byte_check } => {
-                self.verify(transfer, byte_check, task.data_out, &geometry)
-            }
-            Command::SynchronizeCache { transfer, .. } => {
-                self.synchronize_cache(transfer, &geometry)
-            }
+            Command::Verify { transfer, byte_check } => self.verify(transfer, byte_check, work),
+            Command::SynchronizeCache { transfer, .. } => self.synchronize_cache(transfer, work),
             Command::Unmap { parameter_list_length, .. } => {
                 self.check_unmap(&command, &geometry)?;
-                self.unmap(usize::from(parameter_list_length), task.data_out, &geometry)
+                self.unmap(usize::from(parameter_list_length), work)
             }
             Command::WriteSame { .. } => {
                 let write_same = self.check_write_same(&command, &geometry)?;
-                self.write_same(write_same, task.data_out, &geometry)
+                self.write_same(write_same, work)
             }
-            _ => self.describe(&task.nexus, &command, geometry).map(at_once),
+            _ => Err(self.describe(&task.nexus, &command, geometry)?),
         }
     }
 
     /// The command in a CDB, unless the nexus has first to be told of something else.
-    fn command(&self, nexus: &Nexus, cdb: &[u8]) -> Result<Command, Failure> {
+    fn command(&self, nexus: &Nexus, cdb: &[u8]) -> Result<Command, Completion> {
         let command = Command::parse(cdb);
         // These three are answered in any case (SPC-4, 5.14: INQUIRY, REPORT LUNS, REQUEST SENSE).
         let unconditional = matches!(
@@ -95,7 +108,7 @@ impl BlockUnit {
             Ok(Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. })
         );
         if !unconditional && let Some(condition) = self.attentions.take(nexus.number) {
-            return Err(condition.into());
+            return Err(Completion::check_condition(condition));
         }
         Ok(command?)
     }
@@ -121,7 +134,7 @@ impl BlockUnit {
         nexus: &Nexus,
         command: &Command,
         geometry: Geometry,
-    ) -> Result<Completion, Failure> {
+    ) -> Result<Completion, Sense> {
         let limits = self.limits(&geometry);
         let description = Description { identity: &self.identity, geometry, limits };
         let (bytes, allocation_length) = match *command {
@@ -149,134 +162,120 @@ impl BlockUnit {
                 (description.supported(reporting, timeouts)?, allocation_length)
             }
             // REPORT LUNS is the target's to answer: only it knows which units there are.
-            _ => return Err(Sense::INVALID_COMMAND_OPERATION_CODE.into()),
+            _ => return Err(Sense::INVALID_COMMAND_OPERATION_CODE),
         };
         let mut bytes = Bytes::from(bytes);
         bytes.truncate(allocation_length as usize);
         Ok(Completion::good(bytes.into()))
     }
 
-    fn read(&self, transfer: Transfer, geometry: &Geometry) -> Result<Answer<'_>, Failure> {
-        let Some(extent) = self.extent(&transfer, geometry)? else {
-            return Ok(at_once(Completion::good(Data::new())));
+    fn read<'a>(&'a self, transfer: Transfer, work: Work<'a>) -> Result<Answer<'a>, Completion> {
+        let Some(extent) = self.extent(&transfer, &work.geometry)? else {
+            return Err(Completion::good(Data::new()));
         };
-        let stable_first = transfer.fua && geometry.volatile_cache && !geometry.read_only;
-        Ok(access::read(&*self.volume, extent, stable_first))
+        let stable_first = transfer.fua && work.geometry.volatile_cache && !work.geometry.read_only;
+        Ok(access::read(&*self.volume, extent, stable_first, work.turn))
     }
 
-    fn write(
-        &self,
-        transfer: Transfer,
-        data: Data,
-        geometry: &Geometry,
-    ) -> Result<Answer<'_>, Failure> {
-        writable(geometry)?;
-        let Some(extent) = self.extent(&transfer, geometry)? else {
-            return Ok(at_once(taking(0)));
-        };
-        let taken = extent.blocks * geometry.block_size;
-        let data = match whole_blocks(data, taken, geometry) {
-            Ok(data) => data,
-            Err(sense) => return Ok(at_once(taking_with(taken, sense.into()))),
-        };
-        if data.is_empty() {
-            return Ok(at_once(taking(taken)));
-        }
+    fn write<'a>(&'a self, transfer: Transfer, work: Work<'a>) -> Result<Answer<'a>, Completion> {
+        let (extent, data) = self.to_write(&transfer, work.data, &work.geometry)?;
+        let taken = extent.blocks * work.geometry.block_size;
         let durability = if transfer.fua { Durability::Stable } else { Durability::Volatile };
-        Ok(access::write(&*self.volume, extent.lba, data, durability, taken))
+        Ok(access::write(&*self.volume, extent.lba, data, durability, taken, work.turn))
     }
 
-    fn write_and_verify(
-        &self,
+    fn write_and_verify<'a>(
+        &'a self,
         transfer: Transfer,
         byte_check: ByteCheck,
-        data: Data,
-        geometry: &Geometry,
-    ) -> Result<Answer<'_>, Failure> {
-        writable(geometry)?;
-        let Some(extent) = self.extent(&transfer, geometry)? else {
-            return Ok(at_once(taking(0)));
-        };
-        let taken = extent.blocks * geometry.block_size;
-        let data = match whole_blocks(data, taken, geometry) {
-            Ok(data) => data,
-            Err(sense) => return Ok(at_once(taking_with(taken, sense.into()))),
-        };
-        if data.is_empty() {
-            return Ok(at_once(taking(taken)));
-        }
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let (extent, data) = self.to_write(&transfer, work.data, &work.geometry)?;
+        let taken = extent.blocks * work.geometry.block_size;
         let compare = byte_check == ByteCheck::Data;
-        let work = access::write_and_verify(&*self.volume, extent.lba, data, compare);
-        Ok(finished(work, taken))
+        let write = access::write_and_verify(&*self.volume, extent.lba, data, compare);
+        Ok(finished(write, taken, work.turn))
     }
 
-    fn verify(
+    /// Where a write goes, and what of its data goes there; or how it ends without one.
+    fn to_write(
         &self,
-        transfer: Transfer,
-        byte_check: ByteCheck,
+        transfer: &Transfer,
         data: Data,
         geometry: &Geometry,
-    ) -> Result<Answer<'_>, Failure> {
-        let Some(extent) = self.extent(&transfer, geometry)? else {
-            return Ok(at_once(taking(0)));
+    ) -> Result<(Extent, Data), Completion> {
+        writable(geometry)?;
+        let extent = self.extent(transfer, geometry)?.ok_or_else(|| taking(0))?;
+        let taken = extent.blocks * geometry.block_size;
+        match whole_blocks(data, taken, geometry) {
+            Ok(data) if data.is_empty() => Err(taking(taken)),
+            Ok(data) => Ok((extent, data)),
+            Err(sense) => Err(taking_with(taken, sense.into())),
+        }
+    }
+
+    fn verify<'a>(
+        &'a self,
+        transfer: Transfer,
+        byte_check: ByteCheck,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { data, geometry, turn } = work;
+        let Some(extent) = self.extent(&transfer, &geometry)? else {
+            return Err(taking(0));
         };
         let (taken, against) = match byte_check {
             // Data that comes all the same is not looked at.
             ByteCheck::Medium => (0, Ok(Against::Nothing)),
             ByteCheck::Data => {
                 let taken = extent.blocks * geometry.block_size;
-                (taken, whole_blocks(data, taken, geometry).map(Against::Data))
+                (taken, whole_blocks(data, taken, &geometry).map(Against::Data))
             }
             ByteCheck::Block => {
-                let block = one_block(data, geometry).map(Against::Block);
-                (geometry.block_size, block)
+                (geometry.block_size, one_block(data, &geometry).map(Against::Block))
             }
         };
-        match against {
-            Ok(against) => Ok(finished(access::verify(&*self.volume, extent, against), taken)),
-            Err(sense) => Ok(at_once(taking_with(taken, sense.into()))),
-        }
+        Ok(match against {
+            Ok(against) => finished(access::verify(&*self.volume, extent, against), taken, turn),
+            Err(sense) => at_once(taking_with(taken, sense.into())),
+        })
     }
 
     /// All that was written becomes stable, whichever blocks are named: a volume does not flush in
     /// parts. The status comes after it even with IMMED, which permits that.
-    fn synchronize_cache(
-        &self,
+    fn synchronize_cache<'a>(
+        &'a self,
         transfer: Transfer,
-        geometry: &Geometry,
-    ) -> Result<Answer<'_>, Failure> {
-        in_range(transfer.lba, u64::from(transfer.blocks), geometry)?;
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        in_range(transfer.lba, u64::from(transfer.blocks), &work.geometry)?;
         let flush = self.volume.flush();
-        Ok(Box::pin(async move {
-            match flush.await {
-                Ok(()) => Completion::good(Data::new()),
-                Err(error) => access::failed_write(error).into(),
-            }
-        }))
+        let flush = async move { flush.await.map_err(access::failed_write) };
+        Ok(finished(flush, 0, work.turn))
     }
 
-    fn check_unmap(&self, command: &Command, geometry: &Geometry) -> Result<(), Failure> {
+    fn check_unmap(&self, command: &Command, geometry: &Geometry) -> Result<(), Sense> {
         if !geometry.thin {
-            return Err(Sense::INVALID_COMMAND_OPERATION_CODE.into());
+            return Err(Sense::INVALID_COMMAND_OPERATION_CODE);
         }
         if matches!(command, Command::Unmap { anchor: true, .. }) {
-            return Err(Sense::invalid_bit_in_cdb(1, 0).into());
+            return Err(Sense::invalid_bit_in_cdb(1, 0));
         }
         writable(geometry)
     }
 
     /// Looks at every descriptor before the first block is given back.
-    fn unmap(&self, length: usize, data: Data, geometry: &Geometry) -> Result<Answer<'_>, Failure> {
+    fn unmap<'a>(&'a self, length: usize, work: Work<'a>) -> Result<Answer<'a>, Completion> {
         // A length of zero is no error (SBC-3, 5.28.1).
         if length == 0 {
-            return Ok(at_once(taking(0)));
+            return Err(taking(0));
         }
         let taken = length as u32;
-        if data.len() < length {
-            return Ok(at_once(taking_with(taken, Sense::PARAMETER_LIST_LENGTH_ERROR.into())));
+        if work.data.len() < length {
+            return Err(taking_with(taken, Sense::PARAMETER_LIST_LENGTH_ERROR.into()));
         }
-        let limits = self.limits(geometry);
-        let list = data.slice(0, length).into_bytes();
+        let limits = self.limits(&work.geometry);
+        let list = work.data.slice(0, length).into_bytes();
         let descriptors = parse_unmap_list(&list)?;
         if descriptors.len() > limits.unmap_descriptors as usize {
             return Err(Sense::invalid_field_in_parameter_list(2).into());
@@ -284,7 +283,7 @@ impl BlockUnit {
         let mut extents = SmallVec::<[Extent; 4]>::new();
         let mut all = 0;
         for descriptor in descriptors {
-            in_range(descriptor.lba, u64::from(descriptor.blocks), geometry)?;
+            in_range(descriptor.lba, u64::from(descriptor.blocks), &work.geometry)?;
             all += u64::from(descriptor.blocks);
             if descriptor.blocks > 0 {
                 extents.push(Extent { lba: Lba(descriptor.lba), blocks: descriptor.blocks });
@@ -294,23 +293,20 @@ impl BlockUnit {
             return Err(Sense::invalid_field_in_parameter_list(8).into());
         }
         let volume = &*self.volume;
-        Ok(finished(async move { access::discard(volume, &extents).await }, taken))
+        let discard = async move { access::discard(volume, &extents).await };
+        Ok(finished(discard, taken, work.turn))
     }
 
-    fn check_write_same(
-        &self,
-        command: &Command,
-        geometry: &Geometry,
-    ) -> Result<WriteSame, Failure> {
+    fn check_write_same(&self, command: &Command, geometry: &Geometry) -> Result<WriteSame, Sense> {
         let Command::WriteSame { transfer, unmap, anchor, no_data_out } = *command else {
             unreachable!("the caller matched it");
         };
         // An anchor keeps the space of a block that holds nothing: no volume can promise that.
         if anchor {
-            return Err(Sense::invalid_bit_in_cdb(1, 4).into());
+            return Err(Sense::invalid_bit_in_cdb(1, 4));
         }
         if unmap && !geometry.thin {
-            return Err(Sense::invalid_bit_in_cdb(1, 3).into());
+            return Err(Sense::invalid_bit_in_cdb(1, 3));
         }
         writable(geometry)?;
         let asked = u64::from(transfer.blocks);
@@ -325,32 +321,33 @@ impl BlockUnit {
         Ok(WriteSame { extent, unmap, no_data_out })
     }
 
-    fn write_same(
-        &self,
+    fn write_same<'a>(
+        &'a self,
         asked: WriteSame,
-        data: Data,
-        geometry: &Geometry,
-    ) -> Result<Answer<'_>, Failure> {
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { data, geometry, turn } = work;
         let (taken, block) = if asked.no_data_out {
             (0, Ok(Data::zeros(geometry.block_size as usize).into_bytes()))
         } else {
-            (geometry.block_size, one_block(data, geometry))
+            (geometry.block_size, one_block(data, &geometry))
         };
         let block = match block {
             Ok(block) => block,
-            Err(sense) => return Ok(at_once(taking_with(taken, sense.into()))),
+            Err(sense) => return Err(taking_with(taken, sense.into())),
         };
         let Some(extent) = asked.extent else { return Ok(at_once(taking(taken))) };
         let volume = &*self.volume;
         // A block may be given back only if it then reads as what was to be written.
         if asked.unmap && block.iter().all(|byte| *byte == 0) {
-            return Ok(finished(async move { access::discard(volume, &[extent]).await }, taken));
+            let discard = async move { access::discard(volume, &[extent]).await };
+            return Ok(finished(discard, taken, turn));
         }
-        Ok(finished(access::write_same(volume, extent, block), taken))
+        Ok(finished(access::write_same(volume, extent, block), taken, turn))
     }
 
     /// The blocks of a transfer, `None` if there are none.
-    fn extent(&self, transfer: &Transfer, geometry: &Geometry) -> Result<Option<Extent>, Failure> {
+    fn extent(&self, transfer: &Transfer, geometry: &Geometry) -> Result<Option<Extent>, Sense> {
         in_range(transfer.lba, u64::from(transfer.blocks), geometry)?;
         if transfer.blocks == 0 {
             return Ok(None);
@@ -366,7 +363,7 @@ impl BlockUnit {
     }
 
     /// What would refuse a command that brings this much data.
-    fn refusal(&self, nexus: &Nexus, cdb: &[u8], data_out_length: u32) -> Result<(), Failure> {
+    fn refusal(&self, nexus: &Nexus, cdb: &[u8], data_out_length: u32) -> Result<(), Completion> {
         let geometry = self.geometry();
         let command = self.command(nexus, cdb)?;
         let bytes = match command {
@@ -379,23 +376,26 @@ impl BlockUnit {
                 let extent = self.check_write_same(&command, &geometry)?.extent;
                 extent.map_or(0, |e| e.blocks) * geometry.block_size
             }
-            Command::Unmap { .. } => return self.check_unmap(&command, &geometry),
+            Command::Unmap { .. } => return Ok(self.check_unmap(&command, &geometry)?),
             _ => return Ok(()),
         };
-        self.volume.admit(bytes as usize).map_err(access::failed_write)
+        self.volume.admit(bytes as usize).map_err(|error| access::failed_write(error).into())
     }
 }
 
 impl LogicalUnit for BlockUnit {
     fn execute(&self, task: Task) -> Answer<'_> {
-        match self.start(task) {
-            Ok(answer) => answer,
-            Err(failure) => at_once(failure.into()),
+        match self.order.turn_now(task.attribute) {
+            Some(turn) => self.start(task, turn).unwrap_or_else(at_once),
+            None => Box::pin(async move {
+                let turn = self.order.turn(task.attribute).await;
+                self.start(task, turn).unwrap_or_else(at_once).await
+            }),
         }
     }
 
     fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, data_out_length: u32) -> Option<Completion> {
-        self.refusal(nexus, cdb, data_out_length).err().map(Completion::from)
+        self.refusal(nexus, cdb, data_out_length).err()
     }
 
     /// SAM-5, 5.14 and 7: a reset is told to all, also to who asked for it; a cleared task set to
@@ -434,8 +434,10 @@ fn at_once<'a>(completion: Completion) -> Answer<'a> {
 fn finished<'a>(
     work: impl Future<Output = Result<(), Failure>> + Send + 'a,
     taken: u32,
+    turn: Turn<'a>,
 ) -> Answer<'a> {
     Box::pin(async move {
+        let _turn = turn;
         match work.await {
             Ok(()) => taking(taken),
             Err(failure) => taking_with(taken, failure),
@@ -453,26 +455,25 @@ fn taking_with(bytes: u32, failure: Failure) -> Completion {
     Completion { data_out_length: Some(bytes), ..failure.into() }
 }
 
-fn writable(geometry: &Geometry) -> Result<(), Failure> {
-    if geometry.read_only { Err(Sense::WRITE_PROTECTED.into()) } else { Ok(()) }
+fn writable(geometry: &Geometry) -> Result<(), Sense> {
+    if geometry.read_only { Err(Sense::WRITE_PROTECTED) } else { Ok(()) }
 }
 
-fn in_range(lba: u64, blocks: u64, geometry: &Geometry) -> Result<(), Failure> {
+fn in_range(lba: u64, blocks: u64, geometry: &Geometry) -> Result<(), Sense> {
     match lba.checked_add(blocks) {
         Some(end) if end <= geometry.blocks => Ok(()),
-        _ => Err(Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE.into()),
+        _ => Err(Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE),
     }
 }
 
 /// More blocks than a command may ask for: 5/24/00, pointing at the length.
-fn too_long(form: Form) -> Failure {
+fn too_long(form: Form) -> Sense {
     Sense::invalid_field_in_cdb(match form {
         Form::Six => 4,
         Form::Ten => 7,
         Form::Twelve => 6,
         Form::Sixteen => 10,
     })
-    .into()
 }
 
 /// The first `taken` bytes of what came. Less is fine as long as it is whole blocks, since the

@@ -6,6 +6,7 @@ mod limits;
 mod sense;
 mod attention;
 mod description;
+mod order;
 mod access;
 mod block;
 

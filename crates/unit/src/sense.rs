@@ -57,6 +57,12 @@ impl From<Failure> for Completion {
     }
 }
 
+impl From<Sense> for Completion {
+    fn from(sense: Sense) -> Self {
+        Self::check_condition(sense)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use scsi::SenseKey;

@@ -6,4 +6,5 @@ mod transfer;
 mod verify;
 mod provisioning;
 mod attention;
+mod order;
 mod failure;

@@ -1,0 +1,91 @@
+//! Task attributes: which task waits for which (SAM-5, 8).
+//!
+//! One task set for all nexuses (TST=0): an ordered task starts when all before it have ended, and
+//! all after it start when it has.
+
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::TaskAttribute;
+
+/// The order among the tasks of one unit.
+///
+/// A fair lock does it: simple tasks share it, an ordered one has it alone, and nobody overtakes
+/// who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Order(RwLock<()>);
+
+/// A task's turn, until it is dropped.
+#[allow(dead_code, reason = "guards are held, not read")]
+pub(crate) enum Turn<'a> {
+    Alone(RwLockWriteGuard<'a, ()>),
+    /// Head of queue: never waits. Who comes after it does not wait for it either.
+    AtOnce,
+    Shared(RwLockReadGuard<'a, ()>),
+}
+
+impl Order {
+    /// A turn that need not be waited for: the usual case.
+    pub(crate) fn turn_now(&self, attribute: TaskAttribute) -> Option<Turn<'_>> {
+        match attribute {
+            TaskAttribute::Untagged | TaskAttribute::Simple | TaskAttribute::Aca => {
+                self.0.try_read().ok().map(Turn::Shared)
+            }
+            TaskAttribute::Ordered => self.0.try_write().ok().map(Turn::Alone),
+            TaskAttribute::HeadOfQueue => Some(Turn::AtOnce),
+        }
+    }
+
+    /// The turn of a task that waits. Its place in the queue is that of the first poll.
+    pub(crate) async fn turn(&self, attribute: TaskAttribute) -> Turn<'_> {
+        match attribute {
+            TaskAttribute::Untagged | TaskAttribute::Simple | TaskAttribute::Aca => {
+                Turn::Shared(self.0.read().await)
+            }
+            TaskAttribute::Ordered => Turn::Alone(self.0.write().await),
+            TaskAttribute::HeadOfQueue => Turn::AtOnce,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use super::*;
+
+    #[test]
+    fn an_ordered_task_waits_for_all_before_it_and_holds_up_all_after_it() {
+        let order = Order::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let before = order.turn_now(TaskAttribute::Simple).expect("nobody is there");
+        assert!(order.turn_now(TaskAttribute::Ordered).is_none());
+        let mut ordered = pin!(order.turn(TaskAttribute::Ordered));
+        assert!(ordered.as_mut().poll(&mut context).is_pending());
+        assert!(order.turn_now(TaskAttribute::Simple).is_none(), "overtakes who waits");
+        assert!(order.turn_now(TaskAttribute::HeadOfQueue).is_some());
+        drop(before);
+        let Poll::Ready(turn) = ordered.as_mut().poll(&mut context) else {
+            panic!("all before it have ended");
+        };
+        assert!(order.turn_now(TaskAttribute::Simple).is_none());
+        drop(turn);
+        assert!(order.turn_now(TaskAttribute::Simple).is_some());
+    }
+
+    #[test]
+    fn an_ordered_task_that_is_aborted_while_it_waits_holds_nobody_up() {
+        let order = Order::default();
+        let before = order.turn_now(TaskAttribute::Simple).expect("nobody is there");
+        {
+            let mut ordered = pin!(order.turn(TaskAttribute::Ordered));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(ordered.as_mut().poll(&mut context).is_pending());
+        }
+        assert!(order.turn_now(TaskAttribute::Simple).is_some());
+        drop(before);
+    }
+}
