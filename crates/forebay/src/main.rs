@@ -2,11 +2,115 @@
 
 mod failure;
 mod quantity;
+mod events;
 mod status;
 mod control;
 mod settings;
+mod stack;
+mod serve;
+mod check;
 mod link;
 mod cli;
+mod ls;
 mod quickstart;
 
-fn main() {}
+use std::{io::Write, process::ExitCode, time::Duration};
+
+use clap::{CommandFactory, Parser};
+
+use cli::{Cli, Command};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    events::end_at_panic();
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("forebay: {failure}");
+            failure.code.into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let serving = matches!(cli.command, Command::Serve(_));
+    let usual = if serving { "info" } else { "warn" };
+    events::show(cli.log_level.as_deref(), cli.verbose, usual)?;
+    match cli.command {
+        Command::Serve(args) => serve::run(&args.config, args.ready_fd),
+        Command::Check(args) => in_runtime(check::run(&args.config)),
+        Command::Status(args) => status(&args),
+        Command::Ls(args) => in_runtime(ls::run(&args)),
+        Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
+        Command::Link(args) => in_runtime(link(args)),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut script);
+            print(&script)
+        }
+        Command::Man => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(Failure::new)?;
+            print(&page)
+        }
+    }
+}
+
+/// On this thread and on as many others as there are CPUs.
+fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(Failure::new)?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result
+}
+
+fn status(args: &cli::Status) -> Result<(), Failure> {
+    let path = match (&args.control, &args.config) {
+        (Some(path), _) => path.clone(),
+        (None, Some(config)) => match settings::Settings::load(config)?.control {
+            Some(path) => path,
+            None => control::default_path()?,
+        },
+        (None, None) => control::default_path()?,
+    };
+    loop {
+        match control::ask(&path, control::Request::Status)? {
+            control::Response::Status(status) if args.json => {
+                let mut json = serde_json::to_vec(&status).map_err(Failure::new)?;
+                json.push(b'\n');
+                print(&json)?;
+            }
+            control::Response::Status(status) => print(status.for_people().as_bytes())?,
+            control::Response::Error(error) => return Err(Failure::new(error)),
+        }
+        match args.watch {
+            Some(pause) => std::thread::sleep(pause.0.max(Duration::from_millis(100))),
+            None => return Ok(()),
+        }
+    }
+}
+
+async fn link(args: cli::Link) -> Result<(), Failure> {
+    let line = link::Line { delay: args.delay.0, rate: args.rate.max(1) * 1_000_000 };
+    let link = link::Link::open(args.listen, args.to, line).await.map_err(Failure::new)?;
+    print(format!("ready {}\n", link.address()).as_bytes())?;
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+        .map_err(Failure::new)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    let traffic = link.traffic();
+    print(format!("{}\n", serde_json::json!(traffic)).as_bytes())
+}
+
+/// To stdout; a reader that has gone away is no failure.
+fn print(bytes: &[u8]) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::new(error)),
+        _ => Ok(()),
+    }
+}

@@ -22,11 +22,6 @@ impl Size {
     pub const fn kib(count: u64) -> Self {
         Self(count << 10)
     }
-
-    /// For memory and buffers.
-    pub fn as_usize(self) -> usize {
-        usize::try_from(self.0).unwrap_or(usize::MAX)
-    }
 }
 
 /// Units of [`Size`], largest first.

@@ -95,6 +95,12 @@ pub struct SessionStatus {
     pub address: String,
     /// To which target; empty: discovery.
     pub target: String,
+    /// SCSI commands so far.
+    pub commands: u64,
+    /// Bytes that the initiator wrote.
+    pub data_out_bytes: u64,
+    /// Bytes that the initiator read.
+    pub data_in_bytes: u64,
 }
 
 impl Status {
@@ -132,11 +138,19 @@ impl Status {
         if self.sessions.is_empty() {
             text.push_str("\nno sessions\n");
         } else {
-            let mut table = table(&["initiator", "address", "target"]);
+            let mut table =
+                table(&["initiator", "address", "target", "commands", "written", "read"]);
             for session in &self.sessions {
                 let target =
-                    if session.target.is_empty() { "(discovery)" } else { &session.target };
-                table.add_row([&session.initiator, &session.address, target]);
+                    if session.target.is_empty() { "(discovery)" } else { session.target.as_str() };
+                table.add_row([
+                    session.initiator.clone(),
+                    session.address.clone(),
+                    target.to_owned(),
+                    session.commands.to_string(),
+                    about(session.data_out_bytes),
+                    about(session.data_in_bytes),
+                ]);
             }
             let _ = writeln!(text, "\n{table}");
         }

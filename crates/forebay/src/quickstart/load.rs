@@ -122,17 +122,11 @@ fn area(part: Part, blocks: u64) -> Range<u64> {
 }
 
 impl Subject {
-    /// Runs one part. Random parts run for `time`, streams once over their area. `progress` hears
-    /// of each operation.
-    pub async fn run(
-        &self,
-        part: Part,
-        time: Duration,
-        progress: impl Fn(),
-    ) -> Result<Measured, volume::Error> {
+    /// Runs one part. Random parts run for `time`, streams once over their area.
+    pub async fn run(&self, part: Part, time: Duration) -> Result<Measured, volume::Error> {
         let start = Instant::now();
         let places = Places::new(part, self.ledger.blocks());
-        let (places, progress) = (&places, &progress);
+        let places = &places;
         let workers = (0..part.depth()).map(|worker| async move {
             let mut own = places.of_worker(worker);
             let mut measured = Measured::new();
@@ -140,7 +134,6 @@ impl Subject {
                 let Some((first, count)) = own.next() else { break };
                 let (latency, wrong) = self.operation(part, first, count).await?;
                 measured.add(count, latency, wrong);
-                progress();
             }
             Ok::<_, volume::Error>(measured)
         });
@@ -201,11 +194,10 @@ impl Subject {
     }
 
     /// Writes at random, without a flush, until a write fails. What is acknowledged counts: a
-    /// gateway that reports after complete has promised it. Returns how many were acknowledged;
-    /// `progress` hears of each.
-    pub async fn write_until_it_fails(&self, progress: impl Fn()) -> u64 {
+    /// gateway that reports after complete has promised it. Returns how many were acknowledged.
+    pub async fn write_until_it_fails(&self) -> u64 {
         let places = Places::new(Part::DurableWrites, self.ledger.blocks());
-        let (places, progress) = (&places, &progress);
+        let places = &places;
         let workers = (0..CRASH_DEPTH).map(|worker| async move {
             let mut acknowledged = 0;
             for (first, count) in places.of_worker(worker) {
@@ -217,7 +209,6 @@ impl Subject {
                 }
                 self.ledger.acknowledge(first, count);
                 acknowledged += 1;
-                progress();
             }
             acknowledged
         });
@@ -225,21 +216,18 @@ impl Subject {
     }
 
     /// Reads every block and counts those that are not what they must be.
-    pub async fn verify(&self, progress: impl Fn(u64)) -> Result<u64, volume::Error> {
+    pub async fn verify(&self) -> Result<u64, volume::Error> {
         let pieces = (0..self.ledger.blocks()).step_by(64);
         let mut reads = stream::iter(pieces)
             .map(|first| async move {
                 let count = 64.min(self.ledger.blocks() - first);
                 let data = self.volume.read(self.extent(first, count)).await?.into_bytes();
-                Ok::<_, volume::Error>((count, self.wrong(first, &data)))
+                Ok::<_, volume::Error>(self.wrong(first, &data))
             })
             .buffer_unordered(8);
-        let (mut seen, mut wrong) = (0, 0);
+        let mut wrong = 0;
         while let Some(read) = reads.next().await {
-            let (count, here) = read?;
-            seen += count;
-            wrong += here;
-            progress(seen);
+            wrong += read?;
         }
         Ok(wrong)
     }
@@ -294,7 +282,7 @@ impl Places {
             }
             let depth = self.part.depth() as u64;
             let own = ((self.area.end - self.area.start) / depth).max(1);
-            let hot = self.part == Part::RandomReads && random.draw() % 20 > 0;
+            let hot = self.part == Part::RandomReads && !random.draw().is_multiple_of(20);
             let among = if hot { (HOT / depth).min(own) } else { own };
             // The multiplication by an odd number spreads the hot set over the area.
             let nth = (random.draw() % among).wrapping_mul(0x2545_f491) % own;
@@ -332,19 +320,19 @@ mod tests {
         let subject = subject();
         subject.fill().await.unwrap();
         for part in Part::ALL {
-            let measured = subject.run(part, Duration::from_millis(5), || ()).await.unwrap();
+            let measured = subject.run(part, Duration::from_millis(5)).await.unwrap();
             assert!(measured.operations > 0, "{part:?}");
             assert_eq!(measured.wrong, 0, "{part:?}");
             assert_eq!(measured.latency.len(), measured.operations);
         }
         assert_eq!(subject.ledger.acknowledged(), 2048);
-        assert_eq!(subject.verify(|_| ()).await.unwrap(), 0);
+        assert_eq!(subject.verify().await.unwrap(), 0);
     }
 
     #[tokio::test]
     async fn a_stream_touches_its_area_once() {
         let subject = subject();
-        let measured = subject.run(Part::StreamWrite, Duration::ZERO, || ()).await.unwrap();
+        let measured = subject.run(Part::StreamWrite, Duration::ZERO).await.unwrap();
         assert_eq!(measured.operations, 512 / PIECE);
         assert_eq!(measured.bytes, 2 << 20);
         assert_eq!(subject.ledger.acknowledged(), 512);
@@ -356,7 +344,7 @@ mod tests {
         subject.fill().await.unwrap();
         let extent = Extent { lba: Lba(8 * 77), blocks: 8 };
         subject.volume.discard(extent).await.unwrap();
-        assert_eq!(subject.verify(|_| ()).await.unwrap(), 1);
+        assert_eq!(subject.verify().await.unwrap(), 1);
     }
 
     #[test]

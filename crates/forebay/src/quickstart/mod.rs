@@ -5,3 +5,441 @@ mod load;
 mod outcome;
 mod page;
 mod process;
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use initiator::RemoteVolume;
+use serde_json::Value;
+
+use crate::{
+    cli::Quickstart,
+    control::{self, Request, Response},
+    failure::Failure,
+    link::{Line, Link, Traffic},
+    status::Status,
+};
+use ledger::{BLOCK, Ledger};
+use load::{Measured, Part, Subject};
+use outcome::{Crash, Machine, Outcome, PartOutcome};
+use process::Process;
+
+/// The line of the issue: 4 ms one way, 1 Gbit/s.
+const LINE: Line = Line { delay: Duration::from_millis(4), rate: 1_000_000_000 };
+/// The volume, in blocks of 4 KiB: 256 MiB.
+const BLOCKS: u64 = 65_536;
+/// How long the gateway is written to before it is killed, in parts of the time of a part.
+const CRASH_SHARE: f64 = 0.5;
+/// What destage gets to send everything down after the crash. 256 MiB take 2 s on the line.
+const DESTAGE_WITHIN: Duration = Duration::from_secs(15);
+
+const NODE_NAME: &str = "iqn.2026-11.io.forebay:quickstart-node";
+const GATEWAY_NAME: &str = "iqn.2026-11.io.forebay:quickstart-gateway";
+
+/// Runs it all; interrupted, it leaves nothing behind.
+pub async fn run(args: &Quickstart) -> Result<(), Failure> {
+    if !(0.05..=60.0).contains(&args.seconds) {
+        return Err(Failure::settings("--seconds is not between 0.05 and 60"));
+    }
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+        .map_err(Failure::new)?;
+    // Dropping the work kills the processes and removes the folder.
+    tokio::select! {
+        done = work(args) => done,
+        _ = tokio::signal::ctrl_c() => Err(Failure::new("interrupted; nothing is left running")),
+        _ = terminate.recv() => Err(Failure::new("stopped; nothing is left running")),
+    }
+}
+
+async fn work(args: &Quickstart) -> Result<(), Failure> {
+    let bar = Bar::new();
+    let stage = Stage::set(&bar).await?;
+    let mut parts = Vec::new();
+
+    let node = stage.subject_over_link().await?;
+    for part in Part::ALL {
+        parts.push(stage.measure(&bar, part, "node", &node, args.seconds, None).await?);
+    }
+    stage.leave(&node).await;
+
+    bar.begin("starting the gateway");
+    let mut gateway = stage.start_gateway().await?;
+    let near = stage.subject_of_gateway(gateway.address).await?;
+    for part in Part::ALL {
+        let control = Some(stage.control("gateway"));
+        parts.push(stage.measure(&bar, part, "gateway", &near, args.seconds, control).await?);
+    }
+
+    let crash = stage.crash(&bar, &mut gateway, near, args.seconds).await?;
+    let outcome = Outcome {
+        version: env!("CARGO_PKG_VERSION"),
+        date: jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+        machine: machine(),
+        delay_one_way_ms: LINE.delay.as_secs_f64() * 1e3,
+        rate_bits_per_second: LINE.rate,
+        parts,
+        crash,
+    };
+    bar.end();
+    report(&outcome, args)?;
+    if args.keep {
+        keep(&stage, &gateway).await;
+    }
+    gateway.stop().await?;
+    stage.node.stop().await?;
+    if outcome.nothing_lost() {
+        Ok(())
+    } else {
+        Err(Failure::new("blocks were lost: see the table")
+            .remedy("please report it, with the JSON file"))
+    }
+}
+
+/// The processes and the line between them, in a folder of their own.
+struct Stage {
+    folder: Folder,
+    program: PathBuf,
+    node: Process,
+    link: Link,
+    ledger: Arc<Ledger>,
+}
+
+impl Stage {
+    async fn set(bar: &Bar) -> Result<Self, Failure> {
+        bar.begin("starting the node");
+        let folder = Folder::make()?;
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::new(format!("cannot find our own program: {error}")))?;
+        let config = folder.write("node.toml", &node_settings(&folder.0))?;
+        let node = Process::start("node", &program, &config, &folder.0).await?;
+        let link = Link::open(LOOPBACK, node.address, LINE).await;
+        let link = link.map_err(|error| Failure::new(format!("cannot open the link: {error}")))?;
+        let stage = Self { folder, program, node, link, ledger: Arc::new(Ledger::new(BLOCKS)) };
+        bar.begin("filling the volume at the node");
+        let subject = stage.subject(stage.node.address, NODE_NAME).await?;
+        subject.fill().await.map_err(|error| failed("filling the volume", &error))?;
+        stage.leave(&subject).await;
+        Ok(stage)
+    }
+
+    async fn start_gateway(&self) -> Result<Process, Failure> {
+        let text = gateway_settings(&self.folder.0, self.link.address());
+        let config = self.folder.write("gateway.toml", &text)?;
+        Process::start("gateway", &self.program, &config, &self.folder.0).await
+    }
+
+    async fn subject_over_link(&self) -> Result<Connected, Failure> {
+        self.subject(self.link.address(), NODE_NAME).await
+    }
+
+    async fn subject_of_gateway(&self, address: SocketAddr) -> Result<Connected, Failure> {
+        self.subject(address, GATEWAY_NAME).await
+    }
+
+    async fn subject(&self, address: SocketAddr, target: &str) -> Result<Connected, Failure> {
+        let mut session = initiator::Settings::new(address.to_string(), target, 0);
+        session.initiator_name = "iqn.2026-11.io.forebay:quickstart".into();
+        // The writers must hear soon that the gateway was killed.
+        session.give_up_after = Duration::from_secs(2);
+        let volume = RemoteVolume::connect(session).await;
+        let volume =
+            Arc::new(volume.map_err(|error| failed(&format!("logging in to {target}"), &error))?);
+        let subject = Subject {
+            volume: Arc::clone(&volume) as volume::Stack,
+            ledger: Arc::clone(&self.ledger),
+        };
+        Ok(Connected { subject, volume })
+    }
+
+    /// Ends a session.
+    async fn leave(&self, connected: &Connected) {
+        connected.volume.close().await;
+    }
+
+    fn control(&self, name: &str) -> PathBuf {
+        self.folder.0.join(format!("{name}.sock"))
+    }
+
+    async fn measure(
+        &self,
+        bar: &Bar,
+        part: Part,
+        way: &'static str,
+        subject: &Subject,
+        seconds: f64,
+        gateway: Option<PathBuf>,
+    ) -> Result<PartOutcome, Failure> {
+        bar.begin(&format!("{way}: {}", part.name()));
+        let before = (self.link.traffic(), gateway.as_deref().map(hits).transpose()?);
+        let time = Duration::from_secs_f64(seconds);
+        let measured: Measured = subject
+            .run(part, time)
+            .await
+            .map_err(|error| failed(&format!("{way}: {}", part.name()), &error))?;
+        let after: (Traffic, _) = (self.link.traffic(), gateway.as_deref().map(hits).transpose()?);
+        let reads = matches!(part, Part::RandomReads | Part::StreamRead);
+        let ratio = before
+            .1
+            .zip(after.1)
+            .filter(|_| reads)
+            .and_then(|(before, after)| before.ratio_to(after));
+        Ok(PartOutcome::new(part, way, &measured, after.0.since(before.0), ratio))
+    }
+
+    /// Kills the gateway while it is written to, starts it again, reads every block through it, and
+    /// at the node when all is there.
+    async fn crash(
+        &self,
+        bar: &Bar,
+        gateway: &mut Process,
+        near: Connected,
+        seconds: f64,
+    ) -> Result<Crash, Failure> {
+        bar.begin("writing, then killing the gateway");
+        let mut crash = Crash::default();
+        let control = self.control("gateway");
+        let kill = async {
+            tokio::time::sleep(Duration::from_secs_f64(seconds * CRASH_SHARE)).await;
+            let dirty = figure(&status(&control)?, "dirty_bytes");
+            gateway.kill().map_err(|error| failed("killing the gateway", &error))?;
+            Ok::<_, Failure>(dirty)
+        };
+        let (acknowledged, dirty) = tokio::join!(near.subject.write_until_it_fails(), kill);
+        crash.writes_acknowledged = acknowledged;
+        crash.dirty_bytes_at_kill = dirty?;
+        drop(near);
+
+        bar.begin("starting the gateway again");
+        *gateway = self.start_gateway().await?;
+        crash.recovered_ms = u64::try_from(gateway.ready_after.as_millis()).unwrap_or(u64::MAX);
+        bar.begin("reading every block through the gateway");
+        let near = self.subject_of_gateway(gateway.address).await?;
+        crash.blocks_verified = self.ledger.acknowledged();
+        crash.blocks_lost = near
+            .subject
+            .verify()
+            .await
+            .map_err(|error| failed("reading through the gateway", &error))?;
+        self.leave(&near).await;
+
+        bar.begin("waiting for destage");
+        crash.destaged = self.destaged(&control).await?;
+        if crash.destaged {
+            bar.begin("reading every block at the node");
+            let node = self.subject(self.node.address, NODE_NAME).await?;
+            crash.blocks_verified_at_node = self.ledger.acknowledged();
+            crash.blocks_lost_at_node = node
+                .subject
+                .verify()
+                .await
+                .map_err(|error| failed("reading at the node", &error))?;
+            self.leave(&node).await;
+        }
+        Ok(crash)
+    }
+
+    /// Whether the gateway has sent everything down in time.
+    async fn destaged(&self, control: &Path) -> Result<bool, Failure> {
+        let begun = Instant::now();
+        while begun.elapsed() < DESTAGE_WITHIN {
+            let status = status(control)?;
+            if figure(&status, "dirty_bytes") == 0 && figure(&status, "pending_slots") == 0 {
+                return Ok(true);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(false)
+    }
+}
+
+/// A volume under load and its session.
+struct Connected {
+    subject: Subject,
+    volume: Arc<RemoteVolume>,
+}
+
+impl std::ops::Deref for Connected {
+    type Target = Subject;
+
+    fn deref(&self) -> &Subject {
+        &self.subject
+    }
+}
+
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+fn node_settings(folder: &Path) -> String {
+    format!(
+        "listen = [\"127.0.0.1:0\"]\ncontrol = \"node.sock\"\n\n[[target]]\nname = \"{NODE_NAME}\"\n\n\
+         [[target.unit]]\nstack = [ {{ file = {{ path = {}, size = {} }} }} ]\n",
+        quoted(&folder.join("node.img")),
+        BLOCKS * BLOCK as u64
+    )
+}
+
+fn gateway_settings(folder: &Path, link: SocketAddr) -> String {
+    format!(
+        "listen = [\"127.0.0.1:0\"]\ncontrol = \"gateway.sock\"\n\n[[target]]\nname = \"{GATEWAY_NAME}\"\n\n\
+         [[target.unit]]\nstack = [\n  {{ remote = {{ url = \"iscsi://{link}/{NODE_NAME}/0\" }} }},\n  \
+         {{ cache = {{ log = {}, log_size = \"512MiB\", nvram = {}, dram = \"96MiB\" }} }},\n]\n",
+        quoted(&folder.join("gateway.log")),
+        quoted(&folder.join("gateway.nvram")),
+    )
+}
+
+/// As a TOML string.
+fn quoted(path: &Path) -> String {
+    toml::Value::from(path.to_string_lossy().into_owned()).to_string()
+}
+
+/// A folder of our own, removed with all that is in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make() -> Result<Self, Failure> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = std::env::temp_dir().join(format!("forebay-quickstart-{}", std::process::id()));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|error| {
+            Failure::new(format!("cannot make the folder {}: {error}", path.display()))
+                .remedy("set TMPDIR to a folder with 1 GiB of room")
+        })?;
+        Ok(Self(path))
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
+        let path = self.0.join(name);
+        std::fs::write(&path, text)
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(%error, folder = %self.0.display(), "the folder stays");
+        }
+    }
+}
+
+fn status(control: &Path) -> Result<Status, Failure> {
+    match control::ask(control, Request::Status)? {
+        Response::Status(status) => Ok(*status),
+        Response::Error(error) => Err(Failure::new(error)),
+    }
+}
+
+/// A figure of the cache layer.
+fn figure(status: &Status, name: &str) -> u64 {
+    let units = status.targets.iter().flat_map(|target| &target.units);
+    let layers = units.flat_map(|unit| &unit.layers).filter(|layer| layer.layer == "cache");
+    layers.filter_map(|layer| layer.figures.get(name).and_then(Value::as_u64)).sum()
+}
+
+/// Slots read so far by where they were found.
+#[derive(Clone, Copy)]
+struct Hits {
+    hits: u64,
+    misses: u64,
+}
+
+impl Hits {
+    fn ratio_to(self, later: Self) -> Option<f64> {
+        let (hits, misses) = (later.hits - self.hits, later.misses - self.misses);
+        (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
+    }
+}
+
+fn hits(control: &Path) -> Result<Hits, Failure> {
+    let status = status(control)?;
+    let hits = ["hits_nvram", "hits_dram", "hits_log"].map(|name| figure(&status, name));
+    Ok(Hits { hits: hits.iter().sum(), misses: figure(&status, "misses") })
+}
+
+fn machine() -> Machine {
+    Machine {
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+    }
+}
+
+fn report(outcome: &Outcome, args: &Quickstart) -> Result<(), Failure> {
+    println!("{}", outcome.table());
+    println!(
+        "The link: {} ms one way, {} Mbit/s; loss is not emulated. Killed with {} in the log that the \
+         node did not have; listening again after {} ms.",
+        outcome.delay_one_way_ms,
+        outcome.rate_bits_per_second / 1_000_000,
+        crate::quantity::about(outcome.crash.dirty_bytes_at_kill),
+        outcome.crash.recovered_ms,
+    );
+    if !outcome.crash.destaged {
+        println!("Destage was not done in time, so the node was not read.");
+    }
+    let folder = Path::new("forebay-quickstart");
+    let json = args.json.clone().unwrap_or_else(|| folder.join("result.json"));
+    let html = args.html.clone().unwrap_or_else(|| folder.join("result.html"));
+    let text = serde_json::to_string_pretty(outcome).map_err(Failure::new)?;
+    for (path, text) in [(&json, text), (&html, page::page(outcome))] {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let made = folder.map_or(Ok(()), std::fs::create_dir_all);
+        made.and_then(|()| std::fs::write(path, text))
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))?;
+    }
+    println!("Written: {} and {}", json.display(), html.display());
+    Ok(())
+}
+
+async fn keep(stage: &Stage, gateway: &Process) {
+    println!(
+        "\nEverything keeps running until Ctrl-C. To connect:\n\
+         \n  gateway  iscsi://{gateway}/{GATEWAY_NAME}/0\
+         \n  node     iscsi://{node}/{NODE_NAME}/0   (not both at once)\n\
+         \n  forebay ls iscsi://{gateway}\
+         \n  forebay status --control {control}\
+         \n  iscsi-ls -s iscsi://{gateway}\
+         \n  qemu-img convert -n -O raw DISK.img iscsi://{gateway}/{GATEWAY_NAME}/0\
+         \n  qemu-io -f raw -c 'write -P 7 0 64k' -c flush -c 'read -P 7 0 64k' iscsi://{gateway}/{GATEWAY_NAME}/0\n",
+        gateway = gateway.address,
+        node = stage.node.address,
+        control = stage.control("gateway").display(),
+    );
+    // Ctrl-C ends the whole of quickstart from outside.
+    std::future::pending::<()>().await;
+}
+
+fn failed(doing: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format!("{doing}: {error}"))
+}
+
+/// Progress for a person at a terminal; nothing elsewhere.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        let bar = ProgressBar::new(STEPS);
+        let style = ProgressStyle::with_template("{spinner} [{bar:30}] {elapsed:>4} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self(bar)
+    }
+
+    fn begin(&self, what: &str) {
+        tracing::info!(what, "quickstart");
+        self.0.set_message(what.to_owned());
+        self.0.inc(1);
+    }
+
+    fn end(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// How often [`Bar::begin`] is called.
+const STEPS: u64 = 16;

@@ -76,7 +76,7 @@ fn every_layer_is_in_the_example() {
         #[serde(rename = "layer")]
         _layer: layer::Layer,
     }
-    let error = toml::from_str::<Any>("layer = 'none'").err().expect("layers are fixed");
+    let error = toml::from_str::<Any>("layer = 'none'").expect_err("layers are fixed");
     let names: Vec<_> = error.message().split('`').skip(3).step_by(2).collect();
     assert_eq!(names.len(), 9, "{error}");
     for name in names {

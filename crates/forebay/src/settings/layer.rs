@@ -125,7 +125,7 @@ pub struct Observe {
 }
 
 /// Settings of a fault layer.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fault {
     /// Which calls fail.
@@ -208,12 +208,6 @@ impl Default for Remote {
             ping_interval: Span::seconds(5),
             start_timeout: Span::seconds(60),
         }
-    }
-}
-
-impl Default for Fault {
-    fn default() -> Self {
-        Self { operation: Operation::default(), error: FaultError::default(), after: 0, count: 0 }
     }
 }
 

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-pub use layer::{Cache, Delay, Fault, File, Layer, Memory, Remote, Slice};
+pub use layer::{Cache, Fault, File, Layer, Memory, Remote, Slice};
 pub use problem::Problem;
-pub use words::{Digest, Engine, FaultError, IscsiName, Operation, PORT, Portal, Report};
+use words::PORT;
+pub use words::{Digest, Engine, FaultError, IscsiName, Operation, Portal, Report};
 
 use crate::quantity::{Size, Span};
 
@@ -28,8 +29,8 @@ pub struct Settings {
     pub control: Option<PathBuf>,
     /// Threads that serve; 0: one per CPU.
     pub threads: u16,
-    /// The name under which remote volumes are logged in to.
-    pub initiator_name: IscsiName,
+    /// The name under which remote volumes are logged in to; if left out, made from the host's.
+    pub initiator_name: Option<IscsiName>,
     /// What every target offers and bears.
     pub iscsi: Iscsi,
     /// The targets.
@@ -105,7 +106,7 @@ impl Default for Settings {
             listen: vec![Portal(([127, 0, 0, 1], PORT).into())],
             control: None,
             threads: 0,
-            initiator_name: IscsiName("iqn.2026-11.io.forebay:initiator".into()),
+            initiator_name: None,
             iscsi: Iscsi::default(),
             target: Vec::new(),
         }

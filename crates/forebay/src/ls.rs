@@ -1,0 +1,127 @@
+//! `forebay ls`: what a portal or a target has.
+
+use serde_json::json;
+
+use crate::{cli::Ls, failure::Failure, quantity::about, status::table};
+
+/// A target and its units, or why they cannot be listed.
+struct Listed {
+    target: String,
+    portals: Vec<String>,
+    units: Result<Vec<initiator::ListedUnit>, initiator::Error>,
+}
+
+/// Lists and prints.
+pub async fn run(args: &Ls) -> Result<(), Failure> {
+    let url: initiator::Url = args.url.parse().map_err(|error| {
+        Failure::settings(error)
+            .remedy("write iscsi://HOST[:PORT] or iscsi://HOST[:PORT]/TARGET-NAME")
+    })?;
+    let portal = url.portal();
+    let targets = match &url.target {
+        Some(name) => vec![(name.clone(), vec![portal.clone()])],
+        None => {
+            let found = initiator::discover(&portal, &args.initiator_name).await;
+            let found = found.map_err(|error| refused(&args.url, &error))?;
+            found.into_iter().map(|target| (target.name, target.portals)).collect()
+        }
+    };
+    let mut listed = Vec::new();
+    for (target, portals) in targets {
+        let mut session = initiator::Settings::new(&portal, &target, 0);
+        session.initiator_name.clone_from(&args.initiator_name);
+        let mut units = initiator::list_units(&session).await;
+        if let (Ok(units), Some(lun)) = (&mut units, url.lun) {
+            units.retain(|unit| unit.lun == lun);
+        }
+        listed.push(Listed { target, portals, units });
+    }
+    print!("{}", if args.json { as_json(&listed) } else { for_people(&url, &listed) });
+    match listed.into_iter().find_map(|listed| listed.units.err()) {
+        Some(error) => Err(refused(&args.url, &error)),
+        None => Ok(()),
+    }
+}
+
+fn refused(url: &str, error: &initiator::Error) -> Failure {
+    let remedy = match error {
+        initiator::Error::Login(_) => "correct the target's name; without one, all are listed",
+        _ => "see whether an iSCSI target listens there",
+    };
+    Failure::new(format!("cannot list {url}: {error}")).remedy(remedy)
+}
+
+fn as_json(listed: &[Listed]) -> String {
+    let units = |listed: &Listed| match &listed.units {
+        Ok(units) => units.iter().map(unit_as_json).collect(),
+        Err(_) => Vec::new(),
+    };
+    let targets: Vec<_> = listed
+        .iter()
+        .map(|listed| {
+            json!({
+                "name": listed.target,
+                "portals": listed.portals,
+                "units": units(listed),
+                "error": listed.units.as_ref().err().map(ToString::to_string),
+            })
+        })
+        .collect();
+    format!("{}\n", json!({ "targets": targets }))
+}
+
+fn unit_as_json(unit: &initiator::ListedUnit) -> serde_json::Value {
+    match &unit.facts {
+        Ok(facts) => json!({
+            "lun": unit.lun,
+            "bytes": facts.geometry.bytes(),
+            "block_size": facts.geometry.block_size,
+            "read_only": facts.geometry.read_only,
+            "thin": facts.geometry.thin,
+            "vendor": facts.vendor,
+            "product": facts.product,
+            "identity": facts.identity,
+        }),
+        Err(error) => json!({ "lun": unit.lun, "error": error.to_string() }),
+    }
+}
+
+fn for_people(url: &initiator::Url, listed: &[Listed]) -> String {
+    let mut table = table(&["unit", "size", "blocks of", "what", "identity"]);
+    let portal = url.portal();
+    for listed in listed {
+        match &listed.units {
+            Err(error) => {
+                table.add_row([
+                    listed.target.clone(),
+                    String::new(),
+                    String::new(),
+                    error.to_string(),
+                    String::new(),
+                ]);
+            }
+            Ok(units) => {
+                for unit in units {
+                    let name = format!("iscsi://{portal}/{}/{}", listed.target, unit.lun);
+                    match &unit.facts {
+                        Ok(facts) => table.add_row([
+                            name,
+                            about(facts.geometry.bytes()),
+                            facts.geometry.block_size.to_string(),
+                            format!("{} {}", facts.vendor, facts.product),
+                            facts.identity.clone(),
+                        ]),
+                        Err(error) => table.add_row([
+                            name,
+                            String::new(),
+                            String::new(),
+                            error.to_string(),
+                            String::new(),
+                        ]),
+                    };
+                }
+            }
+        }
+    }
+    if table.is_empty() { "no targets\n".into() } else { format!("{table}\n") }
+}

@@ -1,0 +1,96 @@
+//! Files and block devices: settings to options, refusals to remedies.
+
+use std::path::Path;
+
+use volume::{EngineKind, FileVolume, OpenError, Options};
+
+use crate::{
+    failure::Failure,
+    settings::{Cache, Engine, File},
+};
+
+/// What a file layer asks for.
+pub fn options(file: &File) -> Options {
+    Options {
+        path: file.path.clone(),
+        block_size: u32::try_from(file.block_size.0).unwrap_or(u32::MAX),
+        create: file.size.map(|size| size.0),
+        preallocate: file.preallocate,
+        direct: file.direct,
+        engine: engine(file.engine),
+        read_only: file.read_only,
+    }
+}
+
+/// What a cache layer asks of its log. Written once before use: a durable write to blocks that
+/// were never written costs twice as much.
+pub fn log_options(cache: &Cache) -> Options {
+    Options {
+        path: cache.log.clone(),
+        block_size: 4096,
+        create: cache.log_size.map(|size| size.0),
+        preallocate: true,
+        direct: cache.log_direct,
+        engine: engine(cache.log_engine),
+        read_only: false,
+    }
+}
+
+/// Opens it, off the runtime's threads: filling takes its time.
+pub async fn open(options: Options) -> Result<FileVolume, Failure> {
+    let path = options.path.clone();
+    let mut told = 0;
+    let mut progress = move |done: u64, all: u64| {
+        let tenth = done * 10 / all.max(1);
+        if tenth > told {
+            told = tenth;
+            tracing::info!(path = %path.display(), percent = tenth * 10, "filling");
+        }
+    };
+    let open = move || FileVolume::open_with_progress(&options, &mut progress);
+    let opened = tokio::task::spawn_blocking(open).await;
+    let volume = opened.map_err(Failure::new)?.map_err(|error| refusal(&error))?;
+    Ok(volume)
+}
+
+/// Says what to do about a file that cannot be opened.
+pub fn refusal(error: &OpenError) -> Failure {
+    let remedy = match error {
+        OpenError::BlockSize(_) => "change `size`, `log_size` or `block_size`".into(),
+        OpenError::Empty(_) => "give its `size` (or `log_size`), and it is made".into(),
+        OpenError::InUse(path) => format!(
+            "stop the other process that uses it (`fuser {}` names it), or name another file",
+            path.display()
+        ),
+        OpenError::Io { source, path, .. } => io_remedy(source, path),
+        OpenError::NoStorage(_) => "name a file or a block device".into(),
+        OpenError::WrongSize { found, .. } => format!(
+            "leave `size` (or `log_size`) out to use it as it is, write \"{}\", or name another file",
+            crate::quantity::Size(*found)
+        ),
+    };
+    Failure::new(error).remedy(remedy)
+}
+
+/// Says what to do about an error of the system.
+pub fn io_remedy(error: &std::io::Error, path: &Path) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound if path.parent().is_some_and(|folder| !folder.exists()) => {
+            "make its folder first".into()
+        }
+        std::io::ErrorKind::NotFound => "give its `size` (or `log_size`), and it is made".into(),
+        std::io::ErrorKind::PermissionDenied => {
+            "run as a user who may read and write it, or change its mode".into()
+        }
+        std::io::ErrorKind::StorageFull => "make room on its file system, or ask for less".into(),
+        _ => "see to what the system says".into(),
+    }
+}
+
+fn engine(engine: Engine) -> EngineKind {
+    match engine {
+        Engine::Auto => EngineKind::Auto,
+        Engine::Uring => EngineKind::Uring,
+        Engine::Threads => EngineKind::Psync,
+    }
+}

@@ -1,0 +1,277 @@
+//! Settings to a stack of layers: one function, bottom first.
+
+mod cache_layer;
+mod file;
+mod read_only;
+mod remote;
+
+use std::sync::Arc;
+
+use initiator::{LinkState, RemoteVolume};
+use serde_json::{Map, Value, json};
+use volume::{
+    Call, Checked, Counters, Delay, Fault, Geometry, Latency, Lba, MemVolume, Observe, Rule,
+    SliceVolume, Stack, Symptom,
+};
+
+use crate::{
+    failure::Failure,
+    settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
+    status::LayerStatus,
+};
+pub use cache_layer::{CacheLayer, describe_log};
+pub use file::{log_options, options, refusal};
+use read_only::ReadOnly;
+use remote::Us;
+pub use remote::{digest, name_of_host};
+
+/// A unit's volumes, and what is to be asked and stopped apart from them.
+pub struct Opened {
+    /// The top.
+    pub top: Stack,
+    /// The layers, bottom first.
+    pub layers: Vec<Part>,
+}
+
+/// One layer as it runs.
+pub struct Part {
+    layer: &'static str,
+    on: String,
+    handle: Handle,
+}
+
+/// What a layer can be asked for beside reads and writes.
+enum Handle {
+    Nothing,
+    Counters(Arc<Counters>),
+    Remote(Arc<RemoteVolume>),
+    Cache(CacheLayer),
+}
+
+/// Opens the layers of a unit, bottom first.
+pub async fn open(unit: &Unit, initiator_name: &IscsiName) -> Result<Opened, Failure> {
+    let mut layers = Vec::new();
+    let mut below: Option<Stack> = None;
+    // What a cache calls the volume below it, so that its log never meets another one.
+    let mut identity = String::new();
+    // The log of a cache is opened before the remote volume below it: it may know that one.
+    let mut log = None;
+    for (index, layer) in unit.stack.iter().enumerate() {
+        let lower = || below.clone().expect("settings put a bottom first");
+        let (stack, part): (Stack, Part) = match layer {
+            Layer::Memory(memory) => {
+                let volume = MemVolume::new(geometry(memory));
+                "memory".clone_into(&mut identity);
+                (Arc::new(volume), Part::new("memory", String::new()))
+            }
+            Layer::File(settings) => {
+                let volume = file::open(file::options(settings)).await?;
+                let path = settings.path.canonicalize().unwrap_or_else(|_| settings.path.clone());
+                identity = format!("file {}", path.display());
+                let how = format!("{} ({:?})", path.display(), volume.engine()).to_lowercase();
+                (Arc::new(volume), Part::new("file", how))
+            }
+            Layer::Remote(settings) => {
+                let cache = cache_over(&unit.stack[index + 1..]);
+                if let Some(cache) = cache {
+                    log = Some(cache_layer::open_log(cache).await?);
+                }
+                let known = log.as_ref().and_then(cache_layer::Log::known);
+                let lasting =
+                    cache.map(|cache| format!("{} {}", initiator_name, cache.log.display()));
+                let us = Us { initiator_name: initiator_name.clone(), lasting };
+                let volume = remote::open(settings, &us, known).await?;
+                volume.identity().clone_into(&mut identity);
+                let handle = Handle::Remote(Arc::clone(&volume));
+                (volume, Part { layer: "remote", on: settings.url.clone(), handle })
+            }
+            Layer::Slice(settings) => {
+                let (volume, what) = slice(settings, lower())?;
+                identity = format!("{identity} [{what}]");
+                (volume, Part::new("slice", what))
+            }
+            Layer::Delay(settings) => {
+                let (read, write, flush) = (settings.read, settings.write, settings.flush);
+                let latency = Latency { read: read.0, write: write.0, flush: flush.0 };
+                let what = format!("read {read}, write {write}, flush {flush}");
+                (Arc::new(Delay::new(lower(), latency)), Part::new("delay", what))
+            }
+            Layer::Observe(settings) => {
+                let volume = Observe::new(lower());
+                let handle = Handle::Counters(Arc::clone(volume.counters()));
+                (Arc::new(volume), Part { layer: "observe", on: settings.name.clone(), handle })
+            }
+            Layer::Fault(settings) => {
+                let volume = Fault::new(lower());
+                volume.faults().add(rule(settings));
+                let what = format!("{:?} of {:?}", settings.error, settings.operation);
+                (Arc::new(volume), Part::new("fault", what.to_lowercase()))
+            }
+            Layer::Cache(settings) => {
+                let log = match log.take() {
+                    Some(log) => log,
+                    None => cache_layer::open_log(settings).await?,
+                };
+                let cache = CacheLayer::open(settings, lower(), log, &identity).await?;
+                let on = settings.log.display().to_string();
+                (cache.volume(), Part { layer: "cache", on, handle: Handle::Cache(cache) })
+            }
+            Layer::ReadOnly => {
+                (Arc::new(ReadOnly::new(lower())), Part::new("read-only", String::new()))
+            }
+        };
+        below = Some(stack);
+        layers.push(part);
+    }
+    let top = Arc::new(Checked::new(below.expect("settings want a layer")));
+    Ok(Opened { top, layers })
+}
+
+/// The cache that lies on a remote volume without anything between that changes its size.
+fn cache_over(above: &[Layer]) -> Option<&settings::Cache> {
+    let same_size =
+        |layer: &&Layer| matches!(layer, Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_));
+    match above.iter().find(|layer| !same_size(layer)) {
+        Some(Layer::Cache(cache)) => Some(cache),
+        _ => None,
+    }
+}
+
+fn geometry(memory: &settings::Memory) -> Geometry {
+    let block_size = u32::try_from(memory.block_size.0).unwrap_or(512);
+    let bytes = memory.size.unwrap_or_default().0;
+    let blocks = bytes / u64::from(block_size);
+    // What is in memory is as safe as it will ever be: there is nothing for a flush to do.
+    Geometry { block_size, volatile_cache: false, ..Geometry::with_blocks(blocks) }
+}
+
+fn slice(slice: &settings::Slice, lower: Stack) -> Result<(Stack, String), Failure> {
+    let Geometry { block_size, blocks, .. } = lower.geometry();
+    let per_block = u64::from(block_size);
+    let refused = |what: &dyn std::fmt::Display| {
+        Failure::settings(format!("a slice does not fit on what is below it: {what}")).remedy(
+            format!("the volume below has {} bytes, in blocks of {block_size}", blocks * per_block),
+        )
+    };
+    let size = slice.size.map_or((blocks * per_block).saturating_sub(slice.start.0), |size| size.0);
+    if !slice.start.0.is_multiple_of(per_block) || !size.is_multiple_of(per_block) {
+        return Err(refused(&"it does not begin or end with a block"));
+    }
+    let volume = SliceVolume::new(lower, Lba(slice.start.0 / per_block), size / per_block)
+        .map_err(|error| refused(&error))?;
+    Ok((Arc::new(volume), format!("{} bytes from {}", size, slice.start.0)))
+}
+
+fn rule(fault: &settings::Fault) -> Rule {
+    let call = match fault.operation {
+        Operation::Any => Call::Any,
+        Operation::Read => Call::Read,
+        Operation::Write => Call::Write,
+        Operation::Flush => Call::Flush,
+        Operation::Discard => Call::Discard,
+    };
+    let fails = |error| Symptom::Fails(error);
+    let reason = "a fault layer says so";
+    let symptom = match fault.error {
+        FaultError::Medium => fails(volume::Error::Medium {
+            extent: volume::Extent { lba: Lba(0), blocks: 1 },
+            reason: reason.into(),
+        }),
+        FaultError::NoSpace => fails(volume::Error::NoSpace),
+        FaultError::Busy => fails(volume::Error::Busy(reason)),
+        FaultError::Unreachable => fails(volume::Error::Unreachable(reason.into())),
+        FaultError::Device => fails(volume::Error::Device(reason.into())),
+        FaultError::Hang => Symptom::Hangs,
+    };
+    let rule = Rule::always(call, symptom).after(fault.after);
+    if fault.count == 0 { rule } else { rule.times(fault.count) }
+}
+
+impl Opened {
+    /// What the layers say of themselves, bottom first.
+    pub fn status(&self) -> Vec<LayerStatus> {
+        self.layers.iter().map(Part::status).collect()
+    }
+
+    /// Puts away what must not be lost: caches first, as they use what is below, then sessions.
+    pub async fn stop(&self) -> Result<(), Failure> {
+        let mut result = Ok(());
+        for part in self.layers.iter().rev() {
+            match &part.handle {
+                Handle::Cache(cache) => result = result.and(cache.stop().await),
+                Handle::Remote(remote) => remote.close().await,
+                Handle::Nothing | Handle::Counters(_) => {}
+            }
+        }
+        result
+    }
+}
+
+impl Part {
+    fn new(layer: &'static str, on: String) -> Self {
+        Self { layer, on, handle: Handle::Nothing }
+    }
+
+    fn status(&self) -> LayerStatus {
+        let figures = match &self.handle {
+            Handle::Nothing => Map::new(),
+            Handle::Counters(counters) => counts(&counters.counts()),
+            Handle::Remote(remote) => remote_figures(remote),
+            Handle::Cache(cache) => cache.figures(),
+        };
+        LayerStatus { layer: self.layer.to_owned(), on: self.on.clone(), figures }
+    }
+}
+
+fn link(state: &LinkState) -> &'static str {
+    match state {
+        LinkState::Up => "up",
+        _ => "down",
+    }
+}
+
+/// The fields of a JSON object.
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn counts(counts: &volume::Counts) -> Map<String, Value> {
+    object(json!({
+        "reads": counts.reads,
+        "writes": counts.writes,
+        "flushes": counts.flushes,
+        "discards": counts.discards,
+        "read_bytes": counts.bytes_read,
+        "written_bytes": counts.bytes_written,
+        "discarded_bytes": counts.bytes_discarded,
+        "errors": counts.errors,
+        "busy": counts.busy,
+    }))
+}
+
+fn remote_figures(remote: &RemoteVolume) -> Map<String, Value> {
+    let counted = remote.statistics();
+    object(json!({
+        "link": link(&remote.session().state()),
+        "identity": remote.identity(),
+        "reads": counted.reads,
+        "writes": counted.writes,
+        "flushes": counted.flushes,
+        "discards": counted.discards,
+        "failures": counted.failures,
+        "pdus_out": counted.pdus_out,
+        "pdus_in": counted.pdus_in,
+        "out_bytes": counted.bytes_out,
+        "in_bytes": counted.bytes_in,
+        "reconnects": counted.reconnects,
+        "replays": counted.replays,
+        "retries": counted.retries,
+        "time_outs": counted.time_outs,
+        "round_trip_mean_us": counted.round_trips.mean_us(),
+        "round_trip_p99_us": counted.round_trips.quantile_us(0.99),
+        "round_trip_max_us": counted.round_trips.max_us,
+    }))
+}

@@ -1,0 +1,68 @@
+//! A volume that may be read by all and written by none.
+
+use std::future::ready;
+
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// `lower`, without its writes.
+pub struct ReadOnly {
+    lower: Stack,
+}
+
+impl ReadOnly {
+    /// Protects `lower`.
+    pub fn new(lower: Stack) -> Self {
+        Self { lower }
+    }
+}
+
+impl Volume for ReadOnly {
+    fn geometry(&self) -> Geometry {
+        Geometry { read_only: true, ..self.lower.geometry() }
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.lower.read(extent)
+    }
+
+    fn write(&self, _: Lba, _: Data, _: Durability) -> Io<'_, ()> {
+        Box::pin(ready(Err(Error::ReadOnly)))
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.lower.flush()
+    }
+
+    fn discard(&self, _: Extent) -> Io<'_, ()> {
+        Box::pin(ready(Err(Error::ReadOnly)))
+    }
+
+    fn admit(&self, _: usize) -> Result<(), Error> {
+        Err(Error::ReadOnly)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use volume::MemVolume;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn writes_are_refused_and_reads_pass() {
+        let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(16)));
+        let block = Data::from(vec![7; 512]);
+        lower.write(Lba(1), block.clone(), Durability::Volatile).await.unwrap();
+        let volume = ReadOnly::new(lower);
+        assert!(volume.geometry().read_only);
+        let extent = Extent { lba: Lba(1), blocks: 1 };
+        assert_eq!(volume.read(extent).await.unwrap(), block);
+        let write = volume.write(Lba(1), Data::zeros(512), Durability::Volatile).await;
+        assert!(matches!(write, Err(Error::ReadOnly)));
+        assert!(matches!(volume.discard(extent).await, Err(Error::ReadOnly)));
+        assert!(matches!(volume.admit(512), Err(Error::ReadOnly)));
+        assert_eq!(volume.read(extent).await.unwrap(), block);
+    }
+}

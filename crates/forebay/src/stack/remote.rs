@@ -1,0 +1,132 @@
+//! Remote units: settings to a session, and what to do while the far side is away.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use initiator::{Error, RemoteVolume};
+use iscsi::keys::{DigestPolicy, Offer};
+use volume::Geometry;
+
+use crate::{
+    failure::Failure,
+    settings::{Digest, IscsiName, Remote},
+};
+
+/// What a log knows of the volume that it belongs to.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The name that the remote unit gave itself.
+    pub identity: String,
+    /// Its size and abilities.
+    pub geometry: Geometry,
+}
+
+/// Who we are to remote targets.
+#[derive(Clone, Debug)]
+pub struct Us {
+    /// Our iSCSI name.
+    pub initiator_name: IscsiName,
+    /// What makes this session ours whenever we come back: the node then ends the one that a
+    /// killed process left, before a late command of it can harm.
+    pub lasting: Option<String>,
+}
+
+/// A name for this host: from its own, as far as an iSCSI name takes it.
+pub fn name_of_host() -> IscsiName {
+    let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+    let host: String = host.chars().filter(|c| allowed(*c)).take(64).collect();
+    IscsiName(format!(
+        "iqn.2026-11.io.forebay:{}",
+        if host.is_empty() { "initiator" } else { &host }
+    ))
+}
+
+/// The session that a remote layer asks for.
+pub fn session(remote: &Remote, us: &Us) -> Result<initiator::Settings, Failure> {
+    let url: initiator::Url = remote.url.parse().map_err(Failure::settings)?;
+    let mut session = initiator::Settings::from_url(&url)
+        .ok_or_else(|| Failure::settings(format!("{url} names no target")))?;
+    session.initiator_name.clone_from(&us.initiator_name.0);
+    if let Some(lasting) = &us.lasting {
+        session.isid = initiator::Settings::lasting_isid(lasting);
+    }
+    session.offer = Offer {
+        header_digest: digest(remote.header_digest),
+        data_digest: digest(remote.data_digest),
+        ..Offer::initiator()
+    };
+    session.queue_depth = remote.queue_depth.into();
+    session.connect_time_out = remote.connect_timeout.0;
+    session.login_time_out = remote.login_timeout.0;
+    session.command_time_out = remote.command_timeout.0;
+    session.give_up_after = remote.give_up_after.0;
+    session.timing.ping_after = remote.ping_interval.0;
+    Ok(session)
+}
+
+/// Connects. If the far side is away: at once without it when a log knows the volume, otherwise
+/// after waiting for it.
+pub async fn open(
+    remote: &Remote,
+    us: &Us,
+    known: Option<Known>,
+) -> Result<Arc<RemoteVolume>, Failure> {
+    let session = session(remote, us)?;
+    let begun = Instant::now();
+    loop {
+        let error = match RemoteVolume::connect(session.clone()).await {
+            Ok(volume) => return Ok(Arc::new(volume)),
+            Err(error) => error,
+        };
+        if let Some(known) = known.clone() {
+            tracing::warn!(url = remote.url, %error, "the far side is away; going on with the log");
+            let volume = RemoteVolume::open_lazy(session, known.geometry, known.identity);
+            return Ok(Arc::new(volume));
+        }
+        if !may_pass(&error) || begun.elapsed() >= remote.start_timeout.0 {
+            return Err(refusal(&remote.url, &error));
+        }
+        tracing::warn!(url = remote.url, %error, "the far side is away; waiting for it");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Between two tries of a start.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Whether waiting can help.
+fn may_pass(error: &Error) -> bool {
+    !matches!(error, Error::Login(_) | Error::Redirected(_) | Error::Unit(_) | Error::Changed(_))
+}
+
+/// Says what to do about a remote unit that cannot be used.
+pub fn refusal(url: &str, error: &Error) -> Failure {
+    let portal = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+    let remedy = match error {
+        Error::Connect { .. } | Error::TimedOut(_) | Error::Closed | Error::Io(_) => {
+            "start the target there, or correct the address in `url`".to_owned()
+        }
+        Error::Login(_) => {
+            format!("see whether the target has that name and admits us: forebay ls {portal}")
+        }
+        Error::Unit(_) => format!("see which units there are: forebay ls {portal}"),
+        Error::Changed(_) => "point `url` at the unit that was there before".to_owned(),
+        Error::Dropped(_) | Error::Redirected(_) => {
+            "see what the target says, or try with --log-level debug".to_owned()
+        }
+    };
+    Failure::new(format!("cannot use {url}: {error}")).remedy(remedy)
+}
+
+/// As RFC 7143, 13.1 has it.
+pub fn digest(digest: Digest) -> DigestPolicy {
+    match digest {
+        Digest::Never => DigestPolicy::Off,
+        Digest::Accept => DigestPolicy::Allow,
+        Digest::Prefer => DigestPolicy::Prefer,
+        Digest::Require => DigestPolicy::Require,
+    }
+}
