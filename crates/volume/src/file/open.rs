@@ -1,7 +1,7 @@
 //! Opening a file or block device: what is asked for, what is found, why it is refused.
 
 use std::{
-    fs::{File, Metadata},
+    fs::{File, FileType, Metadata},
     io,
     os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -151,7 +151,7 @@ pub(super) fn open(
         volatile_cache: true,
     };
     let in_memory = rustix::fs::fstatfs(&file)
-        .is_ok_and(|found| matches!(found.f_type as u32, TMPFS_MAGIC | RAMFS_MAGIC));
+        .is_ok_and(|found| is_memory(metadata.file_type(), found.f_type as u32));
     let direct =
         if options.direct && !in_memory { go_direct(&file, options.block_size) } else { None };
     Ok(Opened { file, geometry, direct, in_memory })
@@ -206,6 +206,12 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// Whether the bytes of a file are nowhere but in memory. Device nodes lie in a file system that
+/// is, and their bytes do not.
+fn is_memory(kind: FileType, file_system: u32) -> bool {
+    kind.is_file() && matches!(file_system, TMPFS_MAGIC | RAMFS_MAGIC)
+}
+
 /// Whether the file system makes holes. Asked of the place behind the last byte, where nothing
 /// can be lost.
 fn punches(file: &File, size: u64) -> bool {
@@ -253,3 +259,16 @@ fn alignment(file: &File, block_size: u32) -> Option<Direct> {
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 /// From `linux/magic.h`.
 const RAMFS_MAGIC: u32 = 0x8584_58f6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_not_in_memory_because_its_node_is() {
+        let kind = |path| std::fs::metadata(path).expect("there").file_type();
+        let found = rustix::fs::statfs("/dev").expect("there").f_type as u32;
+        assert!(!is_memory(kind("/dev/null"), found));
+        assert!(is_memory(kind("/proc/self/exe"), TMPFS_MAGIC), "a regular file");
+    }
+}
