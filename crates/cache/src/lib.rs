@@ -1,1 +1,32 @@
-//! Written next.
+//! The STICS cache: a `Volume` over a `Volume`, with a crash-safe log disk and memory in front.
+//!
+//! A write is acknowledged when it is in the log (or in NVRAM), and goes down later: joined with
+//! its neighbours, overwritten blocks once. Nothing here knows whether `lower` is remote.
+
+mod checksum;
+mod dram;
+mod log;
+mod slot;
+mod nvram;
+mod settings;
+mod statistics;
+mod claim;
+mod fetch;
+mod state;
+mod commit;
+mod read;
+mod bypass;
+mod write;
+mod destage;
+mod open;
+mod cache;
+
+pub use cache::Cache;
+pub use log::{
+    recovery::Loss,
+    superblock::{Identity, InstanceId},
+};
+pub use nvram::{MappedFile, StableMemory, length_for};
+pub use open::{InspectError, LogInfo, OpenError, Parts, format, inspect};
+pub use settings::{Report, Settings};
+pub use statistics::Statistics;

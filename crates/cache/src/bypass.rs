@@ -1,0 +1,274 @@
+//! Past the log: writes when it is full or not wanted, and discards too large for it.
+//!
+//! The order that keeps acknowledged data safe: claim the slots (nothing of them waits for the
+//! log, no destage run touches them, none will), change the lower volume and make that stable,
+//! then put a record into the log that voids the older ones, then forget what the cache knew, then
+//! acknowledge. A crash before the record leaves the older content or the newer one, and the
+//! write was not acknowledged.
+//!
+//! All of it runs in a driver of its own: a command that is aborted in the middle must not leave
+//! a write to the lower volume behind that later overtakes a newer one.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use volume::{Data, Durability, Error, Extent};
+
+use crate::{
+    log::segment::Kind,
+    settings::Report,
+    slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
+    state::{Shared, State},
+};
+
+/// What is done to the lower volume.
+enum Change {
+    Write { sector: u64, data: Data },
+    Discard,
+}
+
+/// Holds slots against writes and destage until dropped.
+struct Claim {
+    shared: Arc<Shared>,
+    id: u64,
+    first: u64,
+    end: u64,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.shared.state.lock().claims.remove(self.id);
+        self.shared.changed.notify_waiters();
+    }
+}
+
+impl Shared {
+    /// Writes sectors to the lower volume, stable.
+    pub async fn write_past(self: &Arc<Self>, sector: u64, data: Data) -> Result<(), Error> {
+        self.counters.bypassed.add(1);
+        let sectors = (data.len() / SECTOR_BYTES) as u64;
+        let first = sector / u64::from(SECTORS);
+        let end = (sector + sectors).div_ceil(u64::from(SECTORS));
+        self.change_past(first, end, Change::Write { sector, data }).await
+    }
+
+    /// Discards whole slots of the lower volume, stable.
+    pub async fn discard_past(self: &Arc<Self>, first: u64, end: u64) -> Result<(), Error> {
+        self.change_past(first, end, Change::Discard).await
+    }
+
+    async fn change_past(
+        self: &Arc<Self>,
+        first: u64,
+        end: u64,
+        change: Change,
+    ) -> Result<(), Error> {
+        if let Some(error) = self.state.lock().refusal() {
+            return Err(self.refuse(error));
+        }
+        let (sender, receiver) = oneshot::channel();
+        tokio::spawn(run(Arc::clone(self), first, end, change, sender));
+        let given_up = || Error::Device("the cache was closed during the call".into());
+        receiver.await.unwrap_or_else(|_| Err(given_up()))
+    }
+
+    /// Waits until the slots `first .. end` are nobody else's.
+    async fn claim(self: &Arc<Self>, first: u64, end: u64) -> Claim {
+        let id = self
+            .wait_until(|state| {
+                (!state.claims.overlap(first, end)).then(|| state.claims.insert(first, end))
+            })
+            .await;
+        let claim = Claim { shared: Arc::clone(self), id, first, end };
+        // From here on nothing new begins with these slots; what has begun ends.
+        self.wait_until(|state| {
+            (!state.is_pending(first, end) && !state.is_being_sent(first, end)).then_some(())
+        })
+        .await;
+        claim
+    }
+
+    /// Changes the lower volume. Dirty sectors of slots that a write covers in part go with it,
+    /// since the log is about to forget the whole slots.
+    async fn change_lower(&self, claim: &Claim, change: &Change) -> Result<(), Error> {
+        match change {
+            Change::Discard => {
+                let sectors = self.geometry.bytes() / SECTOR_BYTES as u64;
+                let (first, end) = (claim.first * 8, (claim.end * 8).min(sectors));
+                let blocks = (end - first) / self.sectors_per_block();
+                let blocks = u32::try_from(blocks).expect("it came as one extent");
+                self.lower.discard(Extent { lba: self.lba(first), blocks }).await?;
+                self.lower.flush().await
+            }
+            Change::Write { sector, data } => {
+                let sectors = (data.len() / SECTOR_BYTES) as u64;
+                let mut edges = vec![claim.first];
+                if claim.end - claim.first > 1 {
+                    edges.push(claim.end - 1);
+                }
+                for slot in edges {
+                    let start = sector.saturating_sub(slot * 8).min(8) as u32;
+                    let stop = (sector + sectors - slot * 8).min(8) as u32;
+                    self.write_rest(slot, !mask(start, stop - start)).await?;
+                }
+                self.lower.write(self.lba(*sector), data.clone(), Durability::Stable).await
+            }
+        }
+    }
+
+    /// Sends the dirty sectors of a slot that are in `mask` to the lower volume.
+    async fn write_rest(&self, slot: u64, mask: u8) -> Result<(), Error> {
+        let (content, place) = {
+            let state = self.state.lock();
+            let Some(index) = state.table.find(slot) else { return Ok(()) };
+            let Some(place) = state.table.entry(index).place else { return Ok(()) };
+            (state.table.page(index).cloned().map(Data::from), place)
+        };
+        let content = match (content, place.kind) {
+            (Some(page), _) => page,
+            (None, Kind::Data) => match self.load(slot, place).await? {
+                Some(bytes) => bytes,
+                // It was destaged meanwhile: the lower volume has it.
+                None => return Ok(()),
+            },
+            (None, _) => Data::zeros(SLOT_BYTES),
+        };
+        for (first, count) in runs(mask & place.mask & self.whole(slot)) {
+            let bytes = content.slice(first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
+            let lba = self.lba(slot * 8 + u64::from(first));
+            self.lower.write(lba, bytes, Durability::Stable).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what the cache knows of the claimed slots, in short steps.
+    fn forget(&self, claim: &Claim, clean_only: bool) {
+        let forget = |state: &mut State, index: u32| {
+            let entry = state.table.entry_mut(index);
+            if clean_only && entry.place.is_some() {
+                entry.fetch = 0;
+            } else {
+                state.drop_slot(index);
+            }
+        };
+        let indices = self.state.lock().table.indices();
+        if claim.end - claim.first <= u64::from(indices) {
+            let mut slot = claim.first;
+            while slot < claim.end {
+                let stop = claim.end.min(slot + STEP);
+                let mut state = self.state.lock();
+                for slot in slot..stop {
+                    if let Some(index) = state.table.find(slot) {
+                        forget(&mut state, index);
+                    }
+                }
+                slot = stop;
+            }
+        } else {
+            for start in (0..indices).step_by(STEP as usize) {
+                let mut state = self.state.lock();
+                for index in start..indices.min(start + STEP as u32) {
+                    let slot = state.table.entry(index).slot;
+                    let inside = (claim.first..claim.end).contains(&slot);
+                    if inside && state.table.is_used(index) {
+                        forget(&mut state, index);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps what was written through in memory.
+    fn keep(&self, sector: u64, data: &Data) {
+        let end = sector + (data.len() / SECTOR_BYTES) as u64;
+        for slot in sector.div_ceil(8)..end / 8 {
+            let mut state = self.state.lock();
+            let Some(mut page) = self.take_page(&mut state) else { return };
+            let at = (slot * 8 - sector) as usize * SECTOR_BYTES;
+            data.slice(at, SLOT_BYTES).copy_to_slice(&mut page);
+            let index = state.table.find_or_insert(slot);
+            state.table.set_page(index, page.freeze(), WHOLE, true);
+            // A fetch that began before the claim's end may bring older content.
+            state.table.entry_mut(index).fetch = 0;
+        }
+    }
+}
+
+/// Does one change from the claim to the answer.
+async fn run(
+    shared: Arc<Shared>,
+    first: u64,
+    end: u64,
+    change: Change,
+    answer: oneshot::Sender<Result<(), Error>>,
+) {
+    let claim = shared.claim(first, end).await;
+    let tombstone = match reserve_tombstone(&shared, &claim) {
+        Ok(tombstone) => tombstone,
+        Err(error) => {
+            drop(claim);
+            let _ = answer.send(Err(shared.refuse(error)));
+            return;
+        }
+    };
+    let changed = shared.change_lower(&claim, &change).await;
+    shared.note_lower(&changed);
+    if let Err(error) = changed {
+        // Perhaps it was done, perhaps not: dirty content stays the newest, clean content is
+        // what the lower volume says.
+        shared.forget(&claim, true);
+        if tombstone {
+            shared.state.lock().tombstones -= 1;
+        }
+        drop(claim);
+        let _ = answer.send(Err(error));
+        return;
+    }
+    let mut answer = Some(answer);
+    if tombstone {
+        let count = (end - first).min(u64::from(u32::MAX)) as u32;
+        let serial = shared.state.lock().queue_tombstone(first, count);
+        shared.start_commit();
+        while let Err(error) = shared.committed(serial).await {
+            // The host is told; the slots stay claimed until the record is in the log after all,
+            // since it may be there already.
+            if let Some(answer) = answer.take() {
+                let _ = answer.send(Err(error));
+            }
+            shared.wait_until(|state| (state.durable >= serial).then_some(())).await;
+        }
+    }
+    shared.forget(&claim, false);
+    if shared.settings.report == Report::Through
+        && let Change::Write { sector, data } = &change
+    {
+        shared.keep(*sector, data);
+    }
+    drop(claim);
+    if let Some(answer) = answer.take() {
+        let _ = answer.send(Ok(()));
+    }
+}
+
+/// Makes room for the record that voids older ones, if there may be any.
+fn reserve_tombstone(shared: &Shared, claim: &Claim) -> Result<bool, Error> {
+    let mut state = shared.state.lock();
+    let dirty = if claim.end - claim.first <= STEP {
+        (claim.first..claim.end)
+            .filter_map(|slot| state.table.find(slot))
+            .any(|index| state.table.entry(index).place.is_some())
+    } else {
+        state.table.dirty() > 0
+    };
+    if !dirty {
+        return Ok(false);
+    }
+    if !shared.room_for_tombstone(&state) {
+        return Err(Error::Busy("the log is full"));
+    }
+    state.tombstones += 1;
+    Ok(true)
+}
+
+/// Slots looked at under the lock at once: some tens of microseconds.
+const STEP: u64 = 1024;

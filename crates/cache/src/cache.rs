@@ -1,0 +1,238 @@
+//! The cache as its users see it: a volume, a background driver, a clean end.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::time::timeout;
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
+
+use crate::{
+    destage,
+    log::superblock::Identity,
+    open::{self, OpenError, Parts},
+    settings::{Report, Settings},
+    slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
+    state::Shared,
+    statistics::Statistics,
+};
+
+/// A persistent write-back cache in front of a volume.
+///
+/// Must live inside a tokio runtime; [`Cache::run`] must be spawned in it, or nothing goes down.
+pub struct Cache {
+    shared: Arc<Shared>,
+}
+
+impl Cache {
+    /// Opens the cache of a volume: recovers what the log and the NVRAM hold, or formats a log
+    /// disk that is all zeros. Asks nothing of the lower volume but its geometry.
+    pub async fn open(
+        settings: Settings,
+        parts: Parts,
+        identity: Identity,
+    ) -> Result<Arc<Self>, OpenError> {
+        let shared = open::open(settings, parts, &identity).await?;
+        Ok(Arc::new(Self { shared }))
+    }
+
+    /// Level 2 destage, until [`Cache::stop`]. To be spawned once, and not dropped while the
+    /// cache is in use: a write to the lower volume that is given up in the middle may overtake a
+    /// later one.
+    pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
+        destage::run(Arc::clone(&self.shared))
+    }
+
+    /// Ends cleanly, within five seconds: takes no more writes, brings what waits to the log, and
+    /// notes that this is its end. Dirty data stays in the log.
+    pub async fn stop(&self) -> Result<(), Error> {
+        let shared = &self.shared;
+        shared.state.lock().stopping = true;
+        shared.wake_destage.notify_one();
+        shared.changed.notify_waiters();
+        let settled = shared.wait_until(|state| {
+            let quiet = state.is_settled() && state.claims.is_empty() && state.round.is_none();
+            quiet.then_some(())
+        });
+        if timeout(STOP_TIME, settled).await.is_err() && !shared.state.lock().is_settled() {
+            return Err(Error::Device("the log disk does not take what waits for it".into()));
+        }
+        let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
+        let written = timeout(STOP_TIME, shared.write_superblock(last)).await;
+        shared.state.lock().stopped = true;
+        shared.changed.notify_waiters();
+        written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
+    }
+
+    /// Sends everything down, and returns when the lower volume has it, stable. [`Cache::run`]
+    /// does the work; while the lower volume is away, this waits.
+    pub async fn drain(&self) -> Result<(), Error> {
+        let shared = &self.shared;
+        let _draining = Draining::begin(shared);
+        shared.settle().await?;
+        shared
+            .wait_until(|state| {
+                if state.table.dirty() == 0 {
+                    return Some(Ok(()));
+                }
+                state.stopping.then(|| Err(Error::Busy("the cache is stopping")))
+            })
+            .await
+    }
+
+    /// What it has done and how it stands.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let shared = &self.shared;
+        let mut statistics = shared.counters.snapshot();
+        let state = shared.state.lock();
+        let dirty = state.table.dirty() as u64;
+        statistics.dirty_slots = dirty;
+        statistics.dirty_bytes = dirty * SLOT_BYTES as u64;
+        statistics.oldest_dirty_ms =
+            state.dirty_since.map_or(0, |since| since.elapsed().as_millis() as u64);
+        statistics.pending_slots = state.pending_slots() as u64;
+        statistics.dram_used_bytes = (state.table.resident() * SLOT_BYTES) as u64;
+        statistics.dram_bytes = shared.settings.dram_bytes;
+        statistics.log_used_bytes = u64::from(state.ring.used()) * SLOT_BYTES as u64;
+        statistics.log_bytes = u64::from(state.ring.blocks()) * SLOT_BYTES as u64;
+        statistics.committed_segment = state.ring.next() - 1;
+        statistics.lower_error = state.lower_error.as_ref().map(ToString::to_string);
+        statistics
+    }
+
+    /// First sector and number of sectors of an extent, if it is inside the volume.
+    fn sectors(&self, extent: Extent) -> Result<(u64, u64), Error> {
+        let geometry = &self.shared.geometry;
+        let end = extent.lba.0.checked_add(u64::from(extent.blocks));
+        if extent.blocks == 0 || end.is_none_or(|end| end > geometry.blocks) {
+            return Err(Error::OutOfRange(extent));
+        }
+        let factor = self.shared.sectors_per_block();
+        Ok((extent.lba.0 * factor, u64::from(extent.blocks) * factor))
+    }
+
+    fn writable(&self) -> Result<(), Error> {
+        if self.shared.geometry.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    async fn discard_sectors(&self, sector: u64, sectors: u64) -> Result<(), Error> {
+        let shared = &self.shared;
+        let per_slot = u64::from(SECTORS);
+        let end = sector + sectors;
+        // The last slot is whole if the extent has all of it that the volume has.
+        let volume_end = shared.geometry.bytes() / SECTOR_BYTES as u64;
+        let first_slot = sector.div_ceil(per_slot);
+        let end_slot = if end == volume_end { shared.slots } else { end / per_slot };
+        if first_slot >= end_slot {
+            return self.write_zeros(sector, end).await;
+        }
+        self.write_zeros(sector, first_slot * per_slot).await?;
+        self.write_zeros((end_slot * per_slot).min(end), end).await?;
+        let bytes = (end_slot - first_slot) * SLOT_BYTES as u64;
+        let logged = shared.settings.report != Report::Through
+            && bytes <= u64::from(shared.settings.discard_log_bytes)
+            && shared.write_zeros(first_slot, end_slot).await?;
+        if logged { Ok(()) } else { shared.discard_past(first_slot, end_slot).await }
+    }
+
+    /// Zeros for sectors that are not a whole slot.
+    async fn write_zeros(&self, sector: u64, end: u64) -> Result<(), Error> {
+        if sector >= end {
+            return Ok(());
+        }
+        let zeros = Data::zeros((end - sector) as usize * SECTOR_BYTES);
+        self.shared.write(sector, zeros, Durability::Stable).await
+    }
+
+    fn count(&self) {
+        self.shared.requests.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Volume for Cache {
+    fn geometry(&self) -> Geometry {
+        let shared = &self.shared;
+        Geometry {
+            physical_block_size: shared.geometry.physical_block_size.max(SLOT_BYTES as u32),
+            volatile_cache: shared.settings.report.is_immediate(),
+            ..shared.geometry
+        }
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.count();
+        let counters = &self.shared.counters;
+        counters.reads.add(1);
+        let (sector, sectors) = match self.sectors(extent) {
+            Ok(range) => range,
+            Err(error) => return Box::pin(std::future::ready(Err(error))),
+        };
+        counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
+        let hit = self.shared.read_memory(sector, sectors);
+        self.shared.read_ahead(sector, sectors);
+        match hit {
+            Some(data) => Box::pin(std::future::ready(Ok(data))),
+            None => Box::pin(self.shared.read(sector, sectors)),
+        }
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.count();
+        self.shared.counters.writes.add(1);
+        self.shared.counters.written_bytes.add(data.len() as u64);
+        Box::pin(async move {
+            let block = self.shared.geometry.block_size as usize;
+            let blocks = u32::try_from(data.len() / block).unwrap_or(0);
+            let (sector, _) = self.sectors(Extent { lba, blocks })?;
+            self.writable()?;
+            self.shared.write(sector, data, durability).await
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.count();
+        self.shared.counters.flushes.add(1);
+        // Except with immediate report, what was acknowledged is stable already.
+        if !self.shared.settings.report.is_immediate() {
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        Box::pin(self.shared.settle())
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.count();
+        self.shared.counters.discards.add(1);
+        Box::pin(async move {
+            let (sector, sectors) = self.sectors(extent)?;
+            self.writable()?;
+            self.discard_sectors(sector, sectors).await
+        })
+    }
+
+    fn admit(&self, _bytes: usize) -> Result<(), Error> {
+        self.shared.admit()
+    }
+}
+
+/// While it lives, destage does not wait for idle periods.
+struct Draining<'a>(&'a Shared);
+
+impl<'a> Draining<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.state.lock().draining += 1;
+        shared.wake_destage.notify_one();
+        Self(shared)
+    }
+}
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().draining -= 1;
+    }
+}
+
+/// What a stop waits for the log disk and for calls to the lower volume under way: twice this is
+/// less than the five seconds that a stop may take.
+const STOP_TIME: Duration = Duration::from_secs(2);

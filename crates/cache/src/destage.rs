@@ -1,0 +1,443 @@
+//! Level 2 destage: what is dirty in the log goes to the lower volume, in rounds.
+//!
+//! A round sends the newest content that the log has up to some segment, its *cut*, of every
+//! dirty slot: overwritten blocks go once, and when a round is complete the lower volume is exactly
+//! what the near one was at the cut (but for writes that went past the log). Then the log's tail
+//! moves behind the cut. Rounds give way to requests until the log is filled beyond its threshold
+//! or data has waited too long (STICS 4.3.3).
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::{Instant, sleep};
+use volume::{Data, Durability, Error, Extent};
+
+use crate::{
+    log::segment::Kind,
+    slot::{Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
+    state::{Item, Round, Shared},
+};
+
+/// Sends data down for as long as the cache lives. Ends when it is stopped.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let mut pace = Pace { seen: 0, idle: false };
+    let mut delay = FIRST_DELAY;
+    while wait_for_work(&shared).await {
+        pace.give_way(&shared).await;
+        match round(&shared, &mut pace).await {
+            Ok(()) => delay = FIRST_DELAY,
+            Err(error) => {
+                tracing::warn!(%error, "destage stopped; trying again in {delay:?}");
+                give_up_round(&shared);
+                refresh_superblock(&shared).await;
+                pause(&shared, delay).await;
+                delay = (delay * 2).min(LAST_DELAY);
+            }
+        }
+    }
+}
+
+/// Waits until something is dirty. False if the cache is stopping.
+async fn wait_for_work(shared: &Shared) -> bool {
+    loop {
+        let mut wake = std::pin::pin!(shared.wake_destage.notified());
+        wake.as_mut().enable();
+        {
+            let state = shared.state.lock();
+            if state.stopping {
+                return false;
+            }
+            if state.table.dirty() > 0 {
+                return true;
+            }
+        }
+        wake.await;
+    }
+}
+
+/// Sleeps, but not through a stop.
+async fn pause(shared: &Shared, time: Duration) {
+    let stopping = shared.wait_until(|state| state.stopping.then_some(()));
+    tokio::select! {
+        () = sleep(time) => {}
+        () = stopping => {}
+    }
+}
+
+/// What destage knows of the host's activity.
+struct Pace {
+    /// Requests when it looked last.
+    seen: u64,
+    /// There were none for an idle period before that.
+    idle: bool,
+}
+
+impl Pace {
+    /// Waits until the host is idle, or until there is no more time for that.
+    async fn give_way(&mut self, shared: &Shared) {
+        let period = Duration::from_millis(shared.settings.idle_ms);
+        while !is_urgent(shared) {
+            let requests = shared.requests.load(Ordering::Relaxed);
+            let fetching = shared.host_fetches.load(Ordering::Relaxed) > 0;
+            if self.idle && requests == self.seen && !fetching {
+                return;
+            }
+            self.seen = requests;
+            tokio::select! {
+                () = sleep(period) => {}
+                () = shared.wake_destage.notified() => {}
+            }
+            self.idle = shared.requests.load(Ordering::Relaxed) == self.seen;
+        }
+    }
+}
+
+fn is_urgent(shared: &Shared) -> bool {
+    let state = shared.state.lock();
+    let filled = f64::from(state.ring.used()) / f64::from(state.ring.blocks());
+    let age = Duration::from_millis(shared.settings.max_dirty_age_ms);
+    state.stopping
+        || state.draining > 0
+        || filled > shared.settings.destage_threshold
+        || state.dirty_since.is_some_and(|since| since.elapsed() > age)
+}
+
+/// One round from the cut to the moved tail.
+async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Error> {
+    let started = Instant::now();
+    let cut = begin(shared);
+    let mut items = collect(shared).await;
+    while !items.is_empty() {
+        let claimed = send_all(shared, pace, &items).await?;
+        if shared.state.lock().stopping {
+            give_up_round(shared);
+            return Ok(());
+        }
+        // Slots that a bypassed write holds: it makes them void, or fails and leaves them to us.
+        // Without them the tail must not move.
+        let overlaps = |item: &Item, state: &crate::state::State| {
+            state.claims.overlap(item.slot, item.slot + 1)
+        };
+        shared
+            .wait_until(|state| (!claimed.iter().any(|item| overlaps(item, state))).then_some(()))
+            .await;
+        items = claimed;
+    }
+    // The order that loses nothing: all data of the round is in the lower volume and stable
+    // before the superblock lets go of the log's copy; that is stable before the slots count as
+    // clean (from then on a write may go past the log without voiding their records); and all of
+    // that is done before their blocks are written over.
+    let flushed = shared.lower.flush().await;
+    shared.note_lower(&flushed);
+    flushed?;
+    let tail_block = shared.state.lock().ring.start(cut + 1);
+    shared
+        .write_superblock(|superblock| {
+            superblock.tail = cut + 1;
+            superblock.tail_block = tail_block;
+        })
+        .await?;
+    clean(shared, cut, started);
+    shared.counters.rounds.add(1);
+    Ok(())
+}
+
+/// Opens a round: everything in the log now belongs to it.
+fn begin(shared: &Shared) -> u64 {
+    let mut state = shared.state.lock();
+    let cut = state.ring.next() - 1;
+    let id = state.next_round;
+    // Zero is on no list.
+    state.next_round = id.checked_add(1).unwrap_or(1);
+    state.table.rewind();
+    state.round =
+        Some(Round { cut, id, collecting: true, items: Vec::new(), in_flight: Vec::new() });
+    cut
+}
+
+/// Closes a round that was not completed.
+fn give_up_round(shared: &Shared) {
+    shared.state.lock().round = None;
+    shared.changed.notify_waiters();
+}
+
+/// The list of a round, sorted by address, made in short steps.
+async fn collect(shared: &Shared) -> Vec<Item> {
+    let mut items = loop {
+        if let Some(items) = collect_some(shared) {
+            break items;
+        }
+        tokio::task::yield_now().await;
+    };
+    if items.len() <= SORTED_INLINE {
+        items.sort_unstable_by_key(|item| item.slot);
+        return items;
+    }
+    let sort = move || {
+        items.sort_unstable_by_key(|item| item.slot);
+        items
+    };
+    tokio::task::spawn_blocking(sort).await.expect("sorting numbers does not panic")
+}
+
+fn collect_some(shared: &Shared) -> Option<Vec<Item>> {
+    let mut state = shared.state.lock();
+    let state = &mut *state;
+    let round = state.round.as_mut().expect("it was begun and nobody else ends it");
+    for _ in 0..STEP {
+        let next = state.table.next_dirty().filter(|&index| {
+            state.table.entry(index).place.is_some_and(|place| place.segment <= round.cut)
+        });
+        let Some(index) = next else {
+            round.collecting = false;
+            return Some(std::mem::take(&mut round.items));
+        };
+        let entry = state.table.entry_mut(index);
+        entry.round = round.id;
+        let (slot, incarnation) = (entry.slot, entry.incarnation);
+        let place = entry.place.expect("what has none was filtered out");
+        round.items.push(Item { slot, index, incarnation, place });
+    }
+    None
+}
+
+/// Sends items down, some runs at a time. Gives those that are claimed by others.
+async fn send_all(
+    shared: &Arc<Shared>,
+    pace: &mut Pace,
+    items: &[Item],
+) -> Result<Vec<Item>, Error> {
+    let mut cursor = Cursor { items, at: 0, sector: 0, claimed: Vec::new() };
+    let mut under_way = FuturesUnordered::new();
+    let mut failure = None;
+    loop {
+        let stop = failure.is_some() || shared.state.lock().stopping;
+        let more = !stop && cursor.at < items.len();
+        if !more && under_way.is_empty() {
+            break;
+        }
+        // While a host waits for the lower volume, the link is mostly its.
+        let fetching = shared.host_fetches.load(Ordering::Relaxed) > 0;
+        let limit = if fetching { 1 } else { shared.settings.destage_in_flight };
+        tokio::select! {
+            biased;
+            Some(result) = under_way.next(), if !under_way.is_empty() => {
+                failure = failure.or(Result::err(result));
+            }
+            () = pace.give_way(shared), if more && under_way.len() < limit => {
+                if let Some(run) = cursor.next_run(shared) {
+                    under_way.push(send(shared, run));
+                }
+            }
+        }
+    }
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(cursor.claimed),
+    }
+}
+
+/// Adjacent sectors that go down as one call.
+struct Run {
+    /// The first sector.
+    start: u64,
+    end: u64,
+    kind: Kind,
+    parts: Vec<Part>,
+    /// The slots it touches, as they are noted in the round.
+    slots: (u64, u64),
+}
+
+/// The sectors of one slot in a run.
+struct Part {
+    slot: u64,
+    place: Place,
+    first: u32,
+    count: u32,
+    /// The page, if it is in memory and of this very version.
+    page: Option<Bytes>,
+}
+
+/// How far a list has been sent.
+struct Cursor<'a> {
+    items: &'a [Item],
+    at: usize,
+    /// Sectors of the item before this one are done.
+    sector: u32,
+    claimed: Vec<Item>,
+}
+
+impl Cursor<'_> {
+    /// Makes the next run, which counts as under way from now on.
+    fn next_run(&mut self, shared: &Shared) -> Option<Run> {
+        let mut state = shared.state.lock();
+        let state = &mut *state;
+        let mut run: Option<Run> = None;
+        for _ in 0..STEP {
+            let Some(&item) = self.items.get(self.at) else { break };
+            if self.sector == 0 {
+                // Void since: a bypassed write has put newer content into the lower volume.
+                if !state.table.is_alive(item.index, item.incarnation) {
+                    self.at += 1;
+                    continue;
+                }
+                if state.claims.overlap(item.slot, item.slot + 1) {
+                    self.claimed.push(item);
+                    self.at += 1;
+                    continue;
+                }
+            }
+            let undone = (u32::from(WHOLE) << self.sector) as u8;
+            let mask = item.place.mask & shared.whole(item.slot) & undone;
+            let Some((first, count)) = runs(mask).next() else {
+                self.at += 1;
+                self.sector = 0;
+                continue;
+            };
+            let start = item.slot * u64::from(SECTORS) + u64::from(first);
+            let end = start + u64::from(count);
+            let kind = item.place.kind;
+            let run = run.get_or_insert_with(|| Run {
+                start,
+                end: start,
+                kind,
+                parts: Vec::new(),
+                slots: (item.slot, item.slot),
+            });
+            let long = (end - run.start) * SECTOR_BYTES as u64
+                > u64::from(shared.settings.destage_run_bytes);
+            if run.end != start || run.kind != kind || (long && kind == Kind::Data) {
+                break;
+            }
+            run.end = end;
+            run.slots.1 = item.slot + 1;
+            let entry = state.table.entry(item.index);
+            let same = entry.place == Some(item.place) && !entry.pending();
+            let page = if same { state.table.page(item.index).cloned() } else { None };
+            run.parts.push(Part { slot: item.slot, place: item.place, first, count, page });
+            self.sector = first + count;
+        }
+        if let Some(run) = &run {
+            let round = state.round.as_mut().expect("it lasts until its runs are done");
+            round.in_flight.push(run.slots);
+        }
+        run
+    }
+}
+
+/// Sends one run and notes its end.
+async fn send(shared: &Shared, run: Run) -> Result<(), Error> {
+    let result = send_run(shared, &run).await;
+    {
+        let mut state = shared.state.lock();
+        if let Some(round) = &mut state.round
+            && let Some(at) = round.in_flight.iter().position(|slots| *slots == run.slots)
+        {
+            round.in_flight.swap_remove(at);
+        }
+    }
+    shared.changed.notify_waiters();
+    result
+}
+
+async fn send_run(shared: &Shared, run: &Run) -> Result<(), Error> {
+    let blocks = ((run.end - run.start) / shared.sectors_per_block()) as u32;
+    let extent = Extent { lba: shared.lba(run.start), blocks };
+    let sent = if run.kind == Kind::Data {
+        let data = content(shared, run).await?;
+        shared.counters.destaged_bytes.add(data.len() as u64);
+        shared.lower.write(extent.lba, data, Durability::Volatile).await
+    } else {
+        shared.lower.discard(extent).await
+    };
+    shared.note_lower(&sent);
+    shared.counters.destaged_runs.add(u64::from(sent.is_ok()));
+    sent
+}
+
+/// The bytes of a run: pages where they are in memory, the log otherwise. The log's blocks stay
+/// as they are until the round ends.
+async fn content(shared: &Shared, run: &Run) -> Result<Data, Error> {
+    let logged: Vec<_> = run
+        .parts
+        .iter()
+        .filter(|part| part.page.is_none())
+        .map(|part| (part.slot, part.place))
+        .collect();
+    let mut blocks = shared.read_log_blocks(&logged).await?.into_iter();
+    let mut data = Data::new();
+    for part in &run.parts {
+        let (at, length) = (part.first as usize * SECTOR_BYTES, part.count as usize * SECTOR_BYTES);
+        match &part.page {
+            Some(page) => data.push(page.slice(at..at + length)),
+            None => {
+                let block = blocks.next().expect("one for each part without a page");
+                data.append(block.slice(at, length));
+            }
+        }
+    }
+    Ok(data)
+}
+
+/// Marks what a completed round has sent as clean, and gives its part of the log free.
+fn clean(shared: &Shared, cut: u64, started: Instant) {
+    while clean_some(shared, cut) {}
+    {
+        let mut state = shared.state.lock();
+        state.ring.release(cut + 1);
+        state.round = None;
+        // What is dirty now came after the cut.
+        state.dirty_since = (state.table.dirty() > 0).then_some(started);
+    }
+    shared.changed.notify_waiters();
+}
+
+/// A step of that. False when there is nothing left.
+fn clean_some(shared: &Shared, cut: u64) -> bool {
+    let mut state = shared.state.lock();
+    let table = &mut state.table;
+    for _ in 0..STEP {
+        let oldest = table
+            .oldest_dirty()
+            .filter(|&index| table.entry(index).place.is_some_and(|place| place.segment <= cut));
+        let Some(index) = oldest else { return false };
+        table.clear_place(index);
+        let resident = table.page(index).is_some();
+        let entry = table.entry_mut(index);
+        if !resident {
+            // A fetch may have read the lower volume before this content arrived there.
+            entry.fetch = 0;
+        }
+        if !entry.pending() {
+            entry.zero = false;
+        }
+        table.remove_if_empty(index);
+    }
+    true
+}
+
+/// Notes in the superblock how far the log reaches, if it says less: it cannot be noted by a
+/// round while the lower volume is away.
+async fn refresh_superblock(shared: &Shared) {
+    let known = shared.superblock.lock().await.committed;
+    if known + 1 < shared.state.lock().ring.next()
+        && let Err(error) = shared.write_superblock(|_| {}).await
+    {
+        tracing::warn!(%error, "cannot write the superblock");
+    }
+}
+
+/// Entries looked at under the lock at once: some tens of microseconds.
+const STEP: usize = 1024;
+/// Lists up to this length are sorted where they are made: about a millisecond.
+const SORTED_INLINE: usize = 16384;
+/// The first pause after the lower volume failed; it doubles up to [`LAST_DELAY`].
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// Longest pause between two attempts.
+const LAST_DELAY: Duration = Duration::from_secs(5);
+
+const _: () = assert!(SLOT_BYTES == SECTORS as usize * SECTOR_BYTES);

@@ -1,0 +1,145 @@
+//! The memory of the cache: one arena of pages, never more than was set.
+//!
+//! A page is filled once, then frozen: the log disk, the lower volume and the host's reads share
+//! it by reference, and it comes back when the last of them lets go.
+
+use std::{
+    io,
+    ops::{Deref, DerefMut},
+    slice,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use memmap2::MmapMut;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Bytes in a page: one slot.
+pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// An arena of pages of 4096 bytes, aligned to 4096 as direct I/O wants them.
+pub(crate) struct PagePool {
+    /// The start of the mapping that `_arena` keeps alive.
+    base: *mut u8,
+    _arena: MmapMut,
+    /// Pages that nobody holds. Taken inside the lock of the cache's state, never the reverse.
+    free: Mutex<Vec<u32>>,
+    returned: Notify,
+}
+
+// SAFETY: `base` points into `_arena`, which lives as long as the pool; a page is reached only
+// through the one `PageMut` or the frozen `Page` that holds its number.
+unsafe impl Send for PagePool {}
+// SAFETY: as above; the list of free pages is behind a lock.
+unsafe impl Sync for PagePool {}
+
+impl PagePool {
+    /// An arena of `pages` pages. Memory is used as pages are first written.
+    pub fn new(pages: u32) -> io::Result<Arc<Self>> {
+        let mut arena = MmapMut::map_anon(pages as usize * PAGE_BYTES)?;
+        Ok(Arc::new(Self {
+            base: arena.as_mut_ptr(),
+            _arena: arena,
+            free: Mutex::new((0..pages).rev().collect()),
+            returned: Notify::new(),
+        }))
+    }
+
+    /// A free page, if there is one. Holds whatever it held before.
+    pub fn take(self: &Arc<Self>) -> Option<PageMut> {
+        let index = self.free.lock().pop()?;
+        Some(PageMut(Page { pool: Arc::clone(self), index }))
+    }
+
+    /// Told when a page comes back.
+    pub fn returned(&self) -> &Notify {
+        &self.returned
+    }
+}
+
+/// A frozen page; goes back to its pool when dropped.
+struct Page {
+    pool: Arc<PagePool>,
+    index: u32,
+}
+
+impl Page {
+    fn start(&self) -> *mut u8 {
+        // SAFETY: only numbers below the number of pages are handed out, so the offset stays
+        // inside the mapping.
+        unsafe { self.pool.base.add(self.index as usize * PAGE_BYTES) }
+    }
+}
+
+impl AsRef<[u8]> for Page {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the page belongs to this object alone until it is dropped, and nothing writes
+        // to it once it is frozen.
+        unsafe { slice::from_raw_parts(self.start(), PAGE_BYTES) }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.pool.free.lock().push(self.index);
+        self.pool.returned.notify_waiters();
+    }
+}
+
+/// A page that is still being filled.
+pub(crate) struct PageMut(Page);
+
+impl PageMut {
+    /// Ends the filling: from now on the page is shared and never changes.
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self.0)
+    }
+}
+
+impl Deref for PageMut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+}
+
+impl DerefMut for PageMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the page belongs to this object alone, which is borrowed mutably.
+        unsafe { slice::from_raw_parts_mut(self.0.start(), PAGE_BYTES) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_returns_when_its_last_reference_goes() {
+        let pool = PagePool::new(1).unwrap();
+        let mut page = pool.take().unwrap();
+        page.fill(7);
+        assert!(pool.take().is_none());
+        let bytes = page.freeze();
+        let part = bytes.slice(100..200);
+        drop(bytes);
+        assert!(pool.take().is_none());
+        assert_eq!(part, [7; 100].as_slice());
+        drop(part);
+        assert!(pool.take().is_some());
+    }
+
+    #[test]
+    fn pages_are_aligned_and_apart() {
+        let pool = PagePool::new(3).unwrap();
+        let mut pages: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(pages.len(), 3);
+        for (i, page) in pages.iter_mut().enumerate() {
+            assert_eq!(page.as_ptr() as usize % PAGE_BYTES, 0);
+            page.fill(i as u8);
+        }
+        assert!(pages.iter().enumerate().all(|(i, page)| page.iter().all(|&b| b == i as u8)));
+    }
+}

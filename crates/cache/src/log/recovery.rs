@@ -1,0 +1,241 @@
+//! What is in a log: the newest superblock, and every segment from the tail to the end.
+//!
+//! Reads as if every byte were hostile, writes nothing. The end of the log is the first segment
+//! that is not whole; whether that one was torn by a crash or acknowledged data is missing is
+//! decided by what can be known of later ones.
+
+use bytes::Bytes;
+use volume::{Error, Extent, Lba, Stack};
+
+use super::{
+    BLOCK_BYTES,
+    ring::Ring,
+    segment::{Header, Kind},
+    superblock::{FIRST_BLOCK, Invalid, Superblock},
+};
+use crate::checksum::crc32c;
+
+/// Acknowledged data that is not there.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Loss {
+    /// Number of the first segment that is missing or damaged.
+    pub first_missing: u64,
+    /// The block of the log where it should begin.
+    pub block: u64,
+    /// How many segments before it are whole.
+    pub intact: u64,
+    /// How it is known that it was there.
+    pub evidence: String,
+}
+
+/// What a scan found.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    /// With every whole segment from the tail on.
+    pub ring: Ring,
+    /// The highest serial of any write.
+    pub serial: u64,
+    /// Every write up to this serial is in the log or was, as far as the log knows.
+    pub complete: u64,
+    pub loss: Option<Loss>,
+}
+
+/// Why a log has no superblock that we can use.
+#[derive(Debug)]
+pub(crate) enum NoSuperblock {
+    /// The first blocks are all zeros: a new disk.
+    Blank,
+    /// They are something else.
+    Garbage,
+    /// It was written by this newer version.
+    Version(u32),
+    Io(Error),
+}
+
+/// The newer of the two superblocks.
+pub(crate) async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> {
+    let blocks = log.geometry().blocks.min(u64::from(FIRST_BLOCK) + 1);
+    if blocks < u64::from(FIRST_BLOCK) {
+        return Err(NoSuperblock::Garbage);
+    }
+    let bytes = read(log, 0, blocks as u32).await.map_err(NoSuperblock::Io)?;
+    let mut copies: Vec<_> = bytes.chunks_exact(BLOCK_BYTES).map(Superblock::decode).collect();
+    let beyond = copies.split_off(FIRST_BLOCK as usize).pop();
+    // A newer version may be in the middle of writing its copies.
+    for copy in &copies {
+        if let Err(Invalid::Version(version)) = copy {
+            return Err(NoSuperblock::Version(*version));
+        }
+    }
+    // Zeros where the superblocks were, but not behind them: not a new disk.
+    let blank = copies.iter().chain(&beyond).all(|copy| *copy == Err(Invalid::Blank));
+    let newest = copies.into_iter().flatten().max_by_key(|copy| copy.sequence);
+    match newest {
+        Some(superblock) => Ok(superblock),
+        None if blank => Err(NoSuperblock::Blank),
+        None => Err(NoSuperblock::Garbage),
+    }
+}
+
+/// Reads every segment from the tail to the end and gives each whole one to `apply`, with the
+/// block where it begins. `watermark` is a segment number that is known from elsewhere (NVRAM) to
+/// be stable.
+pub(crate) async fn scan(
+    log: &Stack,
+    superblock: &Superblock,
+    watermark: Option<u64>,
+    mut apply: impl FnMut(u32, &Header),
+) -> Result<Scan, Error> {
+    let longest = superblock.segment_slots + 1;
+    let mut ring = Ring::new(
+        FIRST_BLOCK,
+        superblock.log_blocks as u32,
+        longest,
+        superblock.tail,
+        superblock.tail_block,
+    );
+    let mut window = Window::new(log, superblock);
+    let (mut serial, mut complete, mut generation) = (superblock.serial, 0, 0);
+    loop {
+        let (number, start) = (ring.next(), ring.position());
+        let Some(header) = window.header(start).await? else { break };
+        let valid = header.number == number
+            && belongs(&header, superblock, generation)
+            && window.data_is_whole(start, &header).await?
+            && ring.fits(header.data_blocks() + 1);
+        if !valid {
+            break;
+        }
+        generation = header.generation;
+        ring.push(header.data_blocks() + 1);
+        serial = header.records.iter().map(|record| record.serial).fold(serial, u64::max);
+        complete = complete.max(header.complete);
+        apply(start, &header);
+    }
+    let evidence = evidence(&mut window, superblock, &ring, generation, watermark).await?;
+    let loss = evidence.map(|evidence| Loss {
+        first_missing: ring.next(),
+        block: u64::from(ring.position()),
+        intact: ring.segments() as u64,
+        evidence,
+    });
+    Ok(Scan { serial: serial.max(complete), complete, ring, loss })
+}
+
+/// Whether a segment may follow one of `generation`: none may come from a generation that an
+/// opening has ended before that number.
+fn belongs(header: &Header, superblock: &Superblock, generation: u64) -> bool {
+    if header.number >= superblock.generation_first {
+        header.generation == superblock.generation
+    } else {
+        header.generation < superblock.generation && header.generation >= generation
+    }
+}
+
+/// How it is known that a segment is missing after the last of `ring`, if it is.
+///
+/// Only one segment is ever being written, and the next one begins when it is stable. So if the
+/// end is a torn write, nothing newer exists.
+async fn evidence(
+    window: &mut Window<'_>,
+    superblock: &Superblock,
+    ring: &Ring,
+    generation: u64,
+    watermark: Option<u64>,
+) -> Result<Option<String>, Error> {
+    let next = ring.next();
+    if superblock.committed >= next {
+        let how = if superblock.clean { "was stopped at" } else { "had reached" };
+        return Ok(Some(format!("the log {how} segment {}", superblock.committed)));
+    }
+    if let Some(watermark) = watermark.filter(|&watermark| watermark >= next) {
+        return Ok(Some(format!("the NVRAM has seen segment {watermark} become stable")));
+    }
+    let longest = superblock.segment_slots + 1;
+    let mut block = ring.position();
+    // A missing segment is no longer than `longest`, and may lie across a turn of the ring.
+    for _ in 0..(4 * longest).min(ring.blocks()) {
+        if u64::from(block) >= superblock.log_blocks {
+            block = FIRST_BLOCK;
+        }
+        if let Some(header) = window.header(block).await? {
+            if header.generation > superblock.generation {
+                return Ok(Some(format!(
+                    "segment {} in block {block} is of generation {}, the superblock of {}",
+                    header.number, header.generation, superblock.generation
+                )));
+            }
+            if header.number > next && belongs(&header, superblock, generation) {
+                return Ok(Some(format!("segment {} is in block {block}", header.number)));
+            }
+        }
+        block += 1;
+    }
+    Ok(None)
+}
+
+/// Part of the log in memory: small segments are read many at a time.
+struct Window<'a> {
+    log: &'a Stack,
+    superblock: &'a Superblock,
+    slots: u64,
+    base: u32,
+    bytes: Bytes,
+}
+
+impl<'a> Window<'a> {
+    fn new(log: &'a Stack, superblock: &'a Superblock) -> Self {
+        let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
+        Self { log, superblock, slots, base: 0, bytes: Bytes::new() }
+    }
+
+    async fn header(&mut self, block: u32) -> Result<Option<Header>, Error> {
+        let bytes = self.blocks(block, 1).await?;
+        Ok(bytes.and_then(|bytes| {
+            let limit = self.superblock.segment_slots;
+            Header::decode(&bytes, self.superblock.instance, self.slots, limit)
+        }))
+    }
+
+    /// Whether every data block of the segment at `start` has the checksum its record says.
+    async fn data_is_whole(&mut self, start: u32, header: &Header) -> Result<bool, Error> {
+        let count = header.data_blocks();
+        if count == 0 {
+            return Ok(true);
+        }
+        let Some(bytes) = self.blocks(start + 1, count).await? else { return Ok(false) };
+        let data = header.records.iter().filter(|record| record.kind == Kind::Data);
+        Ok(data
+            .zip(bytes.chunks_exact(BLOCK_BYTES))
+            .all(|(record, block)| crc32c(block) == record.checksum))
+    }
+
+    /// The blocks from `first` on; none if they reach beyond the end.
+    async fn blocks(&mut self, first: u32, count: u32) -> Result<Option<Bytes>, Error> {
+        let end = self.superblock.log_blocks as u32;
+        if first + count > end {
+            return Ok(None);
+        }
+        let held = (self.bytes.len() / BLOCK_BYTES) as u32;
+        if first < self.base || first + count > self.base + held {
+            let length = WINDOW_BLOCKS.max(count).min(end - first);
+            self.bytes = read(self.log, first, length).await?;
+            self.base = first;
+        }
+        let at = (first - self.base) as usize * BLOCK_BYTES;
+        Ok(Some(self.bytes.slice(at..at + count as usize * BLOCK_BYTES)))
+    }
+}
+
+/// Two of the longest segments: one read seldom serves less than one of them.
+const WINDOW_BLOCKS: u32 = 256;
+
+async fn read(log: &Stack, first: u32, blocks: u32) -> Result<Bytes, Error> {
+    let extent = Extent { lba: Lba(u64::from(first)), blocks };
+    let bytes = log.read(extent).await?.into_bytes();
+    if bytes.len() == blocks as usize * BLOCK_BYTES {
+        Ok(bytes)
+    } else {
+        Err(Error::Device("the log disk returned fewer bytes than asked for".into()))
+    }
+}

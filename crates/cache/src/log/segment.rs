@@ -1,0 +1,297 @@
+//! A segment: what one log write holds, a header block and the data blocks of its slots.
+
+use super::{
+    BLOCK_BYTES, VERSION,
+    bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+    superblock::InstanceId,
+};
+use crate::checksum::crc32c;
+
+/// What a record says about its slots.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// The sectors of `mask` hold what the record's data block holds.
+    Data,
+    /// The slots hold zeros.
+    Zero,
+    /// The lower volume holds the newest content: older records of these slots are void.
+    Dropped,
+}
+
+/// One entry of a header.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Record {
+    /// The first slot.
+    pub slot: u64,
+    /// How many slots: one for data.
+    pub count: u32,
+    pub kind: Kind,
+    /// Sectors of the slot that the record holds, the first in bit 0. All of them unless data.
+    pub mask: u8,
+    /// CRC32C of the data block; 0 if there is none.
+    pub checksum: u32,
+    /// Serial of the newest write in it.
+    pub serial: u64,
+}
+
+/// The header block of a segment.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Header {
+    pub instance: InstanceId,
+    pub generation: u64,
+    /// Number of the segment; the next one has one more.
+    pub number: u64,
+    /// With this segment, every write up to this serial is in the log.
+    pub complete: u64,
+    pub records: Vec<Record>,
+}
+
+impl Header {
+    /// How many data blocks follow the header.
+    pub fn data_blocks(&self) -> u32 {
+        self.records.iter().filter(|record| record.kind == Kind::Data).count() as u32
+    }
+
+    /// Writes the header into a block of 4096 bytes.
+    pub fn encode(&self, block: &mut [u8]) {
+        assert!((1..=MAX_RECORDS).contains(&self.records.len()), "a segment has 1 to 128 records");
+        block.fill(0);
+        let base = self.records.iter().map(|record| record.serial).min().unwrap_or(0);
+        put(block, MAGIC_AT, MAGIC);
+        put_u32(block, VERSION_AT, VERSION);
+        put_u32(block, COUNT_AT, self.records.len() as u32);
+        put(block, INSTANCE_AT, &self.instance.0);
+        put_u64(block, GENERATION_AT, self.generation);
+        put_u64(block, NUMBER_AT, self.number);
+        put_u64(block, BASE_SERIAL_AT, base);
+        put_u64(block, COMPLETE_AT, self.complete);
+        put_u32(block, DATA_BLOCKS_AT, self.data_blocks());
+        for (i, record) in self.records.iter().enumerate() {
+            let entry = &mut block[RECORDS_AT + i * RECORD_BYTES..][..RECORD_BYTES];
+            put_u64(entry, RECORD_SLOT_AT, record.slot);
+            let above = u32::try_from(record.serial - base)
+                .expect("fewer than 2^32 writes happen while one waits for the log");
+            put_u32(entry, RECORD_SERIAL_AT, above);
+            put_u32(entry, RECORD_COUNT_AT, record.count);
+            put_u32(entry, RECORD_CHECKSUM_AT, record.checksum);
+            entry[RECORD_MASK_AT] = record.mask;
+            entry[RECORD_KIND_AT] = match record.kind {
+                Kind::Data => 1,
+                Kind::Zero => 2,
+                Kind::Dropped => 3,
+            };
+        }
+        let checksum = crc32c(&block[..CHECKSUM_AT]);
+        put_u32(block, CHECKSUM_AT, checksum);
+    }
+
+    /// Reads a header of the log `instance` from a block, believing nothing. `slots` is how many
+    /// the lower volume has, `limit` how many data blocks a segment may have.
+    pub fn decode(block: &[u8], instance: InstanceId, slots: u64, limit: u32) -> Option<Self> {
+        if !Self::is_one(block, instance) || u32_at(block, VERSION_AT) != VERSION {
+            return None;
+        }
+        let count = u32_at(block, COUNT_AT) as usize;
+        if !(1..=MAX_RECORDS).contains(&count) {
+            return None;
+        }
+        let base = u64_at(block, BASE_SERIAL_AT);
+        let records = (0..count)
+            .map(|i| {
+                let entry = &block[RECORDS_AT + i * RECORD_BYTES..][..RECORD_BYTES];
+                Record::decode(entry, base, slots)
+            })
+            .collect::<Option<Vec<_>>>()?;
+        let header = Self {
+            instance,
+            generation: u64_at(block, GENERATION_AT),
+            number: u64_at(block, NUMBER_AT),
+            complete: u64_at(block, COMPLETE_AT),
+            records,
+        };
+        let data_blocks = u32_at(block, DATA_BLOCKS_AT);
+        let far = u64::MAX / 2;
+        (header.data_blocks() == data_blocks
+            && data_blocks <= limit
+            && header.number < far
+            && header.generation < far
+            && header.complete < far)
+            .then_some(header)
+    }
+
+    /// Whether the block is a header of this log at all.
+    fn is_one(block: &[u8], instance: InstanceId) -> bool {
+        block.len() == BLOCK_BYTES
+            && block[MAGIC_AT..].starts_with(MAGIC)
+            && array(block, INSTANCE_AT) == instance.0
+            && u32_at(block, CHECKSUM_AT) == crc32c(&block[..CHECKSUM_AT])
+    }
+}
+
+impl Record {
+    fn decode(entry: &[u8], base: u64, slots: u64) -> Option<Self> {
+        let (kind, longest) = match entry[RECORD_KIND_AT] {
+            1 => (Kind::Data, 1),
+            2 => (Kind::Zero, MAX_ZERO_SLOTS),
+            3 => (Kind::Dropped, u32::MAX),
+            _ => return None,
+        };
+        let record = Self {
+            slot: u64_at(entry, RECORD_SLOT_AT),
+            count: u32_at(entry, RECORD_COUNT_AT),
+            kind,
+            mask: entry[RECORD_MASK_AT],
+            checksum: u32_at(entry, RECORD_CHECKSUM_AT),
+            serial: base.checked_add(u64::from(u32_at(entry, RECORD_SERIAL_AT)))?,
+        };
+        let end = record.slot.checked_add(u64::from(record.count))?;
+        ((1..=longest).contains(&record.count)
+            && end <= slots
+            && record.mask != 0
+            && record.serial < u64::MAX / 2)
+            .then_some(record)
+    }
+}
+
+/// Most slots that one record of zeros covers: recovery makes an entry for each.
+pub(crate) const MAX_ZERO_SLOTS: u32 = 4096;
+/// Most records in a header: as many as slots.
+pub(crate) const MAX_RECORDS: usize = super::MAX_SEGMENT_SLOTS as usize;
+
+const MAGIC: &[u8] = b"FBYLOGSG";
+const MAGIC_AT: usize = 0;
+const VERSION_AT: usize = 8;
+const COUNT_AT: usize = 12;
+const INSTANCE_AT: usize = 16;
+const GENERATION_AT: usize = 32;
+const NUMBER_AT: usize = 40;
+const BASE_SERIAL_AT: usize = 48;
+const COMPLETE_AT: usize = 56;
+const DATA_BLOCKS_AT: usize = 64;
+const RECORDS_AT: usize = 128;
+const RECORD_BYTES: usize = 24;
+const CHECKSUM_AT: usize = 4092;
+
+const RECORD_SLOT_AT: usize = 0;
+const RECORD_SERIAL_AT: usize = 8;
+const RECORD_COUNT_AT: usize = 12;
+const RECORD_CHECKSUM_AT: usize = 16;
+const RECORD_MASK_AT: usize = 20;
+const RECORD_KIND_AT: usize = 21;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
+    pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
+        ("magic", MAGIC_AT, 8),
+        ("version", VERSION_AT, 4),
+        ("record count", COUNT_AT, 4),
+        ("instance id", INSTANCE_AT, 16),
+        ("generation", GENERATION_AT, 8),
+        ("number", NUMBER_AT, 8),
+        ("base serial", BASE_SERIAL_AT, 8),
+        ("complete", COMPLETE_AT, 8),
+        ("data blocks", DATA_BLOCKS_AT, 4),
+        ("records", RECORDS_AT, MAX_RECORDS * RECORD_BYTES),
+        ("checksum", CHECKSUM_AT, 4),
+    ];
+    pub(crate) const RECORD_FIELDS: &[(&str, usize, usize)] = &[
+        ("slot", RECORD_SLOT_AT, 8),
+        ("serial", RECORD_SERIAL_AT, 4),
+        ("count", RECORD_COUNT_AT, 4),
+        ("checksum", RECORD_CHECKSUM_AT, 4),
+        ("mask", RECORD_MASK_AT, 1),
+        ("kind", RECORD_KIND_AT, 1),
+    ];
+
+    const SLOTS: u64 = 1 << 40;
+    const INSTANCE: InstanceId = InstanceId([9; 16]);
+
+    fn record() -> impl Strategy<Value = Record> {
+        let kind = prop_oneof![Just(Kind::Data), Just(Kind::Zero), Just(Kind::Dropped)];
+        (0..SLOTS / 2, 1..MAX_ZERO_SLOTS, kind, 1..=255u8, any::<u32>(), 1000..1u64 << 32).prop_map(
+            |(slot, count, kind, mask, checksum, serial)| Record {
+                slot,
+                count: if kind == Kind::Data { 1 } else { count },
+                kind,
+                mask,
+                checksum,
+                serial,
+            },
+        )
+    }
+
+    fn header() -> impl Strategy<Value = Header> {
+        let records = prop::collection::vec(record(), 1..=MAX_RECORDS);
+        (0..1u64 << 60, 0..1u64 << 60, 0..1u64 << 60, records).prop_map(
+            |(generation, number, complete, records)| Header {
+                instance: INSTANCE,
+                generation,
+                number,
+                complete,
+                records,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_gives_what_was_encoded(header in header()) {
+            let mut block = vec![1; BLOCK_BYTES];
+            header.encode(&mut block);
+            prop_assert_eq!(Header::decode(&block, INSTANCE, SLOTS, 128), Some(header));
+        }
+
+        #[test]
+        fn one_flipped_bit_is_never_a_header(header in header(), bit in 0..BLOCK_BYTES * 8) {
+            let mut block = vec![0; BLOCK_BYTES];
+            header.encode(&mut block);
+            block[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Header::decode(&block, INSTANCE, SLOTS, 128), None);
+        }
+
+        #[test]
+        fn hostile_fields_under_a_right_checksum_stay_in_range(
+            header in header(),
+            fields in prop::collection::vec((0..200usize, any::<u8>()), 1..40),
+        ) {
+            let mut block = vec![0; BLOCK_BYTES];
+            header.encode(&mut block);
+            for (at, byte) in fields {
+                block[at] = byte;
+            }
+            let checksum = crc32c(&block[..CHECKSUM_AT]);
+            put_u32(&mut block, CHECKSUM_AT, checksum);
+            if let Some(header) = Header::decode(&block, INSTANCE, SLOTS, 128) {
+                prop_assert!(header.data_blocks() <= 128);
+                for record in header.records {
+                    prop_assert!(record.slot + u64::from(record.count) <= SLOTS);
+                    prop_assert!(record.mask != 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_of_another_log_is_none() {
+        let record =
+            Record { slot: 0, count: 1, kind: Kind::Data, mask: 255, checksum: 0, serial: 1 };
+        let header = Header {
+            instance: INSTANCE,
+            generation: 1,
+            number: 1,
+            complete: 1,
+            records: vec![record],
+        };
+        let mut block = vec![0; BLOCK_BYTES];
+        header.encode(&mut block);
+        assert!(Header::decode(&block, INSTANCE, 1, 1).is_some());
+        assert!(Header::decode(&block, InstanceId([8; 16]), 1, 1).is_none());
+        assert!(Header::decode(&block, INSTANCE, 0, 1).is_none(), "beyond the volume");
+        assert!(Header::decode(&block, INSTANCE, 1, 0).is_none(), "longer than a segment");
+    }
+}

@@ -1,0 +1,326 @@
+//! The superblock: whose log this is, where it begins, and how far it is known to reach.
+
+use std::fmt;
+
+use volume::Geometry;
+
+use super::{
+    BLOCK_BYTES, MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, VERSION,
+    bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+};
+use crate::checksum::crc32c;
+
+/// The volume a log belongs to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Identity {
+    /// Its name, at most 512 bytes: for a remote volume its target and unit.
+    pub name: String,
+    /// Its size and abilities when the log was formatted.
+    pub geometry: Geometry,
+}
+
+impl Identity {
+    /// Whether data logged for `self` may go to a volume with this geometry: what decides where
+    /// bytes lie must be equal.
+    pub(crate) fn fits(&self, geometry: Geometry) -> bool {
+        self.geometry.block_size == geometry.block_size && self.geometry.blocks == geometry.blocks
+    }
+}
+
+/// What tells the records of one log from those of any other and of its own past.
+#[derive(Clone, Copy, Default, Eq, PartialEq)]
+pub struct InstanceId(pub [u8; 16]);
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One state of the superblock. Blocks 0 and 1 of the log hold two copies, written one after the
+/// other: a crash between or within leaves one whole, and damage to one is mended by the other.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Superblock {
+    /// Counts the states; the copy with the higher number is the newer.
+    pub sequence: u64,
+    pub instance: InstanceId,
+    pub identity: Identity,
+    /// Blocks in the log, superblocks included.
+    pub log_blocks: u64,
+    pub segment_slots: u32,
+    /// Counts the openings.
+    pub generation: u64,
+    /// Number of the first segment written in this generation: those from here on must carry it,
+    /// so that what an earlier opening gave up is never taken for data.
+    pub generation_first: u64,
+    /// Number of the oldest segment that recovery needs.
+    pub tail: u64,
+    /// The block where that segment begins, or would begin.
+    pub tail_block: u32,
+    /// Number of the newest segment known to be stable; one less than the next if none.
+    pub committed: u64,
+    /// No write had a higher serial than this when the superblock was written.
+    pub serial: u64,
+    /// The log ended here on purpose: no segment beyond `committed` was ever begun.
+    pub clean: bool,
+    /// Acknowledged data may be in the NVRAM alone.
+    pub immediate: bool,
+}
+
+/// Why a block is not a superblock.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Invalid {
+    /// All zeros.
+    Blank,
+    /// Not ours, torn or damaged.
+    Garbage,
+    /// Ours, but of this version.
+    Version(u32),
+}
+
+impl Superblock {
+    /// Writes the record into a block of 4096 bytes.
+    pub fn encode(&self, block: &mut [u8]) {
+        block.fill(0);
+        let name = self.identity.name.as_bytes();
+        assert!(name.len() <= MAX_NAME, "the name was checked when the cache was opened");
+        put(block, MAGIC_AT, MAGIC);
+        put_u32(block, VERSION_AT, VERSION);
+        put_u32(block, SEGMENT_SLOTS_AT, self.segment_slots);
+        put(block, INSTANCE_AT, &self.instance.0);
+        put_u64(block, SEQUENCE_AT, self.sequence);
+        put_u64(block, GENERATION_AT, self.generation);
+        put_u64(block, GENERATION_FIRST_AT, self.generation_first);
+        put_u64(block, LOG_BLOCKS_AT, self.log_blocks);
+        put_u64(block, TAIL_AT, self.tail);
+        put_u32(block, TAIL_BLOCK_AT, self.tail_block);
+        let flags = u32::from(self.clean) * CLEAN + u32::from(self.immediate) * IMMEDIATE;
+        put_u32(block, FLAGS_AT, flags);
+        put_u64(block, COMMITTED_AT, self.committed);
+        put_u64(block, SERIAL_AT, self.serial);
+        let geometry = &self.identity.geometry;
+        put_u64(block, LOWER_BLOCKS_AT, geometry.blocks);
+        put_u32(block, LOWER_BLOCK_SIZE_AT, geometry.block_size);
+        put_u32(block, LOWER_PHYSICAL_AT, geometry.physical_block_size);
+        let abilities = u32::from(geometry.thin) * THIN
+            + u32::from(geometry.volatile_cache) * VOLATILE
+            + u32::from(geometry.read_only) * READ_ONLY;
+        put_u32(block, LOWER_FLAGS_AT, abilities);
+        put_u32(block, NAME_LENGTH_AT, name.len() as u32);
+        put(block, NAME_AT, name);
+        let checksum = crc32c(&block[..CHECKSUM_AT]);
+        put_u32(block, CHECKSUM_AT, checksum);
+    }
+
+    /// Reads the record from a block of 4096 bytes, believing nothing.
+    pub fn decode(block: &[u8]) -> Result<Self, Invalid> {
+        assert_eq!(block.len(), BLOCK_BYTES, "a block was read");
+        if block.iter().all(|&byte| byte == 0) {
+            return Err(Invalid::Blank);
+        }
+        if block[MAGIC_AT..].iter().take(MAGIC.len()).ne(MAGIC)
+            || u32_at(block, CHECKSUM_AT) != crc32c(&block[..CHECKSUM_AT])
+        {
+            return Err(Invalid::Garbage);
+        }
+        let version = u32_at(block, VERSION_AT);
+        if version != VERSION {
+            return Err(Invalid::Version(version));
+        }
+        let length = u32_at(block, NAME_LENGTH_AT) as usize;
+        if length > MAX_NAME {
+            return Err(Invalid::Garbage);
+        }
+        let name = std::str::from_utf8(&block[NAME_AT..NAME_AT + length])
+            .map_err(|_| Invalid::Garbage)?
+            .to_owned();
+        let flags = u32_at(block, FLAGS_AT);
+        let abilities = u32_at(block, LOWER_FLAGS_AT);
+        let superblock = Self {
+            sequence: u64_at(block, SEQUENCE_AT),
+            instance: InstanceId(array(block, INSTANCE_AT)),
+            identity: Identity {
+                name,
+                geometry: Geometry {
+                    block_size: u32_at(block, LOWER_BLOCK_SIZE_AT),
+                    physical_block_size: u32_at(block, LOWER_PHYSICAL_AT),
+                    blocks: u64_at(block, LOWER_BLOCKS_AT),
+                    read_only: abilities & READ_ONLY != 0,
+                    thin: abilities & THIN != 0,
+                    volatile_cache: abilities & VOLATILE != 0,
+                },
+            },
+            log_blocks: u64_at(block, LOG_BLOCKS_AT),
+            segment_slots: u32_at(block, SEGMENT_SLOTS_AT),
+            generation: u64_at(block, GENERATION_AT),
+            generation_first: u64_at(block, GENERATION_FIRST_AT),
+            tail: u64_at(block, TAIL_AT),
+            tail_block: u32_at(block, TAIL_BLOCK_AT),
+            committed: u64_at(block, COMMITTED_AT),
+            serial: u64_at(block, SERIAL_AT),
+            clean: flags & CLEAN != 0,
+            immediate: flags & IMMEDIATE != 0,
+        };
+        if superblock.makes_sense() { Ok(superblock) } else { Err(Invalid::Garbage) }
+    }
+
+    /// Numbers that later arithmetic relies on; a right checksum says only that someone wrote it.
+    fn makes_sense(&self) -> bool {
+        const FAR: u64 = u64::MAX / 2;
+        let numbers = [
+            self.sequence,
+            self.generation,
+            self.generation_first,
+            self.tail,
+            self.committed,
+            self.serial,
+            self.identity.geometry.blocks,
+        ];
+        (MIN_SEGMENT_SLOTS..=MAX_SEGMENT_SLOTS).contains(&self.segment_slots)
+            && numbers.iter().all(|&number| number < FAR)
+            && u32::try_from(self.log_blocks).is_ok()
+            && self.log_blocks >= least_blocks(self.segment_slots)
+            && (u64::from(FIRST_BLOCK)..self.log_blocks).contains(&u64::from(self.tail_block))
+            && matches!(self.identity.geometry.block_size, 512 | 4096)
+            && self.tail <= self.committed + 1
+    }
+}
+
+/// Blocks in the smallest log: room for six full segments, so that there is some left beside the
+/// reserve and the unused end of the ring.
+pub(crate) const fn least_blocks(segment_slots: u32) -> u64 {
+    FIRST_BLOCK as u64 + 6 * (segment_slots as u64 + 1)
+}
+
+/// The first block after the two superblocks: where the ring begins.
+pub(crate) const FIRST_BLOCK: u32 = 2;
+/// Bytes in the longest name of a volume.
+pub(crate) const MAX_NAME: usize = 512;
+
+const MAGIC: &[u8] = b"FBYLOGSB";
+const CLEAN: u32 = 1;
+const IMMEDIATE: u32 = 2;
+const THIN: u32 = 1;
+const VOLATILE: u32 = 2;
+const READ_ONLY: u32 = 4;
+
+const MAGIC_AT: usize = 0;
+const VERSION_AT: usize = 8;
+const SEGMENT_SLOTS_AT: usize = 12;
+const INSTANCE_AT: usize = 16;
+const SEQUENCE_AT: usize = 32;
+const GENERATION_AT: usize = 40;
+const GENERATION_FIRST_AT: usize = 48;
+const LOG_BLOCKS_AT: usize = 56;
+const TAIL_AT: usize = 64;
+const TAIL_BLOCK_AT: usize = 72;
+const FLAGS_AT: usize = 76;
+const COMMITTED_AT: usize = 80;
+const SERIAL_AT: usize = 88;
+const LOWER_BLOCKS_AT: usize = 96;
+const LOWER_BLOCK_SIZE_AT: usize = 104;
+const LOWER_PHYSICAL_AT: usize = 108;
+const LOWER_FLAGS_AT: usize = 112;
+const NAME_LENGTH_AT: usize = 116;
+const NAME_AT: usize = 120;
+const CHECKSUM_AT: usize = 4092;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn sample() -> Superblock {
+        Superblock {
+            sequence: 7,
+            instance: InstanceId(*b"0123456789abcdef"),
+            identity: Identity {
+                name: "iqn.2001-04.com.example:disk,0".into(),
+                geometry: Geometry::with_blocks(1 << 21),
+            },
+            log_blocks: 1 << 16,
+            segment_slots: 128,
+            generation: 3,
+            generation_first: 90,
+            tail: 80,
+            tail_block: 500,
+            committed: 99,
+            serial: 12345,
+            clean: true,
+            immediate: false,
+        }
+    }
+
+    /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
+    pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
+        ("magic", MAGIC_AT, 8),
+        ("version", VERSION_AT, 4),
+        ("segment slots", SEGMENT_SLOTS_AT, 4),
+        ("instance id", INSTANCE_AT, 16),
+        ("sequence", SEQUENCE_AT, 8),
+        ("generation", GENERATION_AT, 8),
+        ("generation first", GENERATION_FIRST_AT, 8),
+        ("log blocks", LOG_BLOCKS_AT, 8),
+        ("tail", TAIL_AT, 8),
+        ("tail block", TAIL_BLOCK_AT, 4),
+        ("flags", FLAGS_AT, 4),
+        ("committed", COMMITTED_AT, 8),
+        ("serial", SERIAL_AT, 8),
+        ("lower blocks", LOWER_BLOCKS_AT, 8),
+        ("lower block size", LOWER_BLOCK_SIZE_AT, 4),
+        ("lower physical block size", LOWER_PHYSICAL_AT, 4),
+        ("lower flags", LOWER_FLAGS_AT, 4),
+        ("name length", NAME_LENGTH_AT, 4),
+        ("name", NAME_AT, MAX_NAME),
+        ("checksum", CHECKSUM_AT, 4),
+    ];
+
+    #[test]
+    fn decoding_gives_what_was_encoded() {
+        let mut block = vec![1; BLOCK_BYTES];
+        sample().encode(&mut block);
+        assert_eq!(Superblock::decode(&block), Ok(sample()));
+    }
+
+    #[test]
+    fn zeros_are_blank_and_a_newer_version_is_told() {
+        assert_eq!(Superblock::decode(&[0; BLOCK_BYTES]), Err(Invalid::Blank));
+        let mut block = vec![0; BLOCK_BYTES];
+        sample().encode(&mut block);
+        put_u32(&mut block, VERSION_AT, 2);
+        let checksum = crc32c(&block[..CHECKSUM_AT]);
+        put_u32(&mut block, CHECKSUM_AT, checksum);
+        assert_eq!(Superblock::decode(&block), Err(Invalid::Version(2)));
+    }
+
+    proptest! {
+        #[test]
+        fn one_flipped_bit_is_never_a_superblock(bit in 0..BLOCK_BYTES * 8) {
+            let mut block = vec![0; BLOCK_BYTES];
+            sample().encode(&mut block);
+            block[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Superblock::decode(&block).is_err());
+        }
+
+        #[test]
+        fn hostile_fields_under_a_right_checksum_do_not_panic(
+            fields in prop::collection::vec((0..160usize, any::<u8>()), 0..40),
+        ) {
+            let mut block = vec![0; BLOCK_BYTES];
+            sample().encode(&mut block);
+            for (at, byte) in fields {
+                block[at] = byte;
+            }
+            let checksum = crc32c(&block[..CHECKSUM_AT]);
+            put_u32(&mut block, CHECKSUM_AT, checksum);
+            let _ = Superblock::decode(&block);
+        }
+    }
+}

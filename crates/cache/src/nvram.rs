@@ -1,0 +1,488 @@
+//! The NVRAM buffer: writes that are acknowledged before they are on the log disk, and how far
+//! the log disk has got.
+//!
+//! The bytes are written down in `docs/formats/nvram.md`.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, Write as _},
+    path::Path,
+    sync::atomic::{Ordering, fence},
+};
+
+use memmap2::MmapMut;
+
+use crate::{
+    checksum::crc32c,
+    log::{
+        BLOCK_BYTES, VERSION,
+        bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+        superblock::InstanceId,
+    },
+};
+
+/// A small memory that keeps its bytes over the failures it is bought for.
+///
+/// Bytes become stable in the order in which they are written, at once: what survives is always
+/// everything up to some byte.
+pub trait StableMemory: Send + 'static {
+    /// Its size in bytes. Never changes.
+    fn len(&self) -> usize;
+
+    /// Fills `to` with the bytes from `offset` on.
+    fn read(&self, offset: usize, to: &mut [u8]);
+
+    /// Replaces the bytes from `offset` on.
+    fn write(&mut self, offset: usize, from: &[u8]);
+
+    /// True if it has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A file mapped into memory. Survives the end of the process, however it ends. Survives a power
+/// failure only where the file lies on memory that does, with the processor's caches in the
+/// protected domain.
+pub struct MappedFile {
+    map: MmapMut,
+    /// Held for its lock.
+    _file: File,
+}
+
+impl MappedFile {
+    /// Opens or creates the file with room for `nvram_bytes` of slots, and locks it.
+    ///
+    /// # Errors
+    /// As the system says; also if another process has it, or its size is that of other settings.
+    pub fn open(path: &Path, nvram_bytes: u64) -> io::Result<Self> {
+        let length = length_for(nvram_bytes / BLOCK_BYTES as u64);
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::Error(error) => error,
+            TryLockError::WouldBlock => {
+                io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open")
+            }
+        })?;
+        let found = file.metadata()?.len();
+        if found == 0 {
+            // Real zeros, not a hole: a hole that cannot be filled later would kill the process.
+            let zeros = [0; 65536];
+            let mut left = length;
+            while left > 0 {
+                let n = left.min(zeros.len() as u64);
+                file.write_all(&zeros[..n as usize])?;
+                left -= n;
+            }
+            file.sync_all()?;
+        } else if found != length {
+            let message = format!(
+                "it has {found} bytes, but {nvram_bytes} bytes of NVRAM need {length}; stop \
+                 cleanly with the former setting and remove the file to change it"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        // SAFETY: the file is locked against other instances of ours and opened by nobody else;
+        // its blocks are allocated and it is never truncated while mapped.
+        let map = unsafe { MmapMut::map_mut(&file)? };
+        Ok(Self { map, _file: file })
+    }
+}
+
+impl StableMemory for MappedFile {
+    fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        to.copy_from_slice(&self.map[offset..offset + to.len()]);
+    }
+
+    fn write(&mut self, offset: usize, from: &[u8]) {
+        self.map[offset..offset + from.len()].copy_from_slice(from);
+        // Keeps the stores of one write before those of the next.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Bytes of stable memory that hold `slots` slots with their headers.
+#[must_use]
+pub const fn length_for(slots: u64) -> u64 {
+    data_at(slots as usize) as u64 + slots * BLOCK_BYTES as u64
+}
+
+/// One slot of the buffer that holds acknowledged data.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Held {
+    /// Which slot of the buffer.
+    pub index: u32,
+    pub serial: u64,
+    /// Which slot of the volume.
+    pub slot: u64,
+    pub mask: u8,
+}
+
+/// What was in the memory when it was opened.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Contents {
+    /// Nothing that anyone wrote: zeros, or a header that was never finished.
+    Blank,
+    /// Of this log: acknowledged writes in serial order, and the newest stable segment.
+    Ours { held: Vec<Held>, watermark: u64 },
+    /// Of another log; so many acknowledged writes.
+    Other { instance: InstanceId, held: usize },
+    /// Of a newer version.
+    Version(u32),
+    /// Damaged: what is wrong.
+    Damaged(String),
+}
+
+/// The buffer over a stable memory.
+pub(crate) struct Buffer {
+    memory: Box<dyn StableMemory>,
+    slots: u32,
+    free: Vec<u32>,
+    /// Which of the two watermark cells is written next.
+    cell: usize,
+}
+
+impl Buffer {
+    /// Looks at the memory; changes nothing.
+    pub fn open(memory: Box<dyn StableMemory>, instance: InstanceId) -> (Self, Contents) {
+        let mut header = [0; HEADER_BYTES];
+        if memory.len() >= BLOCK_BYTES {
+            memory.read(0, &mut header);
+        }
+        let slots = slots_in(memory.len());
+        let mut buffer = Self { memory, slots, free: Vec::new(), cell: 0 };
+        let contents = buffer.contents(&header, instance);
+        (buffer, contents)
+    }
+
+    fn contents(&mut self, header: &[u8], instance: InstanceId) -> Contents {
+        // The header is cleared first and written last when the memory is taken into use: without
+        // all of it, nothing that is in the slots was ever acknowledged.
+        let magic = &header[..MAGIC.len()];
+        let unfinished = (0..MAGIC.len())
+            .any(|n| magic[..n] == MAGIC[..n] && magic[n..].iter().all(|&byte| byte == 0));
+        if magic[0] == 0 || unfinished {
+            return Contents::Blank;
+        }
+        if !header.starts_with(MAGIC)
+            || u32_at(header, CHECKSUM_AT) != crc32c(&header[..CHECKSUM_AT])
+        {
+            return Contents::Damaged("its header is not one of ours or has been changed".into());
+        }
+        if u32_at(header, VERSION_AT) != VERSION {
+            return Contents::Version(u32_at(header, VERSION_AT));
+        }
+        let slots = u32_at(header, SLOTS_AT);
+        if slots > self.slots {
+            return Contents::Damaged(format!("it had {slots} slots and is too short for them"));
+        }
+        self.slots = slots;
+        let found = InstanceId(array(header, INSTANCE_AT));
+        let (held, torn) = self.held();
+        if found != instance {
+            return Contents::Other { instance: found, held: held.len() };
+        }
+        // One header may be torn: the one being written when the end came, never acknowledged.
+        if torn > 1 {
+            return Contents::Damaged(format!("{torn} of its slots have damaged headers"));
+        }
+        if let Some(bad) = held.iter().find(|held| !self.data_is_whole(held.index)) {
+            return Contents::Damaged(format!("its data for slot {} is damaged", bad.slot));
+        }
+        let (watermark, cell) = self.watermark();
+        self.cell = cell;
+        self.free = (0..slots).rev().filter(|i| held.iter().all(|h| h.index != *i)).collect();
+        Contents::Ours { held, watermark }
+    }
+
+    /// Takes the memory into use for a log, forgetting what is in it.
+    pub fn format(&mut self, instance: InstanceId) {
+        // A crash in here leaves a blank or torn header, and then the slots do not count.
+        self.memory.write(0, &[0; HEADER_BYTES]);
+        self.slots = slots_in(self.memory.len());
+        for slot in 0..self.slots {
+            self.memory.write(entry_at(slot), &[0; ENTRY_BYTES]);
+        }
+        for cell in CELLS_AT {
+            self.memory.write(cell, &[0; CELL_BYTES]);
+        }
+        let mut header = [0; HEADER_BYTES];
+        put(&mut header, 0, MAGIC);
+        put_u32(&mut header, VERSION_AT, VERSION);
+        put_u32(&mut header, SLOTS_AT, self.slots);
+        put(&mut header, INSTANCE_AT, &instance.0);
+        let checksum = crc32c(&header[..CHECKSUM_AT]);
+        put_u32(&mut header, CHECKSUM_AT, checksum);
+        // Back to front, so that a torn header still begins with zeros.
+        self.memory.write(MAGIC.len(), &header[MAGIC.len()..]);
+        self.memory.write(0, MAGIC);
+        self.free = (0..self.slots).rev().collect();
+        self.cell = 0;
+    }
+
+    /// How many slots the buffer has.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// How many of them are free.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Puts a page into a free slot, which is then stable.
+    ///
+    /// # Panics
+    /// If none is free: the caller has looked.
+    pub fn put(&mut self, serial: u64, slot: u64, mask: u8, data: &[u8], checksum: u32) -> u32 {
+        let index = self.free.pop().expect("a free slot was promised");
+        // Data before header: a header that is whole vouches for its data.
+        self.memory.write(self.data_offset(index), data);
+        let mut entry = [0; ENTRY_BYTES];
+        put_u64(&mut entry, ENTRY_SERIAL_AT, serial);
+        put_u64(&mut entry, ENTRY_SLOT_AT, slot);
+        put_u32(&mut entry, ENTRY_DATA_CHECKSUM_AT, checksum);
+        entry[ENTRY_MASK_AT] = mask;
+        let checksum = crc32c(&entry[..ENTRY_CHECKSUM_AT]);
+        put_u32(&mut entry, ENTRY_CHECKSUM_AT, checksum);
+        self.memory.write(entry_at(index), &entry);
+        index
+    }
+
+    /// Frees a slot whose content is on the log disk or in a newer slot.
+    pub fn release(&mut self, index: u32) {
+        self.memory.write(entry_at(index), &[0; ENTRY_BYTES]);
+        self.free.push(index);
+    }
+
+    /// Notes the newest stable segment.
+    pub fn set_watermark(&mut self, number: u64) {
+        let mut cell = [0; CELL_BYTES];
+        put_u64(&mut cell, 0, number);
+        let checksum = crc32c(&cell[..CELL_CHECKSUM_AT]);
+        put_u32(&mut cell, CELL_CHECKSUM_AT, !checksum);
+        // In turn: a torn cell leaves the other, which is one segment behind.
+        self.memory.write(CELLS_AT[self.cell], &cell);
+        self.cell ^= 1;
+    }
+
+    /// Copies the data of a slot.
+    pub fn read(&self, index: u32, to: &mut [u8]) {
+        self.memory.read(self.data_offset(index), to);
+    }
+
+    fn watermark(&self) -> (u64, usize) {
+        let cells = CELLS_AT.map(|at| {
+            let mut cell = [0; CELL_BYTES];
+            self.memory.read(at, &mut cell);
+            let whole = u32_at(&cell, CELL_CHECKSUM_AT) == !crc32c(&cell[..CELL_CHECKSUM_AT]);
+            if whole { u64_at(&cell, 0) } else { 0 }
+        });
+        if cells[0] >= cells[1] { (cells[0], 1) } else { (cells[1], 0) }
+    }
+
+    /// The slots in use in serial order, and how many headers are neither whole nor zeros.
+    fn held(&self) -> (Vec<Held>, usize) {
+        let (mut held, mut torn) = (Vec::new(), 0);
+        for index in 0..self.slots {
+            let mut entry = [0; ENTRY_BYTES];
+            self.memory.read(entry_at(index), &mut entry);
+            if entry.iter().all(|&byte| byte == 0) {
+                continue;
+            }
+            if u32_at(&entry, ENTRY_CHECKSUM_AT) == crc32c(&entry[..ENTRY_CHECKSUM_AT]) {
+                held.push(Held {
+                    index,
+                    serial: u64_at(&entry, ENTRY_SERIAL_AT),
+                    slot: u64_at(&entry, ENTRY_SLOT_AT),
+                    mask: entry[ENTRY_MASK_AT],
+                });
+            } else {
+                torn += 1;
+            }
+        }
+        held.sort_unstable_by_key(|held| held.serial);
+        (held, torn)
+    }
+
+    fn data_is_whole(&self, index: u32) -> bool {
+        let mut entry = [0; ENTRY_BYTES];
+        self.memory.read(entry_at(index), &mut entry);
+        let mut data = vec![0; BLOCK_BYTES];
+        self.read(index, &mut data);
+        crc32c(&data) == u32_at(&entry, ENTRY_DATA_CHECKSUM_AT)
+    }
+
+    fn data_offset(&self, index: u32) -> usize {
+        data_at(self.slots as usize) + index as usize * BLOCK_BYTES
+    }
+}
+
+const fn entry_at(index: u32) -> usize {
+    ENTRIES_AT + index as usize * ENTRY_BYTES
+}
+
+const fn data_at(slots: usize) -> usize {
+    (ENTRIES_AT + slots * ENTRY_BYTES).next_multiple_of(BLOCK_BYTES)
+}
+
+/// The most slots whose headers and data fit.
+fn slots_in(length: usize) -> u32 {
+    let mut slots = length.saturating_sub(ENTRIES_AT) / (ENTRY_BYTES + BLOCK_BYTES);
+    while slots > 0 && data_at(slots) + slots * BLOCK_BYTES > length {
+        slots -= 1;
+    }
+    u32::try_from(slots).unwrap_or(u32::MAX)
+}
+
+const MAGIC: &[u8] = b"FBYNVRAM";
+const VERSION_AT: usize = 8;
+const SLOTS_AT: usize = 12;
+const INSTANCE_AT: usize = 16;
+const CHECKSUM_AT: usize = 32;
+const HEADER_BYTES: usize = 36;
+/// In two cache lines of their own.
+const CELLS_AT: [usize; 2] = [64, 128];
+const CELL_CHECKSUM_AT: usize = 8;
+const CELL_BYTES: usize = 12;
+const ENTRIES_AT: usize = 4096;
+const ENTRY_BYTES: usize = 64;
+const ENTRY_SERIAL_AT: usize = 0;
+const ENTRY_SLOT_AT: usize = 8;
+const ENTRY_DATA_CHECKSUM_AT: usize = 16;
+const ENTRY_MASK_AT: usize = 20;
+const ENTRY_CHECKSUM_AT: usize = 60;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Name of field, offset, bytes: compared with docs/formats/nvram.md.
+    pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
+        ("magic", 0, 8),
+        ("version", VERSION_AT, 4),
+        ("slots", SLOTS_AT, 4),
+        ("instance id", INSTANCE_AT, 16),
+        ("checksum", CHECKSUM_AT, 4),
+        ("first watermark", CELLS_AT[0], CELL_BYTES),
+        ("second watermark", CELLS_AT[1], CELL_BYTES),
+        ("slot headers", ENTRIES_AT, ENTRY_BYTES),
+    ];
+    pub(crate) const ENTRY_FIELDS: &[(&str, usize, usize)] = &[
+        ("serial", ENTRY_SERIAL_AT, 8),
+        ("slot", ENTRY_SLOT_AT, 8),
+        ("data checksum", ENTRY_DATA_CHECKSUM_AT, 4),
+        ("mask", ENTRY_MASK_AT, 1),
+        ("checksum", ENTRY_CHECKSUM_AT, 4),
+    ];
+    const INSTANCE: InstanceId = InstanceId([5; 16]);
+
+    /// Memory of a test: a clone of the bytes is what a power failure leaves.
+    struct Plain(Vec<u8>);
+
+    impl StableMemory for Plain {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn read(&self, offset: usize, to: &mut [u8]) {
+            to.copy_from_slice(&self.0[offset..offset + to.len()]);
+        }
+        fn write(&mut self, offset: usize, from: &[u8]) {
+            self.0[offset..offset + from.len()].copy_from_slice(from);
+        }
+    }
+
+    fn dump(buffer: &Buffer) -> Vec<u8> {
+        let mut bytes = vec![0; buffer.memory.len()];
+        buffer.memory.read(0, &mut bytes);
+        bytes
+    }
+
+    fn sample() -> Buffer {
+        let memory = Box::new(Plain(vec![0; length_for(4) as usize]));
+        let (mut buffer, contents) = Buffer::open(memory, INSTANCE);
+        assert_eq!(contents, Contents::Blank);
+        buffer.format(INSTANCE);
+        for serial in [3, 1, 2] {
+            let data = [serial as u8; BLOCK_BYTES];
+            buffer.put(serial, serial * 10, 0xff, &data, crc32c(&data));
+        }
+        buffer.set_watermark(8);
+        buffer.set_watermark(9);
+        buffer
+    }
+
+    fn reopen(bytes: Vec<u8>) -> (Buffer, Contents) {
+        Buffer::open(Box::new(Plain(bytes)), INSTANCE)
+    }
+
+    #[test]
+    fn what_was_put_is_held_in_serial_order() {
+        let mut buffer = sample();
+        assert_eq!((buffer.slots(), buffer.free()), (4, 1));
+        buffer.release(1);
+        let (buffer, contents) = reopen(dump(&buffer));
+        let Contents::Ours { held, watermark } = contents else { panic!("{contents:?}") };
+        assert_eq!(held.iter().map(|h| (h.serial, h.slot)).collect::<Vec<_>>(), [(2, 20), (3, 30)]);
+        assert_eq!((watermark, buffer.free()), (9, 2));
+        let mut data = [0; BLOCK_BYTES];
+        buffer.read(held[1].index, &mut data);
+        assert_eq!(data, [3; BLOCK_BYTES]);
+    }
+
+    #[test]
+    fn a_torn_watermark_leaves_the_one_before() {
+        let mut bytes = dump(&sample());
+        bytes[CELLS_AT[1]] ^= 1;
+        let Contents::Ours { watermark, .. } = reopen(bytes).1 else { panic!() };
+        assert_eq!(watermark, 8);
+    }
+
+    #[test]
+    fn one_torn_header_is_a_crash_two_are_damage() {
+        let mut bytes = dump(&sample());
+        bytes[entry_at(0)] ^= 1;
+        assert!(matches!(reopen(bytes.clone()).1, Contents::Ours { held, .. } if held.len() == 2));
+        bytes[entry_at(1)] ^= 1;
+        assert!(matches!(reopen(bytes).1, Contents::Damaged(_)));
+    }
+
+    #[test]
+    fn damaged_data_is_never_taken() {
+        let mut bytes = dump(&sample());
+        bytes[data_at(4) + 5000] ^= 1;
+        assert!(matches!(reopen(bytes).1, Contents::Damaged(_)));
+    }
+
+    #[test]
+    fn another_log_and_another_version_are_told() {
+        let bytes = dump(&sample());
+        let other = Buffer::open(Box::new(Plain(bytes.clone())), InstanceId([6; 16])).1;
+        assert_eq!(other, Contents::Other { instance: INSTANCE, held: 3 });
+        let mut newer = bytes;
+        put_u32(&mut newer, VERSION_AT, 2);
+        let checksum = crc32c(&newer[..CHECKSUM_AT]);
+        put_u32(&mut newer, CHECKSUM_AT, checksum);
+        assert_eq!(reopen(newer).1, Contents::Version(2));
+    }
+
+    #[test]
+    fn a_mapped_file_keeps_its_bytes_and_is_locked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nvram");
+        let mut file = MappedFile::open(&path, 65536).unwrap();
+        assert_eq!(slots_in(file.len()), 16);
+        file.write(5, b"abc");
+        assert!(MappedFile::open(&path, 65536).is_err(), "locked");
+        drop(file);
+        assert!(MappedFile::open(&path, 1 << 20).is_err(), "other size");
+        let mut bytes = [0; 3];
+        MappedFile::open(&path, 65536).unwrap().read(5, &mut bytes);
+        assert_eq!(&bytes, b"abc");
+    }
+}

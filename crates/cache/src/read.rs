@@ -1,0 +1,516 @@
+//! The read path: memory, then the log disk, then the lower volume.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use volume::{Data, Error, Extent, Lba};
+
+use crate::{
+    checksum::crc32c,
+    fetch::{Fetch, Outcome},
+    slot::{Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
+    state::{Shared, State},
+};
+
+/// Where one slot of a read comes from.
+enum Source {
+    Zeros,
+    /// The page has all the sectors wanted.
+    Page(Bytes),
+    /// The log has all the sectors wanted.
+    Log(Place),
+    /// The fetch brings them, but for the sectors that are newer in the cache.
+    Lower {
+        fetch: Arc<Fetch>,
+        newer: Newer,
+    },
+}
+
+/// Sectors of a slot that the lower volume does not have yet.
+#[derive(Clone)]
+enum Newer {
+    None,
+    Page { page: Bytes, valid: u8 },
+    Log(Place),
+}
+
+/// Part of a read that lies in one slot.
+struct Piece {
+    slot: u64,
+    first: u32,
+    count: u32,
+    source: Source,
+}
+
+/// Everything a read needs, as of one moment.
+struct Plan {
+    pieces: Vec<Piece>,
+    /// Fetches that this read has to run.
+    own: Vec<Arc<Fetch>>,
+}
+
+impl Shared {
+    /// The sectors from `sector` on, if all of them are in memory.
+    pub fn read_memory(&self, sector: u64, sectors: u64) -> Option<Data> {
+        let mut data = Data::new();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let (mut pending, mut slots) = (0, 0);
+        for (slot, first, count) in cut(sector, sectors) {
+            let index = state.table.find(slot)?;
+            let entry = state.table.entry(index);
+            let wanted = mask(first, count);
+            pending += u64::from(entry.pending());
+            slots += 1;
+            if entry.zero {
+                data.append(Data::zeros(count as usize * SECTOR_BYTES));
+            } else if entry.valid & wanted == wanted {
+                let page = state.table.touch(index)?;
+                data.push(page.slice(bytes_of(first, count)));
+            } else {
+                return None;
+            }
+        }
+        self.counters.hits_nvram.add(pending);
+        self.counters.hits_dram.add(slots - pending);
+        Some(data)
+    }
+
+    /// The sectors from `sector` on, wherever they are.
+    pub async fn read(self: &Arc<Self>, sector: u64, sectors: u64) -> Result<Data, Error> {
+        loop {
+            let plan = self.plan(&mut self.state.lock(), sector, sectors);
+            if let Some(data) = self.carry_out(plan).await? {
+                return Ok(data);
+            }
+        }
+    }
+
+    /// Decides for each slot where it comes from, and begins the fetches that are needed.
+    fn plan(&self, state: &mut State, sector: u64, sectors: u64) -> Plan {
+        let mut plan = Plan { pieces: Vec::new(), own: Vec::new() };
+        // Slots from here on that have no fetch yet; joined into one when the run ends.
+        let mut missing: Vec<usize> = Vec::new();
+        for (slot, first, count) in cut(sector, sectors) {
+            let wanted = mask(first, count);
+            let found = self.find(state, slot, wanted);
+            let source = match found {
+                Ok(source) => source,
+                Err((Some(fetch), newer)) => Source::Lower { fetch, newer },
+                Err((None, newer)) => {
+                    missing.push(plan.pieces.len());
+                    // Replaced when the run is known.
+                    plan.pieces.push(Piece {
+                        slot,
+                        first,
+                        count,
+                        source: match newer {
+                            Newer::None => Source::Zeros,
+                            Newer::Page { page, .. } => Source::Page(page),
+                            Newer::Log(place) => Source::Log(place),
+                        },
+                    });
+                    if missing.len() == MOST_FETCHED {
+                        self.begin(state, &mut plan, &mut missing);
+                    }
+                    continue;
+                }
+            };
+            self.begin(state, &mut plan, &mut missing);
+            plan.pieces.push(Piece { slot, first, count, source });
+        }
+        self.begin(state, &mut plan, &mut missing);
+        plan
+    }
+
+    /// Where a slot comes from; or what must be fetched for it, by whom, and what is newer.
+    fn find(
+        &self,
+        state: &mut State,
+        slot: u64,
+        wanted: u8,
+    ) -> Result<Source, (Option<Arc<Fetch>>, Newer)> {
+        let Some(index) = state.table.find(slot) else {
+            self.counters.misses.add(1);
+            return Err((None, Newer::None));
+        };
+        let entry = state.table.entry(index);
+        let fetch = entry.fetch;
+        let (valid, place, zero, pending) = (entry.valid, entry.place, entry.zero, entry.pending());
+        if zero {
+            self.counters.hits_dram.add(1);
+            return Ok(Source::Zeros);
+        }
+        let newer = match (state.table.touch(index), place) {
+            (Some(page), _) if valid & wanted == wanted => {
+                let hits =
+                    if pending { &self.counters.hits_nvram } else { &self.counters.hits_dram };
+                hits.add(1);
+                return Ok(Source::Page(page.clone()));
+            }
+            (Some(page), _) => Newer::Page { page: page.clone(), valid },
+            (None, Some(place)) if place.mask & wanted == wanted => {
+                self.counters.hits_log.add(1);
+                return Ok(Source::Log(place));
+            }
+            (None, Some(place)) => Newer::Log(place),
+            (None, None) => Newer::None,
+        };
+        self.counters.misses.add(1);
+        Err((state.fetches.get(&fetch).cloned(), newer))
+    }
+
+    /// Makes one fetch of a run of slots, and tells their entries.
+    fn begin(&self, state: &mut State, plan: &mut Plan, missing: &mut Vec<usize>) {
+        let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
+        let (first, last) = (plan.pieces[first].slot, plan.pieces[last].slot);
+        let fetch = new_fetch(state, first, (last - first + 1) as u32);
+        for at in missing.drain(..) {
+            let piece = &mut plan.pieces[at];
+            let index = state.table.find_or_insert(piece.slot);
+            state.table.entry_mut(index).fetch = fetch.id;
+            let valid = state.table.entry(index).valid;
+            let newer = match std::mem::replace(&mut piece.source, Source::Zeros) {
+                Source::Page(page) => Newer::Page { page, valid },
+                Source::Log(place) => Newer::Log(place),
+                Source::Zeros | Source::Lower { .. } => Newer::None,
+            };
+            piece.source = Source::Lower { fetch: Arc::clone(&fetch), newer };
+        }
+        plan.own.push(fetch);
+    }
+
+    /// Does what a plan says. None if something moved meanwhile: plan again.
+    async fn carry_out(self: &Arc<Self>, plan: Plan) -> Result<Option<Data>, Error> {
+        let own = join_all(plan.own.iter().map(|fetch| self.run_fetch(fetch, true)));
+        let (_, logged) = tokio::join!(own, self.read_logged(&plan));
+        let Some(mut logged) = logged? else { return Ok(None) };
+        logged.reverse();
+        let mut data = Data::new();
+        let mut fetched: Option<(u32, Data)> = None;
+        for piece in plan.pieces {
+            let bytes = bytes_of(piece.first, piece.count);
+            match piece.source {
+                Source::Zeros => data.append(Data::zeros(bytes.len())),
+                Source::Page(page) => data.push(page.slice(bytes)),
+                Source::Log(_) => {
+                    let block = logged.pop().expect("one block for each place in the plan");
+                    data.append(block.slice(bytes.start, bytes.len()));
+                }
+                Source::Lower { fetch, newer } => {
+                    if fetched.as_ref().is_none_or(|(id, _)| *id != fetch.id) {
+                        match fetch.wait().await {
+                            Outcome::Done(result) => fetched = Some((fetch.id, result?)),
+                            Outcome::Running | Outcome::Abandoned => return Ok(None),
+                        }
+                    }
+                    let (_, all) = fetched.as_ref().expect("it is this one now");
+                    let at = (piece.slot - fetch.first) as usize * SLOT_BYTES;
+                    let lower = |at: usize, length| all.slice(at, length);
+                    match newer {
+                        Newer::None => data.append(lower(at + bytes.start, bytes.len())),
+                        Newer::Page { page, valid } => {
+                            let merged = overlay(all, at, &page, valid);
+                            data.push(merged.slice(bytes));
+                        }
+                        Newer::Log(place) => {
+                            let block = logged.pop().expect("one block for each place in the plan");
+                            let merged = overlay(all, at, &block.into_bytes(), place.mask);
+                            data.push(merged.slice(bytes));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Some(data))
+    }
+
+    /// The log blocks that a plan needs, in its order; none if one of them is no longer what it
+    /// was.
+    async fn read_logged(&self, plan: &Plan) -> Result<Option<Vec<Data>>, Error> {
+        let wanted: Vec<(u64, Place)> = plan
+            .pieces
+            .iter()
+            .filter_map(|piece| match &piece.source {
+                Source::Log(place) | Source::Lower { newer: Newer::Log(place), .. } => {
+                    Some((piece.slot, *place))
+                }
+                _ => None,
+            })
+            .collect();
+        if wanted.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let blocks = self.read_log_blocks(&wanted).await;
+        let mut state = self.state.lock();
+        let unmoved = wanted.iter().all(|&(slot, place)| {
+            state.table.find(slot).is_some_and(|i| state.table.entry(i).place == Some(place))
+        });
+        // What was read before its place was given up and written over may be anything.
+        if !unmoved {
+            return Ok(None);
+        }
+        let blocks = blocks?;
+        for (&(slot, place), block) in wanted.iter().zip(&blocks) {
+            self.keep_logged(&mut state, slot, place, block);
+        }
+        Ok(Some(blocks))
+    }
+
+    /// Keeps a block of the log in memory, if there is room for it.
+    fn keep_logged(&self, state: &mut State, slot: u64, place: Place, block: &Data) {
+        let Some(index) = state.table.find(slot) else { return };
+        if state.table.page(index).is_some() || state.table.entry(index).pending() {
+            return;
+        }
+        let Some(mut page) = self.take_page(state) else { return };
+        block.copy_to_slice(&mut page);
+        state.table.set_page(index, page.freeze(), place.mask, true);
+    }
+
+    /// Reads the logged content of a slot. None if it is no longer its newest.
+    pub async fn load(&self, slot: u64, place: Place) -> Result<Option<Data>, Error> {
+        let read = self.read_log(slot, &place).await;
+        let state = self.state.lock();
+        let current =
+            state.table.find(slot).is_some_and(|i| state.table.entry(i).place == Some(place));
+        if current { read.map(Some) } else { Ok(None) }
+    }
+
+    /// The data block of a place, whole.
+    async fn read_log(&self, slot: u64, place: &Place) -> Result<Data, Error> {
+        let mut blocks = self.read_log_blocks(&[(slot, *place)]).await?;
+        Ok(blocks.pop().expect("one was asked for"))
+    }
+
+    /// The data blocks of places, each checked; neighbours are read together.
+    pub async fn read_log_blocks(&self, places: &[(u64, Place)]) -> Result<Vec<Data>, Error> {
+        let mut blocks = Vec::with_capacity(places.len());
+        let mut at = 0;
+        while at < places.len() {
+            let first = places[at].1.block;
+            let run = places[at..]
+                .iter()
+                .zip(0..MOST_FETCHED as u32)
+                .take_while(|((_, place), i)| place.block == first + i)
+                .count();
+            let extent = Extent { lba: Lba(u64::from(first)), blocks: run as u32 };
+            let data = self.log.read(extent).await.map_err(|e| self.log_error(places[at].0, e))?;
+            if data.len() != run * SLOT_BYTES {
+                return Err(Error::Device("the log disk returned fewer bytes".into()));
+            }
+            for (i, (slot, place)) in places[at..at + run].iter().enumerate() {
+                let block = data.slice(i * SLOT_BYTES, SLOT_BYTES).into_bytes();
+                if crc32c(&block) != place.checksum {
+                    let error = Error::Device("the data has changed on the log disk".into());
+                    return Err(self.log_error(*slot, error));
+                }
+                blocks.push(block.into());
+            }
+            at += run;
+        }
+        Ok(blocks)
+    }
+
+    /// An error of the log disk in terms of this volume.
+    fn log_error(&self, slot: u64, error: Error) -> Error {
+        let blocks = (u64::from(SECTORS) / self.sectors_per_block()) as u32;
+        Error::Medium {
+            extent: Extent { lba: self.lba(slot * u64::from(SECTORS)), blocks },
+            reason: format!("log disk: {error}").into(),
+        }
+    }
+
+    /// Reads what a fetch is for and gives it to the cache and to all who wait.
+    async fn run_fetch(self: &Arc<Self>, fetch: &Arc<Fetch>, host: bool) {
+        let guard = FetchGuard { shared: self, fetch, host };
+        if host {
+            self.host_fetches.fetch_add(1, Ordering::Relaxed);
+        }
+        let sectors = self.geometry.bytes() / SECTOR_BYTES as u64;
+        let first = fetch.first * u64::from(SECTORS);
+        let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
+        let blocks = (count / self.sectors_per_block()) as u32;
+        let mut result = self.lower.read(Extent { lba: self.lba(first), blocks }).await;
+        if let Ok(data) = &result
+            && data.len() as u64 != count * SECTOR_BYTES as u64
+        {
+            result = Err(Error::Device("the lower volume returned fewer bytes".into()));
+        }
+        self.note_lower(&result);
+        if let Ok(data) = &result {
+            self.counters.fetched_bytes.add(data.len() as u64);
+            self.keep_fetched(fetch, data, host);
+        }
+        fetch.finish(Outcome::Done(result));
+        drop(guard);
+    }
+
+    /// Puts fetched content into the table where nothing newer has come.
+    fn keep_fetched(&self, fetch: &Fetch, data: &Data, host: bool) {
+        let mut slot = fetch.first;
+        let end = fetch.first + u64::from(fetch.count);
+        while slot < end {
+            // Pages first, then copies without the lock, then all into the table.
+            let mut pages = Vec::new();
+            {
+                let mut state = self.state.lock();
+                let wanted = (end - slot).min(COPIED_AT_ONCE) as usize;
+                while pages.len() < wanted
+                    && let Some(page) = self.take_page(&mut state)
+                {
+                    pages.push(page);
+                }
+            }
+            if pages.is_empty() {
+                return;
+            }
+            let start = slot;
+            for page in &mut pages {
+                let at = (slot - fetch.first) as usize * SLOT_BYTES;
+                let length = SLOT_BYTES.min(data.len() - at);
+                data.slice(at, length).copy_to_slice(&mut page[..length]);
+                page[length..].fill(0);
+                slot += 1;
+            }
+            let mut state = self.state.lock();
+            for (slot, mut page) in (start..).zip(pages) {
+                let Some(index) = state.table.find(slot) else { continue };
+                let entry = state.table.entry(index);
+                // Changed since: what was fetched is old, at least in part.
+                if entry.fetch != fetch.id || entry.pending() {
+                    continue;
+                }
+                let valid = entry.valid;
+                match state.table.page(index) {
+                    Some(newer) => copy_sectors(newer, &mut page, valid),
+                    // The newer sectors are in the log only; the next read merges them again.
+                    None if entry.place.is_some() => continue,
+                    None => {}
+                }
+                state.table.set_page(index, page.freeze(), WHOLE, host);
+            }
+        }
+    }
+
+    /// Begins to read ahead if the read of these sectors continues a sequential stream.
+    pub fn read_ahead(self: &Arc<Self>, sector: u64, sectors: u64) {
+        let limit = u64::from(self.settings.read_ahead_bytes) / SLOT_BYTES as u64;
+        if limit == 0 {
+            return;
+        }
+        let fetches = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            let Some((first, end)) = state.streams.note(sector, sector + sectors, limit) else {
+                return;
+            };
+            // Far side away, or already busy with what was asked for before.
+            if state.lower_error.is_some() || state.fetches.len() >= MOST_FETCHES {
+                return;
+            }
+            missing_runs(state, first, end.min(self.slots))
+        };
+        for fetch in fetches {
+            let shared = Arc::clone(self);
+            self.counters.read_ahead_bytes.add(u64::from(fetch.count) * SLOT_BYTES as u64);
+            tokio::spawn(async move { shared.run_fetch(&fetch, false).await });
+        }
+    }
+}
+
+/// Takes the fetch out of the books, also if whoever runs it is dropped in the middle.
+struct FetchGuard<'a> {
+    shared: &'a Shared,
+    fetch: &'a Fetch,
+    host: bool,
+}
+
+impl Drop for FetchGuard<'_> {
+    fn drop(&mut self) {
+        let fetch = self.fetch;
+        let mut state = self.shared.state.lock();
+        state.fetches.remove(&fetch.id);
+        for slot in fetch.first..fetch.first + u64::from(fetch.count) {
+            let Some(index) = state.table.find(slot) else { continue };
+            let entry = state.table.entry_mut(index);
+            if entry.fetch == fetch.id {
+                entry.fetch = 0;
+                state.table.remove_if_empty(index);
+            }
+        }
+        drop(state);
+        if self.host {
+            self.shared.host_fetches.fetch_sub(1, Ordering::Relaxed);
+        }
+        fetch.finish(Outcome::Abandoned);
+    }
+}
+
+fn new_fetch(state: &mut State, first: u64, count: u32) -> Arc<Fetch> {
+    let id = state.next_fetch;
+    // Zero means none.
+    state.next_fetch = state.next_fetch.checked_add(1).unwrap_or(1);
+    let fetch = Arc::new(Fetch::new(id, first, count));
+    state.fetches.insert(id, Arc::clone(&fetch));
+    fetch
+}
+
+/// Fetches for the slots of `first .. end` of which nothing is known.
+fn missing_runs(state: &mut State, first: u64, end: u64) -> Vec<Arc<Fetch>> {
+    let mut fetches = Vec::new();
+    let mut slot = first;
+    while slot < end {
+        let start = slot;
+        while slot < end && slot - start < MOST_FETCHED as u64 && state.table.find(slot).is_none() {
+            slot += 1;
+        }
+        if slot > start {
+            let fetch = new_fetch(state, start, (slot - start) as u32);
+            for slot in start..slot {
+                let index = state.table.find_or_insert(slot);
+                state.table.entry_mut(index).fetch = fetch.id;
+            }
+            fetches.push(fetch);
+        } else {
+            slot += 1;
+        }
+    }
+    fetches
+}
+
+/// Cuts sectors at slots: slot, first sector in it, how many.
+fn cut(sector: u64, sectors: u64) -> impl Iterator<Item = (u64, u32, u32)> {
+    let end = sector + sectors;
+    let mut here = sector;
+    std::iter::from_fn(move || {
+        (here < end).then(|| {
+            let first = (here % u64::from(SECTORS)) as u32;
+            let count = u64::from(SECTORS - first).min(end - here) as u32;
+            let piece = (here / u64::from(SECTORS), first, count);
+            here += u64::from(count);
+            piece
+        })
+    })
+}
+
+fn bytes_of(first: u32, count: u32) -> std::ops::Range<usize> {
+    first as usize * SECTOR_BYTES..(first + count) as usize * SECTOR_BYTES
+}
+
+/// A slot of fetched data with the newer sectors in it.
+fn overlay(fetched: &Data, at: usize, newer: &[u8], valid: u8) -> Bytes {
+    let mut merged = vec![0; SLOT_BYTES];
+    let length = SLOT_BYTES.min(fetched.len() - at);
+    fetched.slice(at, length).copy_to_slice(&mut merged[..length]);
+    copy_sectors(newer, &mut merged, valid);
+    merged.into()
+}
+
+/// Most slots in one fetch or one read of the log: 1 MiB.
+const MOST_FETCHED: usize = 256;
+/// Most fetches under way before none is begun for reading ahead.
+const MOST_FETCHES: usize = 64;
+/// Slots copied between two looks at the table: some ten microseconds.
+const COPIED_AT_ONCE: u64 = 32;

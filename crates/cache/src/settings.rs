@@ -1,0 +1,123 @@
+//! Sizes, thresholds and when a write is reported: data, with documented defaults.
+
+use crate::log::{MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS};
+
+/// When the host is told that a write is done (STICS 5.1).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Report {
+    /// When it is on the log disk, stable.
+    #[default]
+    AfterComplete,
+    /// When it is in the NVRAM buffer; stable flags and flushes still wait for the log disk.
+    Immediate,
+    /// When it is on the lower volume, stable: the log takes nothing new.
+    Through,
+}
+
+/// How a cache behaves. Every field has a default in [`Settings::default`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Memory for cached blocks, in bytes; at least 1 MiB. Default 256 MiB.
+    pub dram_bytes: u64,
+    /// Bytes that may wait for the log disk; at least 64 KiB, at most half of `dram_bytes`.
+    /// With [`Report::Immediate`] the NVRAM must hold as much. Default 4 MiB.
+    pub nvram_bytes: u64,
+    /// When writes are reported. Default after complete.
+    pub report: Report,
+    /// Part of the log (0 to 1) above which level 2 destage no longer waits for an idle period.
+    /// Default 0.5.
+    pub destage_threshold: f64,
+    /// Without requests for this long, in milliseconds, the host is idle. Default 20.
+    pub idle_ms: u64,
+    /// Longest run of adjacent blocks sent down as one write, in bytes: 4 KiB to 1 MiB.
+    /// Default 64 KiB (STICS 4.3.3).
+    pub destage_run_bytes: u32,
+    /// How many runs are under way at once, 1 to 64. Default 8: at 64 KiB each, half a megabyte
+    /// is in flight, which fills 1 Gbit/s over 4 ms.
+    pub destage_in_flight: usize,
+    /// Data older than this, in milliseconds, goes down even if the host is never idle.
+    /// Default 5000.
+    pub max_dirty_age_ms: u64,
+    /// Most that is read ahead of a sequential reader, in bytes; 0 switches it off. Default 1 MiB.
+    pub read_ahead_bytes: u32,
+    /// Longest discard that goes through the log, in bytes; longer ones go to the lower volume at
+    /// once. Default 4 MiB.
+    pub discard_log_bytes: u32,
+    /// Most slots in a log segment, 1 to 128; used when a log is formatted, then kept in it.
+    /// Default 128 (STICS 4.3.1).
+    pub segment_slots: u32,
+    /// Open a log in which acknowledged data is missing, with what is left. Default false.
+    pub accept_loss: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            dram_bytes: 256 << 20,
+            nvram_bytes: 4 << 20,
+            report: Report::AfterComplete,
+            destage_threshold: 0.5,
+            idle_ms: 20,
+            destage_run_bytes: 64 << 10,
+            destage_in_flight: 8,
+            max_dirty_age_ms: 5000,
+            read_ahead_bytes: 1 << 20,
+            discard_log_bytes: 4 << 20,
+            segment_slots: MAX_SEGMENT_SLOTS,
+            accept_loss: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Says which setting is out of its range, if one is.
+    pub fn validate(&self) -> Result<(), String> {
+        let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
+        check(
+            (1 << 20..=1 << 43).contains(&self.dram_bytes),
+            "dram_bytes must be from 1 MiB to 8 TiB",
+        )?;
+        check(self.nvram_bytes >= 64 << 10, "nvram_bytes must be at least 64 KiB")?;
+        check(
+            self.nvram_bytes <= self.dram_bytes / 2,
+            "nvram_bytes must be at most half of dram_bytes",
+        )?;
+        check(
+            (0.0..=1.0).contains(&self.destage_threshold),
+            "destage_threshold must be from 0 to 1",
+        )?;
+        check((1..=60_000).contains(&self.idle_ms), "idle_ms must be from 1 to 60000")?;
+        check(
+            (4096..=1 << 20).contains(&self.destage_run_bytes),
+            "destage_run_bytes must be from 4 KiB to 1 MiB",
+        )?;
+        check(
+            (1..=64).contains(&self.destage_in_flight),
+            "destage_in_flight must be from 1 to 64",
+        )?;
+        check(self.read_ahead_bytes <= 16 << 20, "read_ahead_bytes must be at most 16 MiB")?;
+        check(self.discard_log_bytes <= 16 << 20, "discard_log_bytes must be at most 16 MiB")?;
+        check(
+            (MIN_SEGMENT_SLOTS..=MAX_SEGMENT_SLOTS).contains(&self.segment_slots),
+            "segment_slots must be from 1 to 128",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_in_range() {
+        assert_eq!(Settings::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_setting_out_of_range_is_named() {
+        let settings = Settings { destage_in_flight: 0, ..Settings::default() };
+        assert!(settings.validate().unwrap_err().contains("destage_in_flight"));
+        let settings = Settings { nvram_bytes: 200 << 20, ..Settings::default() };
+        assert!(settings.validate().unwrap_err().contains("nvram_bytes"));
+    }
+}

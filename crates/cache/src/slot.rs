@@ -1,0 +1,528 @@
+//! The slot table: for every slot of 4096 bytes that the cache knows, where its newest content is.
+//!
+//! An entry is in the table while it has a page, a place in the log, content on its way to the
+//! log, or a fetch under way. Nothing here waits or does I/O; the table is one of the things
+//! behind the lock of the cache's state.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+};
+
+use bytes::Bytes;
+
+use crate::log::segment::Kind;
+
+/// Bytes in a slot.
+pub(crate) const SLOT_BYTES: usize = 4096;
+/// Bytes in a sector, the unit in which a slot can be partly valid.
+pub(crate) const SECTOR_BYTES: usize = 512;
+/// Sectors in a slot.
+pub(crate) const SECTORS: u32 = 8;
+/// The mask of a whole slot.
+pub(crate) const WHOLE: u8 = 0xff;
+/// No index.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// The mask of `count` sectors from `first` on.
+pub(crate) fn mask(first: u32, count: u32) -> u8 {
+    debug_assert!(first + count <= SECTORS, "inside one slot");
+    (((1_u16 << count) - 1) << first) as u8
+}
+
+/// The runs of sectors in a mask: first sector and count.
+pub(crate) fn runs(mask: u8) -> impl Iterator<Item = (u32, u32)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let rest = u32::from(mask) >> at;
+        if rest == 0 {
+            return None;
+        }
+        let first = at + rest.trailing_zeros();
+        let count = (!(u32::from(mask) >> first)).trailing_zeros();
+        at = first + count;
+        Some((first, count))
+    })
+}
+
+/// Copies the sectors of `mask` from one slot's bytes to another's.
+pub(crate) fn copy_sectors(from: &[u8], to: &mut [u8], mask: u8) {
+    for (first, count) in runs(mask) {
+        let range = first as usize * SECTOR_BYTES..(first + count) as usize * SECTOR_BYTES;
+        to[range.clone()].copy_from_slice(&from[range]);
+    }
+}
+
+/// Where in the log the newest logged content of a slot is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Place {
+    /// Number of the segment.
+    pub segment: u64,
+    /// The data block; the header for zeros.
+    pub block: u32,
+    /// CRC32C of the data block.
+    pub checksum: u32,
+    /// Which sectors it holds.
+    pub mask: u8,
+    /// Data or zeros.
+    pub kind: Kind,
+}
+
+/// What the cache knows of one slot.
+///
+/// | state | page | place | queued or in flight | evictable |
+/// |---|---|---|---|---|
+/// | clean | yes | no | no | page and entry |
+/// | dirty | maybe | yes | no | page only |
+/// | pending (newer than the log) | yes, or zeros | maybe an older one | yes | nothing |
+/// | fetch under way | maybe | maybe | no | nothing |
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Number of the slot: its first byte divided by 4096.
+    pub slot: u64,
+    /// Serial of the newest write in it; 0 if there was none since it came into the table.
+    pub version: u64,
+    /// The newest version that is in the log and not yet in the lower volume.
+    pub place: Option<Place>,
+    /// Checksum of the page while it is pending.
+    pub checksum: u32,
+    /// The fetch from the lower volume that will fill the slot; 0 if none.
+    pub fetch: u32,
+    /// The NVRAM slot that holds the newest version, or `NONE`.
+    pub nvram: u32,
+    /// Counts how often this index was used: a round knows by it that a slot was dropped.
+    pub incarnation: u32,
+    /// The destage round that has this slot on its list.
+    pub round: u16,
+    /// Sectors whose content in the page is right; 0 without a page.
+    pub valid: u8,
+    /// The newest content is zeros, and there is no page.
+    pub zero: bool,
+    /// Waits for a segment.
+    pub queued: bool,
+    /// Is in the segment that is being written.
+    pub in_flight: bool,
+    /// Is not in the table.
+    free: bool,
+    frame: u32,
+    dirty_previous: u32,
+    dirty_next: u32,
+}
+
+impl Entry {
+    /// Has content that is not in the log yet.
+    pub fn pending(&self) -> bool {
+        self.queued || self.in_flight
+    }
+}
+
+/// A page in memory, and its place in the circle of the replacement clock.
+struct Frame {
+    page: Bytes,
+    entry: u32,
+    referenced: bool,
+}
+
+/// The table with its three orders: by slot, by use (the clock), by age in the log.
+pub(crate) struct SlotTable {
+    /// Many small maps rather than one: a map that grows holds the lock while it moves.
+    maps: Vec<HashMap<u64, u32, BuildHasherDefault<SlotHasher>>>,
+    /// Fixed pieces, so that growing never moves entries.
+    pieces: Vec<Vec<Entry>>,
+    /// Entries ever made; those of `free` are not in use.
+    indices: u32,
+    free: Vec<u32>,
+    length: usize,
+    frames: Vec<Frame>,
+    hand: usize,
+    /// Oldest and newest in the log: the order of `place.segment`.
+    dirty_first: u32,
+    dirty_last: u32,
+    dirty: usize,
+    /// The next entry that a destage round looks at.
+    cursor: u32,
+}
+
+impl SlotTable {
+    pub fn new() -> Self {
+        Self {
+            maps: (0..MAPS).map(|_| HashMap::default()).collect(),
+            pieces: Vec::new(),
+            indices: 0,
+            free: Vec::new(),
+            length: 0,
+            frames: Vec::new(),
+            hand: 0,
+            dirty_first: NONE,
+            dirty_last: NONE,
+            dirty: 0,
+            cursor: NONE,
+        }
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// How many of them are in the log and not in the lower volume.
+    pub fn dirty(&self) -> usize {
+        self.dirty
+    }
+
+    /// How many have a page.
+    pub fn resident(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// The entry of a slot.
+    pub fn find(&self, slot: u64) -> Option<u32> {
+        self.maps[map_of(slot)].get(&slot).copied()
+    }
+
+    /// The entry of a slot, made if there is none.
+    pub fn find_or_insert(&mut self, slot: u64) -> u32 {
+        if let Some(index) = self.find(slot) {
+            return index;
+        }
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        let entry = self.entry_mut(index);
+        entry.slot = slot;
+        entry.free = false;
+        self.maps[map_of(slot)].insert(slot, index);
+        self.length += 1;
+        index
+    }
+
+    fn grow(&mut self) -> u32 {
+        let index = self.indices;
+        self.indices += 1;
+        if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+            self.pieces.push(Vec::with_capacity(PIECE));
+        }
+        let piece = self.pieces.last_mut().expect("one was added if there was none");
+        piece.push(Entry {
+            slot: 0,
+            version: 0,
+            place: None,
+            checksum: 0,
+            fetch: 0,
+            nvram: NONE,
+            incarnation: 0,
+            round: 0,
+            valid: 0,
+            zero: false,
+            queued: false,
+            in_flight: false,
+            free: true,
+            frame: NONE,
+            dirty_previous: NONE,
+            dirty_next: NONE,
+        });
+        index
+    }
+
+    pub fn entry(&self, index: u32) -> &Entry {
+        &self.pieces[index as usize / PIECE][index as usize % PIECE]
+    }
+
+    pub fn entry_mut(&mut self, index: u32) -> &mut Entry {
+        &mut self.pieces[index as usize / PIECE][index as usize % PIECE]
+    }
+
+    /// Whether `index` is still what it was when its `incarnation` was read.
+    pub fn is_alive(&self, index: u32, incarnation: u32) -> bool {
+        let entry = self.entry(index);
+        !entry.free && entry.incarnation == incarnation
+    }
+
+    /// The page of an entry.
+    pub fn page(&self, index: u32) -> Option<&Bytes> {
+        match self.entry(index).frame {
+            NONE => None,
+            frame => Some(&self.frames[frame as usize].page),
+        }
+    }
+
+    /// The page of an entry, which counts as used.
+    pub fn touch(&mut self, index: u32) -> Option<&Bytes> {
+        match self.entry(index).frame {
+            NONE => None,
+            frame => {
+                let frame = &mut self.frames[frame as usize];
+                frame.referenced = true;
+                Some(&frame.page)
+            }
+        }
+    }
+
+    /// Gives an entry a page, in which the sectors of `valid` are right.
+    pub fn set_page(&mut self, index: u32, page: Bytes, valid: u8, referenced: bool) {
+        let entry = self.entry_mut(index);
+        entry.valid = valid;
+        entry.zero = false;
+        match entry.frame {
+            NONE => {
+                let frame = self.frames.len() as u32;
+                self.entry_mut(index).frame = frame;
+                self.frames.push(Frame { page, entry: index, referenced });
+            }
+            frame => {
+                let frame = &mut self.frames[frame as usize];
+                frame.page = page;
+                frame.referenced |= referenced;
+            }
+        }
+    }
+
+    /// Takes the page from an entry.
+    pub fn drop_page(&mut self, index: u32) {
+        let entry = self.entry_mut(index);
+        entry.valid = 0;
+        let frame = std::mem::replace(&mut entry.frame, NONE);
+        if frame != NONE {
+            self.frames.swap_remove(frame as usize);
+            if let Some(moved) = self.frames.get(frame as usize) {
+                let moved = moved.entry;
+                self.entry_mut(moved).frame = frame;
+            }
+        }
+    }
+
+    /// Takes one page out of memory that was not used lately and that nothing needs there.
+    pub fn evict(&mut self) -> bool {
+        for step in 0..self.frames.len() {
+            if self.hand >= self.frames.len() {
+                self.hand = 0;
+            }
+            let frame = &mut self.frames[self.hand];
+            let index = frame.entry;
+            let referenced = std::mem::replace(&mut frame.referenced, false);
+            if referenced && step < MOST_SPARED {
+                self.hand += 1;
+                continue;
+            }
+            let entry = self.entry(index);
+            // A fetch merges with the page it finds; without it, it would take old sectors from
+            // the lower volume for new ones.
+            if entry.pending() || entry.fetch != 0 {
+                self.hand += 1;
+                continue;
+            }
+            self.drop_page(index);
+            self.remove_if_empty(index);
+            return true;
+        }
+        false
+    }
+
+    /// Notes where in the log the newest content is: the entry is now the newest of the dirty.
+    pub fn set_place(&mut self, index: u32, place: Place) {
+        self.unlink(index);
+        self.entry_mut(index).place = Some(place);
+        let last = std::mem::replace(&mut self.dirty_last, index);
+        self.entry_mut(index).dirty_previous = last;
+        match last {
+            NONE => self.dirty_first = index,
+            last => self.entry_mut(last).dirty_next = index,
+        }
+        self.dirty += 1;
+    }
+
+    /// Forgets the place: the lower volume has the content, or newer.
+    pub fn clear_place(&mut self, index: u32) {
+        self.unlink(index);
+        self.entry_mut(index).place = None;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let entry = self.entry_mut(index);
+        if entry.place.is_none() {
+            return;
+        }
+        let previous = std::mem::replace(&mut entry.dirty_previous, NONE);
+        let next = std::mem::replace(&mut entry.dirty_next, NONE);
+        match previous {
+            NONE => self.dirty_first = next,
+            previous => self.entry_mut(previous).dirty_next = next,
+        }
+        match next {
+            NONE => self.dirty_last = previous,
+            next => self.entry_mut(next).dirty_previous = previous,
+        }
+        if self.cursor == index {
+            self.cursor = next;
+        }
+        self.dirty -= 1;
+    }
+
+    /// The dirty entry whose newest content in the log is oldest.
+    pub fn oldest_dirty(&self) -> Option<u32> {
+        (self.dirty_first != NONE).then_some(self.dirty_first)
+    }
+
+    /// Puts the cursor on the oldest dirty entry.
+    pub fn rewind(&mut self) {
+        self.cursor = self.dirty_first;
+    }
+
+    /// The dirty entry at the cursor, which moves on.
+    pub fn next_dirty(&mut self) -> Option<u32> {
+        let index = self.cursor;
+        (index != NONE).then(|| {
+            self.cursor = self.entry(index).dirty_next;
+            index
+        })
+    }
+
+    /// Removes an entry with nothing in it.
+    pub fn remove_if_empty(&mut self, index: u32) {
+        let entry = self.entry_mut(index);
+        let used = entry.frame != NONE
+            || entry.place.is_some()
+            || entry.pending()
+            || entry.fetch != 0
+            || entry.free;
+        if used {
+            return;
+        }
+        assert_eq!(entry.nvram, NONE, "NVRAM holds nothing that is not pending");
+        let slot = entry.slot;
+        entry.free = true;
+        entry.incarnation = entry.incarnation.wrapping_add(1);
+        entry.version = 0;
+        entry.round = 0;
+        entry.zero = false;
+        self.maps[map_of(slot)].remove(&slot);
+        self.free.push(index);
+        self.length -= 1;
+    }
+
+    /// One past the highest index in use.
+    pub fn indices(&self) -> u32 {
+        self.indices
+    }
+
+    /// Whether there is an entry at `index`.
+    pub fn is_used(&self, index: u32) -> bool {
+        !self.entry(index).free
+    }
+}
+
+/// Slot numbers are not chosen to collide, and a strong hash costs more than the rest of a hit.
+#[derive(Default)]
+pub(crate) struct SlotHasher(u64);
+
+impl Hasher for SlotHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Fibonacci hashing, folded: the map uses the low bits for the place and the highest
+        // seven for the tag.
+        let product = u128::from(self.0 ^ number) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
+/// Neighbours lie in one map for a while, so that sequential access stays in few cache lines.
+fn map_of(slot: u64) -> usize {
+    (slot >> 6) as usize % MAPS
+}
+
+/// At a million entries each map grows by a few thousand at a time: some ten microseconds.
+const MAPS: usize = 256;
+/// Pages that one eviction spares because they were used: bounds the time under the lock.
+const MOST_SPARED: usize = 64;
+/// Entries in a piece.
+const PIECE: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(byte: u8) -> Bytes {
+        vec![byte; SLOT_BYTES].into()
+    }
+
+    fn place(segment: u64) -> Place {
+        Place { segment, block: 9, checksum: 0, mask: WHOLE, kind: Kind::Data }
+    }
+
+    #[test]
+    fn masks_and_runs_agree() {
+        assert_eq!(mask(0, 8), 0xff);
+        assert_eq!(mask(2, 3), 0b1_1100);
+        assert_eq!(runs(0b1011_0110).collect::<Vec<_>>(), [(1, 2), (4, 2), (7, 1)]);
+        assert_eq!(runs(0xff).collect::<Vec<_>>(), [(0, 8)]);
+        assert_eq!(runs(0).count(), 0);
+    }
+
+    #[test]
+    fn the_clock_spares_what_was_used_and_what_is_needed() {
+        let mut table = SlotTable::new();
+        for slot in 0..4 {
+            let index = table.find_or_insert(slot);
+            table.set_page(index, page(slot as u8), WHOLE, false);
+        }
+        table.touch(0);
+        table.entry_mut(1).queued = true;
+        table.entry_mut(2).fetch = 7;
+        assert!(table.evict());
+        assert_eq!(table.find(3), None, "the only one that is neither used nor needed");
+        assert!(table.evict());
+        assert_eq!(table.find(0), None, "used, but not lately");
+        assert!(!table.evict());
+        assert_eq!((table.len(), table.resident()), (2, 2));
+    }
+
+    #[test]
+    fn a_dirty_page_may_go_but_its_place_stays() {
+        let mut table = SlotTable::new();
+        let index = table.find_or_insert(5);
+        table.set_page(index, page(1), WHOLE, false);
+        table.set_place(index, place(1));
+        assert!(table.evict());
+        assert_eq!(table.find(5), Some(index));
+        assert!(table.page(index).is_none());
+        table.clear_place(index);
+        table.remove_if_empty(index);
+        assert_eq!((table.find(5), table.len(), table.dirty()), (None, 0, 0));
+        assert!(!table.is_alive(index, 0));
+    }
+
+    #[test]
+    fn the_dirty_are_ordered_by_their_newest_place() {
+        let mut table = SlotTable::new();
+        for slot in 0..4 {
+            let index = table.find_or_insert(slot);
+            table.set_place(index, place(slot));
+        }
+        table.set_place(1, place(4));
+        table.rewind();
+        assert_eq!(table.next_dirty(), Some(0));
+        // The entry under the cursor moves to the end; the cursor goes on.
+        table.set_place(2, place(5));
+        let rest: Vec<_> = std::iter::from_fn(|| table.next_dirty()).collect();
+        assert_eq!(rest, [3, 1, 2]);
+        assert_eq!(table.oldest_dirty(), Some(0));
+    }
+
+    #[test]
+    fn entries_are_found_after_the_table_has_grown() {
+        let mut table = SlotTable::new();
+        let indices: Vec<_> = (0..5000).map(|slot| table.find_or_insert(slot * 977)).collect();
+        assert!((0..5000).all(|slot| table.find(slot * 977) == Some(indices[slot as usize])));
+        assert_eq!(table.find(1), None);
+    }
+
+    #[test]
+    fn an_entry_is_small() {
+        assert!(size_of::<Entry>() <= 80, "{}", size_of::<Entry>());
+    }
+}

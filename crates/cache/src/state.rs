@@ -1,0 +1,587 @@
+//! What all paths of the cache share: the slot table, the queue for the log, the ring, claims.
+//!
+//! Everything behind the one lock is changed in short steps without waiting; the paths in
+//! `commit`, `write`, `read` and `destage` do the waiting.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize},
+    },
+    task::Waker,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+use volume::{Data, Durability, Error, Geometry, Lba, Stack};
+
+use crate::{
+    claim::Claims,
+    dram::{PageMut, PagePool},
+    fetch::{Fetch, Streams},
+    log::{
+        ring::Ring,
+        segment::{Header, Kind, MAX_RECORDS, MAX_ZERO_SLOTS, Record},
+        superblock::Superblock,
+    },
+    nvram::Buffer,
+    settings::{Report, Settings},
+    slot::{NONE, Place, SLOT_BYTES, SlotTable, WHOLE},
+    statistics::Counters,
+};
+
+/// The cache without its outside.
+pub(crate) struct Shared {
+    pub settings: Settings,
+    pub lower: Stack,
+    pub log: Stack,
+    /// Of the lower volume, when the cache was opened.
+    pub geometry: Geometry,
+    /// How many slots the lower volume has; the last may be cut short by its end.
+    pub slots: u64,
+    pub pool: Arc<PagePool>,
+    /// Pages for the headers of segments and for superblocks.
+    pub scratch: Arc<PagePool>,
+    /// Slots that may wait for the log.
+    pub pending_limit: usize,
+    /// What every segment carries.
+    pub identity: SegmentIdentity,
+    /// Entries that the table may have before discards go past the log.
+    pub entries_limit: usize,
+    /// Blocks of the log that data may not take: room for the records of bypassed writes.
+    pub reserve: u32,
+    /// Taken before `pool`'s lock; never held across a wait.
+    pub state: Mutex<State>,
+    /// What the superblock says; the lock makes its writers take turns. Taken before `state`.
+    pub superblock: tokio::sync::Mutex<Superblock>,
+    /// Something changed that calls wait for: room, a commit, a claim, a run.
+    pub changed: Notify,
+    /// Level 2 has something to look at.
+    pub wake_destage: Notify,
+    pub counters: Counters,
+    /// Calls from the host so far.
+    pub requests: AtomicU64,
+    /// Fetches under way that a host waits for.
+    pub host_fetches: AtomicUsize,
+}
+
+/// What the lock protects.
+pub(crate) struct State {
+    pub table: SlotTable,
+    pub ring: Ring,
+    pub nvram: Option<Buffer>,
+    /// Waits for a segment, oldest first. At most `pending_limit` slots.
+    queue: VecDeque<Queued>,
+    queued_slots: usize,
+    /// Slots that a write is about to queue: it copies without the lock.
+    pub reserved_slots: usize,
+    /// How many writes are about to.
+    pub reserving: usize,
+    /// Records of bypassed writes in the queue or in flight.
+    pub tombstones: usize,
+    /// The slots of the segment that is being written.
+    in_flight: Vec<(u64, u32)>,
+    in_flight_slots: usize,
+    /// A driver is writing segments.
+    pub committing: bool,
+    /// The serial of the newest write.
+    pub serial: u64,
+    /// Every write up to here is in the log, stable.
+    pub durable: u64,
+    /// The log disk fails: writes up to this serial were told so.
+    pub failure: Option<(u64, Error)>,
+    pub waiters: VecDeque<Waiter>,
+    pub next_waiter: u64,
+    pub claims: Claims,
+    pub round: Option<Round>,
+    pub next_round: u16,
+    pub fetches: HashMap<u32, Arc<Fetch>>,
+    pub next_fetch: u32,
+    pub streams: Streams,
+    /// When the oldest dirty data became dirty, or earlier.
+    pub dirty_since: Option<Instant>,
+    /// The last call to the lower volume failed for good or for now.
+    pub lower_error: Option<Error>,
+    pub stopping: bool,
+    pub stopped: bool,
+    /// Destage without waiting for idle periods, until nothing is dirty.
+    pub draining: usize,
+}
+
+/// One that waits for a serial to become durable.
+pub(crate) struct Waiter {
+    pub serial: u64,
+    pub id: u64,
+    pub waker: Waker,
+}
+
+/// What waits for a segment.
+enum Queued {
+    /// The newest content of an entry. `since` is the serial of the write that queued it.
+    Slot { index: u32, since: u64 },
+    /// A record that voids older ones.
+    Drop { slot: u64, count: u32, since: u64 },
+}
+
+/// A segment on its way to the log.
+pub(crate) struct Batch {
+    pub header: Header,
+    pub pages: Vec<Bytes>,
+    slots: Vec<BatchSlot>,
+    tombstones: usize,
+}
+
+impl Batch {
+    /// How many slots it holds.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+struct BatchSlot {
+    index: u32,
+    version: u64,
+    /// Which data block; 0 for zeros.
+    block: u32,
+    checksum: u32,
+    mask: u8,
+    kind: Kind,
+}
+
+/// A level 2 round: what of the log up to `cut` is being sent down.
+pub(crate) struct Round {
+    /// Number of the newest segment that belongs to it.
+    pub cut: u64,
+    /// Marks the entries that are on the list.
+    pub id: u16,
+    /// The list is still being made: what is overwritten meanwhile is put on it first.
+    pub collecting: bool,
+    pub items: Vec<Item>,
+    /// Runs of slots that are being sent.
+    pub in_flight: Vec<(u64, u64)>,
+}
+
+/// The version of a slot that a round sends down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    pub slot: u64,
+    pub index: u32,
+    pub incarnation: u32,
+    pub place: Place,
+}
+
+impl Shared {
+    /// Waits until `check` gives something; it is called again after every change.
+    pub async fn wait_until<T>(&self, mut check: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(value) = check(&mut self.state.lock()) {
+                return value;
+            }
+            changed.await;
+        }
+    }
+
+    /// A page, taking one from clean content if need be; none if all are in use.
+    pub fn take_page(&self, state: &mut State) -> Option<PageMut> {
+        // A page that is taken from the table may still be on its way to a host; more than a few
+        // of those in a row mean that memory is short for now.
+        for _ in 0..8 {
+            if let Some(page) = self.pool.take() {
+                return Some(page);
+            }
+            if !state.table.evict() {
+                return None;
+            }
+        }
+        self.pool.take()
+    }
+
+    /// Whether the log has room for `slots` more slots beside all that was promised.
+    pub fn room_for(&self, state: &State, slots: usize) -> bool {
+        state.ring.room() as usize
+            >= self.blocks_for(state, slots) + state.tombstones + self.reserve as usize
+    }
+
+    /// Whether the log has room for one more record of a bypassed write.
+    pub fn room_for_tombstone(&self, state: &State) -> bool {
+        state.ring.room() as usize > self.blocks_for(state, 0) + state.tombstones
+    }
+
+    /// Blocks that what waits for the log will take, with `more` slots: data, a header for every
+    /// full segment and one for the segment in flight, one for each write that is about to queue.
+    fn blocks_for(&self, state: &State, more: usize) -> usize {
+        let slots = state.pending_slots() + more;
+        let longest = state.ring.longest_data() as usize;
+        slots + slots.div_ceil(longest) + 2 + state.reserving
+    }
+
+    /// The mask of all sectors of a slot that the volume has.
+    pub fn whole(&self, slot: u64) -> u8 {
+        let sectors = self.geometry.bytes() / 512 - slot * 8;
+        if sectors >= 8 { WHOLE } else { (1 << sectors) - 1 }
+    }
+
+    /// The address in the lower volume of a sector.
+    pub fn lba(&self, sector: u64) -> Lba {
+        Lba(sector / self.sectors_per_block())
+    }
+
+    /// Sectors of 512 bytes in a block of the lower volume.
+    pub fn sectors_per_block(&self) -> u64 {
+        u64::from(self.geometry.block_size) / 512
+    }
+
+    /// Writes both superblocks, first changed by `change` and brought up to date.
+    ///
+    /// One after the other: whatever happens to one write, the other copy is whole. What the new
+    /// state frees may be overwritten only after this has returned.
+    pub async fn write_superblock(
+        &self,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<(), Error> {
+        let mut superblock = self.superblock.lock().await;
+        {
+            let state = self.state.lock();
+            superblock.committed = state.ring.next() - 1;
+            superblock.serial = state.serial;
+        }
+        // A failed attempt may have reached the disk: its number is not used again.
+        superblock.sequence += 1;
+        let mut next = superblock.clone();
+        change(&mut next);
+        write_copies(&self.log, &self.scratch, &next).await?;
+        *superblock = next;
+        Ok(())
+    }
+
+    /// Notes how a call to the lower volume ended.
+    pub fn note_lower<T>(&self, result: &Result<T, Error>) {
+        match result {
+            Ok(_) => self.state.lock().lower_error = None,
+            Err(error) => {
+                self.counters.lower_errors.add(1);
+                self.state.lock().lower_error = Some(error.clone());
+            }
+        }
+    }
+}
+
+/// Writes the two copies of a superblock.
+pub(crate) async fn write_copies(
+    log: &Stack,
+    scratch: &Arc<PagePool>,
+    superblock: &Superblock,
+) -> Result<(), Error> {
+    let mut page = scratch.take().expect("one writer of superblocks and one of segments at a time");
+    superblock.encode(&mut page);
+    let page = page.freeze();
+    for block in [0, 1] {
+        log.write(Lba(block), Data::from(page.clone()), Durability::Stable).await?;
+    }
+    Ok(())
+}
+
+/// Pages of the scratch pool: a segment's header, a superblock, and as many again that a write
+/// which was given up may still hold for a moment.
+pub(crate) const SCRATCH_PAGES: u32 = 8;
+
+impl State {
+    pub fn new(table: SlotTable, ring: Ring, nvram: Option<Buffer>, serial: u64) -> Self {
+        Self {
+            table,
+            ring,
+            nvram,
+            queue: VecDeque::new(),
+            queued_slots: 0,
+            reserved_slots: 0,
+            reserving: 0,
+            tombstones: 0,
+            in_flight: Vec::new(),
+            in_flight_slots: 0,
+            committing: false,
+            serial,
+            durable: serial,
+            failure: None,
+            waiters: VecDeque::new(),
+            next_waiter: 0,
+            claims: Claims::default(),
+            round: None,
+            next_round: 1,
+            fetches: HashMap::new(),
+            next_fetch: 1,
+            streams: Streams::default(),
+            dirty_since: None,
+            lower_error: None,
+            stopping: false,
+            stopped: false,
+            draining: 0,
+        }
+    }
+
+    /// Slots that wait for the log or are about to.
+    pub fn pending_slots(&self) -> usize {
+        self.queued_slots + self.in_flight_slots + self.reserved_slots
+    }
+
+    /// Nothing waits for the log.
+    pub fn is_settled(&self) -> bool {
+        self.queue.is_empty() && !self.committing && self.reserving == 0
+    }
+
+    /// Whether any slot of `first .. end` waits for the log.
+    pub fn is_pending(&self, first: u64, end: u64) -> bool {
+        let inside = |slot: u64, count: u32| slot < end && first < slot + u64::from(count);
+        self.in_flight.iter().any(|&(slot, count)| inside(slot, count))
+            || self.queue.iter().any(|queued| match *queued {
+                Queued::Slot { index, .. } => inside(self.table.entry(index).slot, 1),
+                Queued::Drop { slot, count, .. } => inside(slot, count),
+            })
+    }
+
+    /// Whether a destage run under way touches any slot of `first .. end`.
+    pub fn is_being_sent(&self, first: u64, end: u64) -> bool {
+        let overlaps = |&(start, stop): &(u64, u64)| start < end && first < stop;
+        self.round.as_ref().is_some_and(|round| round.in_flight.iter().any(overlaps))
+    }
+
+    /// Puts an entry in the queue for the log, as write `serial`. It keeps its turn if it is in
+    /// the queue already: its newest content goes then.
+    pub fn queue_slot(&mut self, index: u32, serial: u64) {
+        let entry = self.table.entry_mut(index);
+        entry.version = serial;
+        // A fetch that is under way brings older content.
+        entry.fetch = 0;
+        if !entry.queued {
+            entry.queued = true;
+            self.queue.push_back(Queued::Slot { index, since: serial });
+            self.queued_slots += 1;
+        }
+    }
+
+    /// Puts a record into the queue that voids the older records of some slots. It is counted in
+    /// `tombstones` already.
+    pub fn queue_tombstone(&mut self, slot: u64, count: u32) -> u64 {
+        self.serial += 1;
+        self.queue.push_back(Queued::Drop { slot, count, since: self.serial });
+        self.serial
+    }
+
+    /// Makes the next segment of what waits.
+    pub fn take_batch(&mut self, superblock: &SegmentIdentity) -> Option<Batch> {
+        let mut batch = Batch {
+            header: Header {
+                instance: superblock.instance,
+                generation: superblock.generation,
+                number: self.ring.next(),
+                complete: 0,
+                records: Vec::new(),
+            },
+            pages: Vec::new(),
+            slots: Vec::new(),
+            tombstones: 0,
+        };
+        while let Some(next) = self.queue.front() {
+            let taken = match *next {
+                Queued::Slot { index, .. } => self.add_slot(&mut batch, index),
+                Queued::Drop { slot, count, since } => {
+                    batch.tombstones += 1;
+                    let kind = Kind::Dropped;
+                    let (mask, checksum) = (WHOLE, 0);
+                    add_record(
+                        &mut batch,
+                        Record { slot, count, kind, mask, checksum, serial: since },
+                    )
+                }
+            };
+            if !taken {
+                break;
+            }
+            self.queue.pop_front();
+        }
+        // Writes that share a queued slot with an older one are complete no later than it.
+        batch.header.complete = match self.queue.front() {
+            Some(Queued::Slot { since, .. } | Queued::Drop { since, .. }) => since - 1,
+            None => self.serial,
+        };
+        if batch.header.records.is_empty() {
+            return None;
+        }
+        self.in_flight = batch.header.records.iter().map(|r| (r.slot, r.count)).collect();
+        self.in_flight_slots = batch.slots.len();
+        self.queued_slots -= batch.slots.len();
+        Some(batch)
+    }
+
+    /// Adds an entry's newest content to a segment; false if there is no room in it.
+    fn add_slot(&mut self, batch: &mut Batch, index: u32) -> bool {
+        let entry = self.table.entry(index);
+        let (slot, serial) = (entry.slot, entry.version);
+        let record = if entry.zero {
+            if batch.slots.len() >= MAX_ZERO_SLOTS as usize {
+                return false;
+            }
+            Record { slot, count: 1, kind: Kind::Zero, mask: WHOLE, checksum: 0, serial }
+        } else {
+            if batch.pages.len() >= self.ring.longest_data() as usize {
+                return false;
+            }
+            let (mask, checksum) = (entry.valid, entry.checksum);
+            Record { slot, count: 1, kind: Kind::Data, mask, checksum, serial }
+        };
+        if !add_record(batch, record) {
+            return false;
+        }
+        let mut block = 0;
+        if record.kind == Kind::Data {
+            let page = self.table.page(index).expect("pending content stays in memory");
+            batch.pages.push(page.clone());
+            block = batch.pages.len() as u32;
+        }
+        batch.slots.push(BatchSlot {
+            index,
+            version: serial,
+            block,
+            checksum: record.checksum,
+            mask: record.mask,
+            kind: record.kind,
+        });
+        let entry = self.table.entry_mut(index);
+        entry.queued = false;
+        entry.in_flight = true;
+        true
+    }
+
+    /// Takes note that a segment is stable. Gives the wakers of the writes that are now complete.
+    pub fn publish(&mut self, batch: &Batch, now: impl Fn() -> Instant) -> Published {
+        let segment = batch.header.number;
+        let start = self.ring.push(batch.pages.len() as u32 + 1);
+        let mut absorbed = 0;
+        for slot in &batch.slots {
+            let place = Place {
+                segment,
+                block: start + slot.block,
+                checksum: slot.checksum,
+                mask: slot.mask,
+                kind: slot.kind,
+            };
+            absorbed += u64::from(self.table.entry(slot.index).place.is_some());
+            self.supersede(slot.index, place);
+            let entry = self.table.entry_mut(slot.index);
+            entry.in_flight = false;
+            // The NVRAM slot is of this version or of a newer one, which is still waiting.
+            if entry.version == slot.version && entry.nvram != NONE {
+                let index = std::mem::replace(&mut entry.nvram, NONE);
+                self.nvram.as_mut().expect("it is in use").release(index);
+            }
+        }
+        self.in_flight.clear();
+        self.in_flight_slots = 0;
+        self.tombstones -= batch.tombstones;
+        self.durable = batch.header.complete;
+        self.failure = None;
+        // Before any write is acknowledged: from then on the segment may not be missed.
+        if let Some(nvram) = &mut self.nvram {
+            nvram.set_watermark(segment);
+        }
+        let first_dirty = self.dirty_since.is_none() && self.table.dirty() > 0;
+        if first_dirty {
+            self.dirty_since = Some(now());
+        }
+        let complete = self.waiters.partition_point(|waiter| waiter.serial <= self.durable);
+        let wakers = self.waiters.drain(..complete).map(|waiter| waiter.waker).collect();
+        Published { wakers, absorbed, first_dirty }
+    }
+
+    /// Gives an entry its newest place in the log. A round that is still making its list gets the
+    /// one it replaces.
+    pub fn supersede(&mut self, index: u32, place: Place) {
+        if let Some(round) = &mut self.round {
+            let entry = self.table.entry(index);
+            if let Some(old) = entry.place.filter(|old| {
+                round.collecting && old.segment <= round.cut && entry.round != round.id
+            }) {
+                round.items.push(Item {
+                    slot: entry.slot,
+                    index,
+                    incarnation: entry.incarnation,
+                    place: old,
+                });
+            }
+        }
+        self.table.set_place(index, place);
+    }
+
+    /// Tells all that wait that the log disk fails. They may come back later.
+    pub fn fail(&mut self, error: Error) -> Vec<Waker> {
+        self.failure = Some((self.serial, error));
+        self.waiters.drain(..).map(|waiter| waiter.waker).collect()
+    }
+
+    /// Forgets all that is known of a slot whose newest content is in the lower volume, past the
+    /// log. Nothing of it waits for the log.
+    pub fn drop_slot(&mut self, index: u32) {
+        self.table.drop_page(index);
+        self.table.clear_place(index);
+        let entry = self.table.entry_mut(index);
+        entry.zero = false;
+        entry.fetch = 0;
+        self.table.remove_if_empty(index);
+    }
+
+    /// Why writes are not taken now, if they are not.
+    pub fn refusal(&self) -> Option<Error> {
+        if self.stopping {
+            return Some(Error::Busy("the cache is stopping"));
+        }
+        self.failure.as_ref().map(|(_, error)| error.clone())
+    }
+}
+
+/// What every segment carries.
+#[derive(Clone, Copy)]
+pub(crate) struct SegmentIdentity {
+    pub instance: crate::log::superblock::InstanceId,
+    pub generation: u64,
+}
+
+/// What follows from a published segment.
+pub(crate) struct Published {
+    pub wakers: Vec<Waker>,
+    pub absorbed: u64,
+    /// Level 2 had nothing to do before.
+    pub first_dirty: bool,
+}
+
+/// Adds a record, joined with the last one if both are zeros side by side.
+fn add_record(batch: &mut Batch, record: Record) -> bool {
+    let records = &mut batch.header.records;
+    if let Some(last) = records.last_mut()
+        && record.kind == Kind::Zero
+        && last.kind == Kind::Zero
+        && last.slot + u64::from(last.count) == record.slot
+        && last.count < MAX_ZERO_SLOTS
+    {
+        last.count += 1;
+        last.serial = last.serial.max(record.serial);
+        return true;
+    }
+    if records.len() == MAX_RECORDS {
+        return false;
+    }
+    records.push(record);
+    true
+}
+
+impl Report {
+    /// Whether a write may be acknowledged before it is in the log.
+    pub(crate) fn is_immediate(self) -> bool {
+        self == Self::Immediate
+    }
+}
+
+const _: () = assert!(SLOT_BYTES == crate::log::BLOCK_BYTES, "a data block holds a slot");

@@ -1,0 +1,116 @@
+//! What the cache has done and how it stands, for people and programs to look at.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One moment of a cache. Counters count from the opening.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Statistics {
+    /// Read calls.
+    pub reads: u64,
+    /// Bytes read by the host.
+    pub read_bytes: u64,
+    /// Write calls.
+    pub writes: u64,
+    /// Bytes written by the host.
+    pub written_bytes: u64,
+    /// Discard calls.
+    pub discards: u64,
+    /// Flush calls.
+    pub flushes: u64,
+    /// Slots read whose content was not in the log yet: in the NVRAM buffer, in the paper's words.
+    pub hits_nvram: u64,
+    /// Slots read that were found in memory.
+    pub hits_dram: u64,
+    /// Slots read that were found on the log disk only.
+    pub hits_log: u64,
+    /// Slots read that had to come from the lower volume.
+    pub misses: u64,
+    /// Bytes fetched from the lower volume, those read ahead included.
+    pub fetched_bytes: u64,
+    /// Bytes of those that were read ahead of the host.
+    pub read_ahead_bytes: u64,
+    /// Segments written to the log.
+    pub commits: u64,
+    /// Slots in them.
+    pub committed_slots: u64,
+    /// Segments that the log disk failed to write; each was tried again.
+    pub log_errors: u64,
+    /// Level 2 rounds that ended with a moved tail.
+    pub rounds: u64,
+    /// Bytes sent to the lower volume by level 2.
+    pub destaged_bytes: u64,
+    /// Writes to the lower volume that carried them.
+    pub destaged_runs: u64,
+    /// Slots that were overwritten in the log before they went down, and so went down less often.
+    pub absorbed_slots: u64,
+    /// Writes that went past the full log, or with write-through.
+    pub bypassed: u64,
+    /// Calls refused because the log was full and the lower volume away, or the cache stopping.
+    pub refused_busy: u64,
+    /// Calls to the lower volume that failed; destage tries again until it succeeds.
+    pub lower_errors: u64,
+    /// The last of them, if it was the newest call.
+    pub lower_error: Option<String>,
+    /// Slots that are in the log and not in the lower volume.
+    pub dirty_slots: u64,
+    /// The same in bytes.
+    pub dirty_bytes: u64,
+    /// How long the oldest of them has waited, in milliseconds; never less than the truth.
+    pub oldest_dirty_ms: u64,
+    /// Slots that wait for the log disk.
+    pub pending_slots: u64,
+    /// Bytes of memory that hold blocks.
+    pub dram_used_bytes: u64,
+    /// Bytes of memory there are for blocks.
+    pub dram_bytes: u64,
+    /// Bytes of the log that are in use.
+    pub log_used_bytes: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Number of the newest stable segment.
+    pub committed_segment: u64,
+    /// Segments that recovery found when the cache was opened.
+    pub recovered_segments: u64,
+    /// Dirty slots in them.
+    pub recovered_slots: u64,
+    /// Acknowledged writes that were in the NVRAM only.
+    pub recovered_nvram: u64,
+}
+
+macro_rules! counters {
+    ($($name:ident),* $(,)?) => {
+        /// The counters behind [`Statistics`].
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            $(pub $name: Counter,)*
+        }
+
+        impl Counters {
+            /// The counters as numbers; the rest is left at its default.
+            pub fn snapshot(&self) -> Statistics {
+                Statistics { $($name: self.$name.value(),)* ..Statistics::default() }
+            }
+        }
+    };
+}
+
+counters! {
+    reads, read_bytes, writes, written_bytes, discards, flushes, hits_nvram, hits_dram, hits_log,
+    misses, fetched_bytes, read_ahead_bytes, commits, committed_slots, log_errors, rounds,
+    destaged_bytes, destaged_runs, absorbed_slots, bypassed, refused_busy, lower_errors,
+    recovered_segments, recovered_slots, recovered_nvram,
+}
+
+/// A number that only grows.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

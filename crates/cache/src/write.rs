@@ -1,0 +1,418 @@
+//! The write path: data into slots, slots into the queue for the log.
+
+use std::{pin::pin, sync::Arc};
+
+use volume::{Data, Durability, Error};
+
+use crate::{
+    checksum::crc32c,
+    dram::PageMut,
+    log::segment::Kind,
+    settings::Report,
+    slot::{NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
+    state::{Shared, State},
+};
+
+/// How far a step of a write came.
+enum Step {
+    /// So many slots are in the queue.
+    Placed { slots: usize, serial: u64 },
+    /// Something must change first.
+    Wait,
+    /// This part of the slot's content must come from the log first.
+    Load { slot: u64, place: Place },
+    /// The log has no room.
+    Full,
+}
+
+/// Content of a slot that a write needs and that was read from the log.
+struct Loaded {
+    slot: u64,
+    place: Place,
+    bytes: Data,
+}
+
+/// What a write puts into one slot.
+#[derive(Clone, Copy)]
+struct Part {
+    slot: u64,
+    /// Where in the write's data.
+    at: usize,
+    first: u32,
+    count: u32,
+}
+
+impl Part {
+    fn mask(self) -> u8 {
+        mask(self.first, self.count)
+    }
+
+    fn bytes(self) -> usize {
+        self.count as usize * SECTOR_BYTES
+    }
+}
+
+impl Shared {
+    /// Replaces sectors from `sector` on; done when the report mode says so.
+    pub async fn write(
+        self: &Arc<Self>,
+        sector: u64,
+        data: Data,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        if self.settings.report == Report::Through {
+            return self.write_past(sector, data).await;
+        }
+        let mut at = 0;
+        let mut last = 0;
+        let mut loaded = None;
+        while at < data.len() {
+            let here = sector + (at / SECTOR_BYTES) as u64;
+            let rest = &data;
+            match self.place(here, rest, at, &mut loaded)? {
+                Step::Placed { slots, serial } => {
+                    last = serial;
+                    at = (at + slots * SLOT_BYTES
+                        - (here % u64::from(SECTORS)) as usize * SECTOR_BYTES)
+                        .min(data.len());
+                }
+                Step::Wait => self.wait_for_space(here, data.len() - at).await,
+                Step::Load { slot, place } => {
+                    if let Some(bytes) = self.load(slot, place).await? {
+                        loaded = Some(Loaded { slot, place, bytes });
+                    }
+                }
+                Step::Full => {
+                    self.write_past(here, data.slice(at, data.len() - at)).await?;
+                    break;
+                }
+            }
+        }
+        if self.settings.report.is_immediate() && durability == Durability::Volatile {
+            return Ok(());
+        }
+        self.committed(last).await
+    }
+
+    /// Puts as much of `data` (from `at` on) into slots as there is room for, at least one slot.
+    fn place(
+        self: &Arc<Self>,
+        sector: u64,
+        data: &Data,
+        at: usize,
+        loaded: &mut Option<Loaded>,
+    ) -> Result<Step, Error> {
+        let parts = parts(sector, data.len() - at, at);
+        // First the promises: pages, room in the log and in the NVRAM.
+        let mut pages = Vec::new();
+        {
+            let mut state = self.state.lock();
+            let free = match self.free_slots(&mut state)? {
+                Ok(free) => free,
+                Err(step) => return Ok(step),
+            };
+            let wanted = parts.clone().take(free.min(MAX_STEP));
+            for part in wanted {
+                if self.is_claimed(&state, part.slot) {
+                    break;
+                }
+                if let Some(place) = needs_log(&state, part, loaded.as_ref()) {
+                    if pages.is_empty() {
+                        return Ok(Step::Load { slot: part.slot, place });
+                    }
+                    break;
+                }
+                let Some(page) = self.take_page(&mut state) else { break };
+                pages.push(page);
+            }
+            if pages.is_empty() {
+                return Ok(Step::Wait);
+            }
+            state.reserved_slots += pages.len();
+            state.reserving += 1;
+        }
+        let reserved = pages.len();
+        // Then the copies, without the lock.
+        let mut filled = Vec::with_capacity(pages.len());
+        for (part, mut page) in parts.zip(pages) {
+            let range = part.first as usize * SECTOR_BYTES..;
+            data.slice(part.at, part.bytes()).copy_to_slice(&mut page[range][..part.bytes()]);
+            let checksum = if part.count == SECTORS { crc32c(&page) } else { 0 };
+            filled.push((part, page, checksum));
+        }
+        let step = self.publish_parts(filled, reserved, loaded);
+        self.start_commit();
+        Ok(step)
+    }
+
+    /// Whether a write would be taken now.
+    pub fn admit(&self) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        if self.settings.report == Report::Through {
+            return state.refusal().map_or(Ok(()), |error| Err(self.refuse(error)));
+        }
+        self.free_slots(&mut state).map(|_| ())
+    }
+
+    /// How many slots may be queued now; a step if none.
+    fn free_slots(&self, state: &mut State) -> Result<Result<usize, Step>, Error> {
+        if let Some(error) = state.refusal() {
+            return Err(self.refuse(error));
+        }
+        let mut free = self.pending_limit.saturating_sub(state.pending_slots());
+        if self.settings.report.is_immediate() {
+            let held = state.nvram.as_ref().map_or(0, |nvram| nvram.free());
+            free = free.min(held.saturating_sub(state.reserved_slots));
+        }
+        if free == 0 {
+            return Ok(Err(Step::Wait));
+        }
+        free = free.min(MAX_STEP);
+        if !self.room_for(state, free) {
+            // Nearly full: slot by slot.
+            free = 1;
+        }
+        if self.room_for(state, free) {
+            return Ok(Ok(free));
+        }
+        match &state.lower_error {
+            Some(Error::Unreachable(_) | Error::Busy(_)) => {
+                Err(self.refuse(Error::Busy("the log is full and the lower volume is away")))
+            }
+            _ => Ok(Err(Step::Full)),
+        }
+    }
+
+    /// Counts a refusal.
+    pub fn refuse(&self, error: Error) -> Error {
+        if matches!(error, Error::Busy(_)) {
+            self.counters.refused_busy.add(1);
+        }
+        error
+    }
+
+    /// Makes the filled pages the newest content of their slots and queues them.
+    fn publish_parts(
+        &self,
+        filled: Vec<(Part, PageMut, u32)>,
+        reserved: usize,
+        loaded: &mut Option<Loaded>,
+    ) -> Step {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.reserved_slots -= reserved;
+        state.reserving -= 1;
+        state.serial += 1;
+        let serial = state.serial;
+        let mut placed = 0;
+        for (part, page, checksum) in filled {
+            // What was true a moment ago, before the copies, may not be now.
+            if self.is_claimed(state, part.slot)
+                || needs_log(state, part, loaded.as_ref()).is_some()
+            {
+                break;
+            }
+            let index = state.table.find_or_insert(part.slot);
+            let (page, valid) = merge(state, index, part, page, loaded.as_ref());
+            let checksum = if part.count == SECTORS { checksum } else { crc32c(&page) };
+            let page = page.freeze();
+            self.keep_in_nvram(state, index, serial, valid, &page, checksum);
+            state.table.set_page(index, page, valid, true);
+            state.table.entry_mut(index).checksum = checksum;
+            state.queue_slot(index, serial);
+            placed += 1;
+        }
+        if placed == 0 { Step::Wait } else { Step::Placed { slots: placed, serial } }
+    }
+
+    /// With immediate report: the content is stable in the NVRAM before anyone is told.
+    fn keep_in_nvram(
+        &self,
+        state: &mut State,
+        index: u32,
+        serial: u64,
+        valid: u8,
+        page: &[u8],
+        checksum: u32,
+    ) {
+        if !self.settings.report.is_immediate() {
+            return;
+        }
+        let nvram = state.nvram.as_mut().expect("immediate report was refused without NVRAM");
+        let entry = state.table.entry_mut(index);
+        let newer = nvram.put(serial, entry.slot, valid, page, checksum);
+        // The older version only after the newer one is whole.
+        let older = std::mem::replace(&mut entry.nvram, newer);
+        if older != NONE {
+            nvram.release(older);
+        }
+    }
+
+    fn is_claimed(&self, state: &State, slot: u64) -> bool {
+        state.claims.overlap(slot, slot + 1)
+    }
+
+    /// Waits until a write of these sectors may go on: pages, queue, NVRAM, claims.
+    async fn wait_for_space(&self, sector: u64, bytes: usize) {
+        let slot = sector / u64::from(SECTORS);
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let mut returned = pin!(self.pool.returned().notified());
+            returned.as_mut().enable();
+            {
+                let mut state = self.state.lock();
+                let free = !matches!(self.free_slots(&mut state), Ok(Err(Step::Wait)));
+                if free && !self.is_claimed(&state, slot) {
+                    let page = self.take_page(&mut state);
+                    if page.is_some() {
+                        return;
+                    }
+                }
+            }
+            tracing::trace!(bytes, "a write waits for memory or for the log");
+            tokio::select! {
+                () = changed => {}
+                () = returned => {}
+            }
+        }
+    }
+
+    /// Makes whole slots read as zeros, through the log. False if there is no room for that.
+    pub async fn write_zeros(self: &Arc<Self>, first: u64, end: u64) -> Result<bool, Error> {
+        let mut slot = first;
+        let mut last = 0;
+        while slot < end {
+            let placed = {
+                let mut state = self.state.lock();
+                let wanted = (end - slot) as usize;
+                if state.table.len() + wanted > self.entries_limit {
+                    return Ok(false);
+                }
+                match self.free_slots(&mut state)? {
+                    Err(Step::Full) => return Ok(false),
+                    Err(_) => 0,
+                    Ok(free) => {
+                        let n = wanted.min(free);
+                        let run = slot..slot + n as u64;
+                        if state.claims.overlap(run.start, run.end) {
+                            0
+                        } else {
+                            state.serial += 1;
+                            last = state.serial;
+                            run.for_each(|slot| place_zero(&mut state, slot));
+                            n
+                        }
+                    }
+                }
+            };
+            if placed == 0 {
+                self.wait_for_zeros(slot).await;
+            } else {
+                slot += placed as u64;
+                self.start_commit();
+            }
+        }
+        self.committed(last).await?;
+        Ok(true)
+    }
+
+    async fn wait_for_zeros(&self, slot: u64) {
+        self.wait_until(|state| {
+            let waits = matches!(self.free_slots(state), Ok(Err(Step::Wait)));
+            let claimed = state.claims.overlap(slot, slot + MAX_STEP as u64);
+            (!waits && !claimed).then_some(())
+        })
+        .await;
+    }
+}
+
+fn place_zero(state: &mut State, slot: u64) {
+    let serial = state.serial;
+    let index = state.table.find_or_insert(slot);
+    state.table.drop_page(index);
+    state.table.entry_mut(index).zero = true;
+    state.queue_slot(index, serial);
+}
+
+/// The logged content that a part of a slot must be merged with and that is not in memory.
+fn needs_log(state: &State, part: Part, loaded: Option<&Loaded>) -> Option<Place> {
+    if part.count == SECTORS {
+        return None;
+    }
+    let index = state.table.find(part.slot)?;
+    let entry = state.table.entry(index);
+    if entry.zero || state.table.page(index).is_some() {
+        return None;
+    }
+    let place = entry.place.filter(|place| place.kind == Kind::Data)?;
+    // What the write replaces altogether is not needed.
+    if place.mask & !part.mask() == 0 {
+        return None;
+    }
+    let have = loaded.is_some_and(|loaded| loaded.slot == part.slot && loaded.place == place);
+    (!have).then_some(place)
+}
+
+/// Completes a page with what else is known of the slot. The page then holds every sector that
+/// is not in the lower volume, so its record in the log stands alone.
+fn merge(
+    state: &State,
+    index: u32,
+    part: Part,
+    mut page: PageMut,
+    loaded: Option<&Loaded>,
+) -> (PageMut, u8) {
+    let new = part.mask();
+    if part.count == SECTORS {
+        return (page, new);
+    }
+    let entry = state.table.entry(index);
+    let valid = if entry.zero {
+        clear_sectors(&mut page, !new);
+        return (page, u8::MAX);
+    } else if let Some(old) = state.table.page(index) {
+        copy_sectors(old, &mut page, entry.valid & !new);
+        entry.valid | new
+    } else if let Some(place) = entry.place
+        && let Some(loaded) = loaded.filter(|l| l.slot == part.slot && l.place == place)
+    {
+        let mut old = [0; SLOT_BYTES];
+        loaded.bytes.copy_to_slice(&mut old);
+        copy_sectors(&old, &mut page, place.mask & !new);
+        place.mask | new
+    } else {
+        new
+    };
+    // The page has held other slots.
+    clear_sectors(&mut page, !valid);
+    (page, valid)
+}
+
+fn clear_sectors(page: &mut [u8], mask: u8) {
+    copy_sectors(&[0; SLOT_BYTES], page, mask);
+}
+
+/// Cuts `length` bytes from `sector` on at slots; `at` is where they begin in the write's data.
+fn parts(sector: u64, length: usize, at: usize) -> impl Iterator<Item = Part> + Clone {
+    let end = sector + (length / SECTOR_BYTES) as u64;
+    let mut here = sector;
+    std::iter::from_fn(move || {
+        (here < end).then(|| {
+            let first = (here % u64::from(SECTORS)) as u32;
+            let count = u64::from(SECTORS - first).min(end - here) as u32;
+            let part = Part {
+                slot: here / u64::from(SECTORS),
+                at: at + ((here - sector) as usize) * SECTOR_BYTES,
+                first,
+                count,
+            };
+            here += u64::from(count);
+            part
+        })
+    })
+}
+
+/// Slots that one step of a write takes: those of a full segment, so that one large write does
+/// not keep others from the log for longer.
+const MAX_STEP: usize = 128;
