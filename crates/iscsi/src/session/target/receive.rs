@@ -31,6 +31,11 @@ impl Connection {
             return Ok(());
         }
         let Frame { bhs, ahs, data, data_digest_error } = frame;
+        if bhs[0] & FROM_TARGET != 0 {
+            // A mirror, not an initiator.
+            self.reject(session, RejectReason::CommandNotSupported, &bhs);
+            return Ok(());
+        }
         let pdu = match Pdu::parse(&bhs, &ahs, data) {
             Ok(pdu) => pdu,
             Err(ParseError::Opcode(_)) => {
@@ -55,11 +60,8 @@ impl Connection {
                 return Err(Error::Protocol("a login request in full feature phase"));
             }
             pdu => {
-                let Some((immediate, cmd_sn)) = order_of(&pdu) else {
-                    // An opcode of ours: a mirror, not an initiator.
-                    self.reject(session, RejectReason::CommandNotSupported, &bhs);
-                    return Ok(());
-                };
+                let (immediate, cmd_sn) =
+                    order_of(&pdu).expect("all other PDUs of an initiator take part in order");
                 if immediate {
                     return self.take_turn(session, pdu, &bhs);
                 }
@@ -167,6 +169,9 @@ impl Connection {
         }));
     }
 }
+
+/// This bit of an opcode is set in what targets send (RFC 7143, 11.2.1.2).
+const FROM_TARGET: u8 = 0x20;
 
 /// The I bit and CmdSN of what takes part in command order.
 fn order_of(pdu: &Pdu) -> Option<(bool, Serial)> {

@@ -1,0 +1,106 @@
+//! Who is let in, and what an uninvited peer gets.
+
+use std::time::{Duration, Instant};
+
+use iscsi::{
+    Pdu, Serial, Tsih,
+    keys::Offer,
+    pdu::{LoginStatus, RejectReason},
+    session::target::{Error, LoginPhase, LoginProgress, Settings},
+};
+
+use crate::rig::{Rig, TARGET, frame, login_output, login_phase, login_request, reject};
+
+fn phase() -> LoginPhase {
+    login_phase(Offer::target(), Settings::default(), Instant::now())
+}
+
+fn keys(more: &str) -> String {
+    format!("InitiatorName=iqn.2026-11.io.forebay:i\nTargetName={TARGET}\n{more}")
+}
+
+#[test]
+fn the_final_response_opens_the_window_and_names_the_session() {
+    let rig = Rig::new("");
+    let response = rig.login_response;
+    assert_eq!(response.status, LoginStatus::Success);
+    assert_eq!(response.tsih, Tsih(3));
+    assert_eq!(response.numbers.stat_sn, Serial(500));
+    assert_eq!(response.numbers.exp_cmd_sn, Serial(100));
+    assert_eq!(response.numbers.max_cmd_sn, Serial(100 + 127));
+}
+
+#[test]
+fn nothing_but_login_is_answered_before_login() {
+    let mut rig = Rig::new("");
+    let nop = Pdu::NopOut(rig.ping(1, 0));
+    let mut phase = phase();
+    let progress = phase.handle_frame(&frame(nop));
+    assert!(matches!(progress, LoginProgress::Close(LoginStatus::InitiatorError)));
+    assert_eq!(reject(&login_output(&mut phase)), RejectReason::ProtocolError);
+}
+
+#[test]
+fn another_pdu_within_login_ends_it_with_its_own_status() {
+    let mut rig = Rig::new("");
+    let mut phase = phase();
+    let mut request = login_request(&keys(""));
+    request.transit = false;
+    assert!(matches!(
+        phase.handle_frame(&frame(Pdu::LoginRequest(request))),
+        LoginProgress::Continue
+    ));
+    login_output(&mut phase);
+    let command = Pdu::ScsiCommand(rig.read(1, 512));
+    assert!(matches!(phase.handle_frame(&frame(command)), LoginProgress::Close(_)));
+    let output = login_output(&mut phase);
+    let [Pdu::LoginResponse(response)] = &output[..] else { panic!("{output:?}") };
+    assert_eq!(response.status, LoginStatus::InvalidDuringLogin);
+}
+
+#[test]
+fn an_unknown_target_is_not_found() {
+    let text = "InitiatorName=iqn.2026-11.io.forebay:i\nTargetName=iqn.2026-11.io.forebay:none\n";
+    let mut phase = phase();
+    let progress = phase.handle_frame(&frame(Pdu::LoginRequest(login_request(text))));
+    assert!(matches!(progress, LoginProgress::Close(LoginStatus::NotFound)));
+}
+
+#[test]
+fn an_established_login_may_still_be_refused() {
+    let mut phase = phase();
+    let request = frame(Pdu::LoginRequest(login_request(&keys(""))));
+    assert!(matches!(phase.handle_frame(&request), LoginProgress::Established(_)));
+    phase.refuse(LoginStatus::OutOfResources);
+    let output = login_output(&mut phase);
+    let [Pdu::LoginResponse(response)] = &output[..] else { panic!("{output:?}") };
+    assert_eq!(response.status, LoginStatus::OutOfResources);
+    assert!(phase.accept(Tsih(1), Instant::now()).is_none());
+}
+
+#[test]
+fn a_pdu_before_the_final_answer_ends_the_login() {
+    let mut phase = phase();
+    let request = frame(Pdu::LoginRequest(login_request(&keys(""))));
+    assert!(matches!(phase.handle_frame(&request), LoginProgress::Established(_)));
+    assert!(matches!(phase.handle_frame(&request), LoginProgress::Close(_)));
+    assert!(phase.accept(Tsih(1), Instant::now()).is_none());
+}
+
+#[test]
+fn a_login_has_a_deadline() {
+    let now = Instant::now();
+    let mut phase = login_phase(Offer::target(), Settings::default(), now);
+    let deadline = phase.poll_timeout();
+    assert_eq!(deadline, now + Duration::from_secs(15));
+    assert!(phase.handle_timeout(deadline - Duration::from_millis(1)).is_ok());
+    assert_eq!(phase.handle_timeout(deadline), Err(Error::LoginTimeout));
+}
+
+#[test]
+fn a_login_request_in_full_feature_phase_ends_the_connection() {
+    let mut rig = Rig::new("");
+    let (result, output) = rig.try_frame(frame(Pdu::LoginRequest(login_request(&keys("")))));
+    assert!(matches!(result, Err(Error::Protocol(_))));
+    assert_eq!(reject(&output), RejectReason::ProtocolError);
+}

@@ -1,0 +1,10 @@
+//! The target's machine against a script: one rule of RFC 7143 a test, in virtual time.
+
+mod rig;
+mod login;
+mod read;
+mod write;
+mod order;
+mod management;
+mod text;
+mod upkeep;

@@ -1,0 +1,132 @@
+//! CmdSN: the window, duplicates, immediate commands.
+
+use iscsi::{
+    DataSegment, Itt, Pdu,
+    pdu::RejectReason,
+    session::target::{Event, Outcome, Settings},
+};
+use scsi::Status;
+
+use crate::rig::{Rig, reject, response};
+
+fn good() -> Outcome {
+    Outcome::good(DataSegment::new())
+}
+
+#[test]
+fn commands_run_in_their_order_whatever_order_they_come_in() {
+    let mut rig = Rig::new("");
+    let commands: Vec<_> = (0..4).map(|itt| rig.read(itt, 0)).collect();
+    for at in [2, 1, 3] {
+        rig.send(Pdu::ScsiCommand(commands[at].clone()));
+        rig.no_event();
+    }
+    rig.send(Pdu::ScsiCommand(commands[0].clone()));
+    for itt in 0..4 {
+        assert_eq!(rig.command().itt, Itt(itt));
+    }
+}
+
+#[test]
+fn of_two_commands_with_one_number_the_first_runs() {
+    let mut rig = Rig::new("");
+    let first = rig.read(1, 0);
+    let mut second = rig.read(2, 0);
+    second.cmd_sn = first.cmd_sn;
+    rig.deliver(first);
+    assert!(rig.send(Pdu::ScsiCommand(second)).is_empty());
+    rig.no_event();
+    assert_eq!(rig.connection.counters().ignored, 1);
+}
+
+#[test]
+fn a_command_outside_of_the_window_is_ignored() {
+    let mut rig = Rig::new("");
+    for distance in [128, 1 << 20, u32::MAX] {
+        let mut command = rig.read(1, 0);
+        command.cmd_sn = rig.login_response.numbers.exp_cmd_sn.add(distance);
+        assert!(rig.send(Pdu::ScsiCommand(command)).is_empty());
+        rig.no_event();
+    }
+}
+
+#[test]
+fn the_window_closes_when_the_queue_is_full_and_opens_with_an_answer() {
+    let mut rig = Rig::with("", Settings { queue_commands: 4, ..Settings::default() });
+    let window = rig.login_response.numbers;
+    assert_eq!(window.max_cmd_sn, window.exp_cmd_sn.add(3));
+    for itt in 0..4 {
+        let command = rig.read(itt, 0);
+        rig.deliver(command);
+    }
+    let extra = rig.read(9, 0);
+    assert!(rig.send(Pdu::ScsiCommand(extra.clone())).is_empty());
+    rig.no_event();
+    let pdus = rig.complete(2, good());
+    let numbers = response(&pdus).numbers;
+    assert_eq!(numbers.max_cmd_sn, numbers.exp_cmd_sn, "room for one");
+    rig.deliver(extra);
+    let pdus = rig.complete(0, good());
+    let numbers = response(&pdus).numbers;
+    assert_eq!(numbers.max_cmd_sn, numbers.exp_cmd_sn);
+    for itt in [1, 3, 9] {
+        rig.complete(itt, good());
+    }
+    let ping = rig.ping(5, 0);
+    let pdus = rig.send(Pdu::NopOut(ping));
+    let Pdu::NopIn(nop) = &pdus[0] else { panic!("{pdus:?}") };
+    assert_eq!(nop.numbers.max_cmd_sn, nop.numbers.exp_cmd_sn.add(3), "all of it open again");
+}
+
+#[test]
+fn immediate_commands_pass_by_a_closed_window_and_are_bounded() {
+    let settings = Settings { queue_commands: 1, immediate_commands: 2, ..Settings::default() };
+    let mut rig = Rig::with("", settings);
+    let command = rig.read(0, 0);
+    rig.deliver(command);
+    let immediate = |rig: &mut Rig, itt| {
+        let mut command = rig.read(itt, 0);
+        rig.cmd_sn = command.cmd_sn;
+        command.immediate = true;
+        rig.send(Pdu::ScsiCommand(command))
+    };
+    for itt in 1..3 {
+        assert!(immediate(&mut rig, itt).is_empty());
+        assert_eq!(rig.command().itt, Itt(itt));
+    }
+    assert_eq!(reject(&immediate(&mut rig, 3)), RejectReason::ImmediateCommandReject);
+    rig.complete(1, good());
+    assert!(immediate(&mut rig, 4).is_empty());
+    let pdus = rig.complete(4, good());
+    let numbers = response(&pdus).numbers;
+    assert_eq!(numbers.max_cmd_sn.next(), numbers.exp_cmd_sn, "the window is still closed");
+}
+
+#[test]
+fn a_tag_in_use_is_rejected() {
+    let mut rig = Rig::new("");
+    let command = rig.read(1, 0);
+    rig.deliver(command);
+    let twin = rig.read(1, 0);
+    assert_eq!(reject(&rig.send(Pdu::ScsiCommand(twin))), RejectReason::InvalidPduField);
+    rig.no_event();
+    assert_eq!(response(&rig.complete(1, good())).status, Status::Good as u8);
+    let again = rig.read(1, 0);
+    rig.deliver(again);
+}
+
+#[test]
+fn the_tag_that_means_no_task_is_rejected() {
+    let mut rig = Rig::new("");
+    let command = rig.read(u32::MAX, 0);
+    assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::InvalidPduField);
+}
+
+#[test]
+fn a_discovery_session_runs_no_commands() {
+    let mut rig = Rig::discovery("");
+    let command = rig.read(1, 0);
+    assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::ProtocolError);
+    let event: Option<Event> = rig.connection.poll_event();
+    assert!(event.is_none());
+}

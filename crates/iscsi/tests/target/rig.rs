@@ -1,0 +1,369 @@
+//! A target's machine in a test's hand: PDUs in, PDUs and events out, virtual time.
+
+use std::{
+    io::IoSlice,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::{BufMut, Bytes};
+use iscsi::{
+    Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
+    codec::{Decoder, Digests, Frame, Output},
+    keys::Offer,
+    login::Directory,
+    pdu::{
+        DataIn, DataOut, LoginRequest, LoginResponse, LoginStatus, NopOut, ReadyToTransfer, Reject,
+        RejectReason, ScsiCommand, ScsiResponse, Stage, TaskFunction, TaskFunctionResult,
+        TaskRequest, TextRequest,
+    },
+    session::target::{
+        Admitted, Command, Connection, Error, Event, LoginPhase, LoginProgress, Session, Settings,
+    },
+};
+use scsi::{Cdb, Lun};
+
+pub const TARGET: &str = "iqn.2026-11.io.forebay:target";
+const INITIATOR: &str = "iqn.2026-11.io.forebay:initiator";
+
+pub struct OneTarget;
+
+impl Directory for OneTarget {
+    fn admit(&self, _: &str, target: Option<&str>) -> Result<u16, LoginStatus> {
+        match target {
+            None | Some(TARGET) => Ok(1),
+            Some(_) => Err(LoginStatus::NotFound),
+        }
+    }
+}
+
+/// A frame as the decoder would make it of this PDU.
+pub fn frame(pdu: Pdu) -> Frame {
+    let (bhs, ahs, data) = pdu.encode();
+    let data = data.concat().into();
+    Frame { bhs, ahs: Bytes::copy_from_slice(&ahs), data, data_digest_error: false }
+}
+
+/// Takes everything out of an output.
+pub fn drain(output: &mut Output, digests: Digests) -> Vec<Pdu> {
+    let mut decoder = Decoder::new(65_536, 0xff_ffff);
+    decoder.configure(65_536, 0xff_ffff, digests);
+    let mut pdus = Vec::new();
+    while !output.is_empty() {
+        let mut slices = [IoSlice::new(&[]); 8];
+        let used = output.slices(&mut slices);
+        let mut taken = 0;
+        for slice in &slices[..used] {
+            let mut rest: &[u8] = slice;
+            while !rest.is_empty() {
+                let mut buffer = decoder.buffer();
+                let count = rest.len().min(buffer.remaining_mut());
+                buffer.put_slice(&rest[..count]);
+                rest = &rest[count..];
+                while let Some(frame) = decoder.next().unwrap() {
+                    assert!(!frame.data_digest_error);
+                    pdus.push(Pdu::parse(&frame.bhs, &frame.ahs, frame.data).unwrap());
+                }
+            }
+            taken += slice.len();
+        }
+        output.advance(taken);
+    }
+    pdus
+}
+
+pub fn login_request(text: &str) -> LoginRequest {
+    LoginRequest {
+        transit: true,
+        continues: false,
+        current_stage: Stage::Operational,
+        next_stage: Stage::FullFeature,
+        isid: Isid([0x80, 1, 2, 3, 4, 5]),
+        tsih: Tsih(0),
+        itt: Itt(0x1000),
+        cid: Cid(7),
+        cmd_sn: Serial(100),
+        exp_stat_sn: Serial(500),
+        text: text.replace('\n', "\0").into(),
+        ..Default::default()
+    }
+}
+
+pub fn login_phase(offer: Offer, settings: Settings, now: Instant) -> LoginPhase {
+    LoginPhase::new(offer, Arc::new(OneTarget), settings, now)
+}
+
+/// What a login phase answers.
+pub fn login_output(phase: &mut LoginPhase) -> Vec<Pdu> {
+    drain(phase.output_mut(), Digests::default())
+}
+
+pub struct Rig {
+    pub session: Session,
+    pub connection: Connection,
+    pub now: Instant,
+    pub cmd_sn: Serial,
+    pub login_response: LoginResponse,
+}
+
+impl Rig {
+    /// A normal session with these keys, one a line.
+    pub fn new(keys: &str) -> Self {
+        Self::with(keys, Settings::default())
+    }
+
+    pub fn with(keys: &str, settings: Settings) -> Self {
+        let names = format!("InitiatorName={INITIATOR}\nTargetName={TARGET}\nSessionType=Normal\n");
+        Self::log_in(&format!("{names}{keys}"), settings)
+    }
+
+    pub fn discovery(keys: &str) -> Self {
+        let names = format!("InitiatorName={INITIATOR}\nSessionType=Discovery\n");
+        Self::log_in(&format!("{names}{keys}"), Settings::default())
+    }
+
+    fn log_in(text: &str, settings: Settings) -> Self {
+        let now = Instant::now();
+        let offer = Offer { max_outstanding_r2t: 16, ..Offer::target() };
+        let mut phase = login_phase(offer, settings, now);
+        let mut request = login_request(text);
+        loop {
+            match phase.handle_frame(&frame(Pdu::LoginRequest(request))) {
+                LoginProgress::Established(_) => break,
+                LoginProgress::Continue => {}
+                LoginProgress::Close(status) => panic!("login refused: {status:?}"),
+            }
+            login_output(&mut phase);
+            request = login_request("");
+        }
+        let Admitted { session, mut connection } = phase.accept(Tsih(3), now).unwrap();
+        let pdus = drain(connection.output_mut(), Digests::default());
+        let Some(Pdu::LoginResponse(login_response)) = pdus.last().cloned() else {
+            panic!("{pdus:?}");
+        };
+        Self { session, connection, now, cmd_sn: Serial(100), login_response }
+    }
+
+    /// What the target sends by itself or has queued.
+    pub fn output(&mut self) -> Vec<Pdu> {
+        let digests = self.connection.digests();
+        drain(self.connection.output_mut(), digests)
+    }
+
+    pub fn try_frame(&mut self, frame: Frame) -> (Result<(), Error>, Vec<Pdu>) {
+        let result = self.connection.handle_frame(&mut self.session, frame, self.now);
+        (result, self.output())
+    }
+
+    /// Hands in a PDU that must not end the connection; returns the answers.
+    pub fn send(&mut self, pdu: Pdu) -> Vec<Pdu> {
+        let (result, output) = self.try_frame(frame(pdu));
+        result.unwrap();
+        output
+    }
+
+    /// The next number of the command order.
+    pub fn next_cmd_sn(&mut self) -> Serial {
+        let cmd_sn = self.cmd_sn;
+        self.cmd_sn = cmd_sn.next();
+        cmd_sn
+    }
+
+    pub fn read(&mut self, itt: u32, length: u32) -> ScsiCommand {
+        ScsiCommand {
+            is_final: true,
+            read: true,
+            attribute: 1,
+            itt: Itt(itt),
+            expected_data_transfer_length: length,
+            cmd_sn: self.next_cmd_sn(),
+            cdb: Cdb::new(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
+            ..Default::default()
+        }
+    }
+
+    pub fn write(
+        &mut self,
+        itt: u32,
+        length: u32,
+        immediate: usize,
+        is_final: bool,
+    ) -> ScsiCommand {
+        ScsiCommand {
+            read: false,
+            write: true,
+            is_final,
+            data: pattern(0, immediate),
+            cdb: Cdb::new(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
+            ..self.read(itt, length)
+        }
+    }
+
+    /// Sends a command that is whole; returns what the driver gets.
+    #[track_caller]
+    pub fn deliver(&mut self, command: ScsiCommand) -> Command {
+        let answers = self.send(Pdu::ScsiCommand(command));
+        assert!(answers.is_empty(), "{answers:?}");
+        self.command()
+    }
+
+    /// The command that the driver gets next.
+    #[track_caller]
+    pub fn command(&mut self) -> Command {
+        match self.connection.poll_event() {
+            Some(Event::Command(command)) => command,
+            event => panic!("{event:?}"),
+        }
+    }
+
+    pub fn complete(&mut self, itt: u32, outcome: iscsi::session::target::Outcome) -> Vec<Pdu> {
+        self.connection.complete(&mut self.session, Itt(itt), outcome);
+        self.output()
+    }
+
+    /// Lets a write go on after its admission was asked for.
+    #[track_caller]
+    pub fn admit(&mut self, itt: u32) -> Vec<Pdu> {
+        match self.connection.poll_event() {
+            Some(Event::Admission(admission)) => assert_eq!(admission.itt, Itt(itt)),
+            event => panic!("{event:?}"),
+        }
+        self.connection.admit(&mut self.session, Itt(itt));
+        self.output()
+    }
+
+    pub fn no_event(&mut self) {
+        let event = self.connection.poll_event();
+        assert!(event.is_none(), "{event:?}");
+    }
+
+    pub fn task_request(&mut self, function: TaskFunction, itt: u32, meant: u32) -> TaskRequest {
+        TaskRequest {
+            immediate: true,
+            function: Ok(function),
+            lun: Lun(0),
+            itt: Itt(itt),
+            referenced_itt: Itt(meant),
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: Serial(0),
+            ref_cmd_sn: self.cmd_sn.add(u32::MAX),
+            exp_data_sn: 0,
+        }
+    }
+
+    pub fn text(&mut self, itt: u32, text: &str) -> TextRequest {
+        TextRequest {
+            immediate: false,
+            is_final: true,
+            continues: false,
+            lun: Lun(0),
+            itt: Itt(itt),
+            ttt: Ttt::NONE,
+            cmd_sn: self.next_cmd_sn(),
+            exp_stat_sn: Serial(0),
+            text: text.replace('\n', "\0").into(),
+        }
+    }
+
+    pub fn ping(&mut self, itt: u32, data: usize) -> NopOut {
+        NopOut {
+            immediate: true,
+            lun: Lun(0),
+            itt: Itt(itt),
+            ttt: Ttt::NONE,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: Serial(0),
+            data: pattern(0, data),
+        }
+    }
+
+    pub fn pass(&mut self, time: Duration) -> Result<(), Error> {
+        self.now += time;
+        self.connection.handle_timeout(&self.session, self.now)
+    }
+}
+
+/// Bytes that tell where in a transfer they belong.
+pub fn pattern(offset: usize, length: usize) -> Bytes {
+    (offset..offset + length).map(|i| (i / 7 + i) as u8).collect()
+}
+
+pub fn data_out(itt: u32, ttt: Ttt, data_sn: u32, offset: usize, length: usize, last: bool) -> Pdu {
+    Pdu::DataOut(DataOut {
+        is_final: last,
+        lun: Lun(0),
+        itt: Itt(itt),
+        ttt,
+        exp_stat_sn: Serial(0),
+        data_sn,
+        buffer_offset: offset as u32,
+        data: pattern(offset, length),
+    })
+}
+
+/// The answer to an R2T in PDUs of at most `segment` bytes.
+pub fn burst(r2t: &ReadyToTransfer, segment: usize) -> Vec<Pdu> {
+    let (start, length) = (r2t.buffer_offset as usize, r2t.desired_data_transfer_length as usize);
+    let count = length.div_ceil(segment);
+    (0..count)
+        .map(|i| {
+            let at = i * segment;
+            let n = segment.min(length - at);
+            data_out(r2t.itt.0, r2t.ttt, i as u32, start + at, n, i + 1 == count)
+        })
+        .collect()
+}
+
+#[track_caller]
+pub fn r2ts(pdus: &[Pdu]) -> Vec<ReadyToTransfer> {
+    let as_r2t = |pdu: &Pdu| match pdu {
+        Pdu::ReadyToTransfer(r2t) => *r2t,
+        pdu => panic!("{pdu:?}"),
+    };
+    pdus.iter().map(as_r2t).collect()
+}
+
+#[track_caller]
+pub fn data_ins(pdus: &[Pdu]) -> Vec<&DataIn> {
+    fn as_data_in(pdu: &Pdu) -> &DataIn {
+        match pdu {
+            Pdu::DataIn(data_in) => data_in,
+            pdu => panic!("{pdu:?}"),
+        }
+    }
+    pdus.iter().map(as_data_in).collect()
+}
+
+#[track_caller]
+pub fn response(pdus: &[Pdu]) -> &ScsiResponse {
+    match pdus {
+        [Pdu::ScsiResponse(response)] => response,
+        pdus => panic!("{pdus:?}"),
+    }
+}
+
+#[track_caller]
+pub fn reject(pdus: &[Pdu]) -> RejectReason {
+    match pdus {
+        [Pdu::Reject(Reject { reason, header, .. })] => {
+            assert_eq!(header.len(), 48);
+            *reason
+        }
+        pdus => panic!("{pdus:?}"),
+    }
+}
+
+#[track_caller]
+pub fn task_result(pdus: &[Pdu]) -> TaskFunctionResult {
+    match pdus {
+        [Pdu::TaskResponse(response)] => response.result,
+        pdus => panic!("{pdus:?}"),
+    }
+}
+
+/// Key, ASC, ASCQ of fixed-format sense data.
+pub fn sense(response: &ScsiResponse) -> (u8, u8, u8) {
+    assert_eq!(response.status, 2);
+    let sense = &response.sense;
+    (sense[2] & 0xf, sense[12], sense[13])
+}

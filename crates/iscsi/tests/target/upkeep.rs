@@ -1,0 +1,225 @@
+//! NOP, logout, what is not served, and time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use iscsi::{
+    Cid, Itt, Pdu, Serial, Ttt,
+    codec::Frame,
+    pdu::{
+        AsyncEvent, LogoutReason, LogoutRequest, LogoutResult, NopOut, RejectReason, Snack,
+        SnackKind,
+    },
+    session::target::{Error, Event},
+};
+use proptest::prelude::*;
+use scsi::Lun;
+
+use crate::rig::{Rig, frame, pattern, reject};
+
+fn logout(rig: &mut Rig, reason: Result<LogoutReason, u8>, cid: u16) -> Vec<Pdu> {
+    let cmd_sn = rig.next_cmd_sn();
+    rig.send(Pdu::LogoutRequest(LogoutRequest {
+        immediate: false,
+        reason,
+        itt: Itt(0x77),
+        cid: Cid(cid),
+        cmd_sn,
+        exp_stat_sn: Serial(0),
+    }))
+}
+
+#[track_caller]
+fn logout_result(pdus: &[Pdu]) -> LogoutResult {
+    match pdus {
+        [Pdu::LogoutResponse(response)] => response.result,
+        pdus => panic!("{pdus:?}"),
+    }
+}
+
+#[test]
+fn a_ping_comes_back_with_as_much_as_the_initiator_takes() {
+    let mut rig = Rig::new("MaxRecvDataSegmentLength=1024\n");
+    for (sent, echoed) in [(0, 0), (100, 100), (5000, 1024)] {
+        let ping = rig.ping(1, sent);
+        let pdus = rig.send(Pdu::NopOut(ping));
+        let [Pdu::NopIn(nop)] = &pdus[..] else { panic!("{pdus:?}") };
+        assert_eq!((nop.itt, nop.ttt, &nop.data), (Itt(1), Ttt::NONE, &pattern(0, echoed)));
+    }
+}
+
+#[test]
+fn an_idle_initiator_is_pinged_and_a_silent_one_given_up() {
+    let mut rig = Rig::new("");
+    rig.pass(Duration::from_secs(14)).unwrap();
+    assert!(rig.output().is_empty());
+    rig.pass(Duration::from_secs(1)).unwrap();
+    let pdus = rig.output();
+    let [Pdu::NopIn(ping)] = &pdus[..] else { panic!("{pdus:?}") };
+    assert_eq!(ping.itt, Itt::NONE);
+    assert_ne!(ping.ttt, Ttt::NONE);
+    let stat_sn = ping.numbers.stat_sn;
+    rig.pass(Duration::from_secs(44)).unwrap();
+    assert_eq!(rig.pass(Duration::from_secs(1)), Err(Error::Silent));
+
+    let echo = rig.ping(1, 0);
+    let pdus = rig.send(Pdu::NopOut(echo));
+    let Pdu::NopIn(nop) = &pdus[0] else { panic!("{pdus:?}") };
+    assert_eq!(nop.numbers.stat_sn, stat_sn, "the ping has not used up a StatSN");
+}
+
+#[test]
+fn whatever_comes_shows_that_the_initiator_lives() {
+    let mut rig = Rig::new("");
+    for _ in 0..5 {
+        rig.pass(Duration::from_secs(15)).unwrap();
+        assert_eq!(rig.output().len(), 1, "a ping");
+        rig.pass(Duration::from_secs(40)).unwrap();
+        let command = rig.read(rig.cmd_sn.0, 0);
+        rig.deliver(command);
+    }
+}
+
+#[test]
+fn an_answer_to_our_ping_takes_no_part_in_command_order() {
+    let mut rig = Rig::new("");
+    rig.pass(Duration::from_secs(15)).unwrap();
+    let pdus = rig.output();
+    let [Pdu::NopIn(ping)] = &pdus[..] else { panic!("{pdus:?}") };
+    let pong = NopOut {
+        immediate: true,
+        lun: ping.lun,
+        itt: Itt::NONE,
+        ttt: ping.ttt,
+        cmd_sn: rig.cmd_sn,
+        exp_stat_sn: Serial(0),
+        data: Bytes::new(),
+    };
+    assert!(rig.send(Pdu::NopOut(pong)).is_empty());
+    let command = rig.read(1, 0);
+    rig.deliver(command);
+}
+
+#[test]
+fn logout_ends_everything_after_its_answer() {
+    for (reason, cid) in [(LogoutReason::CloseSession, 99), (LogoutReason::CloseConnection, 7)] {
+        let mut rig = Rig::new("");
+        let command = rig.read(1, 0);
+        rig.deliver(command);
+        assert_eq!(logout_result(&logout(&mut rig, Ok(reason), cid)), LogoutResult::Closed);
+        assert!(matches!(rig.connection.poll_event(), Some(Event::Abort(Itt(1)))));
+        assert!(rig.connection.is_closing());
+        let late = rig.read(2, 0);
+        assert!(rig.send(Pdu::ScsiCommand(late)).is_empty());
+        rig.no_event();
+    }
+}
+
+#[test]
+fn what_cannot_be_logged_out_is_said() {
+    let mut rig = Rig::new("");
+    let pdus = logout(&mut rig, Ok(LogoutReason::CloseConnection), 8);
+    assert_eq!(logout_result(&pdus), LogoutResult::CidNotFound);
+    let pdus = logout(&mut rig, Ok(LogoutReason::RemoveConnectionForRecovery), 7);
+    assert_eq!(logout_result(&pdus), LogoutResult::RecoveryNotSupported);
+    assert!(!rig.connection.is_closing());
+}
+
+#[test]
+fn the_target_may_ask_for_a_logout() {
+    let mut rig = Rig::new("");
+    rig.connection.ask_for_logout(&rig.session, 3);
+    let pdus = rig.output();
+    let [Pdu::Async(message)] = &pdus[..] else { panic!("{pdus:?}") };
+    assert_eq!(message.event, AsyncEvent::LogoutRequested { time: 3 });
+}
+
+#[test]
+fn a_snack_is_rejected_at_level_zero() {
+    let mut rig = Rig::new("");
+    let pdus = rig.send(Pdu::Snack(Snack {
+        kind: Ok(SnackKind::Status),
+        lun: Lun(0),
+        itt: Itt::NONE,
+        ttt: Ttt::NONE,
+        exp_stat_sn: Serial(0),
+        begin: 0,
+        run_length: 0,
+    }));
+    assert_eq!(reject(&pdus), RejectReason::SnackReject);
+}
+
+#[test]
+fn a_pdu_that_only_a_target_sends_and_an_unknown_one_come_back() {
+    let mut rig = Rig::new("");
+    let mut mirrored = frame(Pdu::NopOut(rig.ping(1, 0)));
+    for opcode in [0x20, 0x21, 0x31, 0x1c, 0x3e] {
+        mirrored.bhs[0] = 0x40 | opcode;
+        let (_, pdus) = rig.try_frame(mirrored.clone());
+        assert_eq!(reject(&pdus), RejectReason::CommandNotSupported, "opcode {opcode:#x}");
+    }
+    let command = rig.read(1, 0);
+    rig.deliver(command);
+}
+
+#[test]
+fn a_broken_header_field_ends_the_connection() {
+    let mut rig = Rig::new("");
+    let mut broken = frame(Pdu::ScsiCommand(rig.read(1, 0)));
+    broken.ahs = Bytes::from_static(&[0, 200, 1, 0]);
+    let (result, pdus) = rig.try_frame(broken);
+    assert!(matches!(result, Err(Error::Format(_))));
+    assert_eq!(reject(&pdus), RejectReason::InvalidPduField);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Frames that are random but for a plausible opcode and numbers: nothing panics, what is held
+    /// stays within the limits, and the machine still answers.
+    #[test]
+    fn hostile_frames_do_no_harm(
+        frames in prop::collection::vec(
+            (any::<[u8; 24]>(), any::<[u8; 24]>(), 0u8..8, 0u32..6, prop::collection::vec(any::<u8>(), 0..64), any::<bool>()),
+            1..60,
+        ),
+    ) {
+        let mut rig = Rig::new("InitialR2T=No\nMaxOutstandingR2T=4\n");
+        for (front, back, opcode, itt, data, digest_error) in frames {
+            let mut bhs = [0; 48];
+            bhs[..24].copy_from_slice(&front);
+            bhs[24..].copy_from_slice(&back);
+            bhs[0] = if opcode == 3 { 0x10 } else { opcode } | front[0] & 0x40;
+            bhs[4] = 0;
+            bhs[16..20].copy_from_slice(&itt.to_be_bytes());
+            let cmd_sn = rig.cmd_sn.add(u32::from(back[0] % 4));
+            if back[1] % 4 != 0 {
+                bhs[24..28].copy_from_slice(&cmd_sn.0.to_be_bytes());
+            }
+            let frame = Frame { bhs, ahs: Bytes::new(), data: data.into(), data_digest_error: digest_error };
+            let (result, _) = rig.try_frame(frame);
+            if result.is_err() || rig.connection.is_closing() {
+                break;
+            }
+            while let Some(event) = rig.connection.poll_event() {
+                match event {
+                    Event::Admission(admission) => rig.connection.admit(&mut rig.session, admission.itt),
+                    Event::Command(command) if back[2] % 2 == 0 => {
+                        let outcome = iscsi::session::target::Outcome::status(scsi::Status::Good);
+                        rig.connection.complete(&mut rig.session, command.itt, outcome);
+                    }
+                    Event::SendTargets(_) => rig.connection.answer_send_targets(&rig.session, []),
+                    Event::Management(request) => {
+                        rig.connection.abort_for(&mut rig.session, &request);
+                        let result = iscsi::pdu::TaskFunctionResult::Complete;
+                        rig.connection.answer_management(&mut rig.session, request.itt, result);
+                    }
+                    Event::Command(_) | Event::Abort(_) => {}
+                }
+            }
+            rig.output();
+            prop_assert!(rig.session.tasks() <= 128 + 16);
+            rig.cmd_sn = rig.cmd_sn.add(u32::from(back[3] % 2));
+        }
+    }
+}
