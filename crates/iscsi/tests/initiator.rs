@@ -507,6 +507,23 @@ fn a_target_that_drops_the_session_says_when_to_come_back() {
 }
 
 #[test]
+fn news_of_a_unit_arrive_with_their_sense_data() {
+    let mut scene = Scene::new();
+    let sense = Sense::new(SenseKey::UnitAttention, 0x2a, 0x09);
+    let news = AsyncMessage {
+        lun: Lun(5),
+        event: AsyncEvent::Scsi,
+        numbers: scene.next_status(),
+        data: sense.to_bytes().into(),
+    };
+    scene.receive(Pdu::Async(news)).unwrap();
+    match scene.event() {
+        Some(Event::Sense(lun, arrived)) => assert_eq!((lun, arrived), (Lun(5), Some(sense))),
+        _ => panic!("no news"),
+    }
+}
+
+#[test]
 fn a_negotiation_that_is_asked_for_is_begun() {
     let mut scene = Scene::new();
     let news = AsyncMessage {

@@ -177,4 +177,17 @@ mod tests {
         }
         assert_eq!(Key::from_name("maxburstlength"), None);
     }
+    #[test]
+    fn the_page_lists_every_key() {
+        let page = include_str!("../../../../docs/protocols.md");
+        let (_, section) = page.split_once("\n## Text keys\n").unwrap();
+        let (section, _) = section.split_once("\n## ").unwrap();
+        let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
+        let cells = rows.filter_map(|row| row.split('|').nth(1));
+        let mut listed: Vec<_> = cells.flat_map(|cell| cell.trim().split(", ")).collect();
+        let mut names: Vec<_> = TABLE.iter().map(|row| row.name).chain(["any other"]).collect();
+        listed.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(listed, names);
+    }
 }

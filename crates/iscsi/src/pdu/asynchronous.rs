@@ -53,7 +53,7 @@ pub struct AsyncMessage {
     pub event: AsyncEvent,
     /// Sequence numbers; `stat_sn` is consumed.
     pub numbers: Numbers,
-    /// Sense data or vendor data.
+    /// Sense data of a SCSI event, without the SenseLength field in front, or vendor data.
     pub data: Bytes,
 }
 

@@ -484,7 +484,7 @@ impl Connection {
         self.take_stat_sn(session, &pdu.numbers)?;
         match pdu.event {
             AsyncEvent::Scsi => {
-                self.events.push_back(Event::Sense(pdu.lun, parse_sense_segment(&pdu.data)));
+                self.events.push_back(Event::Sense(pdu.lun, Sense::from_bytes(&pdu.data)));
             }
             AsyncEvent::LogoutRequested { time } => {
                 if matches!(self.logout, Logout::No) {
@@ -666,12 +666,6 @@ impl Connection {
             text,
         }));
     }
-}
-
-/// The sense data of an asynchronous SCSI event: SenseLength, then that many bytes.
-fn parse_sense_segment(data: &[u8]) -> Option<Sense> {
-    let (length, rest) = data.split_first_chunk::<2>()?;
-    Sense::from_bytes(rest.get(..usize::from(u16::from_be_bytes(*length)))?)
 }
 
 const UNKNOWN_TASK: Error = Error::Protocol("a PDU for a task that does not exist");
