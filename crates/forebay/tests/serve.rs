@@ -1,0 +1,187 @@
+//! A serving process: its portals, its control socket, its end.
+
+mod support;
+
+use std::{net::TcpListener, os::unix::fs::PermissionsExt, time::Duration};
+
+use support::{Place, Serving, connect, content, read, run, stderr, write};
+use volume::Volume;
+
+const NAME: &str = "iqn.2026-11.test:memory";
+
+fn memory(listen: &str) -> String {
+    format!(
+        "listen = [{listen}]\n[[target]]\nname = '{NAME}'\n[[target.unit]]\nstack = [ {{ memory = {{ \
+         size = '16MiB' }} }}, {{ observe = {{ name = 'all' }} }} ]\n"
+    )
+}
+
+fn serve(place: &Place) -> Serving {
+    place.serve("node", &memory("'127.0.0.1:0'"))
+}
+
+#[tokio::test]
+async fn what_is_written_reads_back_and_is_counted() {
+    let place = Place::new();
+    let node = serve(&place);
+    let volume = connect(node.address, NAME).await;
+    assert_eq!(volume.geometry().bytes(), 16 << 20);
+    write(&*volume, 5, 1).await.expect("written");
+    volume.flush().await.expect("flushed");
+    assert_eq!(read(&*volume, 5).await.expect("read"), content(5, 1));
+    assert_eq!(node.figure("observe", "written_bytes"), 4096);
+    let status = node.status();
+    assert_eq!(status["state"], "serving");
+    assert_eq!(status["sessions"][0]["target"], NAME);
+    assert_eq!(status["portals"][0]["address"], node.address.to_string());
+}
+
+#[test]
+fn the_control_socket_is_the_users_own() {
+    let place = Place::new();
+    let node = serve(&place);
+    let mode = |path: &std::path::Path| {
+        std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+    };
+    assert_eq!(mode(&node.control), 0o600);
+    let control = node.control.clone();
+    let (status, _) = node.terminate();
+    assert!(status.success());
+    assert!(!control.exists(), "it goes with the process");
+}
+
+#[test]
+fn a_folder_made_for_the_control_socket_is_private() {
+    let place = Place::new();
+    let text =
+        memory("'127.0.0.1:0'").replace("listen", "initiator_name = 'iqn.2026-11.a:b'\nlisten");
+    let config = place.path("n.toml");
+    std::fs::write(&config, format!("control = 'run/c.sock'\n{text}")).expect("written");
+    let mut child = support::forebay()
+        .args(["serve", "--config"])
+        .arg(&config)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().expect("piped"));
+    std::io::BufRead::read_line(&mut stdout, &mut line).expect("ready");
+    let mode = std::fs::metadata(place.path("run")).expect("made").permissions().mode() & 0o777;
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    assert_eq!(mode, 0o700);
+}
+
+#[test]
+fn two_cannot_have_one_control_socket_unless_the_first_is_dead() {
+    let place = Place::new();
+    let mut first = serve(&place);
+    let second = place.try_serve("node", &memory("'127.0.0.1:0'"));
+    let error = second.err().expect("refused");
+    assert!(error.contains("exit status: 1"), "{error}");
+    assert!(error.contains("already running"), "{error}");
+    assert!(error.contains("remedy: stop it first"), "{error}");
+    assert_eq!(first.status()["state"], "serving", "the first is not harmed");
+    first.kill();
+    assert!(first.control.exists(), "a killed process leaves its socket");
+    let third = serve(&place);
+    assert_eq!(third.status()["state"], "serving");
+}
+
+#[test]
+fn something_else_in_the_place_of_the_socket_is_left_alone() {
+    let place = Place::new();
+    std::fs::write(place.path("node.sock"), "precious").expect("written");
+    let error = place.try_serve("node", &memory("'127.0.0.1:0'")).err().expect("refused");
+    assert!(error.contains("not a socket"), "{error}");
+    assert_eq!(std::fs::read(place.path("node.sock")).expect("still there"), b"precious");
+}
+
+#[test]
+fn a_taken_port_is_named_with_the_remedy() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let place = Place::new();
+    let error = place.try_serve("node", &memory(&format!("'{address}'"))).err().expect("refused");
+    assert!(error.contains("exit status: 1"), "{error}");
+    assert!(error.contains(&format!("cannot listen on {address}")), "{error}");
+    assert!(error.contains("remedy: stop who uses it"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stop_with_open_sessions_is_quick_and_clean() {
+    let place = Place::new();
+    let node = serve(&place);
+    let volume = connect(node.address, NAME).await;
+    write(&*volume, 1, 1).await.expect("written");
+    let (status, took) = tokio::task::spawn_blocking(|| node.terminate()).await.expect("no panic");
+    assert!(status.success(), "{status}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn a_target_that_is_not_there() {
+    let place = Place::new();
+    let node = serve(&place);
+    let url = format!("iscsi://{}/iqn.2026-11.test:other/0", node.address);
+    let output = run(&["ls", &url]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot list"), "{}", stderr(&output));
+    let gateway = format!(
+        "listen = ['127.0.0.1:0']\n[[target]]\nname = 'iqn.a:g'\n[[target.unit]]\nstack = [ {{ remote = \
+         {{ url = '{url}' }} }} ]\n"
+    );
+    let error = place.try_serve("gateway", &gateway).err().expect("refused");
+    assert!(
+        error.contains("exit status: 1") && error.contains("iqn.2026-11.test:other"),
+        "{error}"
+    );
+    assert!(error.contains("remedy: see whether the target has that name"), "{error}");
+}
+
+#[test]
+fn targets_and_units_are_listed() {
+    let place = Place::new();
+    let node = serve(&place);
+    let output = run(&["ls", &format!("iscsi://{}", node.address), "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let listed: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(listed["targets"][0]["name"], NAME);
+    assert_eq!(listed["targets"][0]["units"][0]["bytes"], 16 << 20);
+    let table = run(&["ls", &format!("iscsi://{}", node.address)]);
+    assert!(String::from_utf8_lossy(&table.stdout).contains(&node.url(NAME)));
+}
+
+#[test]
+fn a_volume_in_use_is_not_served_twice() {
+    let place = Place::new();
+    let text = support::node(place.folder.path(), 0);
+    let _first = place.serve("first", &text);
+    let error = place.try_serve("second", &text).err().expect("refused");
+    assert!(error.contains("node.img\" is in use"), "{error}");
+    assert!(error.contains("remedy: stop the other process"), "{error}");
+}
+
+#[test]
+fn a_file_of_another_size_is_refused() {
+    let place = Place::new();
+    std::fs::write(place.path("node.img"), vec![0; 8192]).expect("written");
+    let text = support::node(place.folder.path(), 0);
+    let error = place.try_serve("node", &text).err().expect("refused");
+    assert!(error.contains("has 8192 bytes, not 67108864"), "{error}");
+    assert!(error.contains("write \"8KiB\""), "{error}");
+}
+
+#[tokio::test]
+async fn a_read_only_layer_refuses_writes() {
+    let place = Place::new();
+    let text = format!(
+        "listen = ['127.0.0.1:0']\n[[target]]\nname = '{NAME}'\n[[target.unit]]\nstack = [ {{ memory = \
+         {{ size = '16MiB' }} }}, {{ slice = {{ start = '1MiB', size = '2MiB' }} }}, 'read-only' ]\n"
+    );
+    let node = place.serve("node", &text);
+    let volume = connect(node.address, NAME).await;
+    assert_eq!(volume.geometry().bytes(), 2 << 20);
+    assert!(volume.geometry().read_only);
+    assert!(write(&*volume, 0, 1).await.is_err());
+}

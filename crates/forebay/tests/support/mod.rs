@@ -1,0 +1,197 @@
+//! The binary from outside: started with settings of its own, asked, killed, never left behind.
+
+// Each test file uses its own part of this.
+#![allow(dead_code)]
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use initiator::RemoteVolume;
+use tempfile::TempDir;
+use volume::{Data, Durability, Extent, Lba, Volume};
+
+/// The program under test.
+pub fn forebay() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_forebay"))
+}
+
+/// Runs it to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    forebay().args(arguments).output().expect("the binary runs")
+}
+
+/// What it wrote to stderr.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A folder with a settings file in it.
+pub struct Place {
+    pub folder: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self { folder: TempDir::new().expect("a folder for the test") }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes `NAME.toml` with a control socket `NAME.sock`.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(&format!("{name}.toml"));
+        let text = format!("control = \"{name}.sock\"\n{text}");
+        std::fs::write(&path, text).expect("settings are written");
+        path
+    }
+
+    /// Starts `serve` and waits until it listens.
+    pub fn serve(&self, name: &str, text: &str) -> Serving {
+        self.try_serve(name, text).unwrap_or_else(|error| panic!("{name} does not start: {error}"))
+    }
+
+    /// Starts `serve`; what it says if it ends before it listens.
+    pub fn try_serve(&self, name: &str, text: &str) -> Result<Serving, String> {
+        let config = self.write(name, text);
+        let mut child = forebay()
+            .args(["serve", "--config"])
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let mut line = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        stdout.read_line(&mut line).expect("a line or the end");
+        let mut stderr = child.stderr.take().expect("piped");
+        let address = line.strip_prefix("ready ").and_then(|rest| rest.trim().parse().ok());
+        let Some(address) = address else {
+            let mut text = String::new();
+            stderr.read_to_string(&mut text).expect("text");
+            let status = child.wait().expect("it ends");
+            return Err(format!("{status}: {text}"));
+        };
+        // Its events are read so that it never waits for us, and shown if the test fails.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                println!("{line}");
+            }
+        });
+        Ok(Serving { child, address, control: self.path(&format!("{name}.sock")) })
+    }
+}
+
+/// A serving process. Killed when dropped.
+pub struct Serving {
+    child: Child,
+    pub address: SocketAddr,
+    pub control: PathBuf,
+}
+
+impl Serving {
+    pub fn url(&self, target: &str) -> String {
+        format!("iscsi://{}/{target}/0", self.address)
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it was running");
+        self.child.wait().expect("it ends");
+    }
+
+    /// SIGTERM; how it ended and how long that took.
+    pub fn terminate(mut self) -> (ExitStatus, Duration) {
+        let begun = Instant::now();
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it runs");
+        (self.child.wait().expect("it ends"), begun.elapsed())
+    }
+
+    /// `forebay status --json`.
+    pub fn status(&self) -> serde_json::Value {
+        let output = forebay()
+            .args(["status", "--json", "--control"])
+            .arg(&self.control)
+            .output()
+            .expect("the binary runs");
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// A figure of the layer of that name of the only unit.
+    pub fn figure(&self, layer: &str, name: &str) -> u64 {
+        let status = self.status();
+        let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
+        let layer = layers.iter().find(|found| found["layer"] == layer).expect("the layer");
+        layer["figures"][name].as_u64().unwrap_or_else(|| panic!("{name} in {layer}"))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks again until it holds; the bound is far beyond what it takes.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what} does not come");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Logs in to LUN 0.
+pub async fn connect(address: SocketAddr, target: &str) -> Arc<RemoteVolume> {
+    let mut settings = initiator::Settings::new(address.to_string(), target, 0);
+    settings.give_up_after = Duration::from_secs(2);
+    Arc::new(RemoteVolume::connect(settings).await.expect("a login"))
+}
+
+/// 4 KiB that depend on block and version, version 0 being zeros.
+pub fn content(block: u64, version: u64) -> Vec<u8> {
+    let word =
+        (block << 32 | version).wrapping_mul(if version == 0 { 0 } else { 0x9e37_79b9_7f4a_7c15 });
+    word.to_le_bytes().repeat(512)
+}
+
+/// Writes version `version` of block `block`.
+pub async fn write(volume: &dyn Volume, block: u64, version: u64) -> Result<(), volume::Error> {
+    let data = Data::from(content(block, version));
+    volume.write(Lba(block * 8), data, Durability::Volatile).await
+}
+
+/// Reads a block.
+pub async fn read(volume: &dyn Volume, block: u64) -> Result<Vec<u8>, volume::Error> {
+    let extent = Extent { lba: Lba(block * 8), blocks: 8 };
+    Ok(volume.read(extent).await?.into_bytes().to_vec())
+}
+
+/// Settings of a node with one file of 64 MiB.
+pub fn node(folder: &Path, port: u16) -> String {
+    format!(
+        "listen = ['127.0.0.1:{port}']\n[[target]]\nname = 'iqn.2026-11.test:node'\n[[target.unit]]\n\
+         stack = [ {{ file = {{ path = '{}', size = '64MiB' }} }} ]\n",
+        folder.join("node.img").display()
+    )
+}
+
+/// Settings of a gateway over that node.
+pub fn gateway(folder: &Path, node: SocketAddr, more: &str) -> String {
+    format!(
+        "listen = ['127.0.0.1:0']\n[[target]]\nname = 'iqn.2026-11.test:gateway'\n[[target.unit]]\n\
+         stack = [ {{ remote = {{ url = 'iscsi://{node}/iqn.2026-11.test:node/0', give_up_after = '2s' }} }},\n\
+         {{ cache = {{ log = '{}', log_size = '32MiB', dram = '8MiB', nvram_size = '1MiB', {more} }} }} ]\n",
+        folder.join("gateway.log").display()
+    )
+}
