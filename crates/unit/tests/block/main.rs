@@ -7,4 +7,5 @@ mod verify;
 mod provisioning;
 mod attention;
 mod order;
+mod random;
 mod failure;
