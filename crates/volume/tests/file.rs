@@ -232,6 +232,20 @@ fn uring_works_outside_of_a_runtime_and_in_one_after_the_other() {
 }
 
 #[test]
+fn a_runtime_that_stands_still_does_not_hold_up_another() {
+    for engine in ENGINES {
+        let place = Place::new();
+        let options = Options { engine, direct: true, ..place.options() };
+        let volume = FileVolume::open(&options).expect("opened");
+        let write = || volume.write(Lba(0), vec![7; 4096].into(), Durability::Stable);
+        let (still, running) = (runtime(), runtime());
+        still.block_on(write()).expect("written");
+        running.block_on(write()).expect("written");
+        still.block_on(write()).expect("written");
+    }
+}
+
+#[test]
 fn an_abandoned_write_never_undoes_a_later_one() {
     for engine in ENGINES {
         let place = Place::new();

@@ -1,8 +1,8 @@
 //! io_uring: an operation is submitted by the task that wants it, and its completion wakes that
 //! task. No thread of ours is in between.
 //!
-//! The completions are gathered by a *reaper*, a task in the runtime of whoever waits first,
-//! which sleeps until the ring is readable; and by every submission on its way.
+//! The completions are gathered by a *reaper*, a task in the runtime of whoever waits, which
+//! sleeps until the ring is readable; and by every submission on its way.
 
 use std::{
     future::poll_fn,
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    runtime::Handle,
+    runtime::{self, Handle},
     sync::Notify,
 };
 
@@ -38,9 +38,11 @@ struct Core {
     ring: IoUring,
     /// Guards both queues of the ring. Never held over a system call.
     slots: Mutex<Slots>,
-    /// A reaper runs, or is about to.
-    reaping: AtomicBool,
-    closed: Notify,
+    /// The runtimes with a reaper. One each: a runtime may stand still while another waits.
+    reapers: Mutex<SmallVec<[runtime::Id; 1]>>,
+    /// Set before `closing` tells the reapers.
+    closed: AtomicBool,
+    closing: Notify,
 }
 
 /// The operations that the kernel has. Each keeps its memory until its completion is seen.
@@ -69,8 +71,9 @@ impl Uring {
         let core = Core {
             ring,
             slots: Mutex::new(slots),
-            reaping: AtomicBool::new(false),
-            closed: Notify::new(),
+            reapers: Mutex::default(),
+            closed: AtomicBool::new(false),
+            closing: Notify::new(),
         };
         Ok(Self { core: Arc::new(core) })
     }
@@ -102,7 +105,8 @@ impl Drop for Uring {
         while !self.core.is_idle() {
             self.core.wait();
         }
-        self.core.closed.notify_one();
+        self.core.closed.store(true, Ordering::SeqCst);
+        self.core.closing.notify_waiters();
     }
 }
 
@@ -169,32 +173,34 @@ impl Core {
         self.slots.lock().free.len() == MAX_OPS as usize
     }
 
-    /// Starts a reaper in this runtime unless one runs. False if there is no runtime.
+    /// Starts a reaper in this runtime unless it has one. False if there is no runtime.
     fn ensure_reaper(self: &Arc<Self>) -> bool {
-        if self.reaping.load(Ordering::Acquire) {
-            return true;
-        }
         let Ok(runtime) = Handle::try_current() else { return false };
-        if !self.reaping.swap(true, Ordering::AcqRel) {
-            let reaper = Reaper(Arc::clone(self));
-            // SAFETY: the reaper owns the ring, whose file stays the same and open until its drop.
-            let readable = unsafe { AsyncFd::register_with_interest(reaper, Interest::READABLE) };
-            let Ok(readable) = readable else {
-                // No room in the table of files of epoll. Its drop has let others try again.
-                return false;
-            };
-            runtime.spawn(run(readable));
+        let id = runtime.id();
+        {
+            let mut reapers = self.reapers.lock();
+            if reapers.contains(&id) {
+                return true;
+            }
+            reapers.push(id);
         }
+        let reaper = Reaper { core: Arc::clone(self), runtime: id };
+        // SAFETY: the reaper owns the ring, whose file stays the same and open until its drop.
+        let readable = unsafe { AsyncFd::register_with_interest(reaper, Interest::READABLE) };
+        // It fails if epoll has no room for another file. The drop has made way for a next try.
+        let Ok(readable) = readable else { return false };
+        runtime.spawn(run(readable));
         true
     }
 }
 
 async fn run(reaper: AsyncFd<Reaper>) {
-    let core = &reaper.get_ref().0;
-    let mut closed = std::pin::pin!(core.closed.notified());
-    loop {
+    let core = &reaper.get_ref().core;
+    // Before the look at the flag, so that a close in between is not missed.
+    let mut closing = std::pin::pin!(core.closing.notified());
+    while !core.closed.load(Ordering::SeqCst) {
         let readable = poll_fn(|context| {
-            if closed.as_mut().poll(context).is_ready() {
+            if closing.as_mut().poll(context).is_ready() {
                 return Poll::Ready(None);
             }
             reaper.poll_read_ready(context).map(Some)
@@ -211,19 +217,23 @@ async fn run(reaper: AsyncFd<Reaper>) {
     }
 }
 
-/// Ends with its runtime. Whoever still waits then is in another one and starts the next.
-struct Reaper(Arc<Core>);
+/// Ends with its runtime.
+struct Reaper {
+    core: Arc<Core>,
+    runtime: runtime::Id,
+}
 
 impl AsRawFd for Reaper {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.ring.as_raw_fd()
+        self.core.ring.as_raw_fd()
     }
 }
 
 impl Drop for Reaper {
     fn drop(&mut self) {
-        self.0.reaping.store(false, Ordering::Release);
-        let waiting: Vec<Arc<Op>> = self.0.slots.lock().ops.iter().flatten().cloned().collect();
+        self.core.reapers.lock().retain(|id| *id != self.runtime);
+        // Whoever of this runtime waits all the same has to find another way.
+        let waiting: Vec<Arc<Op>> = self.core.slots.lock().ops.iter().flatten().cloned().collect();
         waiting.iter().for_each(|op| op.wake());
     }
 }
