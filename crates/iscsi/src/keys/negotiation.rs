@@ -18,6 +18,20 @@ pub(crate) struct Declared {
     pub(crate) tpgt: Option<u16>,
 }
 
+impl Declared {
+    /// Did the initiator say just this before? libiscsi names itself and the target anew in each
+    /// stage, though it must not (RFC 7143, 13.4, 13.5); to say something else is an error.
+    fn is_known(&self, key: Key, value: &str) -> bool {
+        match key {
+            Key::SessionType => value == if self.discovery { "Discovery" } else { "Normal" },
+            Key::InitiatorName => self.initiator_name.as_deref() == Some(value),
+            Key::InitiatorAlias => self.initiator_alias.as_deref() == Some(&local_name(value)),
+            Key::TargetName => self.target_name.as_deref() == Some(value),
+            _ => false,
+        }
+    }
+}
+
 /// Answers to send.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
@@ -106,6 +120,7 @@ impl Negotiation {
             return Ok(());
         }
         match std::mem::replace(&mut self.states[key as usize], State::Settled) {
+            State::Settled if self.declared.is_known(key, value) => return Ok(()),
             State::Settled => return Err(KeyError::Repeated(row.name.to_owned())),
             State::Proposed => return self.take_answer(key, value),
             State::Open => {}

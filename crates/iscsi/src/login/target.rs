@@ -161,19 +161,16 @@ impl TargetLogin {
     /// Who is it, and may it come in? Says which portal group this is.
     fn admit(&mut self, reply: &mut Vec<u8>) -> Result<(), LoginStatus> {
         self.negotiation.close_identity();
-        let Declared { discovery, initiator_name, target_name, target_alias, .. } =
+        let Declared { initiator_name, target_name, target_alias, discovery, .. } =
             &mut self.negotiation.declared;
         let initiator = initiator_name.as_deref().ok_or(LoginStatus::MissingParameter)?;
-        if *discovery {
-            // A name given along with it selects nothing.
-            *target_name = None;
-        } else if target_name.is_none() {
+        // A target named along with Discovery selects nothing.
+        let target = target_name.as_deref().filter(|_| !*discovery);
+        if target.is_none() && !*discovery {
             return Err(LoginStatus::MissingParameter);
         }
-        let tpgt = self.directory.admit(initiator, target_name.as_deref())?;
-        if let Some(name) = target_name {
-            *target_alias = self.directory.alias(name);
-        }
+        let tpgt = self.directory.admit(initiator, target)?;
+        *target_alias = target.and_then(|name| self.directory.alias(name));
         if let Some(alias) = target_alias {
             keys::push(reply, "TargetAlias", alias);
         }
@@ -225,7 +222,7 @@ impl TargetLogin {
             session_type,
             initiator_name: declared.initiator_name.expect("nobody is admitted without"),
             initiator_alias: declared.initiator_alias,
-            target_name: declared.target_name,
+            target_name: declared.target_name.filter(|_| !declared.discovery),
             target_alias: declared.target_alias,
             tpgt: self.tpgt,
             isid: request.isid,

@@ -83,6 +83,23 @@ fn libiscsi_logs_in() {
     assert_eq!(agreed.max_burst_length, 16_776_192);
 }
 
+/// With a CHAP user set, and a target that chose None (libiscsi issue 196).
+#[test]
+fn libiscsi_names_itself_again_in_the_operational_stage() {
+    let names = [NAMES[0], "InitiatorAlias=me", NAMES[1], "SessionType=Normal"];
+    let security = [&names[..], &["AuthMethod=CHAP,None"]].concat();
+    let operational = [&names[..], &["HeaderDigest=None,CRC32C", "MaxBurstLength=262144"]].concat();
+    two_stages(&security, &operational);
+    for other in
+        ["InitiatorName=iqn.x", "InitiatorAlias=you", "TargetName=iqn.x", "SessionType=Discovery"]
+    {
+        let mut login = target(Offer::target());
+        respond(&mut login, request(Security, Some(Operational), &security));
+        let changed = request(Operational, Some(FullFeature), &[other]);
+        assert_eq!(refuse(&mut login, changed), LoginStatus::InitiatorError, "{other}");
+    }
+}
+
 #[test]
 fn ipxe_logs_in() {
     let (said, agreed) = two_stages(
