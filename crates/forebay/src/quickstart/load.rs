@@ -57,14 +57,15 @@ impl Part {
     /// What people call it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::RandomReads => "random reads, 4 KiB, depth 8",
-            Self::DurableWrites => "random writes with flush, 4 KiB, depth 4",
-            Self::StreamRead => "stream of reads, 64 KiB, depth 8",
-            Self::StreamWrite => "stream of writes, 64 KiB, depth 8",
+            Self::RandomReads => "4 KiB random reads",
+            Self::DurableWrites => "4 KiB writes + flush",
+            Self::StreamRead => "64 KiB stream reads",
+            Self::StreamWrite => "64 KiB stream writes",
         }
     }
 
-    fn depth(self) -> usize {
+    /// How many operations are under way at once.
+    pub fn depth(self) -> usize {
         if self == Self::DurableWrites { 4 } else { 8 }
     }
 }

@@ -39,6 +39,8 @@ pub struct Machine {
 pub struct PartOutcome {
     /// What ran.
     pub part: &'static str,
+    /// Operations under way at once.
+    pub depth: usize,
     /// `node` (over the link) or `gateway`.
     pub way: &'static str,
     /// Completed operations.
@@ -105,6 +107,7 @@ impl PartOutcome {
         let seconds = measured.took.as_secs_f64();
         Self {
             part: part.name(),
+            depth: part.depth(),
             way,
             operations: measured.operations,
             operations_per_second: measured.rate(),
@@ -135,12 +138,11 @@ impl Outcome {
             "part",
             "way",
             "operations/s",
-            "data/s",
             "mean",
             "p50",
             "p99",
             "link bytes",
-            "link PDUs",
+            "PDUs",
             "hits",
             "verified",
             "lost",
@@ -148,7 +150,6 @@ impl Outcome {
         for part in &self.parts {
             let cells = [
                 format!("{:.0}", part.operations_per_second),
-                about(part.bytes_per_second as u64),
                 time(part.mean_us),
                 time(part.p50_us as f64),
                 time(part.p99_us as f64),
@@ -162,17 +163,12 @@ impl Outcome {
         }
         let crash = &self.crash;
         let mut verified = |what: &str, way: &str, blocks: u64, lost: u64| {
-            let mut cells: [String; 10] = Default::default();
-            cells[8] = blocks.to_string();
-            cells[9] = lost.to_string();
+            let mut cells: [String; 9] = Default::default();
+            cells[7] = blocks.to_string();
+            cells[8] = lost.to_string();
             table.add_row(row([what, way], cells));
         };
-        verified(
-            "killed while writing, started again",
-            "gateway",
-            crash.blocks_verified,
-            crash.blocks_lost,
-        );
+        verified("killed, started again", "gateway", crash.blocks_verified, crash.blocks_lost);
         if crash.destaged {
             let (blocks, lost) = (crash.blocks_verified_at_node, crash.blocks_lost_at_node);
             verified("after destage", "node", blocks, lost);
@@ -181,7 +177,7 @@ impl Outcome {
     }
 }
 
-fn row(names: [&str; 2], cells: [String; 10]) -> Vec<Cell> {
+fn row(names: [&str; 2], cells: [String; 9]) -> Vec<Cell> {
     let right = cells.into_iter().map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
     names.into_iter().map(Cell::new).chain(right).collect()
 }

@@ -180,15 +180,16 @@ fn curves(outcomes: &[PartOutcome], name: &str) -> String {
 
 fn figures(outcomes: &[PartOutcome]) -> String {
     let mut table = String::from(
-        "<table><tr><th>part<th>way<th>operations/s<th>data/s<th>mean<th>p50<th>p99<th>max<th>link \
+        "<table><tr><th>part<th>way<th>depth<th>operations/s<th>data/s<th>mean<th>p50<th>p99<th>max<th>link \
          bytes<th>link PDUs<th>hits<th>wrong blocks</tr>",
     );
     for part in outcomes {
         let _ = write!(
             table,
-            "<tr><td>{}<td>{}<td>{:.0}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            "<tr><td>{}<td>{}<td>{}<td>{:.0}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
             escape(part.part),
             part.way,
+            part.depth,
             part.operations_per_second,
             about(part.bytes_per_second as u64),
             time(part.mean_us),

@@ -1,52 +1,243 @@
-//! The cache of a gateway as a layer: comes with the cache.
+//! The cache of a gateway as a layer: its log and NVRAM opened, its destage running, its refusals
+//! turned into remedies.
 
-use serde_json::{Map, Value};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use cache::{Cache, Identity, InspectError, LogInfo, MappedFile, OpenError, Parts, StableMemory};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use tokio::task::JoinHandle;
 use volume::Stack;
 
-use super::remote::Known;
-use crate::{failure::Failure, settings};
+use super::{file, object, remote::Known};
+use crate::{
+    failure::Failure,
+    quantity::about,
+    settings::{self, Report},
+};
 
 /// A cache at work.
-pub struct CacheLayer;
+pub struct CacheLayer {
+    cache: Arc<Cache>,
+    destage: Mutex<Option<JoinHandle<()>>>,
+    log: PathBuf,
+}
 
 /// A log disk before its cache is opened.
-pub struct Log;
+pub struct Log {
+    volume: Stack,
+    /// What it says of itself; `None` if it was never used.
+    info: Option<LogInfo>,
+}
 
 impl Log {
     /// The volume that its data belongs to.
     pub fn known(&self) -> Option<Known> {
-        None
+        let info = self.info.as_ref()?;
+        Some(Known { identity: info.identity.name.clone(), geometry: info.identity.geometry })
     }
 }
 
 /// Opens or makes the log and reads what it says of itself.
-pub async fn open_log(_: &settings::Cache) -> Result<Log, Failure> {
-    Err(Failure::new("there is no cache yet"))
-}
-
-/// What a log says of itself, for `forebay check`.
-pub async fn describe_log(_: &settings::Cache, _: &Stack) -> Result<String, Failure> {
-    Err(Failure::new("there is no cache yet"))
+pub async fn open_log(settings: &settings::Cache) -> Result<Log, Failure> {
+    let volume: Stack = Arc::new(file::open(file::log_options(settings)).await?);
+    let info = look(settings, &volume).await?;
+    Ok(Log { volume, info })
 }
 
 impl CacheLayer {
     /// Opens the cache over `lower` and starts its destage.
-    pub async fn open(_: &settings::Cache, _: Stack, _: Log, _: &str) -> Result<Self, Failure> {
-        Err(Failure::new("there is no cache yet"))
+    pub async fn open(
+        settings: &settings::Cache,
+        lower: Stack,
+        log: Log,
+        identity: &str,
+    ) -> Result<Self, Failure> {
+        let nvram = match &settings.nvram {
+            Some(path) => {
+                let opened = MappedFile::open(path, settings.nvram_size.0);
+                let opened = opened.map_err(|error| {
+                    Failure::new(format!("cannot use the NVRAM file {}: {error}", path.display()))
+                        .remedy(file::io_remedy(&error, path))
+                })?;
+                Some(Box::new(opened) as Box<dyn StableMemory>)
+            }
+            None => None,
+        };
+        let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
+        let parts = Parts { lower, log: log.volume, nvram };
+        let cache = Cache::open(behaviour(settings), parts, identity)
+            .await
+            .map_err(|error| refusal(settings, &error))?;
+        let destage = tokio::spawn(cache.run());
+        let counted = cache.statistics();
+        if counted.recovered_slots + counted.recovered_nvram > 0 {
+            tracing::info!(
+                log = %settings.log.display(),
+                slots = counted.recovered_slots,
+                nvram = counted.recovered_nvram,
+                "recovered acknowledged writes that had not reached the far side"
+            );
+        }
+        Ok(Self { cache, destage: Mutex::new(Some(destage)), log: settings.log.clone() })
     }
 
     /// What upper layers see.
     pub fn volume(&self) -> Stack {
-        unreachable!("never opened")
+        Arc::clone(&self.cache) as Stack
     }
 
     /// Ends destage and leaves the log in order; what is dirty stays in it.
     pub async fn stop(&self) -> Result<(), Failure> {
-        Ok(())
+        let stopped = self.cache.stop().await;
+        // Destage ends by itself when the cache has stopped.
+        let destage = self.destage.lock().take();
+        if let Some(mut destage) = destage
+            && tokio::time::timeout(Duration::from_millis(200), &mut destage).await.is_err()
+        {
+            destage.abort();
+        }
+        let dirty = self.cache.statistics().dirty_bytes;
+        tracing::info!(log = %self.log.display(), dirty_bytes = dirty, "the cache has stopped");
+        stopped.map_err(|error| {
+            Failure::new(format!(
+                "the log {} could not be left in order: {error}",
+                self.log.display()
+            ))
+            .remedy("what was acknowledged before is in it: the next start recovers it")
+        })
     }
 
     /// Counters and levels.
     pub fn figures(&self) -> Map<String, Value> {
-        Map::new()
+        let counted = self.cache.statistics();
+        let hits = counted.hits_nvram + counted.hits_dram + counted.hits_log;
+        let ratio = hits as f64 / (hits + counted.misses).max(1) as f64;
+        object(json!({
+            "dirty_bytes": counted.dirty_bytes,
+            "oldest_dirty_ms": counted.oldest_dirty_ms,
+            "log_used_bytes": counted.log_used_bytes,
+            "log_bytes": counted.log_bytes,
+            "dram_used_bytes": counted.dram_used_bytes,
+            "dram_bytes": counted.dram_bytes,
+            "pending_slots": counted.pending_slots,
+            "reads": counted.reads,
+            "read_bytes": counted.read_bytes,
+            "writes": counted.writes,
+            "written_bytes": counted.written_bytes,
+            "flushes": counted.flushes,
+            "discards": counted.discards,
+            "hit_ratio": (ratio * 1e4).round() / 1e4,
+            "hits_nvram": counted.hits_nvram,
+            "hits_dram": counted.hits_dram,
+            "hits_log": counted.hits_log,
+            "misses": counted.misses,
+            "fetched_bytes": counted.fetched_bytes,
+            "read_ahead_bytes": counted.read_ahead_bytes,
+            "commits": counted.commits,
+            "committed_slots": counted.committed_slots,
+            "log_errors": counted.log_errors,
+            "destage_rounds": counted.rounds,
+            "destaged_bytes": counted.destaged_bytes,
+            "destaged_runs": counted.destaged_runs,
+            "absorbed_slots": counted.absorbed_slots,
+            "bypassed": counted.bypassed,
+            "refused_busy": counted.refused_busy,
+            "lower_errors": counted.lower_errors,
+            "lower_error": counted.lower_error,
+            "recovered_slots": counted.recovered_slots,
+            "recovered_nvram": counted.recovered_nvram,
+        }))
     }
+}
+
+fn behaviour(settings: &settings::Cache) -> cache::Settings {
+    let millis =
+        |span: crate::quantity::Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX).max(1);
+    let bytes = |size: crate::quantity::Size| u32::try_from(size.0).unwrap_or(u32::MAX);
+    cache::Settings {
+        dram_bytes: settings.dram.0,
+        nvram_bytes: settings.nvram_size.0,
+        report: match settings.report {
+            Report::AfterComplete => cache::Report::AfterComplete,
+            Report::Immediate => cache::Report::Immediate,
+            Report::Through => cache::Report::Through,
+        },
+        destage_threshold: settings.destage_threshold,
+        idle_ms: millis(settings.destage_idle),
+        destage_run_bytes: bytes(settings.destage_run),
+        destage_in_flight: settings.destage_in_flight.into(),
+        max_dirty_age_ms: millis(settings.dirty_age),
+        read_ahead_bytes: bytes(settings.read_ahead),
+        accept_loss: settings.accept_loss,
+        ..cache::Settings::default()
+    }
+}
+
+/// What a log says of itself; nothing if it was never used.
+async fn look(settings: &settings::Cache, log: &Stack) -> Result<Option<LogInfo>, Failure> {
+    match cache::inspect(log).await {
+        Ok(info) => Ok(Some(info)),
+        Err(InspectError::Blank) => Ok(None),
+        Err(InspectError::Open(error)) => Err(refusal(settings, &error)),
+    }
+}
+
+/// The same in words, for `forebay check`; an error if `serve` would refuse the log.
+pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<String, Failure> {
+    let path = settings.log.display();
+    let Some(info) = look(settings, log).await? else {
+        return Ok(format!("the log {path} was never used"));
+    };
+    let stopped = if info.clean { "stopped cleanly" } else { "not stopped cleanly" };
+    let text = format!(
+        "the log {path} belongs to volume \"{}\" ({}), opened {} times, last {stopped}; {} of {} in \
+         use, {} not at the lower volume yet",
+        info.identity.name,
+        about(info.identity.geometry.bytes()),
+        info.generation,
+        about(info.used_blocks * 4096),
+        about(info.log_blocks * 4096),
+        about(info.dirty_slots * 4096),
+    );
+    match info.loss {
+        Some(loss) if !settings.accept_loss => Err(refusal(settings, &OpenError::Missing(loss))),
+        Some(_) => {
+            Ok(format!("{text}; acknowledged writes are missing from it, and accept_loss is set"))
+        }
+        None => Ok(text),
+    }
+}
+
+/// Says what to do about a log that cannot be used.
+fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
+    let path = settings.log.display();
+    let accept = "set `accept_loss = true` for one start to go on with what is whole, and check what is on the volume then";
+    let zero = format!(
+        "write zeros over its first MiB (dd if=/dev/zero of={path} bs=1M count=1 conv=notrunc)"
+    );
+    let remedy = match error {
+        OpenError::Settings(_) => "change that setting of the cache".to_owned(),
+        OpenError::Log(_) => "see to the log's disk; what it holds may be needed".into(),
+        OpenError::NotALog => {
+            format!("name the right file or device; to give up what this one holds, {zero}")
+        }
+        OpenError::Version { .. } => "use the newer Forebay".into(),
+        OpenError::Size(_) => "give it another `log_size`, or another device".into(),
+        OpenError::Truncated { .. } => {
+            format!("bring back the whole log; {accept} only if it cannot come back")
+        }
+        OpenError::OtherVolume { .. } => format!(
+            "name that volume's own log, or point the stack at the log's volume; once that log is drained, {zero} to use it here"
+        ),
+        OpenError::Geometry { .. } => format!(
+            "give the volume its former size back until the log is drained (`dirty_bytes` 0 in `forebay status`), then {zero}"
+        ),
+        OpenError::Missing(_) => format!("bring back the undamaged log, or {accept}"),
+        OpenError::NvramMissing(_) | OpenError::OtherNvram { .. } => {
+            format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")
+        }
+        OpenError::Dirty { .. } => format!("let it drain, or {zero}"),
+    };
+    Failure::new(format!("cannot use the log {path}: {error}")).remedy(remedy)
 }

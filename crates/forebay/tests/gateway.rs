@@ -1,0 +1,268 @@
+//! A gateway over a node, both killed in every way: nothing acknowledged is lost.
+
+mod support;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use support::{
+    Place, Serving, connect, content, eventually, gateway, node, read, run, stderr, write,
+};
+use volume::Volume;
+
+const GATEWAY: &str = "iqn.2026-11.test:gateway";
+const NODE: &str = "iqn.2026-11.test:node";
+
+/// A node and a gateway before it.
+fn pair(place: &Place, more: &str) -> (Serving, Serving) {
+    let far = place.serve("node", &node(place.folder.path(), 0));
+    let near = place.serve("gateway", &gateway(place.folder.path(), far.address, more));
+    (far, near)
+}
+
+/// Versions written to blocks 0..16 by turns until a write fails; per block the last acknowledged
+/// and the last submitted.
+async fn write_until_it_fails(volume: Arc<impl Volume>) -> Vec<(u64, u64)> {
+    let mut versions = vec![(0, 0); 16];
+    for turn in 0_u64.. {
+        let block = turn * 7 % 16;
+        let version = turn + 1;
+        versions[block as usize].1 = version;
+        if write(&*volume, block * 3, version).await.is_err() {
+            break;
+        }
+        versions[block as usize].0 = version;
+    }
+    versions
+}
+
+/// Each block holds its last acknowledged version or the one submitted after it.
+async fn assert_nothing_lost(volume: &impl Volume, versions: &[(u64, u64)]) {
+    for (block, (acknowledged, submitted)) in versions.iter().enumerate() {
+        let block = block as u64 * 3;
+        let found = read(volume, block).await.expect("read");
+        let right = [*acknowledged, *submitted].map(|version| content(block, version));
+        assert!(
+            right.contains(&found),
+            "block {block} is not version {acknowledged} or {submitted}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_killed_while_written_to_loses_nothing() {
+    let place = Place::new();
+    let (far, mut near) = pair(&place, "");
+    for _ in 0..3 {
+        let writer = tokio::spawn(write_until_it_fails(connect(near.address, GATEWAY).await));
+        eventually("commits", || near.figure("cache", "commits") > 20).await;
+        near.kill();
+        let versions = writer.await.expect("no panic");
+        assert!(versions.iter().all(|(acknowledged, _)| *acknowledged > 0));
+        near = place.serve("gateway", &gateway(place.folder.path(), far.address, ""));
+        assert_nothing_lost(&*connect(near.address, GATEWAY).await, &versions).await;
+        // And the far side gets the same, in the end.
+        eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+        assert_nothing_lost(&*connect(far.address, NODE).await, &versions).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn immediate_report_survives_a_kill() {
+    let place = Place::new();
+    let nvram = format!("report = 'immediate', nvram = '{}'", place.path("nvram").display());
+    let (far, mut near) = pair(&place, &nvram);
+    let writer = tokio::spawn(write_until_it_fails(connect(near.address, GATEWAY).await));
+    eventually("commits", || near.figure("cache", "commits") > 20).await;
+    near.kill();
+    let versions = writer.await.expect("no panic");
+    let near = place.serve("gateway", &gateway(place.folder.path(), far.address, &nvram));
+    assert_nothing_lost(&*connect(near.address, GATEWAY).await, &versions).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_with_dirty_data_is_quick_and_the_data_safe() {
+    let place = Place::new();
+    let (mut far, near) = pair(&place, "");
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("written");
+    far.kill();
+    for block in 2..50 {
+        write(&*volume, block, 1).await.expect("taken by the log while the far side is away");
+    }
+    let (status, took) = tokio::task::spawn_blocking(|| near.terminate()).await.expect("no panic");
+    assert!(status.success(), "{status}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+
+    // Started while the far side is away: the log knows the volume.
+    let address = far.address;
+    let near = place.serve("gateway", &gateway(place.folder.path(), address, ""));
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 2..50 {
+        assert_eq!(read(&*volume, block).await.expect("served from the log"), content(block, 1));
+    }
+    // The far side comes back and gets everything.
+    let far = place.serve("node", &node(place.folder.path(), address.port()));
+    eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+    let there = connect(far.address, NODE).await;
+    for block in 1..50 {
+        assert_eq!(read(&*there, block).await.expect("read"), content(block, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_killed_under_a_serving_gateway_loses_nothing() {
+    let place = Place::new();
+    let (mut far, near) = pair(&place, "");
+    let address = far.address;
+    let volume = connect(near.address, GATEWAY).await;
+    for round in 1..=3 {
+        for block in 0..64 {
+            write(&*volume, block, round).await.expect("taken");
+        }
+        far.kill();
+        for block in 64..128 {
+            write(&*volume, block, round).await.expect("taken while the far side is away");
+        }
+        for block in 0..128 {
+            assert_eq!(read(&*volume, block).await.expect("a hit"), content(block, round));
+        }
+        far = place.serve("node", &node(place.folder.path(), address.port()));
+        eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+        let there = connect(far.address, NODE).await;
+        for block in 0..128 {
+            assert_eq!(read(&*there, block).await.expect("read"), content(block, round));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
+    let place = Place::new();
+    let (mut far, near) = pair(&place, "");
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 0, 1).await.expect("written");
+    far.kill();
+    let mut taken = 1;
+    // The log has 32 MiB; a block of a volume of 64 MiB each time.
+    let refused = loop {
+        match write(&*volume, taken, 1).await {
+            Ok(()) => taken += 1,
+            Err(error) => break error,
+        }
+        assert!(taken < 16_000, "the log never fills");
+    };
+    assert!(matches!(refused, volume::Error::Busy(_)), "{refused}");
+    for block in [0, 1, taken / 2, taken - 1] {
+        assert_eq!(read(&*volume, block).await.expect("still served"), content(block, 1));
+    }
+    let _far = place.serve("node", &node(place.folder.path(), far.address.port()));
+    eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+    write(&*volume, taken, 1).await.expect("taken again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_another_volume_is_refused_with_both_names() {
+    let place = Place::new();
+    let (far, near) = pair(&place, "");
+    drop(near);
+    let other = Place::new();
+    let text = node(other.folder.path(), 0)
+        .replace("[[target.unit]]\n", "[[target.unit]]\nserial = 'OTHER'\n");
+    let stranger = other.serve("node", &text);
+    let text = gateway(place.folder.path(), stranger.address, "");
+    let error = place.try_serve("gateway", &text).err().expect("refused");
+    assert!(error.contains("exit status: 1"), "{error}");
+    assert_eq!(error.matches("naa.").count(), 2, "both are named: {error}");
+    assert!(error.contains("remedy: name that volume's own log"), "{error}");
+    drop(far);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_far_volume_of_another_size_is_refused() {
+    let place = Place::new();
+    let (mut far, near) = pair(&place, "");
+    let address = far.address;
+    drop(near);
+    far.kill();
+    std::fs::remove_file(place.path("node.img")).expect("it was there");
+    let text = node(place.folder.path(), address.port()).replace("64MiB", "65MiB");
+    let _far = place.serve("node", &text);
+    let text = gateway(place.folder.path(), address, "");
+    let error = place.try_serve("gateway", &text).err().expect("refused");
+    assert!(error.contains("131072 blocks") && error.contains("133120"), "{error}");
+    assert!(error.contains("remedy: give the volume its former size back"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_log_is_refused_until_its_loss_is_accepted() {
+    let place = Place::new();
+    let (mut far, near) = pair(&place, "");
+    let address = far.address;
+    let volume = connect(near.address, GATEWAY).await;
+    far.kill();
+    for block in 0..40 {
+        write(&*volume, block, 1).await.expect("taken");
+    }
+    drop(near);
+    // One bit in the middle of what was written: blocks 0 and 1 are superblocks.
+    let path = place.path("gateway.log");
+    let mut log = std::fs::read(&path).expect("a log");
+    log[20 * 4096 + 100] ^= 1;
+    std::fs::write(&path, log).expect("written");
+    let text = gateway(place.folder.path(), address, "");
+    let config = place.write("gateway", &text);
+    let check = run(&["check", "--config", config.to_str().expect("plain")]);
+    assert_eq!(check.status.code(), Some(1), "{}", stderr(&check));
+    let error = place.try_serve("gateway", &text).err().expect("refused");
+    assert!(error.contains("acknowledged data is missing"), "{error}");
+    assert!(error.contains("accept_loss = true"), "{error}");
+    let _far = place.serve("node", &node(place.folder.path(), address.port()));
+    let near = place.serve("gateway", &gateway(place.folder.path(), address, "accept_loss = true"));
+    let volume = connect(near.address, GATEWAY).await;
+    assert_eq!(read(&*volume, 0).await.expect("what was before the damage"), content(0, 1));
+}
+
+#[test]
+fn a_log_that_is_too_small_is_refused_by_its_setting() {
+    let place = Place::new();
+    let far = place.serve("node", &node(place.folder.path(), 0));
+    let text = gateway(place.folder.path(), far.address, "").replace("'32MiB'", "'1MiB'");
+    let error = place.try_serve("gateway", &text).err().expect("refused");
+    assert!(error.contains("exit status: 2"), "{error}");
+    assert!(error.contains("log_size: 1MiB is not between 8MiB"), "{error}");
+}
+
+#[test]
+fn a_start_without_log_and_far_side_waits_and_gives_up() {
+    let place = Place::new();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = nobody.local_addr().expect("bound");
+    drop(nobody);
+    let text = gateway(place.folder.path(), address, "")
+        .replace("give_up_after", "start_timeout = '1s', give_up_after");
+    let begun = Instant::now();
+    let error = place.try_serve("gateway", &text).err().expect("refused");
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert!(error.contains("waiting for it") && error.contains("cannot connect"), "{error}");
+    assert!(error.contains("remedy: start the target there"), "{error}");
+}
+
+#[test]
+fn check_tells_whose_a_log_is() {
+    let place = Place::new();
+    let (far, near) = pair(&place, "");
+    let text = gateway(place.folder.path(), far.address, "");
+    let config = place.write("gateway", &text);
+    let check = || {
+        let output = run(&["check", "--config", config.to_str().expect("plain")]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert!(check().contains("gateway.log is in use"), "{}", check());
+    assert!(near.terminate().0.success());
+    assert!(check().contains("belongs to volume \"naa."), "{}", check());
+    assert!(check().contains("last stopped cleanly"), "{}", check());
+}
