@@ -180,6 +180,10 @@ impl Decoder {
         let length = u32::from_be_bytes([0, bhs[5], bhs[6], bhs[7]]);
         let header_length = BHS + ahs_length;
         let header_end = header_length + if self.digests.header { DIGEST } else { 0 };
+        if !self.digests.header {
+            // Garbage shows at once, not when all that it pretends to be has come.
+            self.check_lengths(ahs_length, length)?;
+        }
         if self.small.len() < header_end {
             self.wanted = header_end;
             return Ok(None);
@@ -189,13 +193,7 @@ impl Decoder {
             if told != crc32c(&self.small[..header_length]).to_le_bytes() {
                 return Err(Error::HeaderDigest);
             }
-        }
-        if length > self.max_data_segment_length {
-            let limit = self.max_data_segment_length;
-            return Err(Error::DataSegmentLength { length, limit });
-        }
-        if ahs_length > AHS_LIMIT {
-            return Err(Error::AhsLength(ahs_length as u32));
+            self.check_lengths(ahs_length, length)?;
         }
         let length = length as usize;
         let body_length = body_length(length, self.digests);
@@ -220,6 +218,17 @@ impl Decoder {
         let data = self.small.split_to(length).freeze();
         self.small.advance(body_length - length);
         Ok(Some(Frame { bhs, ahs, data, data_digest_error }))
+    }
+
+    fn check_lengths(&self, ahs_length: usize, length: u32) -> Result<(), Error> {
+        let limit = self.max_data_segment_length;
+        if length > limit {
+            return Err(Error::DataSegmentLength { length, limit });
+        }
+        if ahs_length > AHS_LIMIT {
+            return Err(Error::AhsLength(ahs_length as u32));
+        }
+        Ok(())
     }
 
     /// Moves what is there of a large PDU out of the shared buffer.

@@ -28,6 +28,7 @@ pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
             let sense = Sense::LOGICAL_UNIT_NOT_SUPPORTED.to_fixed_bytes();
             good(sense, usize::from(allocation_length))
         }
+        Err(sense) if is_meant(&task.cdb) => Completion::check_condition(sense),
         // An unknown operation code cannot tell more than that there is no unit to know it.
         Ok(_) | Err(_) if task.lun != REPORT_LUNS_UNIT => {
             Completion::check_condition(Sense::LOGICAL_UNIT_NOT_SUPPORTED)

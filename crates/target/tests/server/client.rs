@@ -1,0 +1,288 @@
+//! A small initiator that sends what a test tells it to, and units that tests can look into.
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use iscsi::{
+    Cid, Isid, Itt, Pdu, Serial, Tsih,
+    codec::{Decoder, Digests, Output},
+    keys::Offer,
+    login::{InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure},
+    pdu::{LoginStatus, ScsiCommand, ScsiResponse, TaskFunction, TaskRequest},
+};
+use parking_lot::Mutex;
+use scsi::{Cdb, Lun};
+use target::{Server, Settings, Target};
+use tokio::{net::TcpStream, sync::Notify, time::timeout};
+use transport::{Received, Sent, receive, send};
+use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Task, TaskManagement};
+use volume::{Data, Geometry, MemVolume};
+
+pub const TARGET: &str = "iqn.2026-11.io.forebay:node";
+/// Nothing in these tests takes so long; what does has hung.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits for something that is bound to come.
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.expect("this hangs")
+}
+
+/// Lets other tasks run until `holds`.
+pub async fn until(holds: impl Fn() -> bool) {
+    soon(async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+pub fn memory() -> Arc<dyn LogicalUnit> {
+    let volume = Arc::new(MemVolume::new(Geometry::with_blocks(16 * 2048)));
+    Arc::new(BlockUnit::new(volume, Identity::new("test"), unit::Settings::default()))
+}
+
+pub async fn server(settings: Settings, unit: Arc<dyn LogicalUnit>) -> (Server, SocketAddr) {
+    let target = Target { name: TARGET.into(), alias: None, units: vec![(0, unit)] };
+    let server = Server::new(settings, vec![target]).unwrap();
+    let address = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    (server, address)
+}
+
+pub struct Client {
+    pub stream: TcpStream,
+    decoder: Decoder,
+    output: Output,
+    digests: Digests,
+    cmd_sn: Serial,
+    itt: u32,
+}
+
+impl Client {
+    pub async fn connect(address: SocketAddr) -> Self {
+        Self {
+            stream: soon(TcpStream::connect(address)).await.unwrap(),
+            decoder: Decoder::new(65_536, 262_144),
+            output: Output::default(),
+            digests: Digests::default(),
+            cmd_sn: Serial(1),
+            itt: 0,
+        }
+    }
+
+    /// Logs in as initiator number `who`.
+    pub async fn log_in(address: SocketAddr, who: u8) -> Self {
+        Self::try_log_in(address, who, Offer::initiator(), Tsih(0), Some(TARGET)).await.unwrap()
+    }
+
+    pub async fn try_log_in(
+        address: SocketAddr,
+        who: u8,
+        offer: Offer,
+        tsih: Tsih,
+        target: Option<&str>,
+    ) -> Result<Self, LoginFailure> {
+        let mut client = Self::connect(address).await;
+        let names = InitiatorNames {
+            initiator_name: format!("iqn.2026-11.io.forebay:initiator-{who}"),
+            initiator_alias: None,
+            target_name: target.map(str::to_owned),
+        };
+        let isid = Isid([0x80, 0, 0, 0, 0, who]);
+        let mut login = InitiatorLogin::new(offer, names, isid, tsih, Cid(1), client.cmd_sn);
+        let mut request = login.start();
+        loop {
+            client.send(Pdu::LoginRequest(request)).await;
+            let Some(Pdu::LoginResponse(response)) = client.receive().await else {
+                panic!("no login response");
+            };
+            match login.handle_response(response) {
+                InitiatorStep::Send(next) => request = next,
+                InitiatorStep::Established(established) => {
+                    client.digests = established.parameters.digests;
+                    client.decoder.configure(65_536, 262_144, client.digests);
+                    return Ok(client);
+                }
+                InitiatorStep::Failed(failure) => return Err(failure),
+                step => panic!("{step:?}"),
+            }
+        }
+    }
+
+    pub async fn send(&mut self, pdu: Pdu) {
+        self.output.push(pdu, self.digests);
+        while send(&self.stream, &mut self.output).unwrap() == Sent::Blocked {
+            soon(self.stream.writable()).await.unwrap();
+        }
+    }
+
+    /// The next PDU; `None` when the target has closed.
+    pub async fn receive(&mut self) -> Option<Pdu> {
+        loop {
+            if let Some(frame) = self.decoder.next().unwrap() {
+                assert!(!frame.data_digest_error);
+                return Some(Pdu::parse(&frame.bhs, &frame.ahs, frame.data).unwrap());
+            }
+            match receive(&self.stream, &mut self.decoder) {
+                Ok(Received::Bytes(_)) => {}
+                Ok(Received::Nothing) => soon(self.stream.readable()).await.unwrap(),
+                Ok(Received::Closed) | Err(_) => return None,
+            }
+        }
+    }
+
+    pub fn next_itt(&mut self) -> Itt {
+        self.itt += 1;
+        Itt(self.itt)
+    }
+
+    pub fn command(&mut self, cdb: &[u8], expected: u32) -> ScsiCommand {
+        let mut padded = [0; 16];
+        padded[..cdb.len()].copy_from_slice(cdb);
+        let cmd_sn = self.cmd_sn;
+        self.cmd_sn = cmd_sn.next();
+        ScsiCommand {
+            is_final: true,
+            read: true,
+            attribute: 1,
+            lun: Lun(0),
+            itt: self.next_itt(),
+            expected_data_transfer_length: expected,
+            cmd_sn,
+            cdb: Cdb::new(&padded),
+            ..Default::default()
+        }
+    }
+
+    /// Runs a command that returns data; gives back its status and the data.
+    pub async fn read(&mut self, command: ScsiCommand) -> (u8, Vec<u8>) {
+        let itt = command.itt;
+        self.send(Pdu::ScsiCommand(command)).await;
+        let mut data = Vec::new();
+        loop {
+            match self.receive().await.expect("open") {
+                Pdu::DataIn(data_in) if data_in.itt == itt => {
+                    data.extend(data_in.data.concat());
+                    if let Some(status) = data_in.status {
+                        return (status.status, data);
+                    }
+                }
+                Pdu::ScsiResponse(response) if response.itt == itt => {
+                    return (response.status, data);
+                }
+                pdu => panic!("{pdu:?}"),
+            }
+        }
+    }
+
+    /// Takes the unit attention that greets a new nexus.
+    pub async fn settle(&mut self) {
+        loop {
+            let command = self.command(&[0], 0);
+            if self.read(command).await.0 == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Starts a command without waiting for its answer.
+    pub async fn start(&mut self, cdb: &[u8]) -> Itt {
+        let command = self.command(cdb, 0);
+        let itt = command.itt;
+        self.send(Pdu::ScsiCommand(command)).await;
+        itt
+    }
+
+    pub async fn manage(&mut self, function: TaskFunction, lun: Lun, meant: Itt) {
+        let itt = self.next_itt();
+        let request = TaskRequest {
+            immediate: true,
+            function: Ok(function),
+            lun,
+            itt,
+            referenced_itt: meant,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: Serial(0),
+            ref_cmd_sn: Serial(0),
+            exp_data_sn: 0,
+        };
+        self.send(Pdu::TaskRequest(request)).await;
+    }
+
+    /// The answer to a command that returns no data.
+    pub async fn response(&mut self) -> ScsiResponse {
+        match self.receive().await {
+            Some(Pdu::ScsiResponse(response)) => response,
+            pdu => panic!("{pdu:?}"),
+        }
+    }
+}
+
+pub fn refused(failure: LoginFailure) -> LoginStatus {
+    match failure {
+        LoginFailure::Refused(status) => status,
+        failure => panic!("{failure:?}"),
+    }
+}
+
+/// A unit whose commands go on until they are let go.
+#[derive(Default)]
+pub struct Stalling {
+    /// Futures that exist: commands that were not answered and not aborted.
+    pub alive: Arc<AtomicUsize>,
+    pub go: Notify,
+    pub functions: Mutex<Vec<TaskManagement>>,
+    pub nexuses: AtomicUsize,
+    /// What every command returns.
+    pub data: Mutex<Data>,
+}
+
+struct Alive(Arc<AtomicUsize>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Stalling {
+    pub fn alive(&self) -> usize {
+        self.alive.load(Ordering::SeqCst)
+    }
+}
+
+impl LogicalUnit for Stalling {
+    fn execute(&self, _: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+        self.alive.fetch_add(1, Ordering::SeqCst);
+        let alive = Alive(self.alive.clone());
+        Box::pin(async move {
+            let _alive = alive;
+            self.go.notified().await;
+            Completion::good(self.data.lock().clone())
+        })
+    }
+
+    fn admit(&self, _: &Nexus, _: &Cdb, _: u32) -> Option<Completion> {
+        None
+    }
+
+    fn task_management(&self, _: &Nexus, function: TaskManagement) {
+        self.functions.lock().push(function);
+    }
+
+    fn nexus_opened(&self, _: &Nexus) {
+        self.nexuses.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn nexus_closed(&self, _: &Nexus) {
+        self.nexuses.fetch_sub(1, Ordering::SeqCst);
+    }
+}

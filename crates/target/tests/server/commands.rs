@@ -1,0 +1,135 @@
+//! Commands from socket to unit and back.
+
+use std::{sync::Arc, time::Duration};
+
+use iscsi::{
+    Pdu, Tsih,
+    keys::{DigestPolicy, Offer},
+};
+use scsi::Lun;
+use target::Settings;
+
+use crate::client::{Client, Stalling, TARGET, memory, server, until};
+
+fn read10(lba: u8, blocks: u8) -> [u8; 10] {
+    [0x28, 0, 0, 0, 0, lba, 0, 0, blocks, 0]
+}
+
+fn write10(lba: u8, blocks: u8) -> [u8; 10] {
+    [0x2a, 0, 0, 0, 0, lba, 0, 0, blocks, 0]
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i * 31 + i / 512) as u8).collect()
+}
+
+async fn writes_come_back(settings: Settings, offer: Offer) {
+    let (_server, address) = server(settings, memory()).await;
+    let mut client = Client::try_log_in(address, 1, offer, Tsih(0), Some(TARGET)).await.unwrap();
+    client.settle().await;
+    for blocks in [1, 8, 255] {
+        let data = pattern(usize::from(blocks) * 512);
+        let length = data.len() as u32;
+        let mut command = client.command(&write10(3, blocks), length);
+        (command.read, command.write, command.data) = (false, true, data.clone().into());
+        assert_eq!(client.read(command).await.0, 0);
+        let command = client.command(&read10(3, blocks), length);
+        assert_eq!(client.read(command).await, (0, data));
+    }
+}
+
+#[tokio::test]
+async fn what_is_written_is_read() {
+    writes_come_back(Settings::default(), Offer::initiator()).await;
+}
+
+#[tokio::test]
+async fn what_is_written_is_read_with_digests() {
+    let offer = Offer {
+        header_digest: DigestPolicy::Require,
+        data_digest: DigestPolicy::Require,
+        ..Offer::initiator()
+    };
+    writes_come_back(Settings::default(), offer).await;
+}
+
+#[tokio::test]
+async fn what_is_written_is_read_while_busy_polling() {
+    let settings = Settings { busy_poll: Duration::from_millis(5), ..Settings::default() };
+    writes_come_back(settings, Offer::initiator()).await;
+}
+
+#[tokio::test]
+async fn a_deep_queue_is_answered_whole_and_in_data_order() {
+    let (server, address) = server(Settings::default(), memory()).await;
+    let mut client = Client::log_in(address, 1).await;
+    client.settle().await;
+    for _ in 0..100 {
+        let command = client.command(&read10(0, 8), 4096);
+        client.send(Pdu::ScsiCommand(command)).await;
+    }
+    for _ in 0..100 {
+        let Some(Pdu::DataIn(data_in)) = client.receive().await else { panic!() };
+        assert_eq!(data_in.status.unwrap().status, 0);
+    }
+    until(|| server.statistics().total.data_in_bytes == 409_600).await;
+    assert!(server.statistics().total.commands >= 101);
+    assert_eq!(server.statistics().sessions[0].target_name.as_deref(), Some(TARGET));
+}
+
+#[tokio::test]
+async fn the_target_lists_its_units_and_answers_for_those_it_lacks() {
+    let (_server, address) = server(Settings::default(), memory()).await;
+    let mut client = Client::log_in(address, 1).await;
+    let report = client.command(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0], 256);
+    let (status, list) = client.read(report).await;
+    assert_eq!((status, &list[..]), (0, &[0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..]));
+    let mut inquiry = client.command(&[0x12, 0, 0, 0, 36, 0], 36);
+    inquiry.lun = Lun(5 << 48);
+    let (status, data) = client.read(inquiry).await;
+    assert_eq!((status, data[0]), (0, 0x7f));
+    let mut ready = client.command(&[0], 0);
+    ready.lun = Lun(5 << 48);
+    assert_eq!(client.read(ready).await.0, 2);
+}
+
+#[tokio::test]
+async fn commands_that_take_long_do_not_hold_up_others() {
+    let unit = Arc::new(Stalling::default());
+    let (_server, address) = server(Settings::default(), unit.clone()).await;
+    let mut client = Client::log_in(address, 1).await;
+    let first = client.start(&[0]).await;
+    let second = client.start(&[0]).await;
+    until(|| unit.alive() == 2).await;
+    let report = client.command(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0], 256);
+    assert_eq!(client.read(report).await.0, 0);
+    unit.go.notify_waiters();
+    let mut answered = [client.response().await.itt, client.response().await.itt];
+    answered.sort_by_key(|itt| itt.0);
+    assert_eq!(answered, [first, second]);
+    assert_eq!(unit.alive(), 0);
+}
+
+#[tokio::test]
+async fn an_initiator_that_reads_nothing_is_not_worked_for_and_then_dropped() {
+    let unit = Arc::new(Stalling::default());
+    *unit.data.lock() = vec![7; 1 << 20].into();
+    let settings = Settings {
+        output_bytes: 1 << 20,
+        slow_reader: Duration::from_millis(300),
+        socket: transport::SocketOptions { send_buffer_bytes: Some(65_536), ..Default::default() },
+        ..Settings::default()
+    };
+    let (server, address) = server(settings, unit.clone()).await;
+    let mut client = Client::log_in(address, 1).await;
+    for _ in 0..100 {
+        let command = client.command(&[0x28], 1 << 20);
+        client.send(Pdu::ScsiCommand(command)).await;
+    }
+    until(|| {
+        unit.go.notify_waiters();
+        server.statistics().connections == 0
+    })
+    .await;
+    assert_eq!(unit.alive(), 0);
+}

@@ -1,0 +1,6 @@
+//! The server on real TCP: what it serves, whom it lets in, how it ends.
+
+mod client;
+mod commands;
+mod doors;
+mod sessions;
