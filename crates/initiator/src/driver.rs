@@ -249,6 +249,9 @@ impl Driver {
             let refused = wire.session.submit(request, now());
             assert!(refused.is_ok(), "the session has the queue's depth");
         }
+        for tag in self.pending.in_the_way() {
+            wire.session.expire(tag, now());
+        }
     }
 
     fn handle_events(&mut self, wire: &mut Wire) -> Result<Option<End>, Error> {

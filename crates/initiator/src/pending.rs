@@ -34,6 +34,12 @@ pub(crate) struct Job {
     pub(crate) reply: oneshot::Sender<Result<Answer, CommandError>>,
 }
 
+impl Job {
+    fn is_write(&self) -> bool {
+        matches!(self.transfer, Transfer::Out(_))
+    }
+}
+
 struct Pending {
     job: Job,
     /// With the session.
@@ -122,7 +128,7 @@ impl PendingTable {
                 self.jobs.remove(&tag);
                 continue;
             }
-            if matches!(job.transfer, Transfer::Out(_)) && self.abandoned_write_is_sent() {
+            if job.is_write() && self.abandoned_writes().next().is_some() {
                 return None;
             }
             self.backlog.pop_front();
@@ -138,14 +144,19 @@ impl PendingTable {
         }
     }
 
-    /// A write whose caller has gone is on its way. The target may perform it late, and must not
-    /// do so after a newer write to the same blocks: so no other write is sent before it ended.
-    fn abandoned_write_is_sent(&self) -> bool {
-        self.jobs.values().any(|pending| {
-            pending.sent
-                && matches!(pending.job.transfer, Transfer::Out(_))
-                && pending.job.reply.is_closed()
-        })
+    /// Writes on their way whose callers have gone. The target may perform one late, and must not
+    /// do so after a newer write to the same blocks: so no other write is sent before they ended.
+    fn abandoned_writes(&self) -> impl Iterator<Item = u64> {
+        let abandoned = |pending: &Pending| {
+            pending.sent && pending.job.is_write() && pending.job.reply.is_closed()
+        };
+        self.jobs.iter().filter(move |(_, pending)| abandoned(pending)).map(|(&tag, _)| tag)
+    }
+
+    /// Those of them that a newer write waits for.
+    pub(crate) fn in_the_way(&self) -> Vec<u64> {
+        let blocked = self.backlog.front().is_some_and(|tag| self.jobs[tag].job.is_write());
+        if blocked { self.abandoned_writes().collect() } else { Vec::new() }
     }
 
     /// When a delayed command is due.
@@ -385,6 +396,7 @@ mod tests {
         drop(abandoned);
         let _newer = add_write(&mut table);
         assert!(table.next(now).is_none());
+        assert_eq!(table.in_the_way(), [tag]);
         let mut statistics = Statistics::default();
         table.complete(tag, ended(Status::Good, None), 1, now, &mut statistics);
         assert!(table.next(now).is_some());

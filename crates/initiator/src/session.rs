@@ -38,7 +38,8 @@ const CLOSE_TIME_OUT: Duration = Duration::from_secs(5);
 impl Session {
     /// Logs in and asks the unit what it is. Fails at once if that cannot be done; from then on
     /// the session expects that very unit.
-    pub async fn open(settings: Settings) -> Result<Self, Error> {
+    pub async fn open(mut settings: Settings) -> Result<Self, Error> {
+        settings.queue_depth = settings.queue_depth.max(1);
         let live = connect(&settings).await?;
         let expected = Expected::new(live.facts.identity.clone(), &live.facts.geometry);
         let session = Self::start(settings, expected, Some(live));
@@ -58,10 +59,11 @@ impl Session {
         Self::start(settings, Expected::new(identity, geometry), None)
     }
 
-    fn start(settings: Settings, expected: Expected, live: Option<Live>) -> Self {
+    fn start(mut settings: Settings, expected: Expected, live: Option<Live>) -> Self {
+        settings.queue_depth = settings.queue_depth.max(1);
         let shared = Arc::new(Shared::new(now()));
         // the table of the driver holds as many again
-        let (messages, receiver) = mpsc::channel(settings.queue_depth.max(1));
+        let (messages, receiver) = mpsc::channel(settings.queue_depth);
         let driver = Driver::new(Arc::new(settings), receiver, shared.clone(), expected);
         let driver = tokio::spawn(driver.run(live));
         Self { messages, shared, driver: Arc::new(Mutex::new(Some(driver))) }

@@ -33,7 +33,7 @@ pub struct Settings {
     pub isid: Isid,
     /// Digests, burst lengths and so on, as proposed at login.
     pub offer: Offer,
-    /// Commands on their way at once. Default 64: over 8 ms of round trip, 64 runs of 64 KiB are
+    /// Commands on their way at once, at least 1. Default 64: over 8 ms of round trip, 64 runs of 64 KiB are
     /// four times what a gigabit carries.
     pub queue_depth: usize,
     /// Longer reads and writes are split into commands of this many bytes, a multiple of 4096.

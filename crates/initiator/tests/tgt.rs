@@ -8,25 +8,16 @@ mod support;
 use std::{sync::Arc, time::Duration};
 
 use initiator::{RemoteVolume, Settings, discover, list_units};
-use support::tgt::{BLOCKS, Tgt};
+use support::{
+    blocks, expect,
+    tgt::{BLOCKS, Tgt},
+};
 use volume::{Data, Durability, Error, Extent, Lba, Volume};
 
 fn settings(tgt: &Tgt) -> Settings {
     let mut settings = Settings::new(tgt.portal(), tgt.name(), 1);
     settings.initiator_name = "iqn.2026-11.io.forebay:test".to_owned();
     settings
-}
-
-/// Recognisable bytes: every block tells its address and a version.
-fn blocks(lba: u64, count: u32, version: u64) -> Data {
-    let block = |at: u64| [at.to_le_bytes(), version.to_le_bytes()].concat().repeat(32);
-    (lba..lba + u64::from(count)).flat_map(block).collect::<Vec<u8>>().into()
-}
-
-async fn expect(volume: &RemoteVolume, lba: u64, count: u32, version: u64) {
-    let extent = Extent { lba: Lba(lba), blocks: count };
-    let found = volume.read(extent).await.expect("read");
-    assert!(found == blocks(lba, count, version), "other data at {lba}");
 }
 
 #[tokio::test]

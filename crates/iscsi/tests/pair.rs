@@ -185,6 +185,22 @@ fn a_command_that_could_not_be_sent_in_time_is_not_sent() {
 }
 
 #[test]
+fn a_command_that_nobody_waits_for_is_aborted_at_once() {
+    let settings = target::Settings { queue_commands: 1, ..target::Settings::default() };
+    let mut pair = Pair::new(Wish { settings, ..Wish::default() }, DELAY);
+    pair.hold_answers = true;
+    // one is sent, one waits for the window
+    pair.submit(Op::Read { seed: 1, length: 512 });
+    pair.submit(Op::Read { seed: 2, length: 512 });
+    pair.run();
+    pair.expire(1);
+    pair.expire(2);
+    pair.run_for(ROUND_TRIP);
+    assert_eq!(pair.failures(), [(2, Failure::TimedOut), (1, Failure::TimedOut)]);
+    assert_eq!(pair.aborted, 1);
+}
+
+#[test]
 fn a_logout_is_answered() {
     let mut pair = Pair::new(Wish::default(), DELAY);
     pair.log_out();

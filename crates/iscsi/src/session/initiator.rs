@@ -102,6 +102,21 @@ impl Session {
         Ok(())
     }
 
+    /// Nobody waits for this command any more: its time ends now. The next
+    /// [`Connection::handle_timeout`], due at once, aborts it.
+    pub fn expire(&mut self, tag: u64, now: Instant) {
+        let tasks = self.tasks.iter_mut().filter(|(_, task)| task.abort.is_none());
+        let sent = tasks.map(|(_, task)| (task.request.tag, &mut task.deadline));
+        let waiting = self.queue.iter_mut().map(|w| (w.request.tag, &mut w.deadline));
+        let found = sent.chain(waiting).find(|(found, _)| *found == tag);
+        if let Some((_, deadline)) = found
+            && *deadline > now
+        {
+            *deadline = now;
+            self.note_deadline(now);
+        }
+    }
+
     /// Ends the session: every command that was not answered, in the order of submission, to be
     /// submitted to the next one.
     pub fn take_unanswered(&mut self) -> Vec<Request> {

@@ -312,6 +312,10 @@ impl Pair {
         if upwards { self.up.corrupt(offset, flips) } else { self.down.corrupt(offset, flips) }
     }
 
+    pub fn expire(&mut self, seed: u32) {
+        self.near.0.expire(seed.into(), self.now);
+    }
+
     pub fn log_out(&mut self) {
         self.near.1.logout(&mut self.near.0, self.now);
     }

@@ -1,0 +1,79 @@
+//! A storage node of our own: the target crate with one unit on a volume in memory.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use initiator::Settings;
+use target::{Server, Target};
+use unit::{BlockUnit, Identity};
+use volume::{Fault, Faults, Geometry, MemVolume};
+
+pub const NAME: &str = "iqn.2026-11.io.forebay.test:node";
+
+/// A node that can be stopped and started again; its disk stays.
+pub struct Node {
+    pub disk: Arc<MemVolume>,
+    pub faults: Arc<Faults>,
+    unit: Arc<BlockUnit>,
+    server: Option<Server>,
+    pub address: SocketAddr,
+}
+
+impl Node {
+    pub async fn start(geometry: Geometry) -> Self {
+        Self::start_named(geometry, "disk-1", "127.0.0.1:0".parse().expect("an address")).await
+    }
+
+    pub async fn start_named(geometry: Geometry, serial: &str, address: SocketAddr) -> Self {
+        let disk = Arc::new(MemVolume::new(geometry));
+        let fault = Arc::new(Fault::new(disk.clone()));
+        let faults = fault.faults().clone();
+        let settings = unit::Settings::default();
+        let unit = Arc::new(BlockUnit::new(fault, Identity::new(serial), settings));
+        let mut node = Self { disk, faults, unit, server: None, address };
+        node.start_again().await;
+        node
+    }
+
+    /// The same unit at the same address.
+    pub async fn start_again(&mut self) {
+        let target =
+            Target { name: NAME.to_owned(), alias: None, units: vec![(0, self.unit.clone() as _)] };
+        let mut settings = target::Settings::default();
+        settings.offer.default_time2wait = 0;
+        let server = Server::new(settings, vec![target]).expect("a target");
+        // A server that was shut down may still be about to close its portal.
+        let listening = async {
+            loop {
+                match server.listen(self.address).await {
+                    Ok(address) => break address,
+                    Err(_) => tokio::task::yield_now().await,
+                }
+            }
+        };
+        let time_out = Duration::from_secs(10);
+        self.address = tokio::time::timeout(time_out, listening).await.expect("a free port");
+        self.server = Some(server);
+    }
+
+    /// Asks the initiators to log out, and stops.
+    pub async fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shutdown(Duration::from_secs(3)).await;
+        }
+    }
+
+    /// Closes every connection without a word.
+    pub async fn drop_dead(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shutdown(Duration::ZERO).await;
+        }
+    }
+
+    /// For an initiator that does not wait between connections.
+    pub fn settings(&self) -> Settings {
+        let mut settings = Settings::new(self.address.to_string(), NAME, 0);
+        settings.back_off = Duration::from_millis(5);
+        settings.offer.default_time2wait = 0;
+        settings
+    }
+}
