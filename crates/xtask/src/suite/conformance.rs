@@ -31,10 +31,21 @@ pub enum Outcome {
 }
 
 /// Tests that cannot pass, each with the reason.
-const CANNOT_PASS: &[(&str, &str)] = &[(
-    "iSCSITMF.LUNResetSimpleAsync",
-    "asserts a flag that only a later callback sets (libiscsi 1.19)",
-)];
+const CANNOT_PASS: &[(&str, &str)] = &[
+    (
+        "iSCSITMF.LUNResetSimpleAsync",
+        "asserts a flag that only a later callback sets (libiscsi 1.19)",
+    ),
+    (
+        "WriteSame10.UnmapUntilEnd",
+        "sends FFh with UNMAP and expects zeros; a block is given back only if it then reads as sent (SBC-3)",
+    ),
+    (
+        "MultipathIO.CompareAndWriteAsync",
+        "needs COMPARE AND WRITE, which is not served, and does not skip itself",
+    ),
+    ("Sanitize.Readonly", "needs a write protection that MODE SELECT can set, which is not served"),
+];
 
 /// A unit for the suite, and one that refuses writes for the tests of that.
 pub struct Units {
@@ -78,7 +89,8 @@ fn work(
         command.args(["-d", "-S", "-V", "-t", &format!("ALL.{test}"), url, url]);
         let finished = process::run(&mut command, LIMIT)?;
         let outcome = outcome(&finished);
-        if outcome > Outcome::Skipped && cannot_pass(test).is_none() {
+        let known = outcome != Outcome::Hung && cannot_pass(test).is_some();
+        if outcome > Outcome::Skipped && !known {
             println!("{test}: {outcome:?}\n{}", complaint(&finished.output));
         }
         outcomes.lock().expect("no worker panics").insert(test.clone(), outcome);
@@ -102,14 +114,25 @@ fn list() -> Result<Vec<String>> {
 
 /// What the tool's exit and words mean.
 fn outcome(finished: &Finished) -> Outcome {
-    let skips = ["[SKIPPED]", "[SKIPPING]", "is not implemented", "Skipping test"];
     match finished.code() {
         None if finished.status.is_none() => Outcome::Hung,
         None => Outcome::Crashed,
-        Some(0) if skips.iter().any(|word| finished.output.contains(word)) => Outcome::Skipped,
+        Some(0) if skips(&finished.output) => Outcome::Skipped,
         Some(0) if ran(&finished.output) => Outcome::Passed,
         Some(_) => Outcome::Failed,
     }
+}
+
+/// Whether a test left itself out, wholly or in part.
+fn skips(output: &str) -> bool {
+    const WORDS: [&str; 4] = ["[SKIPPED]", "[SKIPPING]", "is not implemented", "Skipping test"];
+    // Before and after each test the tool itself looks for reservations left behind.
+    const TOOL: &str = "PERSISTENT RESERVE IN is not implemented";
+    let test = output.split_once("  Test: ").map_or("", |(_, test)| test);
+    let about_reservations = output.contains("Suite: Prin") || output.contains("Suite: Prout");
+    test.lines()
+        .filter(|line| about_reservations || !line.contains(TOOL))
+        .any(|line| WORDS.iter().any(|word| line.contains(word)))
 }
 
 /// Whether the run summary counts a test that passed: a tool that could not even log in counts none.
@@ -137,7 +160,8 @@ fn judge(outcomes: &BTreeMap<String, Outcome>) -> Tally {
         match (outcome, cannot_pass(test)) {
             (Outcome::Skipped, _) => skipped += 1,
             (Outcome::Passed, None) => tally.passed += 1,
-            (Outcome::Failed, Some(_)) => skipped += 1,
+            // Its own mistake may also be its end.
+            (Outcome::Failed | Outcome::Crashed, Some(_)) => skipped += 1,
             _ => tally.failed += 1,
         }
     }
@@ -188,12 +212,20 @@ mod tests {
 
     const PASSED: &str =
         "Run Summary: Type Total Ran Passed\n  tests      1      1      1      0        0\n";
+    const TOOL: &str = "    [SKIPPED] PERSISTENT RESERVE IN is not implemented.\n";
 
     #[test]
     fn a_skipped_test_is_not_passed() {
-        assert_eq!(outcome(&finished(Some(0), PASSED)), Outcome::Passed);
-        let skipped = format!("[SKIPPED] SANITIZE is not implemented.\n{PASSED}");
-        assert_eq!(outcome(&finished(Some(0), &skipped)), Outcome::Skipped);
+        let run = |family: &str, said: &str| {
+            let output = format!("{TOOL}Suite: {family}\n  Test: Simple ...{said}{TOOL}{PASSED}");
+            outcome(&finished(Some(0), &output))
+        };
+        assert_eq!(run("Read10", "\n"), Outcome::Passed);
+        assert_eq!(
+            run("Sanitize", "\n    [SKIPPED] SANITIZE is not implemented.\n"),
+            Outcome::Skipped
+        );
+        assert_eq!(run("ProutClear", "\n"), Outcome::Skipped);
     }
 
     #[test]
