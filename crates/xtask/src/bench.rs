@@ -28,6 +28,8 @@ pub struct Options {
     pub rounds: usize,
     /// How long one point takes.
     pub time: Duration,
+    /// Whether to ask for real-time scheduling.
+    pub realtime: bool,
     /// A file for every round of every point.
     pub json: Option<PathBuf>,
     /// A file for a page.
@@ -41,6 +43,9 @@ pub fn bench(options: &Options) -> Result<bool> {
     let folder = program.parent().context("the program has a folder")?.to_owned();
     machine::confine(machine::CLIENT_CPU)
         .context("two CPUs are needed: one for servers, one for us")?;
+    if options.realtime {
+        machine::realtime();
+    }
     machine::prefer();
     let stage = Stage::new(&program, &folder)?;
     let mut figures = Figures::default();
@@ -85,8 +90,9 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Group>> {
 /// The command that does it again.
 fn command(options: &Options) -> String {
     let names: String = options.groups.iter().map(|name| format!(" {name}")).collect();
+    let realtime = if options.realtime { " --realtime" } else { "" };
     format!(
-        "cargo xtask bench{names} --rounds {} --seconds {}",
+        "cargo xtask bench{names} --rounds {} --seconds {}{realtime}",
         options.rounds,
         options.time.as_secs_f64()
     )

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use rustix::thread::CpuSet;
@@ -13,9 +14,9 @@ pub const SERVER_CPU: usize = 0;
 /// The CPU of load generators.
 pub const CLIENT_CPU: usize = 1;
 
-/// Confines a program to one CPU and asks for priority, which only root gets.
+/// Confines a program to one CPU and lets it run before all other work.
 pub fn pinned(command: &mut Command, cpu: usize) -> &mut Command {
-    // SAFETY: between fork and exec only two system calls are made, both async-signal-safe.
+    // SAFETY: between fork and exec only system calls are made that are async-signal-safe.
     unsafe {
         command.pre_exec(move || {
             confine(cpu)?;
@@ -32,9 +33,36 @@ pub fn confine(cpu: usize) -> std::io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &cpus)?)
 }
 
-/// Asks for priority over other work on this machine; without the right to it, things stay as they are.
+/// Whether to ask for real-time scheduling; set once, before anything is started.
+static REALTIME: AtomicBool = AtomicBool::new(false);
+
+/// From now on [`prefer`] asks for real-time scheduling: for machines that are busy with other work.
+/// It is not the usual setting, since it also changes how programs with several threads behave.
+pub fn realtime() {
+    REALTIME.store(true, Ordering::Relaxed);
+}
+
+/// Asks for priority over other work on this machine, threads and programs started later included.
+/// Without the right to it things stay as they are, and measurements are disturbed by what else runs.
 pub fn prefer() {
-    let _ = rustix::process::setpriority_process(None, -10);
+    if REALTIME.load(Ordering::Relaxed) {
+        let lowest = libc::sched_param { sched_priority: 1 };
+        // SAFETY: the call reads one structure, which outlives it; 0 is the calling thread.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &lowest) };
+    } else {
+        let _ = rustix::process::setpriority_process(None, -10);
+    }
+}
+
+/// Lets a program run before all other work, on any CPU.
+pub fn preferred(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec only system calls are made that are async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            prefer();
+            Ok(())
+        })
+    }
 }
 
 /// What a process has used so far.

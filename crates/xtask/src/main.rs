@@ -58,6 +58,10 @@ enum Task {
         /// Seconds that one point takes.
         #[arg(long, default_value_t = 0.7)]
         seconds: f64,
+        /// Run servers and load generators with real-time scheduling (root): for a machine that is
+        /// busy with other work. tgt gains more from it than the others.
+        #[arg(long)]
+        realtime: bool,
         /// Write every round of every point to this file.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
@@ -78,10 +82,16 @@ fn main() -> ExitCode {
             exit(steps.finish())
         }
         Task::Test { no_interop, filter } => exit(suite::test(!no_interop, filter)),
-        Task::Bench { names, rounds, seconds, json, markdown } => {
+        Task::Bench { names, rounds, seconds, realtime, json, markdown } => {
             let time = Duration::from_secs_f64(seconds.clamp(0.05, 60.0));
-            let options =
-                bench::Options { groups: names, rounds: rounds.into(), time, json, markdown };
+            let options = bench::Options {
+                groups: names,
+                rounds: rounds.into(),
+                time,
+                realtime,
+                json,
+                markdown,
+            };
             report(bench::bench(&options))
         }
         Task::RawServer => report(raw::serve().map(|()| true)),

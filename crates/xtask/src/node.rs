@@ -37,6 +37,17 @@ pub fn binary() -> Result<PathBuf> {
     Ok(Path::new(folder).join("release/forebay"))
 }
 
+/// How a program of ours runs beside others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Like any program.
+    Usual,
+    /// Before all others, on any CPU.
+    Preferred,
+    /// Before all others, on the CPU of servers.
+    Pinned,
+}
+
 /// A `forebay serve` of ours.
 pub struct Node {
     running: Running,
@@ -49,20 +60,16 @@ pub struct Node {
 impl Node {
     /// Starts it with these settings, kept in `folder` under `name`, and waits until it listens.
     pub fn start(program: &Path, folder: &Path, name: &str, settings: &str) -> Result<Node> {
-        Node::start_on(program, folder, name, settings, None)
+        Node::start_as(How::Usual, program, folder, name, settings)
     }
 
-    /// The same, confined to the CPU of servers.
-    pub fn start_pinned(program: &Path, folder: &Path, name: &str, settings: &str) -> Result<Node> {
-        Node::start_on(program, folder, name, settings, Some(machine::SERVER_CPU))
-    }
-
-    fn start_on(
+    /// The same, with a place among the other processes of the machine.
+    pub fn start_as(
+        how: How,
         program: &Path,
         folder: &Path,
         name: &str,
         settings: &str,
-        cpu: Option<usize>,
     ) -> Result<Node> {
         let path = folder.join(format!("{name}.toml"));
         let events = folder.join(format!("{name}.events"));
@@ -70,8 +77,10 @@ impl Node {
         let mut command = Command::new(program);
         command.arg("serve").arg("--config").arg(&path).stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(File::options().create(true).append(true).open(&events)?);
-        if let Some(cpu) = cpu {
-            machine::pinned(&mut command, cpu);
+        match how {
+            How::Usual => {}
+            How::Preferred => _ = machine::preferred(&mut command),
+            How::Pinned => _ = machine::pinned(&mut command, machine::SERVER_CPU),
         }
         let mut running = Running::start(&mut command)?;
         let ready = line(&mut running, READY_LIMIT);
@@ -144,6 +153,11 @@ pub struct Line {
 impl Line {
     /// Starts it.
     pub fn start(program: &Path, to: SocketAddr, delay_ms: f64) -> Result<Line> {
+        Line::start_as(How::Usual, program, to, delay_ms)
+    }
+
+    /// The same, with a place among the other processes of the machine.
+    pub fn start_as(how: How, program: &Path, to: SocketAddr, delay_ms: f64) -> Result<Line> {
         let mut command = Command::new(program);
         command.args([
             "link",
@@ -153,6 +167,9 @@ impl Line {
             &format!("{}us", delay_ms * 1e3),
         ]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        if how == How::Preferred {
+            machine::preferred(&mut command);
+        }
         let mut running = Running::start(&mut command)?;
         let ready = line(&mut running, READY_LIMIT).context("forebay link")?;
         let address = addresses(&ready)?[0];

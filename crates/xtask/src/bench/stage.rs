@@ -13,7 +13,7 @@ use crate::bench::raw;
 use crate::client::session::Shape;
 use crate::client::{Answer, Login, Next, Request, Session, Workload};
 use crate::machine::Usage;
-use crate::node::{Line, Node};
+use crate::node::{How, Line, Node};
 use crate::tgt::Tgt;
 
 /// What every server holds in memory: far more than the processor's caches.
@@ -126,7 +126,7 @@ impl Stage {
             "listen = [\"127.0.0.1:0\"]\n[iscsi]\nbusy_poll = \"{busy_poll}\"\n[[target]]\nname = \"{NAME}\"\n\
              [[target.unit]]\nstack = [{{ memory = {{ size = {UNIT_BYTES} }} }}]\n"
         );
-        let node = Node::start_pinned(&self.program, self.folder.path(), name, &settings)?;
+        let node = Node::start_as(How::Pinned, &self.program, self.folder.path(), name, &settings)?;
         write_all(&node.login(NAME), UNIT_BYTES)?;
         Ok(node)
     }
@@ -137,8 +137,8 @@ impl Stage {
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
              stack = [{{ memory = {{ size = {GATEWAY_BYTES} }} }}]\n"
         );
-        let node = Node::start(&self.program, folder, "far", &settings)?;
-        let line = Line::start(&self.program, node.portal(), 4.0)?;
+        let node = Node::start_as(How::Preferred, &self.program, folder, "far", &settings)?;
+        let line = Line::start_as(How::Preferred, &self.program, node.portal(), 4.0)?;
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
              {{ remote = {{ url = \"iscsi://{}/{NAME}/0\" }} }},\n\
@@ -146,7 +146,7 @@ impl Stage {
              report = \"after-complete\" }} }},\n]\n",
             line.address()
         );
-        let near = Node::start_pinned(&self.program, folder, "gateway", &settings)?;
+        let near = Node::start_as(How::Pinned, &self.program, folder, "gateway", &settings)?;
         // What is written is in DRAM afterwards: the region that reads must hit.
         write_all(&near.login(NAME), HIT_BYTES)?;
         let far = Login { portal: line.address(), ..node.login(NAME) };
