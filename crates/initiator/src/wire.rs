@@ -152,7 +152,10 @@ impl Wire {
 
     /// Exchanges text while nothing else is under way.
     pub(crate) async fn text(&mut self, text: Bytes) -> Result<Bytes, Error> {
-        self.connection.text(&mut self.session, text, now());
+        if !self.connection.text(&mut self.session, text, now()) {
+            let wrong = initiator::Error::Protocol("a wish to negotiate, in the middle of things");
+            return Err(wrong.into());
+        }
         loop {
             if let Event::Text(answer) = self.turn().await? {
                 return Ok(answer);

@@ -540,11 +540,9 @@ fn a_negotiation_that_is_asked_for_is_begun() {
 fn text_without_end_ends_the_connection() {
     for text in [&b""[..], &[b'x'; 8000]] {
         let mut scene = Scene::new();
-        scene.connection.text(
-            &mut scene.session,
-            Bytes::from_static(b"SendTargets=All\0"),
-            scene.now,
-        );
+        let wish = Bytes::from_static(b"SendTargets=All\0");
+        assert!(scene.connection.text(&mut scene.session, wish.clone(), scene.now));
+        assert!(!scene.connection.text(&mut scene.session, wish, scene.now), "one at a time");
         let itt = match &scene.sent()[..] {
             [Pdu::TextRequest(request)] => request.itt,
             other => panic!("{other:?}"),

@@ -9,6 +9,7 @@ mod gather;
 mod task;
 mod burst;
 mod connection;
+mod control;
 
 use std::{
     collections::VecDeque,

@@ -326,7 +326,7 @@ impl Pair {
 
     pub fn send_targets(&mut self) {
         let text = Bytes::from_static(b"SendTargets=All\0");
-        self.near.1.text(&mut self.near.0, text, self.now);
+        assert!(self.near.1.text(&mut self.near.0, text, self.now));
     }
 
     fn next_arrival(&self) -> Option<Instant> {

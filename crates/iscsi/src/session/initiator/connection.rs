@@ -1,4 +1,4 @@
-//! One connection of a session, as the initiator runs it.
+//! One connection of a session, as the initiator runs it: commands and their data.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -13,9 +13,8 @@ use crate::{
     Cid, DataSegment, Itt, Pdu, Serial, Ttt,
     codec::{Digests, Frame, Output},
     pdu::{
-        AsyncEvent, AsyncMessage, DataIn, LogoutReason, LogoutRequest, NopIn, NopOut, Numbers,
-        ReadyToTransfer, Reject, RejectReason, Residual, ScsiCommand, ScsiResponse, TaskFunction,
-        TaskFunctionResult, TaskRequest, TaskResponse, TextRequest, TextResponse,
+        AsyncEvent, AsyncMessage, DataIn, Numbers, ReadyToTransfer, Reject, RejectReason, Residual,
+        ScsiCommand, ScsiResponse,
     },
 };
 
@@ -23,21 +22,21 @@ use crate::{
 /// of them polls: [`Connection::transmit`], [`Connection::output`], [`Connection::poll_event`],
 /// [`Connection::poll_timeout`]. After an error there is nothing more to do with it.
 pub struct Connection {
-    cid: Cid,
+    pub(super) cid: Cid,
     digests: Digests,
-    timing: Timing,
-    exp_stat_sn: Serial,
+    pub(super) timing: Timing,
+    pub(super) exp_stat_sn: Serial,
     output: Output,
     /// Data being sent, first come first served: unsolicited data must follow the order of the
     /// commands (RFC 7143, 4.2.4.2).
     bursts: VecDeque<Burst>,
-    events: VecDeque<Event>,
+    pub(super) events: VecDeque<Event>,
     /// When anything was last heard.
-    heard: Instant,
-    ping: Option<Ping>,
-    aborts: Vec<Abort>,
-    text: Option<Text>,
-    logout: Logout,
+    pub(super) heard: Instant,
+    pub(super) ping: Option<Ping>,
+    pub(super) aborts: Vec<Abort>,
+    pub(super) text: Option<Text>,
+    pub(super) logout: Logout,
     counters: Counters,
 }
 
@@ -56,27 +55,27 @@ pub struct Counters {
     pub data_in_bytes: u64,
 }
 
-struct Ping {
-    itt: Itt,
-    sent: Instant,
+pub(super) struct Ping {
+    pub(super) itt: Itt,
+    pub(super) sent: Instant,
 }
 
 /// An ABORT TASK under way.
-struct Abort {
-    itt: Itt,
-    task: Itt,
+pub(super) struct Abort {
+    pub(super) itt: Itt,
+    pub(super) task: Itt,
 }
 
 /// A text exchange under way.
-struct Text {
-    itt: Itt,
-    answer: BytesMut,
-    deadline: Instant,
+pub(super) struct Text {
+    pub(super) itt: Itt,
+    pub(super) answer: BytesMut,
+    pub(super) deadline: Instant,
     /// The application asked, so it is told.
-    wanted: bool,
+    pub(super) wanted: bool,
 }
 
-enum Logout {
+pub(super) enum Logout {
     /// Nobody wants one.
     No,
     /// The target does: no new commands; at the latest then.
@@ -90,13 +89,6 @@ enum Logout {
 /// No PDU is made while this much output waits: enough for the bandwidth-delay product of a
 /// gigabit over 8 ms, and what is cut late can still be left out when its task has ended.
 const OUTPUT_BYTES: usize = 1 << 20;
-
-/// SendTargets of 4,000 targets with 250 bytes each.
-const TEXT_BYTES: usize = 1 << 20;
-
-/// A target that answers late what it was told to abort, and never the abort itself, is not worth
-/// more patience than this.
-const MOST_ABORTS: usize = 1024;
 
 impl Connection {
     /// A connection that has just logged in. `exp_stat_sn` is the next status number.
@@ -179,14 +171,7 @@ impl Connection {
             Pdu::NopIn(pdu) => self.handle_nop(session, pdu)?,
             Pdu::TaskResponse(pdu) => self.handle_task_response(session, pdu)?,
             Pdu::TextResponse(pdu) => self.handle_text(session, pdu)?,
-            Pdu::LogoutResponse(pdu) => {
-                self.take_stat_sn(session, &pdu.numbers)?;
-                match self.logout {
-                    Logout::Sent { itt, .. } if itt == pdu.itt => self.logout = Logout::Done,
-                    _ => return Err(Error::Protocol("an answer to a logout that was not asked")),
-                }
-                self.events.push_back(Event::LoggedOut { time2wait: pdu.time2wait });
-            }
+            Pdu::LogoutResponse(pdu) => self.handle_logout(session, &pdu)?,
             Pdu::Async(pdu) => self.handle_async(session, pdu, now)?,
             Pdu::Reject(pdu) => self.handle_reject(session, pdu)?,
             Pdu::LoginResponse(_) => {
@@ -237,32 +222,7 @@ impl Connection {
         }
     }
 
-    /// Asks for text keys, for example `SendTargets=All`. One exchange at a time; the answer is an
-    /// [`Event::Text`].
-    pub fn text(&mut self, session: &mut Session, text: Bytes, now: Instant) {
-        assert!(self.text.is_none(), "one text exchange at a time");
-        self.begin_text(session, text, true, now);
-    }
-
-    /// Leaves: closes the session. The answer is an [`Event::LoggedOut`]. Commands on their way
-    /// may or may not be performed.
-    pub fn logout(&mut self, session: &mut Session, now: Instant) {
-        if matches!(self.logout, Logout::Sent { .. } | Logout::Done) {
-            return;
-        }
-        let itt = session.control_itt();
-        self.logout = Logout::Sent { itt, deadline: now + self.timing.abort_time_out };
-        self.send(Pdu::LogoutRequest(LogoutRequest {
-            immediate: true,
-            reason: Ok(LogoutReason::CloseSession),
-            itt,
-            cid: self.cid,
-            cmd_sn: session.window.cmd_sn(),
-            exp_stat_sn: self.exp_stat_sn,
-        }));
-    }
-
-    fn send(&mut self, pdu: Pdu) {
+    pub(super) fn send(&mut self, pdu: Pdu) {
         self.counters.pdus_out += 1;
         self.output.push(pdu, self.digests);
     }
@@ -391,90 +351,6 @@ impl Connection {
         Ok(())
     }
 
-    fn handle_nop(&mut self, session: &mut Session, pdu: NopIn) -> Result<(), Error> {
-        if pdu.itt == Itt::NONE {
-            session.window.update(&pdu.numbers);
-        } else {
-            self.take_stat_sn(session, &pdu.numbers)?;
-            match &self.ping {
-                Some(ping) if ping.itt == pdu.itt => self.ping = None,
-                _ => return Err(Error::Protocol("an answer to a ping that was not sent")),
-            }
-        }
-        if pdu.ttt != Ttt::NONE {
-            self.send(Pdu::NopOut(NopOut {
-                immediate: true,
-                lun: pdu.lun,
-                itt: Itt::NONE,
-                ttt: pdu.ttt,
-                cmd_sn: session.window.cmd_sn(),
-                exp_stat_sn: self.exp_stat_sn,
-                data: Bytes::new(),
-            }));
-        }
-        Ok(())
-    }
-
-    fn handle_task_response(
-        &mut self,
-        session: &mut Session,
-        pdu: TaskResponse,
-    ) -> Result<(), Error> {
-        self.take_stat_sn(session, &pdu.numbers)?;
-        let Some(index) = self.aborts.iter().position(|abort| abort.itt == pdu.itt) else {
-            return Err(Error::Protocol("an answer to a task management that was not asked"));
-        };
-        let abort = self.aborts.swap_remove(index);
-        // It may have ended while the request was on its way: then that is what counts.
-        let Some(task) = session.tasks.get_mut(abort.task) else { return Ok(()) };
-        match pdu.result {
-            // A response that was sent before this one would have arrived before it.
-            TaskFunctionResult::Complete | TaskFunctionResult::NoTask => {
-                let tag = task.request.tag;
-                session.tasks.remove(abort.task);
-                self.complete(tag, Err(Failure::TimedOut));
-                Ok(())
-            }
-            _ => Err(Error::Unanswered("a command, and it cannot be aborted")),
-        }
-    }
-
-    fn handle_text(&mut self, session: &mut Session, pdu: TextResponse) -> Result<(), Error> {
-        self.take_stat_sn(session, &pdu.numbers)?;
-        let text = self.text.as_mut().filter(|text| text.itt == pdu.itt);
-        let text = text.ok_or(Error::Protocol("an answer to a text that was not asked"))?;
-        if text.answer.len() + pdu.text.len() > TEXT_BYTES {
-            return Err(Error::Protocol("more text than can be taken"));
-        }
-        text.answer.extend_from_slice(&pdu.text);
-        if pdu.is_final && !pdu.continues {
-            let text = self.text.take().expect("just looked at");
-            if text.wanted {
-                self.events.push_back(Event::Text(text.answer.freeze()));
-            }
-            return Ok(());
-        }
-        // Without this a target could keep the exchange going for ever.
-        if pdu.text.is_empty() {
-            return Err(Error::Protocol("an empty text response that is not the last"));
-        }
-        if pdu.ttt == Ttt::NONE {
-            return Err(Error::Protocol("a text response to be continued, without a tag"));
-        }
-        self.send(Pdu::TextRequest(TextRequest {
-            immediate: true,
-            is_final: true,
-            continues: false,
-            lun: pdu.lun,
-            itt: pdu.itt,
-            ttt: pdu.ttt,
-            cmd_sn: session.window.cmd_sn(),
-            exp_stat_sn: self.exp_stat_sn,
-            text: Bytes::new(),
-        }));
-        Ok(())
-    }
-
     fn handle_async(
         &mut self,
         session: &mut Session,
@@ -546,7 +422,11 @@ impl Connection {
 
     /// The numbers of a PDU that carries a status. Nothing is lost on TCP, so a gap or a
     /// repetition is a target that lost its count.
-    fn take_stat_sn(&mut self, session: &mut Session, numbers: &Numbers) -> Result<(), Error> {
+    pub(super) fn take_stat_sn(
+        &mut self,
+        session: &mut Session,
+        numbers: &Numbers,
+    ) -> Result<(), Error> {
         session.window.update(numbers);
         if numbers.stat_sn != self.exp_stat_sn {
             return Err(Error::Protocol("a StatSN out of order"));
@@ -588,83 +468,8 @@ impl Connection {
         Ok(())
     }
 
-    fn complete(&mut self, tag: u64, result: Result<Outcome, Failure>) {
+    pub(super) fn complete(&mut self, tag: u64, result: Result<Outcome, Failure>) {
         self.events.push_back(Event::Completed { tag, result });
-    }
-
-    fn check_ping(&mut self, session: &mut Session, now: Instant) -> Result<(), Error> {
-        match &self.ping {
-            // Counted from the ping, so that a process that was suspended asks before it judges.
-            Some(ping) if self.heard.max(ping.sent) + self.timing.ping_time_out <= now => {
-                Err(Error::Silent)
-            }
-            None if self.heard + self.timing.ping_after <= now => {
-                let itt = session.control_itt();
-                self.ping = Some(Ping { itt, sent: now });
-                self.send(Pdu::NopOut(NopOut {
-                    immediate: true,
-                    lun: scsi::Lun(0),
-                    itt,
-                    ttt: Ttt::NONE,
-                    cmd_sn: session.window.cmd_sn(),
-                    exp_stat_sn: self.exp_stat_sn,
-                    data: Bytes::new(),
-                }));
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn abort_late_tasks(&mut self, session: &mut Session, now: Instant) -> Result<(), Error> {
-        let mut late = Vec::new();
-        for (itt, task) in session.tasks.iter_mut() {
-            if task.allegiance == self.cid && task.deadline <= now {
-                if task.abort.is_some() {
-                    return Err(Error::Unanswered("an ABORT TASK"));
-                }
-                late.push((itt, task.request.lun, task.cmd_sn));
-            }
-        }
-        if self.aborts.len() + late.len() > MOST_ABORTS {
-            return Err(Error::Unanswered("many an ABORT TASK"));
-        }
-        for (itt, lun, ref_cmd_sn) in late {
-            let abort = session.control_itt();
-            let task = session.tasks.get_mut(itt).expect("just found");
-            task.abort = Some(abort);
-            task.deadline = now + self.timing.abort_time_out;
-            self.aborts.push(Abort { itt: abort, task: itt });
-            self.send(Pdu::TaskRequest(TaskRequest {
-                immediate: true,
-                function: Ok(TaskFunction::AbortTask),
-                lun,
-                itt: abort,
-                referenced_itt: itt,
-                cmd_sn: session.window.cmd_sn(),
-                exp_stat_sn: self.exp_stat_sn,
-                ref_cmd_sn,
-                exp_data_sn: 0,
-            }));
-        }
-        Ok(())
-    }
-
-    fn begin_text(&mut self, session: &mut Session, text: Bytes, wanted: bool, now: Instant) {
-        let itt = session.control_itt();
-        let deadline = now + self.timing.ping_after + self.timing.ping_time_out;
-        self.text = Some(Text { itt, answer: BytesMut::new(), deadline, wanted });
-        self.send(Pdu::TextRequest(TextRequest {
-            immediate: true,
-            is_final: true,
-            continues: false,
-            lun: scsi::Lun(0),
-            itt,
-            ttt: Ttt::NONE,
-            cmd_sn: session.window.cmd_sn(),
-            exp_stat_sn: self.exp_stat_sn,
-            text,
-        }));
     }
 }
 
