@@ -10,7 +10,7 @@ use std::{
 use initiator::{LinkState, RemoteVolume, Settings, discover, list_units};
 use support::{
     blocks, expect,
-    node::{NAME, Node},
+    node::{GRACE, NAME, Node},
     relay::Relay,
 };
 use volume::{Call, Data, Durability, Error, Extent, Geometry, Lba, Rule, Symptom, Volume};
@@ -202,7 +202,7 @@ async fn a_node_that_restarts_is_waited_for() {
     volume.write(Lba(0), blocks(0, 8, 1), Durability::Stable).await.unwrap();
     let begun = Instant::now();
     node.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(2), "the logout that it asked for came");
+    assert!(begun.elapsed() < GRACE / 2, "the logout that it asked for came");
     let (read, ()) =
         tokio::join!(volume.read(Extent { lba: Lba(0), blocks: 8 }), node.start_again());
     assert!(read.unwrap() == blocks(0, 8, 1));
@@ -258,7 +258,7 @@ async fn a_closed_volume_has_logged_out() {
     assert!(matches!(read, Err(Error::Unreachable(_))), "{read:?}");
     let begun = Instant::now();
     node.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(1), "nobody had to be waited for");
+    assert!(begun.elapsed() < GRACE / 2, "nobody had to be waited for");
 }
 
 #[tokio::test]

@@ -146,7 +146,7 @@ async fn a_flush_does_not_speak_for_writes_before_a_restart() {
 async fn calls_give_up_on_a_target_that_stays_away() {
     let Some(mut tgt) = Tgt::start() else { return };
     let mut settings = settings(&tgt);
-    settings.give_up_after = Duration::from_millis(300);
+    settings.give_up_after = Duration::from_secs(2);
     let volume = RemoteVolume::connect(settings).await.unwrap();
     tgt.kill();
     let extent = Extent { lba: Lba(0), blocks: 1 };
@@ -156,7 +156,7 @@ async fn calls_give_up_on_a_target_that_stays_away() {
     assert!(matches!(volume.admit(512), Err(Error::Unreachable(_))));
     let begun = std::time::Instant::now();
     assert!(volume.read(extent).await.is_err());
-    assert!(begun.elapsed() < Duration::from_millis(200));
+    assert!(begun.elapsed() < Duration::from_secs(1));
     // until it is back
     tgt.start_again();
     let mut watch = volume.session().watch();

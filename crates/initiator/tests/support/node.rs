@@ -7,6 +7,9 @@ use target::{Server, Target};
 use unit::{BlockUnit, Identity};
 use volume::{Fault, Faults, Geometry, MemVolume};
 
+/// How long a node that stops waits for logouts.
+pub const GRACE: Duration = Duration::from_secs(6);
+
 pub const NAME: &str = "iqn.2026-11.io.forebay.test:node";
 
 /// A node that can be stopped and started again; its disk stays.
@@ -58,7 +61,7 @@ impl Node {
     /// Asks the initiators to log out, and stops.
     pub async fn stop(&mut self) {
         if let Some(server) = self.server.take() {
-            server.shutdown(Duration::from_secs(3)).await;
+            server.shutdown(GRACE).await;
         }
     }
 
