@@ -262,6 +262,14 @@ impl Decoder {
         Some(Frame { bhs, ahs, data, data_digest_error })
     }
 
+    /// Gives back memory that is only kept to be used again soon: the connection is idle.
+    pub fn rest(&mut self) {
+        self.spare = BytesMut::new();
+        if self.small.is_empty() {
+            self.small = BytesMut::new();
+        }
+    }
+
     /// Bytes held now, for limits and counters.
     #[must_use]
     pub fn held(&self) -> usize {

@@ -158,7 +158,7 @@ impl Gather {
     /// fails then.
     pub(crate) fn handle_data(
         &mut self,
-        data_out: &DataOut,
+        data_out: DataOut,
         digest_error: bool,
     ) -> Result<(), UnknownTransfer> {
         let is_meant = |s: &&mut Sequence| s.ttt == data_out.ttt && !s.ended;
@@ -179,7 +179,7 @@ impl Gather {
         } else {
             sequence.next_data_sn = sequence.next_data_sn.wrapping_add(1);
             if !self.drains && length > 0 {
-                sequence.push(data_out.data.clone());
+                sequence.push(data_out.data);
             }
             sequence.received += length;
             let short = sequence.ended && sequence.received < sequence.limit;
@@ -255,17 +255,17 @@ mod tests {
         let mut gather = Gather::new(3000, vec![9; 100].into(), Some(500));
         assert_eq!(gather.to_solicit(), 2500);
         assert_eq!(burst(&mut gather, 1, 8), None, "unsolicited data has not ended");
-        gather.handle_data(&data_out(Ttt::NONE, 0, 100, 200, false), false).unwrap();
-        gather.handle_data(&data_out(Ttt::NONE, 1, 300, 200, true), false).unwrap();
+        gather.handle_data(data_out(Ttt::NONE, 0, 100, 200, false), false).unwrap();
+        gather.handle_data(data_out(Ttt::NONE, 1, 300, 200, true), false).unwrap();
         let bursts: Vec<_> = (1..5).map_while(|ttt| burst(&mut gather, ttt, 2)).collect();
         assert_eq!(bursts.len(), 2);
         assert_eq!((bursts[1].offset, bursts[1].length, bursts[1].r2t_sn), (1500, 1000, 1));
-        gather.handle_data(&data_out(Ttt(1), 0, 500, 1000, true), false).unwrap();
+        gather.handle_data(data_out(Ttt(1), 0, 500, 1000, true), false).unwrap();
         let last = burst(&mut gather, 3, 2).unwrap();
         assert_eq!((last.offset, last.length), (2500, 500));
-        gather.handle_data(&data_out(Ttt(3), 0, 2500, 500, true), false).unwrap();
-        gather.handle_data(&data_out(Ttt(2), 0, 1500, 400, false), false).unwrap();
-        gather.handle_data(&data_out(Ttt(2), 1, 1900, 600, true), false).unwrap();
+        gather.handle_data(data_out(Ttt(3), 0, 2500, 500, true), false).unwrap();
+        gather.handle_data(data_out(Ttt(2), 0, 1500, 400, false), false).unwrap();
+        gather.handle_data(data_out(Ttt(2), 1, 1900, 600, true), false).unwrap();
         assert!(gather.is_complete());
         let data = gather.into_data().concat();
         assert_eq!(data.len(), 3000);
@@ -281,14 +281,14 @@ mod tests {
         let mut gather = Gather::new(2000, Bytes::new(), None);
         burst(&mut gather, 1, 2).unwrap();
         burst(&mut gather, 2, 2).unwrap();
-        gather.handle_data(&faulty, digest_error).unwrap();
+        gather.handle_data(faulty.clone(), digest_error).unwrap();
         assert_eq!(gather.failure(), Some(sense));
         assert!(!gather.is_complete());
         if !faulty.is_final {
-            gather.handle_data(&data_out(Ttt(1), 1, 999, 1, true), false).unwrap();
+            gather.handle_data(data_out(Ttt(1), 1, 999, 1, true), false).unwrap();
         }
         assert!(!gather.is_quiet(), "the other burst is still on its way");
-        gather.handle_data(&data_out(Ttt(2), 0, 1000, 1000, true), false).unwrap();
+        gather.handle_data(data_out(Ttt(2), 0, 1000, 1000, true), false).unwrap();
         assert!(gather.is_quiet() && !gather.is_complete());
         assert_eq!(burst(&mut gather, 3, 2), None);
         assert!(gather.into_data().is_empty());
@@ -309,9 +309,9 @@ mod tests {
         let mut gather = Gather::new(2000, Bytes::new(), None);
         burst(&mut gather, 1, 1).unwrap();
         let stranger = data_out(Ttt(7), 0, 0, 10, false);
-        assert_eq!(gather.handle_data(&stranger, false), Err(UnknownTransfer));
+        assert_eq!(gather.handle_data(stranger, false), Err(UnknownTransfer));
         let unasked = data_out(Ttt::NONE, 0, 0, 10, false);
-        assert_eq!(gather.handle_data(&unasked, false), Err(UnknownTransfer));
+        assert_eq!(gather.handle_data(unasked, false), Err(UnknownTransfer));
         assert!(gather.failure().is_some());
     }
 
@@ -319,14 +319,14 @@ mod tests {
     fn an_empty_final_data_out_ends_a_sequence() {
         let mut gather = Gather::new(100, vec![1; 100].into(), Some(100));
         assert!(!gather.is_complete());
-        gather.handle_data(&data_out(Ttt::NONE, 0, 100, 0, true), false).unwrap();
+        gather.handle_data(data_out(Ttt::NONE, 0, 100, 0, true), false).unwrap();
         assert!(gather.is_complete());
     }
 
     #[test]
     fn too_little_unsolicited_data_fails_the_command() {
         let mut gather = Gather::new(1000, Bytes::new(), Some(500));
-        gather.handle_data(&data_out(Ttt::NONE, 0, 0, 100, true), false).unwrap();
+        gather.handle_data(data_out(Ttt::NONE, 0, 0, 100, true), false).unwrap();
         assert_eq!(gather.failure(), Some(INCORRECT_AMOUNT_OF_DATA));
     }
 }

@@ -33,7 +33,6 @@ pub(crate) enum Turn {
 impl<T> Window<T> {
     /// A window that opens at `cmd_sn`, `limit` commands wide (at least 1).
     pub(crate) fn new(cmd_sn: Serial, limit: u32) -> Self {
-        let limit = limit.clamp(1, 1 << 16);
         let max_cmd_sn = cmd_sn.add(limit - 1);
         Self { exp_cmd_sn: cmd_sn, max_cmd_sn, limit, held: VecDeque::new() }
     }

@@ -194,6 +194,24 @@ fn the_memory_of_a_large_segment_is_used_again() {
 }
 
 #[test]
+fn an_idle_decoder_holds_nothing_and_goes_on() {
+    let mut decoder = decoder(BOTH);
+    let stream = [wire(&[], &pattern(131_072), BOTH), wire(&[], b"small", BOTH)].concat();
+    for _ in 0..2 {
+        assert_eq!(decode(&mut decoder, &stream, &[9999]).unwrap().len(), 2);
+        decoder.rest();
+        assert_eq!(decoder.held(), 0);
+    }
+    decode(&mut decoder, &stream[..60], &[60]).unwrap();
+    decoder.rest();
+    assert_eq!(
+        decode(&mut decoder, &stream[60..], &[9999]).unwrap().len(),
+        2,
+        "in the middle of one"
+    );
+}
+
+#[test]
 fn a_frame_that_is_held_is_not_written_over() {
     let mut decoder = decoder(Digests::default());
     let mut held = Vec::new();

@@ -132,6 +132,9 @@ struct Driver<'a> {
 /// both ends work at once; 256 KiB make them take turns.
 const RECEIVE_BUFFER: usize = 64 * 1024;
 
+/// A connection without input for so long gives its buffers back when its timer runs out next.
+const REST: Duration = Duration::from_secs(10);
+
 /// Looks at the socket before a busy-polling task gives way to others: about two microseconds.
 const LOOKS: usize = 8;
 
@@ -433,6 +436,9 @@ impl Driver<'_> {
             return Err(End::SlowReader);
         }
         self.connection.handle_timeout(&self.session, now)?;
+        if now.duration_since(self.last_input) >= REST {
+            self.decoder.rest();
+        }
         let due = self.connection.poll_timeout(&self.session);
         let due = self.blocked_since.map_or(due, |since| due.min(since + slow));
         self.timer.as_mut().reset(due.into());

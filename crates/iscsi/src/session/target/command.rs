@@ -137,7 +137,7 @@ impl Connection {
     pub(super) fn handle_data_out(
         &mut self,
         session: &mut Session,
-        data_out: &DataOut,
+        data_out: DataOut,
         digest_error: bool,
         bhs: &Bhs,
     ) {

@@ -179,7 +179,7 @@ impl LoginPhase {
     fn next_numbers(&mut self) -> Numbers {
         let stat_sn = self.stat_sn.unwrap_or_default();
         self.stat_sn = self.stat_sn.map(Serial::next);
-        let max_cmd_sn = self.cmd_sn.add(self.settings.queue_commands.max(1) - 1);
+        let max_cmd_sn = self.cmd_sn.add(self.settings.window_commands() - 1);
         Numbers { stat_sn, exp_cmd_sn: self.cmd_sn, max_cmd_sn }
     }
 }

@@ -51,7 +51,7 @@ impl Connection {
             return self.handle_digest_error(session, pdu, &bhs);
         }
         match pdu {
-            Pdu::DataOut(data_out) => self.handle_data_out(session, &data_out, false, &bhs),
+            Pdu::DataOut(data_out) => self.handle_data_out(session, data_out, false, &bhs),
             Pdu::Snack(_) => self.reject(session, RejectReason::SnackReject, &bhs),
             // Our ping is answered; that something came is noted already.
             Pdu::NopOut(nop) if nop.itt == Itt::NONE => {}
@@ -135,7 +135,7 @@ impl Connection {
         self.reject(session, RejectReason::DataDigestError, bhs);
         match pdu {
             Pdu::DataOut(data_out) => {
-                self.handle_data_out(session, &data_out, true, bhs);
+                self.handle_data_out(session, data_out, true, bhs);
                 Ok(())
             }
             pdu if order_of(&pdu).is_some_and(|(immediate, _)| immediate) => Ok(()),

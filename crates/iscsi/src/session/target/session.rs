@@ -43,7 +43,7 @@ pub(super) struct Early {
 
 impl Session {
     pub(super) fn new(settings: Settings, login: &Established, tsih: Tsih) -> Self {
-        let window = Window::new(login.cmd_sn, settings.queue_commands);
+        let window = Window::new(login.cmd_sn, settings.window_commands());
         Self {
             settings,
             parameters: login.parameters.clone(),

@@ -37,3 +37,10 @@ impl Default for Settings {
         }
     }
 }
+
+impl Settings {
+    /// How wide the command window opens: `queue_commands` within its limits.
+    pub(super) fn window_commands(&self) -> u32 {
+        self.queue_commands.clamp(1, 1 << 16)
+    }
+}
