@@ -168,4 +168,24 @@ mod tests {
         assert_eq!(crates, ["unit"]);
         assert_eq!(arrows, [arrow("unit", "scsi", false), arrow("unit", "sim", true)]);
     }
+
+    #[test]
+    fn the_page_says_the_same() {
+        let page = std::fs::read_to_string(crate::check::root().join("ARCHITECTURE.md")).unwrap();
+        for place in PLACES.iter().filter(|place| place.name != "xtask") {
+            let start = format!("| `{}` | ", place.name);
+            let row = page.lines().find_map(|line| line.strip_prefix(&start)).expect(place.name);
+            let uses = row.split(" | ").next().unwrap();
+            if uses != "everything" {
+                let mut uses: Vec<&str> = uses.split(", ").filter(|name| *name != "-").collect();
+                let mut ours = place.uses.to_vec();
+                uses.sort_unstable();
+                ours.sort_unstable();
+                assert_eq!(uses, ours, "{}", place.name);
+            }
+            let floor = format!("    {}  ", place.floor);
+            let line = page.lines().find(|line| line.starts_with(&floor)).expect(place.name);
+            assert!(line.contains(place.name), "{} on {line}", place.name);
+        }
+    }
 }
