@@ -63,29 +63,26 @@ impl Shared {
         end: u64,
         change: Change,
     ) -> Result<(), Error> {
-        if let Some(error) = self.state.lock().refusal() {
-            return Err(self.refuse(error));
-        }
+        // Claimed before anything is given away: a call that is aborted until here has done
+        // nothing, and one that is aborted later comes before all that is called after it.
+        let claim = self.claim(first, end).await?;
         let (sender, receiver) = oneshot::channel();
-        tokio::spawn(run(Arc::clone(self), first, end, change, sender));
+        tokio::spawn(run(claim, change, sender));
         let given_up = || Error::Device("the cache was closed during the call".into());
         receiver.await.unwrap_or_else(|_| Err(given_up()))
     }
 
-    /// Waits until the slots `first .. end` are nobody else's.
-    async fn claim(self: &Arc<Self>, first: u64, end: u64) -> Claim {
+    /// Claims the slots `first .. end` when nobody else does.
+    async fn claim(self: &Arc<Self>, first: u64, end: u64) -> Result<Claim, Error> {
         let id = self
             .wait_until(|state| {
-                (!state.claims.overlap(first, end)).then(|| state.claims.insert(first, end))
+                if let Some(error) = state.refusal() {
+                    return Some(Err(self.refuse(error)));
+                }
+                (!state.claims.overlap(first, end)).then(|| Ok(state.claims.insert(first, end)))
             })
-            .await;
-        let claim = Claim { shared: Arc::clone(self), id, first, end };
-        // From here on nothing new begins with these slots; what has begun ends.
-        self.wait_until(|state| {
-            (!state.is_pending(first, end) && !state.is_being_sent(first, end)).then_some(())
-        })
-        .await;
-        claim
+            .await?;
+        Ok(Claim { shared: Arc::clone(self), id, first, end })
     }
 
     /// Changes the lower volume. Dirty sectors of slots that a write covers in part go with it,
@@ -195,14 +192,15 @@ impl Shared {
 }
 
 /// Does one change from the claim to the answer.
-async fn run(
-    shared: Arc<Shared>,
-    first: u64,
-    end: u64,
-    change: Change,
-    answer: oneshot::Sender<Result<(), Error>>,
-) {
-    let claim = shared.claim(first, end).await;
+async fn run(claim: Claim, change: Change, answer: oneshot::Sender<Result<(), Error>>) {
+    let Claim { first, end, .. } = claim;
+    let shared = Arc::clone(&claim.shared);
+    // Nothing new begins with these slots; what has begun ends.
+    shared
+        .wait_until(|state| {
+            (!state.is_pending(first, end) && !state.is_being_sent(first, end)).then_some(())
+        })
+        .await;
     let tombstone = match reserve_tombstone(&shared, &claim) {
         Ok(tombstone) => tombstone,
         Err(error) => {

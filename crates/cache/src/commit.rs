@@ -17,7 +17,7 @@ use std::{
 use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Error, Lba};
 
-use crate::state::{Batch, Shared, State, Waiter};
+use crate::state::{Batch, Shared, State, Waiter, scratch_block};
 
 impl Shared {
     /// Starts the driver if something waits and none runs. Called after the lock is let go.
@@ -98,11 +98,8 @@ async fn try_write(shared: &Shared, batch: &Batch) -> Result<(), Error> {
         state.ring.fits(batch.pages.len() as u32 + 1).then(|| state.ring.position())
     };
     let Some(start) = fits else { return Err(Error::Busy("the log is full")) };
-    let Some(mut header) = shared.scratch.take() else {
-        return Err(Error::Busy("the log disk still holds buffers of failed writes"));
-    };
-    batch.header.encode(&mut header);
-    let mut data = Data::from(header.freeze());
+    let header = scratch_block(&shared.scratch, |block| batch.header.encode(block));
+    let mut data = Data::from(header);
     batch.pages.iter().for_each(|page| data.push(page.clone()));
     shared.log.write(Lba(u64::from(start)), data, Durability::Stable).await
 }

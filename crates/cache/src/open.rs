@@ -450,7 +450,7 @@ fn recover_nvram(shared: &Shared, held: Vec<Held>, complete: u64) -> Result<(), 
             nvram.release(held.index);
             continue;
         }
-        if held.slot >= shared.slots || held.mask == 0 {
+        if held.slot >= shared.slots || held.mask == 0 || held.serial == 0 {
             let how = format!("is damaged (it holds slot {})", held.slot);
             return Err(OpenError::NvramMissing(how));
         }
@@ -468,6 +468,7 @@ fn recover_nvram(shared: &Shared, held: Vec<Held>, complete: u64) -> Result<(), 
             nvram.release(older);
         }
         state.queue_slot(index, held.serial);
+        state.durable = state.durable.min(held.serial - 1);
         shared.counters.recovered_nvram.add(1);
     }
     Ok(())

@@ -17,7 +17,7 @@ pub enum Report {
 /// How a cache behaves. Every field has a default in [`Settings::default`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Memory for cached blocks, in bytes; at least 1 MiB. Default 256 MiB.
+    /// Memory for cached blocks, in bytes; at least 128 KiB. Default 256 MiB.
     pub dram_bytes: u64,
     /// Bytes that may wait for the log disk; at least 64 KiB, at most half of `dram_bytes`.
     /// With [`Report::Immediate`] the NVRAM must hold as much. Default 4 MiB.
@@ -74,8 +74,8 @@ impl Settings {
     pub fn validate(&self) -> Result<(), String> {
         let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
         check(
-            (1 << 20..=1 << 43).contains(&self.dram_bytes),
-            "dram_bytes must be from 1 MiB to 8 TiB",
+            (128 << 10..=1 << 43).contains(&self.dram_bytes),
+            "dram_bytes must be from 128 KiB to 8 TiB",
         )?;
         check(self.nvram_bytes >= 64 << 10, "nvram_bytes must be at least 64 KiB")?;
         check(

@@ -277,17 +277,31 @@ pub(crate) async fn write_copies(
     scratch: &Arc<PagePool>,
     superblock: &Superblock,
 ) -> Result<(), Error> {
-    let mut page = scratch.take().expect("one writer of superblocks and one of segments at a time");
-    superblock.encode(&mut page);
-    let page = page.freeze();
-    for block in [0, 1] {
-        log.write(Lba(block), Data::from(page.clone()), Durability::Stable).await?;
+    let block = scratch_block(scratch, |block| superblock.encode(block));
+    for lba in [0, 1] {
+        log.write(Lba(lba), Data::from(block.clone()), Durability::Stable).await?;
     }
     Ok(())
 }
 
-/// Pages of the scratch pool: a segment's header, a superblock, and as many again that a write
-/// which was given up may still hold for a moment.
+/// A block for the log, filled by `fill`: aligned for direct I/O unless the log disk still holds
+/// all such blocks.
+pub(crate) fn scratch_block(scratch: &Arc<PagePool>, fill: impl FnOnce(&mut [u8])) -> Bytes {
+    match scratch.take() {
+        Some(mut page) => {
+            fill(&mut page);
+            page.freeze()
+        }
+        None => {
+            let mut block = vec![0; SLOT_BYTES];
+            fill(&mut block);
+            block.into()
+        }
+    }
+}
+
+/// Pages of the scratch pool: a segment's header, a superblock, and some that writes which were
+/// given up still hold for a moment.
 pub(crate) const SCRATCH_PAGES: u32 = 8;
 
 impl State {

@@ -1,0 +1,169 @@
+//! The crash simulator: the real cache loses power, or is killed, at every operation.
+//!
+//! Every sector then holds its last acknowledged value or one submitted later, and nothing else.
+//! The number of crash points is printed; `FOREBAY_CRASH_POINTS=n` sets how many are tried, and
+//! `FOREBAY_CRASH_SEED=n` runs one script alone.
+
+mod support;
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use sim::Rng;
+use support::{
+    hardware::{End, Mutation},
+    workload::{Script, World, check, run},
+};
+
+/// Where a run ends.
+#[derive(Clone, Copy, Debug)]
+enum Point {
+    Disk(u64),
+    Nvram(u64),
+}
+
+/// What one crash showed.
+fn crash(script: &Script, point: Point) -> Result<(), String> {
+    let seed = script.seed;
+    let hardware = script.hardware();
+    match point {
+        Point::Disk(n) => hardware.power.fail_after(n),
+        Point::Nvram(n) => hardware.fail_nvram_after(n),
+    }
+    let world = World::new(script);
+    run(script, &hardware, &world, seed);
+    fault(&world)?;
+    let number = match point {
+        Point::Disk(n) | Point::Nvram(n) => n,
+    };
+    let mut rng = Rng::new(seed.wrapping_add(number << 20));
+    let end = [End::Power, End::Power, End::NearPower, End::Kill][rng.below(4) as usize];
+    let remains = hardware.end(end, &mut rng);
+    drop(hardware);
+    let remains = check(script, remains, &world, number % 4 == 0, rng.next_u64())?;
+    // Some go on from there, and are ended again.
+    if number % 5 == 0 {
+        let seed = rng.next_u64() >> 8;
+        let hardware = support::hardware::Hardware::reopen(remains, seed)
+            .mutated(script.mutation)
+            .with_delay(script.delay);
+        hardware.power.fail_after(rng.below(60));
+        run(script, &hardware, &world, seed);
+        fault(&world)?;
+        let remains = hardware.end(End::Power, &mut rng);
+        check(script, remains, &world, false, rng.next_u64())?;
+    }
+    Ok(())
+}
+
+fn fault(world: &World) -> Result<(), String> {
+    world.fault.lock().take().map_or(Ok(()), Err)
+}
+
+/// How many operations a script has when nothing goes wrong.
+fn operations(script: &Script) -> Result<(u64, u64), String> {
+    let hardware = script.hardware();
+    let world = World::new(script);
+    run(script, &hardware, &world, script.seed);
+    fault(&world)?;
+    Ok(hardware.operations())
+}
+
+/// Crashes one script at every operation. Gives how often.
+fn crash_everywhere(script: &Script) -> Result<u64, String> {
+    let (disk, nvram) = operations(script).map_err(|fault| format!("without a crash: {fault}"))?;
+    let points = (0..disk).map(Point::Disk).chain((0..nvram).map(Point::Nvram));
+    let mut count = 0;
+    for point in points {
+        crash(script, point).map_err(|fault| format!("{point:?}: {fault}"))?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_at_any_crash_point() {
+    if let Some(seed) = number("FOREBAY_CRASH_SEED") {
+        let script = Script::new(seed);
+        println!("{script:#?}");
+        println!("{} crash points", crash_everywhere(&script).unwrap());
+        return;
+    }
+    let wanted = number("FOREBAY_CRASH_POINTS").unwrap_or(POINTS);
+    let (next, done) = (AtomicU64::new(1), AtomicU64::new(0));
+    let failure = Mutex::new(None);
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while done.load(Ordering::Relaxed) < wanted {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if std::env::var("DBG").is_ok() { eprintln!("seed {seed}"); }
+                    match crash_everywhere(&Script::new(seed)) {
+                        Ok(count) => drop(done.fetch_add(count, Ordering::Relaxed)),
+                        Err(fault) => {
+                            failure.lock().unwrap().get_or_insert(format!("seed {seed}: {fault}"));
+                            return;
+                        }
+                    }
+                    if failure.lock().unwrap().is_some() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    println!(
+        "{} crash points in {} scripts, {:.1} s",
+        done.load(Ordering::Relaxed),
+        next.load(Ordering::Relaxed) - 1,
+        started.elapsed().as_secs_f64()
+    );
+    let failure = failure.into_inner().unwrap();
+    assert_eq!(failure, None, "set FOREBAY_CRASH_SEED to see that script alone");
+    assert!(done.into_inner() >= wanted);
+}
+
+/// Whether the simulator notices a sync that is left out.
+fn is_noticed(mutation: Mutation) -> bool {
+    (1..=MUTANT_SCRIPTS).any(|seed| {
+        let script = Script { mutation, ..Script::new(seed) };
+        crash_everywhere(&script).is_err()
+    })
+}
+
+#[test]
+fn a_log_that_does_not_sync_is_noticed() {
+    assert!(is_noticed(Mutation::LogNotStable));
+}
+
+#[test]
+fn a_lower_volume_that_does_not_flush_before_the_tail_moves_is_noticed() {
+    assert!(is_noticed(Mutation::LowerNotFlushed));
+}
+
+#[test]
+fn a_superblock_that_is_not_synced_is_noticed() {
+    assert!(is_noticed(Mutation::SuperblockNotStable));
+}
+
+#[test]
+fn an_nvram_that_forgets_is_noticed() {
+    assert!(is_noticed(Mutation::NvramForgets));
+}
+
+/// Crash points of the ordinary run.
+const POINTS: u64 = 20_000;
+/// As many as a small machine has cores.
+const THREADS: usize = 2;
+/// Scripts that a mutant may survive.
+const MUTANT_SCRIPTS: u64 = 60;

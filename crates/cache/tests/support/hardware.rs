@@ -1,0 +1,311 @@
+//! Disks, a far volume behind a slow link, and an NVRAM, on one power supply.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use cache::{StableMemory, length_for};
+use parking_lot::Mutex;
+use sim::{CrashVolume, Image, Outage, Power, Rng, Sync};
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// A sync that is left out, to see that the simulator notices.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mutation {
+    None,
+    /// The log disk acknowledges stable writes that are not.
+    LogNotStable,
+    /// The lower volume acknowledges flushes and stable writes that are not; as if the tail
+    /// moved before the flush.
+    LowerNotFlushed,
+    /// The superblock is written without waiting for it to be stable.
+    SuperblockNotStable,
+    /// The NVRAM forgets.
+    NvramForgets,
+}
+
+/// What is left when the power is gone.
+pub struct Remains {
+    pub log: Image,
+    pub lower: Image,
+    pub nvram: Vec<u8>,
+}
+
+/// How an end comes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum End {
+    /// The power fails everywhere.
+    Power,
+    /// The power fails at the gateway; the far volume goes on.
+    NearPower,
+    /// The process is killed; all disks go on.
+    Kill,
+}
+
+/// What a gateway runs on.
+pub struct Hardware {
+    pub power: Arc<Power>,
+    log: Arc<CrashVolume>,
+    lower: Arc<CrashVolume>,
+    nvram: Arc<Mutex<NvramState>>,
+    mutation: Mutation,
+    delay: Duration,
+    seed: u64,
+}
+
+struct NvramState {
+    bytes: Vec<u8>,
+    writes: u64,
+    /// The power fails in the middle of the write after so many.
+    last: u64,
+    rng: Rng,
+}
+
+impl Hardware {
+    pub fn new(lower: Geometry, log_blocks: u64, nvram_slots: u64, seed: u64) -> Self {
+        let log = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks) };
+        Self::assemble(
+            CrashVolume::new(log, seed),
+            CrashVolume::new(lower, seed + 1),
+            vec![0; length_for(nvram_slots) as usize],
+            seed,
+        )
+    }
+
+    pub fn reopen(remains: Remains, seed: u64) -> Self {
+        Self::assemble(
+            CrashVolume::reopen(remains.log, seed),
+            CrashVolume::reopen(remains.lower, seed + 1),
+            remains.nvram,
+            seed,
+        )
+    }
+
+    fn assemble(log: CrashVolume, lower: CrashVolume, nvram: Vec<u8>, seed: u64) -> Self {
+        let power = Power::new();
+        let wire =
+            |disk: CrashVolume| disk.powered_by(&power).with_outage(Outage::Hangs).with_yields(30);
+        let nvram = NvramState { bytes: nvram, writes: 0, last: u64::MAX, rng: Rng::new(seed + 2) };
+        Self {
+            log: Arc::new(wire(log)),
+            lower: Arc::new(wire(lower)),
+            nvram: Arc::new(Mutex::new(nvram)),
+            power,
+            mutation: Mutation::None,
+            delay: Duration::ZERO,
+            seed,
+        }
+    }
+
+    /// The same with a sync left out. Before anything is done with it.
+    pub fn mutated(mut self, mutation: Mutation) -> Self {
+        self.mutation = mutation;
+        let ignore = |disk: &mut Arc<CrashVolume>, power: &Arc<Power>| {
+            let image = disk.contents();
+            *disk = Arc::new(
+                CrashVolume::reopen(image, self.seed)
+                    .powered_by(power)
+                    .with_outage(Outage::Hangs)
+                    .with_yields(30)
+                    .with_sync(Sync::Ignored),
+            );
+        };
+        match mutation {
+            Mutation::LogNotStable => ignore(&mut self.log, &self.power),
+            Mutation::LowerNotFlushed => ignore(&mut self.lower, &self.power),
+            _ => {}
+        }
+        self
+    }
+
+    /// The same with a link to the lower volume that takes so long for each call.
+    pub fn with_delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    pub fn log(&self) -> Stack {
+        Arc::new(LogDisk { disk: Arc::clone(&self.log), mutation: self.mutation })
+    }
+
+    pub fn lower(&self) -> Stack {
+        Arc::new(Remote {
+            disk: Arc::clone(&self.lower),
+            delay: self.delay,
+            calls: AtomicU64::new(0),
+            rng: Mutex::new(Rng::new(self.seed + 3)),
+        })
+    }
+
+    pub fn nvram(&self) -> Box<dyn StableMemory> {
+        Box::new(Nvram { state: Arc::clone(&self.nvram), power: Arc::clone(&self.power) })
+    }
+
+    /// Operations of the disks, writes of the NVRAM.
+    pub fn operations(&self) -> (u64, u64) {
+        (self.power.operations(), self.nvram.lock().writes)
+    }
+
+    /// Lets the power fail in the middle of the NVRAM write after so many.
+    pub fn fail_nvram_after(&self, writes: u64) {
+        self.nvram.lock().last = writes;
+    }
+
+    /// What the lower volume holds by itself.
+    pub fn lower_contents(&self) -> Image {
+        self.lower.contents()
+    }
+
+    /// Ends it, and gives what is left.
+    pub fn end(&self, end: End, rng: &mut Rng) -> Remains {
+        self.power.fail();
+        let image = |disk: &CrashVolume, keeps: bool, rng: &mut Rng| {
+            if keeps { disk.contents() } else { disk.crash(rng) }
+        };
+        let mut nvram = self.nvram.lock().bytes.clone();
+        if self.mutation == Mutation::NvramForgets {
+            // All but the header: the worst that can happen without being noticed at once.
+            nvram[4096..].fill(0);
+        }
+        Remains {
+            log: image(&self.log, end == End::Kill, rng),
+            lower: image(&self.lower, end != End::Power, rng),
+            nvram,
+        }
+    }
+}
+
+struct Nvram {
+    state: Arc<Mutex<NvramState>>,
+    power: Arc<Power>,
+}
+
+impl StableMemory for Nvram {
+    fn len(&self) -> usize {
+        self.state.lock().bytes.len()
+    }
+
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        to.copy_from_slice(&self.state.lock().bytes[offset..offset + to.len()]);
+    }
+
+    fn write(&mut self, offset: usize, from: &[u8]) {
+        let mut state = self.state.lock();
+        if self.power.is_off() {
+            return;
+        }
+        let mut kept = from.len();
+        if state.writes >= state.last {
+            // Stable in order: up to any byte.
+            kept = state.rng.below(kept as u64 + 1) as usize;
+            self.power.fail();
+        }
+        state.writes += 1;
+        state.bytes[offset..offset + kept].copy_from_slice(&from[..kept]);
+    }
+}
+
+/// The simulated disk keeps what it is given, and the cache's pages are few.
+fn copied(data: &Data) -> Data {
+    let mut bytes = vec![0; data.len()];
+    data.copy_to_slice(&mut bytes);
+    bytes.into()
+}
+
+struct LogDisk {
+    disk: Arc<CrashVolume>,
+    mutation: Mutation,
+}
+
+impl Volume for LogDisk {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.disk.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        let superblock = lba.0 < 2;
+        let data = copied(&data);
+        if superblock && self.mutation == Mutation::SuperblockNotStable {
+            return self.disk.write(lba, data, Durability::Volatile);
+        }
+        self.disk.write(lba, data, durability)
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.disk.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.disk.discard(extent)
+    }
+}
+
+/// The lower volume over a slow link that is sometimes away.
+struct Remote {
+    disk: Arc<CrashVolume>,
+    delay: Duration,
+    calls: AtomicU64,
+    rng: Mutex<Rng>,
+}
+
+impl Remote {
+    async fn travel(&self) -> Result<(), Error> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let (delay, away) = {
+            let mut rng = self.rng.lock();
+            let delay = self.delay * rng.below(5) as u32 / 2;
+            (delay, !self.delay.is_zero() && rng.chance(3))
+        };
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        if away { Err(Error::Unreachable("the link is down".into())) } else { Ok(()) }
+    }
+}
+
+impl Volume for Remote {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            self.travel().await?;
+            let data = self.disk.read(extent).await?;
+            self.travel().await?;
+            Ok(data)
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.travel().await?;
+            self.disk.write(lba, copied(&data), durability).await?;
+            self.travel().await
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.travel().await?;
+            self.disk.flush().await?;
+            self.travel().await
+        })
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.travel().await?;
+            self.disk.discard(extent).await?;
+            self.travel().await
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! What may be read: every sector's writes, when they were submitted, when they were answered.
+
+use std::collections::HashMap;
+
+pub const SECTOR: usize = 512;
+
+/// One write (or discard) of some sectors.
+struct Write {
+    value: u64,
+    submitted: u64,
+    /// When it was answered or given up; none while it is under way.
+    ended: Option<u64>,
+    acknowledged: bool,
+}
+
+/// The truth. Times are a counter that grows with every event.
+pub struct Model {
+    clock: u64,
+    writes: HashMap<u64, Write>,
+    next: u64,
+    /// Writes of each sector that may still be seen.
+    sectors: Vec<Vec<u64>>,
+}
+
+impl Model {
+    /// A volume of zeros.
+    pub fn new(sectors: usize) -> Self {
+        let first = Write { value: 0, submitted: 0, ended: Some(0), acknowledged: true };
+        Self {
+            clock: 1,
+            writes: HashMap::from([(0, first)]),
+            next: 1,
+            sectors: vec![vec![0]; sectors],
+        }
+    }
+
+    pub fn now(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    pub fn sectors(&self) -> usize {
+        self.sectors.len()
+    }
+
+    /// A write is submitted. Its number is also its value, unless it writes zeros.
+    pub fn submit(&mut self, first: usize, count: usize, zeros: bool) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        let submitted = self.now();
+        let value = if zeros { 0 } else { id };
+        self.writes.insert(id, Write { value, submitted, ended: None, acknowledged: false });
+        self.sectors[first..first + count].iter_mut().for_each(|history| history.push(id));
+        id
+    }
+
+    /// A write is answered (or given up).
+    pub fn end(&mut self, id: u64, first: usize, count: usize, acknowledged: bool) {
+        let now = self.now();
+        let write = self.writes.get_mut(&id).expect("it was submitted");
+        (write.ended, write.acknowledged) = (Some(now), acknowledged);
+        // What was over for good a while ago need not be kept.
+        for sector in first..first + count {
+            let history = &self.sectors[sector];
+            if history.len() > 24 {
+                let keep: Vec<_> = history
+                    .iter()
+                    .copied()
+                    .filter(|&id| !self.superseded(sector, id, now.saturating_sub(400)))
+                    .collect();
+                self.sectors[sector] = keep;
+            }
+        }
+    }
+
+    /// Whether another write was submitted after this one had ended, and was acknowledged
+    /// before `as_of`.
+    fn superseded(&self, sector: usize, id: u64, as_of: u64) -> bool {
+        let Some(ended) = self.writes[&id].ended else { return false };
+        self.sectors[sector].iter().any(|other| {
+            let other = &self.writes[other];
+            other.acknowledged && other.submitted > ended && other.ended.is_some_and(|e| e < as_of)
+        })
+    }
+
+    /// Checks what a read that was submitted at `as_of` got for a sector.
+    pub fn check(&self, sector: usize, bytes: &[u8], as_of: u64) -> Result<u64, String> {
+        let value = value_of(sector, bytes)?;
+        let history = &self.sectors[sector];
+        let fits =
+            |id: &&u64| self.writes[*id].value == value && !self.superseded(sector, **id, as_of);
+        if history.iter().any(|id| fits(&id)) {
+            return Ok(value);
+        }
+        let known: Vec<_> = history
+            .iter()
+            .map(|id| {
+                let w = &self.writes[id];
+                (w.value, w.submitted, w.ended, w.acknowledged)
+            })
+            .collect();
+        Err(format!("sector {sector} holds {value} at {as_of}, but its writes are {known:?}"))
+    }
+
+    /// After a recovery: what is there now was there for good.
+    pub fn settle(&mut self, values: &[u64]) {
+        for (sector, &value) in values.iter().enumerate() {
+            let now = self.now();
+            let id = self.next;
+            self.next += 1;
+            let settled = Write { value, submitted: now, ended: Some(now), acknowledged: true };
+            self.writes.insert(id, settled);
+            self.sectors[sector] = vec![id];
+        }
+    }
+}
+
+/// What a sector holds after write `value`.
+pub fn content(sector: usize, value: u64) -> [u8; SECTOR] {
+    let mut bytes = [0; SECTOR];
+    if value != 0 {
+        for (i, word) in bytes.chunks_mut(8).enumerate() {
+            let number = value ^ ((sector as u64) << 40) ^ ((i as u64) << 56);
+            word.copy_from_slice(&number.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// Which write a sector's bytes are of.
+fn value_of(sector: usize, bytes: &[u8]) -> Result<u64, String> {
+    if bytes.iter().all(|&byte| byte == 0) {
+        return Ok(0);
+    }
+    let word = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+    let value = word ^ ((sector as u64) << 40);
+    if value >> 40 == 0 && content(sector, value) == bytes {
+        return Ok(value);
+    }
+    Err(format!("sector {sector} holds bytes that were never written there: {:?}", &bytes[..16]))
+}

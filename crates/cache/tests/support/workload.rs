@@ -1,0 +1,316 @@
+//! Seeded workloads: what hosts do to a gateway until its end, and the check of what is left.
+
+use std::{sync::Arc, time::Duration};
+
+use cache::{Cache, Identity, Parts, Report, Settings};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use sim::Rng;
+use volume::{Data, Durability, Error, Extent, Geometry, Lba, Volume};
+
+use super::{
+    hardware::{End, Hardware, Mutation, Remains},
+    model::{Model, SECTOR, content},
+};
+
+/// Everything that a seed decides before the first operation.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub seed: u64,
+    pub settings: Settings,
+    pub nvram: bool,
+    pub geometry: Geometry,
+    pub log_blocks: u64,
+    pub delay: Duration,
+    pub hosts: u64,
+    pub steps: u64,
+    pub mutation: Mutation,
+}
+
+impl Script {
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x5717_c5ca);
+        let report = match rng.below(10) {
+            0 => Report::Through,
+            1..=3 => Report::Immediate,
+            _ => Report::AfterComplete,
+        };
+        let segment_slots = [1, 2, 4, 8][rng.below(4) as usize];
+        let large = rng.chance(20);
+        // A volume that ends in the middle of a slot, or has blocks of a whole one.
+        let geometry = if large {
+            Geometry { block_size: 4096, ..Geometry::with_blocks(48) }
+        } else {
+            Geometry::with_blocks(48 * 8 - 3)
+        };
+        let settings = Settings {
+            dram_bytes: 128 << 10,
+            nvram_bytes: 64 << 10,
+            report,
+            destage_threshold: [0.0, 0.3, 0.7, 1.0][rng.below(4) as usize],
+            idle_ms: [1, 5, 50][rng.below(3) as usize],
+            destage_run_bytes: [4096, 16384, 1 << 20][rng.below(3) as usize],
+            destage_in_flight: rng.within(1..5) as usize,
+            max_dirty_age_ms: [1, 20, 1000][rng.below(3) as usize],
+            read_ahead_bytes: [0, 16384, 1 << 20][rng.below(3) as usize],
+            discard_log_bytes: [0, 8192, 1 << 20][rng.below(3) as usize],
+            segment_slots,
+            accept_loss: false,
+        };
+        Self {
+            seed,
+            nvram: report == Report::Immediate || rng.chance(30),
+            settings,
+            geometry,
+            // From hardly any room to room for everything.
+            log_blocks: 2
+                + u64::from(segment_slots + 1) * 6
+                + [0, 10, 40, 120][rng.below(4) as usize],
+            delay: Duration::from_millis([0, 1, 4][rng.below(3) as usize]),
+            hosts: rng.within(1..5),
+            steps: rng.within(4..14),
+            mutation: Mutation::None,
+        }
+    }
+
+    fn sectors(&self) -> usize {
+        (self.geometry.bytes() / SECTOR as u64) as usize
+    }
+
+    pub fn hardware(&self) -> Hardware {
+        Hardware::new(self.geometry, self.log_blocks, 16, self.seed)
+            .mutated(self.mutation)
+            .with_delay(self.delay)
+    }
+
+    async fn open(&self, hardware: &Hardware) -> Result<Arc<Cache>, String> {
+        let parts = Parts {
+            lower: hardware.lower(),
+            log: hardware.log(),
+            nvram: self.nvram.then(|| hardware.nvram()),
+        };
+        let identity = Identity { name: "far volume".into(), geometry: self.geometry };
+        let opened = Cache::open(self.settings.clone(), parts, identity).await;
+        opened.map_err(|error| format!("cannot be opened: {error}"))
+    }
+}
+
+/// A model and what may go wrong with it.
+pub struct World {
+    pub model: Mutex<Model>,
+    pub fault: Mutex<Option<String>>,
+}
+
+impl World {
+    pub fn new(script: &Script) -> Arc<Self> {
+        let model = Mutex::new(Model::new(script.sectors()));
+        Arc::new(Self { model, fault: Mutex::new(None) })
+    }
+
+    fn report(&self, fault: String) {
+        self.fault.lock().get_or_insert(fault);
+    }
+}
+
+/// Runs the hosts of a script on some hardware until they are done or the power fails.
+pub fn run(script: &Script, hardware: &Hardware, world: &Arc<World>, seed: u64) {
+    runtime().block_on(async {
+        let work = async {
+            let cache = match script.open(hardware).await {
+                Ok(cache) => cache,
+                Err(fault) => return world.report(fault),
+            };
+            tokio::spawn(cache.run());
+            let hosts = (0..script.hosts).map(|host| {
+                let rng = Rng::new(seed.wrapping_mul(31).wrapping_add(host));
+                Host { script, cache: &cache, world, hardware, rng }.run()
+            });
+            join_all(hosts).await;
+            match seed % 4 {
+                0 => drop(cache.stop().await),
+                1 => drop(cache.drain().await),
+                _ => {}
+            }
+        };
+        tokio::select! {
+            () = work => {}
+            () = power_off(hardware) => {}
+            () = tokio::time::sleep(LONGEST) => world.report("it does not come to an end".into()),
+        }
+    });
+}
+
+/// Virtual time that no script needs.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Opens what is left, and checks every sector; then, if told so, that the lower volume alone
+/// gets it all.
+pub fn check(
+    script: &Script,
+    remains: Remains,
+    world: &World,
+    drain: bool,
+    seed: u64,
+) -> Result<Remains, String> {
+    let hardware = Hardware::reopen(remains, seed);
+    let mut values = Vec::new();
+    let work = async {
+        let cache = script.open(&hardware).await?;
+        let data = read_all(script, cache.as_ref()).await?;
+        let now = u64::MAX;
+        for (sector, bytes) in data.chunks(SECTOR).enumerate() {
+            values.push(world.model.lock().check(sector, bytes, now)?);
+        }
+        if drain {
+            tokio::spawn(cache.run());
+            cache.drain().await.map_err(|error| format!("cannot be drained: {error}"))?;
+            let lower = hardware.lower_contents().read(0..script.geometry.bytes());
+            if lower != data {
+                let differs = |sector: &usize| {
+                    let range = sector * SECTOR..(sector + 1) * SECTOR;
+                    lower[range.clone()] != data[range]
+                };
+                let sectors: Vec<_> = (0..script.sectors()).filter(differs).collect();
+                return Err(format!("drained, the lower volume differs in sectors {sectors:?}"));
+            }
+        }
+        Ok::<(), String>(())
+    };
+    let late = |_| Err("recovery does not come to an end".into());
+    let limited = async { tokio::time::timeout(LONGEST, work).await.unwrap_or_else(late) };
+    runtime().block_on(limited)?;
+    world.model.lock().settle(&values);
+    Ok(hardware.end(End::Kill, &mut Rng::new(seed)))
+}
+
+async fn read_all(script: &Script, volume: &dyn Volume) -> Result<Vec<u8>, String> {
+    let blocks = script.geometry.blocks as u32;
+    let read = volume.read(Extent { lba: Lba(0), blocks }).await;
+    let data = read.map_err(|error| format!("cannot be read: {error}"))?;
+    Ok(data.into_bytes().to_vec())
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().expect("a runtime without I/O")
+}
+
+async fn power_off(hardware: &Hardware) {
+    // Everything hangs once the power is off, so that this timer fires at once.
+    while !hardware.power.is_off() {
+        tokio::time::sleep(Duration::from_millis(7)).await;
+    }
+}
+
+struct Host<'a> {
+    script: &'a Script,
+    cache: &'a Cache,
+    world: &'a World,
+    hardware: &'a Hardware,
+    rng: Rng,
+}
+
+impl Host<'_> {
+    async fn run(mut self) {
+        for _ in 0..self.script.steps {
+            if self.hardware.power.is_off() {
+                return;
+            }
+            match self.rng.below(100) {
+                0..55 => self.write().await,
+                55..62 => self.discard().await,
+                62..70 => drop(self.cache.flush().await),
+                70..90 => self.read().await,
+                _ => {
+                    let pause = self.rng.below(60);
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                }
+            }
+        }
+    }
+
+    /// Some sectors: whole blocks, often overlapping those of others.
+    fn extent(&mut self, most: u64) -> (usize, usize) {
+        let block = u64::from(self.script.geometry.block_size) / 512;
+        let blocks = self.script.geometry.blocks;
+        let most = most / block;
+        let count = if self.rng.chance(30) { 1 } else { self.rng.within(1..most + 1) };
+        let hot = if self.rng.chance(50) { (64 / block).min(blocks) } else { blocks };
+        let first = self.rng.below(hot).min(blocks - count.min(blocks));
+        let count = count.min(blocks - first);
+        ((first * block) as usize, (count * block) as usize)
+    }
+
+    fn blocks(&self, first: usize, count: usize) -> Extent {
+        let block = self.script.geometry.block_size as usize / SECTOR;
+        Extent { lba: Lba((first / block) as u64), blocks: (count / block) as u32 }
+    }
+
+    async fn write(&mut self) {
+        let (first, count) = self.extent(64);
+        let id = self.world.model.lock().submit(first, count, false);
+        let bytes: Vec<u8> = (first..first + count).flat_map(|s| content(s, id)).collect();
+        let mut data = Data::new();
+        // In pieces, as it comes from a network.
+        let piece = [512, 1536, 4096, 65536][self.rng.below(4) as usize];
+        bytes.chunks(piece).for_each(|p| data.push(bytes::Bytes::copy_from_slice(p)));
+        let stable = self.rng.chance(30);
+        let durability = if stable { Durability::Stable } else { Durability::Volatile };
+        let lba = self.blocks(first, count).lba;
+        let result = Self::limited(self.rng.fork(), self.cache.write(lba, data, durability)).await;
+        self.end(id, first, count, result);
+    }
+
+    async fn discard(&mut self) {
+        let (first, count) = self.extent(128);
+        let id = self.world.model.lock().submit(first, count, true);
+        let extent = self.blocks(first, count);
+        let result = Self::limited(self.rng.fork(), self.cache.discard(extent)).await;
+        self.end(id, first, count, result);
+    }
+
+    fn end(&self, id: u64, first: usize, count: usize, result: Option<Result<(), Error>>) {
+        // An answer after the end reached nobody.
+        let acknowledged = matches!(result, Some(Ok(()))) && !self.hardware.power.is_off();
+        if let Some(Err(error @ (Error::Medium { .. } | Error::OutOfRange(_)))) = result {
+            self.world.report(format!("a write failed: {error}"));
+        }
+        self.world.model.lock().end(id, first, count, acknowledged);
+    }
+
+    async fn read(&mut self) {
+        let (first, count) = self.extent(128);
+        let as_of = self.world.model.lock().now();
+        let extent = self.blocks(first, count);
+        match Self::limited(self.rng.fork(), self.cache.read(extent)).await {
+            Some(Ok(data)) => {
+                let bytes = data.into_bytes();
+                for (i, sector) in bytes.chunks(SECTOR).enumerate() {
+                    let checked = self.world.model.lock().check(first + i, sector, as_of);
+                    if let Err(fault) = checked {
+                        self.world.report(format!("a read got it wrong: {fault}"));
+                    }
+                }
+            }
+            Some(Err(Error::Unreachable(_))) | None => {}
+            Some(Err(error)) => self.world.report(format!("a read failed: {error}")),
+        }
+    }
+
+    /// Gives a call up in the middle, sometimes, as an ABORT TASK does.
+    async fn limited<T>(mut rng: Rng, call: impl Future<Output = T>) -> Option<T> {
+        if rng.chance(90) {
+            return Some(call.await);
+        }
+        let polls = rng.below(6);
+        let mut call = std::pin::pin!(call);
+        for _ in 0..polls {
+            tokio::select! {
+                biased;
+                value = &mut call => return Some(value),
+                () = sim::yield_now() => {}
+            }
+        }
+        None
+    }
+}
