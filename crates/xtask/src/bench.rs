@@ -30,6 +30,8 @@ pub struct Options {
     pub time: Duration,
     /// Whether to ask for real-time scheduling.
     pub realtime: bool,
+    /// The program to measure; built if none is named.
+    pub program: Option<PathBuf>,
     /// A file for every round of every point.
     pub json: Option<PathBuf>,
     /// A file for a page.
@@ -39,7 +41,10 @@ pub struct Options {
 /// Measures and reports; true if every bar that was measured holds.
 pub fn bench(options: &Options) -> Result<bool> {
     let groups = chosen(&options.groups)?;
-    let program = node::build()?;
+    let program = match &options.program {
+        Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
+        None => node::build()?,
+    };
     let folder = program.parent().context("the program has a folder")?.to_owned();
     machine::confine(machine::CLIENT_CPU)
         .context("two CPUs are needed: one for servers, one for us")?;

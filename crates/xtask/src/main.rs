@@ -62,6 +62,9 @@ enum Task {
         /// busy with other work. tgt gains more from it than the others.
         #[arg(long)]
         realtime: bool,
+        /// Measure this program instead of building one: to compare two builds.
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
         /// Write every round of every point to this file.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
@@ -82,13 +85,14 @@ fn main() -> ExitCode {
             exit(steps.finish())
         }
         Task::Test { no_interop, filter } => exit(suite::test(!no_interop, filter)),
-        Task::Bench { names, rounds, seconds, realtime, json, markdown } => {
+        Task::Bench { names, rounds, seconds, realtime, program, json, markdown } => {
             let time = Duration::from_secs_f64(seconds.clamp(0.05, 60.0));
             let options = bench::Options {
                 groups: names,
                 rounds: rounds.into(),
                 time,
                 realtime,
+                program,
                 json,
                 markdown,
             };
