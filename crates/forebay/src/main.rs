@@ -34,8 +34,12 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
-    let serving = matches!(cli.command, Command::Serve(_));
-    let usual = if serving { "info" } else { "warn" };
+    let usual = match cli.command {
+        Command::Serve(_) => "info",
+        // It kills what others talk to: their warnings are part of the plan.
+        Command::Quickstart(_) => "error",
+        _ => "warn",
+    };
     events::show(cli.log_level.as_deref(), cli.verbose, usual)?;
     match cli.command {
         Command::Serve(args) => serve::run(&args.config, args.ready_fd),

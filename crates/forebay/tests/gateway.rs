@@ -251,6 +251,28 @@ fn a_start_without_log_and_far_side_waits_and_gives_up() {
 }
 
 #[test]
+fn a_signal_ends_a_start_that_waits() {
+    let place = Place::new();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = nobody.local_addr().expect("bound");
+    drop(nobody);
+    let config = place.write("gateway", &gateway(place.folder.path(), address, ""));
+    let mut child = support::forebay()
+        .args(["serve", "--config"])
+        .arg(&config)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let events = std::io::BufReader::new(child.stderr.take().expect("piped"));
+    let mut lines = std::io::BufRead::lines(events).map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("waiting for it")));
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it runs");
+    assert!(lines.any(|line| line.contains("stopping before the start is done")));
+    assert!(child.wait().expect("it ends").success());
+}
+
+#[test]
 fn check_tells_whose_a_log_is() {
     let place = Place::new();
     let (far, near) = pair(&place, "");

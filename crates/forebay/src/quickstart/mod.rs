@@ -7,6 +7,7 @@ mod page;
 mod process;
 
 use std::{
+    cell::Cell,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
@@ -48,15 +49,21 @@ pub async fn run(args: &Quickstart) -> Result<(), Failure> {
     }
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .map_err(Failure::new)?;
+    let kept = Cell::new(false);
     // Dropping the work kills the processes and removes the folder.
-    tokio::select! {
-        done = work(args) => done,
-        _ = tokio::signal::ctrl_c() => Err(Failure::new("interrupted; nothing is left running")),
-        _ = terminate.recv() => Err(Failure::new("stopped; nothing is left running")),
+    let how = tokio::select! {
+        done = work(args, &kept) => return done,
+        _ = tokio::signal::ctrl_c() => "interrupted",
+        _ = terminate.recv() => "stopped",
+    };
+    if kept.get() {
+        return Ok(());
     }
+    Err(Failure::new(format!("{how}; nothing is left running")))
 }
 
-async fn work(args: &Quickstart) -> Result<(), Failure> {
+/// `kept` tells that all is done and only kept running.
+async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
     let bar = Bar::new();
     let stage = Stage::set(&bar).await?;
     let mut parts = Vec::new();
@@ -87,17 +94,16 @@ async fn work(args: &Quickstart) -> Result<(), Failure> {
     };
     bar.end();
     report(&outcome, args)?;
+    if !outcome.nothing_lost() {
+        return Err(Failure::new("blocks were lost: see the table")
+            .remedy("please report it, with the JSON file"));
+    }
     if args.keep {
+        kept.set(true);
         keep(&stage, &gateway).await;
     }
     gateway.stop().await?;
-    stage.node.stop().await?;
-    if outcome.nothing_lost() {
-        Ok(())
-    } else {
-        Err(Failure::new("blocks were lost: see the table")
-            .remedy("please report it, with the JSON file"))
-    }
+    stage.node.stop().await
 }
 
 /// The processes and the line between them, in a folder of their own.

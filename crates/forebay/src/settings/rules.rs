@@ -3,7 +3,7 @@
 use std::{collections::HashMap, path::Path};
 
 use super::{Cache, Iscsi, Layer, Settings, Target, Unit, problem::KeyPath, words::Report};
-use crate::quantity::Size;
+use crate::quantity::{Size, Span};
 
 /// A rule that does not hold.
 pub struct Broken {
@@ -83,16 +83,11 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
             "make it smaller, or max_burst_length larger",
         );
     }
-    let second = std::time::Duration::from_secs(1);
-    if iscsi.login_timeout.0 < second || iscsi.login_timeout.0 > second * 600 {
-        return wrong(
-            at.key("login_timeout"),
-            "not between 1s and 10min",
-            "write a time such as \"15s\"",
-        );
-    }
-    if iscsi.busy_poll.0 > second / 1000 {
-        return wrong(at.key("busy_poll"), "more than 1ms", "write a time such as \"50us\", or 0");
+    let second = Span::seconds(1);
+    range(at, "login_timeout", iscsi.login_timeout, second, Span::seconds(600))?;
+    range(at, "busy_poll", iscsi.busy_poll, Span::default(), Span::millis(1))?;
+    if iscsi.ping_interval != Span::default() {
+        range(at, "ping_interval", iscsi.ping_interval, second, Span::seconds(3600))?;
     }
     Ok(())
 }
@@ -191,7 +186,13 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
                     return wrong(at.key("url"), error.to_string(), remedy);
                 }
             }
-            range(&at, "queue_depth", remote.queue_depth, 1, 1024)
+            range(&at, "queue_depth", remote.queue_depth, 1, 1024)?;
+            let (least, most) = (Span::millis(100), Span::seconds(3600));
+            range(&at, "connect_timeout", remote.connect_timeout, least, most)?;
+            range(&at, "login_timeout", remote.login_timeout, least, most)?;
+            range(&at, "command_timeout", remote.command_timeout, least, most)?;
+            range(&at, "give_up_after", remote.give_up_after, least, most)?;
+            range(&at, "ping_interval", remote.ping_interval, Span::seconds(1), most)
         }
         Layer::Slice(slice) => {
             let at = at.key("slice");
@@ -226,6 +227,8 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
     range(at, "nvram_size", cache.nvram_size, Size::kib(64), Size(cache.dram.0 / 2))?;
     range(at, "destage_run", cache.destage_run, Size(4096), least)?;
     range(at, "destage_in_flight", cache.destage_in_flight, 1, 64)?;
+    range(at, "destage_idle", cache.destage_idle, Span::millis(1), Span::seconds(60))?;
+    range(at, "dirty_age", cache.dirty_age, Span::millis(1), Span::seconds(86_400))?;
     range(at, "read_ahead", cache.read_ahead, Size(0), Size::mib(16))?;
     if !(0.05..=0.9).contains(&cache.destage_threshold) {
         return wrong(
