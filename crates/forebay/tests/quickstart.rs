@@ -33,31 +33,59 @@ fn it_ends_well_and_leaves_nothing() {
     assert!(!page.contains("http://") && !page.contains("https://"), "it needs nothing else");
 }
 
-#[test]
-fn interrupted_it_leaves_nothing() {
-    let place = Place::new();
+/// Quickstart, and the process number of the node that it has started.
+fn started(place: &Place) -> (std::process::Child, i32) {
     let temporary = place.path("tmp");
     std::fs::create_dir(&temporary).expect("made");
-    let mut child = forebay()
-        .args(["--log-level", "off", "quickstart"])
+    let child = forebay()
+        .arg("quickstart")
         .current_dir(place.folder.path())
         .env("TMPDIR", &temporary)
         .stderr(std::process::Stdio::null())
         .spawn()
         .expect("the binary runs");
     let begun = std::time::Instant::now();
-    let started = || {
-        let folders = std::fs::read_dir(&temporary).expect("a folder");
-        folders.flatten().any(|folder| folder.path().join("node.sock").exists())
-    };
-    while !started() {
-        assert!(begun.elapsed().as_secs() < 30, "it does not start");
+    loop {
+        assert!(begun.elapsed().as_secs() < 60, "it does not start");
+        let folders = std::fs::read_dir(&temporary).expect("a folder").flatten();
+        let locks = folders.map(|folder| folder.path().join("node.sock.lock"));
+        let number =
+            locks.filter_map(|lock| std::fs::read_to_string(lock).ok()?.trim().parse().ok());
+        if let Some(number) = { number }.next() {
+            return (child, number);
+        }
         std::thread::yield_now();
     }
+}
+
+/// Until a process that is not our child is gone.
+fn wait_for_end(number: i32) {
+    let id = rustix::process::Pid::from_raw(number).expect("a process number");
+    let begun = std::time::Instant::now();
+    while rustix::process::test_kill_process(id).is_ok() {
+        assert!(begun.elapsed().as_secs() < 30, "the node is left running");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn killed_it_leaves_nothing_running() {
+    let place = Place::new();
+    let (mut child, node) = started(&place);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    wait_for_end(node);
+}
+
+#[test]
+fn interrupted_it_leaves_nothing() {
+    let place = Place::new();
+    let (mut child, node) = started(&place);
     let id = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
-    let status = child.wait().expect("it ends");
-    assert_eq!(status.code(), Some(1));
+    assert_eq!(child.wait().expect("it ends").code(), Some(1));
+    wait_for_end(node);
+    let temporary = place.path("tmp");
     assert_eq!(std::fs::read_dir(&temporary).expect("a folder").count(), 0, "all is removed");
     assert!(!place.path("forebay-quickstart").exists());
 }
