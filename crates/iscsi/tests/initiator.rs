@@ -319,6 +319,7 @@ fn good_for_a_write_without_its_data_is_not_believed() {
     let response = scene.respond(itt);
     assert!(scene.receive(Pdu::ScsiResponse(response)).is_err());
     assert!(scene.event().is_none());
+    assert_eq!(scene.session.take_unanswered().len(), 1, "the next session has to do it again");
 }
 
 #[test]

@@ -449,19 +449,20 @@ impl Connection {
         sense: Bytes,
         residual: Residual,
     ) -> Result<(), Error> {
-        let mut task = session.tasks.remove(itt).ok_or(UNKNOWN_TASK)?;
-        let Some(status) = Status::from_byte(status) else {
-            self.complete(task.request.tag, Err(Failure::Status(status)));
-            return Ok(());
-        };
-        // Never report a success that did not happen.
-        if status == Status::Good
+        let task = self.task(session, itt)?;
+        // Never report a success that did not happen. The task stays, for the next session.
+        if Status::from_byte(status) == Some(Status::Good)
             && residual == Residual::None
             && let Transfer::Out(data) = &task.request.transfer
             && ((task.sent as usize) < data.len() || self.bursts.iter().any(|b| b.itt == itt))
         {
             return Err(Error::Protocol("GOOD for a write whose data it has not got"));
         }
+        let mut task = session.tasks.remove(itt).expect("just looked at");
+        let Some(status) = Status::from_byte(status) else {
+            self.complete(task.request.tag, Err(Failure::Status(status)));
+            return Ok(());
+        };
         let sense = if status == Status::CheckCondition { Sense::from_bytes(&sense) } else { None };
         let data_in: DataSegment = task.gather.finish();
         self.complete(task.request.tag, Ok(Outcome { status, sense, data_in, residual }));
