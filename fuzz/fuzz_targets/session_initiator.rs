@@ -1,0 +1,279 @@
+//! The initiator's machine in full feature phase against a target that answers anything. Every
+//! command ends once; nothing is sent that was not asked for.
+#![no_main]
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use fuzz::{Choices, drain, frame};
+use iscsi::{
+    Cid, Itt, Pdu, Serial, Ttt,
+    codec::Digests,
+    keys::Parameters,
+    pdu::{
+        AsyncEvent, AsyncMessage, DataIn, DataInStatus, LogoutResponse, LogoutResult, NopIn,
+        Numbers, ReadyToTransfer, Reject, RejectReason, Residual, ScsiResponse, TaskFunctionResult,
+        TaskResponse, TextResponse,
+    },
+    session::initiator::{Connection, Event, Request, Session, Timing, Transfer, Window},
+};
+use libfuzzer_sys::fuzz_target;
+use scsi::{Cdb, Lun};
+
+const SEGMENT: u32 = 1024;
+
+struct Scene<'a> {
+    choices: Choices<'a>,
+    session: Session,
+    connection: Connection,
+    now: Instant,
+    stat_sn: u32,
+    max_cmd_sn: u32,
+    next_tag: u64,
+    /// Commands submitted and not ended.
+    open: BTreeSet<u64>,
+    /// Tags seen on the wire, newest last.
+    tags: Vec<Itt>,
+    /// Headers seen on the wire, to be rejected.
+    headers: Vec<Bytes>,
+}
+
+fuzz_target!(|input: &[u8]| {
+    let mut choices = Choices::new(input);
+    let flags = choices.byte();
+    let parameters = Parameters {
+        initial_r2t: flags & 1 != 0,
+        immediate_data: flags & 2 != 0,
+        max_burst_length: 4096,
+        first_burst_length: 2048,
+        max_send_data_segment_length: SEGMENT,
+        max_recv_data_segment_length: SEGMENT,
+        max_outstanding_r2t: 2,
+        ..Parameters::default()
+    };
+    let now = Instant::now();
+    let timing = Timing::default();
+    let mut scene = Scene {
+        choices,
+        session: Session::new(parameters, Window::new(Serial(1), Serial(8)), 16),
+        connection: Connection::new(Cid(0), Digests::default(), Serial(1), timing, now),
+        now,
+        stat_sn: 1,
+        max_cmd_sn: 8,
+        next_tag: 0,
+        open: BTreeSet::new(),
+        tags: Vec::new(),
+        headers: Vec::new(),
+    };
+    while !scene.choices.is_empty() {
+        let choice = scene.choices.byte();
+        let alive = match choice & 3 {
+            0 => scene.submit(choice),
+            1 if choice == 0xfd => {
+                scene.now += Duration::from_secs(5);
+                scene.connection.handle_timeout(&mut scene.session, scene.now).is_ok()
+            }
+            _ => {
+                let pdu = scene.pdu();
+                let frame = frame(pdu);
+                scene.connection.handle_frame(&mut scene.session, frame, scene.now).is_ok()
+            }
+        };
+        scene.collect();
+        if !alive {
+            break;
+        }
+    }
+    // What was not answered goes to the next session, all of it and nothing else.
+    let left: BTreeSet<u64> = scene.session.take_unanswered().iter().map(|r| r.tag).collect();
+    assert_eq!(left, scene.open);
+});
+
+impl Scene<'_> {
+    fn submit(&mut self, choice: u8) -> bool {
+        let length = self.choices.length().min(1 << 14);
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        let transfer = match choice >> 2 & 3 {
+            0 => Transfer::None,
+            1 => Transfer::In(length),
+            _ => Transfer::Out(vec![5; length as usize].into()),
+        };
+        let request = Request {
+            tag,
+            lun: Lun(0),
+            cdb: Cdb::new(&[0; 16]),
+            transfer,
+            time_out: Duration::from_secs(7),
+        };
+        if self.session.submit(request, self.now).is_ok() {
+            self.open.insert(tag);
+        }
+        if choice & 0x80 != 0 {
+            self.session.expire(tag, self.now);
+        }
+        match choice >> 4 & 7 {
+            1 => {
+                let text = "SendTargets=All\0".into();
+                let _ = self.connection.text(&mut self.session, text, self.now);
+            }
+            2 if choice & 12 == 0 => self.connection.logout(&mut self.session, self.now),
+            _ => {}
+        }
+        true
+    }
+
+    fn itt(&mut self) -> Itt {
+        let choice = usize::from(self.choices.byte());
+        match self.tags.len().checked_sub(1 + choice % 8) {
+            Some(index) if choice != 0xff => self.tags[index],
+            _ => Itt(self.choices.word()),
+        }
+    }
+
+    fn numbers(&mut self, takes_status: bool) -> Numbers {
+        let choice = self.choices.byte();
+        if choice & 15 == 1 {
+            self.max_cmd_sn = self.max_cmd_sn.wrapping_add(u32::from(choice >> 4));
+        }
+        let stat_sn = if choice == 0xff { self.choices.word() } else { self.stat_sn };
+        self.stat_sn = self.stat_sn.wrapping_add(u32::from(takes_status));
+        Numbers {
+            stat_sn: Serial(stat_sn),
+            exp_cmd_sn: Serial(self.max_cmd_sn.wrapping_sub(7)),
+            max_cmd_sn: Serial(self.max_cmd_sn),
+        }
+    }
+
+    fn residual(&mut self) -> Residual {
+        match self.choices.byte() & 3 {
+            1 => Residual::Underflow(self.choices.length()),
+            2 => Residual::Overflow(self.choices.length()),
+            _ => Residual::None,
+        }
+    }
+
+    fn pdu(&mut self) -> Pdu {
+        let kind = self.choices.byte();
+        match kind & 7 {
+            0 => {
+                let response = if kind & 0x80 != 0 { 1 } else { 0 };
+                Pdu::ScsiResponse(ScsiResponse {
+                    itt: self.itt(),
+                    response,
+                    status: self.choices.byte() & 0x0a,
+                    snack_tag: 0,
+                    numbers: self.numbers(true),
+                    exp_data_sn: self.choices.number_near(0),
+                    residual: if response == 0 { self.residual() } else { Residual::None },
+                    bidirectional_read_residual: Residual::None,
+                    sense: vec![0x70; usize::from(kind >> 3)].into(),
+                })
+            }
+            1 | 2 => {
+                let status = (kind & 0x80 != 0)
+                    .then(|| DataInStatus { status: 0, residual: self.residual() });
+                let length = self.choices.length().min(SEGMENT) as usize;
+                Pdu::DataIn(DataIn {
+                    is_final: status.is_some() || kind & 0x40 != 0,
+                    acknowledge: kind & 0x38 == 0x38,
+                    status,
+                    lun: Lun(0),
+                    itt: self.itt(),
+                    ttt: Ttt(1),
+                    numbers: self.numbers(status.is_some()),
+                    data_sn: self.choices.number_near(0),
+                    buffer_offset: self.choices.length(),
+                    data: [Bytes::from(vec![3; length])].into(),
+                })
+            }
+            3 => Pdu::ReadyToTransfer(ReadyToTransfer {
+                lun: Lun(0),
+                itt: self.itt(),
+                ttt: Ttt(u32::from(kind)),
+                numbers: self.numbers(false),
+                r2t_sn: self.choices.number_near(0),
+                buffer_offset: self.choices.length(),
+                desired_data_transfer_length: self.choices.length().max(1),
+            }),
+            4 => Pdu::NopIn(NopIn {
+                lun: Lun(0),
+                itt: if kind & 8 != 0 { Itt::NONE } else { self.itt() },
+                ttt: if kind & 16 != 0 { Ttt::NONE } else { Ttt(self.choices.word()) },
+                numbers: self.numbers(kind & 8 == 0),
+                data: vec![1; usize::from(kind)].into(),
+            }),
+            5 => {
+                let itt = self.itt();
+                let numbers = self.numbers(true);
+                if kind & 8 != 0 {
+                    let result = TaskFunctionResult::Complete;
+                    Pdu::TaskResponse(TaskResponse { result, itt, numbers })
+                } else {
+                    Pdu::TextResponse(TextResponse {
+                        is_final: kind & 16 != 0,
+                        continues: kind & 32 != 0,
+                        lun: Lun(0),
+                        itt,
+                        ttt: if kind & 64 != 0 { Ttt::NONE } else { Ttt(2) },
+                        numbers,
+                        text: Bytes::from_static(b"TargetName=t\0"),
+                    })
+                }
+            }
+            6 => {
+                let event = match kind >> 3 & 7 {
+                    0 => AsyncEvent::Scsi,
+                    1 => AsyncEvent::LogoutRequested { time: self.choices.short() },
+                    2 => AsyncEvent::NegotiationRequested { time: 1 },
+                    3 => AsyncEvent::TasksTerminated,
+                    _ => AsyncEvent::Other(255),
+                };
+                let numbers = self.numbers(true);
+                let data = vec![0x70; usize::from(kind & 31)].into();
+                Pdu::Async(AsyncMessage { lun: Lun(0), event, numbers, data })
+            }
+            _ if kind & 8 != 0 => {
+                let choice = usize::from(self.choices.byte());
+                let index = self.headers.len().checked_sub(1 + choice % 8);
+                let header = index.map(|index| self.headers[index].clone()).unwrap_or_default();
+                let reason = match kind >> 4 & 3 {
+                    0 => RejectReason::InvalidPduField,
+                    1 => RejectReason::ImmediateCommandReject,
+                    2 => RejectReason::CommandNotSupported,
+                    _ => RejectReason::DataDigestError,
+                };
+                Pdu::Reject(Reject { reason, numbers: self.numbers(true), data_sn: 0, header })
+            }
+            _ => Pdu::LogoutResponse(LogoutResponse {
+                result: LogoutResult::Closed,
+                itt: self.itt(),
+                numbers: self.numbers(true),
+                time2wait: 0,
+                time2retain: 0,
+            }),
+        }
+    }
+
+    /// What the initiator sends, and what it tells the application.
+    fn collect(&mut self) {
+        self.connection.transmit(&mut self.session);
+        for pdu in drain(self.connection.output(), Digests::default(), SEGMENT) {
+            let (bhs, ..) = pdu.clone().encode();
+            let itt = Itt(u32::from_be_bytes([bhs[16], bhs[17], bhs[18], bhs[19]]));
+            if itt != Itt::NONE && self.tags.last() != Some(&itt) {
+                self.tags.push(itt);
+                self.headers.push(Bytes::copy_from_slice(&bhs));
+            }
+        }
+        while let Some(event) = self.connection.poll_event() {
+            if let Event::Completed { tag, .. } = event {
+                assert!(self.open.remove(&tag), "a command ends once");
+            }
+        }
+        assert!(self.session.unanswered() <= 16);
+    }
+}

@@ -1,0 +1,356 @@
+//! The target's machine in full feature phase against an initiator that sends anything in any
+//! order, and units that answer when they like. Every command is answered once at most, with data
+//! within what was agreed on.
+#![no_main]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use fuzz::{Choices, drain, frame};
+use iscsi::{
+    Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
+    codec::Digests,
+    keys::{self, Offer},
+    login::Directory,
+    pdu::{
+        DataOut, LoginRequest, LoginStatus, LogoutReason, LogoutRequest, NopOut, ScsiCommand,
+        Snack, SnackKind, Stage, TaskFunction, TaskFunctionResult, TaskRequest, TextRequest,
+    },
+    session::target::{
+        Admitted, Connection, Event, LoginPhase, LoginProgress, Outcome, Session, Settings,
+    },
+};
+use libfuzzer_sys::fuzz_target;
+use scsi::{Cdb, Lun, Sense, SenseKey};
+
+const SEGMENT: u32 = 1024;
+const BURST: u32 = 4096;
+
+struct Anybody;
+
+impl Directory for Anybody {
+    fn admit(&self, _initiator: &str, _target: Option<&str>) -> Result<u16, LoginStatus> {
+        Ok(1)
+    }
+}
+
+struct Scene<'a> {
+    choices: Choices<'a>,
+    session: Session,
+    connection: Connection,
+    now: Instant,
+    cmd_sn: u32,
+    /// The last R2T's tag, and where its data goes on.
+    r2t: (Itt, Ttt, u32),
+    /// Commands that the units work on.
+    known: BTreeSet<u32>,
+    waiting: Vec<Event>,
+    /// How many commands of each tag were sent and not answered.
+    open: BTreeMap<u32, u32>,
+}
+
+fuzz_target!(|input: &[u8]| {
+    let mut choices = Choices::new(input);
+    let Some((session, connection, now)) = log_in(&mut choices) else { return };
+    let mut scene = Scene {
+        choices,
+        session,
+        connection,
+        now,
+        cmd_sn: 1,
+        r2t: (Itt::NONE, Ttt::NONE, 0),
+        known: BTreeSet::new(),
+        waiting: Vec::new(),
+        open: BTreeMap::new(),
+    };
+    while !scene.choices.is_empty() {
+        let pdu = scene.pdu();
+        if let Pdu::ScsiCommand(command) = &pdu {
+            *scene.open.entry(command.itt.0).or_default() += 1;
+        }
+        let mut frame = frame(pdu);
+        frame.data_digest_error = scene.choices.byte() == 0xfe;
+        let (session, connection) = (&mut scene.session, &mut scene.connection);
+        let alive = connection.handle_frame(session, frame, scene.now).is_ok();
+        scene.collect();
+        if !alive || scene.connection.is_closing() {
+            return;
+        }
+        scene.answer();
+        if scene.choices.byte() == 0xfd {
+            scene.now += Duration::from_secs(20);
+            if scene.connection.handle_timeout(&scene.session, scene.now).is_err() {
+                return;
+            }
+        }
+        assert!(scene.session.tasks() <= 8 + 4, "the window bounds the tasks");
+    }
+});
+
+fn log_in(choices: &mut Choices) -> Option<(Session, Connection, Instant)> {
+    let flags = choices.byte();
+    let yes = |bit: u8| if flags & bit != 0 { "Yes" } else { "No" };
+    let mut text = Vec::new();
+    keys::push(&mut text, "InitiatorName", "i");
+    if flags & 4 == 0 {
+        keys::push(&mut text, "TargetName", "t");
+    } else {
+        keys::push(&mut text, "SessionType", "Discovery");
+    }
+    keys::push(&mut text, "InitialR2T", yes(1));
+    keys::push(&mut text, "ImmediateData", yes(2));
+    keys::push(&mut text, "MaxBurstLength", &BURST.to_string());
+    keys::push(&mut text, "FirstBurstLength", &(BURST / 2).to_string());
+    keys::push(&mut text, "MaxRecvDataSegmentLength", &SEGMENT.to_string());
+    keys::push(&mut text, "MaxOutstandingR2T", &(1 + (flags >> 4 & 3)).to_string());
+    let request = LoginRequest {
+        transit: true,
+        current_stage: Stage::Operational,
+        next_stage: Stage::FullFeature,
+        cmd_sn: Serial(1),
+        isid: Isid([1; 6]),
+        text: text.into(),
+        ..LoginRequest::default()
+    };
+    let now = Instant::now();
+    let settings = Settings {
+        queue_commands: 8,
+        immediate_commands: 4,
+        max_transfer_bytes: 1 << 16,
+        solicited_bytes: 1 << 15,
+        ..Settings::default()
+    };
+    let offer = Offer { max_recv_data_segment_length: SEGMENT, ..Offer::target() };
+    let mut login = LoginPhase::new(offer, Arc::new(Anybody), settings, now);
+    let progress = login.handle_frame(&frame(Pdu::LoginRequest(request)));
+    let LoginProgress::Established(_) = progress else { return None };
+    let Admitted { session, mut connection } = login.accept(Tsih(1), now)?;
+    drain(connection.output_mut(), Digests::default(), SEGMENT);
+    Some((session, connection, now))
+}
+
+impl Scene<'_> {
+    fn cmd_sn(&mut self) -> Serial {
+        match self.choices.byte() {
+            byte @ 0xe0.. => {
+                Serial(self.cmd_sn.wrapping_add(u32::from(byte & 0x1f)).wrapping_sub(8))
+            }
+            _ => {
+                self.cmd_sn = self.cmd_sn.wrapping_add(1);
+                Serial(self.cmd_sn.wrapping_sub(1))
+            }
+        }
+    }
+
+    fn itt(&mut self) -> Itt {
+        Itt(u32::from(self.choices.byte() & 15))
+    }
+
+    fn data(&mut self, limit: u32) -> Bytes {
+        vec![7; self.choices.length().min(limit) as usize].into()
+    }
+
+    fn pdu(&mut self) -> Pdu {
+        let kind = self.choices.byte();
+        let immediate = kind & 0x80 != 0;
+        let exp_stat_sn = Serial(0);
+        match kind & 7 {
+            0 | 1 => {
+                let flags = self.choices.byte();
+                let itt = self.itt();
+                let write = flags & 1 != 0;
+                Pdu::ScsiCommand(ScsiCommand {
+                    immediate,
+                    is_final: flags & 2 == 0,
+                    read: flags & 4 != 0,
+                    write,
+                    attribute: flags >> 3 & 7,
+                    lun: Lun(u64::from(flags >> 6) << 48),
+                    itt,
+                    expected_data_transfer_length: self.choices.length(),
+                    bidirectional_read_length: (flags & 7 == 5).then(|| self.choices.length()),
+                    cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
+                    exp_stat_sn,
+                    cdb: Cdb::new(&[0; 16]),
+                    data: if write { self.data(SEGMENT) } else { Bytes::new() },
+                })
+            }
+            2 | 3 => {
+                let (itt, ttt, offset) = self.r2t;
+                let unsolicited = kind & 8 != 0;
+                let data = self.data(SEGMENT);
+                self.r2t.2 = offset.wrapping_add(data.len() as u32);
+                let itt = if unsolicited { self.itt() } else { itt };
+                Pdu::DataOut(DataOut {
+                    is_final: kind & 16 != 0,
+                    lun: Lun(0),
+                    itt,
+                    ttt: if unsolicited { Ttt::NONE } else { ttt },
+                    exp_stat_sn,
+                    data_sn: self.choices.number_near(0),
+                    buffer_offset: self.choices.number_near(offset),
+                    data,
+                })
+            }
+            4 => {
+                use TaskFunction::*;
+                let all =
+                    [AbortTask, AbortTaskSet, ClearTaskSet, LogicalUnitReset, TargetWarmReset];
+                let choice = usize::from(self.choices.byte());
+                Pdu::TaskRequest(TaskRequest {
+                    immediate,
+                    function: all.get(choice % 6).copied().ok_or(99),
+                    lun: Lun(0),
+                    itt: Itt(0x100 + u32::from(self.choices.byte() & 3)),
+                    referenced_itt: self.itt(),
+                    cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
+                    exp_stat_sn,
+                    ref_cmd_sn: Serial(self.choices.number_near(self.cmd_sn)),
+                    exp_data_sn: 0,
+                })
+            }
+            5 => {
+                let length = usize::from(self.choices.byte() & 31);
+                let mut text: Vec<u8> = (0..length).map(|_| self.choices.byte()).collect();
+                if kind & 32 != 0 {
+                    text = b"SendTargets=All\0".to_vec();
+                }
+                Pdu::TextRequest(TextRequest {
+                    immediate,
+                    is_final: kind & 8 != 0,
+                    continues: kind & 16 != 0,
+                    lun: Lun(0),
+                    itt: Itt(0x200),
+                    ttt: if kind & 64 != 0 { Ttt(self.choices.number_near(0)) } else { Ttt::NONE },
+                    cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
+                    exp_stat_sn,
+                    text: text.into(),
+                })
+            }
+            6 => Pdu::NopOut(NopOut {
+                immediate,
+                lun: Lun(0),
+                itt: if kind & 8 != 0 { Itt::NONE } else { Itt(0x300) },
+                ttt: Ttt(self.choices.number_near(0)),
+                cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
+                exp_stat_sn,
+                data: self.data(SEGMENT),
+            }),
+            _ if kind & 8 != 0 => Pdu::Snack(Snack {
+                kind: Ok(SnackKind::Status),
+                lun: Lun(0),
+                itt: self.itt(),
+                ttt: Ttt::NONE,
+                exp_stat_sn,
+                begin: 0,
+                run_length: 0,
+            }),
+            _ => Pdu::LogoutRequest(LogoutRequest {
+                immediate,
+                reason: [Ok(LogoutReason::CloseConnection), Ok(LogoutReason::CloseSession), Err(9)]
+                    [usize::from(kind >> 4) % 3],
+                itt: Itt(0x400),
+                cid: Cid(self.choices.short()),
+                cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
+                exp_stat_sn,
+            }),
+        }
+    }
+
+    /// The units do some of what they were told.
+    fn answer(&mut self) {
+        while let Some(event) = self.connection.poll_event() {
+            match &event {
+                Event::Abort(itt) => {
+                    self.known.remove(&itt.0);
+                    self.waiting.retain(
+                        |event| !matches!(event, Event::Command(command) if command.itt == *itt),
+                    );
+                    continue;
+                }
+                Event::Command(command) => {
+                    assert!(self.known.insert(command.itt.0), "a tag names one command");
+                }
+                // A question that is answered at once.
+                Event::Admission(_) => {
+                    let choice = self.choices.byte();
+                    self.perform(event, choice);
+                    self.collect();
+                    continue;
+                }
+                Event::Management(_) | Event::SendTargets(_) => {}
+            }
+            self.waiting.push(event);
+        }
+        while !self.waiting.is_empty() {
+            let choice = self.choices.byte();
+            if choice & 1 == 0 {
+                break;
+            }
+            let event = self.waiting.swap_remove(usize::from(choice >> 1) % self.waiting.len());
+            self.perform(event, choice);
+            self.collect();
+        }
+    }
+
+    fn perform(&mut self, event: Event, choice: u8) {
+        let (session, connection) = (&mut self.session, &mut self.connection);
+        match event {
+            Event::Command(command) => {
+                if !self.known.remove(&command.itt.0) {
+                    return;
+                }
+                let outcome = if choice & 2 == 0 {
+                    let length = self.choices.length().min(1 << 14) as usize;
+                    Outcome::good([Bytes::from(vec![9; length])].into())
+                } else {
+                    Outcome::check_condition(Sense::new(SenseKey::MediumError, 0x11, 0))
+                };
+                connection.complete(session, command.itt, outcome);
+            }
+            Event::Admission(admission) if choice & 2 == 0 => {
+                connection.admit(session, admission.itt)
+            }
+            Event::Admission(admission) => {
+                let outcome = Outcome::check_condition(Sense::new(SenseKey::DataProtect, 0x27, 0));
+                connection.complete(session, admission.itt, outcome);
+            }
+            Event::Management(request) => {
+                if choice & 2 == 0 {
+                    connection.abort_for(session, &request);
+                }
+                connection.answer_management(session, request.itt, TaskFunctionResult::Complete);
+            }
+            Event::SendTargets(_) => {
+                let addresses = ["127.0.0.1:3260,1".to_owned()];
+                let targets = (0..choice).map(|_| ("t", &addresses[..]));
+                connection.answer_send_targets(session, targets);
+            }
+            Event::Abort(_) => unreachable!("taken out before"),
+        }
+    }
+
+    /// What the target says.
+    fn collect(&mut self) {
+        for pdu in drain(self.connection.output_mut(), Digests::default(), SEGMENT) {
+            match pdu {
+                Pdu::ReadyToTransfer(r2t) => {
+                    assert!((1..=BURST).contains(&r2t.desired_data_transfer_length));
+                    self.r2t = (r2t.itt, r2t.ttt, r2t.buffer_offset);
+                }
+                Pdu::ScsiResponse(response) => self.close(response.itt),
+                Pdu::DataIn(data) if data.status.is_some() => self.close(data.itt),
+                Pdu::DataIn(data) => assert!(self.open[&data.itt.0] > 0, "data for nobody"),
+                _ => {}
+            }
+        }
+    }
+    fn close(&mut self, itt: Itt) {
+        let open = self.open.get_mut(&itt.0).expect("an answer to a command");
+        *open = open.checked_sub(1).expect("one answer to a command");
+    }
+}
