@@ -188,7 +188,7 @@ impl Superblock {
             && self.log_blocks >= least_blocks(self.segment_slots)
             && (u64::from(FIRST_BLOCK)..self.log_blocks).contains(&u64::from(self.tail_block))
             && matches!(self.identity.geometry.block_size, 512 | 4096)
-            && self.tail <= self.committed + 1
+            && (1..=self.committed + 1).contains(&self.tail)
     }
 }
 
@@ -299,6 +299,13 @@ pub(crate) mod tests {
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(&mut block, CHECKSUM_AT, checksum);
         assert_eq!(Superblock::decode(&block), Err(Invalid::Version(2)));
+    }
+
+    #[test]
+    fn segments_are_counted_from_one() {
+        let mut block = vec![0; BLOCK_BYTES];
+        Superblock { tail: 0, ..sample() }.encode(&mut block);
+        assert!(Superblock::decode(&block).is_err());
     }
 
     proptest! {
