@@ -98,6 +98,26 @@ fn something_else_in_the_place_of_the_socket_is_left_alone() {
 }
 
 #[test]
+fn readiness_goes_where_it_is_asked_for() {
+    let place = Place::new();
+    let config = place.write("node", &memory("'127.0.0.1:0', '127.0.0.1:0'"));
+    let mut child = support::forebay()
+        .args(["serve", "--ready-fd", "2", "--log-level", "off", "--config"])
+        .arg(&config)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut line = String::new();
+    let mut stderr = std::io::BufReader::new(child.stderr.take().expect("piped"));
+    std::io::BufRead::read_line(&mut stderr, &mut line).expect("a line");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let words: Vec<_> = line.split_whitespace().collect();
+    assert!(matches!(words[..], ["ready", first, second] if first != second), "{line}");
+}
+
+#[test]
 fn a_taken_port_is_named_with_the_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();

@@ -9,6 +9,10 @@ use crate::quantity::about;
 const NODE: &str = "#b4552d";
 const GATEWAY: &str = "#1f6f8b";
 
+/// Where the bars begin and where the longest may end: names before, figures after them.
+const BARS_FROM: f64 = 180.0;
+const BARS_TO: f64 = 660.0;
+
 /// The whole page.
 pub fn page(outcome: &Outcome) -> String {
     let mut page = String::from(HEAD);
@@ -94,7 +98,8 @@ impl Log {
 }
 
 fn bars(outcomes: &[PartOutcome]) -> String {
-    let scale = Log::around(outcomes.iter().map(|part| part.operations_per_second), 290.0, 720.0);
+    let scale =
+        Log::around(outcomes.iter().map(|part| part.operations_per_second), BARS_FROM, BARS_TO);
     let height = outcomes.len() * 26 + parts(outcomes).len() * 10 + 40;
     let mut svg = format!("<svg viewBox=\"0 0 800 {height}\" width=\"800\" role=\"img\">");
     for decade in scale.decades() {
@@ -110,16 +115,16 @@ fn bars(outcomes: &[PartOutcome]) -> String {
     let mut y = 4;
     for name in parts(outcomes) {
         for (index, part) in outcomes.iter().filter(|part| part.part == name).enumerate() {
-            let width = scale.at(part.operations_per_second) - 290.0;
+            let width = scale.at(part.operations_per_second) - BARS_FROM;
             if index == 0 {
                 let _ = write!(svg, "<text x=\"0\" y=\"{}\">{}</text>", y + 15, escape(name));
             }
             let _ = write!(
                 svg,
-                "<rect x=\"290\" y=\"{y}\" width=\"{width:.0}\" height=\"20\" fill=\"{}\"/>\
+                "<rect x=\"{BARS_FROM}\" y=\"{y}\" width=\"{width:.0}\" height=\"20\" fill=\"{}\"/>\
                  <text x=\"{:.0}\" y=\"{}\">{:.0} ({})</text>",
                 colour(part.way),
-                295.0 + width,
+                BARS_FROM + 5.0 + width,
                 y + 15,
                 part.operations_per_second,
                 part.way
