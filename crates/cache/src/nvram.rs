@@ -359,11 +359,11 @@ const ENTRY_MASK_AT: usize = 20;
 const ENTRY_CHECKSUM_AT: usize = 60;
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// Name of field, offset, bytes: compared with docs/formats/nvram.md.
-    pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
+    const FIELDS: &[(&str, usize, usize)] = &[
         ("magic", 0, 8),
         ("version", VERSION_AT, 4),
         ("slots", SLOTS_AT, 4),
@@ -373,7 +373,7 @@ pub(crate) mod tests {
         ("second watermark", CELLS_AT[1], CELL_BYTES),
         ("slot headers", ENTRIES_AT, ENTRY_BYTES),
     ];
-    pub(crate) const ENTRY_FIELDS: &[(&str, usize, usize)] = &[
+    const ENTRY_FIELDS: &[(&str, usize, usize)] = &[
         ("serial", ENTRY_SERIAL_AT, 8),
         ("slot", ENTRY_SLOT_AT, 8),
         ("data checksum", ENTRY_DATA_CHECKSUM_AT, 4),
@@ -469,6 +469,13 @@ pub(crate) mod tests {
         let checksum = crc32c(&newer[..CHECKSUM_AT]);
         put_u32(&mut newer, CHECKSUM_AT, checksum);
         assert_eq!(reopen(newer).1, Contents::Version(2));
+    }
+
+    #[test]
+    fn the_page_says_what_the_code_does() {
+        use crate::log::tests::{rows, tables};
+        let page = include_str!("../../../docs/formats/nvram.md");
+        assert_eq!(tables(page), [FIELDS, ENTRY_FIELDS].map(rows));
     }
 
     #[test]

@@ -107,7 +107,6 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
             scope.spawn(|| {
                 while done.load(Ordering::Relaxed) < wanted {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if std::env::var("DBG").is_ok() { eprintln!("seed {seed}"); }
                     match crash_everywhere(&Script::new(seed)) {
                         Ok(count) => drop(done.fetch_add(count, Ordering::Relaxed)),
                         Err(fault) => {
@@ -131,6 +130,36 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
     let failure = failure.into_inner().unwrap();
     assert_eq!(failure, None, "set FOREBAY_CRASH_SEED to see that script alone");
     assert!(done.into_inner() >= wanted);
+}
+
+#[test]
+fn the_scripts_reach_every_path() {
+    let mut sums = [0; 13];
+    for seed in 1..=REACHING_SCRIPTS {
+        let script = Script::new(seed);
+        let world = World::new(&script);
+        run(&script, &script.hardware(), &world, seed);
+        fault(&world).unwrap();
+        let s = world.statistics.lock().clone();
+        let counted = [
+            s.hits_nvram,
+            s.hits_dram,
+            s.hits_log,
+            s.misses,
+            s.read_ahead_bytes,
+            s.commits,
+            s.rounds,
+            s.destaged_runs,
+            s.absorbed_slots,
+            s.bypassed,
+            s.refused_busy,
+            s.lower_errors,
+            s.flushes,
+        ];
+        sums.iter_mut().zip(counted).for_each(|(sum, n)| *sum += n);
+    }
+    println!("{sums:?}");
+    assert!(sums.iter().all(|&sum| sum > REACHING_SCRIPTS / 4), "{sums:?}");
 }
 
 /// Whether the simulator notices a sync that is left out.
@@ -165,5 +194,7 @@ fn an_nvram_that_forgets_is_noticed() {
 const POINTS: u64 = 20_000;
 /// As many as a small machine has cores.
 const THREADS: usize = 2;
+/// Scripts whose counters are added up.
+const REACHING_SCRIPTS: u64 = 200;
 /// Scripts that a mutant may survive.
 const MUTANT_SCRIPTS: u64 = 60;

@@ -16,3 +16,36 @@ pub const MAX_SEGMENT_SLOTS: u32 = 128;
 pub(crate) const MIN_SEGMENT_SLOTS: u32 = 1;
 /// The version of the format that this code writes and the only one it reads.
 pub(crate) const VERSION: u32 = 1;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{segment, superblock};
+
+    /// Name, offset and bytes of every row of every table of fields on a page, table by table.
+    pub(crate) fn tables(page: &str) -> Vec<Vec<(String, usize, usize)>> {
+        let mut tables = Vec::new();
+        for line in page.lines() {
+            let cells: Vec<_> = line.split('|').map(str::trim).collect();
+            if cells.get(1) == Some(&"field") {
+                tables.push(Vec::new());
+            } else if let [_, name, offset, bytes, ..] = cells[..]
+                && let (Ok(offset), Ok(bytes)) = (offset.parse(), bytes.parse())
+            {
+                tables.last_mut().expect("after a head").push((name.to_owned(), offset, bytes));
+            }
+        }
+        tables
+    }
+
+    pub(crate) fn rows(fields: &[(&str, usize, usize)]) -> Vec<(String, usize, usize)> {
+        fields.iter().map(|&(name, offset, bytes)| (name.to_owned(), offset, bytes)).collect()
+    }
+
+    #[test]
+    fn the_page_says_what_the_code_does() {
+        let page = include_str!("../../../../docs/formats/log-disk.md");
+        let code =
+            [superblock::tests::FIELDS, segment::tests::FIELDS, segment::tests::RECORD_FIELDS];
+        assert_eq!(tables(page), code.map(rows));
+    }
+}

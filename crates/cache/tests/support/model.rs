@@ -1,7 +1,5 @@
 //! What may be read: every sector's writes, when they were submitted, when they were answered.
 
-use std::collections::HashMap;
-
 pub const SECTOR: usize = 512;
 
 /// One write (or discard) of some sectors.
@@ -16,8 +14,8 @@ struct Write {
 /// The truth. Times are a counter that grows with every event.
 pub struct Model {
     clock: u64,
-    writes: HashMap<u64, Write>,
-    next: u64,
+    /// By number.
+    writes: Vec<Write>,
     /// Writes of each sector that may still be seen.
     sectors: Vec<Vec<u64>>,
 }
@@ -26,12 +24,7 @@ impl Model {
     /// A volume of zeros.
     pub fn new(sectors: usize) -> Self {
         let first = Write { value: 0, submitted: 0, ended: Some(0), acknowledged: true };
-        Self {
-            clock: 1,
-            writes: HashMap::from([(0, first)]),
-            next: 1,
-            sectors: vec![vec![0]; sectors],
-        }
+        Self { clock: 1, writes: vec![first], sectors: vec![vec![0]; sectors] }
     }
 
     pub fn now(&mut self) -> u64 {
@@ -45,11 +38,10 @@ impl Model {
 
     /// A write is submitted. Its number is also its value, unless it writes zeros.
     pub fn submit(&mut self, first: usize, count: usize, zeros: bool) -> u64 {
-        let id = self.next;
-        self.next += 1;
+        let id = self.writes.len() as u64;
         let submitted = self.now();
         let value = if zeros { 0 } else { id };
-        self.writes.insert(id, Write { value, submitted, ended: None, acknowledged: false });
+        self.writes.push(Write { value, submitted, ended: None, acknowledged: false });
         self.sectors[first..first + count].iter_mut().for_each(|history| history.push(id));
         id
     }
@@ -57,7 +49,7 @@ impl Model {
     /// A write is answered (or given up).
     pub fn end(&mut self, id: u64, first: usize, count: usize, acknowledged: bool) {
         let now = self.now();
-        let write = self.writes.get_mut(&id).expect("it was submitted");
+        let write = &mut self.writes[id as usize];
         (write.ended, write.acknowledged) = (Some(now), acknowledged);
         // What was over for good a while ago need not be kept.
         for sector in first..first + count {
@@ -76,9 +68,9 @@ impl Model {
     /// Whether another write was submitted after this one had ended, and was acknowledged
     /// before `as_of`.
     fn superseded(&self, sector: usize, id: u64, as_of: u64) -> bool {
-        let Some(ended) = self.writes[&id].ended else { return false };
+        let Some(ended) = self.writes[id as usize].ended else { return false };
         self.sectors[sector].iter().any(|other| {
-            let other = &self.writes[other];
+            let other = &self.writes[*other as usize];
             other.acknowledged && other.submitted > ended && other.ended.is_some_and(|e| e < as_of)
         })
     }
@@ -87,15 +79,16 @@ impl Model {
     pub fn check(&self, sector: usize, bytes: &[u8], as_of: u64) -> Result<u64, String> {
         let value = value_of(sector, bytes)?;
         let history = &self.sectors[sector];
-        let fits =
-            |id: &&u64| self.writes[*id].value == value && !self.superseded(sector, **id, as_of);
-        if history.iter().any(|id| fits(&id)) {
+        let fits = |id: &&u64| {
+            self.writes[**id as usize].value == value && !self.superseded(sector, **id, as_of)
+        };
+        if history.iter().rev().any(|id| fits(&id)) {
             return Ok(value);
         }
         let known: Vec<_> = history
             .iter()
             .map(|id| {
-                let w = &self.writes[id];
+                let w = &self.writes[*id as usize];
                 (w.value, w.submitted, w.ended, w.acknowledged)
             })
             .collect();
@@ -106,11 +99,9 @@ impl Model {
     pub fn settle(&mut self, values: &[u64]) {
         for (sector, &value) in values.iter().enumerate() {
             let now = self.now();
-            let id = self.next;
-            self.next += 1;
             let settled = Write { value, submitted: now, ended: Some(now), acknowledged: true };
-            self.writes.insert(id, settled);
-            self.sectors[sector] = vec![id];
+            self.sectors[sector] = vec![self.writes.len() as u64];
+            self.writes.push(settled);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cache::{Cache, Identity, Parts, Report, Settings};
+use cache::{Cache, Identity, Parts, Report, Settings, Statistics};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use sim::Rng;
@@ -38,10 +38,11 @@ impl Script {
         let segment_slots = [1, 2, 4, 8][rng.below(4) as usize];
         let large = rng.chance(20);
         // A volume that ends in the middle of a slot, or has blocks of a whole one.
+        let slots = [40, 48, 120][rng.below(3) as usize];
         let geometry = if large {
-            Geometry { block_size: 4096, ..Geometry::with_blocks(48) }
+            Geometry { block_size: 4096, ..Geometry::with_blocks(slots) }
         } else {
-            Geometry::with_blocks(48 * 8 - 3)
+            Geometry::with_blocks(slots * 8 - 3)
         };
         let settings = Settings {
             dram_bytes: 128 << 10,
@@ -65,10 +66,10 @@ impl Script {
             // From hardly any room to room for everything.
             log_blocks: 2
                 + u64::from(segment_slots + 1) * 6
-                + [0, 10, 40, 120][rng.below(4) as usize],
+                + [0, 10, 40, 200][rng.below(4) as usize],
             delay: Duration::from_millis([0, 1, 4][rng.below(3) as usize]),
             hosts: rng.within(1..5),
-            steps: rng.within(4..14),
+            steps: rng.within(4..20),
             mutation: Mutation::None,
         }
     }
@@ -99,12 +100,14 @@ impl Script {
 pub struct World {
     pub model: Mutex<Model>,
     pub fault: Mutex<Option<String>>,
+    /// Of the cache that ran to its end.
+    pub statistics: Mutex<Statistics>,
 }
 
 impl World {
     pub fn new(script: &Script) -> Arc<Self> {
         let model = Mutex::new(Model::new(script.sectors()));
-        Arc::new(Self { model, fault: Mutex::new(None) })
+        Arc::new(Self { model, fault: Mutex::new(None), statistics: Mutex::default() })
     }
 
     fn report(&self, fault: String) {
@@ -126,6 +129,7 @@ pub fn run(script: &Script, hardware: &Hardware, world: &Arc<World>, seed: u64) 
                 Host { script, cache: &cache, world, hardware, rng }.run()
             });
             join_all(hosts).await;
+            *world.statistics.lock() = cache.statistics();
             match seed % 4 {
                 0 => drop(cache.stop().await),
                 1 => drop(cache.drain().await),
