@@ -9,9 +9,9 @@
 //! All of it runs in a driver of its own: a command that is aborted in the middle must not leave
 //! a write to the lower volume behind that later overtakes a newer one.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::timeout};
 use volume::{Data, Durability, Error, Extent};
 
 use crate::{
@@ -33,6 +33,8 @@ struct Claim {
     id: u64,
     first: u64,
     end: u64,
+    /// A record in the log has to void older ones; it is counted in `State::tombstones`.
+    tombstone: bool,
 }
 
 impl Drop for Claim {
@@ -72,17 +74,30 @@ impl Shared {
         receiver.await.unwrap_or_else(|_| Err(given_up()))
     }
 
-    /// Claims the slots `first .. end` when nobody else does.
+    /// Claims the slots `first .. end` when nobody else does, and room in the log for the record
+    /// that voids what it has of them. While the log has not even that, this waits for a destage
+    /// round to end, but not for long.
     async fn claim(self: &Arc<Self>, first: u64, end: u64) -> Result<Claim, Error> {
-        let id = self
-            .wait_until(|state| {
-                if let Some(error) = state.refusal() {
-                    return Some(Err(self.refuse(error)));
-                }
-                (!state.claims.overlap(first, end)).then(|| Ok(state.claims.insert(first, end)))
-            })
-            .await?;
-        Ok(Claim { shared: Arc::clone(self), id, first, end })
+        let claimed = self.wait_until(|state| {
+            if let Some(error) = state.refusal() {
+                return Some(Err(error));
+            }
+            if state.claims.overlap(first, end) {
+                return None;
+            }
+            let tombstone = state.may_be_logged(first, end);
+            if tombstone && !self.room_for_tombstone(state) {
+                let away =
+                    matches!(state.lower_error, Some(Error::Unreachable(_) | Error::Busy(_)));
+                return away.then_some(Err(Error::Busy("the log is full")));
+            }
+            state.tombstones += usize::from(tombstone);
+            Some(Ok((state.claims.insert(first, end), tombstone)))
+        });
+        let claimed = timeout(LONGEST_WAIT, claimed).await;
+        let (id, tombstone) =
+            claimed.unwrap_or(Err(Error::Busy("the log is full"))).map_err(|e| self.refuse(e))?;
+        Ok(Claim { shared: Arc::clone(self), id, first, end, tombstone })
     }
 
     /// Changes the lower volume. Dirty sectors of slots that a write covers in part go with it,
@@ -94,8 +109,16 @@ impl Shared {
                 let (first, end) = (claim.first * 8, (claim.end * 8).min(sectors));
                 let blocks = (end - first) / self.sectors_per_block();
                 let blocks = u32::try_from(blocks).expect("it came as one extent");
-                self.lower.discard(Extent { lba: self.lba(first), blocks }).await?;
-                self.lower.flush().await
+                let extent = Extent { lba: self.lba(first), blocks };
+                self.lower.discard(extent).await?;
+                match self.lower.flush().await {
+                    // So a remote volume says that it was reset since the discard.
+                    Err(Error::Device(_)) => {
+                        self.lower.discard(extent).await?;
+                        self.lower.flush().await
+                    }
+                    flushed => flushed,
+                }
             }
             Change::Write { sector, data } => {
                 let sectors = (data.len() / SECTOR_BYTES) as u64;
@@ -201,29 +224,19 @@ async fn run(claim: Claim, change: Change, answer: oneshot::Sender<Result<(), Er
             (!state.is_pending(first, end) && !state.is_being_sent(first, end)).then_some(())
         })
         .await;
-    let tombstone = match reserve_tombstone(&shared, &claim) {
-        Ok(tombstone) => tombstone,
-        Err(error) => {
-            drop(claim);
-            let _ = answer.send(Err(shared.refuse(error)));
-            return;
-        }
-    };
     let changed = shared.change_lower(&claim, &change).await;
     shared.note_lower(&changed);
     if let Err(error) = changed {
         // Perhaps it was done, perhaps not: dirty content stays the newest, clean content is
         // what the lower volume says.
         shared.forget(&claim, true);
-        if tombstone {
-            shared.state.lock().tombstones -= 1;
-        }
+        shared.state.lock().tombstones -= usize::from(claim.tombstone);
         drop(claim);
         let _ = answer.send(Err(error));
         return;
     }
     let mut answer = Some(answer);
-    if tombstone {
+    if claim.tombstone {
         let count = (end - first).min(u64::from(u32::MAX)) as u32;
         let serial = shared.state.lock().queue_tombstone(first, count);
         shared.start_commit();
@@ -248,25 +261,7 @@ async fn run(claim: Claim, change: Change, answer: oneshot::Sender<Result<(), Er
     }
 }
 
-/// Makes room for the record that voids older ones, if there may be any.
-fn reserve_tombstone(shared: &Shared, claim: &Claim) -> Result<bool, Error> {
-    let mut state = shared.state.lock();
-    let dirty = if claim.end - claim.first <= STEP {
-        (claim.first..claim.end)
-            .filter_map(|slot| state.table.find(slot))
-            .any(|index| state.table.entry(index).place.is_some())
-    } else {
-        state.table.dirty() > 0
-    };
-    if !dirty {
-        return Ok(false);
-    }
-    if !shared.room_for_tombstone(&state) {
-        return Err(Error::Busy("the log is full"));
-    }
-    state.tombstones += 1;
-    Ok(true)
-}
-
 /// Slots looked at under the lock at once: some tens of microseconds.
 const STEP: u64 = 1024;
+/// Longest wait for other claims or for room: well below the half minute after which hosts abort.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);

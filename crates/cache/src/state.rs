@@ -300,6 +300,8 @@ pub(crate) fn scratch_block(scratch: &Arc<PagePool>, fill: impl FnOnce(&mut [u8]
     }
 }
 
+/// Slots looked up under the lock at once: some tens of microseconds.
+const LOOKED_UP: u64 = 1024;
 /// Pages of the scratch pool: a segment's header, a superblock, and some that writes which were
 /// given up still hold for a moment.
 pub(crate) const SCRATCH_PAGES: u32 = 8;
@@ -355,6 +357,18 @@ impl State {
                 Queued::Slot { index, .. } => inside(self.table.entry(index).slot, 1),
                 Queued::Drop { slot, count, .. } => inside(slot, count),
             })
+    }
+
+    /// Whether the log has, or is about to have, content of any slot of `first .. end`. May say so
+    /// of a long run without need.
+    pub fn may_be_logged(&self, first: u64, end: u64) -> bool {
+        if end - first > LOOKED_UP {
+            return self.table.dirty() > 0 || !self.queue.is_empty() || self.in_flight_slots > 0;
+        }
+        (first..end).filter_map(|slot| self.table.find(slot)).any(|index| {
+            let entry = self.table.entry(index);
+            entry.place.is_some() || entry.pending()
+        })
     }
 
     /// Whether a destage run under way touches any slot of `first .. end`.

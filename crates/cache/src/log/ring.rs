@@ -38,11 +38,6 @@ impl Ring {
         self.tail + self.starts.len() as u64
     }
 
-    /// Number of the oldest live segment, or of the next.
-    pub fn tail(&self) -> u64 {
-        self.tail
-    }
-
     /// Where segment `number` begins, or would begin if it is the next.
     pub fn start(&self, number: u64) -> u32 {
         let index = number.checked_sub(self.tail).expect("only live segments are asked for");
@@ -157,11 +152,11 @@ mod tests {
                 }
                 for _ in 0..released.min(live.len() as u64) {
                     live.pop_front();
-                    ring.release(ring.tail() + 1);
+                    ring.release(ring.tail + 1);
                 }
                 prop_assert_eq!(live.len(), ring.segments());
                 if let Some(&(start, _)) = live.front() {
-                    prop_assert_eq!(ring.start(ring.tail()), start);
+                    prop_assert_eq!(ring.start(ring.tail), start);
                 }
             }
         }

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod far;
+pub mod gateway;
 pub mod hardware;
+pub mod memory;
 pub mod model;
 pub mod workload;

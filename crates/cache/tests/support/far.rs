@@ -1,0 +1,126 @@
+//! A far volume that a test can slow down, cut off, and ask what it was asked.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume};
+
+/// One call: what, first block, how many.
+pub type Call = (&'static str, u64, u64);
+
+/// A volume in memory behind a link.
+pub struct Far {
+    memory: MemVolume,
+    away: AtomicBool,
+    failing: AtomicBool,
+    lost_flush: AtomicBool,
+    delay_ms: AtomicU64,
+    calls: Mutex<Vec<Call>>,
+}
+
+impl Far {
+    pub fn new(geometry: Geometry) -> Arc<Self> {
+        Arc::new(Self {
+            memory: MemVolume::new(geometry),
+            away: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+            lost_flush: AtomicBool::new(false),
+            delay_ms: AtomicU64::new(0),
+            calls: Mutex::default(),
+        })
+    }
+
+    /// The link goes down, or comes up.
+    pub fn set_away(&self, away: bool) {
+        self.away.store(away, Ordering::SeqCst);
+    }
+
+    /// The device fails writes and flushes, or works again.
+    pub fn set_failing(&self, failing: bool) {
+        self.failing.store(failing, Ordering::SeqCst);
+    }
+
+    /// The far side has restarted: the next flush cannot speak for what came before.
+    pub fn fail_next_flush(&self) {
+        self.lost_flush.store(true, Ordering::SeqCst);
+    }
+
+    /// How long each call takes.
+    pub fn set_delay(&self, delay: Duration) {
+        self.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    /// The calls since the last time, in order.
+    pub fn take_calls(&self) -> Vec<Call> {
+        std::mem::take(&mut self.calls.lock())
+    }
+
+    /// What it holds, without going over the link.
+    pub async fn peek(&self, lba: u64, blocks: u32) -> Vec<u8> {
+        let data = self.memory.read(Extent { lba: Lba(lba), blocks }).await;
+        data.expect("memory does not fail").into_bytes().to_vec()
+    }
+
+    /// Puts something there, without going over the link.
+    pub async fn poke(&self, lba: u64, bytes: Vec<u8>) {
+        let written = self.memory.write(Lba(lba), bytes.into(), Durability::Volatile).await;
+        written.expect("memory does not fail");
+    }
+
+    async fn travel(&self, call: Call) -> Result<(), Error> {
+        self.calls.lock().push(call);
+        let delay = Duration::from_millis(self.delay_ms.load(Ordering::SeqCst));
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        if self.away.load(Ordering::SeqCst) {
+            return Err(Error::Unreachable("the link is down".into()));
+        }
+        if self.failing.load(Ordering::SeqCst) && call.0 != "read" {
+            return Err(Error::Device("broken".into()));
+        }
+        if call.0 == "flush" && self.lost_flush.swap(false, Ordering::SeqCst) {
+            return Err(Error::Device("the far side was reset".into()));
+        }
+        Ok(())
+    }
+}
+
+impl Volume for Far {
+    fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            self.travel(("read", extent.lba.0, u64::from(extent.blocks))).await?;
+            self.memory.read(extent).await
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        Box::pin(async move {
+            let blocks = data.len() as u64 / u64::from(self.geometry().block_size);
+            let name = if durability == Durability::Stable { "write stable" } else { "write" };
+            self.travel((name, lba.0, blocks)).await?;
+            self.memory.write(lba, data, durability).await
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(self.travel(("flush", 0, 0)))
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.travel(("discard", extent.lba.0, u64::from(extent.blocks))).await?;
+            self.memory.discard(extent).await
+        })
+    }
+}

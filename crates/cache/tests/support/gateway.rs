@@ -1,0 +1,89 @@
+//! A cache over a far volume and a log in memory, for tests of one behaviour.
+
+use std::sync::Arc;
+
+use cache::{Cache, Identity, OpenError, Parts, Settings};
+use volume::{Data, Durability, Error, Extent, Geometry, Lba, MemVolume, Stack, Volume};
+
+use super::{far::Far, memory::Memory};
+
+/// Its parts, which outlive the cache.
+pub struct Gateway {
+    pub far: Arc<Far>,
+    pub log: Stack,
+    pub memory: Option<Memory>,
+    pub settings: Settings,
+}
+
+impl Gateway {
+    /// A far volume of 16 MiB, a log of `log_blocks` blocks, no NVRAM.
+    pub fn new(log_blocks: u64) -> Self {
+        let log = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks) };
+        Self {
+            far: Far::new(Geometry::with_blocks(32768)),
+            log: Arc::new(MemVolume::new(log)),
+            memory: None,
+            settings: Settings {
+                dram_bytes: 4 << 20,
+                nvram_bytes: 1 << 20,
+                read_ahead_bytes: 0,
+                ..Settings::default()
+            },
+        }
+    }
+
+    pub fn with_nvram(mut self) -> Self {
+        self.memory = Some(Memory::new(256));
+        self
+    }
+
+    pub fn identity(&self) -> Identity {
+        Identity { name: "far".into(), geometry: self.far.geometry() }
+    }
+
+    pub async fn try_open(&self) -> Result<Arc<Cache>, OpenError> {
+        let parts = Parts {
+            lower: self.far.clone(),
+            log: Arc::clone(&self.log),
+            nvram: self.memory.clone().map(|memory| Box::new(memory) as _),
+        };
+        Cache::open(self.settings.clone(), parts, self.identity()).await
+    }
+
+    /// Opens it, without destage.
+    pub async fn open(&self) -> Arc<Cache> {
+        self.try_open().await.expect("it can be opened")
+    }
+
+    /// Opens it, with destage running.
+    pub async fn start(&self) -> Arc<Cache> {
+        let cache = self.open().await;
+        tokio::spawn(cache.run());
+        cache
+    }
+}
+
+/// `blocks` blocks of 512 bytes, all of `byte`.
+pub fn filled(byte: u8, blocks: usize) -> Data {
+    vec![byte; blocks * 512].into()
+}
+
+pub async fn write(cache: &Cache, lba: u64, byte: u8, blocks: usize) -> Result<(), Error> {
+    cache.write(Lba(lba), filled(byte, blocks), Durability::Volatile).await
+}
+
+/// The first byte of each block, all of which must be alike in a block.
+pub async fn read(cache: &Cache, lba: u64, blocks: u32) -> Result<Vec<u8>, Error> {
+    let data = cache.read(Extent { lba: Lba(lba), blocks }).await?.into_bytes();
+    assert_eq!(data.len(), blocks as usize * 512);
+    Ok(first_bytes(&data))
+}
+
+pub fn first_bytes(data: &[u8]) -> Vec<u8> {
+    data.chunks(512)
+        .map(|block| {
+            assert!(block.iter().all(|&byte| byte == block[0]), "a block of one kind");
+            block[0]
+        })
+        .collect()
+}
