@@ -1,0 +1,297 @@
+//! What is refused when a cache is opened, and what is not.
+
+mod support;
+
+use std::sync::Arc;
+
+use cache::{Identity, InspectError, OpenError, Report, Settings, format, inspect};
+use proptest::prelude::*;
+use support::{
+    gateway::{Gateway, read, write},
+    memory::Memory,
+};
+use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, Stack, Volume};
+
+const LOG: u64 = 1000;
+/// Where the first segment begins.
+const RING: u64 = 2;
+
+async fn block(log: &Stack, number: u64) -> Vec<u8> {
+    let read = log.read(Extent { lba: Lba(number), blocks: 1 }).await;
+    read.expect("memory does not fail").into_bytes().to_vec()
+}
+
+async fn set_block(log: &Stack, number: u64, bytes: Vec<u8>) {
+    let written = log.write(Lba(number), bytes.into(), Durability::Stable).await;
+    written.expect("memory does not fail");
+}
+
+async fn flip(log: &Stack, number: u64, bit: usize) {
+    let mut bytes = block(log, number).await;
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    set_block(log, number, bytes).await;
+}
+
+/// A gateway that was killed with five segments of one slot each in its log: slots 0 to 3, then
+/// slot 0 again.
+async fn killed(gateway: Gateway) -> Gateway {
+    let cache = gateway.open().await;
+    for (slot, byte) in [(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)] {
+        write(&cache, slot * 8, byte, 8).await.unwrap();
+    }
+    gateway
+}
+
+async fn refusal(gateway: &Gateway) -> OpenError {
+    match gateway.try_open().await {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => error,
+    }
+}
+
+async fn contents(gateway: &Gateway) -> Vec<u8> {
+    let cache = gateway.open().await;
+    let mut bytes = Vec::new();
+    for slot in 0..4 {
+        bytes.push(read(&cache, slot * 8, 8).await.unwrap()[0]);
+    }
+    bytes
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_cache_has_everything() {
+    let gateway = killed(Gateway::new(LOG)).await;
+    assert_eq!(contents(&gateway).await, [5, 2, 3, 4]);
+    assert_eq!(contents(&gateway).await, [5, 2, 3, 4], "and again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_of_another_volume_is_refused_and_both_are_named() {
+    let gateway = killed(Gateway::new(LOG)).await;
+    let parts =
+        cache::Parts { lower: gateway.far.clone(), log: Arc::clone(&gateway.log), nvram: None };
+    let identity = Identity { name: "other".into(), ..gateway.identity() };
+    let opened = cache::Cache::open(Settings::default(), parts, identity).await;
+    let message = opened.err().expect("it is refused").to_string();
+    assert!(message.contains("\"far\"") && message.contains("\"other\""), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_changed_its_size_is_refused() {
+    let mut gateway = killed(Gateway::new(LOG)).await;
+    gateway.far = support::far::Far::new(Geometry::with_blocks(32776));
+    let error = refusal(&gateway).await;
+    assert!(matches!(error, OpenError::Geometry { recorded_blocks: 32768, blocks: 32776, .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_truncated_log_disk_is_refused() {
+    let mut gateway = killed(Gateway::new(LOG)).await;
+    let short = Geometry { block_size: 4096, ..Geometry::with_blocks(LOG - 1) };
+    let copy: Stack = Arc::new(MemVolume::new(short));
+    for number in 0..LOG - 1 {
+        set_block(&copy, number, block(&gateway.log, number).await).await;
+    }
+    gateway.log = copy;
+    let error = refusal(&gateway).await;
+    assert!(matches!(error, OpenError::Truncated { recorded: LOG, found } if found == LOG - 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_disk_that_is_too_small_is_refused() {
+    let error = refusal(&Gateway::new(700)).await;
+    assert!(matches!(error, OpenError::Size(_)), "{error}");
+    assert!(error.to_string().contains("776"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn something_that_is_no_log_is_refused() {
+    for number in [0, 1, 2] {
+        let gateway = Gateway::new(LOG);
+        set_block(&gateway.log, number, vec![7; 4096]).await;
+        assert!(matches!(refusal(&gateway).await, OpenError::NotALog), "block {number}");
+        let formatted = format(&gateway.log, &gateway.identity(), false).await;
+        assert!(matches!(formatted, Err(OpenError::NotALog)));
+        format(&gateway.log, &gateway.identity(), true).await.unwrap();
+        gateway.open().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newer_version_is_refused() {
+    let gateway = killed(Gateway::new(LOG)).await;
+    let mut bytes = block(&gateway.log, 0).await;
+    bytes[8] = 2;
+    let checksum = crc32c::crc32c(&bytes[..508]);
+    bytes[508..512].copy_from_slice(&checksum.to_le_bytes());
+    set_block(&gateway.log, 0, bytes).await;
+    let error = refusal(&gateway).await;
+    assert!(matches!(error, OpenError::Version { what: "log", found: 2, .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_with_dirty_data_is_formatted_only_with_force() {
+    let gateway = killed(Gateway::new(LOG)).await;
+    let error = format(&gateway.log, &gateway.identity(), false).await.unwrap_err();
+    assert!(matches!(error, OpenError::Dirty { slots: 4, .. }), "{error}");
+    format(&gateway.log, &gateway.identity(), true).await.unwrap();
+    assert_eq!(contents(&gateway).await, [0; 4], "nothing of the old instance comes back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blank_log_disk_is_told_from_a_used_one() {
+    let gateway = Gateway::new(LOG);
+    assert!(matches!(inspect(&gateway.log).await, Err(InspectError::Blank)));
+    gateway.open().await;
+    assert_eq!(inspect(&gateway.log).await.unwrap().identity, gateway.identity());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_damaged_superblock_is_mended_by_the_other() {
+    for number in [0, 1] {
+        let gateway = killed(Gateway::new(LOG)).await;
+        flip(&gateway.log, number, 500).await;
+        assert_eq!(contents(&gateway).await, [5, 2, 3, 4]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn damage_in_the_middle_is_refused_unless_loss_is_accepted() {
+    // The header or the data of the second segment.
+    for number in [RING + 2, RING + 3] {
+        let mut gateway = killed(Gateway::new(LOG)).await;
+        flip(&gateway.log, number, 1000).await;
+        let OpenError::Missing(loss) = refusal(&gateway).await else { panic!("another error") };
+        assert_eq!((loss.first_missing, loss.block, loss.intact), (2, RING + 2, 1));
+        assert_eq!(inspect(&gateway.log).await.unwrap().loss, Some(loss));
+        gateway.settings.accept_loss = true;
+        assert_eq!(contents(&gateway).await, [1, 0, 0, 0]);
+        gateway.settings.accept_loss = false;
+        assert_eq!(contents(&gateway).await, [1, 0, 0, 0], "accepted is accepted");
+        // The same number again: what was given up must not follow it.
+        let cache = gateway.open().await;
+        write(&cache, 8, 9, 8).await.unwrap();
+        drop(cache);
+        assert_eq!(contents(&gateway).await, [1, 9, 0, 0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_last_segment_is_known_to_the_nvram_or_to_a_clean_stop() {
+    let gateway = killed(Gateway::new(LOG).with_nvram()).await;
+    flip(&gateway.log, RING + 9, 1000).await;
+    let OpenError::Missing(loss) = refusal(&gateway).await else { panic!("another error") };
+    assert!(loss.first_missing == 5 && loss.evidence.contains("NVRAM"), "{loss:?}");
+
+    let gateway = killed(Gateway::new(LOG)).await;
+    gateway.open().await.stop().await.unwrap();
+    flip(&gateway.log, RING + 9, 1000).await;
+    let OpenError::Missing(loss) = refusal(&gateway).await else { panic!("another error") };
+    assert!(loss.first_missing == 5 && loss.evidence.contains("stopped"), "{loss:?}");
+
+    // Without either it looks like the write during which the power failed.
+    let gateway = killed(Gateway::new(LOG)).await;
+    flip(&gateway.log, RING + 9, 1000).await;
+    assert_eq!(contents(&gateway).await, [1, 2, 3, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn immediate_report_recovers_from_the_nvram_and_not_without_it() {
+    let mut gateway = Gateway::new(LOG).with_nvram();
+    gateway.settings.report = Report::Immediate;
+    let cache = gateway.open().await;
+    let data: Data = vec![6; 4096].into();
+    let mut write = cache.write(Lba(8), data, Durability::Volatile);
+    assert!(futures_util::poll!(&mut write).is_ready(), "it was acknowledged");
+    drop(write);
+    let memory = gateway.memory.clone().expect("it has one").0.lock().clone();
+    drop(cache);
+
+    let without = Gateway { memory: None, settings: Settings::default(), ..copy(&gateway).await };
+    assert!(matches!(refusal(&without).await, OpenError::NvramMissing(_)));
+    let blank = Gateway { memory: Some(Memory::new(256)), ..copy(&gateway).await };
+    assert!(matches!(refusal(&blank).await, OpenError::NvramMissing(_)));
+    let mut accepted = Gateway { memory: Some(Memory::new(256)), ..copy(&gateway).await };
+    accepted.settings.accept_loss = true;
+    assert_eq!(contents(&accepted).await, [0; 4]);
+
+    // The memory as it was when the write was acknowledged, though the log has it by now.
+    *gateway.memory.as_ref().expect("it has one").0.lock() = memory;
+    assert_eq!(contents(&gateway).await, [0, 6, 0, 0]);
+    assert_eq!(contents(&gateway).await, [0, 6, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_nvram_of_another_log_is_refused() {
+    let mut other = Gateway::new(LOG).with_nvram();
+    other.settings.report = Report::Immediate;
+    let cache = other.open().await;
+    let data: Data = vec![6; 4096].into();
+    let mut write = cache.write(Lba(8), data, Durability::Volatile);
+    assert!(futures_util::poll!(&mut write).is_ready());
+    let bytes = other.memory.clone().expect("it has one").0.lock().clone();
+    let gateway = Gateway::new(LOG).with_nvram();
+    *gateway.memory.as_ref().expect("it has one").0.lock() = bytes;
+    assert!(matches!(refusal(&gateway).await, OpenError::OtherNvram { held: 1, .. }));
+}
+
+/// The same log on another disk.
+async fn copy(gateway: &Gateway) -> Gateway {
+    let new = Gateway::new(LOG);
+    for number in 0..LOG {
+        set_block(&new.log, number, block(&gateway.log, number).await).await;
+    }
+    Gateway {
+        far: gateway.far.clone(),
+        log: new.log,
+        memory: gateway.memory.clone(),
+        settings: gateway.settings.clone(),
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().expect("a runtime without I/O");
+    runtime.block_on(future)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// With an NVRAM that has seen how far the log got.
+    #[test]
+    fn a_flipped_bit_is_harmless_or_refused_never_wrong_data(
+        number in 0..RING + 12,
+        bits in prop::collection::vec(0..4096 * 8usize, 1..4),
+        in_head in any::<bool>(),
+    ) {
+        block_on(async {
+            let gateway = killed(Gateway::new(LOG).with_nvram()).await;
+            for bit in bits {
+                flip(&gateway.log, number, if in_head { bit % 2048 } else { bit }).await;
+            }
+            if let Ok(cache) = gateway.try_open().await {
+                drop(cache);
+                assert_eq!(contents(&gateway).await, [5, 2, 3, 4]);
+            }
+        });
+    }
+
+    #[test]
+    fn hostile_blocks_are_refused_without_a_panic(
+        blocks in prop::collection::vec((0..20u64, any::<[u8; 32]>(), 0..4064usize), 1..8),
+    ) {
+        block_on(async {
+            let gateway = killed(Gateway::new(LOG).with_nvram()).await;
+            for (number, bytes, at) in blocks {
+                let mut content = block(&gateway.log, number).await;
+                content[at..at + 32].copy_from_slice(&bytes);
+                set_block(&gateway.log, number, content).await;
+            }
+            let _ = inspect(&gateway.log).await;
+            if gateway.try_open().await.is_ok() {
+                assert_eq!(contents(&gateway).await, [5, 2, 3, 4]);
+            }
+        });
+    }
+}
