@@ -363,7 +363,8 @@ impl Negotiation {
             }
             // No burst is unsolicited then, and the key is irrelevant (RFC 7143, 13.14).
             _ if key == Key::FirstBurstLength && now.initial_r2t && !now.immediate_data => true,
-            Kind::Or => self.flag(key) || !self.wanted_flag(key),
+            // The default is Yes, and a No to our Yes is no answer.
+            Kind::Or => true,
             Kind::And => !self.flag(key) || self.wanted_flag(key),
             Kind::Maximum(..) => self.number(key) >= self.wanted_number(key),
             _ => self.number(key) <= self.wanted_number(key),

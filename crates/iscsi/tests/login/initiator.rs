@@ -5,7 +5,15 @@ use super::*;
 /// What the initiator makes of a target that agrees in the security stage and answers `pairs`,
 /// changed by `change`, in the operational one.
 fn answered(pairs: &[&str], change: impl Fn(&mut LoginResponse)) -> InitiatorStep {
-    let mut login = initiator(Offer::initiator(), Some(TARGET));
+    answered_with(Offer::initiator(), pairs, change)
+}
+
+fn answered_with(
+    offer: Offer,
+    pairs: &[&str],
+    change: impl Fn(&mut LoginResponse),
+) -> InitiatorStep {
+    let mut login = initiator(offer, Some(TARGET));
     let first = login.start();
     let agree = LoginResponse {
         transit: true,
@@ -67,6 +75,46 @@ fn a_first_burst_above_the_burst_is_no_agreement() {
     // The default of an answer withheld, likewise.
     let failure = fails(&["MaxBurstLength=32768"], |_| ());
     assert_eq!(failure, LoginFailure::Keys(KeyError::Disagreement("FirstBurstLength")));
+}
+
+#[test]
+fn a_first_burst_above_a_burst_that_was_not_answered() {
+    let offer = Offer { first_burst_length: 524_288, ..Offer::initiator() };
+    match answered_with(offer, &["FirstBurstLength=524288"], |_| ()) {
+        InitiatorStep::Failed(LoginFailure::Keys(KeyError::Disagreement(key))) => {
+            assert_eq!(key, "FirstBurstLength");
+        }
+        step => panic!("{step:?}"),
+    }
+}
+
+#[test]
+fn a_long_text_goes_out_in_pieces() {
+    let names = InitiatorNames {
+        initiator_name: INITIATOR.to_owned(),
+        initiator_alias: Some("a".repeat(9000)),
+        target_name: Some(TARGET.to_owned()),
+    };
+    let start =
+        || InitiatorLogin::new(Offer::initiator(), names.clone(), ISID, Tsih(0), Cid(1), Serial(1));
+    let mut login = start();
+    let first = login.start();
+    assert_eq!((first.transit, first.continues, first.text.len()), (false, true, 8192));
+    let go_on = LoginResponse { isid: first.isid, itt: first.itt, ..LoginResponse::default() };
+    let InitiatorStep::Send(second) = login.handle_response(go_on.clone()) else { panic!() };
+    assert_eq!((second.transit, second.continues), (true, false));
+    let whole = [first.text, second.text].concat();
+    assert!(whole.ends_with(b"AuthMethod=None\0"));
+
+    // In the middle of it the target has nothing to say, and nowhere to go.
+    let agree = LoginResponse { transit: true, next_stage: Operational, ..go_on.clone() };
+    let talk = LoginResponse { text: text(&["TargetAlias=x"]), ..go_on };
+    for response in [agree, talk] {
+        let mut login = start();
+        login.start();
+        let step = login.handle_response(response);
+        assert!(matches!(step, InitiatorStep::Failed(LoginFailure::Protocol(_))), "{step:?}");
+    }
 }
 
 #[test]

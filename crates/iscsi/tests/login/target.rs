@@ -93,6 +93,23 @@ fn the_first_burst_never_exceeds_the_burst() {
 }
 
 #[test]
+fn a_first_burst_that_says_nothing_is_not_negotiated() {
+    let pairs = ["InitialR2T=Yes", "ImmediateData=No", "MaxBurstLength=8192"];
+    let agreed = answers(&pairs, &pairs);
+    assert_eq!((agreed.first_burst_length, agreed.max_burst_length), (8192, 8192));
+}
+
+#[test]
+fn who_and_where_to_cannot_be_told_later() {
+    for late in ["SessionType=Discovery", "InitiatorName=iqn.x", "TargetName=iqn.x"] {
+        let mut login = target(Offer::target());
+        respond(&mut login, request(Security, Some(Operational), &NAMES));
+        let request = request(Operational, Some(FullFeature), &[late]);
+        assert_eq!(refuse(&mut login, request), LoginStatus::InitiatorError, "{late}");
+    }
+}
+
+#[test]
 fn a_default_first_burst_above_the_burst_is_put_right_by_the_target() {
     let mut login = target(Offer::target());
     let pairs = [&NAMES[..], &["MaxBurstLength=8192"]].concat();
