@@ -1,7 +1,8 @@
 //! Files and block devices: settings to options, refusals to remedies.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
+use tokio::time::Instant;
 use volume::{EngineKind, FileVolume, OpenError, Options};
 
 use crate::{
@@ -36,8 +37,27 @@ pub fn log_options(cache: &Cache) -> Options {
     }
 }
 
-/// Opens it, off the runtime's threads: filling takes its time.
+/// The kernel holds the files of a killed process, and the locks on them, until its last writes
+/// have ended: some milliseconds longer than the process itself, more on a busy disk.
+const RELEASED_WITHIN: Duration = Duration::from_secs(2);
+/// How often to look whether they are free.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Opens it; waits a moment for one that is in use.
 pub async fn open(options: Options) -> Result<FileVolume, Failure> {
+    let deadline = Instant::now() + RELEASED_WITHIN;
+    loop {
+        match open_once(options.clone()).await? {
+            Err(OpenError::InUse(_)) if Instant::now() < deadline => {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            opened => return opened.map_err(|error| refusal(&error)),
+        }
+    }
+}
+
+/// Opens it, off the runtime's threads: filling takes its time.
+async fn open_once(options: Options) -> Result<Result<FileVolume, OpenError>, Failure> {
     let path = options.path.clone();
     let mut told = 0;
     let mut progress = move |done: u64, all: u64| {
@@ -48,9 +68,7 @@ pub async fn open(options: Options) -> Result<FileVolume, Failure> {
         }
     };
     let open = move || FileVolume::open_with_progress(&options, &mut progress);
-    let opened = tokio::task::spawn_blocking(open).await;
-    let volume = opened.map_err(Failure::new)?.map_err(|error| refusal(&error))?;
-    Ok(volume)
+    tokio::task::spawn_blocking(open).await.map_err(Failure::new)
 }
 
 /// Says what to do about a file that cannot be opened.
@@ -65,7 +83,8 @@ pub fn refusal(error: &OpenError) -> Failure {
         OpenError::Io { source, path, .. } => io_remedy(source, path),
         OpenError::NoStorage(_) => "name a file or a block device".into(),
         OpenError::WrongSize { found, .. } => format!(
-            "leave `size` (or `log_size`) out to use it as it is, write \"{}\", or name another file",
+            "leave `size` (or `log_size`) out to use it as it is, write \"{}\", or name another \
+             file",
             crate::quantity::Size(*found)
         ),
     };
