@@ -200,7 +200,10 @@ pub fn ask(path: &Path, request: Request) -> Result<Response, Failure> {
         let nobody = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
         if nobody.contains(&error.kind()) {
             Failure::new(format!("forebay is not running: nobody answers on {}", path.display()))
-                .remedy("start it with `forebay serve --config FILE`, or name its socket with --control or --config")
+                .remedy(
+                    "start it with `forebay serve --config FILE`, or name its socket with \
+                --control or --config",
+                )
         } else {
             Failure::new(format!("cannot ask on {}: {error}", path.display()))
                 .remedy("be the user who serves, or root")

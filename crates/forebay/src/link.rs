@@ -185,7 +185,8 @@ async fn carry(from: OwnedReadHalf, to: OwnedWriteHalf, way: &Direction) -> io::
     tokio::try_join!(put_in(from, &pipe, way), take_out(to, &pipe, way)).map(|_| ())
 }
 
-/// Bytes taken from the socket at once: about 0.13 ms of a line of 1 Gbit/s, so that pacing is fine.
+/// Bytes taken from the socket at once: about 0.13 ms of a line of 1 Gbit/s, so that bytes come
+/// evenly.
 const CHUNK: usize = 16 << 10;
 
 async fn put_in(mut from: OwnedReadHalf, pipe: &Pipe, way: &Direction) -> io::Result<()> {
@@ -273,8 +274,8 @@ impl Alarm {
     }
 }
 
-/// Finds where iSCSI PDUs begin in a stream (RFC 7143, 11.2): basic header, additional headers, data
-/// segment padded to four bytes. Streams without digests only: with them the count is a guess.
+/// Finds where iSCSI PDUs begin in a stream (RFC 7143, 11.2): basic header, additional headers,
+/// data segment padded to four bytes. Streams without digests only: with them the count is a guess.
 #[derive(Default)]
 struct Framing {
     /// The basic header as far as it has come.

@@ -34,7 +34,8 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |what: &str| {
             format!(
-                "`{text}` is not a size: {what}{REMEDY}write a whole number and one of B, KiB, MiB, GiB, TiB, as in \"64MiB\""
+                "`{text}` is not a size: {what}{REMEDY}write a whole number and one of B, KiB, \
+                 MiB, GiB, TiB, as in \"64MiB\""
             )
         };
         let (number, unit) = split(text);
@@ -118,7 +119,8 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |what: &str| {
             format!(
-                "`{text}` is not a length of time: {what}{REMEDY}write a whole number and one of us, ms, s, min, h, as in \"20ms\""
+                "`{text}` is not a length of time: {what}{REMEDY}write a whole number and one of \
+                 us, ms, s, min, h, as in \"20ms\""
             )
         };
         let (number, unit) = split(text);

@@ -72,7 +72,7 @@ async fn a_gateway_killed_while_written_to_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn immediate_report_survives_a_kill() {
     let place = Place::new();
-    let nvram = format!("report = 'immediate', nvram = '{}'", place.path("nvram").display());
+    let nvram = format!("report = 'immediate'\nnvram = '{}'", place.path("nvram").display());
     let (far, mut near) = pair(&place, &nvram);
     let writer = tokio::spawn(write_until_it_fails(connect(near.address, GATEWAY).await));
     eventually("commits", || near.figure("cache", "commits") > 20).await;
@@ -229,7 +229,7 @@ async fn a_damaged_log_is_refused_until_its_loss_is_accepted() {
 fn a_log_that_is_too_small_is_refused_by_its_setting() {
     let place = Place::new();
     let far = place.serve("node", &node(place.folder.path(), 0));
-    let text = gateway(place.folder.path(), far.address, "").replace("'32MiB'", "'1MiB'");
+    let text = gateway(place.folder.path(), far.address, "").replace("32MiB", "1MiB");
     let error = place.try_serve("gateway", &text).err().expect("refused");
     assert!(error.contains("exit status: 2"), "{error}");
     assert!(error.contains("log_size: 1MiB is not between 8MiB"), "{error}");

@@ -45,17 +45,15 @@ fn started(place: &Place) -> (std::process::Child, i32) {
         .spawn()
         .expect("the binary runs");
     let begun = std::time::Instant::now();
-    loop {
+    let mut number = None;
+    while number.is_none() {
         assert!(begun.elapsed().as_secs() < 60, "it does not start");
         let folders = std::fs::read_dir(&temporary).expect("a folder").flatten();
-        let locks = folders.map(|folder| folder.path().join("node.sock.lock"));
-        let number =
-            locks.filter_map(|lock| std::fs::read_to_string(lock).ok()?.trim().parse().ok());
-        if let Some(number) = { number }.next() {
-            return (child, number);
-        }
+        let mut locks = folders.map(|folder| folder.path().join("node.sock.lock"));
+        number = locks.find_map(|lock| std::fs::read_to_string(lock).ok()?.trim().parse().ok());
         std::thread::yield_now();
     }
+    (child, number.expect("the loop ended"))
 }
 
 /// Until a process that is not our child is gone.

@@ -10,9 +10,18 @@ use volume::Volume;
 const NAME: &str = "iqn.2026-11.test:memory";
 
 fn memory(listen: &str) -> String {
+    stack(listen, "{ memory = { size = '16MiB' } }, { observe = { name = 'all' } }")
+}
+
+fn stack(listen: &str, layers: &str) -> String {
     format!(
-        "listen = [{listen}]\n[[target]]\nname = '{NAME}'\n[[target.unit]]\nstack = [ {{ memory = {{ \
-         size = '16MiB' }} }}, {{ observe = {{ name = 'all' }} }} ]\n"
+        r#"
+listen = [{listen}]
+[[target]]
+name = "{NAME}"
+[[target.unit]]
+stack = [ {layers} ]
+"#
     )
 }
 
@@ -147,10 +156,7 @@ fn a_target_that_is_not_there() {
     let output = run(&["ls", &url]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("cannot list"), "{}", stderr(&output));
-    let gateway = format!(
-        "listen = ['127.0.0.1:0']\n[[target]]\nname = 'iqn.a:g'\n[[target.unit]]\nstack = [ {{ remote = \
-         {{ url = '{url}' }} }} ]\n"
-    );
+    let gateway = stack("'127.0.0.1:0'", &format!("{{ remote = {{ url = '{url}' }} }}"));
     let error = place.try_serve("gateway", &gateway).err().expect("refused");
     assert!(
         error.contains("exit status: 1") && error.contains("iqn.2026-11.test:other"),
@@ -195,10 +201,9 @@ fn a_file_of_another_size_is_refused() {
 #[tokio::test]
 async fn a_read_only_layer_refuses_writes() {
     let place = Place::new();
-    let text = format!(
-        "listen = ['127.0.0.1:0']\n[[target]]\nname = '{NAME}'\n[[target.unit]]\nstack = [ {{ memory = \
-         {{ size = '16MiB' }} }}, {{ slice = {{ start = '1MiB', size = '2MiB' }} }}, 'read-only' ]\n"
-    );
+    let layers = "{ memory = { size = '16MiB' } }, { slice = { start = '1MiB', size = '2MiB' } }, \
+                  'read-only'";
+    let text = stack("'127.0.0.1:0'", layers);
     let node = place.serve("node", &text);
     let volume = connect(node.address, NAME).await;
     assert_eq!(volume.geometry().bytes(), 2 << 20);

@@ -1,5 +1,6 @@
 //! Everything on one machine: a node, a slow link, a gateway, the fixed mix both ways, a crash.
 
+mod folder;
 mod ledger;
 mod load;
 mod outcome;
@@ -25,6 +26,7 @@ use crate::{
     link::{Line, Link, Traffic},
     status::Status,
 };
+use folder::Folder;
 use ledger::{BLOCK, Ledger};
 use load::{Measured, Part, Subject};
 use outcome::{Crash, Machine, Outcome, PartOutcome};
@@ -121,8 +123,9 @@ impl Stage {
         let folder = Folder::make()?;
         let program = std::env::current_exe()
             .map_err(|error| Failure::new(format!("cannot find our own program: {error}")))?;
-        let config = folder.write("node.toml", &node_settings(&folder.0))?;
-        let node = Process::start("node", &program, &config, &folder.0).await?;
+        let config =
+            folder.write("node.toml", &folder.node_settings(NODE_NAME, BLOCKS * BLOCK as u64))?;
+        let node = Process::start("node", &program, &config, folder.path()).await?;
         let link = Link::open(LOOPBACK, node.address, LINE).await;
         let link = link.map_err(|error| Failure::new(format!("cannot open the link: {error}")))?;
         let stage = Self { folder, program, node, link, ledger: Arc::new(Ledger::new(BLOCKS)) };
@@ -134,9 +137,9 @@ impl Stage {
     }
 
     async fn start_gateway(&self) -> Result<Process, Failure> {
-        let text = gateway_settings(&self.folder.0, self.link.address());
+        let text = self.folder.gateway_settings(GATEWAY_NAME, self.link.address(), NODE_NAME);
         let config = self.folder.write("gateway.toml", &text)?;
-        Process::start("gateway", &self.program, &config, &self.folder.0).await
+        Process::start("gateway", &self.program, &config, self.folder.path()).await
     }
 
     async fn subject_over_link(&self) -> Result<Connected, Failure> {
@@ -168,7 +171,7 @@ impl Stage {
     }
 
     fn control(&self, name: &str) -> PathBuf {
-        self.folder.0.join(format!("{name}.sock"))
+        self.folder.path().join(format!("{name}.sock"))
     }
 
     async fn measure(
@@ -279,61 +282,6 @@ impl std::ops::Deref for Connected {
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-fn node_settings(folder: &Path) -> String {
-    format!(
-        "listen = [\"127.0.0.1:0\"]\ncontrol = \"node.sock\"\n\n[[target]]\nname = \"{NODE_NAME}\"\n\n\
-         [[target.unit]]\nstack = [ {{ file = {{ path = {}, size = {} }} }} ]\n",
-        quoted(&folder.join("node.img")),
-        BLOCKS * BLOCK as u64
-    )
-}
-
-fn gateway_settings(folder: &Path, link: SocketAddr) -> String {
-    format!(
-        "listen = [\"127.0.0.1:0\"]\ncontrol = \"gateway.sock\"\n\n[[target]]\nname = \"{GATEWAY_NAME}\"\n\n\
-         [[target.unit]]\nstack = [\n  {{ remote = {{ url = \"iscsi://{link}/{NODE_NAME}/0\" }} }},\n  \
-         {{ cache = {{ log = {}, log_size = \"512MiB\", nvram = {}, dram = \"96MiB\" }} }},\n]\n",
-        quoted(&folder.join("gateway.log")),
-        quoted(&folder.join("gateway.nvram")),
-    )
-}
-
-/// As a TOML string.
-fn quoted(path: &Path) -> String {
-    toml::Value::from(path.to_string_lossy().into_owned()).to_string()
-}
-
-/// A folder of our own, removed with all that is in it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn make() -> Result<Self, Failure> {
-        use std::os::unix::fs::DirBuilderExt;
-        let path = std::env::temp_dir().join(format!("forebay-quickstart-{}", std::process::id()));
-        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| {
-            Failure::new(format!("cannot make the folder {}: {error}", path.display()))
-                .remedy("set TMPDIR to a folder with 1 GiB of room")
-        })?;
-        Ok(Self(path))
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
-        let path = self.0.join(name);
-        std::fs::write(&path, text)
-            .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))?;
-        Ok(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(%error, folder = %self.0.display(), "the folder stays");
-        }
-    }
-}
-
 fn status(control: &Path) -> Result<Status, Failure> {
     match control::ask(control, Request::Status)? {
         Response::Status(status) => Ok(*status),
@@ -378,7 +326,8 @@ fn machine() -> Machine {
 fn report(outcome: &Outcome, args: &Quickstart) -> Result<(), Failure> {
     println!("{}", outcome.table());
     println!(
-        "The link: {} ms one way, {} Mbit/s; loss is not emulated. Killed with {} in the log that the \
+        "The link: {} ms one way, {} Mbit/s; loss is not emulated. Killed with {} in the log \
+         that the \
          node did not have; listening again after {} ms.",
         outcome.delay_one_way_ms,
         outcome.rate_bits_per_second / 1_000_000,
@@ -411,7 +360,8 @@ async fn keep(stage: &Stage, gateway: &Process) {
          \n  forebay status --control {control}\
          \n  iscsi-ls -s iscsi://{gateway}\
          \n  qemu-img convert -n -O raw DISK.img iscsi://{gateway}/{GATEWAY_NAME}/0\
-         \n  qemu-io -f raw -c 'write -P 7 0 64k' -c flush -c 'read -P 7 0 64k' iscsi://{gateway}/{GATEWAY_NAME}/0\n",
+         \n  qemu-io -f raw -c 'write -P 7 0 64k' -c flush -c 'read -P 7 0 64k' \
+         iscsi://{gateway}/{GATEWAY_NAME}/0\n",
         gateway = gateway.address,
         node = stage.node.address,
         control = stage.control("gateway").display(),

@@ -23,7 +23,8 @@ pub fn page(outcome: &Outcome) -> String {
     };
     let _ = write!(
         page,
-        "<h1>Forebay quickstart</h1>{verdict}<p>forebay {} on {} CPUs, Linux {}, {}. The link: {} ms one \
+        "<h1>Forebay quickstart</h1>{verdict}<p>forebay {} on {} CPUs, Linux {}, {}. The link: \
+         {} ms one \
          way, {} Mbit/s, no loss.</p>",
         escape(outcome.version),
         outcome.machine.cpus,
@@ -168,7 +169,8 @@ fn curves(outcomes: &[PartOutcome], name: &str) -> String {
             .collect();
         let _ = write!(
             svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"><title>{}</title>\
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" \
+             stroke-width=\"2\"><title>{}</title>\
              </polyline>",
             points.join(" "),
             colour(part.way),
@@ -214,7 +216,8 @@ fn figures(outcomes: &[PartOutcome]) -> String {
 fn crash(outcome: &Outcome) -> String {
     let crash = &outcome.crash;
     let mut text = format!(
-        "<h2>The crash</h2><p>The gateway was killed with SIGKILL in the middle of writing, after {} \
+        "<h2>The crash</h2><p>The gateway was killed with SIGKILL in the middle of writing, \
+         after {} \
          acknowledged writes, with about {} in its log that the node did not have. A new process \
          listened again after {} ms.</p><table><tr><th>read again<th>through<th>blocks verified<th>\
          blocks lost</tr><tr><td>after the restart<td>gateway<td>{}<td>{}</tr>",

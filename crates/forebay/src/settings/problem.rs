@@ -82,7 +82,9 @@ impl Problem {
             column: 0,
             key: KeyPath::default(),
             message: format!("cannot read the settings: {error}"),
-            remedy: "name an existing TOML file with --config; forebay.example.toml is one to start from".into(),
+            remedy: "name an existing TOML file with --config; forebay.example.toml is one to \
+            start from"
+                .into(),
         }
     }
 

@@ -215,7 +215,8 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
         return wrong(
             at.key("report"),
             "immediate report needs NVRAM, and there is none",
-            "add `nvram = \"FILE\"` on storage that survives what you need it to survive, or use \"after-complete\"",
+            "add `nvram = \"FILE\"` on storage that survives what you need it to survive, or use \
+             \"after-complete\"",
         );
     }
     let least = Size::mib(1);

@@ -21,7 +21,8 @@ impl<'de> Deserialize<'de> for Portal {
             let bare = || Some(SocketAddr::new(text.trim_matches(['[', ']']).parse().ok()?, PORT));
             with_port.or_else(bare).map(Self).ok_or_else(|| {
                 format!(
-                    "`{text}` is not an address{REMEDY}write an IP address and a port, as in \"127.0.0.1:3260\" or \"[::]:3260\""
+                    "`{text}` is not an address{REMEDY}write an IP address and a port, as in \
+                     \"127.0.0.1:3260\" or \"[::]:3260\""
                 )
             })
         };

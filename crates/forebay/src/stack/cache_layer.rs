@@ -191,7 +191,8 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
     };
     let stopped = if info.clean { "stopped cleanly" } else { "not stopped cleanly" };
     let text = format!(
-        "the log {path} belongs to volume \"{}\" ({}), opened {} times, last {stopped}; {} of {} in \
+        "the log {path} belongs to volume \"{}\" ({}), opened {} times, last {stopped}; {} of {} \
+         in \
          use, {} not at the lower volume yet",
         info.identity.name,
         about(info.identity.geometry.bytes()),
@@ -212,7 +213,8 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
 /// Says what to do about a log that cannot be used.
 fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
     let path = settings.log.display();
-    let accept = "set `accept_loss = true` for one start to go on with what is whole, and check what is on the volume then";
+    let accept = "set `accept_loss = true` for one start to go on with what is whole, and check \
+    what is on the volume then";
     let zero = format!(
         "write zeros over its first MiB (dd if=/dev/zero of={path} bs=1M count=1 conv=notrunc)"
     );
@@ -228,10 +230,12 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
             format!("bring back the whole log; {accept} only if it cannot come back")
         }
         OpenError::OtherVolume { .. } => format!(
-            "name that volume's own log, or point the stack at the log's volume; once that log is drained, {zero} to use it here"
+            "name that volume's own log, or point the stack at the log's volume; once that log \
+             is drained, {zero} to use it here"
         ),
         OpenError::Geometry { .. } => format!(
-            "give the volume its former size back until the log is drained (`dirty_bytes` 0 in `forebay status`), then {zero}"
+            "give the volume its former size back until the log is drained (`dirty_bytes` 0 in \
+             `forebay status`), then {zero}"
         ),
         OpenError::Missing(_) => format!("bring back the undamaged log, or {accept}"),
         OpenError::NvramMissing(_) | OpenError::OtherNvram { .. } => {

@@ -180,18 +180,35 @@ pub async fn read(volume: &dyn Volume, block: u64) -> Result<Vec<u8>, volume::Er
 /// Settings of a node with one file of 64 MiB.
 pub fn node(folder: &Path, port: u16) -> String {
     format!(
-        "listen = ['127.0.0.1:{port}']\n[[target]]\nname = 'iqn.2026-11.test:node'\n[[target.unit]]\n\
-         stack = [ {{ file = {{ path = '{}', size = '64MiB' }} }} ]\n",
+        r#"
+listen = ["127.0.0.1:{port}"]
+[[target]]
+name = "iqn.2026-11.test:node"
+[[target.unit]]
+stack = [ {{ file = {{ path = "{}", size = "64MiB" }} }} ]
+"#,
         folder.join("node.img").display()
     )
 }
 
-/// Settings of a gateway over that node.
+/// Settings of a gateway over that node, with more settings of its cache.
 pub fn gateway(folder: &Path, node: SocketAddr, more: &str) -> String {
     format!(
-        "listen = ['127.0.0.1:0']\n[[target]]\nname = 'iqn.2026-11.test:gateway'\n[[target.unit]]\n\
-         stack = [ {{ remote = {{ url = 'iscsi://{node}/iqn.2026-11.test:node/0', give_up_after = '2s' }} }},\n\
-         {{ cache = {{ log = '{}', log_size = '32MiB', dram = '8MiB', nvram_size = '1MiB', {more} }} }} ]\n",
+        r#"
+listen = ["127.0.0.1:0"]
+[[target]]
+name = "iqn.2026-11.test:gateway"
+[[target.unit]]
+[[target.unit.stack]]
+remote = {{ url = "iscsi://{node}/iqn.2026-11.test:node/0", give_up_after = "2s" }}
+[[target.unit.stack]]
+[target.unit.stack.cache]
+log = "{}"
+log_size = "32MiB"
+dram = "8MiB"
+nvram_size = "1MiB"
+{more}
+"#,
         folder.join("gateway.log").display()
     )
 }

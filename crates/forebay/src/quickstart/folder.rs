@@ -1,0 +1,105 @@
+//! The folder that quickstart plays in, and the settings that it writes there.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use crate::failure::Failure;
+
+/// A folder of our own, removed with all that is in it.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// In the place for temporary files; private.
+    pub fn make() -> Result<Self, Failure> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = std::env::temp_dir().join(format!("forebay-quickstart-{}", std::process::id()));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|error| {
+            Failure::new(format!("cannot make the folder {}: {error}", path.display()))
+                .remedy("set TMPDIR to a folder with 1 GiB of room")
+        })?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file in it.
+    pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
+        let path = self.0.join(name);
+        std::fs::write(&path, text)
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))?;
+        Ok(path)
+    }
+
+    /// Settings of a node with one file of so many bytes.
+    pub fn node_settings(&self, name: &str, bytes: u64) -> String {
+        let image = quoted(&self.0.join("node.img"));
+        format!(
+            r#"listen = ["127.0.0.1:0"]
+control = "node.sock"
+
+[[target]]
+name = "{name}"
+
+[[target.unit]]
+stack = [ {{ file = {{ path = {image}, size = {bytes} }} }} ]
+"#
+        )
+    }
+
+    /// Settings of a gateway to that node.
+    pub fn gateway_settings(&self, name: &str, node: SocketAddr, node_name: &str) -> String {
+        let log = quoted(&self.0.join("gateway.log"));
+        let nvram = quoted(&self.0.join("gateway.nvram"));
+        format!(
+            r#"listen = ["127.0.0.1:0"]
+control = "gateway.sock"
+
+[[target]]
+name = "{name}"
+
+[[target.unit]]
+stack = [
+    {{ remote = {{ url = "iscsi://{node}/{node_name}/0" }} }},
+    {{ cache = {{ log = {log}, log_size = "512MiB", nvram = {nvram}, dram = "96MiB" }} }},
+]
+"#
+        )
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(%error, folder = %self.0.display(), "the folder stays");
+        }
+    }
+}
+
+/// As a TOML string.
+fn quoted(path: &Path) -> String {
+    toml::Value::from(path.to_string_lossy().into_owned()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    #[test]
+    fn its_settings_are_right_wherever_it_is() {
+        let folder = Folder(PathBuf::from("/tmp/it's \"here\""));
+        let node = ([127, 0, 0, 1], 3260).into();
+        for text in [
+            folder.node_settings("iqn.2026-11.a:b", 1 << 20),
+            folder.gateway_settings("iqn.2026-11.a:c", node, "iqn.2026-11.a:b"),
+        ] {
+            Settings::parse(Path::new("quickstart"), &text).unwrap();
+        }
+    }
+}
