@@ -54,6 +54,7 @@ pub struct Hardware {
     nvram: Arc<Mutex<NvramState>>,
     mutation: Mutation,
     delay: Duration,
+    log_delay: Duration,
     seed: u64,
 }
 
@@ -97,6 +98,7 @@ impl Hardware {
             power,
             mutation: Mutation::None,
             delay: Duration::ZERO,
+            log_delay: Duration::ZERO,
             seed,
         }
     }
@@ -122,14 +124,20 @@ impl Hardware {
         self
     }
 
-    /// The same with a link to the lower volume that takes so long for each call.
-    pub fn with_delay(mut self, delay: Duration) -> Self {
-        self.delay = delay;
+    /// The same with a link to the lower volume and a log disk that take so long for each call,
+    /// or not at all.
+    pub fn with_delays(mut self, delay: Duration, log_delay: Duration) -> Self {
+        (self.delay, self.log_delay) = (delay, log_delay);
         self
     }
 
     pub fn log(&self) -> Stack {
-        Arc::new(LogDisk { disk: Arc::clone(&self.log), mutation: self.mutation })
+        Arc::new(LogDisk {
+            disk: Arc::clone(&self.log),
+            mutation: self.mutation,
+            delay: self.log_delay,
+            rng: Mutex::new(Rng::new(self.seed + 4)),
+        })
     }
 
     pub fn lower(&self) -> Stack {
@@ -219,6 +227,17 @@ fn copied(data: &Data) -> Data {
 struct LogDisk {
     disk: Arc<CrashVolume>,
     mutation: Mutation,
+    delay: Duration,
+    rng: Mutex<Rng>,
+}
+
+impl LogDisk {
+    async fn wait(&self) {
+        let delay = self.delay * self.rng.lock().below(3) as u32;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+    }
 }
 
 impl Volume for LogDisk {
@@ -233,10 +252,14 @@ impl Volume for LogDisk {
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         let superblock = lba.0 < 2;
         let data = copied(&data);
-        if superblock && self.mutation == Mutation::SuperblockNotStable {
-            return self.disk.write(lba, data, Durability::Volatile);
-        }
-        self.disk.write(lba, data, durability)
+        let synced = !superblock || self.mutation != Mutation::SuperblockNotStable;
+        let durability = if synced { durability } else { Durability::Volatile };
+        Box::pin(async move {
+            self.wait().await;
+            self.disk.write(lba, data, durability).await?;
+            self.wait().await;
+            Ok(())
+        })
     }
 
     fn flush(&self) -> Io<'_, ()> {

@@ -22,6 +22,7 @@ pub struct Script {
     pub geometry: Geometry,
     pub log_blocks: u64,
     pub delay: Duration,
+    pub log_delay: Duration,
     pub hosts: u64,
     pub steps: u64,
     pub mutation: Mutation,
@@ -68,6 +69,7 @@ impl Script {
                 + u64::from(segment_slots + 1) * 6
                 + [0, 10, 40, 200][rng.below(4) as usize],
             delay: Duration::from_millis([0, 1, 4][rng.below(3) as usize]),
+            log_delay: Duration::from_millis([0, 0, 1, 5][rng.below(4) as usize]),
             hosts: rng.within(1..5),
             steps: rng.within(4..20),
             mutation: Mutation::None,
@@ -81,7 +83,7 @@ impl Script {
     pub fn hardware(&self) -> Hardware {
         Hardware::new(self.geometry, self.log_blocks, 16, self.seed)
             .mutated(self.mutation)
-            .with_delay(self.delay)
+            .with_delays(self.delay, self.log_delay)
     }
 
     async fn open(&self, hardware: &Hardware) -> Result<Arc<Cache>, String> {
