@@ -365,7 +365,7 @@ impl Negotiation {
             _ if key == Key::FirstBurstLength && now.initial_r2t && !now.immediate_data => true,
             // The default is Yes, and a No to our Yes is no answer.
             Kind::Or => true,
-            Kind::And => !self.flag(key) || self.wanted_flag(key),
+            Kind::And => !now.immediate_data || self.offer.immediate_data,
             Kind::Maximum(..) => self.number(key) >= self.wanted_number(key),
             _ => self.number(key) <= self.wanted_number(key),
         };
@@ -385,16 +385,6 @@ impl Negotiation {
             Key::ImmediateData => self.offer.immediate_data,
             Key::DataPduInOrder => self.offer.data_pdu_in_order,
             Key::DataSequenceInOrder => self.offer.data_sequence_in_order,
-            _ => unreachable!("{key:?} is not a flag"),
-        }
-    }
-
-    fn flag(&self, key: Key) -> bool {
-        match key {
-            Key::InitialR2T => self.parameters.initial_r2t,
-            Key::ImmediateData => self.parameters.immediate_data,
-            Key::DataPduInOrder => self.parameters.data_pdu_in_order,
-            Key::DataSequenceInOrder => self.parameters.data_sequence_in_order,
             _ => unreachable!("{key:?} is not a flag"),
         }
     }
