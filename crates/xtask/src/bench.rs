@@ -70,8 +70,9 @@ pub fn bench(options: &Options) -> Result<bool> {
     drop(stage);
     if groups.iter().any(|group| group.memory) {
         println!("memory at 64 sessions");
-        figures.add_single(servers::TARGET_MEMORY, memory::target(&program)?);
-        figures.add_single(servers::GATEWAY_MEMORY, memory::gateway(&program, &folder)?);
+        let target = servers::TARGET_MEMORY.into_iter().zip(memory::target(&program)?);
+        let gateway = servers::GATEWAY_MEMORY.into_iter().zip(memory::gateway(&program, &folder)?);
+        target.chain(gateway).for_each(|(name, mib)| figures.add_single(name, mib));
     }
     let command = command(options);
     if let Some(path) = &options.json {

@@ -26,6 +26,10 @@ pub fn check(steps: &mut Steps) {
     steps.run("check: clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
     });
+    // A workspace of its own, so nothing else would notice that it no longer compiles.
+    steps.run("check: fuzz targets compile", || {
+        cargo(&["check", "--quiet", "--manifest-path", "fuzz/Cargo.toml"])
+    });
     steps.run("check: licences", || Ok(Tally::one().with_note(deny::licences()?)));
     let mut unknown = None;
     steps.run("check: advisories", || match deny::advisories()? {

@@ -46,6 +46,9 @@ enum Task {
         /// Run only the steps whose name contains this word.
         #[arg(long, value_name = "WORD")]
         filter: Option<String>,
+        /// How many points the crash simulator tries (20,000 if not said).
+        #[arg(long, value_name = "N")]
+        crash_points: Option<u64>,
     },
     /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
     /// promises hold: target, stream, depth1, polling, digests, gateway, memory.
@@ -84,7 +87,9 @@ fn main() -> ExitCode {
             check::check(&mut steps);
             exit(steps.finish())
         }
-        Task::Test { no_interop, filter } => exit(suite::test(!no_interop, filter)),
+        Task::Test { no_interop, filter, crash_points } => {
+            exit(suite::test(suite::Wanted { interop: !no_interop, filter, crash_points }))
+        }
         Task::Bench { names, rounds, seconds, realtime, program, json, markdown } => {
             let time = Duration::from_secs_f64(seconds.clamp(0.05, 60.0));
             let options = bench::Options {

@@ -54,9 +54,13 @@ impl Steps {
 
     /// Runs a step, unless the filter leaves it out. An error counts as one failed case.
     pub fn run(&mut self, name: &str, step: impl FnOnce() -> Result<Tally>) {
-        if !self.wanted(name) {
-            return;
+        if self.wanted(name) {
+            self.run_always(name, step);
         }
+    }
+
+    /// Runs a step that others need, whatever the filter says.
+    pub fn run_always(&mut self, name: &str, step: impl FnOnce() -> Result<Tally>) {
         println!("==> {name}");
         let start = Instant::now();
         let tally = step().unwrap_or_else(|error| {

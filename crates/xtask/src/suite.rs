@@ -18,12 +18,34 @@ use crate::check;
 use crate::node;
 use crate::steps::{Steps, Tally};
 
-/// Runs every step the filter lets through; true if all held.
-pub fn test(with_interop: bool, filter: Option<String>) -> bool {
-    let mut steps = Steps::new(filter);
+/// What a run is asked for.
+pub struct Wanted {
+    /// Foreign tools are used, and installed where that is possible.
+    pub interop: bool,
+    /// Only steps whose name contains this word.
+    pub filter: Option<String>,
+    /// How many points the crash simulator tries; its own number if not said.
+    pub crash_points: Option<u64>,
+}
+
+/// Runs every step that is wanted; true if all held.
+pub fn test(wanted: Wanted) -> bool {
+    let with_interop = wanted.interop;
+    let mut steps = Steps::new(wanted.filter);
+    // First, since the tests of some crates use these tools too.
+    let mut tools = with_interop;
+    if with_interop {
+        steps.run_always("interop: packages", || {
+            tools = false;
+            let note = packages::provide()?;
+            tools = true;
+            Ok(Tally::one().with_note(note))
+        });
+    }
     check::check(&mut steps);
     steps.run("build: release", || node::build().map(|_| Tally::one()));
-    steps.run("units, machines, properties, crash simulator", units::run);
+    let crash_points = wanted.crash_points;
+    steps.run("units, machines, properties, crash simulator", || units::run(tools, crash_points));
     match program() {
         Ok(program) => {
             steps.run("pages: commands they show", || pages::check(&program));
@@ -32,19 +54,10 @@ pub fn test(with_interop: bool, filter: Option<String>) -> bool {
                 let name = format!("kill -9 rounds, report {report}");
                 steps.run(&name, || kill::rounds(&program, report));
             }
-            if with_interop {
-                let mut tools = true;
-                steps.run("interop: packages", || {
-                    tools = false;
-                    let note = packages::provide()?;
-                    tools = true;
-                    Ok(Tally::one().with_note(note))
-                });
-                if tools {
-                    interop::steps(&mut steps, &program);
-                } else {
-                    steps.leave_out("interop with libiscsi, QEMU and tgt: their tools are missing");
-                }
+            if tools {
+                interop::steps(&mut steps, &program);
+            } else if with_interop {
+                steps.leave_out("interop with libiscsi, QEMU and tgt: their tools are missing");
             }
         }
         Err(error) => steps.run("program", || Err(error)),

@@ -95,8 +95,10 @@ pub const BARS: &[Bar] = &[
         |f| over(f, DURABLE_1, RATE, GATEWAY, FAR)),
     most("gateway, 4 KiB reads that hit DRAM, depth 32: CPU over the target from memory", 1.3,
         |f| over(f, HIT, CPU, GATEWAY, FOREBAY)),
-    most("64 sessions on a target: MiB beyond its settings", 64.0, |f| f.single(servers::TARGET_MEMORY)),
-    most("64 sessions on a gateway: MiB beyond its settings", 64.0, |f| f.single(servers::GATEWAY_MEMORY)),
+    most("64 sessions of 32 writes of 4 KiB on a target: MiB beyond its settings", 64.0, |f| f.single(servers::TARGET_MEMORY[0])),
+    most("64 sessions of 32 writes of 128 KiB on a target: MiB beyond its settings", 64.0, |f| f.single(servers::TARGET_MEMORY[1])),
+    most("64 sessions of 32 writes of 4 KiB on a gateway: MiB beyond its settings", 64.0, |f| f.single(servers::GATEWAY_MEMORY[0])),
+    most("64 sessions of 32 writes of 128 KiB on a gateway: MiB beyond its settings", 64.0, |f| f.single(servers::GATEWAY_MEMORY[1])),
 ];
 
 #[cfg(test)]

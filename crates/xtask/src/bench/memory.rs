@@ -20,21 +20,24 @@ const SETTING_MIB: u64 = 64;
 /// The gateway's NVRAM, MiB.
 const NVRAM_MIB: u64 = 4;
 
-/// Each session keeps this many large writes in flight.
-const LOAD: Load = Load { bytes: 128 << 10, ..Load::write_4k(32) };
+/// What each session keeps in flight: small writes, or large ones, which are 256 MiB together.
+const LOADS: [Load; 2] = [Load::write_4k(32), Load { bytes: 128 << 10, ..Load::write_4k(32) }];
 
 /// How long the sessions work.
 const TIME: Duration = Duration::from_millis(1500);
 
-/// The most a target with a volume in memory ever held, MiB beyond that volume.
-pub fn target(program: &Path) -> Result<f64> {
+/// The most a target with a volume in memory ever held, MiB beyond that volume: at small writes, and
+/// then at large ones.
+pub fn target(program: &Path) -> Result<[f64; 2]> {
     let folder = tempfile::tempdir()?;
     let node = Node::start(program, folder.path(), "target", &memory_settings(SETTING_MIB))?;
-    Ok(peak_under_load(&node, SETTING_MIB << 20)? - SETTING_MIB as f64)
+    let peaks = peaks(&node, SETTING_MIB << 20)?;
+    Ok(peaks.map(|peak| peak - SETTING_MIB as f64))
 }
 
-/// The most a gateway ever held, MiB beyond its DRAM and NVRAM. `folder` is on a disk.
-pub fn gateway(program: &Path, folder: &Path) -> Result<f64> {
+/// The most a gateway ever held, MiB beyond its DRAM and NVRAM: at small writes, and then at large
+/// ones. `folder` is on a disk.
+pub fn gateway(program: &Path, folder: &Path) -> Result<[f64; 2]> {
     let folder = tempfile::Builder::new().prefix("memory").tempdir_in(folder)?;
     let far = Node::start(program, folder.path(), "far", &memory_settings(4 * SETTING_MIB))?;
     let settings = format!(
@@ -45,7 +48,8 @@ pub fn gateway(program: &Path, folder: &Path) -> Result<f64> {
         far.url(NAME, 0)
     );
     let gateway = Node::start(program, folder.path(), "gateway", &settings)?;
-    Ok(peak_under_load(&gateway, (4 * SETTING_MIB) << 20)? - (SETTING_MIB + NVRAM_MIB) as f64)
+    let peaks = peaks(&gateway, (4 * SETTING_MIB) << 20)?;
+    Ok(peaks.map(|peak| peak - (SETTING_MIB + NVRAM_MIB) as f64))
 }
 
 fn memory_settings(mib: u64) -> String {
@@ -55,17 +59,22 @@ fn memory_settings(mib: u64) -> String {
     )
 }
 
-/// Fills the unit, puts all sessions on it, and reads the peak of the process, MiB.
-fn peak_under_load(node: &Node, bytes: u64) -> Result<f64> {
+/// Fills the unit, puts all sessions on it, and reads the peak of the process after each load, MiB.
+fn peaks(node: &Node, bytes: u64) -> Result<[f64; 2]> {
     let login = node.login(NAME);
     write_all(&login, bytes)?;
     let process = node.id();
-    let session = |login: Login| move || measure(&login, &LOAD, process, TIME).map(|_| ());
-    std::thread::scope(|scope| {
-        let sessions: Vec<_> = (0..SESSIONS).map(|_| scope.spawn(session(login.clone()))).collect();
-        sessions.into_iter().try_for_each(|session| session.join().expect("no session panics"))
-    })?;
-    peak(process)
+    let mut peaks = [0.0; 2];
+    for (load, peaked) in LOADS.iter().zip(&mut peaks) {
+        let session = |login: Login| move || measure(&login, load, process, TIME).map(|_| ());
+        std::thread::scope(|scope| {
+            let sessions: Vec<_> =
+                (0..SESSIONS).map(|_| scope.spawn(session(login.clone()))).collect();
+            sessions.into_iter().try_for_each(|session| session.join().expect("no session panics"))
+        })?;
+        *peaked = peak(process)?;
+    }
+    Ok(peaks)
 }
 
 /// The most a process ever had in RAM, mapped files included, MiB.

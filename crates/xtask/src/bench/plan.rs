@@ -46,10 +46,12 @@ pub mod servers {
     pub const DISK: &str = "disk";
     /// Share of a CPU that a polling server uses with an idle session.
     pub const IDLE: &str = "idle CPU, polling";
-    /// Memory of a target beyond its settings, MiB.
-    pub const TARGET_MEMORY: &str = "memory of a target";
-    /// Memory of a gateway beyond its settings, MiB.
-    pub const GATEWAY_MEMORY: &str = "memory of a gateway";
+    /// Memory of a target beyond its settings, MiB: at small writes, at large ones.
+    pub const TARGET_MEMORY: [&str; 2] =
+        ["memory of a target, 4 KiB", "memory of a target, 128 KiB"];
+    /// Memory of a gateway beyond its settings, MiB: at small writes, at large ones.
+    pub const GATEWAY_MEMORY: [&str; 2] =
+        ["memory of a gateway, 4 KiB", "memory of a gateway, 128 KiB"];
 }
 
 use loads::*;
