@@ -6,6 +6,7 @@ use volume::{FileVolume, OpenError, Options, Stack};
 
 use crate::{
     failure::{FAILED, Failure},
+    output::print_line,
     quantity::about,
     settings::{Layer, Settings},
     stack,
@@ -14,7 +15,7 @@ use crate::{
 /// Prints a line for each thing looked at; fails if one of them would stop `serve`.
 pub async fn run(config: &Path) -> Result<(), Failure> {
     let settings = Settings::load(config)?;
-    println!("{}: the settings are right", config.display());
+    print_line(format_args!("{}: the settings are right", config.display()))?;
     let mut wrong = 0;
     for target in &settings.target {
         for unit in &target.unit {
@@ -22,9 +23,9 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
                 let place = format!("{} LUN {}", target.name, unit.lun);
                 match look_at(layer).await {
                     Ok(None) => {}
-                    Ok(Some(found)) => println!("{place}: {found}"),
+                    Ok(Some(found)) => print_line(format_args!("{place}: {found}"))?,
                     Err(failure) => {
-                        println!("{place}: {failure}");
+                        print_line(format_args!("{place}: {failure}"))?;
                         wrong += 1;
                     }
                 }

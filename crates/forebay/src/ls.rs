@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::{cli::Ls, failure::Failure, quantity::about, status::table};
+use crate::{cli::Ls, failure::Failure, output::print, quantity::about, status::table};
 
 /// A target and its units, or why they cannot be listed.
 struct Listed {
@@ -36,7 +36,7 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
         }
         listed.push(Listed { target, portals, units });
     }
-    print!("{}", if args.json { as_json(&listed) } else { for_people(&url, &listed) });
+    print(if args.json { as_json(&listed) } else { for_people(&url, &listed) })?;
     match listed.into_iter().find_map(|listed| listed.units.err()) {
         Some(error) => Err(refused(&args.url, &error)),
         None => Ok(()),

@@ -1,6 +1,7 @@
 //! The program: settings, stacks, roles, quickstart.
 
 mod failure;
+mod output;
 mod quantity;
 mod events;
 mod status;
@@ -14,12 +15,13 @@ mod cli;
 mod ls;
 mod quickstart;
 
-use std::{io::Write, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
 use failure::Failure;
+use output::{print, print_line};
 
 fn main() -> ExitCode {
     events::end_at_panic();
@@ -82,11 +84,9 @@ fn status(args: &cli::Status) -> Result<(), Failure> {
     loop {
         match control::ask(&path, control::Request::Status)? {
             control::Response::Status(status) if args.json => {
-                let mut json = serde_json::to_vec(&status).map_err(Failure::new)?;
-                json.push(b'\n');
-                print(&json)?;
+                print_line(serde_json::to_string(&status).map_err(Failure::new)?)?;
             }
-            control::Response::Status(status) => print(status.for_people().as_bytes())?,
+            control::Response::Status(status) => print(status.for_people())?,
             control::Response::Error(error) => return Err(Failure::new(error)),
         }
         match args.watch {
@@ -99,7 +99,7 @@ fn status(args: &cli::Status) -> Result<(), Failure> {
 async fn link(args: cli::Link) -> Result<(), Failure> {
     let line = link::Line { delay: args.delay.0, rate: args.rate.max(1) * 1_000_000 };
     let link = link::Link::open(args.listen, args.to, line).await.map_err(Failure::new)?;
-    print(format!("ready {}\n", link.address()).as_bytes())?;
+    print_line(format_args!("ready {}", link.address()))?;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .map_err(Failure::new)?;
     tokio::select! {
@@ -107,14 +107,5 @@ async fn link(args: cli::Link) -> Result<(), Failure> {
         _ = tokio::signal::ctrl_c() => {}
     }
     let traffic = link.traffic();
-    print(format!("{}\n", serde_json::json!(traffic)).as_bytes())
-}
-
-/// To stdout; a reader that has gone away is no failure.
-fn print(bytes: &[u8]) -> Result<(), Failure> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::new(error)),
-        _ => Ok(()),
-    }
+    print_line(serde_json::json!(traffic))
 }

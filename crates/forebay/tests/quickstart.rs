@@ -2,24 +2,44 @@
 
 mod support;
 
-use support::{Place, forebay, stderr};
+use std::{
+    io::{BufRead, BufReader},
+    process::Stdio,
+};
+
+use support::{Place, forebay, run, stderr};
 
 #[test]
-fn it_ends_well_and_leaves_nothing() {
+fn it_ends_well_can_be_kept_and_leaves_nothing() {
     let place = Place::new();
     let temporary = place.path("tmp");
     std::fs::create_dir(&temporary).expect("made");
-    let output = forebay()
-        .args(["quickstart", "--seconds", "0.3", "--html", "page.html"])
+    let mut child = forebay()
+        .args(["quickstart", "--seconds", "0.3", "--html", "page.html", "--keep"])
         .current_dir(place.folder.path())
         .env("TMPDIR", &temporary)
-        .output()
+        .stdout(Stdio::piped())
+        .spawn()
         .expect("the binary runs");
-    assert!(output.status.success(), "{}", stderr(&output));
-    let table = String::from_utf8(output.stdout).expect("text");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut table = String::new();
+    let mut gateway = None;
+    for line in lines.map_while(Result::ok) {
+        table += &line;
+        gateway = line.trim().strip_prefix("forebay ls ").map(str::to_owned);
+        if gateway.is_some() {
+            break;
+        }
+    }
     for expected in ["4 KiB writes + flush", "node", "gateway", "p99", "killed, started again"] {
         assert!(table.contains(expected), "{expected} in {table}");
     }
+    let listed = run(&["ls", &gateway.expect("it is kept, and says where")]);
+    assert!(listed.status.success(), "{}", stderr(&listed));
+
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
+    assert!(child.wait().expect("it ends").success());
     assert_eq!(std::fs::read_dir(&temporary).expect("a folder").count(), 0, "all is removed");
 
     let json = std::fs::read(place.path("forebay-quickstart/result.json")).expect("written");

@@ -24,6 +24,7 @@ use crate::{
     control::{self, Request, Response},
     failure::Failure,
     link::{Line, Link, Traffic},
+    output::print_line,
     status::Status,
 };
 use folder::Folder;
@@ -102,7 +103,7 @@ async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
     }
     if args.keep {
         kept.set(true);
-        keep(&stage, &gateway).await;
+        keep(&stage, &gateway).await?;
     }
     gateway.stop().await?;
     stage.node.stop().await
@@ -324,8 +325,8 @@ fn machine() -> Machine {
 }
 
 fn report(outcome: &Outcome, args: &Quickstart) -> Result<(), Failure> {
-    println!("{}", outcome.table());
-    println!(
+    print_line(outcome.table())?;
+    print_line(format_args!(
         "The link: {} ms one way, {} Mbit/s; loss is not emulated. Killed with {} in the log \
          that the \
          node did not have; listening again after {} ms.",
@@ -333,9 +334,9 @@ fn report(outcome: &Outcome, args: &Quickstart) -> Result<(), Failure> {
         outcome.rate_bits_per_second / 1_000_000,
         crate::quantity::about(outcome.crash.dirty_bytes_at_kill),
         outcome.crash.recovered_ms,
-    );
+    ))?;
     if !outcome.crash.destaged {
-        println!("Destage was not done in time, so the node was not read.");
+        print_line("Destage was not done in time, so the node was not read.")?;
     }
     let folder = Path::new("forebay-quickstart");
     let json = args.json.clone().unwrap_or_else(|| folder.join("result.json"));
@@ -347,12 +348,11 @@ fn report(outcome: &Outcome, args: &Quickstart) -> Result<(), Failure> {
         made.and_then(|()| std::fs::write(path, text))
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))?;
     }
-    println!("Written: {} and {}", json.display(), html.display());
-    Ok(())
+    print_line(format_args!("Written: {} and {}", json.display(), html.display()))
 }
 
-async fn keep(stage: &Stage, gateway: &Process) {
-    println!(
+async fn keep(stage: &Stage, gateway: &Process) -> Result<(), Failure> {
+    print_line(format_args!(
         "\nEverything keeps running until Ctrl-C. To connect:\n\
          \n  gateway  iscsi://{gateway}/{GATEWAY_NAME}/0\
          \n  node     iscsi://{node}/{NODE_NAME}/0   (not both at once)\n\
@@ -365,9 +365,9 @@ async fn keep(stage: &Stage, gateway: &Process) {
         gateway = gateway.address,
         node = stage.node.address,
         control = stage.control("gateway").display(),
-    );
+    ))?;
     // Ctrl-C ends the whole of quickstart from outside.
-    std::future::pending::<()>().await;
+    std::future::pending().await
 }
 
 fn failed(doing: &str, error: &dyn std::fmt::Display) -> Failure {
