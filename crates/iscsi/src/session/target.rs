@@ -7,13 +7,14 @@
 
 mod settings;
 mod event;
+mod exchange;
 mod task;
 mod session;
 mod connection;
-mod text;
-mod management;
 mod respond;
 mod command;
+mod management;
+mod text;
 mod receive;
 mod login;
 

@@ -183,5 +183,11 @@ fn another_session_may_clear_the_tasks_of_a_unit() {
     assert_eq!(aborts(&mut rig), [1, 2]);
     rig.connection.abort_tasks(&mut rig.session, None);
     assert_eq!(aborts(&mut rig), [3]);
-    assert!(rig.output().is_empty());
+    rig.connection.abort_tasks(&mut rig.session, None);
+    assert_eq!(rig.session.tasks(), 0);
+    let pdus = rig.output();
+    let [Pdu::NopIn(first), Pdu::NopIn(second)] = &pdus[..] else { panic!("{pdus:?}") };
+    assert_eq!((first.itt, first.ttt), (Itt::NONE, Ttt::NONE));
+    let numbers = second.numbers;
+    assert_eq!(numbers.max_cmd_sn, numbers.exp_cmd_sn.add(127), "the window is told to be open");
 }

@@ -17,9 +17,9 @@ use crate::{
 
 use super::{
     event::{Event, Outcome},
+    exchange::{Exchange, PendingText},
     session::Session,
     task::Tasks,
-    text::{Exchange, PendingText},
 };
 
 /// One connection of a session after its login.
@@ -46,8 +46,8 @@ pub struct Connection {
     pub(super) text: Option<Exchange>,
     pub(super) pending_text: Option<PendingText>,
     last_received: Instant,
-    /// When our NOP-In went out, and its tag; `None` if anything came since.
-    ping: Option<(Instant, Ttt)>,
+    /// When our NOP-In went out; `None` if anything came since.
+    ping: Option<Instant>,
     pub(super) closing: bool,
     pub(super) counters: Counters,
 }
@@ -188,7 +188,7 @@ impl Connection {
     #[must_use]
     pub fn poll_timeout(&self, session: &Session) -> Instant {
         match self.ping {
-            Some((sent, _)) => sent + session.settings.dead_after,
+            Some(sent) => sent + session.settings.dead_after,
             None => self.last_received + session.settings.ping_after,
         }
     }
@@ -202,16 +202,24 @@ impl Connection {
             return Err(Error::Silent);
         }
         let ttt = self.new_ttt();
-        self.ping = Some((now, ttt));
-        let ping = NopIn {
+        self.ping = Some(now);
+        self.send_nop(session, ttt);
+        Ok(())
+    }
+
+    /// Tells how far the command window is open; no answer is wanted.
+    pub(super) fn tell_window(&mut self, session: &Session) {
+        self.send_nop(session, Ttt::NONE);
+    }
+
+    fn send_nop(&mut self, session: &Session, ttt: Ttt) {
+        self.send(Pdu::NopIn(NopIn {
             lun: Lun(0),
             itt: Itt::NONE,
             ttt,
             numbers: session.numbers(self.stat_sn),
             data: Bytes::new(),
-        };
-        self.send(Pdu::NopIn(ping));
-        Ok(())
+        }));
     }
 
     /// Something came, whatever it is: the initiator is alive.

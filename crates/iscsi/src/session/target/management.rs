@@ -116,9 +116,14 @@ impl Connection {
     }
 
     /// Aborts all commands of this session, or those for one unit: another session has cleared or
-    /// reset them. The aborts are events.
+    /// reset them. The aborts are events. No answer tells the initiator that the window is open
+    /// again, so a NOP-In does (RFC 7143, 11.19).
     pub fn abort_tasks(&mut self, session: &mut Session, lun: Option<Lun>) {
+        let before = session.tasks();
         self.abort_where(session, |task, _| lun.is_none_or(|lun| is_same_unit(task.lun, lun)));
+        if session.tasks() < before {
+            self.tell_window(session);
+        }
     }
 
     /// Aborts commands up to the one with `cmd_sn`: an immediate request reaches no further.

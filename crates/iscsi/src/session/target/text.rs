@@ -11,29 +11,9 @@ use crate::{
 use super::{
     connection::Connection,
     event::{Event, SendTargets},
+    exchange::{Exchange, PendingText},
     session::Session,
 };
-
-/// An exchange of text that is not finished. One connection has one at most
-/// (RFC 7143, 11.10.4: a new one without a tag resets the old).
-#[derive(Debug)]
-pub(super) struct Exchange {
-    itt: Itt,
-    ttt: Ttt,
-    /// What the initiator has said so far, at most [`TEXT`] bytes.
-    question: Vec<u8>,
-    /// What we have still to say.
-    answer: Bytes,
-}
-
-/// A request that waits for the driver to say which targets there are.
-#[derive(Debug)]
-pub(super) struct PendingText {
-    exchange: Exchange,
-    is_final: bool,
-    /// Answers to other keys of the same request.
-    answers: Vec<u8>,
-}
 
 /// The most text that an initiator may send in one exchange, in bytes. The keys that mean
 /// anything now take a few hundred.
