@@ -110,12 +110,14 @@ impl Shared {
                 let blocks = (end - first) / self.sectors_per_block();
                 let blocks = u32::try_from(blocks).expect("it came as one extent");
                 let extent = Extent { lba: self.lba(first), blocks };
+                let losses = self.lower_losses();
                 self.lower.discard(extent).await?;
-                match self.lower.flush().await {
-                    // So a remote volume says that it was reset since the discard.
+                match self.flush_lower(losses).await {
+                    // So a remote volume says that it was reset since the discard, or before it.
                     Err(Error::Device(_)) => {
+                        let losses = self.lower_losses();
                         self.lower.discard(extent).await?;
-                        self.lower.flush().await
+                        self.flush_lower(losses).await
                     }
                     flushed => flushed,
                 }
@@ -238,8 +240,12 @@ async fn run(claim: Claim, change: Change, answer: oneshot::Sender<Result<(), Er
     let mut answer = Some(answer);
     if claim.tombstone {
         let count = (end - first).min(u64::from(u32::MAX)) as u32;
-        let serial = shared.state.lock().queue_tombstone(first, count);
-        shared.start_commit();
+        let serial = {
+            let mut state = shared.state.lock();
+            let serial = state.queue_tombstone(first, count);
+            shared.start_commit(&mut state);
+            serial
+        };
         while let Err(error) = shared.committed(serial).await {
             // The host is told; the slots stay claimed until the record is in the log after all,
             // since it may be there already.

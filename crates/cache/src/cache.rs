@@ -11,7 +11,8 @@ use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
 use crate::{
     destage,
     log::superblock::Identity,
-    open::{self, OpenError, Parts},
+    open::{self, Parts},
+    refusal::OpenError,
     settings::{Report, Settings},
     slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
     state::Shared,
@@ -60,8 +61,6 @@ impl Cache {
         }
         let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
         let written = timeout(STOP_TIME, shared.write_superblock(last)).await;
-        shared.state.lock().stopped = true;
-        shared.changed.notify_waiters();
         written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
     }
 
@@ -76,7 +75,7 @@ impl Cache {
                 if state.table.dirty() == 0 {
                     return Some(Ok(()));
                 }
-                state.stopping.then(|| Err(Error::Busy("the cache is stopping")))
+                state.stopping.then_some(Err(Error::Busy("the cache is stopping")))
             })
             .await
     }

@@ -17,19 +17,18 @@ use std::{
 use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Error, Lba};
 
-use crate::state::{Batch, Shared, State, Waiter, scratch_block};
+use crate::{
+    batch::Batch,
+    state::{Shared, State, Waiter, scratch_block},
+};
 
 impl Shared {
-    /// Starts the driver if something waits and none runs. Called after the lock is let go.
-    pub fn start_commit(self: &Arc<Self>) {
-        {
-            let mut state = self.state.lock();
-            if state.committing || state.is_settled() {
-                return;
-            }
+    /// Starts the driver if something waits and none runs.
+    pub fn start_commit(self: &Arc<Self>, state: &mut State) {
+        if !state.committing && !state.is_settled() {
             state.committing = true;
+            tokio::spawn(write_segments(Arc::clone(self)));
         }
-        tokio::spawn(write_segments(Arc::clone(self)));
     }
 
     /// Waits until every write up to `serial` is in the log, stable.

@@ -41,7 +41,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Waits until something is dirty. False if the cache is stopping.
+/// Waits until something is dirty, or the log holds records that only a round gives free. False
+/// if the cache is stopping.
 async fn wait_for_work(shared: &Shared) -> bool {
     loop {
         let mut wake = std::pin::pin!(shared.wake_destage.notified());
@@ -51,7 +52,7 @@ async fn wait_for_work(shared: &Shared) -> bool {
             if state.stopping {
                 return false;
             }
-            if state.table.dirty() > 0 {
+            if state.table.dirty() > 0 || state.ring.segments() > 0 {
                 return true;
             }
         }
@@ -87,6 +88,8 @@ impl Pace {
                 return;
             }
             self.seen = requests;
+            // Whoever drops this future in the middle has not seen an idle period.
+            self.idle = false;
             tokio::select! {
                 () = sleep(period) => {}
                 () = shared.wake_destage.notified() => {}
@@ -109,6 +112,7 @@ fn is_urgent(shared: &Shared) -> bool {
 /// One round from the cut to the moved tail.
 async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Error> {
     let started = Instant::now();
+    let losses = shared.lower_losses();
     let cut = begin(shared);
     let mut items = collect(shared).await;
     while !items.is_empty() {
@@ -131,7 +135,7 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Error> {
     // before the superblock lets go of the log's copy; that is stable before the slots count as
     // clean (from then on a write may go past the log without voiding their records); and all of
     // that is done before their blocks are written over.
-    let flushed = shared.lower.flush().await;
+    let flushed = shared.flush_lower(losses).await;
     shared.note_lower(&flushed);
     flushed?;
     let tail_block = shared.state.lock().ring.start(cut + 1);
@@ -279,17 +283,21 @@ impl Cursor<'_> {
         let mut run: Option<Run> = None;
         for _ in 0..STEP {
             let Some(&item) = self.items.get(self.at) else { break };
-            if self.sector == 0 {
-                // Void since: a bypassed write has put newer content into the lower volume.
-                if !state.table.is_alive(item.index, item.incarnation) {
-                    self.at += 1;
-                    continue;
-                }
-                if state.claims.overlap(item.slot, item.slot + 1) {
-                    self.claimed.push(item);
-                    self.at += 1;
-                    continue;
-                }
+            // Asked for every run of a slot, not only its first: between two runs of a slot with
+            // holes the host may write past the log.
+            //
+            // Void since: a bypassed write has put newer content into the lower volume.
+            if !state.table.is_alive(item.index, item.incarnation) {
+                self.at += 1;
+                self.sector = 0;
+                continue;
+            }
+            // Sent whole later, if the bypassed write fails.
+            if state.claims.overlap(item.slot, item.slot + 1) {
+                self.claimed.push(item);
+                self.at += 1;
+                self.sector = 0;
+                continue;
             }
             let undone = (u32::from(WHOLE) << self.sector) as u8;
             let mask = item.place.mask & shared.whole(item.slot) & undone;

@@ -13,20 +13,25 @@ mod statistics;
 mod claim;
 mod fetch;
 mod state;
+mod batch;
 mod commit;
 mod read;
 mod bypass;
 mod write;
 mod destage;
+mod refusal;
+mod inspect;
 mod open;
 mod cache;
 
 pub use cache::Cache;
+pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
     recovery::Loss,
     superblock::{Identity, InstanceId},
 };
 pub use nvram::{MappedFile, StableMemory, length_for};
-pub use open::{InspectError, LogInfo, OpenError, Parts, format, inspect};
+pub use open::Parts;
+pub use refusal::OpenError;
 pub use settings::{Report, Settings};
 pub use statistics::Statistics;

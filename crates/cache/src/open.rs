@@ -1,29 +1,26 @@
 //! Opening a cache: from what is on the log disk and in the NVRAM to a running state.
 
-use std::{
-    collections::HashSet,
-    hash::{BuildHasher, Hasher, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize},
 };
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-use volume::{Error, Geometry, Stack};
+use volume::{Geometry, Stack};
 
 use crate::{
     checksum::crc32c,
     dram::PagePool,
+    inspect::{check_size, no_superblock, pool, write_new},
     log::{
-        BLOCK_BYTES,
-        recovery::{Loss, NoSuperblock, scan, superblock},
+        recovery::{NoSuperblock, scan, superblock},
         ring::Ring,
         segment::{Header, Kind},
-        superblock::{FIRST_BLOCK, Identity, InstanceId, MAX_NAME, Superblock, least_blocks},
+        superblock::{Identity, Superblock},
     },
     nvram::{Buffer, Contents, Held, StableMemory},
+    refusal::OpenError,
     settings::Settings,
     slot::{NONE, Place, SLOT_BYTES, SlotTable},
     state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
@@ -39,204 +36,6 @@ pub struct Parts {
     /// The NVRAM, if there is one; immediate report needs it, and it makes the loss of the last
     /// segment known.
     pub nvram: Option<Box<dyn StableMemory>>,
-}
-
-/// Why a cache could not be opened. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// A setting is out of range.
-    #[error("{0}")]
-    Settings(String),
-    /// The log disk cannot be read or written.
-    #[error("the log disk cannot be used: {0}")]
-    Log(#[source] Error),
-    /// The log disk holds something that is not a log.
-    #[error(
-        "the log disk holds something else, or both its superblocks are damaged; to use it as a \
-         log, and lose what it holds, format it with force"
-    )]
-    NotALog,
-    /// The log or the NVRAM was written by a newer Forebay.
-    #[error("the {what} has format version {found}, this program knows {supported}")]
-    Version {
-        /// "log" or "NVRAM".
-        what: &'static str,
-        /// What it says.
-        found: u32,
-        /// What we write.
-        supported: u32,
-    },
-    /// The log disk has too few or too many blocks, or not of 4096 bytes.
-    #[error("the log disk cannot hold a log: {0}")]
-    Size(String),
-    /// The log disk has become smaller.
-    #[error("the log has {recorded} blocks, but the log disk only {found}")]
-    Truncated {
-        /// Blocks of 4096 bytes when it was formatted.
-        recorded: u64,
-        /// Blocks of 4096 bytes now.
-        found: u64,
-    },
-    /// The log belongs to another volume.
-    #[error(
-        "the log belongs to volume \"{found}\", not to \"{expected}\"; use the right log, or drain \
-         it into its own volume and format it"
-    )]
-    OtherVolume {
-        /// The volume that was to be cached.
-        expected: String,
-        /// The volume that the log is for.
-        found: String,
-    },
-    /// The volume has another size than when the log was formatted.
-    #[error(
-        "the log was made for {recorded_blocks} blocks of {recorded_size} bytes, the volume now \
-         has {blocks} of {size}; drain the log with the former size, then format it"
-    )]
-    Geometry {
-        /// Blocks then.
-        recorded_blocks: u64,
-        /// Bytes in a block then.
-        recorded_size: u32,
-        /// Blocks now.
-        blocks: u64,
-        /// Bytes in a block now.
-        size: u32,
-    },
-    /// Acknowledged data is missing in the log.
-    #[error(
-        "acknowledged data is missing: log segment {} (block {}) is damaged, {} segments before \
-         it are whole, but {}; opening with accept_loss uses what is whole and gives up the rest",
-        .0.first_missing, .0.block, .0.intact, .0.evidence
-    )]
-    Missing(Loss),
-    /// Acknowledged data may be in an NVRAM that is not there.
-    #[error(
-        "the cache was not stopped cleanly and reported writes from its NVRAM, which {0}; bring \
-         it back, or open with accept_loss to give up what it held"
-    )]
-    NvramMissing(String),
-    /// The NVRAM holds acknowledged writes of another log.
-    #[error(
-        "the NVRAM holds {held} acknowledged writes of log {found}, this is log {expected}; use \
-         the right one, or open with accept_loss to give them up"
-    )]
-    OtherNvram {
-        /// The log it belongs to.
-        found: InstanceId,
-        /// The log that was opened.
-        expected: InstanceId,
-        /// How many writes.
-        held: usize,
-    },
-    /// A log with dirty data was to be formatted.
-    #[error(
-        "log {instance} holds {slots} slots that are not in volume \"{name}\" yet; drain it, or \
-         format with force to lose them"
-    )]
-    Dirty {
-        /// The log.
-        instance: InstanceId,
-        /// The volume it is for.
-        name: String,
-        /// Slots of 4096 bytes.
-        slots: u64,
-    },
-}
-
-/// What is known of a log without opening it.
-#[derive(Clone, Debug)]
-pub struct LogInfo {
-    /// The volume it is for, with the geometry it had.
-    pub identity: Identity,
-    /// The id that all its records carry.
-    pub instance: InstanceId,
-    /// How often it was opened.
-    pub generation: u64,
-    /// It was stopped cleanly.
-    pub clean: bool,
-    /// Blocks of 4096 bytes, superblocks included.
-    pub log_blocks: u64,
-    /// Blocks in use.
-    pub used_blocks: u64,
-    /// Live segments.
-    pub segments: u64,
-    /// Number of the newest.
-    pub newest_segment: u64,
-    /// Slots of 4096 bytes that are not in the lower volume yet.
-    pub dirty_slots: u64,
-    /// Acknowledged data that is missing.
-    pub loss: Option<Loss>,
-}
-
-/// Makes a new log for a volume. With dirty data in it, or something that is no log, only with
-/// `force`.
-pub async fn format(log: &Stack, identity: &Identity, force: bool) -> Result<(), OpenError> {
-    let settings = Settings::default();
-    if !force {
-        match inspect(log).await {
-            Ok(info) if info.dirty_slots > 0 || info.loss.is_some() => {
-                return Err(OpenError::Dirty {
-                    instance: info.instance,
-                    name: info.identity.name,
-                    slots: info.dirty_slots,
-                });
-            }
-            Ok(_) | Err(InspectError::Blank) => {}
-            Err(InspectError::Open(error)) => return Err(error),
-        }
-    }
-    write_new(log, identity, settings.segment_slots).await.map(drop)
-}
-
-/// Why a log could not be inspected.
-#[derive(Debug, thiserror::Error)]
-pub enum InspectError {
-    /// A new disk.
-    #[error("the log disk is blank: it was never used")]
-    Blank,
-    /// Anything else.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-}
-
-/// Looks at a log without changing it.
-pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
-    let superblock = match superblock(log).await {
-        Ok(superblock) => superblock,
-        Err(NoSuperblock::Blank) => return Err(InspectError::Blank),
-        Err(error) => return Err(no_superblock(error).into()),
-    };
-    check_size(log, &superblock)?;
-    let mut dirty = HashSet::new();
-    let scan = scan(log, &superblock, None, |_, header| {
-        for record in &header.records {
-            let slots = record.slot..record.slot + u64::from(record.count);
-            match record.kind {
-                Kind::Data | Kind::Zero => dirty.extend(slots),
-                Kind::Dropped if u64::from(record.count) > dirty.len() as u64 => {
-                    dirty.retain(|slot| !slots.contains(slot));
-                }
-                Kind::Dropped => slots.for_each(|slot| {
-                    dirty.remove(&slot);
-                }),
-            }
-        }
-    })
-    .await
-    .map_err(OpenError::Log)?;
-    Ok(LogInfo {
-        instance: superblock.instance,
-        generation: superblock.generation,
-        clean: superblock.clean,
-        log_blocks: superblock.log_blocks,
-        used_blocks: u64::from(scan.ring.used()),
-        segments: scan.ring.segments() as u64,
-        newest_segment: scan.ring.next() - 1,
-        dirty_slots: dirty.len() as u64,
-        loss: scan.loss,
-        identity: superblock.identity,
-    })
 }
 
 /// Opens a cache, formatting a blank log.
@@ -255,13 +54,12 @@ pub(crate) async fn open(
     };
     check_size(&log, &superblock)?;
     check_identity(&superblock.identity, identity)?;
-    let (nvram, held, watermark) = open_nvram(nvram, &superblock, &settings)?;
+    let nvram = open_nvram(nvram, &superblock, &settings)?;
+    check_held(&nvram.held, &superblock, &settings)?;
 
     let mut table = SlotTable::new();
-    let found =
-        scan(&log, &superblock, watermark, |start, header| apply(&mut table, start, header))
-            .await
-            .map_err(OpenError::Log)?;
+    let apply = |start, header: &Header| apply(&mut table, start, header);
+    let found = scan(&log, &superblock, nvram.watermark, apply).await.map_err(OpenError::Log)?;
     if let Some(loss) = found.loss {
         if !settings.accept_loss {
             return Err(OpenError::Missing(loss));
@@ -270,14 +68,14 @@ pub(crate) async fn open(
     }
     // A new generation before anything else is written: from here on, no segment that this scan
     // did not find can ever be taken for data.
-    let newest = held.iter().map(|held| held.serial).fold(found.serial, u64::max);
+    let newest = nvram.held.iter().map(|held| held.serial).fold(found.serial, u64::max);
     superblock.sequence += 1;
     superblock.generation += 1;
     superblock.generation_first = found.ring.next();
     superblock.committed = found.ring.next() - 1;
     superblock.serial = newest;
     superblock.clean = false;
-    superblock.immediate = settings.report.is_immediate() || !held.is_empty();
+    superblock.immediate = settings.report.is_immediate() || !nvram.held.is_empty();
     let scratch = pool(SCRATCH_PAGES)?;
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
 
@@ -287,12 +85,11 @@ pub(crate) async fn open(
     let shared = assemble(
         settings,
         (lower, log),
-        (found.ring, table, nvram),
+        (found.ring, table, nvram.buffer),
         (superblock, newest),
         (scratch, counters),
     )?;
-    recover_nvram(&shared, held, found.complete)?;
-    shared.start_commit();
+    recover_nvram(&shared, nvram.held, found.complete);
     shared.settle().await.map_err(OpenError::Log)?;
     let immediate = shared.settings.report.is_immediate();
     let stale = shared.superblock.lock().await.immediate != immediate;
@@ -342,6 +139,8 @@ fn assemble(
         reserve,
         state: Mutex::new(state),
         superblock: tokio::sync::Mutex::new(superblock),
+        lower_flush: tokio::sync::Mutex::new(()),
+        lower_losses: 0.into(),
         changed: Notify::new(),
         wake_destage: Notify::new(),
         counters,
@@ -393,12 +192,21 @@ fn apply(table: &mut SlotTable, start: u32, header: &Header) {
     }
 }
 
-/// Looks into the NVRAM: the buffer, the writes that it holds, the newest segment it has seen.
+/// What is in the NVRAM.
+struct Found {
+    buffer: Option<Buffer>,
+    /// Acknowledged writes, in serial order.
+    held: Vec<Held>,
+    /// The newest segment that it has seen become stable.
+    watermark: Option<u64>,
+}
+
+/// Looks into the NVRAM; takes it into use if it is new.
 fn open_nvram(
     memory: Option<Box<dyn StableMemory>>,
     superblock: &Superblock,
     settings: &Settings,
-) -> Result<(Option<Buffer>, Vec<Held>, Option<u64>), OpenError> {
+) -> Result<Found, OpenError> {
     // Only then can acknowledged data be in the NVRAM alone.
     let needed = superblock.immediate && !superblock.clean && !settings.accept_loss;
     let missing = |what: &str| Err(OpenError::NvramMissing(what.into()));
@@ -406,7 +214,8 @@ fn open_nvram(
         if settings.report.is_immediate() {
             return Err(OpenError::Settings("immediate report needs an NVRAM".into()));
         }
-        return if needed { missing("is not configured") } else { Ok((None, Vec::new(), None)) };
+        let none = Found { buffer: None, held: Vec::new(), watermark: None };
+        return if needed { missing("is not configured") } else { Ok(none) };
     };
     let instance = superblock.instance;
     let (mut buffer, contents) = Buffer::open(memory, instance);
@@ -435,12 +244,32 @@ fn open_nvram(
             buffer.slots()
         )));
     }
-    Ok((Some(buffer), held, watermark))
+    Ok(Found { buffer: Some(buffer), held, watermark })
+}
+
+/// Whether the writes that the NVRAM holds can be this volume's, and fit into memory.
+fn check_held(
+    held: &[Held],
+    superblock: &Superblock,
+    settings: &Settings,
+) -> Result<(), OpenError> {
+    let slots = superblock.identity.geometry.bytes().div_ceil(SLOT_BYTES as u64);
+    let wrong = held.iter().find(|held| {
+        held.slot >= slots || held.mask == 0 || !(1..u64::MAX / 2).contains(&held.serial)
+    });
+    if let Some(wrong) = wrong {
+        let how = format!("is damaged (it holds slot {} of {slots})", wrong.slot);
+        return Err(OpenError::NvramMissing(how));
+    }
+    if held.len() as u64 > settings.dram_bytes / SLOT_BYTES as u64 {
+        return Err(OpenError::Settings("dram_bytes is less than the NVRAM holds".into()));
+    }
+    Ok(())
 }
 
 /// Makes the writes that only the NVRAM holds the newest content of their slots, on their way to
 /// the log. Those that the log has are released.
-fn recover_nvram(shared: &Shared, held: Vec<Held>, complete: u64) -> Result<(), OpenError> {
+fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) {
     let mut state = shared.state.lock();
     let state = &mut *state;
     for held in held {
@@ -450,13 +279,7 @@ fn recover_nvram(shared: &Shared, held: Vec<Held>, complete: u64) -> Result<(), 
             nvram.release(held.index);
             continue;
         }
-        if held.slot >= shared.slots || held.mask == 0 || held.serial == 0 {
-            let how = format!("is damaged (it holds slot {})", held.slot);
-            return Err(OpenError::NvramMissing(how));
-        }
-        let Some(mut page) = shared.pool.take() else {
-            return Err(OpenError::Settings("dram_bytes is less than the NVRAM holds".into()));
-        };
+        let mut page = shared.pool.take().expect("it was checked that they fit");
         nvram.read(held.index, &mut page);
         let checksum = crc32c(&page);
         let index = state.table.find_or_insert(held.slot);
@@ -468,66 +291,11 @@ fn recover_nvram(shared: &Shared, held: Vec<Held>, complete: u64) -> Result<(), 
             nvram.release(older);
         }
         state.queue_slot(index, held.serial);
+        // Not in the log yet, so nobody may take it for that.
         state.durable = state.durable.min(held.serial - 1);
         shared.counters.recovered_nvram.add(1);
     }
-    Ok(())
-}
-
-/// Writes the superblocks of a new log: last of all, since nothing before them is of this
-/// instance.
-async fn write_new(
-    log: &Stack,
-    identity: &Identity,
-    segment_slots: u32,
-) -> Result<Superblock, OpenError> {
-    if identity.name.len() > MAX_NAME {
-        let message = format!("the name of the volume is longer than {MAX_NAME} bytes");
-        return Err(OpenError::Settings(message));
-    }
-    let geometry = log.geometry();
-    let least = least_blocks(segment_slots);
-    if geometry.block_size as usize != BLOCK_BYTES {
-        let message = format!("its blocks have {} bytes, not 4096", geometry.block_size);
-        return Err(OpenError::Size(message));
-    }
-    if geometry.blocks < least {
-        let message =
-            format!("it has {} blocks of 4096 bytes, {least} are needed", geometry.blocks);
-        return Err(OpenError::Size(message));
-    }
-    let superblock = Superblock {
-        sequence: 1,
-        instance: new_instance(identity),
-        identity: identity.clone(),
-        log_blocks: geometry.blocks.min(u64::from(u32::MAX / 2)),
-        segment_slots,
-        generation: 1,
-        generation_first: 1,
-        tail: 1,
-        tail_block: FIRST_BLOCK,
-        committed: 0,
-        serial: 0,
-        clean: true,
-        immediate: false,
-    };
-    write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)?;
-    Ok(superblock)
-}
-
-/// A number that no other log has: from the keys that the system gives at random to every
-/// process, and what else is different.
-fn new_instance(identity: &Identity) -> InstanceId {
-    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let time = time.map_or(0, |time| time.as_nanos());
-    let mut id = [0; 16];
-    for half in id.chunks_mut(8) {
-        let mut hasher = RandomState::new().build_hasher();
-        hasher.write_u128(time);
-        hasher.write(identity.name.as_bytes());
-        half.copy_from_slice(&hasher.finish().to_le_bytes());
-    }
-    InstanceId(id)
+    shared.start_commit(state);
 }
 
 fn check_geometry(identity: &Identity, geometry: Geometry) -> Result<(), OpenError> {
@@ -550,36 +318,6 @@ fn check_identity(recorded: &Identity, identity: &Identity) -> Result<(), OpenEr
         });
     }
     check_geometry(recorded, identity.geometry)
-}
-
-fn check_size(log: &Stack, superblock: &Superblock) -> Result<(), OpenError> {
-    let geometry = log.geometry();
-    if geometry.block_size as usize != BLOCK_BYTES {
-        let message = format!("its blocks have {} bytes, not 4096", geometry.block_size);
-        return Err(OpenError::Size(message));
-    }
-    if geometry.blocks < superblock.log_blocks {
-        return Err(OpenError::Truncated {
-            recorded: superblock.log_blocks,
-            found: geometry.blocks,
-        });
-    }
-    Ok(())
-}
-
-fn no_superblock(error: NoSuperblock) -> OpenError {
-    match error {
-        NoSuperblock::Blank | NoSuperblock::Garbage => OpenError::NotALog,
-        NoSuperblock::Version(found) => {
-            OpenError::Version { what: "log", found, supported: crate::log::VERSION }
-        }
-        NoSuperblock::Io(error) => OpenError::Log(error),
-    }
-}
-
-fn pool(pages: u32) -> Result<Arc<PagePool>, OpenError> {
-    PagePool::new(pages)
-        .map_err(|error| OpenError::Settings(format!("no memory for {pages} pages: {error}")))
 }
 
 /// Entries of the table beside those with a page or a place of their own: runs of zeros and marks

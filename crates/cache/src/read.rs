@@ -445,6 +445,8 @@ impl Drop for FetchGuard<'_> {
             self.shared.host_fetches.fetch_sub(1, Ordering::Relaxed);
         }
         fetch.finish(Outcome::Abandoned);
+        // Pages of its slots can be taken now.
+        self.shared.changed.notify_waiters();
     }
 }
 

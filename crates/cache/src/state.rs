@@ -8,7 +8,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
 };
@@ -22,14 +22,10 @@ use crate::{
     claim::Claims,
     dram::{PageMut, PagePool},
     fetch::{Fetch, Streams},
-    log::{
-        ring::Ring,
-        segment::{Header, Kind, MAX_RECORDS, MAX_ZERO_SLOTS, Record},
-        superblock::Superblock,
-    },
+    log::{ring::Ring, superblock::Superblock},
     nvram::Buffer,
     settings::{Report, Settings},
-    slot::{NONE, Place, SLOT_BYTES, SlotTable, WHOLE},
+    slot::{Place, SLOT_BYTES, SlotTable, WHOLE},
     statistics::Counters,
 };
 
@@ -57,6 +53,10 @@ pub(crate) struct Shared {
     pub state: Mutex<State>,
     /// What the superblock says; the lock makes its writers take turns. Taken before `state`.
     pub superblock: tokio::sync::Mutex<Superblock>,
+    /// Those who flush the lower volume take turns: it tells of a loss only once, to one of them.
+    pub lower_flush: tokio::sync::Mutex<()>,
+    /// Flushes of the lower volume that failed.
+    pub lower_losses: AtomicU64,
     /// Something changed that calls wait for: room, a commit, a claim, a run.
     pub changed: Notify,
     /// Level 2 has something to look at.
@@ -74,8 +74,8 @@ pub(crate) struct State {
     pub ring: Ring,
     pub nvram: Option<Buffer>,
     /// Waits for a segment, oldest first. At most `pending_limit` slots.
-    queue: VecDeque<Queued>,
-    queued_slots: usize,
+    pub queue: VecDeque<Queued>,
+    pub queued_slots: usize,
     /// Slots that a write is about to queue: it copies without the lock.
     pub reserved_slots: usize,
     /// How many writes are about to.
@@ -83,8 +83,8 @@ pub(crate) struct State {
     /// Records of bypassed writes in the queue or in flight.
     pub tombstones: usize,
     /// The slots of the segment that is being written.
-    in_flight: Vec<(u64, u32)>,
-    in_flight_slots: usize,
+    pub in_flight: Vec<(u64, u32)>,
+    pub in_flight_slots: usize,
     /// A driver is writing segments.
     pub committing: bool,
     /// The serial of the newest write.
@@ -106,7 +106,6 @@ pub(crate) struct State {
     /// The last call to the lower volume failed for good or for now.
     pub lower_error: Option<Error>,
     pub stopping: bool,
-    pub stopped: bool,
     /// Destage without waiting for idle periods, until nothing is dirty.
     pub draining: usize,
 }
@@ -119,36 +118,11 @@ pub(crate) struct Waiter {
 }
 
 /// What waits for a segment.
-enum Queued {
+pub(crate) enum Queued {
     /// The newest content of an entry. `since` is the serial of the write that queued it.
     Slot { index: u32, since: u64 },
     /// A record that voids older ones.
     Drop { slot: u64, count: u32, since: u64 },
-}
-
-/// A segment on its way to the log.
-pub(crate) struct Batch {
-    pub header: Header,
-    pub pages: Vec<Bytes>,
-    slots: Vec<BatchSlot>,
-    tombstones: usize,
-}
-
-impl Batch {
-    /// How many slots it holds.
-    pub fn slots(&self) -> usize {
-        self.slots.len()
-    }
-}
-
-struct BatchSlot {
-    index: u32,
-    version: u64,
-    /// Which data block; 0 for zeros.
-    block: u32,
-    checksum: u32,
-    mask: u8,
-    kind: Kind,
 }
 
 /// A level 2 round: what of the log up to `cut` is being sent down.
@@ -259,6 +233,29 @@ impl Shared {
         Ok(())
     }
 
+    /// To be noted before the first write that [`Self::flush_lower`] is to make stable.
+    pub fn lower_losses(&self) -> u64 {
+        self.lower_losses.load(Ordering::SeqCst)
+    }
+
+    /// Makes stable what the caller has written to the lower volume since `losses` was noted.
+    ///
+    /// A remote volume that lost unflushed writes tells one flush, and the next succeeds. The
+    /// round and every bypassed write flush on their own; so that none takes another's bad news
+    /// away, a failed flush counts against all who have written before it.
+    pub async fn flush_lower(&self, losses: u64) -> Result<(), Error> {
+        let _turn = self.lower_flush.lock().await;
+        let flushed = self.lower.flush().await;
+        if flushed.is_err() {
+            self.lower_losses.fetch_add(1, Ordering::SeqCst);
+        }
+        flushed?;
+        if self.lower_losses() != losses {
+            return Err(Error::Device("the lower volume may have lost what was written".into()));
+        }
+        Ok(())
+    }
+
     /// Notes how a call to the lower volume ended.
     pub fn note_lower<T>(&self, result: &Result<T, Error>) {
         match result {
@@ -334,7 +331,6 @@ impl State {
             dirty_since: None,
             lower_error: None,
             stopping: false,
-            stopped: false,
             draining: 0,
         }
     }
@@ -399,132 +395,6 @@ impl State {
         self.serial
     }
 
-    /// Makes the next segment of what waits.
-    pub fn take_batch(&mut self, superblock: &SegmentIdentity) -> Option<Batch> {
-        let mut batch = Batch {
-            header: Header {
-                instance: superblock.instance,
-                generation: superblock.generation,
-                number: self.ring.next(),
-                complete: 0,
-                records: Vec::new(),
-            },
-            pages: Vec::new(),
-            slots: Vec::new(),
-            tombstones: 0,
-        };
-        while let Some(next) = self.queue.front() {
-            let taken = match *next {
-                Queued::Slot { index, .. } => self.add_slot(&mut batch, index),
-                Queued::Drop { slot, count, since } => {
-                    batch.tombstones += 1;
-                    let kind = Kind::Dropped;
-                    let (mask, checksum) = (WHOLE, 0);
-                    add_record(
-                        &mut batch,
-                        Record { slot, count, kind, mask, checksum, serial: since },
-                    )
-                }
-            };
-            if !taken {
-                break;
-            }
-            self.queue.pop_front();
-        }
-        // Writes that share a queued slot with an older one are complete no later than it.
-        batch.header.complete = match self.queue.front() {
-            Some(Queued::Slot { since, .. } | Queued::Drop { since, .. }) => since - 1,
-            None => self.serial,
-        };
-        if batch.header.records.is_empty() {
-            return None;
-        }
-        self.in_flight = batch.header.records.iter().map(|r| (r.slot, r.count)).collect();
-        self.in_flight_slots = batch.slots.len();
-        self.queued_slots -= batch.slots.len();
-        Some(batch)
-    }
-
-    /// Adds an entry's newest content to a segment; false if there is no room in it.
-    fn add_slot(&mut self, batch: &mut Batch, index: u32) -> bool {
-        let entry = self.table.entry(index);
-        let (slot, serial) = (entry.slot, entry.version);
-        let record = if entry.zero {
-            if batch.slots.len() >= MAX_ZERO_SLOTS as usize {
-                return false;
-            }
-            Record { slot, count: 1, kind: Kind::Zero, mask: WHOLE, checksum: 0, serial }
-        } else {
-            if batch.pages.len() >= self.ring.longest_data() as usize {
-                return false;
-            }
-            let (mask, checksum) = (entry.valid, entry.checksum);
-            Record { slot, count: 1, kind: Kind::Data, mask, checksum, serial }
-        };
-        if !add_record(batch, record) {
-            return false;
-        }
-        let mut block = 0;
-        if record.kind == Kind::Data {
-            let page = self.table.page(index).expect("pending content stays in memory");
-            batch.pages.push(page.clone());
-            block = batch.pages.len() as u32;
-        }
-        batch.slots.push(BatchSlot {
-            index,
-            version: serial,
-            block,
-            checksum: record.checksum,
-            mask: record.mask,
-            kind: record.kind,
-        });
-        let entry = self.table.entry_mut(index);
-        entry.queued = false;
-        entry.in_flight = true;
-        true
-    }
-
-    /// Takes note that a segment is stable. Gives the wakers of the writes that are now complete.
-    pub fn publish(&mut self, batch: &Batch, now: impl Fn() -> Instant) -> Published {
-        let segment = batch.header.number;
-        let start = self.ring.push(batch.pages.len() as u32 + 1);
-        let mut absorbed = 0;
-        for slot in &batch.slots {
-            let place = Place {
-                segment,
-                block: start + slot.block,
-                checksum: slot.checksum,
-                mask: slot.mask,
-                kind: slot.kind,
-            };
-            absorbed += u64::from(self.table.entry(slot.index).place.is_some());
-            self.supersede(slot.index, place);
-            let entry = self.table.entry_mut(slot.index);
-            entry.in_flight = false;
-            // The NVRAM slot is of this version or of a newer one, which is still waiting.
-            if entry.version == slot.version && entry.nvram != NONE {
-                let index = std::mem::replace(&mut entry.nvram, NONE);
-                self.nvram.as_mut().expect("it is in use").release(index);
-            }
-        }
-        self.in_flight.clear();
-        self.in_flight_slots = 0;
-        self.tombstones -= batch.tombstones;
-        self.durable = batch.header.complete;
-        self.failure = None;
-        // Before any write is acknowledged: from then on the segment may not be missed.
-        if let Some(nvram) = &mut self.nvram {
-            nvram.set_watermark(segment);
-        }
-        let first_dirty = self.dirty_since.is_none() && self.table.dirty() > 0;
-        if first_dirty {
-            self.dirty_since = Some(now());
-        }
-        let complete = self.waiters.partition_point(|waiter| waiter.serial <= self.durable);
-        let wakers = self.waiters.drain(..complete).map(|waiter| waiter.waker).collect();
-        Published { wakers, absorbed, first_dirty }
-    }
-
     /// Gives an entry its newest place in the log. A round that is still making its list gets the
     /// one it replaces.
     pub fn supersede(&mut self, index: u32, place: Place) {
@@ -575,34 +445,6 @@ impl State {
 pub(crate) struct SegmentIdentity {
     pub instance: crate::log::superblock::InstanceId,
     pub generation: u64,
-}
-
-/// What follows from a published segment.
-pub(crate) struct Published {
-    pub wakers: Vec<Waker>,
-    pub absorbed: u64,
-    /// Level 2 had nothing to do before.
-    pub first_dirty: bool,
-}
-
-/// Adds a record, joined with the last one if both are zeros side by side.
-fn add_record(batch: &mut Batch, record: Record) -> bool {
-    let records = &mut batch.header.records;
-    if let Some(last) = records.last_mut()
-        && record.kind == Kind::Zero
-        && last.kind == Kind::Zero
-        && last.slot + u64::from(last.count) == record.slot
-        && last.count < MAX_ZERO_SLOTS
-    {
-        last.count += 1;
-        last.serial = last.serial.max(record.serial);
-        return true;
-    }
-    if records.len() == MAX_RECORDS {
-        return false;
-    }
-    records.push(record);
-    true
 }
 
 impl Report {

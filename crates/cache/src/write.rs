@@ -8,6 +8,7 @@ use crate::{
     checksum::crc32c,
     dram::PageMut,
     log::segment::Kind,
+    nvram::Buffer,
     settings::Report,
     slot::{NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
     state::{Shared, State},
@@ -22,6 +23,16 @@ enum Step {
     /// This part of the slot's content must come from the log first.
     Load { slot: u64, place: Place },
     /// The log has no room.
+    Full,
+}
+
+/// What may be queued for the log.
+enum Room {
+    /// So many slots, at least one.
+    Slots(usize),
+    /// Nothing before something else is done.
+    Later,
+    /// Nothing before destage moves the tail of the log.
     Full,
 }
 
@@ -107,11 +118,12 @@ impl Shared {
         let mut pages = Vec::new();
         {
             let mut state = self.state.lock();
-            let free = match self.free_slots(&mut state)? {
-                Ok(free) => free,
-                Err(step) => return Ok(step),
+            let free = match self.room(&mut state)? {
+                Room::Slots(free) => free,
+                Room::Later => return Ok(Step::Wait),
+                Room::Full => return Ok(Step::Full),
             };
-            let wanted = parts.clone().take(free.min(MAX_STEP));
+            let wanted = parts.clone().take(free);
             for part in wanted {
                 if self.is_claimed(&state, part.slot) {
                     break;
@@ -140,9 +152,7 @@ impl Shared {
             let checksum = if part.count == SECTORS { crc32c(&page) } else { 0 };
             filled.push((part, page, checksum));
         }
-        let step = self.publish_parts(filled, reserved, loaded);
-        self.start_commit();
-        Ok(step)
+        Ok(self.publish_parts(filled, reserved, loaded))
     }
 
     /// Whether a write would be taken now.
@@ -151,35 +161,33 @@ impl Shared {
         if self.settings.report == Report::Through {
             return state.refusal().map_or(Ok(()), |error| Err(self.refuse(error)));
         }
-        self.free_slots(&mut state).map(|_| ())
+        self.room(&mut state).map(drop)
     }
 
-    /// How many slots may be queued now; a step if none.
-    fn free_slots(&self, state: &mut State) -> Result<Result<usize, Step>, Error> {
+    /// How much may be queued for the log now.
+    fn room(&self, state: &mut State) -> Result<Room, Error> {
         if let Some(error) = state.refusal() {
             return Err(self.refuse(error));
         }
         let mut free = self.pending_limit.saturating_sub(state.pending_slots());
         if self.settings.report.is_immediate() {
-            let held = state.nvram.as_ref().map_or(0, |nvram| nvram.free());
+            let held = state.nvram.as_ref().map_or(0, Buffer::free);
             free = free.min(held.saturating_sub(state.reserved_slots));
         }
-        if free == 0 {
-            return Ok(Err(Step::Wait));
-        }
-        free = free.min(MAX_STEP);
-        if !self.room_for(state, free) {
-            // Nearly full: slot by slot.
-            free = 1;
-        }
-        if self.room_for(state, free) {
-            return Ok(Ok(free));
+        // Many slots, or one by one when the log is nearly full.
+        for slots in [free.min(MAX_STEP), free.min(1)] {
+            if slots == 0 {
+                return Ok(Room::Later);
+            }
+            if self.room_for(state, slots) {
+                return Ok(Room::Slots(slots));
+            }
         }
         match &state.lower_error {
             Some(Error::Unreachable(_) | Error::Busy(_)) => {
                 Err(self.refuse(Error::Busy("the log is full and the lower volume is away")))
             }
-            _ => Ok(Err(Step::Full)),
+            _ => Ok(Room::Full),
         }
     }
 
@@ -193,7 +201,7 @@ impl Shared {
 
     /// Makes the filled pages the newest content of their slots and queues them.
     fn publish_parts(
-        &self,
+        self: &Arc<Self>,
         filled: Vec<(Part, PageMut, u32)>,
         reserved: usize,
         loaded: &mut Option<Loaded>,
@@ -222,6 +230,7 @@ impl Shared {
             state.queue_slot(index, serial);
             placed += 1;
         }
+        self.start_commit(state);
         if placed == 0 { Step::Wait } else { Step::Placed { slots: placed, serial } }
     }
 
@@ -262,8 +271,8 @@ impl Shared {
             returned.as_mut().enable();
             {
                 let mut state = self.state.lock();
-                let free = !matches!(self.free_slots(&mut state), Ok(Err(Step::Wait)));
-                if free && !self.is_claimed(&state, slot) {
+                let later = matches!(self.room(&mut state), Ok(Room::Later));
+                if !later && !self.is_claimed(&state, slot) {
                     let page = self.take_page(&mut state);
                     if page.is_some() {
                         return;
@@ -289,10 +298,10 @@ impl Shared {
                 if state.table.len() + wanted > self.entries_limit {
                     return Ok(false);
                 }
-                match self.free_slots(&mut state)? {
-                    Err(Step::Full) => return Ok(false),
-                    Err(_) => 0,
-                    Ok(free) => {
+                match self.room(&mut state)? {
+                    Room::Full => return Ok(false),
+                    Room::Later => 0,
+                    Room::Slots(free) => {
                         let n = wanted.min(free);
                         let run = slot..slot + n as u64;
                         if state.claims.overlap(run.start, run.end) {
@@ -301,6 +310,7 @@ impl Shared {
                             state.serial += 1;
                             last = state.serial;
                             run.for_each(|slot| place_zero(&mut state, slot));
+                            self.start_commit(&mut state);
                             n
                         }
                     }
@@ -310,7 +320,6 @@ impl Shared {
                 self.wait_for_zeros(slot).await;
             } else {
                 slot += placed as u64;
-                self.start_commit();
             }
         }
         self.committed(last).await?;
@@ -319,9 +328,9 @@ impl Shared {
 
     async fn wait_for_zeros(&self, slot: u64) {
         self.wait_until(|state| {
-            let waits = matches!(self.free_slots(state), Ok(Err(Step::Wait)));
+            let later = matches!(self.room(state), Ok(Room::Later));
             let claimed = state.claims.overlap(slot, slot + MAX_STEP as u64);
-            (!waits && !claimed).then_some(())
+            (!later && !claimed).then_some(())
         })
         .await;
     }

@@ -1,0 +1,193 @@
+//! Segments in the making: from the queue into a batch, and from a stable batch into the table.
+
+use std::task::Waker;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::{
+    log::segment::{Header, Kind, MAX_RECORDS, MAX_ZERO_SLOTS, Record},
+    slot::{NONE, Place, WHOLE},
+    state::{Queued, SegmentIdentity, State},
+};
+
+/// A segment on its way to the log.
+pub(crate) struct Batch {
+    pub header: Header,
+    pub pages: Vec<Bytes>,
+    slots: Vec<BatchSlot>,
+    tombstones: usize,
+}
+
+impl Batch {
+    /// How many slots it holds.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+struct BatchSlot {
+    index: u32,
+    version: u64,
+    /// Which data block; 0 for zeros.
+    block: u32,
+    checksum: u32,
+    mask: u8,
+    kind: Kind,
+}
+
+/// What follows from a published segment.
+pub(crate) struct Published {
+    pub wakers: Vec<Waker>,
+    pub absorbed: u64,
+    /// Level 2 had nothing to do before.
+    pub first_dirty: bool,
+}
+
+impl State {
+    /// Makes the next segment of what waits.
+    pub fn take_batch(&mut self, superblock: &SegmentIdentity) -> Option<Batch> {
+        let mut batch = Batch {
+            header: Header {
+                instance: superblock.instance,
+                generation: superblock.generation,
+                number: self.ring.next(),
+                complete: 0,
+                records: Vec::new(),
+            },
+            pages: Vec::new(),
+            slots: Vec::new(),
+            tombstones: 0,
+        };
+        while let Some(next) = self.queue.front() {
+            let taken = match *next {
+                Queued::Slot { index, .. } => self.add_slot(&mut batch, index),
+                Queued::Drop { slot, count, since } => {
+                    batch.tombstones += 1;
+                    let kind = Kind::Dropped;
+                    let (mask, checksum) = (WHOLE, 0);
+                    add_record(
+                        &mut batch,
+                        Record { slot, count, kind, mask, checksum, serial: since },
+                    )
+                }
+            };
+            if !taken {
+                break;
+            }
+            self.queue.pop_front();
+        }
+        // Writes that share a queued slot with an older one are complete no later than it.
+        batch.header.complete = match self.queue.front() {
+            Some(Queued::Slot { since, .. } | Queued::Drop { since, .. }) => since - 1,
+            None => self.serial,
+        };
+        if batch.header.records.is_empty() {
+            return None;
+        }
+        self.in_flight = batch.header.records.iter().map(|r| (r.slot, r.count)).collect();
+        self.in_flight_slots = batch.slots.len();
+        self.queued_slots -= batch.slots.len();
+        Some(batch)
+    }
+
+    /// Adds an entry's newest content to a segment; false if there is no room in it.
+    fn add_slot(&mut self, batch: &mut Batch, index: u32) -> bool {
+        let entry = self.table.entry(index);
+        let (slot, serial) = (entry.slot, entry.version);
+        let record = if entry.zero {
+            if batch.slots.len() >= MAX_ZERO_SLOTS as usize {
+                return false;
+            }
+            Record { slot, count: 1, kind: Kind::Zero, mask: WHOLE, checksum: 0, serial }
+        } else {
+            if batch.pages.len() >= self.ring.longest_data() as usize {
+                return false;
+            }
+            let (mask, checksum) = (entry.valid, entry.checksum);
+            Record { slot, count: 1, kind: Kind::Data, mask, checksum, serial }
+        };
+        if !add_record(batch, record) {
+            return false;
+        }
+        let mut block = 0;
+        if record.kind == Kind::Data {
+            let page = self.table.page(index).expect("pending content stays in memory");
+            batch.pages.push(page.clone());
+            block = batch.pages.len() as u32;
+        }
+        batch.slots.push(BatchSlot {
+            index,
+            version: serial,
+            block,
+            checksum: record.checksum,
+            mask: record.mask,
+            kind: record.kind,
+        });
+        let entry = self.table.entry_mut(index);
+        entry.queued = false;
+        entry.in_flight = true;
+        true
+    }
+
+    /// Takes note that a segment is stable. Gives the wakers of the writes that are now complete.
+    pub fn publish(&mut self, batch: &Batch, now: impl Fn() -> Instant) -> Published {
+        let segment = batch.header.number;
+        let start = self.ring.push(batch.pages.len() as u32 + 1);
+        let mut absorbed = 0;
+        for slot in &batch.slots {
+            let place = Place {
+                segment,
+                block: start + slot.block,
+                checksum: slot.checksum,
+                mask: slot.mask,
+                kind: slot.kind,
+            };
+            absorbed += u64::from(self.table.entry(slot.index).place.is_some());
+            self.supersede(slot.index, place);
+            let entry = self.table.entry_mut(slot.index);
+            entry.in_flight = false;
+            // The NVRAM slot is of this version or of a newer one, which is still waiting.
+            if entry.version == slot.version && entry.nvram != NONE {
+                let index = std::mem::replace(&mut entry.nvram, NONE);
+                self.nvram.as_mut().expect("it is in use").release(index);
+            }
+        }
+        self.in_flight.clear();
+        self.in_flight_slots = 0;
+        self.tombstones -= batch.tombstones;
+        self.durable = batch.header.complete;
+        self.failure = None;
+        // Before any write is acknowledged: from then on the segment may not be missed.
+        if let Some(nvram) = &mut self.nvram {
+            nvram.set_watermark(segment);
+        }
+        if self.dirty_since.is_none() && self.table.dirty() > 0 {
+            self.dirty_since = Some(now());
+        }
+        let first_dirty = self.ring.segments() == 1;
+        let complete = self.waiters.partition_point(|waiter| waiter.serial <= self.durable);
+        let wakers = self.waiters.drain(..complete).map(|waiter| waiter.waker).collect();
+        Published { wakers, absorbed, first_dirty }
+    }
+}
+
+/// Adds a record, joined with the last one if both are zeros side by side.
+fn add_record(batch: &mut Batch, record: Record) -> bool {
+    let records = &mut batch.header.records;
+    if let Some(last) = records.last_mut()
+        && record.kind == Kind::Zero
+        && last.kind == Kind::Zero
+        && last.slot + u64::from(last.count) == record.slot
+        && last.count < MAX_ZERO_SLOTS
+    {
+        last.count += 1;
+        last.serial = last.serial.max(record.serial);
+        return true;
+    }
+    if records.len() == MAX_RECORDS {
+        return false;
+    }
+    records.push(record);
+    true
+}

@@ -1,0 +1,204 @@
+//! Looking at a log without opening it, and making a new one.
+
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::Arc,
+};
+
+use volume::Stack;
+
+use crate::{
+    dram::PagePool,
+    log::{
+        BLOCK_BYTES,
+        recovery::{Loss, NoSuperblock, scan, superblock},
+        segment::Kind,
+        superblock::{FIRST_BLOCK, Identity, InstanceId, MAX_NAME, Superblock, least_blocks},
+    },
+    refusal::OpenError,
+    settings::Settings,
+    state::write_copies,
+};
+
+/// What is known of a log without opening it.
+#[derive(Clone, Debug)]
+pub struct LogInfo {
+    /// The volume it is for, with the geometry it had.
+    pub identity: Identity,
+    /// The id that all its records carry.
+    pub instance: InstanceId,
+    /// How often it was opened.
+    pub generation: u64,
+    /// It was stopped cleanly.
+    pub clean: bool,
+    /// Blocks of 4096 bytes, superblocks included.
+    pub log_blocks: u64,
+    /// Blocks in use.
+    pub used_blocks: u64,
+    /// Live segments.
+    pub segments: u64,
+    /// Number of the newest.
+    pub newest_segment: u64,
+    /// Slots of 4096 bytes that are not in the lower volume yet.
+    pub dirty_slots: u64,
+    /// Acknowledged data that is missing.
+    pub loss: Option<Loss>,
+}
+
+/// Makes a new log for a volume. With dirty data in it, or something that is no log, only with
+/// `force`.
+pub async fn format(log: &Stack, identity: &Identity, force: bool) -> Result<(), OpenError> {
+    let settings = Settings::default();
+    if !force {
+        match inspect(log).await {
+            Ok(info) if info.dirty_slots > 0 || info.loss.is_some() => {
+                return Err(OpenError::Dirty {
+                    instance: info.instance,
+                    name: info.identity.name,
+                    slots: info.dirty_slots,
+                });
+            }
+            Ok(_) | Err(InspectError::Blank) => {}
+            Err(InspectError::Open(error)) => return Err(error),
+        }
+    }
+    write_new(log, identity, settings.segment_slots).await.map(drop)
+}
+
+/// Why a log could not be inspected.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    /// A new disk.
+    #[error("the log disk is blank: it was never used")]
+    Blank,
+    /// Anything else.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// Looks at a log without changing it.
+pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
+    let superblock = match superblock(log).await {
+        Ok(superblock) => superblock,
+        Err(NoSuperblock::Blank) => return Err(InspectError::Blank),
+        Err(error) => return Err(no_superblock(error).into()),
+    };
+    check_size(log, &superblock)?;
+    let mut dirty = HashSet::new();
+    let scan = scan(log, &superblock, None, |_, header| {
+        for record in &header.records {
+            let slots = record.slot..record.slot + u64::from(record.count);
+            match record.kind {
+                Kind::Data | Kind::Zero => dirty.extend(slots),
+                Kind::Dropped if u64::from(record.count) > dirty.len() as u64 => {
+                    dirty.retain(|slot| !slots.contains(slot));
+                }
+                Kind::Dropped => slots.for_each(|slot| {
+                    dirty.remove(&slot);
+                }),
+            }
+        }
+    })
+    .await
+    .map_err(OpenError::Log)?;
+    Ok(LogInfo {
+        instance: superblock.instance,
+        generation: superblock.generation,
+        clean: superblock.clean,
+        log_blocks: superblock.log_blocks,
+        used_blocks: u64::from(scan.ring.used()),
+        segments: scan.ring.segments() as u64,
+        newest_segment: scan.ring.next() - 1,
+        dirty_slots: dirty.len() as u64,
+        loss: scan.loss,
+        identity: superblock.identity,
+    })
+}
+
+/// Writes the superblocks of a new log: last of all, since nothing before them is of this
+/// instance.
+pub(crate) async fn write_new(
+    log: &Stack,
+    identity: &Identity,
+    segment_slots: u32,
+) -> Result<Superblock, OpenError> {
+    if identity.name.len() > MAX_NAME {
+        let message = format!("the name of the volume is longer than {MAX_NAME} bytes");
+        return Err(OpenError::Settings(message));
+    }
+    let geometry = log.geometry();
+    let least = least_blocks(segment_slots);
+    if geometry.block_size as usize != BLOCK_BYTES {
+        let message = format!("its blocks have {} bytes, not 4096", geometry.block_size);
+        return Err(OpenError::Size(message));
+    }
+    if geometry.blocks < least {
+        let message =
+            format!("it has {} blocks of 4096 bytes, {least} are needed", geometry.blocks);
+        return Err(OpenError::Size(message));
+    }
+    let superblock = Superblock {
+        sequence: 1,
+        instance: new_instance(identity),
+        identity: identity.clone(),
+        log_blocks: geometry.blocks.min(u64::from(u32::MAX / 2)),
+        segment_slots,
+        generation: 1,
+        generation_first: 1,
+        tail: 1,
+        tail_block: FIRST_BLOCK,
+        committed: 0,
+        serial: 0,
+        clean: true,
+        immediate: false,
+    };
+    write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)?;
+    Ok(superblock)
+}
+
+/// A number that no other log has: from the keys that the system gives at random to every
+/// process, and what else is different.
+fn new_instance(identity: &Identity) -> InstanceId {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let time = time.map_or(0, |time| time.as_nanos());
+    let mut id = [0; 16];
+    for half in id.chunks_mut(8) {
+        let mut hasher = RandomState::new().build_hasher();
+        hasher.write_u128(time);
+        hasher.write(identity.name.as_bytes());
+        half.copy_from_slice(&hasher.finish().to_le_bytes());
+    }
+    InstanceId(id)
+}
+
+pub(crate) fn check_size(log: &Stack, superblock: &Superblock) -> Result<(), OpenError> {
+    let geometry = log.geometry();
+    if geometry.block_size as usize != BLOCK_BYTES {
+        let message = format!("its blocks have {} bytes, not 4096", geometry.block_size);
+        return Err(OpenError::Size(message));
+    }
+    if geometry.blocks < superblock.log_blocks {
+        return Err(OpenError::Truncated {
+            recorded: superblock.log_blocks,
+            found: geometry.blocks,
+        });
+    }
+    Ok(())
+}
+
+pub(crate) fn no_superblock(error: NoSuperblock) -> OpenError {
+    match error {
+        NoSuperblock::Blank | NoSuperblock::Garbage => OpenError::NotALog,
+        NoSuperblock::Version(found) => {
+            OpenError::Version { what: "log", found, supported: crate::log::VERSION }
+        }
+        NoSuperblock::Io(error) => OpenError::Log(error),
+    }
+}
+
+/// An arena of pages.
+pub(crate) fn pool(pages: u32) -> Result<Arc<PagePool>, OpenError> {
+    PagePool::new(pages)
+        .map_err(|error| OpenError::Settings(format!("no memory for {pages} pages: {error}")))
+}

@@ -1,0 +1,108 @@
+//! Why a cache is not opened, each with the way out.
+
+use volume::Error;
+
+use crate::log::{recovery::Loss, superblock::InstanceId};
+
+/// Why a cache could not be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A setting is out of range.
+    #[error("{0}")]
+    Settings(String),
+    /// The log disk cannot be read or written.
+    #[error("the log disk cannot be used: {0}")]
+    Log(#[source] Error),
+    /// The log disk holds something that is not a log.
+    #[error(
+        "the log disk holds something else, or both its superblocks are damaged; to use it as a \
+         log, and lose what it holds, format it with force"
+    )]
+    NotALog,
+    /// The log or the NVRAM was written by a newer Forebay.
+    #[error("the {what} has format version {found}, this program knows {supported}")]
+    Version {
+        /// "log" or "NVRAM".
+        what: &'static str,
+        /// What it says.
+        found: u32,
+        /// What we write.
+        supported: u32,
+    },
+    /// The log disk has too few or too many blocks, or not of 4096 bytes.
+    #[error("the log disk cannot hold a log: {0}")]
+    Size(String),
+    /// The log disk has become smaller.
+    #[error("the log has {recorded} blocks, but the log disk only {found}")]
+    Truncated {
+        /// Blocks of 4096 bytes when it was formatted.
+        recorded: u64,
+        /// Blocks of 4096 bytes now.
+        found: u64,
+    },
+    /// The log belongs to another volume.
+    #[error(
+        "the log belongs to volume \"{found}\", not to \"{expected}\"; use the right log, or drain \
+         it into its own volume and format it"
+    )]
+    OtherVolume {
+        /// The volume that was to be cached.
+        expected: String,
+        /// The volume that the log is for.
+        found: String,
+    },
+    /// The volume has another size than when the log was formatted.
+    #[error(
+        "the log was made for {recorded_blocks} blocks of {recorded_size} bytes, the volume now \
+         has {blocks} of {size}; drain the log with the former size, then format it"
+    )]
+    Geometry {
+        /// Blocks then.
+        recorded_blocks: u64,
+        /// Bytes in a block then.
+        recorded_size: u32,
+        /// Blocks now.
+        blocks: u64,
+        /// Bytes in a block now.
+        size: u32,
+    },
+    /// Acknowledged data is missing in the log.
+    #[error(
+        "acknowledged data is missing: log segment {} (block {}) is damaged, {} segments before \
+         it are whole, but {}; opening with accept_loss uses what is whole and gives up the rest",
+        .0.first_missing, .0.block, .0.intact, .0.evidence
+    )]
+    Missing(Loss),
+    /// Acknowledged data may be in an NVRAM that is not there.
+    #[error(
+        "the cache was not stopped cleanly and reported writes from its NVRAM, which {0}; bring \
+         it back, or open with accept_loss to give up what it held"
+    )]
+    NvramMissing(String),
+    /// The NVRAM holds acknowledged writes of another log.
+    #[error(
+        "the NVRAM holds {held} acknowledged writes of log {found}, this is log {expected}; use \
+         the right one, or open with accept_loss to give them up"
+    )]
+    OtherNvram {
+        /// The log it belongs to.
+        found: InstanceId,
+        /// The log that was opened.
+        expected: InstanceId,
+        /// How many writes.
+        held: usize,
+    },
+    /// A log with dirty data was to be formatted.
+    #[error(
+        "log {instance} holds {slots} slots that are not in volume \"{name}\" yet; drain it, or \
+         format with force to lose them"
+    )]
+    Dirty {
+        /// The log.
+        instance: InstanceId,
+        /// The volume it is for.
+        name: String,
+        /// Slots of 4096 bytes.
+        slots: u64,
+    },
+}
