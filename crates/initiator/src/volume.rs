@@ -146,7 +146,7 @@ impl RemoteVolume {
         data: Bytes,
         durability: Durability,
         facts: &Facts,
-    ) -> Result<(), volume::Error> {
+    ) -> Result<u64, volume::Error> {
         let stable = !facts.geometry.volatile_cache;
         let fua = durability == Durability::Stable && facts.fua && !stable;
         let cdb = Command::write(extent.lba.0, extent.blocks, fua).encode();
@@ -155,10 +155,11 @@ impl RemoteVolume {
             let reason = format!("a write was not taken whole: {:?}", answer.residual);
             return Err(volume::Error::Device(reason.into()));
         }
-        if !fua && !stable {
+        // The writer of a stable one looks at its generation itself.
+        if durability == Durability::Volatile && !stable {
             self.stability.lock().note_write(answer.generation);
         }
-        Ok(())
+        Ok(answer.generation)
     }
 
     async fn write_zeros(&self, extent: Extent, facts: &Facts) -> Result<(), volume::Error> {
@@ -168,7 +169,8 @@ impl RemoteVolume {
             let data = zeros.slice(..(extent.blocks * self.block_size()) as usize);
             Ok(self.write_piece(extent, data, Durability::Volatile, facts))
         });
-        stream::iter(writes).try_buffer_unordered(PIECES_IN_FLIGHT).try_collect().await
+        let writing = stream::iter(writes).try_buffer_unordered(PIECES_IN_FLIGHT);
+        writing.try_for_each(|_| async { Ok(()) }).await
     }
 
     /// WRITE SAME (16) with UNMAP and a block of zeros: gives space back where the unit can, and
@@ -269,17 +271,28 @@ impl Volume for RemoteVolume {
                 return Err(volume::Error::OutOfRange(Extent { lba, blocks: u32::MAX }));
             };
             let extent = Extent { lba, blocks };
-            let writes = pieces(extent, self.piece_blocks(&facts)).map(|piece| {
-                let start = (piece.lba.0 - lba.0) as usize * block_size;
-                let data = data.slice(start, piece.blocks as usize * block_size);
-                Ok(self.write_piece(piece, data.into_bytes(), durability, &facts))
-            });
-            let writing = stream::iter(writes).try_buffer_unordered(PIECES_IN_FLIGHT);
-            writing.try_collect::<()>().await?;
-            if durability == Durability::Stable && !facts.fua {
-                self.flush_all(&facts).await?;
+            for _ in 0..STABLE_ATTEMPTS {
+                let writes = pieces(extent, self.piece_blocks(&facts)).map(|piece| {
+                    let start = (piece.lba.0 - lba.0) as usize * block_size;
+                    let data = data.slice(start, piece.blocks as usize * block_size);
+                    Ok(self.write_piece(piece, data.into_bytes(), durability, &facts))
+                });
+                let writing = stream::iter(writes).try_buffer_unordered(PIECES_IN_FLIGHT);
+                let first = |first: u64, generation| async move { Ok(first.min(generation)) };
+                let generation = writing.try_fold(u64::MAX, first).await?;
+                let stable = facts.fua || !facts.geometry.volatile_cache;
+                if durability == Durability::Volatile || stable {
+                    return Ok(());
+                }
+                // Not `flush_all`: what that may have to tell concerns other writers too.
+                let flushed = self.synchronize_cache().await;
+                let flushed = flushed.map_err(|error| error.into_volume_error(extent))?;
+                if flushed.generation == generation {
+                    return Ok(());
+                }
+                // The unit started anew between the write and the flush: it goes again.
             }
-            Ok(())
+            Err(volume::Error::Device("the remote unit starts anew again and again".into()))
         })
     }
 
@@ -309,6 +322,9 @@ impl Volume for RemoteVolume {
         refusal(&self.session.state()).map_or(Ok(()), Err)
     }
 }
+
+/// How often a stable write to a unit without FUA is sent while the unit keeps starting anew.
+const STABLE_ATTEMPTS: usize = 3;
 
 /// What a call is told at once in this state.
 fn refusal(state: &LinkState) -> Option<volume::Error> {
