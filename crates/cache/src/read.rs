@@ -53,6 +53,9 @@ struct Plan {
 impl Shared {
     /// The sectors from `sector` on, if all of them are in memory.
     pub fn read_memory(&self, sector: u64, sectors: u64) -> Option<Data> {
+        if sectors > LONGEST_STEP {
+            return None;
+        }
         let mut data = Data::new();
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -79,6 +82,22 @@ impl Shared {
 
     /// The sectors from `sector` on, wherever they are.
     pub async fn read(self: &Arc<Self>, sector: u64, sectors: u64) -> Result<Data, Error> {
+        if sectors <= LONGEST_STEP {
+            return self.read_step(sector, sectors).await;
+        }
+        let steps = (sector..sector + sectors).step_by(LONGEST_STEP as usize);
+        let all = join_all(
+            steps.map(|step| self.read_step(step, LONGEST_STEP.min(sector + sectors - step))),
+        );
+        let mut data = Data::new();
+        for step in all.await {
+            data.append(step?);
+        }
+        Ok(data)
+    }
+
+    /// A part of a read that is looked up in one go.
+    async fn read_step(self: &Arc<Self>, sector: u64, sectors: u64) -> Result<Data, Error> {
         loop {
             let plan = self.plan(&mut self.state.lock(), sector, sectors);
             if let Some(data) = self.carry_out(plan).await? {
@@ -510,6 +529,8 @@ fn overlay(fetched: &Data, at: usize, newer: &[u8], valid: u8) -> Bytes {
     merged.into()
 }
 
+/// Sectors looked up under one lock: 1 MiB, some ten microseconds.
+const LONGEST_STEP: u64 = 2048;
 /// Most slots in one fetch or one read of the log: 1 MiB.
 const MOST_FETCHED: usize = 256;
 /// Most fetches under way before none is begun for reading ahead.

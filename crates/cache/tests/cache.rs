@@ -6,9 +6,12 @@ use std::{sync::Arc, time::Duration};
 
 use cache::{Cache, Report, Settings};
 use futures_util::future::join_all;
-use support::gateway::{Gateway, filled, first_bytes, read, write};
+use support::{
+    far::Far,
+    gateway::{Gateway, filled, first_bytes, read, write},
+};
 use tokio::time::{Instant, sleep};
-use volume::{Data, Durability, Error, Extent, Lba, Volume};
+use volume::{Data, Durability, Error, Extent, Geometry, Lba, Volume};
 
 const LOG: u64 = 4096;
 
@@ -125,6 +128,57 @@ async fn a_fetch_does_not_bring_back_what_was_overwritten_meanwhile() {
     written.unwrap();
     assert_eq!(old.unwrap(), [7; 8], "it came first");
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [8; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_does_not_bring_back_what_was_destaged_and_evicted_meanwhile() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.dram_bytes = 128 << 10;
+    gateway.settings.nvram_bytes = 64 << 10;
+    gateway.far.poke(0, vec![9; 4096]).await;
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 4).await.unwrap();
+    gateway.far.set_delay(Duration::from_secs(10));
+    let mut late = Box::pin(read(&cache, 0, 8));
+    assert!(futures_util::poll!(&mut late).is_pending());
+    gateway.far.set_delay(Duration::ZERO);
+    cache.drain().await.unwrap();
+    for slot in 1..100 {
+        read(&cache, slot * 8, 8).await.unwrap();
+    }
+    assert_eq!(late.await.unwrap(), [1, 1, 1, 1, 9, 9, 9, 9]);
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [1, 1, 1, 1, 9, 9, 9, 9]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_read_takes_the_link_once() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.poke(0, vec![5; 16 << 20]).await;
+    gateway.far.set_delay(Duration::from_millis(8));
+    let cache = gateway.open().await;
+    let started = Instant::now();
+    assert_eq!(read(&cache, 3, 32760).await.unwrap(), vec![5; 32760]);
+    assert_eq!(started.elapsed(), Duration::from_millis(8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_log_disk_is_told_to_writers_and_tried_again() {
+    let mut gateway = Gateway::new(LOG);
+    let disk = Far::new(Geometry { block_size: 4096, ..Geometry::with_blocks(LOG) });
+    gateway.log = disk.clone();
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    disk.set_failing(true);
+    assert!(matches!(write(&cache, 0, 2, 8).await, Err(Error::Device(_))));
+    assert!(matches!(write(&cache, 8, 3, 8).await, Err(Error::Device(_))), "at once");
+    assert!(matches!(cache.admit(4096), Err(Error::Device(_))));
+    assert!(matches!(read(&cache, 0, 8).await.unwrap()[0], 1 | 2));
+    disk.set_failing(false);
+    sleep(Duration::from_secs(10)).await;
+    write(&cache, 0, 4, 8).await.unwrap();
+    drop(cache);
+    let cache = gateway.open().await;
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [[4; 8], [0; 8]].concat());
 }
 
 #[tokio::test(start_paused = true)]

@@ -99,8 +99,10 @@ impl Volume for Far {
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         Box::pin(async move {
+            // The answer travels, so that it may be old when it comes.
+            let data = self.memory.read(extent).await?;
             self.travel(("read", extent.lba.0, u64::from(extent.blocks))).await?;
-            self.memory.read(extent).await
+            Ok(data)
         })
     }
 
