@@ -221,11 +221,19 @@ async fn run(claim: Claim, change: Change, answer: oneshot::Sender<Result<(), Er
     let Claim { first, end, .. } = claim;
     let shared = Arc::clone(&claim.shared);
     // Nothing new begins with these slots; what has begun ends.
-    shared
+    let settled = shared
         .wait_until(|state| {
-            (!state.is_pending(first, end) && !state.is_being_sent(first, end)).then_some(())
+            let busy = state.is_pending(first, end) || state.is_being_sent(first, end);
+            if !busy { Some(Ok(())) } else { state.failure.clone().map(|(_, error)| Err(error)) }
         })
         .await;
+    // The log disk fails, and something of these slots waits for it: nothing was done.
+    if let Err(error) = settled {
+        shared.state.lock().tombstones -= usize::from(claim.tombstone);
+        drop(claim);
+        let _ = answer.send(Err(error));
+        return;
+    }
     let changed = shared.change_lower(&claim, &change).await;
     shared.note_lower(&changed);
     if let Err(error) = changed {

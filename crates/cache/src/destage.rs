@@ -218,6 +218,8 @@ async fn send_all(
     let mut cursor = Cursor { items, at: 0, sector: 0, claimed: Vec::new() };
     let mut under_way = FuturesUnordered::new();
     let mut failure = None;
+    // What the log disk cannot give keeps the tail where it is, but all else goes down.
+    let mut unreadable = None;
     loop {
         let stop = failure.is_some() || shared.state.lock().stopping;
         let more = !stop && cursor.at < items.len();
@@ -229,9 +231,15 @@ async fn send_all(
         let limit = if fetching { 1 } else { shared.settings.destage_in_flight };
         tokio::select! {
             biased;
-            Some(result) = under_way.next(), if !under_way.is_empty() => {
-                failure = failure.or(Result::err(result));
-            }
+            Some(result) = under_way.next(), if !under_way.is_empty() => match result {
+                Ok(()) => {}
+                Err(Stop::Lower(error)) => failure = failure.or(Some(error)),
+                Err(Stop::Log(error)) => {
+                    tracing::error!(%error, "the log disk does not give back what is dirty");
+                    shared.counters.log_errors.add(1);
+                    unreadable = unreadable.or(Some(error));
+                }
+            },
             () = pace.give_way(shared), if more && under_way.len() < limit => {
                 if let Some(run) = cursor.next_run(shared) {
                     under_way.push(send(shared, run));
@@ -239,10 +247,18 @@ async fn send_all(
             }
         }
     }
-    match failure {
+    match failure.or(unreadable) {
         Some(error) => Err(error),
         None => Ok(cursor.claimed),
     }
+}
+
+/// Why a run was not sent.
+enum Stop {
+    /// The lower volume does not take it; it takes nothing else either.
+    Lower(Error),
+    /// The log disk does not give its content.
+    Log(Error),
 }
 
 /// Adjacent sectors that go down as one call.
@@ -338,7 +354,7 @@ impl Cursor<'_> {
 }
 
 /// Sends one run and notes its end.
-async fn send(shared: &Shared, run: Run) -> Result<(), Error> {
+async fn send(shared: &Shared, run: Run) -> Result<(), Stop> {
     let result = send_run(shared, &run).await;
     {
         let mut state = shared.state.lock();
@@ -352,11 +368,11 @@ async fn send(shared: &Shared, run: Run) -> Result<(), Error> {
     result
 }
 
-async fn send_run(shared: &Shared, run: &Run) -> Result<(), Error> {
+async fn send_run(shared: &Shared, run: &Run) -> Result<(), Stop> {
     let blocks = ((run.end - run.start) / shared.sectors_per_block()) as u32;
     let extent = Extent { lba: shared.lba(run.start), blocks };
     let sent = if run.kind == Kind::Data {
-        let data = content(shared, run).await?;
+        let data = content(shared, run).await.map_err(Stop::Log)?;
         shared.counters.destaged_bytes.add(data.len() as u64);
         shared.lower.write(extent.lba, data, Durability::Volatile).await
     } else {
@@ -364,7 +380,7 @@ async fn send_run(shared: &Shared, run: &Run) -> Result<(), Error> {
     };
     shared.note_lower(&sent);
     shared.counters.destaged_runs.add(u64::from(sent.is_ok()));
-    sent
+    sent.map_err(Stop::Lower)
 }
 
 /// The bytes of a run: pages where they are in memory, the log otherwise. The log's blocks stay

@@ -184,16 +184,19 @@ impl Buffer {
         self.slots = slots;
         let found = InstanceId(array(header, INSTANCE_AT));
         let (held, torn) = self.held();
+        let count = torn.len();
         if found != instance {
             return Contents::Other { instance: found, held: held.len() };
         }
         // One header may be torn: the one being written when the end came, never acknowledged.
-        if torn > 1 {
-            return Contents::Damaged(format!("{torn} of its slots have damaged headers"));
+        if count > 1 {
+            return Contents::Damaged(format!("{count} of its slots have damaged headers"));
         }
         if let Some(bad) = held.iter().find(|held| !self.data_is_whole(held.index)) {
             return Contents::Damaged(format!("its data for slot {} is damaged", bad.slot));
         }
+        // Cleared, or it would count beside the one that is torn next.
+        torn.iter().for_each(|&index| self.memory.write(entry_at(index), &[0; ENTRY_BYTES]));
         let (watermark, cell) = self.watermark();
         self.cell = cell;
         self.free = (0..slots).rev().filter(|i| held.iter().all(|h| h.index != *i)).collect();
@@ -286,9 +289,9 @@ impl Buffer {
         if cells[0] >= cells[1] { (cells[0], 1) } else { (cells[1], 0) }
     }
 
-    /// The slots in use in serial order, and how many headers are neither whole nor zeros.
-    fn held(&self) -> (Vec<Held>, usize) {
-        let (mut held, mut torn) = (Vec::new(), 0);
+    /// The slots in use in serial order, and those whose headers are neither whole nor zeros.
+    fn held(&self) -> (Vec<Held>, Vec<u32>) {
+        let (mut held, mut torn) = (Vec::new(), Vec::new());
         for index in 0..self.slots {
             let mut entry = [0; ENTRY_BYTES];
             self.memory.read(entry_at(index), &mut entry);
@@ -303,7 +306,7 @@ impl Buffer {
                     mask: entry[ENTRY_MASK_AT],
                 });
             } else {
-                torn += 1;
+                torn.push(index);
             }
         }
         held.sort_unstable_by_key(|held| held.serial);

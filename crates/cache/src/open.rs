@@ -220,7 +220,14 @@ fn open_nvram(
     let instance = superblock.instance;
     let (mut buffer, contents) = Buffer::open(memory, instance);
     let (held, watermark) = match contents {
-        Contents::Ours { held, watermark } => (held, Some(watermark)),
+        Contents::Ours { held, watermark } if superblock.immediate && !superblock.clean => {
+            (held, Some(watermark))
+        }
+        // What it holds is from before: the log has all that was acknowledged since.
+        Contents::Ours { held, watermark } => {
+            held.iter().for_each(|held| buffer.release(held.index));
+            (Vec::new(), Some(watermark))
+        }
         Contents::Blank if needed => return missing("is blank"),
         Contents::Damaged(how) if !settings.accept_loss => {
             return Err(OpenError::NvramMissing(format!("is damaged ({how})")));
