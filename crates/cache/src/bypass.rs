@@ -37,6 +37,15 @@ struct Claim {
     tombstone: bool,
 }
 
+impl Claim {
+    /// `index`, if it is of an entry of a claimed slot.
+    fn holds(&self, state: &State, index: u32) -> Option<u32> {
+        let claimed = self.first..self.end;
+        let used = state.table.is_used(index);
+        (used && claimed.contains(&state.table.entry(index).slot)).then_some(index)
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         self.shared.state.lock().claims.remove(self.id);
@@ -164,39 +173,27 @@ impl Shared {
     }
 
     /// Forgets what the cache knows of the claimed slots, in short steps.
-    fn forget(&self, claim: &Claim, clean_only: bool) {
-        let forget = |state: &mut State, index: u32| {
-            let entry = state.table.entry_mut(index);
-            if clean_only && entry.place.is_some() {
-                entry.fetch = 0;
-            } else {
-                state.drop_slot(index);
-            }
-        };
+    async fn forget(&self, claim: &Claim, clean_only: bool) {
         let indices = self.state.lock().table.indices();
-        if claim.end - claim.first <= u64::from(indices) {
-            let mut slot = claim.first;
-            while slot < claim.end {
-                let stop = claim.end.min(slot + STEP);
+        let by_slot = claim.end - claim.first <= u64::from(indices);
+        let mut rest = if by_slot { claim.first..claim.end } else { 0..u64::from(indices) };
+        while !rest.is_empty() {
+            let step = rest.start..rest.end.min(rest.start + STEP);
+            rest.start = step.end;
+            {
                 let mut state = self.state.lock();
-                for slot in slot..stop {
-                    if let Some(index) = state.table.find(slot) {
-                        forget(&mut state, index);
-                    }
-                }
-                slot = stop;
-            }
-        } else {
-            for start in (0..indices).step_by(STEP as usize) {
-                let mut state = self.state.lock();
-                for index in start..indices.min(start + STEP as u32) {
-                    let slot = state.table.entry(index).slot;
-                    let inside = (claim.first..claim.end).contains(&slot);
-                    if inside && state.table.is_used(index) {
-                        forget(&mut state, index);
+                for number in step {
+                    let found = if by_slot {
+                        state.table.find(number)
+                    } else {
+                        claim.holds(&state, number as u32)
+                    };
+                    if let Some(index) = found {
+                        forget_slot(&mut state, index, clean_only);
                     }
                 }
             }
+            tokio::task::yield_now().await;
         }
     }
 
@@ -213,6 +210,16 @@ impl Shared {
             // A fetch that began before the claim's end may bring older content.
             state.table.entry_mut(index).fetch = 0;
         }
+    }
+}
+
+/// Forgets a slot; only what is clean of it, if told so.
+fn forget_slot(state: &mut State, index: u32, clean_only: bool) {
+    let entry = state.table.entry_mut(index);
+    if clean_only && entry.place.is_some() {
+        entry.fetch = 0;
+    } else {
+        state.drop_slot(index);
     }
 }
 
@@ -239,7 +246,7 @@ async fn run(claim: Claim, change: Change, answer: oneshot::Sender<Result<(), Er
     if let Err(error) = changed {
         // Perhaps it was done, perhaps not: dirty content stays the newest, clean content is
         // what the lower volume says.
-        shared.forget(&claim, true);
+        shared.forget(&claim, true).await;
         shared.state.lock().tombstones -= usize::from(claim.tombstone);
         drop(claim);
         let _ = answer.send(Err(error));
@@ -263,7 +270,7 @@ async fn run(claim: Claim, change: Change, answer: oneshot::Sender<Result<(), Er
             shared.wait_until(|state| (state.durable >= serial).then_some(())).await;
         }
     }
-    shared.forget(&claim, false);
+    shared.forget(&claim, false).await;
     if shared.settings.report == Report::Through
         && let Change::Write { sector, data } = &change
     {

@@ -145,7 +145,7 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Error> {
             superblock.tail_block = tail_block;
         })
         .await?;
-    clean(shared, cut, started);
+    clean(shared, cut, started).await;
     shared.counters.rounds.add(1);
     Ok(())
 }
@@ -231,13 +231,17 @@ async fn send_all(
         let limit = if fetching { 1 } else { shared.settings.destage_in_flight };
         tokio::select! {
             biased;
-            Some(result) = under_way.next(), if !under_way.is_empty() => match result {
+            Some(result) = under_way.next(), if !under_way.is_empty() => {
+                // A lower volume that is always ready must not keep the thread for a round.
+                tokio::task::yield_now().await;
+                match result {
                 Ok(()) => {}
                 Err(Stop::Lower(error)) => failure = failure.or(Some(error)),
                 Err(Stop::Log(error)) => {
                     tracing::error!(%error, "the log disk does not give back what is dirty");
                     shared.counters.log_errors.add(1);
                     unreadable = unreadable.or(Some(error));
+                }
                 }
             },
             () = pace.give_way(shared), if more && under_way.len() < limit => {
@@ -408,8 +412,10 @@ async fn content(shared: &Shared, run: &Run) -> Result<Data, Error> {
 }
 
 /// Marks what a completed round has sent as clean, and gives its part of the log free.
-fn clean(shared: &Shared, cut: u64, started: Instant) {
-    while clean_some(shared, cut) {}
+async fn clean(shared: &Shared, cut: u64, started: Instant) {
+    while clean_some(shared, cut) {
+        tokio::task::yield_now().await;
+    }
     {
         let mut state = shared.state.lock();
         state.ring.release(cut + 1);
