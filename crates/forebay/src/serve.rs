@@ -24,7 +24,7 @@ use crate::{
     control::{self, Control},
     failure::{FAILED, Failure},
     quantity::Size,
-    settings::{Iscsi, Portal, Settings, Target, Unit},
+    settings::{Iscsi, IscsiName, Portal, Settings, Target, Unit},
     stack::{self, Opened},
     status::{PortalStatus, SessionStatus, State, Status, TargetStatus, UnitStatus},
 };
@@ -166,6 +166,8 @@ struct ServedUnit {
 /// Portals that lead to the same targets.
 #[derive(Clone)]
 struct Group {
+    /// Among the groups, as the settings name them.
+    place: usize,
     server: Arc<Server>,
     addresses: Vec<SocketAddr>,
     targets: Vec<String>,
@@ -179,38 +181,59 @@ impl Node {
 
     async fn start(&self, settings: &Settings) -> Result<(), Failure> {
         let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
-        let mut groups: Vec<(&[Portal], Vec<target::Target>)> = Vec::new();
+        // Targets that share their portals, in the order of the settings; those that need nothing
+        // remote first, since what they serve may be remote to the others.
+        let mut groups: Vec<(&[Portal], Vec<&Target>)> = Vec::new();
         for target in &settings.target {
+            let portals = target.listen.as_deref().unwrap_or(&settings.listen);
+            match groups.iter_mut().find(|(listen, _)| *listen == portals) {
+                Some((_, targets)) => targets.push(target),
+                None => groups.push((portals, vec![target])),
+            }
+        }
+        let mut groups: Vec<_> = groups.into_iter().enumerate().collect();
+        groups.sort_by_key(|(_, (_, targets))| targets.iter().any(|target| target.has_remote()));
+        for (place, (portals, targets)) in groups {
+            let group = self.open_group(settings, portals, &targets, &initiator_name).await?;
+            self.inner.lock().portals.push(Group { place, ..group });
+        }
+        // Told in the order of the settings.
+        self.inner.lock().portals.sort_by_key(|group| group.place);
+        self.inner.lock().state = State::Serving;
+        Ok(())
+    }
+
+    /// Opens the stacks of some targets and listens for them.
+    async fn open_group(
+        &self,
+        settings: &Settings,
+        portals: &[Portal],
+        targets: &[&Target],
+        initiator_name: &IscsiName,
+    ) -> Result<Group, Failure> {
+        let mut served = Vec::new();
+        for target in targets {
             self.inner
                 .lock()
                 .targets
                 .push(Served { name: target.name.0.clone(), units: Vec::new() });
             let mut units = Vec::new();
             for unit in &target.unit {
-                let opened = stack::open(unit, &initiator_name).await?;
+                let opened = stack::open(unit, initiator_name).await?;
                 units.push((unit.lun, self.add(target, unit, opened)));
             }
-            let portals = target.listen.as_deref().unwrap_or(&settings.listen);
-            let target =
-                target::Target { name: target.name.0.clone(), alias: target.alias.clone(), units };
-            match groups.iter_mut().find(|(listen, _)| *listen == portals) {
-                Some((_, targets)) => targets.push(target),
-                None => groups.push((portals, vec![target])),
-            }
+            let (name, alias) = (target.name.0.clone(), target.alias.clone());
+            served.push(target::Target { name, alias, units });
         }
-        for (portals, targets) in groups {
-            let names = targets.iter().map(|target| target.name.clone()).collect();
-            let server = Server::new(server_settings(&settings.iscsi), targets);
-            let server = Arc::new(server.map_err(Failure::settings)?);
-            let mut group = Group { server, addresses: Vec::new(), targets: names };
-            for portal in portals {
-                let listening = group.server.listen(portal.0).await;
-                group.addresses.push(listening.map_err(|error| cannot_listen(portal, &error))?);
-            }
-            self.inner.lock().portals.push(group);
+        let names = served.iter().map(|target| target.name.clone()).collect();
+        let server = Server::new(server_settings(&settings.iscsi), served);
+        let server = Arc::new(server.map_err(Failure::settings)?);
+        let mut group = Group { place: 0, server, addresses: Vec::new(), targets: names };
+        for portal in portals {
+            let listening = group.server.listen(portal.0).await;
+            group.addresses.push(listening.map_err(|error| cannot_listen(portal, &error))?);
         }
-        self.inner.lock().state = State::Serving;
-        Ok(())
+        Ok(group)
     }
 
     fn add(&self, target: &Target, unit: &Unit, opened: Opened) -> Arc<dyn LogicalUnit> {

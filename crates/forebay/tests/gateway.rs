@@ -69,6 +69,30 @@ async fn a_gateway_killed_while_written_to_loses_nothing() {
     }
 }
 
+/// The gateway's log-in to the node needs the node's portal, which the same start opens.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_and_its_gateway_start_in_one_process() {
+    let place = Place::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("bound");
+    drop(free);
+    // The order in the file does not matter.
+    let own = |text: String| text.trim_start().replacen("listen", "# listen", 1);
+    let near = own(gateway(place.folder.path(), address, ""))
+        .replace("[[target.unit]]", "listen = ['127.0.0.1:0']\n[[target.unit]]");
+    let far = own(node(place.folder.path(), 0))
+        .replace("[[target.unit]]", &format!("listen = ['{address}']\n[[target.unit]]"));
+    let both = place.serve("both", &format!("{far}\n{near}"));
+    let volume = connect(both.address, GATEWAY).await;
+    write(&*volume, 5, 1).await.expect("written");
+    assert_eq!(read(&*volume, 5).await.expect("read"), content(5, 1));
+    drop(both);
+    let both = place.serve("both", &format!("{near}\n{far}"));
+    let volume = connect(address, NODE).await;
+    assert!(read(&*volume, 6).await.is_ok());
+    drop(both);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn immediate_report_survives_a_kill() {
     let place = Place::new();

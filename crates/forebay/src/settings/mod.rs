@@ -85,6 +85,13 @@ pub struct Target {
     pub unit: Vec<Unit>,
 }
 
+impl Target {
+    /// Whether opening one of its units needs another target.
+    pub fn has_remote(&self) -> bool {
+        self.unit.iter().flat_map(|unit| &unit.stack).any(|layer| matches!(layer, Layer::Remote(_)))
+    }
+}
+
 /// One logical unit.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]

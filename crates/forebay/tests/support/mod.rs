@@ -73,7 +73,9 @@ impl Place {
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         stdout.read_line(&mut line).expect("a line or the end");
         let mut stderr = child.stderr.take().expect("piped");
-        let address = line.strip_prefix("ready ").and_then(|rest| rest.trim().parse().ok());
+        // Of several portals the last: a gateway stands below its node.
+        let last = line.strip_prefix("ready ").and_then(|rest| rest.split_whitespace().last());
+        let address = last.and_then(|address| address.parse().ok());
         let Some(address) = address else {
             let mut text = String::new();
             stderr.read_to_string(&mut text).expect("text");
