@@ -64,15 +64,16 @@ impl Cache {
         written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
     }
 
-    /// Sends everything down, and returns when the lower volume has it, stable. [`Cache::run`]
-    /// does the work; while the lower volume is away, this waits.
+    /// Sends down what was acknowledged until now, and returns when the lower volume has it,
+    /// stable. [`Cache::run`] does the work; while the lower volume is away, this waits.
     pub async fn drain(&self) -> Result<(), Error> {
         let shared = &self.shared;
         let _draining = Draining::begin(shared);
         shared.settle().await?;
+        let newest = shared.state.lock().ring.next() - 1;
         shared
             .wait_until(|state| {
-                if state.table.dirty() == 0 {
+                if !state.ring.reaches_back_to(newest) {
                     return Some(Ok(()));
                 }
                 state.stopping.then_some(Err(Error::Busy("the cache is stopping")))

@@ -17,7 +17,8 @@ pub enum Report {
 /// How a cache behaves. Every field has a default in [`Settings::default`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Memory for cached blocks, in bytes; at least 128 KiB. Default 256 MiB.
+    /// Memory for cached blocks, in bytes; at least 128 KiB. Default 256 MiB. Beside it the cache
+    /// needs some 100 bytes for every 4 KiB of it and of dirty data in the log.
     pub dram_bytes: u64,
     /// Bytes that may wait for the log disk; at least 64 KiB, at most half of `dram_bytes`.
     /// With [`Report::Immediate`] the NVRAM must hold as much. Default 4 MiB.

@@ -258,6 +258,26 @@ async fn destage_gives_way_to_a_busy_host_until_data_is_too_old() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_drain_ends_though_the_host_goes_on_writing() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.set_delay(Duration::from_millis(8));
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    let host = async {
+        loop {
+            write(&cache, 8, 2, 8).await.unwrap();
+            sleep(Duration::from_millis(3)).await;
+        }
+    };
+    tokio::select! {
+        drained = cache.drain() => drained.unwrap(),
+        () = host => unreachable!("it goes on for ever"),
+        () = sleep(Duration::from_secs(10)) => panic!("the drain does not end"),
+    }
+    assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [1; 8]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_period_is_enough_for_destage() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;

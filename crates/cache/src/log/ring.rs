@@ -38,6 +38,11 @@ impl Ring {
         self.tail + self.starts.len() as u64
     }
 
+    /// Whether segment `number` or an older one is live.
+    pub fn reaches_back_to(&self, number: u64) -> bool {
+        !self.starts.is_empty() && self.tail <= number
+    }
+
     /// Where segment `number` begins, or would begin if it is the next.
     pub fn start(&self, number: u64) -> u32 {
         let index = number.checked_sub(self.tail).expect("only live segments are asked for");
