@@ -98,6 +98,54 @@ impl Usage {
     }
 }
 
+/// CPU time that went to others than us and the programs we started: what disturbs a measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct Others {
+    all_ns: u64,
+    ours_ns: u64,
+}
+
+impl Others {
+    /// The times so far.
+    pub fn now() -> Result<Others> {
+        let own = std::process::id();
+        let mut ours_ns = Usage::of(own)?.cpu_ns;
+        for child in children(own)? {
+            // It may have ended meanwhile.
+            ours_ns += Usage::of(child).map_or(0, |usage| usage.cpu_ns);
+        }
+        let all = fs::read_to_string("/proc/stat")?;
+        let all_ns = programs_ticks(&all).context("/proc/stat")? * NS_PER_TICK;
+        Ok(Others { all_ns, ours_ns })
+    }
+
+    /// CPUs that others kept busy since an earlier look, `time` ago.
+    pub fn cpus_since(self, earlier: Others, time: std::time::Duration) -> f64 {
+        let all = self.all_ns.saturating_sub(earlier.all_ns);
+        let ours = self.ours_ns.saturating_sub(earlier.ours_ns);
+        all.saturating_sub(ours) as f64 / time.as_nanos() as f64
+    }
+}
+
+/// /proc/stat counts hundredths of a second (USER_HZ, fixed for programs).
+const NS_PER_TICK: u64 = 10_000_000;
+
+/// What all CPUs spent on programs and on the kernel for them: user, nice, system.
+fn programs_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    (0..3).map(|_| fields.next()?.parse::<u64>().ok()).sum()
+}
+
+/// Programs that this process started from any of its threads.
+fn children(process: u32) -> Result<Vec<u32>> {
+    let mut found = vec![];
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        let list = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        found.extend(list.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+    }
+    Ok(found)
+}
+
 fn on_cpu(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
 }
@@ -123,6 +171,21 @@ mod tests {
             "VmRSS:\t 12 kB\nvoluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t4\n";
         assert_eq!((switches(status), field(status, "VmRSS:")), (7, Some(12)));
         assert_eq!(on_cpu("123 45 6\n"), Some(123));
+    }
+
+    #[test]
+    fn time_of_programs_is_read() {
+        assert_eq!(programs_ticks("cpu  10 2 30 400 5 6 7\ncpu0 1 2 3\n"), Some(42));
+        assert_eq!(programs_ticks("intr 1"), None);
+    }
+
+    #[test]
+    fn our_own_work_is_not_that_of_others() {
+        let time = std::time::Duration::from_secs(1);
+        let at = |all_ns, ours_ns| Others { all_ns, ours_ns };
+        assert_eq!(at(1_500_000_000, 700_000_000).cpus_since(at(0, 200_000_000), time), 1.0);
+        assert_eq!(at(1, 5).cpus_since(at(0, 0), time), 0.0);
+        assert!(Others::now().unwrap().ours_ns > 0);
     }
 
     #[test]

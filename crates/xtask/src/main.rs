@@ -65,6 +65,9 @@ enum Task {
         /// busy with other work. tgt gains more from it than the others.
         #[arg(long)]
         realtime: bool,
+        /// Seconds to spend, all in all, on repeating points that other work disturbed.
+        #[arg(long, default_value_t = 60)]
+        patience: u32,
         /// Measure this program instead of building one: to compare two builds.
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
@@ -90,13 +93,14 @@ fn main() -> ExitCode {
         Task::Test { no_interop, filter, crash_points } => {
             exit(suite::test(suite::Wanted { interop: !no_interop, filter, crash_points }))
         }
-        Task::Bench { names, rounds, seconds, realtime, program, json, markdown } => {
+        Task::Bench { names, rounds, seconds, realtime, patience, program, json, markdown } => {
             let time = Duration::from_secs_f64(seconds.clamp(0.05, 60.0));
             let options = bench::Options {
                 groups: names,
                 rounds: rounds.into(),
                 time,
                 realtime,
+                patience: Duration::from_secs(patience.into()),
                 program,
                 json,
                 markdown,
