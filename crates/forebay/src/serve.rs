@@ -374,6 +374,7 @@ fn server_settings(iscsi: &Iscsi) -> target::Settings {
         if iscsi.ping_interval.0.is_zero() { NEVER } else { iscsi.ping_interval.0 };
     settings.max_connections = iscsi.max_connections as usize;
     settings.max_logins = iscsi.max_logins as usize;
+    settings.batch_commands = iscsi.batch_commands;
     settings.busy_poll = iscsi.busy_poll.0;
     settings
 }

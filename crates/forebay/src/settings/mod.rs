@@ -67,6 +67,8 @@ pub struct Iscsi {
     pub data_digest: Digest,
     /// Idle time before an initiator is asked whether it lives; 0: never.
     pub ping_interval: Span,
+    /// Commands whose answers leave with one write, unless the input is drained before.
+    pub batch_commands: u32,
     /// How long a connection is polled after its last byte instead of slept on; 0: never.
     pub busy_poll: Span,
 }
@@ -136,6 +138,7 @@ impl Default for Iscsi {
             header_digest: Digest::default(),
             data_digest: Digest::default(),
             ping_interval: Span::seconds(15),
+            batch_commands: 16,
             busy_poll: Span::millis(0),
         }
     }

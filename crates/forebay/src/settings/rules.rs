@@ -85,6 +85,7 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
     }
     let second = Span::seconds(1);
     range(at, "login_timeout", iscsi.login_timeout, second, Span::seconds(600))?;
+    range(at, "batch_commands", iscsi.batch_commands, 1, 1024)?;
     range(at, "busy_poll", iscsi.busy_poll, Span::default(), Span::millis(1))?;
     if iscsi.ping_interval != Span::default() {
         range(at, "ping_interval", iscsi.ping_interval, second, Span::seconds(3600))?;
