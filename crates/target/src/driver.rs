@@ -135,6 +135,9 @@ const RECEIVE_BUFFER: usize = 64 * 1024;
 /// A connection without input for so long gives its buffers back when its timer runs out next.
 const REST: Duration = Duration::from_secs(10);
 
+/// How long the times of a connection are put off while its socket is not read.
+const FULL_FOR: Duration = Duration::from_secs(1);
+
 /// Looks at the socket before a busy-polling task gives way to others: about two microseconds.
 const LOOKS: usize = 8;
 
@@ -240,10 +243,24 @@ impl Driver<'_> {
         }
     }
 
-    /// Runs every PDU that is there. False if some are left since too much output waits.
+    /// Whether the commands that are not done hold this connection's share of memory. Those that
+    /// end wake the driver.
+    fn is_full(&self) -> bool {
+        let held = self.executions.held_bytes();
+        held > 0 && {
+            let connections = self.surroundings.registry.connections.get().max(1);
+            held >= self.surroundings.settings.held_bytes / connections
+        }
+    }
+
+    /// Runs every PDU that is there. False if some are left since too much output waits, or too
+    /// much data.
     fn run_frames(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
         let mut now = None;
         loop {
+            if self.is_full() {
+                return Ok(false);
+            }
             if self.connection.output().len() > self.surroundings.settings.output_bytes {
                 self.send(context)?;
                 if self.blocked_since.is_some() {
@@ -295,10 +312,11 @@ impl Driver<'_> {
             self.complete(itt, completion);
             return;
         };
+        let bytes = task.data_out.len();
         let mut execution: Execution<'_> = unit.execute(task);
         match execution.as_mut().poll(context) {
             Poll::Ready(completion) => self.complete(itt, completion),
-            Poll::Pending => self.executions.hold(itt, execution),
+            Poll::Pending => self.executions.hold(itt, bytes, execution),
         }
     }
 
@@ -435,6 +453,11 @@ impl Driver<'_> {
         if self.blocked_since.is_some_and(|since| now >= since + slow) {
             return Err(End::SlowReader);
         }
+        // An initiator whose socket is not read for now cannot be blamed for its silence.
+        if self.is_full() {
+            self.timer.as_mut().reset((now + FULL_FOR).into());
+            return Ok(true);
+        }
         self.connection.handle_timeout(&self.session, now)?;
         if now.duration_since(self.last_input) >= REST {
             self.decoder.rest();
@@ -449,7 +472,8 @@ impl Driver<'_> {
     /// the task gives way to others, and has arranged to come back if it is still active.
     fn busy_poll(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
         let limit = self.surroundings.settings.busy_poll;
-        if limit.is_zero() || self.blocked_since.is_some() || self.last_input.elapsed() >= limit {
+        let held_back = self.blocked_since.is_some() || self.is_full();
+        if limit.is_zero() || held_back || self.last_input.elapsed() >= limit {
             return Ok(false);
         }
         for _ in 0..LOOKS {

@@ -30,16 +30,19 @@ pub(crate) type Execution<'a> = Pin<Box<dyn Future<Output = Completion> + Send +
 #[derive(Default)]
 pub(crate) struct Executions<'a> {
     running: FuturesUnordered<Abortable<Running<'a>>>,
-    commands: HashMap<Itt, AbortHandle>,
+    commands: HashMap<Itt, (AbortHandle, usize)>,
+    /// Data-Out that came with `commands`, in bytes.
+    held_bytes: usize,
     /// Finished, and not yet taken.
     finished: VecDeque<Finished>,
 }
 
 impl<'a> Executions<'a> {
-    /// Holds a command that was polled and is not done.
-    pub(crate) fn hold(&mut self, itt: Itt, execution: Execution<'a>) {
+    /// Holds a command that was polled and is not done, and that came with so many bytes.
+    pub(crate) fn hold(&mut self, itt: Itt, bytes: usize, execution: Execution<'a>) {
         let (handle, registration) = AbortHandle::new_pair();
-        self.commands.insert(itt, handle);
+        self.commands.insert(itt, (handle, bytes));
+        self.held_bytes += bytes;
         self.running.push(Abortable::new(Running::Command(itt, execution), registration));
     }
 
@@ -55,12 +58,23 @@ impl<'a> Executions<'a> {
         self.running.push(Abortable::new(effects, registration));
     }
 
+    /// Data-Out of the commands that are not done, in bytes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    fn forget(&mut self, itt: Itt) -> Option<AbortHandle> {
+        let (handle, bytes) = self.commands.remove(&itt)?;
+        self.held_bytes -= bytes;
+        Some(handle)
+    }
+
     /// Drops a command, if it is here: when this returns, its future is gone.
     pub(crate) fn abort(&mut self, itt: Itt, context: &mut Context<'_>) {
         let is_other =
             |done: &Finished| !matches!(done, Finished::Command(done, _) if *done == itt);
         self.finished.retain(is_other);
-        let Some(handle) = self.commands.remove(&itt) else { return };
+        let Some(handle) = self.forget(itt) else { return };
         handle.abort();
         // `abort` has woken it, so it comes up here; whatever comes before is kept.
         loop {
@@ -84,7 +98,7 @@ impl<'a> Executions<'a> {
 
     fn note(&mut self, finished: Finished) {
         if let Finished::Command(itt, _) = &finished {
-            self.commands.remove(itt);
+            self.forget(*itt);
         }
         self.finished.push_back(finished);
     }

@@ -28,6 +28,10 @@ pub struct Settings {
     /// How long a connection asks the kernel for input again and again after its last one instead
     /// of sleeping; takes a processor while connections are busy. Default zero: off.
     pub busy_poll: Duration,
+    /// Data-Out of commands that are not done, of all connections together, in bytes: each may hold
+    /// an equal share and at least one command; then its socket is not read until one is done.
+    /// Default 32 MiB, what one busy connection may ask for with R2Ts.
+    pub held_bytes: usize,
     /// Output that waits for the initiator to read it, in bytes: above that no further PDU is
     /// looked at. Default 4 MiB.
     pub output_bytes: usize,
@@ -45,6 +49,7 @@ impl Default for Settings {
             max_logins: 64,
             batch_commands: 16,
             busy_poll: Duration::ZERO,
+            held_bytes: 32 << 20,
             output_bytes: 4 << 20,
             slow_reader: Duration::from_secs(60),
         }

@@ -133,3 +133,25 @@ async fn an_initiator_that_reads_nothing_is_not_worked_for_and_then_dropped() {
     .await;
     assert_eq!(unit.alive(), 0);
 }
+
+#[tokio::test]
+async fn data_of_commands_that_are_not_done_is_bounded() {
+    let unit = Arc::new(Stalling::default());
+    let settings = Settings { held_bytes: 256 << 10, ..Settings::default() };
+    let (_server, address) = server(settings, unit.clone()).await;
+    let mut client = Client::log_in(address, 1).await;
+    for _ in 0..12 {
+        let mut command = client.command(&write10(0, 128), 65_536);
+        (command.read, command.write, command.data) = (false, true, pattern(65_536).into());
+        client.send(Pdu::ScsiCommand(command)).await;
+    }
+    // Four at a time: were more of them let in, the first release would end more than four.
+    for _ in 0..3 {
+        until(|| unit.alive() == 4).await;
+        unit.go.notify_waiters();
+        for _ in 0..4 {
+            assert_eq!(client.response().await.status, 0);
+        }
+    }
+    assert_eq!(unit.alive(), 0);
+}
