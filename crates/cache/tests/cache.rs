@@ -408,6 +408,67 @@ async fn a_discard_that_meets_a_restarted_far_side_is_done_again() {
     assert_eq!(calls, [both, both].concat());
 }
 
+/// A slot with holes goes down in several runs. A discard between two of them was undone by the
+/// second, which brought the discarded content back.
+#[tokio::test(start_paused = true)]
+async fn a_discard_between_two_runs_of_a_slot_holds() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.destage_in_flight = 1;
+    gateway.far.set_delay(Duration::from_millis(10));
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 1).await.unwrap();
+    write(&cache, 7, 2, 1).await.unwrap();
+    while gateway.far.take_calls() != [("write", 0, 1)] {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // The host is not idle, so the second run waits; the discard does not.
+    cache.discard(Extent { lba: Lba(0), blocks: 32768 }).await.unwrap();
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [0; 8]);
+    assert_eq!(cache.statistics().dirty_slots, 0);
+}
+
+/// Destage waited for the first dirty slot after none, and was not told of it: a discard of all
+/// that was dirty, while a round had failed, left it asleep for ever.
+#[tokio::test(start_paused = true)]
+async fn destage_goes_on_after_a_discard_of_all_that_was_dirty() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    gateway.far.set_failing(true);
+    write(&cache, 0, 1, 8).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    assert!(cache.statistics().lower_errors > 0, "a round has failed");
+    gateway.far.set_failing(false);
+    cache.discard(Extent { lba: Lba(0), blocks: 32768 }).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    write(&cache, 8, 2, 8).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(first_bytes(&gateway.far.peek(8, 8).await), [2; 8]);
+}
+
+/// A far volume tells of lost writes once, to whoever flushes next: a discard's flush must not
+/// keep the news from the round whose writes they were.
+#[tokio::test(start_paused = true)]
+async fn a_loss_told_to_a_discard_is_not_kept_from_the_round() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.destage_in_flight = 1;
+    gateway.far.set_delay(Duration::from_millis(10));
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    write(&cache, 32760, 2, 8).await.unwrap();
+    while gateway.far.take_calls().is_empty() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    gateway.far.fail_next_flush();
+    cache.discard(Extent { lba: Lba(8), blocks: 32744 }).await.unwrap();
+    sleep(Duration::from_secs(20)).await;
+    let calls = gateway.far.take_calls();
+    let again = calls.iter().filter(|call| **call == ("write", 0, 8)).count();
+    assert!(again >= 1, "the round is done again: {calls:?}");
+    assert_eq!(cache.statistics().dirty_slots, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn write_through_is_stable_below_and_kept_in_memory() {
     let mut gateway = Gateway::new(LOG);
