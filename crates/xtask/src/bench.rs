@@ -62,18 +62,20 @@ pub fn bench(options: &Options) -> Result<bool> {
     for (_, _, server) in &points {
         stage.prepare(server).with_context(|| format!("starting {server}"))?;
     }
-    let mut measurer = Measurer { stage: &stage, options, spent: Duration::ZERO, disturbed: 0 };
+    let mut measurer = Measurer { stage: &stage, options, spent: Duration::ZERO };
     for round in 1..=options.rounds {
         println!("round {round} of {}", options.rounds);
         for (name, load, server) in &points {
-            let point = measurer.measure(server, load)?;
+            let (point, disturbed) = measurer.measure(server, load)?;
             figures.add(name, server, point);
+            if disturbed {
+                figures.add_disturbed();
+            }
         }
         if points.iter().any(|(_, _, server)| *server == servers::POLLING) {
             figures.add_single(servers::IDLE, stage.idle_share()?);
         }
     }
-    let disturbed = measurer.disturbed;
     drop(stage);
     if groups.iter().any(|group| group.memory) {
         println!("memory at 64 sessions");
@@ -88,14 +90,7 @@ pub fn bench(options: &Options) -> Result<bool> {
     if let Some(path) = &options.markdown {
         report::write_markdown(path, &figures, &command)?;
     }
-    let held = report::print(&figures);
-    if disturbed > 0 {
-        println!(
-            "{disturbed} of {} points were disturbed by other work",
-            points.len() * options.rounds
-        );
-    }
-    Ok(held)
+    Ok(report::print(&figures))
 }
 
 /// Other work may keep this many CPUs busy during a point: more shows in its figures.
@@ -106,21 +101,18 @@ struct Measurer<'a> {
     stage: &'a Stage,
     options: &'a Options,
     spent: Duration,
-    disturbed: usize,
 }
 
 impl Measurer<'_> {
-    fn measure(&mut self, server: &str, load: &Load) -> Result<Point> {
+    /// The point, and whether it was disturbed all the same.
+    fn measure(&mut self, server: &str, load: &Load) -> Result<(Point, bool)> {
         loop {
             let (before, start) = (Others::now()?, Instant::now());
             let point = self.stage.measure(server, load, self.options.time)?;
             let took = start.elapsed();
-            if Others::now()?.cpus_since(before, took) <= OTHERS {
-                return Ok(point);
-            }
-            if self.spent >= self.options.patience {
-                self.disturbed += 1;
-                return Ok(point);
+            let disturbed = Others::now()?.cpus_since(before, took) > OTHERS;
+            if !disturbed || self.spent >= self.options.patience {
+                return Ok((point, disturbed));
             }
             self.spent += took;
         }

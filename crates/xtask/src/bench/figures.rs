@@ -57,6 +57,7 @@ pub type Part = fn(&Point) -> f64;
 pub struct Figures {
     points: Vec<(&'static str, &'static str, Vec<Point>)>,
     single: Vec<(&'static str, Vec<f64>)>,
+    disturbed: usize,
 }
 
 impl Figures {
@@ -66,6 +67,17 @@ impl Figures {
             Some((_, _, points)) => points.push(point),
             None => self.points.push((load, server, vec![point])),
         }
+    }
+
+    /// Counts a point during which other work kept the machine busy.
+    pub fn add_disturbed(&mut self) {
+        self.disturbed += 1;
+    }
+
+    /// How many of all points other work disturbed, in words.
+    pub fn disturbance(&self) -> String {
+        let all: usize = self.points.iter().map(|(_, _, points)| points.len()).sum();
+        format!("{} of {all} points were disturbed by other work on the machine", self.disturbed)
     }
 
     /// Adds a number that is not about commands.

@@ -45,6 +45,7 @@ pub fn print(figures: &Figures) -> bool {
     println!("\n{}", table(&Figures::HEADINGS, figures.rows()));
     print!("{}", table(&BAR_HEADINGS, judged.iter().map(Judged::row)));
     let missed = judged.iter().filter(|bar| !bar.holds()).count();
+    println!("{}", figures.disturbance());
     println!("{} bars pass, {missed} miss", judged.len() - missed);
     missed == 0
 }
@@ -72,9 +73,10 @@ pub fn write_markdown(path: &Path, figures: &Figures, command: &str) -> Result<(
          Measured by `{command}`\non {}.\n\n\
          Servers run on CPU 0, the load generator on CPU 1. Every round measures all servers one right after\n\
          the other; ratios are taken per round. Server CPU is what all threads of the server used, per operation.\n\
-         tgt runs with its defaults on a file in memory, confined to the same CPU.\n\n\
+         tgt runs with its defaults on a file in memory, confined to the same CPU.\n{}.\n\n\
          ## Promises\n\n{}\n## Points\n\nMedians of the rounds.\n\n{}",
         machine(),
+        figures.disturbance(),
         markdown(&BAR_HEADINGS, bars.iter().map(Judged::row).collect()),
         markdown(&Figures::HEADINGS, figures.rows()),
     );
