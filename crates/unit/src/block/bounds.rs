@@ -1,0 +1,86 @@
+//! What a command may ask for and bring, and completions that say how much of it was taken.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use scsi::{Form, Sense};
+use volume::{Data, Geometry};
+
+use crate::{Completion, access::Answer, order::Turn, sense::Failure};
+
+pub(super) fn at_once<'a>(completion: Completion) -> Answer<'a> {
+    Box::pin(std::future::ready(completion))
+}
+
+/// Work that ends in GOOD or a failure, of a command that takes so many bytes.
+pub(super) fn finished<'a>(
+    work: impl Future<Output = Result<(), Failure>> + Send + 'a,
+    taken: u32,
+    turn: Turn<'a>,
+) -> Answer<'a> {
+    Box::pin(async move {
+        let _turn = turn;
+        match work.await {
+            Ok(()) => taking(taken),
+            Err(failure) => taking_with(taken, failure),
+        }
+    })
+}
+
+/// GOOD, of a command that takes so many bytes.
+pub(super) fn taking(bytes: u32) -> Completion {
+    Completion { data_out_length: Some(bytes), ..Completion::good(Data::new()) }
+}
+
+/// A failure of a command that takes so many bytes.
+pub(super) fn taking_with(bytes: u32, failure: Failure) -> Completion {
+    Completion { data_out_length: Some(bytes), ..failure.into() }
+}
+
+pub(super) fn writable(geometry: &Geometry) -> Result<(), Sense> {
+    if geometry.read_only { Err(Sense::WRITE_PROTECTED) } else { Ok(()) }
+}
+
+pub(super) fn in_range(lba: u64, blocks: u64, geometry: &Geometry) -> Result<(), Sense> {
+    match lba.checked_add(blocks) {
+        Some(end) if end <= geometry.blocks => Ok(()),
+        _ => Err(Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE),
+    }
+}
+
+/// More blocks than a command may ask for: 5/24/00, pointing at the length.
+pub(super) fn too_long(form: Form) -> Sense {
+    Sense::invalid_field_in_cdb(match form {
+        Form::Six => 4,
+        Form::Ten => 7,
+        Form::Twelve => 6,
+        Form::Sixteen => 10,
+    })
+}
+
+/// The first `taken` bytes of what came. Less is fine as long as it is whole blocks, since the
+/// initiator announced no more and hears of the rest as a residual; of a part of a block nobody
+/// could say where it belongs.
+pub(super) fn whole_blocks(data: Data, taken: u32, geometry: &Geometry) -> Result<Data, Sense> {
+    let taken = taken as usize;
+    if data.len() == taken {
+        return Ok(data);
+    }
+    if data.len() > taken {
+        return Ok(data.slice(0, taken));
+    }
+    if data.len().is_multiple_of(geometry.block_size as usize) {
+        Ok(data)
+    } else {
+        Err(Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT)
+    }
+}
+
+/// Exactly one block.
+pub(super) fn one_block(data: Data, geometry: &Geometry) -> Result<Bytes, Sense> {
+    if data.len() == geometry.block_size as usize {
+        Ok(data.into_bytes())
+    } else {
+        Err(Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT)
+    }
+}

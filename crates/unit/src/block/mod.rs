@@ -1,0 +1,187 @@
+//! A disk: SBC over a `Volume`.
+
+mod bounds;
+mod transfer;
+mod provisioning;
+mod describe;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use scsi::{Command, Sense};
+use volume::{Data, Geometry, Stack};
+
+use self::bounds::{at_once, writable};
+use crate::{
+    Completion, LogicalUnit, Nexus, Task, TaskManagement,
+    access::{self, Answer},
+    attention::Attentions,
+    identity::Identity,
+    limits::{Limits, Settings},
+    order::{Order, Turn},
+};
+
+/// A block device whose blocks are a volume's.
+///
+/// Simple tasks run as they come, in no order among themselves.
+pub struct BlockUnit {
+    volume: Stack,
+    identity: Identity,
+    settings: Settings,
+    /// How many blocks there were when somebody last looked: who sees another number tells all.
+    known_blocks: AtomicU64,
+    attentions: Attentions,
+    order: Order,
+}
+
+/// What a task brings besides its command.
+struct Work<'a> {
+    data: Data,
+    geometry: Geometry,
+    turn: Turn<'a>,
+}
+
+impl BlockUnit {
+    /// A unit of this name over `volume`.
+    #[must_use]
+    pub fn new(volume: Stack, identity: Identity, settings: Settings) -> Self {
+        let known_blocks = AtomicU64::new(volume.geometry().blocks);
+        Self {
+            volume,
+            identity,
+            settings,
+            known_blocks,
+            attentions: Attentions::default(),
+            order: Order::default(),
+        }
+    }
+
+    /// The unit's names.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The volume that holds its blocks.
+    #[must_use]
+    pub fn volume(&self) -> &Stack {
+        &self.volume
+    }
+
+    /// Everything up to the first call on the volume. `Err`: the task ends here, refused or
+    /// because there is nothing to do.
+    fn start<'a>(&'a self, task: Task, turn: Turn<'a>) -> Result<Answer<'a>, Completion> {
+        let geometry = self.geometry();
+        let command = self.command(&task.nexus, &task.cdb)?;
+        let work = Work { data: task.data_out, geometry, turn };
+        match command {
+            Command::Read(transfer) => self.read(transfer, work),
+            Command::Write(transfer) => self.write(transfer, work),
+            Command::WriteAndVerify { transfer, byte_check } => {
+                self.write_and_verify(transfer, byte_check, work)
+            }
+            Command::Verify { transfer, byte_check } => self.verify(transfer, byte_check, work),
+            Command::SynchronizeCache { transfer, .. } => self.synchronize_cache(transfer, work),
+            Command::Unmap { parameter_list_length, .. } => {
+                self.check_unmap(&command, &geometry)?;
+                self.unmap(usize::from(parameter_list_length), work)
+            }
+            Command::WriteSame { .. } => {
+                let write_same = self.check_write_same(&command, &geometry)?;
+                self.write_same(write_same, work)
+            }
+            _ => Err(self.describe(&task.nexus, &command, geometry)?),
+        }
+    }
+
+    /// The command in a CDB, unless the nexus has first to be told of something else.
+    fn command(&self, nexus: &Nexus, cdb: &[u8]) -> Result<Command, Completion> {
+        let command = Command::parse(cdb);
+        // These three are answered in any case (SPC-4, 5.14: INQUIRY, REPORT LUNS, REQUEST SENSE).
+        let unconditional = matches!(
+            command,
+            Ok(Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. })
+        );
+        if !unconditional && let Some(condition) = self.attentions.take(nexus.number) {
+            return Err(Completion::check_condition(condition));
+        }
+        Ok(command?)
+    }
+
+    /// The volume's geometry; a size that changed is told to every nexus.
+    fn geometry(&self) -> Geometry {
+        let geometry = self.volume.geometry();
+        if self.known_blocks.load(Ordering::Relaxed) != geometry.blocks
+            && self.known_blocks.swap(geometry.blocks, Ordering::Relaxed) != geometry.blocks
+        {
+            self.attentions.raise(Sense::CAPACITY_DATA_HAS_CHANGED, None);
+        }
+        geometry
+    }
+
+    fn limits(&self, geometry: &Geometry) -> Limits {
+        Limits::new(&self.settings, geometry)
+    }
+
+    /// What would refuse a command that brings this much data.
+    fn refusal(&self, nexus: &Nexus, cdb: &[u8], data_out_length: u32) -> Result<(), Completion> {
+        let geometry = self.geometry();
+        let command = self.command(nexus, cdb)?;
+        let bytes = match command {
+            Command::Write(transfer) | Command::WriteAndVerify { transfer, .. } => {
+                writable(&geometry)?;
+                let blocks = self.extent(&transfer, &geometry)?.map_or(0, |e| e.blocks);
+                (blocks * geometry.block_size).min(data_out_length)
+            }
+            Command::WriteSame { .. } => {
+                let extent = self.check_write_same(&command, &geometry)?.extent;
+                extent.map_or(0, |e| e.blocks) * geometry.block_size
+            }
+            Command::Unmap { .. } => return Ok(self.check_unmap(&command, &geometry)?),
+            _ => return Ok(()),
+        };
+        self.volume.admit(bytes as usize).map_err(|error| access::failed_write(error).into())
+    }
+}
+
+impl LogicalUnit for BlockUnit {
+    fn execute(&self, task: Task) -> Answer<'_> {
+        match self.order.turn_now(task.attribute) {
+            Some(turn) => self.start(task, turn).unwrap_or_else(at_once),
+            None => Box::pin(async move {
+                let turn = self.order.turn(task.attribute).await;
+                self.start(task, turn).unwrap_or_else(at_once).await
+            }),
+        }
+    }
+
+    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, data_out_length: u32) -> Option<Completion> {
+        self.refusal(nexus, cdb, data_out_length).err()
+    }
+
+    /// SAM-5, 5.14 and 7: a reset is told to all, also to who asked for it; a cleared task set to
+    /// all others, since which of them had tasks in it is not known here.
+    fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
+        match function {
+            TaskManagement::LogicalUnitReset => {
+                self.attentions.raise(Sense::BUS_DEVICE_RESET_FUNCTION_OCCURRED, None);
+            }
+            TaskManagement::TargetWarmReset | TaskManagement::TargetColdReset => {
+                self.attentions.raise(Sense::SCSI_BUS_RESET_OCCURRED, None);
+            }
+            TaskManagement::ClearTaskSet => {
+                let cleared = Sense::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR;
+                self.attentions.raise(cleared, Some(nexus.number));
+            }
+            TaskManagement::AbortTask | TaskManagement::AbortTaskSet | TaskManagement::ClearAca => {
+            }
+        }
+    }
+
+    fn nexus_opened(&self, nexus: &Nexus) {
+        self.attentions.open(nexus.number);
+    }
+
+    fn nexus_closed(&self, nexus: &Nexus) {
+        self.attentions.close(nexus.number);
+    }
+}

@@ -1,0 +1,124 @@
+//! Commands that give blocks back: UNMAP and WRITE SAME.
+
+use scsi::{Command, Sense, parse_unmap_list};
+use smallvec::SmallVec;
+use volume::{Data, Extent, Geometry, Lba};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{at_once, finished, in_range, one_block, taking, taking_with, too_long, writable},
+};
+use crate::{
+    Completion,
+    access::{self, Answer},
+};
+
+/// What a WRITE SAME is going to do.
+pub(super) struct WriteSame {
+    /// `None`: zero blocks, at the very end.
+    pub(super) extent: Option<Extent>,
+    unmap: bool,
+    no_data_out: bool,
+}
+
+impl BlockUnit {
+    pub(super) fn check_unmap(&self, command: &Command, geometry: &Geometry) -> Result<(), Sense> {
+        if !geometry.thin {
+            return Err(Sense::INVALID_COMMAND_OPERATION_CODE);
+        }
+        if matches!(command, Command::Unmap { anchor: true, .. }) {
+            return Err(Sense::invalid_bit_in_cdb(1, 0));
+        }
+        writable(geometry)
+    }
+
+    /// Looks at every descriptor before the first block is given back.
+    pub(super) fn unmap<'a>(
+        &'a self,
+        length: usize,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        // A length of zero is no error (SBC-3, 5.28.1).
+        if length == 0 {
+            return Err(taking(0));
+        }
+        let taken = length as u32;
+        if work.data.len() < length {
+            return Err(taking_with(taken, Sense::PARAMETER_LIST_LENGTH_ERROR.into()));
+        }
+        let limits = self.limits(&work.geometry);
+        let list = work.data.slice(0, length).into_bytes();
+        let descriptors = parse_unmap_list(&list)?;
+        if descriptors.len() > limits.unmap_descriptors as usize {
+            return Err(Sense::invalid_field_in_parameter_list(2).into());
+        }
+        let mut extents = SmallVec::<[Extent; 4]>::new();
+        let mut all = 0;
+        for descriptor in descriptors {
+            in_range(descriptor.lba, u64::from(descriptor.blocks), &work.geometry)?;
+            all += u64::from(descriptor.blocks);
+            if descriptor.blocks > 0 {
+                extents.push(Extent { lba: Lba(descriptor.lba), blocks: descriptor.blocks });
+            }
+        }
+        if all > u64::from(limits.unmap_blocks) {
+            return Err(Sense::invalid_field_in_parameter_list(8).into());
+        }
+        let volume = &*self.volume;
+        let discard = async move { access::discard(volume, &extents).await };
+        Ok(finished(discard, taken, work.turn))
+    }
+
+    pub(super) fn check_write_same(
+        &self,
+        command: &Command,
+        geometry: &Geometry,
+    ) -> Result<WriteSame, Sense> {
+        let Command::WriteSame { transfer, unmap, anchor, no_data_out } = *command else {
+            unreachable!("the caller matched it");
+        };
+        // An anchor keeps the space of a block that holds nothing: no volume can promise that.
+        if anchor {
+            return Err(Sense::invalid_bit_in_cdb(1, 4));
+        }
+        if unmap && !geometry.thin {
+            return Err(Sense::invalid_bit_in_cdb(1, 3));
+        }
+        writable(geometry)?;
+        let asked = u64::from(transfer.blocks);
+        in_range(transfer.lba, asked, geometry)?;
+        // Zero blocks means all that follow (WSNZ=0).
+        let blocks = if asked == 0 { geometry.blocks - transfer.lba } else { asked };
+        if blocks > u64::from(self.limits(geometry).maximum_blocks) {
+            return Err(too_long(transfer.form));
+        }
+        let extent =
+            (blocks > 0).then_some(Extent { lba: Lba(transfer.lba), blocks: blocks as u32 });
+        Ok(WriteSame { extent, unmap, no_data_out })
+    }
+
+    pub(super) fn write_same<'a>(
+        &'a self,
+        asked: WriteSame,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { data, geometry, turn } = work;
+        let (taken, block) = if asked.no_data_out {
+            (0, Ok(Data::zeros(geometry.block_size as usize).into_bytes()))
+        } else {
+            (geometry.block_size, one_block(data, &geometry))
+        };
+        let block = match block {
+            Ok(block) => block,
+            Err(sense) => return Err(taking_with(taken, sense.into())),
+        };
+        let Some(extent) = asked.extent else { return Ok(at_once(taking(taken))) };
+        let volume = &*self.volume;
+        // A block may be given back only if it then reads as what was to be written.
+        if asked.unmap && block.iter().all(|byte| *byte == 0) {
+            let discard = async move { access::discard(volume, &[extent]).await };
+            return Ok(finished(discard, taken, turn));
+        }
+        Ok(finished(access::write_same(volume, extent, block), taken, turn))
+    }
+}

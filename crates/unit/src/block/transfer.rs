@@ -1,0 +1,131 @@
+//! Commands that move blocks or look at them: what they may ask for, and the call that does it.
+
+use scsi::{ByteCheck, Sense, Transfer};
+use volume::{Data, Durability, Extent, Geometry, Lba};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{
+        at_once, finished, in_range, one_block, taking, taking_with, too_long, whole_blocks,
+        writable,
+    },
+};
+use crate::{
+    Completion,
+    access::{self, Against, Answer},
+};
+
+impl BlockUnit {
+    pub(super) fn read<'a>(
+        &'a self,
+        transfer: Transfer,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Some(extent) = self.extent(&transfer, &work.geometry)? else {
+            return Err(Completion::good(Data::new()));
+        };
+        let stable_first = transfer.fua && work.geometry.volatile_cache && !work.geometry.read_only;
+        Ok(access::read(&*self.volume, extent, stable_first, work.turn))
+    }
+
+    pub(super) fn write<'a>(
+        &'a self,
+        transfer: Transfer,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let (extent, data) = self.to_write(&transfer, work.data, &work.geometry)?;
+        let taken = extent.blocks * work.geometry.block_size;
+        let durability = if transfer.fua { Durability::Stable } else { Durability::Volatile };
+        Ok(access::write(&*self.volume, extent.lba, data, durability, taken, work.turn))
+    }
+
+    pub(super) fn write_and_verify<'a>(
+        &'a self,
+        transfer: Transfer,
+        byte_check: ByteCheck,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let (extent, data) = self.to_write(&transfer, work.data, &work.geometry)?;
+        let taken = extent.blocks * work.geometry.block_size;
+        let compare = byte_check == ByteCheck::Data;
+        let write = access::write_and_verify(&*self.volume, extent.lba, data, compare);
+        Ok(finished(write, taken, work.turn))
+    }
+
+    /// Where a write goes, and what of its data goes there; or how it ends without one.
+    pub(super) fn to_write(
+        &self,
+        transfer: &Transfer,
+        data: Data,
+        geometry: &Geometry,
+    ) -> Result<(Extent, Data), Completion> {
+        writable(geometry)?;
+        let extent = self.extent(transfer, geometry)?.ok_or_else(|| taking(0))?;
+        let taken = extent.blocks * geometry.block_size;
+        match whole_blocks(data, taken, geometry) {
+            Ok(data) if data.is_empty() => Err(taking(taken)),
+            Ok(data) => Ok((extent, data)),
+            Err(sense) => Err(taking_with(taken, sense.into())),
+        }
+    }
+
+    pub(super) fn verify<'a>(
+        &'a self,
+        transfer: Transfer,
+        byte_check: ByteCheck,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { data, geometry, turn } = work;
+        let Some(extent) = self.extent(&transfer, &geometry)? else {
+            return Err(taking(0));
+        };
+        let (taken, against) = match byte_check {
+            // Data that comes all the same is not looked at.
+            ByteCheck::Medium => (0, Ok(Against::Nothing)),
+            ByteCheck::Data => {
+                let taken = extent.blocks * geometry.block_size;
+                (taken, whole_blocks(data, taken, &geometry).map(Against::Data))
+            }
+            ByteCheck::Block => {
+                (geometry.block_size, one_block(data, &geometry).map(Against::Block))
+            }
+        };
+        Ok(match against {
+            Ok(against) => finished(access::verify(&*self.volume, extent, against), taken, turn),
+            Err(sense) => at_once(taking_with(taken, sense.into())),
+        })
+    }
+
+    /// All that was written becomes stable, whichever blocks are named: a volume does not flush in
+    /// parts. The status comes after it even with IMMED, which permits that.
+    pub(super) fn synchronize_cache<'a>(
+        &'a self,
+        transfer: Transfer,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        in_range(transfer.lba, u64::from(transfer.blocks), &work.geometry)?;
+        let flush = self.volume.flush();
+        let flush = async move { flush.await.map_err(access::failed_write) };
+        Ok(finished(flush, 0, work.turn))
+    }
+
+    /// The blocks of a transfer, `None` if there are none.
+    pub(super) fn extent(
+        &self,
+        transfer: &Transfer,
+        geometry: &Geometry,
+    ) -> Result<Option<Extent>, Sense> {
+        in_range(transfer.lba, u64::from(transfer.blocks), geometry)?;
+        if transfer.blocks == 0 {
+            return Ok(None);
+        }
+        // One division less than asking `limits` for blocks, on the way of every READ and WRITE.
+        let bytes = u64::from(transfer.blocks) * u64::from(geometry.block_size);
+        if bytes > u64::from(self.settings.maximum_transfer_bytes)
+            && transfer.blocks > self.limits(geometry).maximum_blocks
+        {
+            return Err(too_long(transfer.form));
+        }
+        Ok(Some(Extent { lba: Lba(transfer.lba), blocks: transfer.blocks }))
+    }
+}
