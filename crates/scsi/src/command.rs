@@ -1,6 +1,6 @@
 //! Commands as values, and their CDBs. How a CDB is read is `operation`'s.
 
-use crate::Cdb;
+use crate::{ByteCheck, Cdb, Form, ModeSense, Reporting, Transfer};
 
 /// A command of a block device: what its CDB says, nothing about its data.
 ///
@@ -94,109 +94,6 @@ pub enum Command {
     },
 }
 
-/// The blocks that a command moves or looks at.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Transfer {
-    /// First block.
-    pub lba: u64,
-    /// How many.
-    pub blocks: u32,
-    /// Disable page out: a hint that nobody will read this soon.
-    pub dpo: bool,
-    /// Force unit access: from, or on, stable storage.
-    pub fua: bool,
-    /// The CDB's form.
-    pub form: Form,
-}
-
-/// The length of a CDB, the number in brackets after a command's name.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Form {
-    /// 21 bits of LBA, 1 to 256 blocks.
-    Six,
-    /// 32 bits of LBA, 16 bits of length.
-    Ten,
-    /// 32 bits of LBA, 32 bits of length.
-    Twelve,
-    /// 64 bits of LBA, 32 bits of length.
-    Sixteen,
-}
-
-/// MODE SENSE's fields.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct ModeSense {
-    /// MODE SENSE (10); otherwise (6).
-    pub ten: bool,
-    /// LLBAA: a long block descriptor may come back. Only in (10).
-    pub long_lba: bool,
-    /// DBD: no block descriptor.
-    pub no_block_descriptors: bool,
-    /// Which values of the pages.
-    pub control: PageControl,
-    /// PAGE CODE; 3Fh: all.
-    pub page: u8,
-    /// SUBPAGE CODE; FFh: all.
-    pub subpage: u8,
-    /// At most this many bytes come back; at most 255 in (6).
-    pub allocation_length: u16,
-}
-
-/// PAGE CONTROL (SPC-4, table 167).
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u8)]
-pub enum PageControl {
-    Current = 0,
-    Changeable = 1,
-    Default = 2,
-    Saved = 3,
-}
-
-/// BYTCHK (SBC-3, table 105).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u8)]
-pub enum ByteCheck {
-    /// 00b: the medium is to be readable; no data comes.
-    Medium = 0,
-    /// 01b: every block is compared with the data that comes.
-    Data = 1,
-    /// 11b: every block is compared with the one block that comes.
-    Block = 3,
-}
-
-/// REPORTING OPTIONS with what they ask for (SPC-4, table 277).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reporting {
-    /// 000b: all commands.
-    All,
-    /// 001b: one that has no service actions.
-    OperationCode(u8),
-    /// 010b: one that has service actions.
-    ServiceAction(u8, u16),
-    /// 011b: one of either kind; service action 0 where there are none.
-    Either(u8, u16),
-}
-
-impl Transfer {
-    /// These blocks in the smallest form from 10 up that can say so, without FUA.
-    #[must_use]
-    pub fn new(lba: u64, blocks: u32) -> Self {
-        let form = if lba <= u64::from(u32::MAX) && blocks <= u32::from(u16::MAX) {
-            Form::Ten
-        } else {
-            Form::Sixteen
-        };
-        Self { lba, blocks, dpo: false, fua: false, form }
-    }
-
-    /// The same with FUA as given.
-    #[must_use]
-    pub const fn with_fua(mut self, fua: bool) -> Self {
-        self.fua = fua;
-        self
-    }
-}
-
 impl Command {
     /// READ of these blocks, in form 10 or 16.
     #[must_use]
@@ -267,74 +164,13 @@ impl Command {
                 transfer.encode([0, 0x41, 0, 0x93], flags)
             }
             Self::ReportSupportedOperationCodes { reporting, timeouts, allocation_length } => {
-                let (option, opcode, service_action) = match reporting {
-                    Reporting::All => (0, 0, 0),
-                    Reporting::OperationCode(opcode) => (1, opcode, 0),
-                    Reporting::ServiceAction(opcode, action) => (2, opcode, action),
-                    Reporting::Either(opcode, action) => (3, opcode, action),
-                };
+                let (option, opcode, service_action) = reporting.fields();
                 let mut cdb = [0; 12];
                 cdb[..4].copy_from_slice(&[0xa3, 0x0c, u8::from(timeouts) << 7 | option, opcode]);
                 cdb[4..6].copy_from_slice(&service_action.to_be_bytes());
                 cdb[6..10].copy_from_slice(&allocation_length.to_be_bytes());
                 Cdb::new(&cdb)
             }
-        }
-    }
-}
-
-impl Transfer {
-    /// DPO and FUA where byte 1 has them.
-    const fn flags(self) -> u8 {
-        (self.dpo as u8) << 4 | (self.fua as u8) << 3
-    }
-
-    /// Opcodes of the four forms (zero: there is none), byte 1 of the longer three.
-    fn encode(self, opcodes: [u8; 4], flags: u8) -> Cdb {
-        let opcode = opcodes[self.form as usize];
-        assert!(opcode != 0, "the command has no form {:?}", self.form);
-        let lba = self.lba.to_be_bytes();
-        let blocks = self.blocks.to_be_bytes();
-        let mut cdb = [0; 16];
-        (cdb[0], cdb[1]) = (opcode, flags);
-        match self.form {
-            Form::Six => {
-                assert!(self.lba < 1 << 21 && (1..=256).contains(&self.blocks) && flags == 0);
-                cdb[1..4].copy_from_slice(&lba[5..]);
-                cdb[4] = blocks[3];
-                Cdb::new(&cdb[..6])
-            }
-            Form::Ten => {
-                assert!(self.lba <= u64::from(u32::MAX) && self.blocks <= u32::from(u16::MAX));
-                cdb[2..6].copy_from_slice(&lba[4..]);
-                cdb[7..9].copy_from_slice(&blocks[2..]);
-                Cdb::new(&cdb[..10])
-            }
-            Form::Twelve => {
-                assert!(self.lba <= u64::from(u32::MAX));
-                cdb[2..6].copy_from_slice(&lba[4..]);
-                cdb[6..10].copy_from_slice(&blocks);
-                Cdb::new(&cdb[..12])
-            }
-            Form::Sixteen => {
-                cdb[2..10].copy_from_slice(&lba);
-                cdb[10..14].copy_from_slice(&blocks);
-                Cdb::new(&cdb)
-            }
-        }
-    }
-}
-
-impl ModeSense {
-    fn encode(self) -> Cdb {
-        let flags = u8::from(self.long_lba) << 4 | u8::from(self.no_block_descriptors) << 3;
-        let page = (self.control as u8) << 6 | self.page & 0x3f;
-        let [high, low] = self.allocation_length.to_be_bytes();
-        if self.ten {
-            Cdb::new(&[0x5a, flags, page, self.subpage, 0, 0, 0, high, low, 0])
-        } else {
-            assert!(high == 0 && !self.long_lba, "not in MODE SENSE (6)");
-            Cdb::new(&[0x1a, flags, page, self.subpage, low, 0])
         }
     }
 }

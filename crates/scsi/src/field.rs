@@ -32,3 +32,22 @@ pub(crate) fn body(bytes: &[u8], at: usize, claimed: usize) -> &[u8] {
     let end = at.saturating_add(claimed).min(bytes.len());
     &bytes[start..end]
 }
+
+// Of CDBs: parsers get them whole, `Command::parse` sees to that.
+
+/// The two bytes at `at` of a whole CDB.
+pub(crate) fn be16(cdb: &[u8], at: usize) -> u16 {
+    u16_at(cdb, at).expect(WHOLE)
+}
+
+/// The four bytes at `at` of a whole CDB.
+pub(crate) fn be32(cdb: &[u8], at: usize) -> u32 {
+    u32_at(cdb, at).expect(WHOLE)
+}
+
+/// The eight bytes at `at` of a whole CDB.
+pub(crate) fn be64(cdb: &[u8], at: usize) -> u64 {
+    u64_at(cdb, at).expect(WHOLE)
+}
+
+const WHOLE: &str = "parsers get whole CDBs";

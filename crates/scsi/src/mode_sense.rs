@@ -1,0 +1,73 @@
+//! The CDB of MODE SENSE (SPC-4, 6.13 and 6.14).
+
+use crate::{Cdb, field::be16};
+
+/// MODE SENSE's fields.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ModeSense {
+    /// MODE SENSE (10); otherwise (6).
+    pub ten: bool,
+    /// LLBAA: a long block descriptor may come back. Only in (10).
+    pub long_lba: bool,
+    /// DBD: no block descriptor.
+    pub no_block_descriptors: bool,
+    /// Which values of the pages.
+    pub control: PageControl,
+    /// PAGE CODE; 3Fh: all.
+    pub page: u8,
+    /// SUBPAGE CODE; FFh: all.
+    pub subpage: u8,
+    /// At most this many bytes come back; at most 255 in (6).
+    pub allocation_length: u16,
+}
+
+/// PAGE CONTROL (SPC-4, table 167).
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum PageControl {
+    Current = 0,
+    Changeable = 1,
+    Default = 2,
+    Saved = 3,
+}
+
+impl ModeSense {
+    pub(crate) fn encode(self) -> Cdb {
+        let flags = u8::from(self.long_lba) << 4 | u8::from(self.no_block_descriptors) << 3;
+        let page = (self.control as u8) << 6 | self.page & 0x3f;
+        let [high, low] = self.allocation_length.to_be_bytes();
+        if self.ten {
+            Cdb::new(&[0x5a, flags, page, self.subpage, 0, 0, 0, high, low, 0])
+        } else {
+            assert!(high == 0 && !self.long_lba, "not in MODE SENSE (6)");
+            Cdb::new(&[0x1a, flags, page, self.subpage, low, 0])
+        }
+    }
+
+    /// Of a CDB of 6 or 10 bytes.
+    pub(crate) fn parse(cdb: &[u8]) -> Self {
+        let ten = cdb.len() == 10;
+        Self {
+            ten,
+            long_lba: ten && cdb[1] & 0x10 != 0,
+            no_block_descriptors: cdb[1] & 0x08 != 0,
+            control: PageControl::from_bits(cdb[2] >> 6),
+            page: cdb[2] & 0x3f,
+            subpage: cdb[3],
+            allocation_length: if ten { be16(cdb, 7) } else { u16::from(cdb[4]) },
+        }
+    }
+}
+
+impl PageControl {
+    /// The meaning of the low two bits.
+    pub(crate) const fn from_bits(bits: u8) -> Self {
+        match bits & 0x03 {
+            0 => Self::Current,
+            1 => Self::Changeable,
+            2 => Self::Default,
+            _ => Self::Saved,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What REPORT SUPPORTED OPERATION CODES asks about (SPC-4, 6.35).
+
+use crate::{Sense, field::be16};
+
+/// REPORTING OPTIONS with what they ask for (SPC-4, table 277).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reporting {
+    /// 000b: all commands.
+    All,
+    /// 001b: one that has no service actions.
+    OperationCode(u8),
+    /// 010b: one that has service actions.
+    ServiceAction(u8, u16),
+    /// 011b: one of either kind; service action 0 where there are none.
+    Either(u8, u16),
+}
+
+impl Reporting {
+    /// REPORTING OPTIONS, then the operation code and service action that stand in a CDB for it.
+    pub(crate) const fn fields(self) -> (u8, u8, u16) {
+        match self {
+            Self::All => (0, 0, 0),
+            Self::OperationCode(opcode) => (1, opcode, 0),
+            Self::ServiceAction(opcode, action) => (2, opcode, action),
+            Self::Either(opcode, action) => (3, opcode, action),
+        }
+    }
+
+    pub(crate) fn parse(cdb: &[u8]) -> Result<Self, Sense> {
+        let (opcode, action) = (cdb[3], be16(cdb, 4));
+        Ok(match cdb[2] & 0x07 {
+            0 => Self::All,
+            1 => Self::OperationCode(opcode),
+            2 => Self::ServiceAction(opcode, action),
+            3 => Self::Either(opcode, action),
+            _ => return Err(Sense::invalid_bit_in_cdb(2, 2)),
+        })
+    }
+}

@@ -1,0 +1,196 @@
+//! The table of operations: it reads what is encoded, and its usage data says what it looks at.
+
+use proptest::prelude::*;
+
+use scsi::{
+    ByteCheck, Command, Form, ModeSense, OPERATIONS, PageControl, Reporting, Sense, Transfer,
+};
+
+#[test]
+fn the_table_is_sorted_and_has_no_row_twice() {
+    let keys: Vec<_> = OPERATIONS.iter().map(|o| (o.opcode, o.service_action)).collect();
+    assert!(keys.is_sorted_by(|a, b| a < b));
+}
+
+#[test]
+fn every_row_parses_and_its_usage_data_starts_with_the_opcode() {
+    for operation in OPERATIONS {
+        let mut cdb = [0; 16];
+        cdb[0] = operation.opcode;
+        cdb[1] = operation.service_action.unwrap_or(0) as u8;
+        assert!(Command::parse(&cdb).is_ok(), "{operation:?}");
+        assert_eq!(operation.usage()[0], operation.opcode);
+        let short = &cdb[..operation.usage().len() - 1];
+        assert!(Command::parse(short).is_err(), "{operation:?}");
+    }
+}
+
+#[test]
+fn usage_data_names_exactly_the_bits_that_are_looked_at() {
+    for operation in OPERATIONS {
+        let mut cdb = [0; 16];
+        cdb[0] = operation.opcode;
+        cdb[1] = operation.service_action.unwrap_or(0) as u8;
+        let plain = Command::parse(&cdb);
+        for (byte, usage) in operation.usage().iter().enumerate().skip(1) {
+            for bit in 0..8 {
+                // Some fields are looked at only when another is set: the page code with
+                // EVPD, the opcode with a reporting option, ANCHOR with UNMAP.
+                let companions: &[(usize, u8)] =
+                    &[(1, 0), (1, 0x01), (1, 0x08), (2, 0x01), (2, 0x02)];
+                let matters = companions.iter().any(|&(at, with)| {
+                    let mut base = cdb;
+                    base[at] |= with & operation.usage()[at];
+                    let mut flipped = base;
+                    flipped[byte] ^= 1 << bit;
+                    Command::parse(&base) != Command::parse(&flipped)
+                });
+                let said = usage & 1 << bit != 0;
+                assert_eq!(matters, said, "{:02x} {byte} {bit} {plain:?}", operation.opcode);
+            }
+        }
+    }
+}
+
+#[test]
+fn golden_cdbs() {
+    let read = Command::parse(&[0x28, 0x18, 0, 1, 2, 3, 0, 0x10, 1, 0]);
+    let transfer =
+        Transfer { lba: 0x0001_0203, blocks: 0x1001, dpo: true, fua: true, form: Form::Ten };
+    assert_eq!(read, Ok(Command::Read(transfer)));
+    let six = Command::parse(&[0x08, 0xff, 0xff, 0xff, 0, 0]).unwrap();
+    let Command::Read(transfer) = six else { panic!("{six:?}") };
+    assert_eq!((transfer.lba, transfer.blocks), (0x1f_ffff, 256));
+    assert_eq!(
+        Command::write(1 << 32, 8, true).encode()[..],
+        [0x8a, 8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0]
+    );
+}
+
+#[test]
+fn unknown_commands_and_fields_have_their_own_sense() {
+    let refused = |cdb: &[u8]| Command::parse(cdb).unwrap_err();
+    assert_eq!(refused(&[0xff; 16]), Sense::INVALID_COMMAND_OPERATION_CODE);
+    assert_eq!(refused(&[]), Sense::INVALID_COMMAND_OPERATION_CODE);
+    assert_eq!(refused(&[0x9e, 0x12]), Sense::INVALID_COMMAND_OPERATION_CODE);
+    let mut read = [0; 10];
+    (read[0], read[1]) = (0x28, 0x20);
+    assert_eq!(refused(&read), Sense::invalid_bit_in_cdb(1, 7));
+    assert_eq!(refused(&[0x12, 0, 1, 0, 0, 0]), Sense::invalid_field_in_cdb(2));
+    assert_eq!(refused(&[0, 0, 0, 0, 0, 4]), Sense::invalid_bit_in_cdb(5, 2));
+}
+
+fn transfers(form: Form) -> BoxedStrategy<Transfer> {
+    let (lba, blocks) = match form {
+        Form::Six => (0..1u64 << 21, 1..=256u32),
+        Form::Ten => (0..1 << 32, 0..=0xffff),
+        Form::Twelve => (0..1 << 32, 0..=u32::MAX),
+        Form::Sixteen => (0..u64::MAX, 0..=u32::MAX),
+    };
+    let flags = form != Form::Six;
+    (lba, blocks, any::<bool>(), any::<bool>())
+        .prop_map(move |(lba, blocks, dpo, fua)| Transfer {
+            lba,
+            blocks,
+            dpo: dpo && flags,
+            fua: fua && flags,
+            form,
+        })
+        .boxed()
+}
+
+fn forms(from: &'static [Form]) -> impl Strategy<Value = Transfer> {
+    proptest::sample::select(from).prop_flat_map(transfers)
+}
+
+const ALL: &[Form] = &[Form::Six, Form::Ten, Form::Twelve, Form::Sixteen];
+const LONG: &[Form] = &[Form::Ten, Form::Twelve, Form::Sixteen];
+const TWO: &[Form] = &[Form::Ten, Form::Sixteen];
+
+fn commands() -> impl Strategy<Value = Command> {
+    let plain = |t: Transfer| Transfer { dpo: false, fua: false, ..t };
+    let no_fua = |t: Transfer| Transfer { fua: false, ..t };
+    let checks =
+        || proptest::sample::select(&[ByteCheck::Medium, ByteCheck::Data, ByteCheck::Block][..]);
+    prop_oneof![
+        Just(Command::TestUnitReady),
+        (any::<bool>(), any::<u8>()).prop_map(|(descriptor_format, allocation_length)| {
+            Command::RequestSense { descriptor_format, allocation_length }
+        }),
+        (any::<Option<u8>>(), any::<u16>())
+            .prop_map(|(page, allocation_length)| { Command::Inquiry { page, allocation_length } }),
+        (any::<[bool; 3]>(), 0u8..64, any::<u8>(), any::<u16>()).prop_map(
+            |([ten, long_lba, no_block_descriptors], page, subpage, length)| {
+                Command::ModeSense(ModeSense {
+                    ten,
+                    long_lba: long_lba && ten,
+                    no_block_descriptors,
+                    control: PageControl::Default,
+                    page,
+                    subpage,
+                    allocation_length: if ten { length } else { length & 0xff },
+                })
+            }
+        ),
+        forms(ALL).prop_map(Command::Read),
+        forms(ALL).prop_map(Command::Write),
+        (forms(LONG), any::<bool>()).prop_map(move |(t, data)| Command::WriteAndVerify {
+            transfer: no_fua(t),
+            byte_check: if data { ByteCheck::Data } else { ByteCheck::Medium },
+        }),
+        (forms(LONG), checks())
+            .prop_map(move |(t, byte_check)| Command::Verify { transfer: no_fua(t), byte_check }),
+        (forms(TWO), any::<bool>()).prop_map(move |(t, immediate)| {
+            Command::SynchronizeCache { transfer: plain(t), immediate }
+        }),
+        Just(Command::ReadCapacity10),
+        any::<u32>().prop_map(|allocation_length| Command::ReadCapacity16 { allocation_length }),
+        (0u8..3, any::<u32>()).prop_map(|(select_report, allocation_length)| {
+            Command::ReportLuns { select_report, allocation_length }
+        }),
+        (any::<bool>(), any::<u16>()).prop_map(|(anchor, parameter_list_length)| {
+            Command::Unmap { anchor, parameter_list_length }
+        }),
+        (forms(TWO), any::<[bool; 3]>()).prop_map(move |(t, [unmap, anchor, none])| {
+            Command::WriteSame {
+                transfer: plain(t),
+                unmap,
+                anchor: anchor && unmap,
+                no_data_out: none && t.form == Form::Sixteen,
+            }
+        }),
+        (0..4, any::<u8>(), any::<u16>(), any::<bool>(), any::<u32>()).prop_map(
+            |(option, opcode, action, timeouts, allocation_length)| {
+                let reporting = match option {
+                    0 => Reporting::All,
+                    1 => Reporting::OperationCode(opcode),
+                    2 => Reporting::ServiceAction(opcode, action),
+                    _ => Reporting::Either(opcode, action),
+                };
+                Command::ReportSupportedOperationCodes { reporting, timeouts, allocation_length }
+            }
+        ),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_parses_back(command in commands()) {
+        prop_assert_eq!(Command::parse(&command.encode()), Ok(command));
+    }
+
+    #[test]
+    fn hostile_cdbs_do_no_harm(cdb in proptest::collection::vec(any::<u8>(), 0..32),
+                               row in 0..OPERATIONS.len()) {
+        let mut cdb = cdb;
+        if let Ok(command) = Command::parse(&cdb) {
+            prop_assert_eq!(Command::parse(&command.encode()), Ok(command));
+        }
+        if let Some(first) = cdb.first_mut() {
+            *first = OPERATIONS[row].opcode;
+        }
+        if let Ok(command) = Command::parse(&cdb) {
+            prop_assert_eq!(Command::parse(&command.encode()), Ok(command));
+        }
+    }
+}
