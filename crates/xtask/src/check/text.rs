@@ -20,7 +20,7 @@ const MARKS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX"
 const MACHINE_PATHS: &[&str] =
     &[concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/")];
 
-/// Folders that hold what tools made.
+/// Folders that hold what tools made; `.git` is a file in a worktree.
 const MADE: &[&str] = &["target", ".git", "forebay-quickstart", "artifacts", "corpus"];
 
 /// Checks every file below a folder.
@@ -79,7 +79,10 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
         for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let entry = entry?;
             let (kind, name) = (entry.file_type()?, entry.file_name());
-            if kind.is_dir() && !MADE.iter().any(|made| name == *made) {
+            if MADE.iter().any(|made| name == *made) {
+                continue;
+            }
+            if kind.is_dir() {
                 folders.push(entry.path());
             } else if kind.is_file() {
                 found.push(entry.path());
