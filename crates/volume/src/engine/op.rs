@@ -133,9 +133,14 @@ impl Op {
         matches!(self.kind, Kind::Write { direct: false, .. })
     }
 
-    /// Whether it was to make something stable.
+    /// Whether it is a write that was to be stable.
     pub(crate) fn is_stable(&self) -> bool {
-        matches!(self.kind, Kind::Sync | Kind::Write { stable: true, .. })
+        matches!(self.kind, Kind::Write { stable: true, .. })
+    }
+
+    /// Whether it was to make stable what came before it.
+    pub(crate) fn is_sync(&self) -> bool {
+        matches!(self.kind, Kind::Sync)
     }
 
     /// Whether it is done and somebody who waited was told so.

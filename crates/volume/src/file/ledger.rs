@@ -61,6 +61,14 @@ impl Ledger {
         }
     }
 
+    /// A stable write has failed. No space is mostly found before anything is to be synced, and
+    /// then nothing is lost; where it is found by the sync, the next sync says so too.
+    pub(super) fn note_write_failure(&self, error: &io::Error) {
+        if !is_no_space(error) {
+            self.note_sync_failure(error);
+        }
+    }
+
     /// Whether it ever has.
     pub(super) fn has_lost(&self) -> bool {
         self.lost.load(Ordering::SeqCst)
@@ -73,8 +81,10 @@ impl Ledger {
             None => true,
             Some(Ok(_)) => false,
             Some(Err(error)) => {
-                if op.is_stable() {
+                if op.is_sync() {
                     self.note_sync_failure(&error);
+                } else if op.is_stable() {
+                    self.note_write_failure(&error);
                 }
                 false
             }
@@ -88,6 +98,11 @@ impl Ledger {
 /// has ended: worth another try, and nothing is lost.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::ECANCELED))
+}
+
+/// There is no room for what was not written before.
+pub(super) fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 /// Enters an operation in the ledger if it is dropped before the operation is done.

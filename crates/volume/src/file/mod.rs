@@ -23,7 +23,7 @@ use crate::{
     buffer::{Buffer, Pool},
     engine::{Engine, MAX_PIECES, Request},
 };
-use ledger::{Ledger, is_passing};
+use ledger::{Ledger, is_no_space, is_passing};
 use open::{Direct, Opened};
 pub use open::{OpenError, Options};
 
@@ -32,6 +32,8 @@ pub use open::{OpenError, Options};
 /// Its futures run on a Tokio runtime with I/O enabled, or outside of any, where they block.
 pub struct FileVolume {
     file: Arc<File>,
+    /// For syncs alone, see [`Opened::syncs`].
+    synced: Arc<File>,
     geometry: Geometry,
     direct: Option<Direct>,
     engine: Engine,
@@ -73,7 +75,7 @@ impl FileVolume {
         options: &Options,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, OpenError> {
-        let Opened { file, geometry, direct, in_memory } = open::open(options, progress)?;
+        let Opened { file, syncs, geometry, direct, in_memory } = open::open(options, progress)?;
         let engine = Engine::new(options.engine).map_err(|source| OpenError::Io {
             doing: "set up io_uring for",
             path: options.path.clone(),
@@ -84,6 +86,7 @@ impl FileVolume {
         zeros.fill(0);
         Ok(Self {
             file: Arc::new(file),
+            synced: Arc::new(syncs),
             geometry,
             direct,
             engine,
@@ -207,9 +210,8 @@ impl FileVolume {
                     offset += bytes as u64;
                 }
                 Err(error) => {
-                    // Out of space is found before anything is to be synced.
-                    if stable && error.raw_os_error() == Some(libc::EIO) {
-                        self.ledger.note_sync_failure(&error);
+                    if stable {
+                        self.ledger.note_write_failure(&error);
                     }
                     again(error, Some(extent), &mut tries)?;
                 }
@@ -261,10 +263,8 @@ impl FileVolume {
         self.ledger.settle_all(&self.engine).await;
         let mut tries = TRIES;
         loop {
-            if self.ledger.has_lost() {
-                return Err(Error::Device("an earlier sync failed: writes are lost".into()));
-            }
-            let op = self.engine.start(&self.file, Request::Sync).await;
+            self.check_for_loss()?;
+            let op = self.engine.start(&self.synced, Request::Sync).await;
             let _watch = self.ledger.watch(&op, 0..0);
             match self.engine.finish(&op).await {
                 Ok(_) => break,
@@ -274,7 +274,16 @@ impl FileVolume {
                 }
             }
         }
+        // Noted meanwhile by a stable write.
+        self.check_for_loss()?;
         *covered = covers;
+        Ok(())
+    }
+
+    fn check_for_loss(&self) -> Result<(), Error> {
+        if self.ledger.has_lost() {
+            return Err(Error::Device("an earlier sync failed: writes are lost".into()));
+        }
         Ok(())
     }
 
@@ -346,8 +355,10 @@ fn again(error: io::Error, extent: Option<Extent>, tries: &mut u32) -> Result<()
     if is_passing(&error) && *tries > 0 {
         return Ok(());
     }
+    if is_no_space(&error) {
+        return Err(Error::NoSpace);
+    }
     Err(match (error.raw_os_error(), extent) {
-        (Some(libc::ENOSPC | libc::EDQUOT), _) => Error::NoSpace,
         (Some(libc::EIO | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO), Some(extent)) => {
             Error::Medium { extent, reason: error.to_string().into() }
         }
@@ -379,6 +390,61 @@ mod tests {
         }
         drop(volume);
         FileVolume::open(&options).expect("opened").flush().await.expect("flushed");
+    }
+
+    /// Linux tells a lost write once for each opening of the file, to whoever asks first.
+    #[tokio::test]
+    async fn a_stable_write_does_not_take_the_news_of_a_loss_away_from_the_flush() {
+        let Some(disk) = FullDisk::new() else {
+            eprintln!("left out: it needs the right to mount a tmpfs and to set up a loop device");
+            return;
+        };
+        let volume = FileVolume::open(&Options::new(&disk.device)).expect("opened");
+        let lost = Data::from(vec![1; 4 << 20]);
+        volume.write(Lba(0), lost, Durability::Volatile).await.expect("in the page cache");
+        // The kernel finds out in the background, here with the help of a third opening.
+        let other = File::options().write(true).open(&disk.device).expect("opened");
+        assert!(rustix::fs::fdatasync(&other).is_err(), "there is no room below");
+        // Straight to the system, so that nothing of ours takes note.
+        let block = [2; 512];
+        let written =
+            pwritev2(&*volume.file, &[io::IoSlice::new(&block)], 0, ReadWriteFlags::DSYNC);
+        assert!(written.is_err(), "it is told of the loss");
+        assert!(matches!(volume.flush().await, Err(Error::Device(_))));
+    }
+
+    /// A loop device over a file in a file system without room for it.
+    struct FullDisk {
+        device: String,
+        directory: tempfile::TempDir,
+    }
+
+    impl FullDisk {
+        fn new() -> Option<Self> {
+            let directory = tempfile::tempdir().expect("a directory");
+            let at = directory.path().to_str().expect("a name in UTF-8");
+            run("mount", &["-t", "tmpfs", "-o", "size=1m", "tmpfs", at])?;
+            let image = directory.path().join("image");
+            let mut disk = Self { device: String::new(), directory };
+            File::create(&image).and_then(|file| file.set_len(8 << 20)).ok()?;
+            disk.device = run("losetup", &["--find", "--show", image.to_str()?])?;
+            Some(disk)
+        }
+    }
+
+    impl Drop for FullDisk {
+        fn drop(&mut self) {
+            if !self.device.is_empty() {
+                run("losetup", &["--detach", &self.device]);
+            }
+            run("umount", &[self.directory.path().to_str().expect("a name in UTF-8")]);
+        }
+    }
+
+    fn run(program: &str, arguments: &[&str]) -> Option<String> {
+        let output = std::process::Command::new(program).args(arguments).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
     }
 
     #[test]

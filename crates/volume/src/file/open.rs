@@ -93,6 +93,10 @@ pub enum OpenError {
 /// A file that can be a volume, locked.
 pub(super) struct Opened {
     pub(super) file: File,
+    /// The same file, opened once more: what syncs go through. Linux tells of a lost write once
+    /// for each opening, and to whoever syncs first: on `file` that may be a stable write of other
+    /// blocks, after which a flush would be told that all is well.
+    pub(super) syncs: File,
     pub(super) geometry: Geometry,
     pub(super) direct: Option<Direct>,
     /// In a file system that is memory: no call has anything to wait for, nothing is ever stable.
@@ -134,6 +138,8 @@ pub(super) fn open(
         other => failed("lock")(other.into()),
     })?;
 
+    // Before anything is written that could be lost.
+    let syncs = open_again(options, &metadata).map_err(failed("open a second time"))?;
     let size = size_of(&file, options)?;
     let fill = options.preallocate && !is_device && !options.read_only;
     if fill {
@@ -154,7 +160,7 @@ pub(super) fn open(
         .is_ok_and(|found| is_memory(metadata.file_type(), found.f_type as u32));
     let direct =
         if options.direct && !in_memory { go_direct(&file, options.block_size) } else { None };
-    Ok(Opened { file, geometry, direct, in_memory })
+    Ok(Opened { file, syncs, geometry, direct, in_memory })
 }
 
 fn check_block_size(options: &Options) -> Result<(), OpenError> {
@@ -173,6 +179,17 @@ fn open_file(options: &Options) -> io::Result<File> {
         .create(options.create.is_some() && !options.read_only && !device)
         .custom_flags(exclusive)
         .open(&options.path)
+}
+
+/// Opens the file that `first` is of once more.
+fn open_again(options: &Options, first: &Metadata) -> io::Result<File> {
+    // Without O_EXCL, which keeps even the opener from a second opening of a device.
+    let file = File::options().read(true).write(!options.read_only).open(&options.path)?;
+    let again = file.metadata()?;
+    if (again.dev(), again.ino()) != (first.dev(), first.ino()) {
+        return Err(io::Error::other("another file has taken its place"));
+    }
+    Ok(file)
 }
 
 /// The size in bytes, after giving it to a new file.
