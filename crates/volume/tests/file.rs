@@ -1,7 +1,9 @@
 //! What a volume in a file promises beyond being an array of blocks.
 //!
 //! Needs a temporary directory on a file system that makes holes and does direct I/O (`TMPDIR`
-//! chooses another), and a kernel that allows io_uring.
+//! chooses another). Where the kernel refuses io_uring, only the other engine is tested.
+
+mod support;
 
 use std::{
     future::poll_fn,
@@ -11,13 +13,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use support::{engines, refuse_uring, uring_is_there};
 use tempfile::TempDir;
 use volume::{
     Data, Durability, EngineKind, Error, Extent, FileVolume, Io, Lba, OpenError, Options, Volume,
 };
 
 const MIB: u64 = 1 << 20;
-const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Psync];
 
 struct Place {
     _directory: TempDir,
@@ -78,7 +80,7 @@ fn a_new_file_is_sparse_and_keeps_what_is_written() {
 
 #[test]
 fn a_discard_gives_space_back() {
-    for engine in ENGINES {
+    for engine in engines() {
         for direct in [false, true] {
             let place = Place::new();
             let options = Options { engine, direct, ..place.options() };
@@ -131,7 +133,7 @@ fn the_file_has_one_writer_or_several_readers() {
 
 #[test]
 fn a_volume_is_free_as_soon_as_it_is_dropped_with_writes_under_way() {
-    for engine in ENGINES {
+    for engine in engines() {
         let place = Place::new();
         let options = Options { engine, direct: true, ..place.options() };
         for _ in 0..20 {
@@ -165,7 +167,7 @@ fn a_read_only_volume_changes_nothing() {
 
 #[test]
 fn a_file_that_was_cut_is_a_device_failure() {
-    for engine in ENGINES {
+    for engine in engines() {
         for direct in [false, true] {
             let place = Place::new();
             let options = Options { engine, direct, ..place.options() };
@@ -203,7 +205,7 @@ fn what_cannot_be_a_volume_is_refused() {
 
 #[test]
 fn what_the_page_cache_has_is_ready_at_the_first_poll() {
-    for engine in ENGINES {
+    for engine in engines() {
         let place = Place::new();
         let volume = FileVolume::open(&Options { engine, ..place.options() }).expect("opened");
         fill(&volume, 0, 7, 65536);
@@ -213,6 +215,9 @@ fn what_the_page_cache_has_is_ready_at_the_first_poll() {
 
 #[test]
 fn uring_works_outside_of_a_runtime_and_in_one_after_the_other() {
+    if !uring_is_there() {
+        return;
+    }
     let place = Place::new();
     let options = Options { engine: EngineKind::Uring, direct: true, ..place.options() };
     let volume = FileVolume::open(&options).expect("opened");
@@ -233,7 +238,7 @@ fn uring_works_outside_of_a_runtime_and_in_one_after_the_other() {
 
 #[test]
 fn a_runtime_that_stands_still_does_not_hold_up_another() {
-    for engine in ENGINES {
+    for engine in engines() {
         let place = Place::new();
         let options = Options { engine, direct: true, ..place.options() };
         let volume = FileVolume::open(&options).expect("opened");
@@ -247,7 +252,7 @@ fn a_runtime_that_stands_still_does_not_hold_up_another() {
 
 #[test]
 fn an_abandoned_write_never_undoes_a_later_one() {
-    for engine in ENGINES {
+    for engine in engines() {
         let place = Place::new();
         let options = Options { engine, direct: true, ..place.options() };
         let volume = FileVolume::open(&options).expect("opened");
@@ -271,7 +276,7 @@ fn an_abandoned_write_never_undoes_a_later_one() {
 
 #[test]
 fn more_calls_than_places_in_the_queue_all_finish() {
-    for engine in ENGINES {
+    for engine in engines() {
         let place = Place::new();
         let options = Options { engine, direct: true, ..place.options() };
         let volume = Arc::new(FileVolume::open(&options).expect("opened"));
@@ -354,4 +359,31 @@ fn a_file_in_memory_is_served_at_the_first_poll() {
     assert!(matches!(write, Poll::Ready(Ok(()))));
     let Poll::Ready(Ok(read)) = once(&mut volume.read(extent(1, 8))) else { panic!("waits") };
     assert_eq!(read, data);
+}
+
+#[test]
+fn where_io_uring_is_refused_threads_do_the_work() {
+    let place = Place::new();
+    // The filter is of this thread and of those it starts.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            refuse_uring();
+            let uring = Options { engine: EngineKind::Uring, ..place.options() };
+            let Err(OpenError::Io { source, .. }) = FileVolume::open(&uring) else {
+                panic!("io_uring was not refused");
+            };
+            assert_eq!(source.raw_os_error(), Some(libc::EPERM));
+            for direct in [false, true] {
+                let options = Options { direct, ..place.options() };
+                let volume = FileVolume::open(&options).expect("opened");
+                assert_eq!(volume.engine(), EngineKind::Psync);
+                fill(&volume, 3, 7, 65536);
+                run(volume.flush()).expect("flushed");
+                run(volume.discard(extent(11, 8))).expect("discarded");
+                let read = run(volume.read(extent(3, 128))).expect("read").into_bytes();
+                let expected = [vec![7; 4096], vec![0; 4096], vec![7; 57344]].concat();
+                assert!(read == expected);
+            }
+        });
+    });
 }

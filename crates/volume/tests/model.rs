@@ -1,6 +1,8 @@
 //! Every bottom volume against a plain array of bytes: random calls, some of them at the same
 //! time, some of them abandoned.
 
+mod support;
+
 use std::{future::Future, ops::Range, path::Path, sync::Arc, task::Poll};
 
 use proptest::prelude::*;
@@ -154,6 +156,9 @@ fn check(block_size: u32, cases: u32, open: impl Fn(&Path) -> Stack) {
 }
 
 fn check_file(engine: EngineKind, direct: bool, block_size: u32) {
+    if !support::engines().contains(&engine) {
+        return;
+    }
     check(block_size, 24, |path| {
         let options =
             Options { block_size, create: Some(BYTES), direct, engine, ..Options::new(path) };
