@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use iscsi::{
     keys::Offer,
-    login::{Directory, TargetLogin, TargetStep},
+    login::{Denial, Directory, TargetLogin, TargetStep},
     pdu::{LoginRequest, LoginStatus, Stage},
 };
 use libfuzzer_sys::fuzz_target;
@@ -14,8 +14,8 @@ use libfuzzer_sys::fuzz_target;
 struct Anybody;
 
 impl Directory for Anybody {
-    fn admit(&self, _initiator: &str, target: Option<&str>) -> Result<u16, LoginStatus> {
-        if target == Some("t") || target.is_none() { Ok(1) } else { Err(LoginStatus::NotFound) }
+    fn admit(&self, _initiator: &str, target: Option<&str>) -> Result<u16, Denial> {
+        if target == Some("t") || target.is_none() { Ok(1) } else { Err(LoginStatus::NotFound.into()) }
     }
 }
 

@@ -15,9 +15,9 @@ use iscsi::{
     Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
     codec::Digests,
     keys::{self, Offer},
-    login::Directory,
+    login::{Denial, Directory},
     pdu::{
-        DataOut, LoginRequest, LoginStatus, LogoutReason, LogoutRequest, NopOut, ScsiCommand,
+        DataOut, LoginRequest, LogoutReason, LogoutRequest, NopOut, ScsiCommand,
         Snack, SnackKind, Stage, TaskFunction, TaskFunctionResult, TaskRequest, TextRequest,
     },
     session::target::{
@@ -33,7 +33,7 @@ const BURST: u32 = 4096;
 struct Anybody;
 
 impl Directory for Anybody {
-    fn admit(&self, _initiator: &str, _target: Option<&str>) -> Result<u16, LoginStatus> {
+    fn admit(&self, _initiator: &str, _target: Option<&str>) -> Result<u16, Denial> {
         Ok(1)
     }
 }

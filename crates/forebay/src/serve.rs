@@ -222,8 +222,9 @@ impl Node {
                 let opened = stack::open(unit, initiator_name).await?;
                 units.push((unit.lun, self.add(target, unit, opened)));
             }
-            let (name, alias) = (target.name.0.clone(), target.alias.clone());
-            served.push(target::Target { name, alias, units });
+            let mut shown = target::Target::new(target.name.0.clone(), units);
+            shown.alias.clone_from(&target.alias);
+            served.push(shown);
         }
         let names = served.iter().map(|target| target.name.clone()).collect();
         let server = Server::new(server_settings(&settings.iscsi), served);

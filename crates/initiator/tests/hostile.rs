@@ -74,7 +74,7 @@ async fn units_that_answer_with_noise() {
     let (mut volumes, mut errors) = (0, 0);
     for seed in 1..=150 {
         let unit = std::sync::Arc::new(Noise { seed, answered: Default::default() });
-        let target = Target { name: NAME.to_owned(), alias: None, units: vec![(0, unit)] };
+        let target = Target::new(NAME, vec![(0, unit)]);
         let server = Server::new(target::Settings::default(), vec![target]).unwrap();
         let address = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let mut settings = Settings::new(address.to_string(), NAME, 0);

@@ -58,13 +58,33 @@ pub struct Established {
 /// Which initiators may see which targets.
 pub trait Directory: Send + Sync {
     /// May `initiator` log in to `target`, or look for targets (`None`)? The answer is the tag of
-    /// the portal group, or the status to refuse with.
-    fn admit(&self, initiator: &str, target: Option<&str>) -> Result<u16, LoginStatus>;
+    /// the portal group, or why not.
+    fn admit(&self, initiator: &str, target: Option<&str>) -> Result<u16, Denial>;
 
     /// The target's name for humans, if it has one.
     fn alias(&self, target: &str) -> Option<String> {
         let _ = target;
         None
+    }
+}
+
+/// Why somebody is not let in.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Denial {
+    /// With this status.
+    Refused(LoginStatus),
+    /// It is served elsewhere (RFC 7143, 11.13.5, statuses 0101h and 0102h).
+    Moved {
+        /// `host[:port]`, told as TargetAddress without a portal group tag (RFC 7143, 13.8).
+        address: String,
+        /// Whether the initiator need not come here again.
+        permanent: bool,
+    },
+}
+
+impl From<LoginStatus> for Denial {
+    fn from(status: LoginStatus) -> Self {
+        Self::Refused(status)
     }
 }
 

@@ -6,7 +6,6 @@
 use std::{
     future::poll_fn,
     io,
-    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -28,7 +27,7 @@ use unit::{Completion, Nexus, Task, TaskAttribute, TaskManagement};
 use crate::{
     device,
     execution::{Execution, Executions, Finished},
-    names::{Device, PORTAL_GROUP},
+    names::Device,
     registry::{Order, Seat},
     surroundings::Surroundings,
 };
@@ -60,7 +59,7 @@ pub(crate) async fn run(
 ) -> End {
     let Admitted { session, connection } = admitted;
     let target = session.target_name().filter(|_| !session.is_discovery());
-    let device = target.and_then(|name| surroundings.names.find(name)).cloned();
+    let device = target.and_then(|name| surroundings.names.find(name));
     let port = initiator_port(&session);
     let nexus = Nexus { number: seat.number, initiator_port: port };
     // Dropped after the driver with all its executions: a unit never hears of a nexus again
@@ -380,42 +379,17 @@ impl Driver<'_> {
     }
 
     fn send_targets(&mut self, which: &SendTargets) -> Result<(), End> {
-        let names = &self.surroundings.names;
-        let own = self.session.target_name();
-        let targets: Vec<&str> = match which {
-            SendTargets::All => names.visible(self.session.initiator_name()).collect(),
-            SendTargets::Named(name) => {
-                names.visible(self.session.initiator_name()).filter(|n| n == name).collect()
-            }
-            SendTargets::Own => own.into_iter().collect(),
+        let door = self.surroundings.door(self.stream.local_addr()?);
+        let mut targets = door.targets(self.session.initiator_name());
+        let wanted = match which {
+            SendTargets::All => None,
+            SendTargets::Named(name) => Some(name.as_str()),
+            SendTargets::Own => Some(self.session.target_name().unwrap_or_default()),
         };
-        let addresses = self.addresses()?;
-        let targets = targets.into_iter().map(|name| (name, &addresses[..]));
+        targets.retain(|(name, _)| wanted.is_none_or(|wanted| wanted == name));
+        let targets = targets.iter().map(|(name, addresses)| (name.as_str(), &addresses[..]));
         self.connection.answer_send_targets(&self.session, targets);
         Ok(())
-    }
-
-    /// Where targets are reached: all portals, the one in use first. A portal on all addresses is
-    /// named by the address that this initiator came to.
-    fn addresses(&self) -> Result<Vec<String>, End> {
-        let local = self.stream.local_addr()?;
-        let portals = self.surroundings.portals.read();
-        let reached = portals.iter().filter_map(|portal| {
-            if portal.ip().is_unspecified() {
-                Some(SocketAddr::new(local.ip(), portal.port()))
-            } else {
-                (portal.is_ipv4() == local.is_ipv4()).then_some(*portal)
-            }
-        });
-        let mut addresses: Vec<String> = Vec::new();
-        for mut address in std::iter::once(local).chain(reached) {
-            address.set_ip(address.ip().to_canonical());
-            let address = format!("{address},{PORTAL_GROUP}");
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-        Ok(addresses)
     }
 
     fn send(&mut self, context: &mut Context<'_>) -> Result<(), End> {

@@ -1,6 +1,11 @@
 //! A connection before it is let in: login within a time, in little memory.
 
-use std::{io, net::SocketAddr, time::Duration, time::Instant};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use iscsi::{
     Tsih,
@@ -14,6 +19,7 @@ use tracing::{debug, info, warn};
 use transport::{Received, Sent, receive, send};
 
 use crate::{
+    door::Door,
     driver,
     registry::{Permit, Seat},
     statistics::count,
@@ -85,10 +91,11 @@ async fn log_in(
     stream: &TcpStream,
     address: SocketAddr,
 ) -> Result<(Decoder, Admitted, Seat), Failure> {
-    let Surroundings { settings, names, .. } = surroundings;
+    let settings = &surroundings.settings;
+    let door = surroundings.door(stream.local_addr()?);
     let mut phase = LoginPhase::new(
         settings.offer.clone(),
-        names.clone(),
+        Arc::new(door.clone()),
         settings.session.clone(),
         Instant::now(),
     );
@@ -96,7 +103,7 @@ async fn log_in(
     let deadline = phase.poll_timeout().into();
     let result = timeout_at(deadline, async {
         let login = converse(stream, &mut decoder, &mut phase).await?;
-        Ok(take_seat(surroundings, &login, address).await)
+        Ok(take_seat(surroundings, &door, &login, address).await)
     });
     match result.await {
         Ok(Ok(Ok(seat))) => {
@@ -154,6 +161,7 @@ async fn flush(stream: &TcpStream, phase: &mut LoginPhase) -> io::Result<()> {
 /// in progress: a write of the old session must not land after one of the new.
 async fn take_seat(
     surroundings: &Surroundings,
+    door: &Door,
     login: &Established,
     address: SocketAddr,
 ) -> Result<Seat, LoginStatus> {
@@ -171,9 +179,12 @@ async fn take_seat(
         }
     }
     let seat = registry.enter(login, address).ok_or(LoginStatus::OutOfResources)?;
-    // Whoever stops the server looks at the seats after it has said so.
+    // Whoever stops the server, or takes a target away, looks at the seats after it has said so.
     if *surroundings.stopping.borrow() {
         return Err(LoginStatus::ServiceUnavailable);
+    }
+    if login.target_name.as_deref().is_some_and(|name| door.find(name).is_none()) {
+        return Err(LoginStatus::NotFound);
     }
     Ok(seat)
 }

@@ -5,7 +5,9 @@
 
 mod settings;
 mod device;
+mod portal;
 mod names;
+mod door;
 mod statistics;
 mod registry;
 mod surroundings;
@@ -15,6 +17,7 @@ mod entrance;
 mod server;
 
 pub use names::{Target, TargetError};
+pub use portal::{Portal, PortalGroup, Redirect};
 pub use server::Server;
 pub use settings::Settings;
 pub use statistics::{SessionStatistics, Statistics};

@@ -1,12 +1,15 @@
-//! Which targets there are, which units they have, and who may log in.
+//! Which targets there are, which units they have, and through which portal groups they are reached.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
-use iscsi::{login::Directory, pdu::LoginStatus};
+use parking_lot::RwLock;
 use scsi::Lun;
 use unit::LogicalUnit;
 
+use crate::portal::{PortalGroup, Redirect};
+
 /// A target: a name, and units by number.
+#[derive(Clone)]
 pub struct Target {
     /// The iSCSI name, `iqn.`, `eui.` or `naa.`: what initiators log in to.
     pub name: String,
@@ -14,6 +17,19 @@ pub struct Target {
     pub alias: Option<String>,
     /// Units by LUN, 0 to 16,383.
     pub units: Vec<(u16, Arc<dyn LogicalUnit>)>,
+    /// The portal groups through which it is reached, each with a tag of its own.
+    pub groups: Vec<PortalGroup>,
+    /// Everybody who logs in to it is sent there.
+    pub redirect: Option<Redirect>,
+}
+
+impl Target {
+    /// A target in the default portal group.
+    #[must_use]
+    pub fn new(name: impl Into<String>, units: Vec<(u16, Arc<dyn LogicalUnit>)>) -> Self {
+        let groups = vec![PortalGroup::default()];
+        Self { name: name.into(), alias: None, units, groups, redirect: None }
+    }
 }
 
 /// Targets that cannot be served together.
@@ -36,18 +52,18 @@ pub enum TargetError {
     },
 }
 
-/// The portal group of all portals: they all lead to the same sessions.
-pub(crate) const PORTAL_GROUP: u16 = 1;
-
-/// Targets that were found to fit together.
+/// The targets of a server.
+#[derive(Default)]
 pub(crate) struct Names {
-    targets: Vec<Arc<Device>>,
+    targets: RwLock<Vec<Arc<Device>>>,
 }
 
 /// A target as its sessions see it.
 pub(crate) struct Device {
     pub(crate) name: String,
-    alias: Option<String>,
+    pub(crate) alias: Option<String>,
+    pub(crate) groups: Vec<PortalGroup>,
+    pub(crate) redirect: Option<Redirect>,
     /// Sorted by number.
     units: Vec<(u16, Arc<dyn LogicalUnit>)>,
     /// Their LUNs as REPORT LUNS lists them.
@@ -73,34 +89,35 @@ impl Device {
 }
 
 impl Names {
-    pub(crate) fn new(targets: Vec<Target>) -> Result<Self, TargetError> {
-        let mut seen = HashSet::new();
-        let mut devices = Vec::with_capacity(targets.len());
-        for target in targets {
-            if !is_iscsi_name(&target.name) {
-                return Err(TargetError::Name(target.name));
-            }
-            if !seen.insert(target.name.clone()) {
-                return Err(TargetError::Twice(target.name));
-            }
-            devices.push(Arc::new(Device::new(target)?));
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<Device>> {
+        self.targets.read().iter().find(|target| target.name == name).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Device>> {
+        self.targets.read().clone()
+    }
+
+    pub(crate) fn add(&self, target: Target) -> Result<(), TargetError> {
+        let device = Device::new(target)?;
+        let mut targets = self.targets.write();
+        if targets.iter().any(|other| other.name == device.name) {
+            return Err(TargetError::Twice(device.name));
         }
-        Ok(Self { targets: devices })
+        targets.push(Arc::new(device));
+        Ok(())
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Device>> {
-        self.targets.iter().find(|target| target.name == name)
-    }
-
-    /// The names that `initiator` may see: today, all.
-    pub(crate) fn visible(&self, _initiator: &str) -> impl Iterator<Item = &str> {
-        self.targets.iter().map(|target| target.name.as_str())
+    pub(crate) fn remove(&self, name: &str) {
+        self.targets.write().retain(|target| target.name != name);
     }
 }
 
 impl Device {
     fn new(target: Target) -> Result<Self, TargetError> {
-        let Target { name, alias, mut units } = target;
+        let Target { name, alias, mut units, groups, redirect } = target;
+        if !is_iscsi_name(&name) {
+            return Err(TargetError::Name(name));
+        }
         units.sort_by_key(|(number, _)| *number);
         let mut luns: Vec<Lun> = Vec::with_capacity(units.len());
         for (number, _) in &units {
@@ -108,20 +125,7 @@ impl Device {
             let Some(lun) = lun else { return Err(TargetError::Unit { name, lun: *number }) };
             luns.push(lun);
         }
-        Ok(Self { name, alias, units, luns })
-    }
-}
-
-impl Directory for Names {
-    fn admit(&self, _initiator: &str, target: Option<&str>) -> Result<u16, LoginStatus> {
-        match target {
-            Some(name) if self.find(name).is_none() => Err(LoginStatus::NotFound),
-            _ => Ok(PORTAL_GROUP),
-        }
-    }
-
-    fn alias(&self, target: &str) -> Option<String> {
-        self.find(target)?.alias.clone()
+        Ok(Self { name, alias, groups, redirect, units, luns })
     }
 }
 

@@ -54,6 +54,7 @@ struct Entry {
     initiator_name: String,
     isid: Isid,
     target_name: Option<String>,
+    tpgt: Option<u16>,
     tsih: Tsih,
     address: SocketAddr,
     orders: mpsc::Sender<Order>,
@@ -120,6 +121,7 @@ impl Registry {
                 initiator_name: login.initiator_name.clone(),
                 isid: login.isid,
                 target_name: login.target_name.clone(),
+                tpgt: login.tpgt,
                 tsih,
                 address,
                 orders: sender,
@@ -141,6 +143,20 @@ impl Registry {
         inner.sessions.iter().filter(is_meant).map(|(_, entry)| entry.orders.clone()).collect()
     }
 
+    /// Returns when no session to this target is open.
+    pub(crate) async fn empty(&self, target: &str) {
+        loop {
+            let open = {
+                let inner = self.inner.lock();
+                let mut entries = inner.sessions.values();
+                let open = entries.find(|entry| entry.target_name.as_deref() == Some(target));
+                open.map(|entry| entry.gone.clone())
+            };
+            let Some(mut gone) = open else { return };
+            while gone.changed().await.is_ok() {}
+        }
+    }
+
     pub(crate) fn statistics(&self) -> Statistics {
         let inner = self.inner.lock();
         let mut total = inner.past;
@@ -154,6 +170,7 @@ impl Registry {
                     initiator_name: entry.initiator_name.clone(),
                     address: entry.address,
                     target_name: entry.target_name.clone(),
+                    portal_group: entry.tpgt,
                     tsih: entry.tsih.0,
                     counters,
                 };
@@ -185,11 +202,13 @@ impl Inner {
 }
 
 impl Entry {
-    /// One initiator port and one target port have one session (RFC 7143, 4.4.2).
+    /// One initiator port and one target port, that is a target's portal group, have one session
+    /// (RFC 7143, 4.4.2).
     fn is_named_like(&self, login: &Established) -> bool {
         self.isid == login.isid
             && self.initiator_name == login.initiator_name
             && self.target_name == login.target_name
+            && self.tpgt == login.tpgt
     }
 }
 

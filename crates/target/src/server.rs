@@ -2,8 +2,6 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use parking_lot::RwLock;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
@@ -13,8 +11,9 @@ use tracing::{debug, warn};
 
 use crate::{
     entrance,
-    names::{Names, Target, TargetError},
-    registry::{Order, Permit, Registry},
+    names::{Target, TargetError},
+    portal::{self, Portal},
+    registry::{Order, Permit},
     settings::Settings,
     statistics::{Statistics, count},
     surroundings::Surroundings,
@@ -25,8 +24,6 @@ pub struct Server {
     surroundings: Arc<Surroundings>,
 }
 
-/// Connections that the kernel completes before we accept them.
-const BACKLOG: i32 = 256;
 /// After an error of `accept` (out of file descriptors, say) the next try waits so long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long sessions may take to end once they are told to; they do at once unless a unit holds
@@ -36,36 +33,71 @@ const CLOSING: Duration = Duration::from_secs(2);
 impl Server {
     /// A server that listens nowhere yet.
     pub fn new(settings: Settings, targets: Vec<Target>) -> Result<Self, TargetError> {
-        let names = Arc::new(Names::new(targets)?);
         let surroundings = Arc::new(Surroundings {
             settings,
-            names,
-            registry: Arc::new(Registry::default()),
-            portals: RwLock::default(),
+            names: Arc::default(),
+            registry: Arc::default(),
+            portals: Arc::default(),
             stopping: watch::Sender::new(false),
         });
-        Ok(Self { surroundings })
+        let server = Self { surroundings };
+        targets.into_iter().try_for_each(|target| server.add(target))?;
+        Ok(server)
     }
 
-    /// Opens a portal; port 0 takes any that is free. Returns where it listens.
+    /// Serves one more target.
+    ///
+    /// # Errors
+    /// If it cannot be served beside the others.
+    pub fn add(&self, target: Target) -> Result<(), TargetError> {
+        self.surroundings.names.add(target)
+    }
+
+    /// Lets nobody log in to this target any more, asks those who are to log out, closes what is
+    /// left after `deadline`, and returns when no session to it is open, at most two seconds after
+    /// that.
+    pub async fn remove(&self, name: &str, deadline: Duration) {
+        self.surroundings.names.remove(name);
+        self.close_sessions(Some(name), deadline, "the target is no longer served").await;
+    }
+
+    /// Opens a portal of the default group; port 0 takes any that is free. Returns where it
+    /// listens.
+    ///
+    /// # Errors
+    /// Those of the system.
     pub async fn listen(&self, address: SocketAddr) -> io::Result<SocketAddr> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        // A restarted node takes its port back though old connections linger in TIME_WAIT.
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        let listener = TcpListener::from_std(socket.into())?;
-        let bound = listener.local_addr()?;
-        self.surroundings.portals.write().push(bound);
-        tokio::spawn(accept(self.surroundings.clone(), listener));
+        self.open_portal(address.into()).await
+    }
+
+    /// Opens a portal. Returns where it listens.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub async fn open_portal(&self, mut portal: Portal) -> io::Result<SocketAddr> {
+        let listener = portal::bind(&mut portal)?;
+        let bound = portal.address;
+        let accepting = tokio::spawn(accept(self.surroundings.clone(), listener));
+        self.surroundings.portals.add(portal, accepting);
         Ok(bound)
     }
 
-    /// Where it listens.
+    /// Says something else of the portal with this address, from the next login on. False if it
+    /// is not open.
+    pub fn change_portal(&self, portal: Portal) -> bool {
+        self.surroundings.portals.replace(portal)
+    }
+
+    /// Closes a portal: nobody is listening there any more when this returns. Connections that
+    /// have come in by it stay.
+    pub async fn close_portal(&self, address: SocketAddr) {
+        self.surroundings.portals.close(|portal| portal.address == address).await;
+    }
+
+    /// The portals that are open.
     #[must_use]
-    pub fn portals(&self) -> Vec<SocketAddr> {
-        self.surroundings.portals.read().clone()
+    pub fn portals(&self) -> Vec<Portal> {
+        self.surroundings.portals.all()
     }
 
     /// What it has seen.
@@ -75,23 +107,34 @@ impl Server {
     }
 
     /// Closes the portals, asks initiators to log out, closes what is left after `deadline`, and
-    /// returns when no connection is open, at most two seconds after that.
+    /// returns when nothing is open, at most two seconds after that.
     pub async fn shutdown(&self, deadline: Duration) {
-        let registry = &self.surroundings.registry;
         self.surroundings.stopping.send_replace(true);
+        self.surroundings.portals.close(|_| true).await;
+        self.close_sessions(None, deadline, "the server stops").await;
+    }
+
+    /// Asks for logout and waits for it, then closes; of one target, or everything.
+    async fn close_sessions(&self, target: Option<&str>, deadline: Duration, why: &'static str) {
+        let registry = &self.surroundings.registry;
+        let gone = || async {
+            match target {
+                Some(name) => registry.empty(name).await,
+                None => registry.connections.empty().await,
+            }
+        };
         let end = Instant::now() + deadline;
         let seconds = deadline.as_secs().clamp(1, u64::from(u16::MAX)) as u16;
-        let drivers = registry.drivers(None, 0);
+        let drivers = registry.drivers(target, 0);
         let _ = timeout_at(end, tell(&drivers, || Order::AskForLogout(seconds))).await;
-        if timeout_at(end, registry.connections.empty()).await.is_ok() {
+        if timeout_at(end, gone()).await.is_ok() {
             return;
         }
         let end = Instant::now() + CLOSING;
-        let drivers = registry.drivers(None, 0);
-        let _ = timeout_at(end, tell(&drivers, || Order::Close("the server stops"))).await;
-        if timeout_at(end, registry.connections.empty()).await.is_err() {
-            let open = registry.connections.get();
-            warn!(open, "connections did not close");
+        let drivers = registry.drivers(target, 0);
+        let _ = timeout_at(end, tell(&drivers, || Order::Close(why))).await;
+        if timeout_at(end, gone()).await.is_err() {
+            warn!(target, open = registry.connections.get(), "connections did not close");
         }
     }
 }
@@ -103,14 +146,10 @@ async fn tell(drivers: &[mpsc::Sender<Order>], order: impl Fn() -> Order) {
     }
 }
 
+/// Until the portal is closed: then dropped between two connections.
 async fn accept(surroundings: Arc<Surroundings>, listener: TcpListener) {
-    let mut stopping = surroundings.stopping.subscribe();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopping.wait_for(|stopping| *stopping) => return,
-        };
-        match accepted {
+        match listener.accept().await {
             Ok((stream, address)) => admit(&surroundings, stream, address),
             Err(error) => {
                 warn!(%error, "accept");

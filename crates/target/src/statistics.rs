@@ -35,6 +35,8 @@ pub struct SessionStatistics {
     pub address: SocketAddr,
     /// Where it is logged in; `None` for discovery.
     pub target_name: Option<String>,
+    /// The tag of the portal group through which it came.
+    pub portal_group: Option<u16>,
     /// Our half of the session's name.
     pub tsih: u16,
     /// What was counted.

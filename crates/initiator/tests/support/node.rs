@@ -39,22 +39,11 @@ impl Node {
 
     /// The same unit at the same address.
     pub async fn start_again(&mut self) {
-        let target =
-            Target { name: NAME.to_owned(), alias: None, units: vec![(0, self.unit.clone() as _)] };
+        let target = Target::new(NAME, vec![(0, self.unit.clone() as _)]);
         let mut settings = target::Settings::default();
         settings.offer.default_time2wait = 0;
         let server = Server::new(settings, vec![target]).expect("a target");
-        // A server that was shut down may still be about to close its portal.
-        let listening = async {
-            loop {
-                match server.listen(self.address).await {
-                    Ok(address) => break address,
-                    Err(_) => tokio::task::yield_now().await,
-                }
-            }
-        };
-        let time_out = Duration::from_secs(10);
-        self.address = tokio::time::timeout(time_out, listening).await.expect("a free port");
+        self.address = server.listen(self.address).await.expect("shut down, it gave the port back");
         self.server = Some(server);
     }
 

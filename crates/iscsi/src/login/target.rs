@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
-    Directory, EXCHANGES_MAX, Established, SessionType,
+    Denial, Directory, EXCHANGES_MAX, Established, SessionType,
     exchange::{Inbox, Outbox},
 };
 use crate::{
@@ -50,6 +50,8 @@ pub struct TargetLogin {
     proposed: bool,
     /// Known once the first whole text was admitted.
     tpgt: Option<u16>,
+    /// Where a refusal sends the initiator.
+    moved_to: Option<String>,
     finished: bool,
 }
 
@@ -71,6 +73,7 @@ impl TargetLogin {
             outbox: Outbox::default(),
             proposed: false,
             tpgt: None,
+            moved_to: None,
             finished: false,
         }
     }
@@ -94,6 +97,11 @@ impl TargetLogin {
         // T, CSG and NSG are reserved in a refusal (RFC 7143, 6.3.1).
         let mut response = self.response(Stage::Security);
         response.status = status;
+        if let Some(address) = &self.moved_to {
+            let mut text = Vec::new();
+            keys::push(&mut text, "TargetAddress", address);
+            response.text = text.into();
+        }
         response
     }
 
@@ -169,7 +177,18 @@ impl TargetLogin {
         if target.is_none() && !*discovery {
             return Err(LoginStatus::MissingParameter);
         }
-        let tpgt = self.directory.admit(initiator, target)?;
+        let tpgt = match self.directory.admit(initiator, target) {
+            Ok(tpgt) => tpgt,
+            Err(Denial::Refused(status)) => return Err(status),
+            Err(Denial::Moved { address, permanent }) => {
+                self.moved_to = Some(address);
+                return Err(if permanent {
+                    LoginStatus::TargetMovedPermanently
+                } else {
+                    LoginStatus::TargetMovedTemporarily
+                });
+            }
+        };
         *target_alias = target.and_then(|name| self.directory.alias(name));
         if let Some(alias) = target_alias {
             keys::push(reply, "TargetAlias", alias);

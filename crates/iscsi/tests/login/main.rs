@@ -13,8 +13,8 @@ use iscsi::{
     Cid, Isid, Itt, Serial, Tsih,
     keys::{self, DigestPolicy, KeyError, Offer, Parameters},
     login::{
-        Directory, Established, InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure,
-        SessionType, TargetLogin, TargetStep,
+        Denial, Directory, Established, InitiatorLogin, InitiatorNames, InitiatorStep,
+        LoginFailure, SessionType, TargetLogin, TargetStep,
     },
     pdu::{
         LoginRequest, LoginResponse, LoginStatus,
@@ -24,16 +24,22 @@ use iscsi::{
 
 const INITIATOR: &str = "iqn.2026-01.com.example:host";
 const TARGET: &str = "iqn.2026-01.com.example:disk";
+const MOVED: &str = "iqn.2026-01.com.example:moved";
 const ISID: Isid = Isid([0x80, 1, 2, 3, 4, 5]);
 
 struct OneTarget;
 
 impl Directory for OneTarget {
-    fn admit(&self, initiator: &str, target: Option<&str>) -> Result<u16, LoginStatus> {
+    fn admit(&self, initiator: &str, target: Option<&str>) -> Result<u16, Denial> {
         match (initiator, target) {
-            ("iqn.2026-01.com.example:stranger", _) => Err(LoginStatus::AuthorizationFailure),
+            ("iqn.2026-01.com.example:stranger", _) => {
+                Err(LoginStatus::AuthorizationFailure.into())
+            }
             (_, None | Some(TARGET)) => Ok(7),
-            _ => Err(LoginStatus::NotFound),
+            (_, Some(MOVED)) => {
+                Err(Denial::Moved { address: "[::1]:3261".to_owned(), permanent: true })
+            }
+            _ => Err(LoginStatus::NotFound.into()),
         }
     }
 

@@ -217,6 +217,24 @@ fn none_is_chosen_wherever_it_stands_among_the_methods() {
 }
 
 #[test]
+fn a_target_that_moved_says_where_and_the_initiator_hears_it() {
+    let mut initiator = initiator(Offer::initiator(), Some(MOVED));
+    let TargetStep::Refused(response) = target(Offer::target()).handle_request(initiator.start())
+    else {
+        panic!("not refused")
+    };
+    assert_eq!(response.status, LoginStatus::TargetMovedPermanently);
+    // Without a portal group tag (RFC 7143, 13.8).
+    assert_eq!(said(&response), ["TargetAddress=[::1]:3261"]);
+    match initiator.handle_response(response) {
+        InitiatorStep::Redirected { address, permanent } => {
+            assert_eq!((address.as_str(), permanent), ("[::1]:3261", true));
+        }
+        step => panic!("{step:?}"),
+    }
+}
+
+#[test]
 fn stages_go_forward_only() {
     let first = |current, next| {
         let mut login = target(Offer::target());

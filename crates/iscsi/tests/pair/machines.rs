@@ -11,8 +11,7 @@ use iscsi::{
     Cid, DataSegment, Isid, Itt, Pdu, Serial, Tsih,
     codec::{Decoder, Digests, Output},
     keys::Offer,
-    login::{Directory, InitiatorLogin, InitiatorNames, InitiatorStep},
-    pdu::LoginStatus,
+    login::{Denial, Directory, InitiatorLogin, InitiatorNames, InitiatorStep},
     session::{
         initiator::{self, Counters, Event, Failure, Request, Timing, Transfer, Window},
         target::{self, LoginPhase, LoginProgress},
@@ -98,7 +97,7 @@ impl Default for Wish {
 struct Everyone;
 
 impl Directory for Everyone {
-    fn admit(&self, _: &str, _: Option<&str>) -> Result<u16, LoginStatus> {
+    fn admit(&self, _: &str, _: Option<&str>) -> Result<u16, Denial> {
         Ok(1)
     }
 }

@@ -11,7 +11,7 @@ use iscsi::{
     Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
     codec::{Decoder, Digests, Frame, Output},
     keys::Offer,
-    login::Directory,
+    login::{Denial, Directory},
     pdu::{
         DataIn, DataOut, LoginRequest, LoginResponse, LoginStatus, NopOut, ReadyToTransfer, Reject,
         RejectReason, ScsiCommand, ScsiResponse, Stage, TaskFunction, TaskFunctionResult,
@@ -29,10 +29,10 @@ const INITIATOR: &str = "iqn.2026-11.io.forebay:initiator";
 pub struct OneTarget;
 
 impl Directory for OneTarget {
-    fn admit(&self, _: &str, target: Option<&str>) -> Result<u16, LoginStatus> {
+    fn admit(&self, _: &str, target: Option<&str>) -> Result<u16, Denial> {
         match target {
             None | Some(TARGET) => Ok(1),
-            Some(_) => Err(LoginStatus::NotFound),
+            Some(_) => Err(LoginStatus::NotFound.into()),
         }
     }
 }

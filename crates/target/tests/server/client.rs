@@ -2,7 +2,7 @@
 
 use std::{
     future::Future,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     pin::Pin,
     sync::{
         Arc,
@@ -27,6 +27,8 @@ use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Task, TaskManage
 use volume::{Data, Geometry, MemVolume};
 
 pub const TARGET: &str = "iqn.2026-11.io.forebay:node";
+/// Any free port of this machine.
+pub const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// Nothing in these tests takes so long; what does has hung.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -51,9 +53,9 @@ pub fn memory() -> Arc<dyn LogicalUnit> {
 }
 
 pub async fn server(settings: Settings, unit: Arc<dyn LogicalUnit>) -> (Server, SocketAddr) {
-    let target = Target { name: TARGET.into(), alias: None, units: vec![(0, unit)] };
+    let target = Target::new(TARGET, vec![(0, unit)]);
     let server = Server::new(settings, vec![target]).unwrap();
-    let address = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = server.listen(LOOPBACK).await.unwrap();
     (server, address)
 }
 

@@ -141,10 +141,8 @@ async fn discovery_names_the_portal_that_was_asked() {
 
 #[test]
 fn targets_that_cannot_be_served_are_named() {
-    let target = |name: &str, luns: &[u16]| Target {
-        name: name.into(),
-        alias: None,
-        units: luns.iter().map(|lun| (*lun, memory())).collect(),
+    let target = |name: &str, luns: &[u16]| {
+        Target::new(name, luns.iter().map(|lun| (*lun, memory())).collect())
     };
     let check = |targets, error| {
         assert_eq!(Server::new(Settings::default(), targets).err(), Some(error));

@@ -3,4 +3,5 @@
 mod client;
 mod commands;
 mod doors;
+mod many;
 mod sessions;

@@ -1,0 +1,232 @@
+//! Several targets, portals and portal groups in one server: who is seen and reached where, and
+//! what changes while it serves.
+
+use std::{net::SocketAddr, time::Duration};
+
+use iscsi::{
+    Isid, Pdu, Serial, Tsih, Ttt,
+    keys::Offer,
+    login::{InitiatorLogin, InitiatorNames, InitiatorStep},
+    pdu::{AsyncEvent, LoginStatus, TextRequest},
+};
+use scsi::Lun;
+use target::{Portal, PortalGroup, Redirect, Server, Settings, Target};
+
+use crate::client::{Client, LOOPBACK, TARGET, memory, refused, soon, until};
+
+const OTHER: &str = "iqn.2026-11.io.forebay:other";
+const FIRST: PortalGroup = PortalGroup { number: 0, tag: 1 };
+const SECOND: PortalGroup = PortalGroup { number: 1, tag: 7 };
+
+fn target(name: &str, groups: &[PortalGroup]) -> Target {
+    Target { groups: groups.to_vec(), ..Target::new(name, vec![(0, memory())]) }
+}
+
+fn portal(address: SocketAddr, group: PortalGroup) -> Portal {
+    Portal { group, ..Portal::from(address) }
+}
+
+fn serve(targets: Vec<Target>) -> Server {
+    Server::new(Settings::default(), targets).unwrap()
+}
+
+async fn log_in(address: SocketAddr, target: &str) -> Result<Client, LoginStatus> {
+    let login = Client::try_log_in(address, 1, Offer::initiator(), Tsih(0), Some(target)).await;
+    login.map_err(refused)
+}
+
+/// What discovery says at this portal.
+async fn send_targets(address: SocketAddr) -> String {
+    let login = Client::try_log_in(address, 9, Offer::initiator(), Tsih(0), None).await;
+    let mut client = login.unwrap();
+    let request = TextRequest {
+        immediate: true,
+        is_final: true,
+        continues: false,
+        lun: Lun(0),
+        itt: client.next_itt(),
+        ttt: Ttt::NONE,
+        cmd_sn: Serial(1),
+        exp_stat_sn: Serial(1),
+        text: "SendTargets=All\0".into(),
+    };
+    client.send(Pdu::TextRequest(request)).await;
+    let Some(Pdu::TextResponse(response)) = client.receive().await else { panic!() };
+    String::from_utf8(response.text.to_vec()).unwrap().replace('\0', " ")
+}
+
+#[tokio::test]
+async fn a_target_is_seen_and_reached_through_its_groups_only() {
+    let server = serve(vec![target(TARGET, &[FIRST]), target(OTHER, &[FIRST, SECOND])]);
+    let first = server.open_portal(portal(LOOPBACK, FIRST)).await.unwrap();
+    let second = server.open_portal(portal(LOOPBACK, SECOND)).await.unwrap();
+    let third = server.open_portal(portal(LOOPBACK, SECOND)).await.unwrap();
+    let expected = format!(
+        "TargetName={TARGET} TargetAddress={first},1 TargetName={OTHER} TargetAddress={first},1 "
+    );
+    assert_eq!(send_targets(first).await, expected);
+    let expected = format!("TargetName={OTHER} TargetAddress={third},7 TargetAddress={second},7 ");
+    assert_eq!(send_targets(third).await, expected);
+    assert_eq!(log_in(second, TARGET).await.err(), Some(LoginStatus::NotFound));
+    log_in(second, OTHER).await.unwrap().settle().await;
+}
+
+#[tokio::test]
+async fn one_initiator_port_has_a_session_in_each_portal_group() {
+    let server = serve(vec![target(TARGET, &[FIRST, SECOND])]);
+    let first = server.open_portal(portal(LOOPBACK, FIRST)).await.unwrap();
+    let second = server.open_portal(portal(LOOPBACK, SECOND)).await.unwrap();
+    let mut sessions =
+        [log_in(first, TARGET).await.unwrap(), log_in(second, TARGET).await.unwrap()];
+    for session in &mut sessions {
+        session.settle().await;
+    }
+    let mut groups: Vec<_> = server.statistics().sessions.iter().map(|s| s.portal_group).collect();
+    groups.sort_unstable();
+    assert_eq!(groups, [Some(1), Some(7)]);
+}
+
+#[tokio::test]
+async fn a_portal_can_be_ipv6_beside_ipv4_with_the_same_port() {
+    let server = serve(vec![target(TARGET, &[FIRST])]);
+    let four = server.listen("0.0.0.0:0".parse().unwrap()).await.unwrap();
+    let six = server.listen(SocketAddr::new("::".parse().unwrap(), four.port())).await.unwrap();
+    assert_eq!(four.port(), six.port());
+    let six = SocketAddr::new("::1".parse().unwrap(), six.port());
+    log_in(six, TARGET).await.unwrap().settle().await;
+    let expected = format!("TargetName={TARGET} TargetAddress=[::1]:{},1 ", six.port());
+    assert_eq!(send_targets(six).await, expected);
+    let four = SocketAddr::new(LOOPBACK.ip(), four.port());
+    let expected = format!("TargetName={TARGET} TargetAddress={four},1 ");
+    assert_eq!(send_targets(four).await, expected);
+}
+
+#[tokio::test]
+async fn an_advertised_address_is_what_discovery_tells() {
+    let server = serve(vec![target(TARGET, &[FIRST])]);
+    let advertise = Some("storage.example:3261".to_owned());
+    let portal = Portal { advertise, ..Portal::from(LOOPBACK) };
+    let address = server.open_portal(portal).await.unwrap();
+    let expected = format!("TargetName={TARGET} TargetAddress=storage.example:3261,1 ");
+    assert_eq!(send_targets(address).await, expected);
+}
+
+/// Where a login to `target` at this portal is sent.
+async fn sent_to(address: SocketAddr, target: &str) -> (String, bool) {
+    let mut client = Client::connect(address).await;
+    let names = InitiatorNames {
+        initiator_name: "iqn.2026-11.io.forebay:initiator-1".into(),
+        initiator_alias: None,
+        target_name: Some(target.into()),
+    };
+    let offer = Offer::initiator();
+    let isid = Isid([0x80, 0, 0, 0, 0, 1]);
+    let mut login = InitiatorLogin::new(offer, names, isid, Tsih(0), iscsi::Cid(1), Serial(1));
+    client.send(Pdu::LoginRequest(login.start())).await;
+    let Some(Pdu::LoginResponse(response)) = client.receive().await else { panic!() };
+    match login.handle_response(response) {
+        InitiatorStep::Redirected { address, permanent } => (address, permanent),
+        step => panic!("{step:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_target_or_a_portal_can_send_its_initiators_elsewhere() {
+    let redirect = |address: &str, permanent| Some(Redirect { address: address.into(), permanent });
+    let moved = Target { redirect: redirect("10.0.0.2:3260", true), ..target(OTHER, &[FIRST]) };
+    let server = serve(vec![target(TARGET, &[FIRST]), moved]);
+    let address = server.listen(LOOPBACK).await.unwrap();
+    assert_eq!(sent_to(address, OTHER).await, ("10.0.0.2:3260".into(), true));
+    log_in(address, TARGET).await.unwrap().settle().await;
+    let portal = Portal { redirect: redirect("[::2]:3260", false), ..Portal::from(address) };
+    assert!(server.change_portal(portal));
+    assert_eq!(sent_to(address, TARGET).await, ("[::2]:3260".into(), false));
+    assert_eq!(sent_to(address, OTHER).await, ("10.0.0.2:3260".into(), true));
+}
+
+#[tokio::test]
+async fn a_target_that_is_taken_away_ends_its_own_sessions_only() {
+    let server = serve(vec![target(TARGET, &[FIRST]), target(OTHER, &[FIRST])]);
+    let address = server.listen(LOOPBACK).await.unwrap();
+    let mut stays = log_in(address, TARGET).await.unwrap();
+    let mut goes = log_in(address, OTHER).await.unwrap();
+    stays.settle().await;
+    until(|| server.statistics().sessions.len() == 2).await;
+    soon(server.remove(OTHER, Duration::from_millis(20))).await;
+    match goes.receive().await {
+        Some(Pdu::Async(message)) => {
+            assert!(matches!(message.event, AsyncEvent::LogoutRequested { .. }));
+        }
+        pdu => panic!("{pdu:?}"),
+    }
+    assert!(goes.receive().await.is_none());
+    assert_eq!(log_in(address, OTHER).await.err(), Some(LoginStatus::NotFound));
+    stays.settle().await;
+    server.add(target(OTHER, &[FIRST])).unwrap();
+    log_in(address, OTHER).await.unwrap().settle().await;
+}
+
+#[tokio::test]
+async fn a_closed_portal_takes_nobody_and_its_sessions_stay() {
+    let server = serve(vec![target(TARGET, &[FIRST])]);
+    let stays = server.listen(LOOPBACK).await.unwrap();
+    let closes = server.listen(LOOPBACK).await.unwrap();
+    let mut client = log_in(closes, TARGET).await.unwrap();
+    client.settle().await;
+    server.close_portal(closes).await;
+    assert!(tokio::net::TcpStream::connect(closes).await.is_err());
+    client.settle().await;
+    assert_eq!(send_targets(stays).await, format!("TargetName={TARGET} TargetAddress={stays},1 "));
+    assert_eq!(server.listen(closes).await.unwrap(), closes, "its address is free again");
+}
+
+/// A server that was shut down used to close its listening sockets some time later, so that the
+/// next one could not have their addresses.
+#[tokio::test]
+async fn when_shutdown_returns_the_portals_are_free() {
+    for _ in 0..20 {
+        let server = serve(vec![target(TARGET, &[FIRST])]);
+        let address = server.listen(LOOPBACK).await.unwrap();
+        server.shutdown(Duration::ZERO).await;
+        std::net::TcpListener::bind(address).unwrap();
+    }
+}
+
+/// 64 sessions spread over eight targets and two portal groups, all of them with commands.
+#[tokio::test]
+async fn many_sessions_on_many_targets() {
+    let name = |n: usize| format!("iqn.2026-11.io.forebay:disk-{n}");
+    let server = serve((0..8).map(|n| target(&name(n), &[FIRST, SECOND])).collect());
+    let portals = [
+        server.open_portal(portal(LOOPBACK, FIRST)).await.unwrap(),
+        server.open_portal(portal(LOOPBACK, SECOND)).await.unwrap(),
+    ];
+    let sessions = (0..64_usize).map(|n| {
+        let (address, target) = (portals[n / 8 % 2], name(n % 8));
+        tokio::spawn(async move {
+            let (who, offer) = (n as u8, Offer::initiator());
+            let login = Client::try_log_in(address, who, offer, Tsih(0), Some(&target)).await;
+            let mut client = login.unwrap();
+            client.settle().await;
+            for _ in 0..16 {
+                let command = client.command(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8], 4096);
+                let (status, data) = client.read(command).await;
+                assert_eq!((status, data.len()), (0, 4096));
+            }
+            client
+        })
+    });
+    let sessions: Vec<_> = sessions.collect();
+    let mut open = Vec::new();
+    for session in sessions {
+        open.push(session.await.unwrap());
+    }
+    let statistics = server.statistics();
+    assert_eq!(statistics.sessions.len(), 64);
+    for n in 0..8 {
+        let of_target = |s: &&target::SessionStatistics| s.target_name.as_ref() == Some(&name(n));
+        assert_eq!(statistics.sessions.iter().filter(of_target).count(), 8);
+    }
+    until(|| server.statistics().total.data_in_bytes == 64 * 16 * 4096).await;
+    assert!(statistics.sessions.iter().all(|session| session.counters.commands > 16));
+}
