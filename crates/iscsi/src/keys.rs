@@ -9,6 +9,7 @@ pub use self::text::{TEXT_MAX, pairs, parse, push};
 pub(crate) use self::{
     negotiation::{Declared, Negotiation},
     table::Side,
+    text::number_within,
 };
 use crate::codec::Digests;
 

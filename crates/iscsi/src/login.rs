@@ -1,12 +1,14 @@
 //! The stages of login, both sides (RFC 7143, 6).
 
+pub mod chap;
 mod exchange;
 mod target;
 mod initiator;
 
+use self::chap::ChapTerms;
 pub use self::{
     initiator::{InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure},
-    target::{TargetLogin, TargetStep},
+    target::{Claims, TargetLogin, TargetStep},
 };
 use crate::{Cid, Isid, Serial, Tsih, keys::Parameters, pdu::LoginStatus};
 
@@ -29,6 +31,8 @@ pub struct Established {
     pub initiator_name: String,
     /// What it calls itself for humans.
     pub initiator_alias: Option<String>,
+    /// The CHAP user that the initiator proved to be.
+    pub user: Option<String>,
     /// Where to; `None` for discovery.
     pub target_name: Option<String>,
     /// What the target calls itself for humans.
@@ -55,11 +59,33 @@ pub struct Established {
     pub max_cmd_sn: Serial,
 }
 
-/// Which initiators may see which targets.
+/// Which initiators may see which targets, and what they have to prove.
+///
+/// A target that does not exist and one that is not for who asks should look the same: then
+/// `admit` refuses both with [`LoginStatus::NotFound`], or lets both try to prove who they are
+/// and `authorize` refuses.
 pub trait Directory: Send + Sync {
-    /// May `initiator` log in to `target`, or look for targets (`None`)? The answer is the tag of
-    /// the portal group, or why not.
+    /// May `initiator` try to log in to `target`, or look for targets (`None`)? The answer is the
+    /// tag of the portal group, or why not.
     fn admit(&self, initiator: &str, target: Option<&str>) -> Result<u16, Denial>;
+
+    /// What it has to prove. Asked after `admit`.
+    fn authentication(&self, initiator: &str, target: Option<&str>) -> Authentication {
+        let _ = (initiator, target);
+        Authentication::default()
+    }
+
+    /// May it come in as this CHAP user, or without a proof (`None`)? Asked when the proof is
+    /// there, or was found not to be needed.
+    fn authorize(
+        &self,
+        initiator: &str,
+        target: Option<&str>,
+        user: Option<&str>,
+    ) -> Result<(), Denial> {
+        let _ = (initiator, target, user);
+        Ok(())
+    }
 
     /// The target's name for humans, if it has one.
     fn alias(&self, target: &str) -> Option<String> {
@@ -85,6 +111,22 @@ pub enum Denial {
 impl From<LoginStatus> for Denial {
     fn from(status: LoginStatus) -> Self {
         Self::Refused(status)
+    }
+}
+
+/// What an initiator has to prove before it is let in.
+#[derive(Clone, Debug)]
+pub struct Authentication {
+    /// Nothing, if it does not want to.
+    pub none: bool,
+    /// Who it is, by CHAP; `None` if nobody could.
+    pub chap: Option<ChapTerms>,
+}
+
+impl Default for Authentication {
+    /// Nothing.
+    fn default() -> Self {
+        Self { none: true, chap: None }
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct Declared {
     pub(crate) target_name: Option<String>,
     pub(crate) target_alias: Option<String>,
     pub(crate) tpgt: Option<u16>,
+    /// AuthMethod: at the target the initiator's list, at the initiator the target's choice.
+    pub(crate) auth_method: Option<String>,
 }
 
 impl Declared {
@@ -134,6 +136,11 @@ impl Negotiation {
                 answers.push(key, "Irrelevant");
                 Ok(())
             }
+            // What is chosen depends on who asks for what, which others know.
+            Kind::List if key == Key::AuthMethod => {
+                self.declared.auth_method = Some(value.to_owned());
+                Ok(())
+            }
             kind => {
                 let answer = self.take_proposal(key, kind, value)?;
                 answers.push(key, &answer);
@@ -148,7 +155,6 @@ impl Negotiation {
         let answer = match kind {
             Kind::List => match self.select(key, value) {
                 Some(selected) => selected,
-                None if key == Key::AuthMethod => return Err(KeyError::NoAuthMethod),
                 None => REJECT,
             },
             Kind::Or | Kind::And => match boolean(value) {
@@ -181,9 +187,7 @@ impl Negotiation {
         let supported: &[&'static str] = match key {
             Key::HeaderDigest => self.offer.header_digest.values(),
             Key::DataDigest => self.offer.data_digest.values(),
-            Key::TaskReporting => &["RFC3720"],
-            // CHAP would go on from here with an exchange of its own.
-            _ => &["None"],
+            _ => &["RFC3720"],
         };
         let find = |value: &str| supported.iter().find(|&&ours| ours == value).copied();
         let selected = list.split(',').find_map(find)?;
@@ -196,6 +200,10 @@ impl Negotiation {
         let wrong = || KeyError::Answer(key.name().to_owned());
         match (key.row().kind, value) {
             (_, "Reject") if key == Key::AuthMethod => return Err(KeyError::NoAuthMethod),
+            // Whether it is one of those that were proposed, the login knows.
+            (_, method) if key == Key::AuthMethod => {
+                self.declared.auth_method = Some(method.to_owned());
+            }
             // The value stays what it was: whether that will do is asked when all is said.
             (_, "Irrelevant" | "Reject") => {}
             (Kind::List, _) => {
@@ -273,9 +281,9 @@ impl Negotiation {
     }
 
     /// Proposes AuthMethod, in the security stage.
-    pub(crate) fn propose_auth_method(&mut self, text: &mut Vec<u8>) {
+    pub(crate) fn propose_auth_method(&mut self, methods: &str, text: &mut Vec<u8>) {
         self.states[Key::AuthMethod as usize] = State::Proposed;
-        push(text, Key::AuthMethod.name(), "None");
+        push(text, Key::AuthMethod.name(), methods);
     }
 
     /// Proposes every key of the operational stage that is still open, as an initiator does.

@@ -97,7 +97,7 @@ fn number(value: &str) -> Option<u64> {
 }
 
 /// A numerical-value within bounds, both included.
-pub(super) fn number_within(value: &str, low: u32, high: u32) -> Option<u32> {
+pub(crate) fn number_within(value: &str, low: u32, high: u32) -> Option<u32> {
     let number = u32::try_from(number(value)?).ok()?;
     (low..=high).contains(&number).then_some(number)
 }

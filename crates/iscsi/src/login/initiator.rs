@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::{
     EXCHANGES_MAX, Established, SessionType,
+    chap::{Challenge, Chap, ChapKeys, ProofFailure, Prover},
     exchange::{Inbox, Outbox},
 };
 use crate::{
@@ -32,9 +33,21 @@ pub enum LoginFailure {
     /// The target's text does not read or does not fit.
     #[error(transparent)]
     Keys(#[from] KeyError),
+    /// The target does not prove who it is, or breaks CHAP.
+    #[error("the target does not prove who it is: {0}")]
+    Proof(&'static str),
     /// A field of the response does not fit the request.
     #[error("the target broke the login protocol: {0}")]
     Protocol(&'static str),
+}
+
+impl From<ProofFailure> for LoginFailure {
+    fn from(failure: ProofFailure) -> Self {
+        match failure {
+            ProofFailure::Keys(error) => Self::Keys(error),
+            ProofFailure::Proof(what) => Self::Proof(what),
+        }
+    }
 }
 
 /// What the initiator does with a login response.
@@ -57,7 +70,7 @@ pub enum InitiatorStep {
 
 /// The initiator's side of one login: names and AuthMethod in the security stage, everything
 /// else in the operational stage, each with T from the first request on, so that it takes two
-/// round trips with a target that agrees.
+/// round trips with a target that agrees. With CHAP to do, T waits for our proof: four round trips.
 pub struct InitiatorLogin {
     names: InitiatorNames,
     negotiation: Negotiation,
@@ -70,6 +83,8 @@ pub struct InitiatorLogin {
     exchanges: u32,
     /// The last request asked for the next stage.
     asked: bool,
+    /// CHAP, until the target has chosen None.
+    prover: Option<Prover>,
     inbox: Inbox,
     outbox: Outbox,
 }
@@ -102,9 +117,18 @@ impl InitiatorLogin {
             stage: Stage::Security,
             exchanges: 0,
             asked: false,
+            prover: None,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
         }
+    }
+
+    /// Proposes CHAP beside None; CHAP alone if the target has to prove itself too. The challenge is
+    /// for that, and has to be fresh from the operating system's random source.
+    #[must_use]
+    pub fn with_chap(mut self, chap: Chap, challenge: Challenge) -> Self {
+        self.prover = Some(Prover::new(chap, challenge));
+        self
     }
 
     /// The first request.
@@ -121,9 +145,17 @@ impl InitiatorLogin {
             }
             None => keys::push(&mut text, "SessionType", "Discovery"),
         }
-        self.negotiation.propose_auth_method(&mut text);
+        self.negotiation.propose_auth_method(self.auth_methods(), &mut text);
         self.outbox.put(text);
         self.request()
+    }
+
+    fn auth_methods(&self) -> &'static str {
+        match &self.prover {
+            None => "None",
+            Some(prover) if prover.is_mutual() => "CHAP",
+            Some(_) => "CHAP,None",
+        }
     }
 
     /// The next response.
@@ -155,8 +187,10 @@ impl InitiatorLogin {
         let Some(text) = self.inbox.push(text, response.continues)? else {
             return Ok(InitiatorStep::Send(self.request()));
         };
-        let pairs = keys::parse(&text)?;
-        let answers = self.negotiation.receive(self.stage, &pairs)?;
+        let mut pairs = keys::parse(&text)?;
+        let chap = ChapKeys::take(&mut pairs);
+        let mut answers = self.negotiation.receive(self.stage, &pairs)?;
+        self.take_proof(&chap, &mut answers.text)?;
         if !response.transit {
             self.outbox.put(answers.text);
             return Ok(InitiatorStep::Send(self.request()));
@@ -172,6 +206,27 @@ impl InitiatorLogin {
         self.negotiation.propose_all(&mut proposals);
         self.outbox.put(proposals);
         Ok(InitiatorStep::Send(self.request()))
+    }
+
+    /// The part of a text that is about who is who.
+    fn take_proof(&mut self, keys: &ChapKeys<'_>, text: &mut Vec<u8>) -> Result<(), LoginFailure> {
+        if let Some(chosen) = self.negotiation.declared.auth_method.take() {
+            let is_proposed = self.auth_methods().split(',').any(|method| method == chosen);
+            if !is_proposed || !keys.is_empty() {
+                return Err(KeyError::Answer("AuthMethod".to_owned()).into());
+            }
+            match &mut self.prover {
+                Some(prover) if chosen == "CHAP" => prover.begin(text),
+                // It does not want to know who we are.
+                _ => self.prover = None,
+            }
+            return Ok(());
+        }
+        match &mut self.prover {
+            Some(prover) => Ok(prover.receive(keys, text)?),
+            None if keys.is_empty() => Ok(()),
+            None => Err(LoginFailure::Proof("CHAP keys that nobody asked for")),
+        }
     }
 
     /// Does the response's header fit the request?
@@ -211,9 +266,10 @@ impl InitiatorLogin {
     fn request(&mut self) -> LoginRequest {
         self.exchanges += 1;
         let (text, continues) = self.outbox.next();
-        self.asked = !continues;
+        let may_ask = self.prover.as_ref().is_none_or(Prover::has_answered);
+        self.asked = !continues && may_ask;
         let next_stage = match self.stage {
-            _ if continues => Stage::Security,
+            _ if !self.asked => Stage::Security,
             Stage::Security => Stage::Operational,
             Stage::Operational | Stage::FullFeature => Stage::FullFeature,
         };
@@ -243,6 +299,7 @@ impl InitiatorLogin {
             session_type,
             initiator_name: self.names.initiator_name.clone(),
             initiator_alias: self.names.initiator_alias.clone(),
+            user: self.prover.take().map(Prover::into_user),
             target_name: self.names.target_name.clone(),
             target_alias: declared.target_alias,
             tpgt: declared.tpgt,

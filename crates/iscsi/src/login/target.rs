@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
-    Denial, Directory, EXCHANGES_MAX, Established, SessionType,
+    Authentication, Denial, Directory, EXCHANGES_MAX, Established, SessionType,
+    chap::{Challenge, ChapKeys, Refusal, Verdict, Verifier},
     exchange::{Inbox, Outbox},
 };
 use crate::{
@@ -27,6 +28,30 @@ pub enum TargetStep {
     },
     /// Send it and close.
     Refused(LoginResponse),
+}
+
+/// Whether the initiator has proved who it is.
+///
+/// ```text
+/// Open ── AuthMethod=None chosen, or nothing asked for and the stage left ──> Settled
+///   └──── AuthMethod=CHAP chosen ──> Chap ── right answer ───────────────────────^
+/// ```
+enum Proof {
+    Open,
+    Chap(Box<Verifier>),
+    Settled { user: Option<String> },
+}
+
+/// Who somebody says to be, true or not; names hold nothing that could forge a line of the
+/// events, but the user's may.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Claims {
+    /// InitiatorName.
+    pub initiator: Option<String>,
+    /// TargetName.
+    pub target: Option<String>,
+    /// CHAP_N, up to 16 KiB of any text.
+    pub user: Option<String>,
 }
 
 /// The target's side of one login.
@@ -52,6 +77,11 @@ pub struct TargetLogin {
     tpgt: Option<u16>,
     /// Where a refusal sends the initiator.
     moved_to: Option<String>,
+    authentication: Authentication,
+    /// Used up by the one CHAP exchange that a login may have.
+    challenge: Option<Challenge>,
+    proof: Proof,
+    reason: Option<&'static str>,
     finished: bool,
 }
 
@@ -74,8 +104,38 @@ impl TargetLogin {
             proposed: false,
             tpgt: None,
             moved_to: None,
+            authentication: Authentication::default(),
+            challenge: None,
+            proof: Proof::Open,
+            reason: None,
             finished: false,
         }
+    }
+
+    /// With random bytes, fresh from the operating system, for CHAP. Without them whoever has to
+    /// prove who it is is refused (0300).
+    #[must_use]
+    pub fn with_challenge(mut self, challenge: Challenge) -> Self {
+        self.challenge = Some(challenge);
+        self
+    }
+
+    /// Who the initiator says to be, for the events.
+    #[must_use]
+    pub fn claims(&self) -> Claims {
+        let Declared { initiator_name, target_name, .. } = &self.negotiation.declared;
+        let user = match &self.proof {
+            Proof::Chap(verifier) => verifier.claimed.clone(),
+            Proof::Settled { user } => user.clone(),
+            Proof::Open => None,
+        };
+        Claims { initiator: initiator_name.clone(), target: target_name.clone(), user }
+    }
+
+    /// Why the proof was refused, for our own events; the initiator is not told.
+    #[must_use]
+    pub fn reason(&self) -> Option<&'static str> {
+        self.reason
     }
 
     /// The next request. Numbers (StatSN, ExpCmdSN, MaxCmdSN) of the response are the caller's.
@@ -118,7 +178,7 @@ impl TargetLogin {
         let Some(text) = whole else {
             return Ok(TargetStep::Respond(self.response(self.stage)));
         };
-        let mut reply = self.take_text(&text)?;
+        let mut reply = self.take_text(&text, request.transit)?;
         self.proposed = request.transit && self.must_propose();
         if self.proposed {
             self.negotiation.propose_needed(&mut reply);
@@ -152,13 +212,15 @@ impl TargetLogin {
     }
 
     /// Takes a whole text; returns the answers to it and what we have to say ourselves.
-    fn take_text(&mut self, text: &[u8]) -> Result<Vec<u8>, LoginStatus> {
-        let pairs = keys::parse(text).map_err(status)?;
+    fn take_text(&mut self, text: &[u8], transit: bool) -> Result<Vec<u8>, LoginStatus> {
+        let mut pairs = keys::parse(text).map_err(status)?;
+        let chap = ChapKeys::take(&mut pairs);
         let answers = self.negotiation.receive(self.stage, &pairs).map_err(status)?;
         let mut reply = Vec::with_capacity(answers.text.len() + 64);
         if self.tpgt.is_none() {
             self.admit(&mut reply)?;
         }
+        self.take_proof(&chap, transit, &mut reply)?;
         reply.extend_from_slice(&answers.text);
         if self.stage == Stage::Operational {
             self.negotiation.declare_length(&mut reply);
@@ -166,36 +228,134 @@ impl TargetLogin {
         Ok(reply)
     }
 
-    /// Who is it, and may it come in? Says which portal group this is.
+    /// Who is it, and may it try? Says which portal group this is.
     fn admit(&mut self, reply: &mut Vec<u8>) -> Result<(), LoginStatus> {
         self.negotiation.close_identity();
-        let Declared { initiator_name, target_name, target_alias, discovery, .. } =
-            &mut self.negotiation.declared;
-        let initiator = initiator_name.as_deref().ok_or(LoginStatus::MissingParameter)?;
-        // A target named along with Discovery selects nothing.
-        let target = target_name.as_deref().filter(|_| !*discovery);
-        if target.is_none() && !*discovery {
+        let Declared { initiator_name, target_name, discovery, .. } = &self.negotiation.declared;
+        if initiator_name.is_none() || (target_name.is_none() && !*discovery) {
             return Err(LoginStatus::MissingParameter);
         }
-        let tpgt = match self.directory.admit(initiator, target) {
-            Ok(tpgt) => tpgt,
-            Err(Denial::Refused(status)) => return Err(status),
-            Err(Denial::Moved { address, permanent }) => {
-                self.moved_to = Some(address);
-                return Err(if permanent {
-                    LoginStatus::TargetMovedPermanently
-                } else {
-                    LoginStatus::TargetMovedTemporarily
-                });
-            }
-        };
-        *target_alias = target.and_then(|name| self.directory.alias(name));
-        if let Some(alias) = target_alias {
-            keys::push(reply, "TargetAlias", alias);
-        }
+        let (initiator, target) = self.who();
+        let admitted = self.directory.admit(initiator, target);
+        self.authentication = self.directory.authentication(initiator, target);
+        let tpgt = admitted.map_err(|denial| self.deny(denial))?;
         keys::push(reply, "TargetPortalGroupTag", &tpgt.to_string());
         self.tpgt = Some(tpgt);
         Ok(())
+    }
+
+    /// Who wants in, and where to. A target named along with Discovery selects nothing.
+    fn who(&self) -> (&str, Option<&str>) {
+        let Declared { initiator_name, target_name, discovery, .. } = &self.negotiation.declared;
+        let target = target_name.as_deref().filter(|_| !*discovery);
+        (initiator_name.as_deref().unwrap_or_default(), target)
+    }
+
+    /// The part of a text that is about who the initiator is.
+    fn take_proof(
+        &mut self,
+        keys: &ChapKeys<'_>,
+        transit: bool,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), LoginStatus> {
+        match &mut self.proof {
+            Proof::Chap(verifier) => {
+                let verdict = verifier.receive(keys, reply);
+                match verdict.map_err(|refusal| self.refuse(refusal))? {
+                    Verdict::Continue => Ok(()),
+                    Verdict::Proven { user, counter } => {
+                        self.settle(Some(&user), reply)?;
+                        let proof = Proof::Settled { user: Some(user) };
+                        let Proof::Chap(verifier) = std::mem::replace(&mut self.proof, proof)
+                        else {
+                            unreachable!("a verdict comes from CHAP")
+                        };
+                        let proved = counter.map_or(Ok(()), |c| verifier.prove(&c, reply));
+                        proved.map_err(|refusal| self.refuse(refusal))
+                    }
+                }
+            }
+            _ if !keys.is_empty() => {
+                Err(self.refuse((LoginStatus::InitiatorError, "CHAP keys out of turn")))
+            }
+            Proof::Open => match self.negotiation.declared.auth_method.take() {
+                Some(offered) => self.choose_method(&offered, reply),
+                None if transit || self.stage != Stage::Security => {
+                    self.let_in_without_proof("no proof is offered", reply)
+                }
+                None => Ok(()),
+            },
+            Proof::Settled { .. } => Ok(()),
+        }
+    }
+
+    fn choose_method(&mut self, offered: &str, reply: &mut Vec<u8>) -> Result<(), LoginStatus> {
+        let is_offered = |method| offered.split(',').any(|offered| offered == method);
+        let Authentication { none, chap } = &self.authentication;
+        let none = *none && is_offered("None");
+        match chap {
+            Some(terms) if is_offered("CHAP") && (terms.preferred || !none) => {
+                let Some(challenge) = self.challenge.take() else {
+                    return Err(self.refuse((LoginStatus::TargetError, "no challenge was given")));
+                };
+                self.proof = Proof::Chap(Verifier::new(terms.clone(), challenge).into());
+                keys::push(reply, "AuthMethod", "CHAP");
+                Ok(())
+            }
+            _ if none => {
+                keys::push(reply, "AuthMethod", "None");
+                self.let_in_without_proof("", reply)
+            }
+            _ => {
+                let reason = "no authentication method in common";
+                Err(self.refuse((LoginStatus::AuthenticationFailure, reason)))
+            }
+        }
+    }
+
+    fn let_in_without_proof(
+        &mut self,
+        reason: &'static str,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), LoginStatus> {
+        if !self.authentication.none {
+            return Err(self.refuse((LoginStatus::AuthenticationFailure, reason)));
+        }
+        self.settle(None, reply)?;
+        self.proof = Proof::Settled { user: None };
+        Ok(())
+    }
+
+    /// It is known who it is: may it come in? Says what the target calls itself.
+    fn settle(&mut self, user: Option<&str>, reply: &mut Vec<u8>) -> Result<(), LoginStatus> {
+        let (initiator, target) = self.who();
+        let authorized = self.directory.authorize(initiator, target, user);
+        let alias = target.and_then(|name| self.directory.alias(name));
+        authorized.map_err(|denial| self.deny(denial))?;
+        if let Some(alias) = &alias {
+            keys::push(reply, "TargetAlias", alias);
+        }
+        self.negotiation.declared.target_alias = alias;
+        Ok(())
+    }
+
+    fn deny(&mut self, denial: Denial) -> LoginStatus {
+        match denial {
+            Denial::Refused(status) => status,
+            Denial::Moved { address, permanent } => {
+                self.moved_to = Some(address);
+                if permanent {
+                    LoginStatus::TargetMovedPermanently
+                } else {
+                    LoginStatus::TargetMovedTemporarily
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, (status, reason): Refusal) -> LoginStatus {
+        self.reason = Some(reason);
+        status
     }
 
     /// Sends the next piece of text, and with the last goes on to the next stage if the initiator
@@ -203,8 +363,10 @@ impl TargetLogin {
     fn conclude_exchange(&mut self, request: &LoginRequest) -> Result<TargetStep, LoginStatus> {
         let (text, continues) = self.outbox.next();
         let mut response = LoginResponse { continues, text, ..self.response(self.stage) };
-        // What we propose has to be answered in this stage.
-        if !request.transit || continues || self.proposed || self.must_propose() {
+        // What we propose has to be answered in this stage, and nobody leaves the security stage
+        // unproved. iPXE asks for it at every step of CHAP.
+        let is_proved = matches!(self.proof, Proof::Settled { .. });
+        if !request.transit || continues || self.proposed || self.must_propose() || !is_proved {
             return Ok(TargetStep::Respond(response));
         }
         response.transit = true;
@@ -241,6 +403,10 @@ impl TargetLogin {
             session_type,
             initiator_name: declared.initiator_name.expect("nobody is admitted without"),
             initiator_alias: declared.initiator_alias,
+            user: match std::mem::replace(&mut self.proof, Proof::Open) {
+                Proof::Settled { user } => user,
+                Proof::Open | Proof::Chap(_) => unreachable!("nobody comes in unproved"),
+            },
             target_name: declared.target_name.filter(|_| !declared.discovery),
             target_alias: declared.target_alias,
             tpgt: self.tpgt,

@@ -1,6 +1,7 @@
 //! Logins: our initiator against our target, the initiators of the field as they were read from
 //! their sources, and ends that mean harm.
 
+mod chap;
 mod field;
 mod initiator;
 mod pair;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Lets both ends talk until one ends it. Counts the round trips.
-fn log_in(
+pub(super) fn log_in(
     mut initiator: InitiatorLogin,
     mut target: TargetLogin,
 ) -> (Result<(Established, Established), LoginFailure>, usize) {
@@ -246,6 +246,11 @@ fn hostile_text() -> impl Strategy<Value = Vec<u8>> {
             "TargetName",
             "SessionType",
             "AuthMethod",
+            "CHAP_A",
+            "CHAP_I",
+            "CHAP_C",
+            "CHAP_N",
+            "CHAP_R",
             "HeaderDigest",
             "DataDigest",
             "MaxConnections",
@@ -277,6 +282,10 @@ fn hostile_text() -> impl Strategy<Value = Vec<u8>> {
             "Yes",
             "No",
             "None",
+            "CHAP",
+            "CHAP,None",
+            "5",
+            "0x00112233445566778899aabbccddeeff",
             "CRC32C",
             "CRC32C,None",
             "Reject",

@@ -1,0 +1,93 @@
+//! The algorithms that IANA lists for CHAP in iSCSI.
+
+use md5::Digest;
+use smallvec::SmallVec;
+
+use super::secret::Secret;
+
+/// A hash that answers challenges; the number is the one in CHAP_A.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// All that iPXE, Windows and older systems know. Collisions of MD5 do not help against CHAP,
+    /// but an eavesdropper's guessing is fast.
+    Md5 = 5,
+    /// Linux since 5.4.
+    Sha1 = 6,
+    /// Linux since 5.4. (tgt and IET use this number for SHA-1.)
+    Sha256 = 7,
+    /// Linux since 5.4.
+    Sha3 = 8,
+}
+
+/// Long enough for every algorithm.
+pub(super) type Response = SmallVec<[u8; 32]>;
+
+impl Algorithm {
+    /// All, the strongest first.
+    pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
+
+    /// The one of this number.
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| u32::from(algorithm.number()) == number)
+    }
+
+    /// As in CHAP_A.
+    pub(super) fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// Bytes in a response, and in the challenges that we send.
+    pub(super) fn length(self) -> usize {
+        match self {
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Sha256 | Self::Sha3 => 32,
+        }
+    }
+
+    /// CHAP_R: the hash of identifier, secret and challenge (RFC 1994, 4.1).
+    pub(super) fn response(self, identifier: u8, secret: &Secret, challenge: &[u8]) -> Response {
+        fn hash<D: Digest>(identifier: u8, secret: &Secret, challenge: &[u8]) -> Response {
+            let state = D::new().chain_update([identifier]).chain_update(secret.bytes());
+            Response::from_slice(&state.chain_update(challenge).finalize())
+        }
+        let hash = match self {
+            Self::Md5 => hash::<md5::Md5>,
+            Self::Sha1 => hash::<sha1::Sha1>,
+            Self::Sha256 => hash::<sha2::Sha256>,
+            Self::Sha3 => hash::<sha3::Sha3_256>,
+        };
+        hash(identifier, secret, challenge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::binary;
+    use super::*;
+
+    /// Made with Python's hashlib over bytes([7]) + b"a secret of 24 bytes !!!" + bytes(range(16)).
+    #[test]
+    fn responses_are_those_of_another_implementation() {
+        let secret = Secret::new(b"a secret of 24 bytes !!!").unwrap();
+        let challenge: Vec<u8> = (0..16).collect();
+        for (algorithm, expected) in [
+            (Algorithm::Md5, MD5),
+            (Algorithm::Sha1, SHA1),
+            (Algorithm::Sha256, SHA256),
+            (Algorithm::Sha3, SHA3),
+        ] {
+            let response = algorithm.response(7, &secret, &challenge);
+            assert_eq!(response.len(), algorithm.length());
+            assert_eq!(binary::encode(&response), expected);
+            assert_eq!(Algorithm::from_number(algorithm.number().into()), Some(algorithm));
+        }
+        assert_eq!(Algorithm::from_number(4), None);
+    }
+
+    const MD5: &str = "0x805621391ee1f58fee9e8fb0177cface";
+    const SHA1: &str = "0xc9af186a6accd58b2dc79186496504fd8ac33d10";
+    const SHA256: &str = "0x3a8d7cd00b0e05a01692a44b477c9c7b1ad09dc2c3be61487a6cf4dfe500133e";
+    const SHA3: &str = "0xfb6f3fa543c02b5508dc5902b32914de061bbe9f8a1d8d7688981ce7a9205866";
+}

@@ -1,0 +1,167 @@
+//! The target's side of CHAP: who is it, and, if asked, here is who we are.
+
+use std::sync::Arc;
+
+use subtle::{Choice, ConstantTimeEq};
+
+use super::{
+    Challenge,
+    algorithm::Algorithm,
+    keys::{self, ChapKeys, PeersChallenge},
+    secret::{Credential, Secret},
+};
+use crate::{
+    keys::{KeyError, push},
+    pdu::LoginStatus,
+};
+
+/// With whom and how a target does CHAP.
+#[derive(Clone, Debug)]
+pub struct ChapTerms {
+    /// Those who can prove themselves. What each may do is asked after the proof.
+    pub users: Arc<[Credential]>,
+    /// What is accepted, most wanted first: the first that the initiator proposes, too, is used.
+    pub algorithms: Arc<[Algorithm]>,
+    /// What this target proves itself with, if an initiator asks (mutual CHAP).
+    pub mutual: Option<Credential>,
+    /// Done wherever the initiator offers it, also where None would do.
+    pub preferred: bool,
+}
+
+/// One exchange.
+///
+/// ```text
+/// -> CHAP_A    <- CHAP_A CHAP_I CHAP_C    -> CHAP_N CHAP_R [CHAP_I CHAP_C]    [<- CHAP_N CHAP_R]
+/// ```
+pub(in crate::login) struct Verifier {
+    terms: ChapTerms,
+    challenge: Challenge,
+    chosen: Option<Algorithm>,
+    /// CHAP_N as it was claimed, for the events.
+    pub(in crate::login) claimed: Option<String>,
+}
+
+/// How far an exchange has come.
+pub(in crate::login) enum Verdict {
+    /// What was asked is in the reply.
+    Continue,
+    /// The initiator has proved to be this user.
+    Proven { user: String, counter: Option<Counter> },
+}
+
+/// The initiator wants to know who we are.
+pub(in crate::login) struct Counter {
+    algorithm: Algorithm,
+    challenge: PeersChallenge,
+}
+
+/// An exchange that ends: the status, and the reason for our own events.
+pub(in crate::login) type Refusal = (LoginStatus, &'static str);
+
+impl Verifier {
+    pub(in crate::login) fn new(terms: ChapTerms, challenge: Challenge) -> Self {
+        Self { terms, challenge, chosen: None, claimed: None }
+    }
+
+    /// Takes the keys of one text; what to answer is appended to `reply`.
+    pub(in crate::login) fn receive(
+        &mut self,
+        keys: &ChapKeys<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Result<Verdict, Refusal> {
+        match (self.chosen, keys) {
+            // Nothing yet: the initiator only moves on in its own text.
+            (_, keys) if keys.is_empty() => Ok(Verdict::Continue),
+            (
+                None,
+                ChapKeys {
+                    algorithms: Some(offered),
+                    identifier: None,
+                    challenge: None,
+                    name: None,
+                    response: None,
+                },
+            ) => {
+                self.choose(offered, reply)?;
+                Ok(Verdict::Continue)
+            }
+            (Some(algorithm), ChapKeys { algorithms: None, .. }) => self.judge(algorithm, keys),
+            _ => Err((LoginStatus::InitiatorError, "CHAP keys out of turn")),
+        }
+    }
+
+    fn choose(&mut self, offered: &str, reply: &mut Vec<u8>) -> Result<(), Refusal> {
+        let is_offered = |ours: &&Algorithm| keys::algorithms(offered).any(|o| o == **ours);
+        let Some(&algorithm) = self.terms.algorithms.iter().find(is_offered) else {
+            let reason = "no CHAP algorithm in common";
+            return Err((LoginStatus::AuthenticationFailure, reason));
+        };
+        push(reply, "CHAP_A", &algorithm.number().to_string());
+        keys::push_challenge(reply, self.challenge.identifier, self.asked(algorithm));
+        self.chosen = Some(algorithm);
+        Ok(())
+    }
+
+    /// The part of the challenge that is sent.
+    fn asked(&self, algorithm: Algorithm) -> &[u8] {
+        &self.challenge.value[..algorithm.length()]
+    }
+
+    fn judge(&mut self, algorithm: Algorithm, keys: &ChapKeys<'_>) -> Result<Verdict, Refusal> {
+        let (Some(name), Some(response)) = (keys.name, keys.response) else {
+            return Err((LoginStatus::MissingParameter, "CHAP_N or CHAP_R is missing"));
+        };
+        self.claimed = Some(name.to_owned());
+        let response = keys::bytes("CHAP_R", response).map_err(malformed)?;
+        let counter = match (keys.identifier, keys.challenge) {
+            (None, None) => None,
+            (Some(identifier), Some(value)) => {
+                let challenge = PeersChallenge::parse(identifier, value).map_err(malformed)?;
+                Some(Counter { algorithm, challenge })
+            }
+            _ => return Err((LoginStatus::MissingParameter, "CHAP_I or CHAP_C is missing")),
+        };
+        let asked = self.asked(algorithm);
+        // Our own answer to our own question would be the proof (RFC 7143, 9.2.1).
+        if counter.as_ref().is_some_and(|counter| counter.challenge.value == asked) {
+            return Err((LoginStatus::AuthenticationFailure, "our own challenge came back"));
+        }
+        // A user that does not exist costs the same work and ends with the same status.
+        let user = self.terms.users.iter().find(|user| user.name == name);
+        let nobody = Secret::new(&self.challenge.value).expect("32 bytes are a secret's length");
+        let secret = user.map_or(&nobody, |user| &user.secret);
+        let identifier = self.challenge.identifier;
+        let expected = algorithm.response(identifier, secret, asked);
+        let is_right = expected.ct_eq(&response) & Choice::from(u8::from(user.is_some()));
+        let Some(user) = user.filter(|_| is_right.into()) else {
+            let reason = if user.is_some() { "wrong CHAP secret" } else { "unknown CHAP user" };
+            return Err((LoginStatus::AuthenticationFailure, reason));
+        };
+        // One secret for both directions: whoever hears our proof could use it as its own.
+        if self.terms.mutual.as_ref().is_some_and(|mutual| mutual.secret == user.secret) {
+            let reason = "the CHAP secrets of both directions are the same";
+            return Err((LoginStatus::AuthenticationFailure, reason));
+        }
+        Ok(Verdict::Proven { user: user.name.clone(), counter })
+    }
+
+    /// Proves who we are.
+    pub(in crate::login) fn prove(
+        &self,
+        counter: &Counter,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let Some(Credential { name, secret }) = &self.terms.mutual else {
+            let reason = "mutual CHAP is asked for, and this target has no secret for it";
+            return Err((LoginStatus::AuthenticationFailure, reason));
+        };
+        let PeersChallenge { identifier, value } = &counter.challenge;
+        let response = counter.algorithm.response(*identifier, secret, value);
+        keys::push_response(reply, name, &response);
+        Ok(())
+    }
+}
+
+fn malformed(_: KeyError) -> Refusal {
+    (LoginStatus::InitiatorError, "a CHAP value that does not read")
+}

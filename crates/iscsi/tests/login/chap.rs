@@ -1,0 +1,412 @@
+//! CHAP: who proves what to whom, and what is refused (RFC 7143, 9.2.1 and 12.1.3).
+
+use iscsi::login::{
+    Authentication,
+    chap::{Algorithm, Challenge, Chap, ChapTerms, Credential, Secret},
+};
+
+use super::{pair::log_in, *};
+
+const ALICE: &str = "alice of twelve or more";
+const STORAGE: &str = "storage of twelve or more";
+
+fn credential(name: &str, secret: &str) -> Credential {
+    Credential { name: name.to_owned(), secret: Secret::new(secret.as_bytes()).unwrap() }
+}
+
+/// One target, which asks for CHAP; `bob` can prove himself and is not let in.
+#[derive(Clone)]
+struct Guarded {
+    none: bool,
+    preferred: bool,
+    mutual: Option<Credential>,
+    algorithms: Vec<Algorithm>,
+}
+
+impl Guarded {
+    fn new() -> Self {
+        let algorithms = Algorithm::ALL.to_vec();
+        let mutual = Some(credential("storage", STORAGE));
+        Self { none: false, preferred: false, mutual, algorithms }
+    }
+
+    fn login(&self) -> TargetLogin {
+        TargetLogin::new(Offer::target(), Arc::new(self.clone())).with_challenge(challenge(1))
+    }
+}
+
+impl Directory for Guarded {
+    fn admit(&self, _: &str, _: Option<&str>) -> Result<u16, Denial> {
+        Ok(7)
+    }
+
+    fn authentication(&self, _: &str, _: Option<&str>) -> Authentication {
+        let users = [credential("alice", ALICE), credential("bob", "bob of twelve or more")];
+        let chap = ChapTerms {
+            users: users.into(),
+            algorithms: self.algorithms.clone().into(),
+            mutual: self.mutual.clone(),
+            preferred: self.preferred,
+        };
+        Authentication { none: self.none, chap: Some(chap) }
+    }
+
+    fn authorize(&self, _: &str, _: Option<&str>, user: Option<&str>) -> Result<(), Denial> {
+        if user == Some("bob") { Err(LoginStatus::NotFound.into()) } else { Ok(()) }
+    }
+
+    fn alias(&self, _: &str) -> Option<String> {
+        Some("a disk".to_owned())
+    }
+}
+
+fn challenge(seed: u8) -> Challenge {
+    Challenge { identifier: seed, value: [seed; 32] }
+}
+
+fn chap(name: &str, secret: &str) -> Chap {
+    let algorithms = Algorithm::ALL.to_vec();
+    Chap { user: credential(name, secret), target: None, algorithms }
+}
+
+fn mutual(secret: &str) -> Chap {
+    Chap { target: Some(credential("storage", secret)), ..chap("alice", ALICE) }
+}
+
+fn with(chap: Chap) -> InitiatorLogin {
+    initiator(Offer::initiator(), Some(TARGET)).with_chap(chap, challenge(2))
+}
+
+fn refused_with(status: LoginStatus) -> LoginFailure {
+    LoginFailure::Refused(status)
+}
+
+#[test]
+fn who_knows_the_secret_comes_in() {
+    let (result, round_trips) = log_in(with(chap("alice", ALICE)), Guarded::new().login());
+    let (ours, theirs) = result.unwrap();
+    assert_eq!((ours.user.as_deref(), theirs.user.as_deref()), (Some("alice"), Some("alice")));
+    assert_eq!(ours.target_alias.as_deref(), Some("a disk"));
+    assert_eq!(round_trips, 4);
+}
+
+#[test]
+fn both_ends_prove_themselves_if_the_initiator_wants() {
+    for algorithm in Algorithm::ALL {
+        let one = Chap { algorithms: vec![algorithm], ..mutual(STORAGE) };
+        let (result, _) = log_in(with(one), Guarded::new().login());
+        assert_eq!(result.unwrap().0.user.as_deref(), Some("alice"), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_wrong_secret_and_an_unknown_user_look_the_same() {
+    for (name, secret, reason) in [
+        ("alice", "mallory guesses this", "wrong CHAP secret"),
+        ("mallory", ALICE, "unknown CHAP user"),
+        ("alice", STORAGE, "wrong CHAP secret"),
+    ] {
+        let mut login = Guarded::new().login();
+        let failure = talk(&mut with(chap(name, secret)), &mut login).unwrap_err();
+        assert_eq!(failure, refused_with(LoginStatus::AuthenticationFailure));
+        assert_eq!(login.reason(), Some(reason));
+        assert_eq!(login.claims().user.as_deref(), Some(name));
+        assert_eq!(login.claims().initiator.as_deref(), Some(INITIATOR));
+    }
+}
+
+/// Both ends by reference, so that they can be asked afterwards.
+fn talk(initiator: &mut InitiatorLogin, target: &mut TargetLogin) -> Result<(), LoginFailure> {
+    let mut request = initiator.start();
+    loop {
+        let response = match target.handle_request(request) {
+            TargetStep::Respond(response) | TargetStep::Refused(response) => response,
+            TargetStep::Established { response, .. } => LoginResponse { tsih: Tsih(9), ..response },
+        };
+        match initiator.handle_response(response) {
+            InitiatorStep::Send(next) => request = next,
+            InitiatorStep::Established(_) => return Ok(()),
+            InitiatorStep::Failed(failure) => return Err(failure),
+            InitiatorStep::Redirected { .. } => panic!("nobody moved"),
+        }
+    }
+}
+
+#[test]
+fn who_has_proved_himself_may_still_not_be_let_in() {
+    let (result, _) = log_in(with(chap("bob", "bob of twelve or more")), Guarded::new().login());
+    assert_eq!(result.unwrap_err(), refused_with(LoginStatus::NotFound));
+}
+
+#[test]
+fn nobody_comes_in_without_a_proof() {
+    let (result, _) = log_in(initiator(Offer::initiator(), Some(TARGET)), Guarded::new().login());
+    assert_eq!(result.unwrap_err(), refused_with(LoginStatus::AuthenticationFailure));
+    // Around the security stage, or through it without a word.
+    for (stage, next, more) in [
+        (Operational, FullFeature, &[][..]),
+        (Security, Operational, &[]),
+        (Security, FullFeature, &[]),
+        (Security, Operational, &["AuthMethod=None"]),
+        (Security, Operational, &["AuthMethod=SRP,KRB5"]),
+    ] {
+        let request = request(stage, Some(next), &[&NAMES, more].concat());
+        let status = refuse(&mut Guarded::new().login(), request);
+        assert_eq!(status, LoginStatus::AuthenticationFailure, "{stage:?} {more:?}");
+    }
+}
+
+#[test]
+fn a_target_without_random_bytes_lets_nobody_in() {
+    let login = TargetLogin::new(Offer::target(), Arc::new(Guarded::new()));
+    let (result, _) = log_in(with(chap("alice", ALICE)), login);
+    assert_eq!(result.unwrap_err(), refused_with(LoginStatus::TargetError));
+}
+
+#[test]
+fn none_will_do_where_the_target_says_so() {
+    let open = Guarded { none: true, ..Guarded::new() };
+    let (result, _) = log_in(with(chap("alice", ALICE)), open.login());
+    assert_eq!(result.unwrap().1.user, None);
+    // But not if the initiator wants a proof, or the target prefers one.
+    let (result, _) = log_in(with(mutual(STORAGE)), open.login());
+    assert_eq!(result.unwrap().1.user.as_deref(), Some("alice"));
+    let preferring = Guarded { preferred: true, ..open };
+    let (result, _) = log_in(with(chap("alice", ALICE)), preferring.login());
+    assert_eq!(result.unwrap().1.user.as_deref(), Some("alice"));
+    let (result, _) = log_in(initiator(Offer::initiator(), Some(TARGET)), preferring.login());
+    assert_eq!(result.unwrap().1.user, None);
+}
+
+#[test]
+fn the_target_chooses_the_strongest_that_both_know() {
+    for (ours, theirs, expected) in [
+        ("5,6,7,8", &Algorithm::ALL[..], Some("CHAP_A=8")),
+        ("5,7", &Algorithm::ALL, Some("CHAP_A=7")),
+        ("0x5", &Algorithm::ALL, Some("CHAP_A=5")),
+        ("5,6", &[Algorithm::Md5, Algorithm::Sha1], Some("CHAP_A=5")),
+        ("5", &[Algorithm::Sha3, Algorithm::Sha256], None),
+        ("4,9,many", &Algorithm::ALL, None),
+    ] {
+        let guarded = Guarded { algorithms: theirs.to_vec(), ..Guarded::new() };
+        let mut login = guarded.login();
+        let pairs = [&NAMES[..], &["AuthMethod=CHAP,None"]].concat();
+        let response = respond(&mut login, request(Security, None, &pairs));
+        assert_eq!(said(&response), ["TargetPortalGroupTag=7", "AuthMethod=CHAP"]);
+        let offer = request(Security, None, &[&format!("CHAP_A={ours}")]);
+        match expected {
+            Some(expected) => {
+                let answer = said(&respond(&mut login, offer));
+                assert_eq!(answer[0], expected);
+                assert_eq!(answer[1], "CHAP_I=1");
+                let bytes = match expected {
+                    "CHAP_A=5" => 16,
+                    _ => 32,
+                };
+                assert_eq!(answer[2], format!("CHAP_C=0x{}", "01".repeat(bytes)));
+            }
+            None => assert_eq!(refuse(&mut login, offer), LoginStatus::AuthenticationFailure),
+        }
+    }
+}
+
+/// A target that has asked alice for her proof by MD5.
+fn asked() -> TargetLogin {
+    let mut login = Guarded::new().login();
+    let pairs = [&NAMES[..], &["AuthMethod=CHAP,None"]].concat();
+    respond(&mut login, request(Security, None, &pairs));
+    respond(&mut login, request(Security, None, &["CHAP_A=5"]));
+    login
+}
+
+/// MD5 over identifier 1, alice's secret and sixteen bytes 01, by another implementation.
+const PROOF: &str = "0x7be724c225604c97bb6dcb080f13ba38";
+/// The same in base64.
+const PROOF_64: &str = "0be+ckwiVgTJe7bcsIDxO6OA==";
+
+#[test]
+fn a_proof_is_read_in_both_notations() {
+    for proof in [PROOF, PROOF_64] {
+        let pairs = ["CHAP_N=alice", &format!("CHAP_R={proof}")];
+        let response = respond(&mut asked(), request(Security, Some(Operational), &pairs));
+        assert!(response.transit, "{proof}");
+        assert_eq!(said(&response), ["TargetAlias=a disk"]);
+    }
+}
+
+/// It sets T in each request, and LIO once refused that (iPXE pull request 1444).
+#[test]
+fn ipxe_asks_for_the_next_stage_at_every_step() {
+    let mut login = Guarded::new().login();
+    let ask = |pairs: &[&str]| request(Security, Some(Operational), pairs);
+    let first = [&NAMES[..], &["SessionType=Normal", "AuthMethod=CHAP"]].concat();
+    assert!(!respond(&mut login, ask(&first)).transit);
+    assert!(!respond(&mut login, ask(&["CHAP_A=5"])).transit);
+    assert!(!respond(&mut login, ask(&[])).transit);
+    let own = format!("CHAP_C=0x{}", "03".repeat(16));
+    let proof = format!("CHAP_R={PROOF}");
+    let last = respond(&mut login, ask(&["CHAP_N=alice", &proof, "CHAP_I=5", &own]));
+    assert!(last.transit && last.next_stage == Operational);
+    assert_eq!(said(&last)[1], "CHAP_N=storage");
+}
+
+#[test]
+fn keys_that_are_missing_or_out_of_turn_end_the_login() {
+    let proof = &format!("CHAP_R={PROOF}")[..];
+    let reflected = format!("CHAP_C=0x{}", "01".repeat(16));
+    let long = format!("CHAP_C=0x{}", "01".repeat(1025));
+    use LoginStatus::{AuthenticationFailure, InitiatorError, MissingParameter};
+    for (pairs, status) in [
+        // Without its own proof it would get ours, for our challenge (RFC 7143, 9.2).
+        (&["CHAP_N=alice", "CHAP_I=1", "CHAP_C=0x01020304"][..], MissingParameter),
+        (&["CHAP_I=1", "CHAP_C=0x01020304"], MissingParameter),
+        (&[proof], MissingParameter),
+        (&["CHAP_N=alice", proof, "CHAP_I=1"], MissingParameter),
+        (&["CHAP_N=alice", proof, &long, "CHAP_I=1"], InitiatorError),
+        (&["CHAP_N=alice", proof, "CHAP_C=0x01", "CHAP_I=256"], InitiatorError),
+        (&["CHAP_N=alice", "CHAP_R=0xno"], InitiatorError),
+        (&["CHAP_N=alice", "CHAP_R="], InitiatorError),
+        (&["CHAP_N=alice", "CHAP_R=0x00"], AuthenticationFailure),
+        (&["CHAP_A=5"], InitiatorError),
+        (&["CHAP_A=5", "CHAP_N=alice", proof], InitiatorError),
+        (&["CHAP_X=5"], InitiatorError),
+        (&["AuthMethod=None"], InitiatorError),
+        // Reflection.
+        (&["CHAP_N=alice", proof, "CHAP_I=1", &reflected], AuthenticationFailure),
+        (&["CHAP_N=alice", proof, "CHAP_I=2", &reflected], AuthenticationFailure),
+    ] {
+        let request = request(Security, Some(Operational), pairs);
+        assert_eq!(refuse(&mut asked(), request), status, "{pairs:?}");
+    }
+    for pairs in [&["CHAP_A=5"][..], &["CHAP_N=alice", proof], &["AuthMethod=CHAP", "CHAP_A=5"]] {
+        let request = request(Security, None, &[&NAMES, pairs].concat());
+        assert_eq!(refuse(&mut Guarded::new().login(), request), InitiatorError, "{pairs:?}");
+    }
+    let mut proved = asked();
+    respond(&mut proved, request(Security, None, &["CHAP_N=alice", proof]));
+    let again = request(Security, None, &["CHAP_A=5"]);
+    assert_eq!(refuse(&mut proved, again), InitiatorError);
+}
+
+#[test]
+fn one_secret_for_both_directions_is_refused_by_either_end() {
+    let same = Guarded { mutual: Some(credential("storage", ALICE)), ..Guarded::new() };
+    let mut login = same.login();
+    let failure = talk(&mut with(chap("alice", ALICE)), &mut login).unwrap_err();
+    assert_eq!(failure, refused_with(LoginStatus::AuthenticationFailure));
+    assert_eq!(login.reason(), Some("the CHAP secrets of both directions are the same"));
+}
+
+#[test]
+fn a_target_that_cannot_prove_itself_is_left() {
+    let (result, _) = log_in(with(mutual("another of twelve or more")), Guarded::new().login());
+    let wrong = LoginFailure::Proof("its answer to the challenge is wrong");
+    assert_eq!(result.unwrap_err(), wrong);
+    let renamed = Guarded { mutual: Some(credential("other", STORAGE)), ..Guarded::new() };
+    let (result, _) = log_in(with(mutual(STORAGE)), renamed.login());
+    let other = LoginFailure::Proof("it has another CHAP name than is expected");
+    assert_eq!(result.unwrap_err(), other);
+    let silent = Guarded { mutual: None, ..Guarded::new() };
+    let (result, _) = log_in(with(mutual(STORAGE)), silent.login());
+    assert_eq!(result.unwrap_err(), refused_with(LoginStatus::AuthenticationFailure));
+}
+
+/// What our initiator makes of a target that says `texts`, one after the other.
+fn hears(chap: Option<Chap>, texts: &[&[&str]]) -> InitiatorStep {
+    let mut login = initiator(Offer::initiator(), Some(TARGET));
+    if let Some(chap) = chap {
+        login = login.with_chap(chap, challenge(2));
+    }
+    let mut request = login.start();
+    for (index, pairs) in texts.iter().enumerate() {
+        let response = LoginResponse {
+            transit: request.transit,
+            current_stage: Security,
+            next_stage: request.next_stage,
+            isid: request.isid,
+            itt: request.itt,
+            text: text(pairs),
+            ..LoginResponse::default()
+        };
+        match login.handle_response(response) {
+            InitiatorStep::Send(next) => request = next,
+            step => {
+                assert_eq!(index + 1, texts.len(), "{step:?}");
+                return step;
+            }
+        }
+    }
+    InitiatorStep::Send(request)
+}
+
+#[test]
+fn a_hostile_target_gets_nothing_from_our_initiator() {
+    let (one_way, both) = (chap("alice", ALICE), mutual(STORAGE));
+    let chosen: &[&str] = &["AuthMethod=CHAP"];
+    let question: &[&str] = &["CHAP_A=5", "CHAP_I=7", "CHAP_C=0x0102030405060708"];
+    let ours = format!("CHAP_C=0x{}", "02".repeat(16));
+    let wrong = format!("CHAP_R=0x{}", "00".repeat(16));
+    let cases: &[(&Chap, &[&[&str]])] = &[
+        // None, where it must prove itself.
+        (&both, &[&["AuthMethod=None"]]),
+        (&both, &[&[]]),
+        (&one_way, &[&["AuthMethod=SRP"]]),
+        (&one_way, &[&["AuthMethod=CHAP,None"]]),
+        (&one_way, &[&["AuthMethod=CHAP", "CHAP_A=5", "CHAP_I=1", "CHAP_C=0x01"]]),
+        (&one_way, &[chosen, &["CHAP_A=4", "CHAP_I=1", "CHAP_C=0x01"]]),
+        (&one_way, &[chosen, &["CHAP_A=5,6", "CHAP_I=1", "CHAP_C=0x01"]]),
+        (&one_way, &[chosen, &["CHAP_A=5", "CHAP_I=1"]]),
+        (&one_way, &[chosen, &["CHAP_A=5", "CHAP_I=1", "CHAP_C=0x"]]),
+        (&one_way, &[chosen, &["CHAP_I=1", "CHAP_C=0x01"]]),
+        (&one_way, &[chosen, &[]]),
+        // A proof that nobody asked for.
+        (&one_way, &[chosen, question, &["CHAP_N=storage", &wrong]]),
+        // A second question.
+        (&one_way, &[chosen, question, question]),
+        // Our own question, before we asked it.
+        (&both, &[chosen, &["CHAP_A=5", "CHAP_I=7", &ours]]),
+        // No proof, half of one, a wrong one, and our own name and secret.
+        (&both, &[chosen, question, &[]]),
+        (&both, &[chosen, question, &["CHAP_N=storage"]]),
+        (&both, &[chosen, question, &["CHAP_N=storage", &wrong]]),
+        (&both, &[chosen, question, &["CHAP_N=storage", OURS]]),
+    ];
+    for (chap, texts) in cases {
+        match hears(Some((*chap).clone()), texts) {
+            InitiatorStep::Failed(LoginFailure::Proof(_) | LoginFailure::Keys(_)) => {}
+            step => panic!("{texts:?}: {step:?}"),
+        }
+    }
+    match hears(None, &[question]) {
+        InitiatorStep::Failed(LoginFailure::Proof(_)) => {}
+        step => panic!("{step:?}"),
+    }
+    match hears(Some(both), &[chosen, question, &["CHAP_N=storage", OURS]]) {
+        InitiatorStep::Failed(failure) => {
+            assert_eq!(failure, LoginFailure::Proof("it answers with our own secret"));
+        }
+        step => panic!("{step:?}"),
+    }
+}
+
+/// MD5 over identifier 2, alice's secret and sixteen bytes 02: what alice herself would say.
+const OURS: &str = "CHAP_R=0x72dd9158ac2e6767454c832383a1629f";
+
+#[test]
+fn an_initiator_asks_for_the_next_stage_when_its_proof_is_said() {
+    let mut login = with(mutual(STORAGE));
+    let mut target = Guarded::new().login();
+    let mut request = login.start();
+    let mut asked = Vec::new();
+    loop {
+        asked.push(request.transit);
+        let (TargetStep::Respond(response) | TargetStep::Refused(response)) =
+            target.handle_request(request)
+        else {
+            break;
+        };
+        let InitiatorStep::Send(next) = login.handle_response(response) else { panic!() };
+        request = next;
+    }
+    assert_eq!(asked, [false, false, true, true]);
+}
