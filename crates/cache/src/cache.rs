@@ -157,6 +157,9 @@ impl Volume for Cache {
         Geometry {
             physical_block_size: shared.geometry.physical_block_size.max(SLOT_BYTES as u32),
             volatile_cache: shared.settings.report.is_immediate(),
+            atomic_blocks: 0,
+            // Segments of the log keep what was written until others take their place.
+            in_place: false,
             ..shared.geometry
         }
     }

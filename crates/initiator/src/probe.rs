@@ -64,6 +64,7 @@ pub(crate) async fn probe(wire: &mut Wire, settings: &Settings) -> Result<Facts,
             read_only: caching.read_only,
             thin: write_same,
             volatile_cache: caching.volatile_cache,
+            ..Geometry::with_blocks(0)
         },
         fua: caching.fua,
         max_transfer_blocks: limits.max_transfer_blocks,

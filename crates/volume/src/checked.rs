@@ -2,7 +2,7 @@
 
 use std::future::ready;
 
-use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// Lets only calls through that are in range and whole, so that nothing below has to expect
 /// others.
@@ -58,6 +58,22 @@ impl Volume for Checked {
             Ok(()) => self.lower.discard(extent),
             Err(error) => refuse(error),
         }
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        if let Err(error) = self.geometry().check_extent(extent) {
+            return refuse(error);
+        }
+        let asked = self.lower.allocation(extent);
+        Box::pin(async move {
+            let allocation = asked.await?;
+            // Whoever walks along it relies on getting on, and not beyond.
+            if (1..=extent.blocks).contains(&allocation.blocks()) {
+                Ok(allocation)
+            } else {
+                Err(Error::Device("the allocation told is of other blocks".into()))
+            }
+        })
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

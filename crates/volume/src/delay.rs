@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// How long each kind of call waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -59,6 +59,10 @@ impl Volume for Delay {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         after(self.latency.write, move || self.lower.discard(extent))
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        after(self.latency.read, move || self.lower.allocation(extent))
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// A kind of call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -182,6 +182,10 @@ impl Volume for Fault {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         let symptom = self.faults.decide(Call::Discard, Some(extent));
         Self::run(symptom, || (), || self.lower.discard(extent))
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.lower.allocation(extent)
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

@@ -4,6 +4,7 @@
 //! below it in a field called `lower` and is itself a `Volume`; that is the whole mechanism.
 
 mod data;
+mod allocation;
 mod volume;
 mod mem;
 mod checked;
@@ -17,6 +18,7 @@ mod file;
 #[cfg(test)]
 mod testing;
 
+pub use allocation::{Allocation, MOST_RUNS, Run};
 pub use checked::Checked;
 pub use data::Data;
 pub use delay::{Delay, Latency};

@@ -6,14 +6,15 @@
 use std::{collections::BTreeMap, future::ready};
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 
-use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume, data::Cursor};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Volume, data::Cursor};
 
 /// Blocks in memory, gone with the process.
 pub struct MemVolume {
     geometry: Geometry,
-    /// Chunk `n` is in shard `n % SHARDS`. At most one shard is locked at a time.
+    /// Chunk `n` is in shard `n % SHARDS`. Who needs several locks them in ascending order.
     shards: Box<[Mutex<Shard>]>,
 }
 
@@ -31,7 +32,8 @@ impl MemVolume {
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { geometry, shards }
+        let atomic_blocks = (ATOMIC / geometry.block_size as usize) as u32;
+        Self { geometry: Geometry { atomic_blocks, ..geometry }, shards }
     }
 
     /// Bytes of memory that hold blocks: whole pages of 4096.
@@ -45,15 +47,19 @@ impl MemVolume {
     fn read_now(&self, extent: Extent) -> Result<Data, Error> {
         self.geometry.check_extent(extent)?;
         let mut data = Data::with_parts(extent.blocks as usize * self.block_size() / PAGE + 2);
-        for span in self.spans(extent) {
-            let shard = self.shard(span.chunk).lock();
-            let chunk = shard.get(&span.chunk);
-            for (page, start, length) in span.pages() {
-                data.push(match chunk.and_then(|chunk| chunk.pages[page].as_ref()) {
-                    Some(bytes) if length == PAGE => bytes.clone(),
-                    Some(bytes) => bytes.slice(start..start + length),
-                    None => Bytes::from_static(&ZERO_PAGE[..length]),
-                });
+        let spans: Spans = self.spans(extent).collect();
+        // All locks at once, or a write across two chunks could be seen in part.
+        for spans in spans.chunks(SHARDS as usize) {
+            let locked = self.lock(spans);
+            for span in spans {
+                let chunk = locked.shard(span).get(&span.chunk);
+                for (page, start, length) in span.pages() {
+                    data.push(match chunk.and_then(|chunk| chunk.pages[page].as_ref()) {
+                        Some(bytes) if length == PAGE => bytes.clone(),
+                        Some(bytes) => bytes.slice(start..start + length),
+                        None => Bytes::from_static(&ZERO_PAGE[..length]),
+                    });
+                }
             }
         }
         Ok(data)
@@ -62,11 +68,16 @@ impl MemVolume {
     fn write_now(&self, lba: Lba, data: &Data) -> Result<(), Error> {
         let extent = self.geometry.check_write(lba, data.len())?;
         let mut from = Cursor::new(data);
-        for span in self.spans(extent) {
-            let mut shard = self.shard(span.chunk).lock();
-            let chunk = shard.entry(span.chunk).or_insert_with(Chunk::new);
-            for (page, start, length) in span.pages() {
-                chunk.write(page, start, length, &mut from);
+        let spans: Spans = self.spans(extent).collect();
+        // What is not promised to be atomic does not hold up others with many locks.
+        let together = if data.len() <= ATOMIC { spans.len() } else { 1 };
+        for spans in spans.chunks(together) {
+            let mut locked = self.lock(spans);
+            for span in spans {
+                let chunk = locked.shard_mut(span).entry(span.chunk).or_insert_with(Chunk::new);
+                for (page, start, length) in span.pages() {
+                    chunk.write(page, start, length, &mut from);
+                }
             }
         }
         Ok(())
@@ -87,8 +98,36 @@ impl MemVolume {
         Ok(())
     }
 
+    fn allocation_now(&self, extent: Extent) -> Result<Allocation, Error> {
+        self.geometry.check_extent(extent)?;
+        let mut allocation = Allocation::default();
+        'chunks: for span in self.spans(extent).take(CHUNKS_LOOKED_AT) {
+            let shard = self.shard(span.chunk).lock();
+            let Some(chunk) = shard.get(&span.chunk) else {
+                if !allocation.push((span.length / self.block_size()) as u32, false) {
+                    break;
+                }
+                continue;
+            };
+            for (page, _, length) in span.pages() {
+                let blocks = (length / self.block_size()) as u32;
+                if !allocation.push(blocks, chunk.pages[page].is_some()) {
+                    break 'chunks;
+                }
+            }
+        }
+        Ok(allocation)
+    }
+
     fn block_size(&self) -> usize {
         self.geometry.block_size as usize
+    }
+
+    /// Locks the shards of consecutive chunks, at most one of each.
+    fn lock(&self, spans: &[Span]) -> Locked<'_> {
+        let mut indexes: SmallVec<[usize; 2]> = spans.iter().map(Span::shard).collect();
+        indexes.sort_unstable();
+        Locked(indexes.into_iter().map(|index| (index, self.shards[index].lock())).collect())
     }
 
     fn shard(&self, chunk: u64) -> &Mutex<Shard> {
@@ -128,6 +167,25 @@ impl Volume for MemVolume {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Box::pin(ready(self.discard_now(extent)))
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        Box::pin(ready(self.allocation_now(extent)))
+    }
+}
+
+/// Shards of which each is locked.
+struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
+
+impl Locked<'_> {
+    fn shard(&self, span: &Span) -> &Shard {
+        let found = self.0.iter().find(|(index, _)| *index == span.shard());
+        &found.expect("locked for this span").1
+    }
+
+    fn shard_mut(&mut self, span: &Span) -> &mut Shard {
+        let found = self.0.iter_mut().find(|(index, _)| *index == span.shard());
+        &mut found.expect("locked for this span").1
     }
 }
 
@@ -175,7 +233,14 @@ struct Span {
     length: usize,
 }
 
+/// Two at most for what is no longer than a chunk.
+type Spans = SmallVec<[Span; 2]>;
+
 impl Span {
+    fn shard(&self) -> usize {
+        (self.chunk % SHARDS) as usize
+    }
+
     /// Page in the chunk, first byte in the page, bytes.
     fn pages(&self) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
         let (mut at, end) = (self.start, self.start + self.length);
@@ -194,7 +259,11 @@ impl Span {
 const PAGE: usize = 4096;
 /// 1 MiB: its table costs 8 KiB, and a burst rarely touches more than two.
 const PAGES_PER_CHUNK: usize = 256;
+/// A write of no more than this touches at most two chunks, so that few locks make it atomic.
+const ATOMIC: usize = PAGE * PAGES_PER_CHUNK;
 const CHUNK: u64 = (PAGE * PAGES_PER_CHUNK) as u64;
+/// What one question about holes looks at: 16 GiB, some hundred microseconds.
+const CHUNKS_LOOKED_AT: usize = 1 << 14;
 /// Many more than processors, so that two calls seldom want the same lock.
 const SHARDS: u64 = 64;
 static ZERO_PAGE: [u8; PAGE] = [0; PAGE];
@@ -238,6 +307,38 @@ mod tests {
         let bytes: Vec<u8> = (0..3 << 20).map(|i: u32| (i / 512 % 251) as u8).collect();
         now(volume.write(Lba(5), bytes.clone().into(), Durability::Stable)).expect("written");
         assert_eq!(read(&volume, 5, (3 << 20) / 512), bytes);
+    }
+
+    #[test]
+    fn no_reader_sees_a_part_of_an_atomic_write() {
+        let volume = MemVolume::new(Geometry::with_blocks(1 << 18));
+        let blocks = volume.geometry().atomic_blocks;
+        assert_eq!(blocks, 2048);
+        // Across the end of the last shard, where the order of the locks turns round.
+        let lba = 63 * 2048 + 1024;
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for byte in 0..100 {
+                    write(&volume, lba, byte, 1 << 20);
+                }
+            });
+            while !writer.is_finished() {
+                let bytes = read(&volume, lba, blocks);
+                assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+            }
+        });
+    }
+
+    #[test]
+    fn holes_are_told() {
+        let volume = MemVolume::new(Geometry::with_blocks(1 << 20));
+        write(&volume, 2048 + 9, 1, 4096);
+        let asked = Extent { lba: Lba(5), blocks: 10_000 };
+        let told = now(volume.allocation(asked)).expect("told");
+        let run = |blocks, mapped| crate::Run { blocks, mapped };
+        assert_eq!(told.runs(), [run(2051, false), run(16, true), run(7933, false)]);
+        let far = Extent { lba: Lba(0), blocks: 1 << 20 };
+        assert_eq!(now(volume.allocation(far)).expect("told").blocks(), 1 << 20);
     }
 
     #[test]

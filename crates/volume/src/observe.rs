@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// How many calls have passed since the volume was made. A call counts when it is answered; one
 /// that was abandoned never does.
@@ -142,6 +142,10 @@ impl Volume for Observe {
         let c = &*self.counters;
         let bytes = self.bytes(extent);
         Box::pin(c.count(self.lower.discard(extent), &c.discards, &c.bytes_discarded, bytes))
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.lower.allocation(extent)
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use std::future::ready;
 
-use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// The blocks `start .. start + blocks` of `lower`, numbered from zero.
 pub struct SliceVolume {
@@ -45,7 +45,12 @@ impl SliceVolume {
 
 impl Volume for SliceVolume {
     fn geometry(&self) -> Geometry {
-        Geometry { blocks: self.blocks, ..self.lower.geometry() }
+        let lower = self.lower.geometry();
+        // Physical blocks must begin where those below do for what is atomic to stay so.
+        let physical = u64::from(lower.physical_block_size / lower.block_size);
+        let atomic_blocks =
+            if self.start.is_multiple_of(physical) { lower.atomic_blocks } else { 0 };
+        Geometry { blocks: self.blocks, atomic_blocks, ..lower }
     }
 
     // Checked here too: a call outside would reach blocks that belong to somebody else.
@@ -76,6 +81,14 @@ impl Volume for SliceVolume {
         }
         let discard = self.lower.discard(Extent { lba: self.down(extent.lba), ..extent });
         Box::pin(async move { discard.await.map_err(|error| self.up(error)) })
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        if let Err(error) = self.geometry().check_extent(extent) {
+            return Box::pin(ready(Err(error)));
+        }
+        let asked = self.lower.allocation(Extent { lba: self.down(extent.lba), ..extent });
+        Box::pin(async move { asked.await.map_err(|error| self.up(error)) })
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

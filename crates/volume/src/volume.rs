@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use crate::Data;
+use crate::{Allocation, Data};
 
 /// An array of blocks that behaves like a SCSI disk with a volatile write cache: between two
 /// flushes, writes may reach stable storage in any order.
@@ -28,6 +28,12 @@ pub trait Volume: Send + Sync + 'static {
 
     /// Makes the blocks read as zeros, giving back their space where that is possible.
     fn discard(&self, extent: Extent) -> Io<'_, ()>;
+
+    /// Which blocks of `extent` are mapped, from its first on. A volume that does not know says
+    /// that all are.
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        Box::pin(std::future::ready(Ok(Allocation::mapped(extent.blocks))))
+    }
 
     /// Whether a write of this many bytes would be taken now. Asked before its data is solicited;
     /// [`Error::Busy`] or [`Error::Unreachable`] says that it would not.
@@ -78,6 +84,13 @@ pub struct Geometry {
     pub thin: bool,
     /// Unflushed writes can be lost by a power failure (SCSI: WCE).
     pub volatile_cache: bool,
+    /// A write of at most so many blocks, whole physical blocks from a whole physical block on,
+    /// happens wholly or not at all, whatever happens meanwhile, and no read sees a part of it.
+    /// 0: nothing is promised beyond the single block.
+    pub atomic_blocks: u32,
+    /// What is overwritten is gone: no log and no cache on disk keeps an older copy. (What a file
+    /// system or a drive below may keep is not known here.)
+    pub in_place: bool,
 }
 
 impl Geometry {
@@ -92,6 +105,8 @@ impl Geometry {
             read_only: false,
             thin: true,
             volatile_cache: true,
+            atomic_blocks: 0,
+            in_place: true,
         }
     }
 

@@ -154,6 +154,7 @@ impl Superblock {
                     read_only: abilities & READ_ONLY != 0,
                     thin: abilities & THIN != 0,
                     volatile_cache: abilities & VOLATILE != 0,
+                    ..Geometry::with_blocks(0)
                 },
             },
             log_blocks: u64_at(block, LOG_BLOCKS_AT),

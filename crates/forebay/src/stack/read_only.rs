@@ -2,7 +2,7 @@
 
 use std::future::ready;
 
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// `lower`, without its writes.
 pub struct ReadOnly {
@@ -35,6 +35,10 @@ impl Volume for ReadOnly {
 
     fn discard(&self, _: Extent) -> Io<'_, ()> {
         Box::pin(ready(Err(Error::ReadOnly)))
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.lower.allocation(extent)
     }
 
     fn admit(&self, _: usize) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 mod open;
 mod prefill;
 mod ledger;
+mod holes;
 
 use std::{
     fs::File,
@@ -19,7 +20,7 @@ use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
 use crate::{
-    Data, Durability, EngineKind, Error, Extent, Geometry, Io, Lba, Volume,
+    Allocation, Data, Durability, EngineKind, Error, Extent, Geometry, Io, Lba, Volume,
     buffer::{Buffer, Pool},
     engine::{Engine, MAX_PIECES, Request},
 };
@@ -304,6 +305,20 @@ impl FileVolume {
         Ok(())
     }
 
+    async fn allocation_of(&self, extent: Extent) -> Result<Allocation, Error> {
+        self.geometry.check_extent(extent)?;
+        let range = self.bytes(extent);
+        self.ledger.settle(&self.engine, range.clone()).await;
+        let (file, block_size) = (Arc::clone(&self.file), u64::from(self.geometry.block_size));
+        let find = move || holes::find(&file, range, block_size);
+        // The file system may have to read what it asks of its own from disk.
+        let found = match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => runtime.spawn_blocking(find).await.unwrap_or_else(|e| Err(e.into())),
+            Err(_) => find(),
+        };
+        found.map_err(|error| Error::Device(error.to_string().into()))
+    }
+
     /// Makes a hole. False if this file system or device cannot after all.
     async fn punch(&self, extent: Extent, range: &Range<u64>) -> Result<bool, Error> {
         let mut tries = TRIES;
@@ -345,6 +360,10 @@ impl Volume for FileVolume {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Box::pin(self.discard_blocks(extent))
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        Box::pin(self.allocation_of(extent))
     }
 }
 

@@ -155,6 +155,7 @@ pub(super) fn open(
         read_only: options.read_only,
         thin,
         volatile_cache: true,
+        ..Geometry::with_blocks(0)
     };
     let in_memory = rustix::fs::fstatfs(&file)
         .is_ok_and(|found| is_memory(metadata.file_type(), found.f_type as u32));

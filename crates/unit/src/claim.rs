@@ -1,0 +1,120 @@
+//! Who changes which blocks: what makes COMPARE AND WRITE atomic against every other write.
+//!
+//! A write claims its blocks together with others, as its future is made; a command that reads
+//! blocks and writes them by what it read claims them alone.
+
+use smallvec::SmallVec;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use volume::Extent;
+
+/// The claims on the blocks of one unit.
+///
+/// Blocks are claimed by stripes of 1 MiB. Stripe `n` is lock `n % LOCKS`, a fair one, so that
+/// nobody waits for ever; several are taken in ascending order, so that nobody waits in a circle.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    locks: [RwLock<()>; LOCKS],
+}
+
+/// Blocks claimed, until it is dropped.
+#[allow(dead_code, reason = "guards are held, not read")]
+#[derive(Debug)]
+pub(crate) enum Claim<'a> {
+    Alone(SmallVec<[RwLockWriteGuard<'a, ()>; 2]>),
+    Shared(SmallVec<[RwLockReadGuard<'a, ()>; 2]>),
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Self { locks: std::array::from_fn(|_| RwLock::new(())) }
+    }
+}
+
+impl Claims {
+    /// A write's claim that need not be waited for: the usual case.
+    pub(crate) fn shared_now(&self, extent: Extent, block_size: u32) -> Option<Claim<'_>> {
+        let locks = indexes(extent, block_size);
+        let guards = locks.map(|index| self.locks[index].try_read().ok()).collect();
+        Option::map(guards, Claim::Shared)
+    }
+
+    /// A write's claim.
+    pub(crate) async fn shared(&self, extent: Extent, block_size: u32) -> Claim<'_> {
+        let mut guards = SmallVec::new();
+        for index in indexes(extent, block_size) {
+            guards.push(self.locks[index].read().await);
+        }
+        Claim::Shared(guards)
+    }
+
+    /// The claim of who lets nobody else write meanwhile.
+    pub(crate) async fn alone(&self, extent: Extent, block_size: u32) -> Claim<'_> {
+        let mut guards = SmallVec::new();
+        for index in indexes(extent, block_size) {
+            guards.push(self.locks[index].write().await);
+        }
+        Claim::Alone(guards)
+    }
+}
+
+/// The locks of an extent, ascending, each once.
+fn indexes(extent: Extent, block_size: u32) -> impl Iterator<Item = usize> {
+    let per_stripe = u64::from(STRIPE / block_size);
+    let first = extent.lba.0 / per_stripe;
+    let stripes = (extent.end().0 - 1) / per_stripe - first + 1;
+    let (from, count) = ((first % LOCKS as u64) as usize, stripes.min(LOCKS as u64) as usize);
+    // Those behind the last lock go on at the first.
+    let wrapped = (from + count).saturating_sub(LOCKS);
+    (0..wrapped).chain(from..(from + count).min(LOCKS))
+}
+
+/// Bytes: as much as a command moves as a rule, so that most need one or two locks.
+const STRIPE: u32 = 1 << 20;
+/// Enough that commands in different places seldom meet.
+const LOCKS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use volume::Lba;
+
+    use super::*;
+
+    fn extent(lba: u64, blocks: u32) -> Extent {
+        Extent { lba: Lba(lba), blocks }
+    }
+
+    #[test]
+    fn locks_of_an_extent_come_in_order_and_once() {
+        let of = |lba, blocks| indexes(extent(lba, blocks), 512).collect::<Vec<_>>();
+        assert_eq!(of(0, 1), [0]);
+        assert_eq!(of(2047, 2), [0, 1]);
+        assert_eq!(of(64 * 2048, 2048), [0]);
+        assert_eq!(of(62 * 2048, 3 * 2048), [0, 62, 63]);
+        assert_eq!(of(5 * 2048 + 1, u32::MAX), (0..64).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn who_claims_alone_waits_for_writes_under_way_and_holds_up_later_ones_there() {
+        let claims = Claims::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let write = claims.shared_now(extent(8, 8), 512).expect("nobody is there");
+        let mut alone = pin!(claims.alone(extent(0, 4096), 512));
+        assert!(alone.as_mut().poll(&mut context).is_pending());
+        assert!(claims.shared_now(extent(0, 1), 512).is_none(), "overtakes who waits");
+        assert!(claims.shared_now(extent(4096, 1), 512).is_some(), "another stripe");
+        drop(write);
+        let Poll::Ready(claim) = alone.as_mut().poll(&mut context) else {
+            panic!("the write has ended");
+        };
+        let mut later = pin!(claims.shared(extent(100, 1), 512));
+        assert!(later.as_mut().poll(&mut context).is_pending());
+        drop(claim);
+        assert!(later.as_mut().poll(&mut context).is_ready());
+    }
+}
