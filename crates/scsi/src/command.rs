@@ -1,6 +1,9 @@
 //! Commands as values, and their CDBs. How a CDB is read is `operation`'s.
 
-use crate::{ByteCheck, Cdb, Form, ModeSense, Reporting, Transfer};
+use crate::{
+    ByteCheck, Cdb, Form, ModeSense, ReadDefectData, Reporting, Sanitize, Transfer,
+    copy::{CopyResults, cdb::encode_out},
+};
 
 /// A command of a block device: what its CDB says, nothing about its data.
 ///
@@ -83,6 +86,64 @@ pub enum Command {
         /// NDOB: no data comes, the pattern is zeros. Form 16 only.
         no_data_out: bool,
     },
+    /// COMPARE AND WRITE (SBC-3, 5.2): at most 255 blocks, form 16. As much data comes to compare
+    /// with as to write.
+    CompareAndWrite(Transfer),
+    /// ORWRITE (16) (SBC-3, 5.9).
+    OrWrite(Transfer),
+    /// WRITE ATOMIC (16) (SBC-4, 5.51): at most 65,535 blocks, form 16.
+    WriteAtomic {
+        /// Which blocks.
+        transfer: Transfer,
+        /// ATOMIC BOUNDARY: so many blocks are atomic each; zero: all together.
+        boundary: u16,
+    },
+    /// PRE-FETCH (10), (16) (SBC-3, 5.10). FUA and DPO stay false; zero blocks: to the end.
+    PreFetch {
+        /// Which blocks.
+        transfer: Transfer,
+        /// IMMED: the status may come before the blocks are there.
+        immediate: bool,
+    },
+    /// GET LBA STATUS (16) (SBC-3, 5.6).
+    GetLbaStatus {
+        /// The first block asked about.
+        lba: u64,
+        /// At most this many bytes come back.
+        allocation_length: u32,
+    },
+    /// READ DEFECT DATA (10) and (12) (SBC-3, 5.18).
+    ReadDefectData(ReadDefectData),
+    /// SANITIZE (SBC-3, 5.20).
+    Sanitize(Sanitize),
+    /// EXTENDED COPY (SPC-4, 6.4).
+    ExtendedCopy {
+        /// LID4: list identifiers of four bytes; otherwise LID1, the older list.
+        long: bool,
+        /// Bytes of parameter list that come with it.
+        parameter_list_length: u32,
+    },
+    /// POPULATE TOKEN (SBC-3, 5.11).
+    PopulateToken {
+        /// LIST IDENTIFIER, under which the token is to be asked for.
+        list: u32,
+        /// Bytes of parameter list that come with it.
+        parameter_list_length: u32,
+    },
+    /// WRITE USING TOKEN (SBC-3, 5.47).
+    WriteUsingToken {
+        /// LIST IDENTIFIER, under which the outcome is to be asked for.
+        list: u32,
+        /// Bytes of parameter list that come with it.
+        parameter_list_length: u32,
+    },
+    /// RECEIVE COPY RESULTS (SPC-4, 6.22) and RECEIVE ROD TOKEN INFORMATION (6.28).
+    ReceiveCopyResults {
+        /// What is asked.
+        results: CopyResults,
+        /// At most this many bytes come back.
+        allocation_length: u32,
+    },
     /// REPORT SUPPORTED OPERATION CODES (SPC-4, 6.35).
     ReportSupportedOperationCodes {
         /// Which commands are asked about.
@@ -162,6 +223,44 @@ impl Command {
                 assert!(!no_data_out || transfer.form == Form::Sixteen, "NDOB needs form 16");
                 let flags = u8::from(anchor) << 4 | u8::from(unmap) << 3 | u8::from(no_data_out);
                 transfer.encode([0, 0x41, 0, 0x93], flags)
+            }
+            Self::CompareAndWrite(transfer) => {
+                assert!(transfer.blocks <= 255, "COMPARE AND WRITE has one byte of length");
+                transfer.encode([0, 0, 0, 0x89], transfer.flags())
+            }
+            Self::OrWrite(transfer) => transfer.encode([0, 0, 0, 0x8b], transfer.flags()),
+            Self::WriteAtomic { transfer, boundary } => {
+                let blocks = u16::try_from(transfer.blocks).expect("two bytes of length");
+                let mut cdb = [0; 16];
+                (cdb[0], cdb[1]) = (0x9c, transfer.flags());
+                cdb[2..10].copy_from_slice(&transfer.lba.to_be_bytes());
+                cdb[10..12].copy_from_slice(&boundary.to_be_bytes());
+                cdb[12..14].copy_from_slice(&blocks.to_be_bytes());
+                Cdb::new(&cdb)
+            }
+            Self::PreFetch { transfer, immediate } => {
+                transfer.encode([0, 0x34, 0, 0x90], u8::from(immediate) << 1)
+            }
+            Self::GetLbaStatus { lba, allocation_length } => {
+                let mut cdb = [0; 16];
+                cdb[..2].copy_from_slice(&[0x9e, 0x12]);
+                cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+                cdb[10..14].copy_from_slice(&allocation_length.to_be_bytes());
+                Cdb::new(&cdb)
+            }
+            Self::ReadDefectData(asked) => asked.encode(),
+            Self::Sanitize(sanitize) => sanitize.encode(),
+            Self::ExtendedCopy { long, parameter_list_length } => {
+                encode_out(u8::from(long), 0, parameter_list_length)
+            }
+            Self::PopulateToken { list, parameter_list_length } => {
+                encode_out(0x10, list, parameter_list_length)
+            }
+            Self::WriteUsingToken { list, parameter_list_length } => {
+                encode_out(0x11, list, parameter_list_length)
+            }
+            Self::ReceiveCopyResults { results, allocation_length } => {
+                results.encode(allocation_length)
             }
             Self::ReportSupportedOperationCodes { reporting, timeouts, allocation_length } => {
                 let (option, opcode, service_action) = reporting.fields();

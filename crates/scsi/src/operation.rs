@@ -2,8 +2,9 @@
 //! CODES, so that what is reported is what is served.
 
 use crate::{
-    ByteCheck, Command, ModeSense, Reporting, Sense, Transfer,
-    field::{be16, be32},
+    ByteCheck, Command, Form, ModeSense, ReadDefectData, Reporting, Sanitize, Sense, Transfer,
+    copy::{CopyResults, cdb::parse_out},
+    field::{be16, be32, be64},
     transfer::unprotected,
 };
 
@@ -28,7 +29,8 @@ impl Command {
     /// What a CDB asks for. A CDB longer than the command's (iSCSI always sends 16 bytes) is fine.
     ///
     /// # Errors
-    /// 5/20/00 for what is not in [`OPERATIONS`], 5/24/00 for a field that asks for what nobody
+    /// 5/20/00 for what is not in [`OPERATIONS`], 5/24/00 for an unknown service action of what is,
+    /// or a field that asks for what nobody
     /// here has: protection information, ACA, reserved values.
     pub fn parse(cdb: &[u8]) -> Result<Self, Sense> {
         let opcode = *cdb.first().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)?;
@@ -36,8 +38,8 @@ impl Command {
         let mut operation = OPERATIONS.get(first).ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)?;
         if operation.service_action.is_some() {
             let asked = cdb.get(1).map(|byte| u16::from(byte & 0x1f));
-            operation =
-                Operation::find(opcode, asked).ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)?;
+            // The operation code is known, its service action is not (SPC-4, 4.2.5.2).
+            operation = Operation::find(opcode, asked).ok_or(Sense::invalid_bit_in_cdb(1, 4))?;
         }
         let length = usize::from(operation.length);
         let Some(cdb) = cdb.get(..length) else {
@@ -83,22 +85,69 @@ const TABLE: &[Operation] = &[
     moving(&ten(0x2a, 0xf8), |cdb| Ok(Command::Write(Transfer::parse(cdb)?))),
     moving(&ten(0x2e, 0xf6), write_and_verify),
     moving(&ten(0x2f, 0xf6), verify),
+    slow(&ten(0x34, 0x02), pre_fetch),
     slow(&ten(0x35, 0x02), synchronize_cache),
+    quick(&[0x37, 0, 0x1f, 0, 0, 0, 0, 0xff, 0xff, NACA], read_defect_data),
     slow(&ten(0x41, 0xfe), write_same),
     slow(&[0x42, 0x01, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], unmap),
+    long(&sanitize(0xbf), |cdb| Ok(Command::Sanitize(Sanitize::parse(cdb)?)))
+        .with_service_action(0x01),
+    long(&sanitize(0xbf), |cdb| Ok(Command::Sanitize(Sanitize::parse(cdb)?)))
+        .with_service_action(0x02),
+    quick(&sanitize(0xbf), |cdb| Ok(Command::Sanitize(Sanitize::parse(cdb)?)))
+        .with_service_action(0x1f),
     quick(&[0x5a, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, NACA], |cdb| {
         Ok(Command::ModeSense(ModeSense::parse(cdb)))
     }),
+    slow(&copy_out(0), |cdb| {
+        Ok(Command::ExtendedCopy { long: false, parameter_list_length: parse_out(cdb).1 })
+    })
+    .with_service_action(0x00),
+    slow(&copy_out(0), |cdb| {
+        Ok(Command::ExtendedCopy { long: true, parameter_list_length: parse_out(cdb).1 })
+    })
+    .with_service_action(0x01),
+    slow(&copy_out(0xff), |cdb| {
+        let (list, parameter_list_length) = parse_out(cdb);
+        Ok(Command::PopulateToken { list, parameter_list_length })
+    })
+    .with_service_action(0x10),
+    slow(&copy_out(0xff), |cdb| {
+        let (list, parameter_list_length) = parse_out(cdb);
+        Ok(Command::WriteUsingToken { list, parameter_list_length })
+    })
+    .with_service_action(0x11),
+    quick(&copy_in(0xff, 0), |cdb| copy_results(CopyResults::Status1(cdb[2]), cdb))
+        .with_service_action(0x00),
+    quick(&copy_in(0, 0), |cdb| copy_results(CopyResults::OperatingParameters, cdb))
+        .with_service_action(0x03),
+    quick(&copy_in(0xff, 0), |cdb| copy_results(CopyResults::FailedSegment1(cdb[2]), cdb))
+        .with_service_action(0x04),
+    quick(&copy_in(0xff, 0xff), |cdb| copy_results(CopyResults::Status4(be32(cdb, 2)), cdb))
+        .with_service_action(0x05),
+    quick(&copy_in(0xff, 0xff), |cdb| copy_results(CopyResults::RodTokens(be32(cdb, 2)), cdb))
+        .with_service_action(0x07),
     moving(&sixteen(0x88, 0xf8), |cdb| Ok(Command::Read(Transfer::parse(cdb)?))),
+    moving(&compare_and_write(), |cdb| {
+        let transfer = Transfer { blocks: u32::from(cdb[13]), ..Transfer::parse(cdb)? };
+        Ok(Command::CompareAndWrite(transfer))
+    }),
     moving(&sixteen(0x8a, 0xf8), |cdb| Ok(Command::Write(Transfer::parse(cdb)?))),
+    moving(&sixteen(0x8b, 0xf8), |cdb| Ok(Command::OrWrite(Transfer::parse(cdb)?))),
     moving(&sixteen(0x8e, 0xf6), write_and_verify),
     moving(&sixteen(0x8f, 0xf6), verify),
+    slow(&sixteen(0x90, 0x02), pre_fetch),
     slow(&sixteen(0x91, 0x02), synchronize_cache),
     slow(&sixteen(0x93, 0xff), write_same),
+    moving(&sixteen(0x9c, 0xf8), write_atomic),
     quick(&[0x9e, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, NACA], |cdb| {
         Ok(Command::ReadCapacity16 { allocation_length: be32(cdb, 10) })
     })
     .with_service_action(0x10),
+    moving(&sixteen(0x9e, 0x1f), |cdb| {
+        Ok(Command::GetLbaStatus { lba: be64(cdb, 2), allocation_length: be32(cdb, 10) })
+    })
+    .with_service_action(0x12),
     quick(&[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, NACA], report_luns),
     quick(&[0xa3, 0x1f, 0x87, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, NACA], |cdb| {
         Ok(Command::ReportSupportedOperationCodes {
@@ -112,6 +161,7 @@ const TABLE: &[Operation] = &[
     moving(&twelve(0xaa, 0xf8), |cdb| Ok(Command::Write(Transfer::parse(cdb)?))),
     moving(&twelve(0xae, 0xf6), write_and_verify),
     moving(&twelve(0xaf, 0xf6), verify),
+    quick(&twelve(0xb7, 0x1f), read_defect_data),
 ];
 
 /// For every opcode where its rows begin in the table; the table's length for the rest.
@@ -144,6 +194,11 @@ const fn moving(usage: &[u8], parse: Parse) -> Operation {
 /// A row whose command may have much to do below: 60 s is Linux's time-out for a flush.
 const fn slow(usage: &[u8], parse: Parse) -> Operation {
     row(usage, 5, 60, parse)
+}
+
+/// A row whose command goes through the whole unit when it does not answer at once (IMMED).
+const fn long(usage: &[u8], parse: Parse) -> Operation {
+    row(usage, 60, 24 * 3600, parse)
 }
 
 const fn row(bytes: &[u8], nominal_s: u32, recommended_s: u32, parse: Parse) -> Operation {
@@ -188,6 +243,30 @@ const fn sixteen(opcode: u8, flags: u8) -> [u8; 16] {
     [opcode, flags, f, f, f, f, f, f, f, f, f, f, f, f, 0, NACA]
 }
 
+/// Usage data of COMPARE AND WRITE, whose length is one byte.
+const fn compare_and_write() -> [u8; 16] {
+    let mut usage = sixteen(0x89, 0xf8);
+    (usage[10], usage[11], usage[12]) = (0, 0, 0);
+    usage
+}
+
+/// Usage data of SANITIZE. Reserved bytes are looked at, but nothing may be in them.
+const fn sanitize(flags: u8) -> [u8; 10] {
+    [0x48, flags, 0, 0, 0, 0, 0, 0xff, 0xff, NACA]
+}
+
+/// Usage data of THIRD-PARTY COPY OUT; `list`: 0xff with a list identifier.
+const fn copy_out(list: u8) -> [u8; 16] {
+    let f = 0xff;
+    [0x83, 0x1f, 0, 0, 0, 0, list, list, list, list, f, f, f, f, 0, NACA]
+}
+
+/// Usage data of THIRD-PARTY COPY IN; a list identifier of one byte, and of three more.
+const fn copy_in(first: u8, more: u8) -> [u8; 16] {
+    let f = 0xff;
+    [0x84, 0x1f, first, more, more, more, 0, 0, 0, 0, f, f, f, f, 0, NACA]
+}
+
 // The parsers below get a CDB of exactly its command's length.
 
 fn verify(cdb: &[u8]) -> Result<Command, Sense> {
@@ -208,6 +287,24 @@ fn synchronize_cache(cdb: &[u8]) -> Result<Command, Sense> {
         transfer: Transfer::parse_plain(cdb),
         immediate: cdb[1] & 0x02 != 0,
     })
+}
+
+fn pre_fetch(cdb: &[u8]) -> Result<Command, Sense> {
+    Ok(Command::PreFetch { transfer: Transfer::parse_plain(cdb), immediate: cdb[1] & 0x02 != 0 })
+}
+
+fn write_atomic(cdb: &[u8]) -> Result<Command, Sense> {
+    let blocks = u32::from(be16(cdb, 12));
+    let transfer = Transfer { blocks, form: Form::Sixteen, ..Transfer::parse(cdb)? };
+    Ok(Command::WriteAtomic { transfer, boundary: be16(cdb, 10) })
+}
+
+fn read_defect_data(cdb: &[u8]) -> Result<Command, Sense> {
+    Ok(Command::ReadDefectData(ReadDefectData::parse(cdb)))
+}
+
+fn copy_results(results: CopyResults, cdb: &[u8]) -> Result<Command, Sense> {
+    Ok(Command::ReceiveCopyResults { results, allocation_length: be32(cdb, 10) })
 }
 
 fn write_same(cdb: &[u8]) -> Result<Command, Sense> {

@@ -16,6 +16,8 @@ pub struct Sense {
     pub information: Option<u64>,
     /// Which field of the request is meant, with ILLEGAL REQUEST.
     pub field: Option<FieldPointer>,
+    /// PROGRESS INDICATION of what goes on, in parts of 65,536, with NO SENSE and NOT READY.
+    pub progress: Option<u16>,
 }
 
 /// Sense key specific data for ILLEGAL REQUEST (SPC-4, 4.5.2.4.2): where the wrong field starts.
@@ -80,10 +82,14 @@ impl SenseKey {
 impl Sense {
     /// Nothing to tell.
     pub const NO_SENSE: Self = Self::new(SenseKey::NoSense, 0x00, 0x00);
+    /// A sanitize goes on; see [`Sense::with_progress`].
+    pub const SANITIZE_IN_PROGRESS: Self = Self::new(SenseKey::NotReady, 0x04, 0x1b);
     /// A write to the medium failed.
     pub const WRITE_ERROR: Self = Self::new(SenseKey::MediumError, 0x0c, 0x00);
     /// The medium cannot be read.
     pub const UNRECOVERED_READ_ERROR: Self = Self::new(SenseKey::MediumError, 0x11, 0x00);
+    /// A sanitize has failed: the blocks are neither what they were nor sanitized.
+    pub const SANITIZE_COMMAND_FAILED: Self = Self::new(SenseKey::MediumError, 0x31, 0x03);
     /// The device failed as a whole.
     pub const INTERNAL_TARGET_FAILURE: Self = Self::new(SenseKey::HardwareError, 0x44, 0x00);
     /// The data that came is less than a block (INVALID FIELD IN COMMAND INFORMATION UNIT).
@@ -97,6 +103,14 @@ impl Sense {
     /// Beyond the last block.
     pub const LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE: Self =
         Self::new(SenseKey::IllegalRequest, 0x21, 0x00);
+    /// A token that is none of ours.
+    pub const TOKEN_UNKNOWN: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x04);
+    /// What the token stood for was written since.
+    pub const TOKEN_REVOKED: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x06);
+    /// The token was not used for too long.
+    pub const TOKEN_EXPIRED: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x07);
+    /// A token is 512 bytes.
+    pub const INVALID_TOKEN_LENGTH: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x0a);
     /// A field of the CDB is wrong; see [`Sense::invalid_field_in_cdb`].
     pub const INVALID_FIELD_IN_CDB: Self = Self::new(SenseKey::IllegalRequest, 0x24, 0x00);
     /// No logical unit has this number.
@@ -104,6 +118,16 @@ impl Sense {
     /// A field of the parameter data is wrong; see [`Sense::invalid_field_in_parameter_list`].
     pub const INVALID_FIELD_IN_PARAMETER_LIST: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x00);
+    /// More CSCD descriptors than an EXTENDED COPY may have.
+    pub const TOO_MANY_TARGET_DESCRIPTORS: Self = Self::new(SenseKey::IllegalRequest, 0x26, 0x06);
+    /// A CSCD descriptor of another type than E4h.
+    pub const UNSUPPORTED_TARGET_DESCRIPTOR_TYPE_CODE: Self =
+        Self::new(SenseKey::IllegalRequest, 0x26, 0x07);
+    /// More segment descriptors than an EXTENDED COPY may have.
+    pub const TOO_MANY_SEGMENT_DESCRIPTORS: Self = Self::new(SenseKey::IllegalRequest, 0x26, 0x08);
+    /// A segment descriptor of another type than 02h.
+    pub const UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE_CODE: Self =
+        Self::new(SenseKey::IllegalRequest, 0x26, 0x09);
     /// Mode pages are not saved.
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self =
         Self::new(SenseKey::IllegalRequest, 0x39, 0x00);
@@ -123,6 +147,13 @@ impl Sense {
     pub const WRITE_PROTECTED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x00);
     /// A thin volume has no room (SPACE ALLOCATION FAILED WRITE PROTECT).
     pub const SPACE_ALLOCATION_FAILED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x07);
+    /// A copy names a unit that this nexus cannot reach.
+    pub const UNREACHABLE_COPY_TARGET: Self = Self::new(SenseKey::CopyAborted, 0x08, 0x04);
+    /// A unit that takes part in a copy refused what the copy asked of it.
+    pub const THIRD_PARTY_DEVICE_FAILURE: Self = Self::new(SenseKey::CopyAborted, 0x0d, 0x01);
+    /// No more tokens can be kept for now.
+    pub const INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN: Self =
+        Self::new(SenseKey::CopyAborted, 0x55, 0x0d);
     /// Not all data of the command came.
     pub const DATA_PHASE_ERROR: Self = Self::new(SenseKey::AbortedCommand, 0x4b, 0x00);
     /// VERIFY found other bytes.
@@ -133,7 +164,14 @@ impl Sense {
     /// A sense value without an INFORMATION field.
     #[must_use]
     pub const fn new(key: SenseKey, asc: u8, ascq: u8) -> Self {
-        Self { key, asc, ascq, information: None, field: None }
+        Self { key, asc, ascq, information: None, field: None, progress: None }
+    }
+
+    /// The same with this PROGRESS INDICATION.
+    #[must_use]
+    pub const fn with_progress(mut self, progress: u16) -> Self {
+        self.progress = Some(progress);
+        self
     }
 
     /// The same with this INFORMATION.
@@ -196,8 +234,8 @@ impl Sense {
         bytes[7] = 10;
         bytes[12] = self.asc;
         bytes[13] = self.ascq;
-        if let Some(field) = self.field {
-            bytes[15..18].copy_from_slice(&field.to_bytes());
+        if let Some(specific) = self.key_specific() {
+            bytes[15..18].copy_from_slice(&specific);
         }
         bytes
     }
@@ -210,13 +248,22 @@ impl Sense {
             bytes.extend_from_slice(&[INFORMATION_DESCRIPTOR, 10, VALID, 0]);
             bytes.extend_from_slice(&information.to_be_bytes());
         }
-        if let Some(field) = self.field {
+        if let Some(specific) = self.key_specific() {
             bytes.extend_from_slice(&[KEY_SPECIFIC_DESCRIPTOR, 6, 0, 0]);
-            bytes.extend_from_slice(&field.to_bytes());
+            bytes.extend_from_slice(&specific);
             bytes.push(0);
         }
         bytes[7] = (bytes.len() - 8) as u8;
         bytes
+    }
+
+    /// Sense key specific data, where there is some.
+    fn key_specific(&self) -> Option<[u8; 3]> {
+        let progress = |progress: u16| {
+            let [high, low] = progress.to_be_bytes();
+            [SENSE_KEY_SPECIFIC_VALID, high, low]
+        };
+        self.field.map(FieldPointer::to_bytes).or(self.progress.map(progress))
     }
 
     /// Reads sense data of either format, current or deferred. `None` if the bytes are neither, or
@@ -240,6 +287,7 @@ impl Sense {
             sense.information = u32_at(bytes, 3).map(u64::from);
         }
         sense.field = field_of(key, bytes.get(15..18));
+        sense.progress = progress_of(key, bytes.get(15..18));
         Some(sense)
     }
 
@@ -256,7 +304,10 @@ impl Sense {
                 INFORMATION_DESCRIPTOR if descriptor.first().is_some_and(|b| b & VALID != 0) => {
                     sense.information = u64_at(descriptor, 2);
                 }
-                KEY_SPECIFIC_DESCRIPTOR => sense.field = field_of(key, descriptor.get(2..5)),
+                KEY_SPECIFIC_DESCRIPTOR => {
+                    sense.field = field_of(key, descriptor.get(2..5));
+                    sense.progress = progress_of(key, descriptor.get(2..5));
+                }
                 _ => {}
             }
             rest = after;
@@ -283,6 +334,14 @@ fn field_of(key: SenseKey, bytes: Option<&[u8]>) -> Option<FieldPointer> {
     }
     let bit = (flags & 0x08 != 0).then_some(flags & 0x07);
     Some(FieldPointer { in_cdb: flags & 0x40 != 0, byte: u16_at(bytes, 1)?, bit })
+}
+
+/// The progress indication in three bytes of sense key specific data, if they are one.
+fn progress_of(key: SenseKey, bytes: Option<&[u8]>) -> Option<u16> {
+    let bytes = bytes?;
+    let told = matches!(key, SenseKey::NoSense | SenseKey::NotReady)
+        && *bytes.first()? & SENSE_KEY_SPECIFIC_VALID != 0;
+    if told { u16_at(bytes, 1) } else { None }
 }
 
 /// Response codes (SPC-4, table 27).
@@ -345,15 +404,17 @@ mod tests {
             .prop_map(|(in_cdb, byte, bit)| FieldPointer { in_cdb, byte, bit });
         let key = (0u8..16).prop_filter_map("obsolete", SenseKey::from_byte);
         let information = proptest::option::of(any::<u64>());
-        (key, any::<u8>(), any::<u8>(), information, proptest::option::of(field)).prop_map(
-            |(key, asc, ascq, information, field)| Sense {
+        let progress = proptest::option::of(any::<u16>());
+        (key, any::<u8>(), any::<u8>(), information, proptest::option::of(field), progress)
+            .prop_map(|(key, asc, ascq, information, field, progress)| Sense {
                 key,
                 asc,
                 ascq,
                 information,
                 field: field.filter(|_| key == SenseKey::IllegalRequest),
-            },
-        )
+                progress: progress
+                    .filter(|_| matches!(key, SenseKey::NoSense | SenseKey::NotReady)),
+            })
     }
 
     proptest! {

@@ -8,6 +8,7 @@ use volume::{Data, Durability, Extent, Lba, Volume};
 
 use crate::{
     Completion,
+    claim::Claim,
     order::Turn,
     sense::{Access, Failure},
 };
@@ -57,11 +58,11 @@ pub(crate) fn write<'a>(
     data: Data,
     durability: Durability,
     taken: u32,
-    turn: Turn<'a>,
+    held: (Turn<'a>, Claim<'a>),
 ) -> Answer<'a> {
     let write = volume.write(lba, data, durability);
     Box::pin(async move {
-        let _turn = turn;
+        let _held = held;
         match write.await {
             Ok(()) => Completion { data_out_length: Some(taken), ..Completion::good(Data::new()) },
             Err(error) => Failure::new(&error, Access::Write).into(),
@@ -129,20 +130,12 @@ pub(crate) async fn write_same(
     Ok(())
 }
 
-/// Gives the blocks of all extents back.
-pub(crate) async fn discard(volume: &dyn Volume, extents: &[Extent]) -> Result<(), Failure> {
-    for extent in extents {
-        volume.discard(*extent).await.map_err(failed_write)?;
-    }
-    Ok(())
-}
-
 pub(crate) fn failed_write(error: volume::Error) -> Failure {
     Failure::new(&error, Access::Write)
 }
 
 /// `length` bytes of this block over and over; the pieces share one run of 64 KiB.
-fn repeated(block: &Bytes, length: usize) -> Data {
+pub(crate) fn repeated(block: &Bytes, length: usize) -> Data {
     let run_length = RUN.min(length.next_multiple_of(block.len()));
     let mut run = BytesMut::with_capacity(run_length);
     while run.len() < run_length {
@@ -157,7 +150,7 @@ fn repeated(block: &Bytes, length: usize) -> Data {
 }
 
 /// `extent` in pieces of at most [`PIECE`] bytes.
-fn pieces(extent: Extent, block_size: usize) -> impl Iterator<Item = Extent> {
+pub(crate) fn pieces(extent: Extent, block_size: usize) -> impl Iterator<Item = Extent> {
     let step = (PIECE / block_size) as u32;
     (0..extent.blocks.div_ceil(step)).map(move |index| Extent {
         lba: Lba(extent.lba.0 + u64::from(index * step)),
@@ -166,7 +159,7 @@ fn pieces(extent: Extent, block_size: usize) -> impl Iterator<Item = Extent> {
 }
 
 /// Where `a` first differs from the bytes of `b` at the same place, as far as `a` goes.
-fn first_difference(a: &Data, b: &Data) -> Option<usize> {
+pub(crate) fn first_difference(a: &Data, b: &Data) -> Option<usize> {
     let mut rest = b.parts().iter().map(|part| &part[..]);
     let mut other: &[u8] = &[];
     let mut at = 0;

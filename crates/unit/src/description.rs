@@ -80,16 +80,22 @@ impl Description<'_> {
     fn block_limits(&self) -> BlockLimits {
         let limits = self.limits;
         BlockLimits {
-            write_same_nonzero: false,
-            compare_and_write_blocks: 0,
+            write_same_nonzero: !limits.write_same_to_end,
+            compare_and_write_blocks: limits.compare_and_write_blocks,
             granularity_blocks: u16::try_from(limits.physical_blocks).unwrap_or(0),
             maximum_blocks: limits.maximum_blocks,
             optimal_blocks: limits.optimal_blocks,
             unmap_blocks: limits.unmap_blocks,
             unmap_descriptors: limits.unmap_descriptors,
-            unmap_granularity_blocks: if self.geometry.thin { limits.physical_blocks } else { 0 },
+            unmap_granularity_blocks: if self.geometry.thin { limits.unmap_granularity } else { 0 },
             unmap_alignment: self.geometry.thin.then_some(0),
             write_same_blocks: u64::from(limits.maximum_blocks),
+            atomic_blocks: limits.atomic_blocks,
+            atomic_granularity_blocks: if limits.atomic_blocks > 0 {
+                limits.physical_blocks
+            } else {
+                0
+            },
         }
     }
 
@@ -203,9 +209,15 @@ impl Description<'_> {
         Ok(supported_operation(found, timeouts))
     }
 
-    /// Of all commands that can be parsed, a thick volume lacks UNMAP.
+    /// Which of all commands that can be parsed this volume can serve.
     fn serves(&self, operation: &Operation) -> bool {
-        self.geometry.thin || operation.opcode != UNMAP
+        match operation.opcode {
+            UNMAP => self.geometry.thin,
+            WRITE_ATOMIC => self.limits.atomic_blocks > 0,
+            // To come.
+            SANITIZE | THIRD_PARTY_COPY_OUT | THIRD_PARTY_COPY_IN => false,
+            _ => true,
+        }
     }
 }
 
@@ -221,7 +233,11 @@ const PAGES: [u8; 7] = [
 ];
 /// PAGE CODE of MODE SENSE.
 const ALL_PAGES: u8 = 0x3f;
-/// Operation code.
+/// Operation codes.
 const UNMAP: u8 = 0x42;
+const SANITIZE: u8 = 0x48;
+const THIRD_PARTY_COPY_OUT: u8 = 0x83;
+const THIRD_PARTY_COPY_IN: u8 = 0x84;
+const WRITE_ATOMIC: u8 = 0x9c;
 /// What fits behind the eight of the vendor in a designator of 255 bytes.
 const SERIAL_CHARACTERS: usize = 240;

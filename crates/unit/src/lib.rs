@@ -7,6 +7,7 @@ mod sense;
 mod attention;
 mod description;
 mod order;
+mod claim;
 mod access;
 mod block;
 

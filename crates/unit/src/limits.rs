@@ -12,6 +12,8 @@ pub struct Settings {
     pub optimal_transfer_bytes: u32,
     /// The most that one UNMAP may give back, in bytes.
     pub maximum_unmap_bytes: u32,
+    /// A WRITE SAME of zero blocks goes to the end of the unit (WSNZ=0); otherwise it is refused.
+    pub write_same_to_end: bool,
 }
 
 impl Default for Settings {
@@ -23,6 +25,8 @@ impl Default for Settings {
             optimal_transfer_bytes: 1 << 20,
             // Short enough not to keep other commands waiting below.
             maximum_unmap_bytes: 64 << 20,
+            // As LIO: whoever means the end can say how far it is, and who means nothing is safe.
+            write_same_to_end: false,
         }
     }
 }
@@ -39,6 +43,14 @@ pub(crate) struct Limits {
     pub(crate) unmap_descriptors: u32,
     /// Logical blocks in a physical block.
     pub(crate) physical_blocks: u32,
+    /// Blocks that space is given back in.
+    pub(crate) unmap_granularity: u32,
+    /// Blocks of one COMPARE AND WRITE.
+    pub(crate) compare_and_write_blocks: u8,
+    /// Blocks of one WRITE ATOMIC; zero: there is no such command.
+    pub(crate) atomic_blocks: u32,
+    /// See [`Settings::write_same_to_end`].
+    pub(crate) write_same_to_end: bool,
 }
 
 impl Limits {
@@ -56,10 +68,20 @@ impl Limits {
             unmap_blocks: if geometry.thin { whole(settings.maximum_unmap_bytes) } else { 0 },
             unmap_descriptors: if geometry.thin { UNMAP_DESCRIPTORS } else { 0 },
             physical_blocks,
+            unmap_granularity: blocks(UNMAP_BYTES).max(physical_blocks),
+            compare_and_write_blocks: u8::MAX,
+            atomic_blocks: {
+                // Two bytes of length.
+                let most = geometry.atomic_blocks.min(maximum_blocks).min(u16::MAX.into());
+                most - most % physical_blocks
+            },
+            write_same_to_end: settings.write_same_to_end,
         }
     }
 }
 
+/// The pages of memory and the blocks of file systems.
+const UNMAP_BYTES: u32 = 4096;
 /// As many as libiscsi's tests use at once; the list is 4 KiB.
 const UNMAP_DESCRIPTORS: u32 = 256;
 
@@ -74,6 +96,7 @@ mod tests {
             maximum_transfer_bytes: 9000,
             optimal_transfer_bytes: 1 << 20,
             maximum_unmap_bytes: 1,
+            ..Settings::default()
         };
         let limits = Limits::new(&settings, &geometry);
         assert_eq!(limits.maximum_blocks, 16);

@@ -26,6 +26,11 @@ pub struct BlockLimits {
     pub unmap_alignment: Option<u32>,
     /// MAXIMUM WRITE SAME LENGTH, blocks.
     pub write_same_blocks: u64,
+    /// MAXIMUM ATOMIC TRANSFER LENGTH, blocks; zero: no WRITE ATOMIC. There are no atomic
+    /// boundaries.
+    pub atomic_blocks: u32,
+    /// ATOMIC ALIGNMENT and ATOMIC TRANSFER LENGTH GRANULARITY, blocks: the same number in both.
+    pub atomic_granularity_blocks: u32,
 }
 
 impl BlockLimits {
@@ -48,6 +53,9 @@ impl BlockLimits {
             self.unmap_alignment.map_or(0, |block| ALIGNMENT_VALID | block & !ALIGNMENT_VALID);
         rest[28..32].copy_from_slice(&alignment.to_be_bytes());
         rest[32..40].copy_from_slice(&self.write_same_blocks.to_be_bytes());
+        rest[40..44].copy_from_slice(&self.atomic_blocks.to_be_bytes());
+        rest[44..48].copy_from_slice(&self.atomic_granularity_blocks.to_be_bytes());
+        rest[48..52].copy_from_slice(&self.atomic_granularity_blocks.to_be_bytes());
         framed(Self::PAGE, &rest)
     }
 
@@ -69,6 +77,8 @@ impl BlockLimits {
             unmap_alignment: (alignment & ALIGNMENT_VALID != 0)
                 .then_some(alignment & !ALIGNMENT_VALID),
             write_same_blocks: u64_at(rest, 32).unwrap_or(0),
+            atomic_blocks: long(40),
+            atomic_granularity_blocks: long(48).max(long(44)),
         })
     }
 }
@@ -91,12 +101,15 @@ mod tests {
             unmap_granularity_blocks: 4,
             unmap_alignment: Some(5),
             write_same_blocks: 6,
+            atomic_blocks: 7,
+            atomic_granularity_blocks: 8,
             ..Default::default()
         };
         let bytes = page.to_bytes();
         assert_eq!((bytes.len(), bytes[3]), (64, 0x3c));
         assert_eq!((bytes[11], bytes[23], bytes[27], bytes[31]), (1, 2, 3, 4));
         assert_eq!((bytes[32], bytes[35], bytes[43]), (0x80, 5, 6));
+        assert_eq!((bytes[47], bytes[51], bytes[55]), (7, 8, 8));
     }
 
     #[test]

@@ -34,6 +34,7 @@ impl BlockUnit {
             Command::ModeSense(asked) => {
                 (description.mode_sense(&asked)?, u32::from(asked.allocation_length))
             }
+            Command::ReadDefectData(asked) => (asked.no_defects(), asked.allocation_length),
             Command::ReadCapacity10 => (description.capacity_10(), u32::MAX),
             Command::ReadCapacity16 { allocation_length } => {
                 (description.capacity_16(), allocation_length)

@@ -1,7 +1,10 @@
 //! A disk: SBC over a `Volume`.
 
 mod bounds;
+mod claiming;
 mod transfer;
+mod exclusive;
+mod status;
 mod provisioning;
 mod describe;
 
@@ -15,6 +18,7 @@ use crate::{
     Completion, LogicalUnit, Nexus, Task, TaskManagement,
     access::{self, Answer},
     attention::Attentions,
+    claim::Claims,
     identity::Identity,
     limits::{Limits, Settings},
     order::{Order, Turn},
@@ -31,6 +35,7 @@ pub struct BlockUnit {
     known_blocks: AtomicU64,
     attentions: Attentions,
     order: Order,
+    claims: Claims,
 }
 
 /// What a task brings besides its command.
@@ -52,6 +57,7 @@ impl BlockUnit {
             known_blocks,
             attentions: Attentions::default(),
             order: Order::default(),
+            claims: Claims::default(),
         }
     }
 
@@ -80,6 +86,15 @@ impl BlockUnit {
                 self.write_and_verify(transfer, byte_check, work)
             }
             Command::Verify { transfer, byte_check } => self.verify(transfer, byte_check, work),
+            Command::CompareAndWrite(transfer) => self.compare_and_write(transfer, work),
+            Command::OrWrite(transfer) => self.or_write(transfer, work),
+            Command::WriteAtomic { transfer, boundary } => {
+                self.write_atomic(transfer, boundary, work)
+            }
+            Command::PreFetch { transfer, immediate } => self.pre_fetch(transfer, immediate, work),
+            Command::GetLbaStatus { lba, allocation_length } => {
+                self.get_lba_status(lba, allocation_length, work)
+            }
             Command::SynchronizeCache { transfer, .. } => self.synchronize_cache(transfer, work),
             Command::Unmap { parameter_list_length, .. } => {
                 self.check_unmap(&command, &geometry)?;
@@ -127,10 +142,20 @@ impl BlockUnit {
         let geometry = self.geometry();
         let command = self.command(nexus, cdb)?;
         let bytes = match command {
-            Command::Write(transfer) | Command::WriteAndVerify { transfer, .. } => {
+            Command::Write(transfer)
+            | Command::OrWrite(transfer)
+            | Command::WriteAndVerify { transfer, .. } => {
                 writable(&geometry)?;
                 let blocks = self.extent(&transfer, &geometry)?.map_or(0, |e| e.blocks);
                 (blocks * geometry.block_size).min(data_out_length)
+            }
+            Command::CompareAndWrite(transfer) => {
+                let extent = self.check_compare_and_write(&transfer, &geometry)?;
+                extent.map_or(0, |e| e.blocks) * geometry.block_size
+            }
+            Command::WriteAtomic { transfer, boundary } => {
+                let extent = self.check_write_atomic(&transfer, boundary, &geometry)?;
+                extent.map_or(0, |e| e.blocks) * geometry.block_size
             }
             Command::WriteSame { .. } => {
                 let extent = self.check_write_same(&command, &geometry)?.extent;

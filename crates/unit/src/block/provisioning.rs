@@ -64,9 +64,7 @@ impl BlockUnit {
         if all > u64::from(limits.unmap_blocks) {
             return Err(Sense::invalid_field_in_parameter_list(8).into());
         }
-        let volume = &*self.volume;
-        let discard = async move { access::discard(volume, &extents).await };
-        Ok(finished(discard, taken, work.turn))
+        Ok(finished(self.discard(extents, work.geometry), taken, work.turn))
     }
 
     pub(super) fn check_write_same(
@@ -87,6 +85,9 @@ impl BlockUnit {
         writable(geometry)?;
         let asked = u64::from(transfer.blocks);
         in_range(transfer.lba, asked, geometry)?;
+        if asked == 0 && !self.settings.write_same_to_end {
+            return Err(too_long(transfer.form));
+        }
         // Zero blocks means all that follow (WSNZ=0).
         let blocks = if asked == 0 { geometry.blocks - transfer.lba } else { asked };
         if blocks > u64::from(self.limits(geometry).maximum_blocks) {
@@ -113,12 +114,15 @@ impl BlockUnit {
             Err(sense) => return Err(taking_with(taken, sense.into())),
         };
         let Some(extent) = asked.extent else { return Ok(at_once(taking(taken))) };
-        let volume = &*self.volume;
         // A block may be given back only if it then reads as what was to be written.
         if asked.unmap && block.iter().all(|byte| *byte == 0) {
-            let discard = async move { access::discard(volume, &[extent]).await };
-            return Ok(finished(discard, taken, turn));
+            let extents = SmallVec::from_slice(&[extent]);
+            return Ok(finished(self.discard(extents, geometry), taken, turn));
         }
-        Ok(finished(access::write_same(volume, extent, block), taken, turn))
+        let write = async move {
+            let _claim = self.claim(extent, &geometry).await;
+            access::write_same(&*self.volume, extent, block).await
+        };
+        Ok(finished(write, taken, turn))
     }
 }

@@ -36,7 +36,15 @@ impl BlockUnit {
         let (extent, data) = self.to_write(&transfer, work.data, &work.geometry)?;
         let taken = extent.blocks * work.geometry.block_size;
         let durability = if transfer.fua { Durability::Stable } else { Durability::Volatile };
-        Ok(access::write(&*self.volume, extent.lba, data, durability, taken, work.turn))
+        let (volume, turn) = (&*self.volume, work.turn);
+        if let Some(claim) = self.claim_now(extent, &work.geometry) {
+            let held = (turn, claim);
+            return Ok(access::write(volume, extent.lba, data, durability, taken, held));
+        }
+        Ok(Box::pin(async move {
+            let held = (turn, self.claim(extent, &work.geometry).await);
+            access::write(volume, extent.lba, data, durability, taken, held).await
+        }))
     }
 
     pub(super) fn write_and_verify<'a>(
@@ -48,7 +56,10 @@ impl BlockUnit {
         let (extent, data) = self.to_write(&transfer, work.data, &work.geometry)?;
         let taken = extent.blocks * work.geometry.block_size;
         let compare = byte_check == ByteCheck::Data;
-        let write = access::write_and_verify(&*self.volume, extent.lba, data, compare);
+        let write = async move {
+            let _claim = self.claim(extent, &work.geometry).await;
+            access::write_and_verify(&*self.volume, extent.lba, data, compare).await
+        };
         Ok(finished(write, taken, work.turn))
     }
 

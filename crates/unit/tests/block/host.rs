@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use scsi::{Cdb, Command, Lun, Sense, Status};
 use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
 use volume::{
-    Data, Durability, Error, Extent, Fault, Faults, Geometry, Io, Lba, MemVolume, Stack, Volume,
+    Allocation, Data, Durability, Error, Extent, Fault, Faults, Geometry, Io, Lba, MemVolume,
+    Stack, Volume,
 };
 
 pub const BLOCK: usize = 512;
@@ -154,6 +155,10 @@ impl Volume for Calls {
         assert!(extent.blocks > 0, "never empty");
         self.note(Call::Discard(extent.lba.0, extent.blocks));
         self.lower.discard(extent)
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.lower.allocation(extent)
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

@@ -4,6 +4,8 @@ mod host;
 mod describe;
 mod transfer;
 mod verify;
+mod exclusive;
+mod status;
 mod provisioning;
 mod attention;
 mod order;

@@ -146,8 +146,12 @@ fn a_long_write_same_goes_in_pieces() {
 }
 
 #[test]
-fn write_same_of_zero_blocks_goes_to_the_end() {
+fn write_same_of_zero_blocks_is_refused_unless_it_is_to_go_to_the_end() {
     let host = Host::new(geometry());
+    let sense = host.fails(&write_same(Form::Ten, 0, 0), &[5; BLOCK]);
+    assert_eq!(sense, Sense::INVALID_FIELD_IN_CDB);
+    let settings = Settings { write_same_to_end: true, ..Settings::default() };
+    let host = Host::with_settings(geometry(), settings);
     let last = geometry().blocks;
     host.good(&write_same(Form::Ten, last - 2, 0), &[5; BLOCK]);
     let expected = [vec![0; BLOCK], vec![5; 2 * BLOCK]].concat();
@@ -158,7 +162,8 @@ fn write_same_of_zero_blocks_goes_to_the_end() {
 
 #[test]
 fn write_same_beyond_its_limit_is_refused_also_to_the_end() {
-    let settings = Settings { maximum_transfer_bytes: 8192, ..Settings::default() };
+    let settings =
+        Settings { maximum_transfer_bytes: 8192, write_same_to_end: true, ..Settings::default() };
     let host = Host::with_settings(geometry(), settings);
     let last = geometry().blocks;
     for form in [Form::Ten, Form::Sixteen] {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use scsi::{
     ByteCheck, Command, Form, OPERATIONS, Sense, Status, Transfer, UnmapDescriptor, unmap_list,
 };
+use unit::Settings;
 use volume::Geometry;
 
 use crate::host::{BLOCK, Call, Host};
@@ -109,7 +110,8 @@ proptest! {
     fn the_unit_does_what_an_array_does(
         commands in proptest::collection::vec(command(), 1..40),
     ) {
-        let host = Host::new(small());
+        let settings = Settings { write_same_to_end: true, ..Settings::default() };
+        let host = Host::with_settings(small(), settings);
         let mut model = Model(vec![0; BLOCKS as usize * BLOCK]);
         for (command, seed) in commands {
             let (data, expected) = model.run(&command, seed);

@@ -1,0 +1,61 @@
+//! CDBs of third-party copy: THIRD-PARTY COPY OUT (83h) and IN (84h) (SPC-4, 6.4, 6.24 and on;
+//! SBC-3, 5.13 and 5.45 for tokens).
+
+use crate::{Cdb, field::be32};
+
+/// What RECEIVE COPY RESULTS and its like ask about; in brackets the service action.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CopyResults {
+    /// COPY STATUS (LID1) of this list identifier (00h).
+    Status1(u8),
+    /// OPERATING PARAMETERS (03h).
+    OperatingParameters,
+    /// FAILED SEGMENT DETAILS (LID1) of this list identifier (04h).
+    FailedSegment1(u8),
+    /// COPY STATUS (LID4) of this list identifier (05h).
+    Status4(u32),
+    /// RECEIVE ROD TOKEN INFORMATION of this list identifier (07h).
+    RodTokens(u32),
+}
+
+impl CopyResults {
+    /// The service action of the command.
+    #[must_use]
+    pub const fn service_action(self) -> u8 {
+        match self {
+            Self::Status1(_) => 0x00,
+            Self::OperatingParameters => 0x03,
+            Self::FailedSegment1(_) => 0x04,
+            Self::Status4(_) => 0x05,
+            Self::RodTokens(_) => 0x07,
+        }
+    }
+
+    pub(crate) fn encode(self, allocation_length: u32) -> Cdb {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1]) = (0x84, self.service_action());
+        match self {
+            Self::Status1(list) | Self::FailedSegment1(list) => cdb[2] = list,
+            Self::OperatingParameters => {}
+            Self::Status4(list) | Self::RodTokens(list) => {
+                cdb[2..6].copy_from_slice(&list.to_be_bytes());
+            }
+        }
+        cdb[10..14].copy_from_slice(&allocation_length.to_be_bytes());
+        Cdb::new(&cdb)
+    }
+}
+
+/// A THIRD-PARTY COPY OUT of this service action. `list`: the list identifier of a token command.
+pub(crate) fn encode_out(action: u8, list: u32, parameter_list_length: u32) -> Cdb {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (0x83, action);
+    cdb[6..10].copy_from_slice(&list.to_be_bytes());
+    cdb[10..14].copy_from_slice(&parameter_list_length.to_be_bytes());
+    Cdb::new(&cdb)
+}
+
+/// Its two numbers: list identifier and parameter list length.
+pub(crate) fn parse_out(cdb: &[u8]) -> (u32, u32) {
+    (be32(cdb, 6), be32(cdb, 10))
+}

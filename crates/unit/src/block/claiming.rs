@@ -1,0 +1,37 @@
+//! What every write does before it begins: it claims its blocks.
+
+use smallvec::SmallVec;
+use volume::{Extent, Geometry};
+
+use super::BlockUnit;
+use crate::{access, claim::Claim, sense::Failure};
+
+impl BlockUnit {
+    /// The claim of a write, if nobody is in its way: the usual case.
+    pub(super) fn claim_now(&self, extent: Extent, geometry: &Geometry) -> Option<Claim<'_>> {
+        self.claims.shared_now(extent, geometry.block_size)
+    }
+
+    /// The claim of a write.
+    pub(super) async fn claim(&self, extent: Extent, geometry: &Geometry) -> Claim<'_> {
+        self.claims.shared(extent, geometry.block_size).await
+    }
+
+    /// The claim of a write that nobody else may write beside.
+    pub(super) async fn claim_alone(&self, extent: Extent, geometry: &Geometry) -> Claim<'_> {
+        self.claims.alone(extent, geometry.block_size).await
+    }
+
+    /// Gives the blocks of all extents back.
+    pub(super) async fn discard(
+        &self,
+        extents: SmallVec<[Extent; 4]>,
+        geometry: Geometry,
+    ) -> Result<(), Failure> {
+        for extent in extents {
+            let _claim = self.claim(extent, &geometry).await;
+            self.volume.discard(extent).await.map_err(access::failed_write)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! Commands that write by what they read, or all or nothing: COMPARE AND WRITE, ORWRITE, WRITE
+//! ATOMIC.
+
+use bytes::BytesMut;
+use scsi::{Sense, Transfer};
+use volume::{Data, Durability, Extent, Geometry};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{finished, taking, taking_with, too_long, writable},
+};
+use crate::{
+    Completion,
+    access::{self, Answer, first_difference, pieces},
+    sense::{Access, Failure},
+};
+
+impl BlockUnit {
+    /// Reads, compares and writes with nobody else writing there meanwhile.
+    pub(super) fn compare_and_write<'a>(
+        &'a self,
+        transfer: Transfer,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { data, geometry, turn } = work;
+        let extent = self.check_compare_and_write(&transfer, &geometry)?;
+        let Some(extent) = extent else { return Err(taking(0)) };
+        let half = extent.blocks * geometry.block_size;
+        if data.len() != 2 * half as usize {
+            let sense = Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT;
+            return Err(taking_with(2 * half, sense.into()));
+        }
+        let expected = data.slice(0, half as usize);
+        let new = data.slice(half as usize, half as usize);
+        let volume = &*self.volume;
+        let exchange = async move {
+            let _claim = self.claim_alone(extent, &geometry).await;
+            let found = volume.read(extent).await.map_err(|e| Failure::new(&e, Access::Read))?;
+            if let Some(offset) = first_difference(&expected, &found) {
+                // Which byte of the data that came (SBC-3, 5.2.1).
+                return Err(Sense::MISCOMPARE_DURING_VERIFY.with_information(offset as u64).into());
+            }
+            let write = volume.write(extent.lba, new, durability(&transfer));
+            write.await.map_err(access::failed_write)
+        };
+        Ok(finished(exchange, 2 * half, turn))
+    }
+
+    pub(super) fn check_compare_and_write(
+        &self,
+        transfer: &Transfer,
+        geometry: &Geometry,
+    ) -> Result<Option<Extent>, Sense> {
+        writable(geometry)?;
+        self.extent(transfer, geometry)
+    }
+
+    /// Sets bits that are set in the data, a piece at a time, with nobody else writing there
+    /// meanwhile.
+    pub(super) fn or_write<'a>(
+        &'a self,
+        transfer: Transfer,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { data, geometry, turn } = work;
+        let (extent, data) = self.to_write(&transfer, data, &geometry)?;
+        let taken = extent.blocks * geometry.block_size;
+        let block_size = geometry.block_size as usize;
+        let extent = Extent { blocks: (data.len() / block_size) as u32, ..extent };
+        let volume = &*self.volume;
+        let or = async move {
+            let _claim = self.claim_alone(extent, &geometry).await;
+            let mut at = 0;
+            for piece in pieces(extent, block_size) {
+                let found = volume.read(piece).await.map_err(|e| Failure::new(&e, Access::Read))?;
+                let new = or(&found, &data.slice(at, found.len()));
+                at += found.len();
+                let write = volume.write(piece.lba, new, durability(&transfer));
+                write.await.map_err(access::failed_write)?;
+            }
+            Ok(())
+        };
+        Ok(finished(or, taken, turn))
+    }
+
+    /// A write as one call on a volume that promises to do such a one wholly or not at all.
+    pub(super) fn write_atomic<'a>(
+        &'a self,
+        transfer: Transfer,
+        boundary: u16,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let extent = self.check_write_atomic(&transfer, boundary, &work.geometry)?;
+        let Some(extent) = extent else { return Err(taking(0)) };
+        let taken = extent.blocks * work.geometry.block_size;
+        // A part of it would be just what must not happen.
+        if work.data.len() != taken as usize {
+            let sense = Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT;
+            return Err(taking_with(taken, sense.into()));
+        }
+        self.write(transfer, work)
+    }
+
+    pub(super) fn check_write_atomic(
+        &self,
+        transfer: &Transfer,
+        boundary: u16,
+        geometry: &Geometry,
+    ) -> Result<Option<Extent>, Sense> {
+        let limits = self.limits(geometry);
+        if limits.atomic_blocks == 0 {
+            return Err(Sense::INVALID_COMMAND_OPERATION_CODE);
+        }
+        writable(geometry)?;
+        let extent = self.extent(transfer, geometry)?;
+        // MAXIMUM ATOMIC BOUNDARY SIZE is zero: there are none.
+        if boundary != 0 {
+            return Err(Sense::invalid_field_in_cdb(10));
+        }
+        if transfer.blocks > limits.atomic_blocks {
+            return Err(too_long(transfer.form));
+        }
+        let physical = u64::from(limits.physical_blocks);
+        if !transfer.lba.is_multiple_of(physical) {
+            return Err(Sense::invalid_field_in_cdb(2));
+        }
+        if !transfer.blocks.is_multiple_of(limits.physical_blocks) {
+            return Err(Sense::invalid_field_in_cdb(12));
+        }
+        Ok(extent)
+    }
+}
+
+fn durability(transfer: &Transfer) -> Durability {
+    if transfer.fua { Durability::Stable } else { Durability::Volatile }
+}
+
+/// Both of one length, bit by bit.
+fn or(a: &Data, b: &Data) -> Data {
+    let mut bytes = BytesMut::zeroed(a.len());
+    a.copy_to_slice(&mut bytes);
+    let others = b.parts().iter().flat_map(|part| part.iter());
+    for (byte, other) in bytes.iter_mut().zip(others) {
+        *byte |= other;
+    }
+    bytes.freeze().into()
+}

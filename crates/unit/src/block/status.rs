@@ -1,0 +1,76 @@
+//! Commands about blocks that move none of them: GET LBA STATUS and PRE-FETCH.
+
+use bytes::Bytes;
+use scsi::{LbaStatus, Sense, Transfer, lba_status_list};
+use volume::{Extent, Lba};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{finished, in_range},
+};
+use crate::{
+    Completion,
+    access::{Answer, pieces},
+    sense::{Access, Failure},
+};
+
+impl BlockUnit {
+    /// Which blocks from `lba` on are mapped, as far as the volume tells at once.
+    pub(super) fn get_lba_status<'a>(
+        &'a self,
+        lba: u64,
+        allocation_length: u32,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { geometry, turn, .. } = work;
+        if lba >= geometry.blocks {
+            return Err(Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE.into());
+        }
+        let blocks = u32::try_from(geometry.blocks - lba).unwrap_or(u32::MAX);
+        let asked = self.volume.allocation(Extent { lba: Lba(lba), blocks });
+        Ok(Box::pin(async move {
+            let _turn = turn;
+            let allocation = match asked.await {
+                Ok(allocation) => allocation,
+                Err(error) => return Failure::new(&error, Access::Read).into(),
+            };
+            let descriptors = allocation.runs().iter().scan(lba, |lba, run| {
+                let status = LbaStatus { lba: *lba, blocks: run.blocks, mapped: run.mapped };
+                *lba += u64::from(run.blocks);
+                Some(status)
+            });
+            let mut list = Bytes::from(lba_status_list(descriptors));
+            list.truncate(allocation_length as usize);
+            Completion::good(list.into())
+        }))
+    }
+
+    /// Reads the blocks, so that caches below have them; no more than a READ could ask for. GOOD
+    /// says that the blocks need not all be in a cache (SBC-3, 5.10), so what cannot be read is
+    /// not told here. With IMMED nothing is done, since the status would not wait for it.
+    pub(super) fn pre_fetch<'a>(
+        &'a self,
+        transfer: Transfer,
+        immediate: bool,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { geometry, turn, .. } = work;
+        in_range(transfer.lba, u64::from(transfer.blocks), &geometry)?;
+        let rest = geometry.blocks - transfer.lba;
+        let asked = if transfer.blocks == 0 { rest } else { u64::from(transfer.blocks) };
+        let blocks = asked.min(u64::from(self.limits(&geometry).maximum_blocks)) as u32;
+        let volume = &*self.volume;
+        let fetch = async move {
+            if !immediate && blocks > 0 {
+                let extent = Extent { lba: Lba(transfer.lba), blocks };
+                for piece in pieces(extent, geometry.block_size as usize) {
+                    if volume.read(piece).await.is_err() {
+                        break;
+                    }
+                }
+            }
+            Ok(())
+        };
+        Ok(finished(fetch, 0, turn))
+    }
+}
