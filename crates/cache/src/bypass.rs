@@ -12,7 +12,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::oneshot, time::timeout};
-use volume::{Data, Durability, Error, Extent};
+use volume::{Data, Durability, Error, Extent, Volume};
 
 use crate::{
     log::segment::Kind,
@@ -87,25 +87,28 @@ impl Shared {
     /// that voids what it has of them. While the log has not even that, this waits for a destage
     /// round to end, but not for long.
     async fn claim(self: &Arc<Self>, first: u64, end: u64) -> Result<Claim, Error> {
-        let claimed = self.wait_until(|state| {
+        let full = || Err(Error::Busy("the log is full"));
+        let mut check = |state: &mut State| {
             if let Some(error) = state.refusal() {
                 return Some(Err(error));
             }
-            if state.claims.overlap(first, end) {
-                return None;
-            }
+            let claimed = state.claims.overlap(first, end);
             let tombstone = state.may_be_logged(first, end);
-            if tombstone && !self.room_for_tombstone(state) {
-                let away =
-                    matches!(state.lower_error, Some(Error::Unreachable(_) | Error::Busy(_)));
-                return away.then_some(Err(Error::Busy("the log is full")));
+            if claimed || (tombstone && !self.room_for_tombstone(state)) {
+                return self.is_away(state).then(full);
             }
             state.tombstones += usize::from(tombstone);
             Some(Ok((state.claims.insert(first, end), tombstone)))
-        });
-        let claimed = timeout(LONGEST_WAIT, claimed).await;
-        let (id, tombstone) =
-            claimed.unwrap_or(Err(Error::Busy("the log is full"))).map_err(|e| self.refuse(e))?;
+        };
+        let mut claimed = full();
+        for _ in 0..LOOKS {
+            // Silence is no change that would wake us.
+            if let Ok(answer) = timeout(LOOK_EVERY, self.wait_until(&mut check)).await {
+                claimed = answer;
+                break;
+            }
+        }
+        let (id, tombstone) = claimed.map_err(|error| self.refuse(error))?;
         Ok(Claim { shared: Arc::clone(self), id, first, end, tombstone })
     }
 
@@ -284,5 +287,9 @@ async fn run(claim: Claim, change: Change, answer: oneshot::Sender<Result<(), Er
 
 /// Slots looked at under the lock at once: some tens of microseconds.
 const STEP: u64 = 1024;
-/// Longest wait for other claims or for room: well below the half minute after which hosts abort.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// How often a call that waits for other claims or for room sees whether the lower volume still
+/// answers.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// For how many such periods it waits: five seconds, well below the half minute after which hosts
+/// abort.
+const LOOKS: u32 = 10;

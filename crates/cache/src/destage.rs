@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, sleep};
-use volume::{Data, Durability, Error, Extent};
+use volume::{Data, Durability, Error, Extent, Volume};
 
 use crate::{
     log::segment::Kind,

@@ -11,6 +11,7 @@ mod nvram;
 mod settings;
 mod statistics;
 mod claim;
+mod heard;
 mod fetch;
 mod state;
 mod batch;

@@ -12,6 +12,7 @@ use volume::{Geometry, Stack};
 use crate::{
     checksum::crc32c,
     dram::PagePool,
+    heard::Heard,
     inspect::{check_size, no_superblock, pool, write_new},
     log::{
         recovery::{NoSuperblock, scan, superblock},
@@ -127,7 +128,7 @@ fn assemble(
     let mut state = State::new(table, ring, nvram, serial);
     state.dirty_since = (state.table.dirty() > 0).then(Instant::now);
     Ok(Arc::new(Shared {
-        lower,
+        lower: Heard::new(lower),
         log,
         geometry,
         slots: geometry.bytes().div_ceil(SLOT_BYTES as u64),

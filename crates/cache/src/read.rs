@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use volume::{Data, Error, Extent, Lba};
+use volume::{Data, Error, Extent, Lba, Volume};
 
 use crate::{
     checksum::crc32c,

@@ -16,12 +16,13 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-use volume::{Data, Durability, Error, Geometry, Lba, Stack};
+use volume::{Data, Durability, Error, Geometry, Lba, Stack, Volume};
 
 use crate::{
     claim::Claims,
     dram::{PageMut, PagePool},
     fetch::{Fetch, Streams},
+    heard::Heard,
     log::{ring::Ring, superblock::Superblock},
     nvram::Buffer,
     settings::{Report, Settings},
@@ -32,7 +33,7 @@ use crate::{
 /// The cache without its outside.
 pub(crate) struct Shared {
     pub settings: Settings,
-    pub lower: Stack,
+    pub lower: Heard,
     pub log: Stack,
     /// Of the lower volume, when the cache was opened.
     pub geometry: Geometry,
@@ -254,6 +255,12 @@ impl Shared {
             return Err(Error::Device("the lower volume may have lost what was written".into()));
         }
         Ok(())
+    }
+
+    /// Whether the lower volume does not answer, as far as is known.
+    pub fn is_away(&self, state: &State) -> bool {
+        matches!(state.lower_error, Some(Error::Unreachable(_) | Error::Busy(_)))
+            || self.lower.is_silent()
     }
 
     /// Notes how a call to the lower volume ended.

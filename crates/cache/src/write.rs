@@ -183,12 +183,11 @@ impl Shared {
                 return Ok(Room::Slots(slots));
             }
         }
-        match &state.lower_error {
-            Some(Error::Unreachable(_) | Error::Busy(_)) => {
-                Err(self.refuse(Error::Busy("the log is full and the lower volume is away")))
-            }
-            _ => Ok(Room::Full),
+        // A write past the log would wait for the lower volume, with its data accepted.
+        if self.is_away(state) {
+            return Err(self.refuse(Error::Busy("the log is full and the lower volume is away")));
         }
+        Ok(Room::Full)
     }
 
     /// Counts a refusal.

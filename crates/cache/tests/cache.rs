@@ -315,6 +315,55 @@ async fn with_the_far_side_away_writes_go_on_until_the_log_is_full_and_none_is_l
 }
 
 #[tokio::test(start_paused = true)]
+async fn with_the_log_full_and_the_link_just_lost_writes_are_refused_before_it_gives_up() {
+    let gateway = Gateway::new(1200);
+    let cache = gateway.open().await;
+    // No destage runs, so the log stays full.
+    let mut slot = 0;
+    while cache.statistics().bypassed == 0 {
+        write(&cache, slot * 8, 1, 8).await.unwrap();
+        slot += 1;
+    }
+    cache.admit(4096).unwrap();
+    // From now on every call hangs as long as an initiator does that tries to reconnect.
+    gateway.far.set_delay(Duration::from_secs(15));
+    let lost = Instant::now();
+    let mut held = Box::pin(write(&cache, 0, 2, 8));
+    assert!(futures_util::poll!(&mut held).is_pending(), "nobody knows yet");
+    let overlapping = write(&cache, 0, 3, 8).await;
+    assert!(matches!(overlapping, Err(Error::Busy(_))), "{overlapping:?}");
+    let waited = lost.elapsed();
+    assert!((Duration::from_secs(1)..=Duration::from_secs(2)).contains(&waited), "{waited:?}");
+    assert!(matches!(cache.admit(4096), Err(Error::Busy(_))), "before data is accepted");
+    let other = write(&cache, 20000, 3, 8).await;
+    assert!(matches!(other, Err(Error::Busy(_))), "{other:?}");
+    assert_eq!(lost.elapsed(), waited, "without waiting");
+    assert_eq!(read(&cache, 8, 8).await.unwrap(), [1; 8], "what is cached is served");
+    gateway.far.set_delay(Duration::ZERO);
+    held.await.unwrap();
+    cache.admit(4096).unwrap();
+    write(&cache, 20000, 3, 8).await.unwrap();
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [2; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_lower_volume_that_answers_is_not_away() {
+    let gateway = Gateway::new(1200);
+    let cache = gateway.open().await;
+    let mut slot = 0;
+    while cache.statistics().bypassed == 0 {
+        write(&cache, slot * 8, 1, 8).await.unwrap();
+        slot += 1;
+    }
+    gateway.far.set_delay(Duration::from_secs(1));
+    // Each waits two seconds, for the far side and for the turn before it.
+    let writes = (0..8).map(|i| write(&cache, 20000 + i / 2 * 8, 3, 8));
+    for written in join_all(writes).await {
+        written.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failing_far_device_is_tried_again_for_ever() {
     let gateway = Gateway::new(LOG);
     let cache = gateway.start().await;
