@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::{
     log::segment::{Header, Kind, MAX_RECORDS, MAX_ZERO_SLOTS, Record},
     slot::{NONE, Place, WHOLE},
-    state::{Queued, SegmentIdentity, State},
+    state::{Content, Queued, SegmentIdentity, State},
 };
 
 /// A segment on its way to the log.
@@ -61,7 +61,18 @@ impl State {
         };
         while let Some(next) = self.queue.front() {
             let taken = match *next {
-                Queued::Slot { index, .. } => self.add_slot(&mut batch, index),
+                Queued::Slot { index, .. } => {
+                    let content = self.content(index);
+                    let taken = self.add_slot(&mut batch, index, content);
+                    let entry = self.table.entry_mut(index);
+                    entry.queued &= !taken;
+                    taken
+                }
+                Queued::Older { index, ref content, .. } => {
+                    let Content { version, ref page, valid, checksum } = **content;
+                    let content = Content { version, page: page.clone(), valid, checksum };
+                    self.add_slot(&mut batch, index, content)
+                }
                 Queued::Drop { slot, count, since } => {
                     batch.tombstones += 1;
                     let kind = Kind::Dropped;
@@ -76,10 +87,15 @@ impl State {
                 break;
             }
             self.queue.pop_front();
+            self.left_queue = self.left_queue.wrapping_add(1);
         }
         // Writes that share a queued slot with an older one are complete no later than it.
         batch.header.complete = match self.queue.front() {
-            Some(Queued::Slot { since, .. } | Queued::Drop { since, .. }) => since - 1,
+            Some(
+                Queued::Slot { since, .. }
+                | Queued::Older { since, .. }
+                | Queued::Drop { since, .. },
+            ) => since - 1,
             None => self.serial,
         };
         if batch.header.records.is_empty() {
@@ -91,11 +107,10 @@ impl State {
         Some(batch)
     }
 
-    /// Adds an entry's newest content to a segment; false if there is no room in it.
-    fn add_slot(&mut self, batch: &mut Batch, index: u32) -> bool {
-        let entry = self.table.entry(index);
-        let (slot, serial) = (entry.slot, entry.version);
-        let record = if entry.zero {
+    /// Adds content of an entry to a segment; false if there is no room in it.
+    fn add_slot(&mut self, batch: &mut Batch, index: u32, content: Content) -> bool {
+        let (slot, serial) = (self.table.entry(index).slot, content.version);
+        let record = if content.page.is_none() {
             if batch.slots.len() >= MAX_ZERO_SLOTS as usize {
                 return false;
             }
@@ -104,16 +119,15 @@ impl State {
             if batch.pages.len() >= self.ring.longest_data() as usize {
                 return false;
             }
-            let (mask, checksum) = (entry.valid, entry.checksum);
+            let (mask, checksum) = (content.valid, content.checksum);
             Record { slot, count: 1, kind: Kind::Data, mask, checksum, serial }
         };
         if !add_record(batch, record) {
             return false;
         }
         let mut block = 0;
-        if record.kind == Kind::Data {
-            let page = self.table.page(index).expect("pending content stays in memory");
-            batch.pages.push(page.clone());
+        if let Some(page) = content.page {
+            batch.pages.push(page);
             block = batch.pages.len() as u32;
         }
         batch.slots.push(BatchSlot {
@@ -124,9 +138,7 @@ impl State {
             mask: record.mask,
             kind: record.kind,
         });
-        let entry = self.table.entry_mut(index);
-        entry.queued = false;
-        entry.in_flight = true;
+        self.table.entry_mut(index).in_flight = true;
         true
     }
 

@@ -74,6 +74,10 @@ impl Shared {
         end: u64,
         change: Change,
     ) -> Result<(), Error> {
+        // What was reported before comes first, so that no failure leaves this without that.
+        if self.settings.report.is_immediate() {
+            self.settle().await?;
+        }
         // Claimed before anything is given away: a call that is aborted until here has done
         // nothing, and one that is aborted later comes before all that is called after it.
         let claim = self.claim(first, end).await?;

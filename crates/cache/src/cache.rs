@@ -81,6 +81,13 @@ impl Cache {
             .await
     }
 
+    /// A fault on purpose: from now on destage takes pages as they are, though they may be newer
+    /// than what the log holds. A test has to notice that.
+    #[cfg(feature = "mutation")]
+    pub fn destage_what_is_not_logged(&self) {
+        self.shared.sends_unlogged.store(true, Ordering::Relaxed);
+    }
+
     /// What it has done and how it stands.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

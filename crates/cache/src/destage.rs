@@ -344,7 +344,11 @@ impl Cursor<'_> {
             run.end = end;
             run.slots.1 = item.slot + 1;
             let entry = state.table.entry(item.index);
+            // A page that is newer than the cut would make the lower volume what the near one
+            // never was.
             let same = entry.place == Some(item.place) && !entry.pending();
+            #[cfg(feature = "mutation")]
+            let same = same || shared.sends_unlogged.load(Ordering::Relaxed);
             let page = if same { state.table.page(item.index).cloned() } else { None };
             run.parts.push(Part { slot: item.slot, place: item.place, first, count, page });
             self.sector = first + count;

@@ -147,6 +147,8 @@ fn assemble(
         counters,
         requests: AtomicU64::new(0),
         host_fetches: AtomicUsize::new(0),
+        #[cfg(feature = "mutation")]
+        sends_unlogged: false.into(),
         settings,
     }))
 }

@@ -84,6 +84,8 @@ pub(crate) struct Entry {
     pub version: u64,
     /// The newest version that is in the log and not yet in the lower volume.
     pub place: Option<Place>,
+    /// Its turn among all that was ever queued, modulo 2^32, while it is queued.
+    pub turn: u32,
     /// Checksum of the page while it is pending.
     pub checksum: u32,
     /// The fetch from the lower volume that will fill the slot; 0 if none.
@@ -205,6 +207,7 @@ impl SlotTable {
             slot: 0,
             version: 0,
             place: None,
+            turn: 0,
             checksum: 0,
             fetch: 0,
             nvram: NONE,

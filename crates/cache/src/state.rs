@@ -26,7 +26,7 @@ use crate::{
     log::{ring::Ring, superblock::Superblock},
     nvram::Buffer,
     settings::{Report, Settings},
-    slot::{Place, SLOT_BYTES, SlotTable, WHOLE},
+    slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
     statistics::Counters,
 };
 
@@ -67,6 +67,9 @@ pub(crate) struct Shared {
     pub requests: AtomicU64,
     /// Fetches under way that a host waits for.
     pub host_fetches: AtomicUsize,
+    /// See [`crate::Cache::destage_what_is_not_logged`].
+    #[cfg(feature = "mutation")]
+    pub sends_unlogged: std::sync::atomic::AtomicBool,
 }
 
 /// What the lock protects.
@@ -76,6 +79,9 @@ pub(crate) struct State {
     pub nvram: Option<Buffer>,
     /// Waits for a segment, oldest first. At most `pending_limit` slots.
     pub queue: VecDeque<Queued>,
+    /// How many have left the queue at its front, modulo 2^32: an entry's turn, less this, is its
+    /// place in it.
+    pub left_queue: u32,
     pub queued_slots: usize,
     /// Slots that a write is about to queue: it copies without the lock.
     pub reserved_slots: usize,
@@ -122,8 +128,21 @@ pub(crate) struct Waiter {
 pub(crate) enum Queued {
     /// The newest content of an entry. `since` is the serial of the write that queued it.
     Slot { index: u32, since: u64 },
+    /// Content of an entry that was overwritten before its turn, see [`State::keep_order`].
+    Older { index: u32, since: u64, content: Box<Content> },
     /// A record that voids older ones.
     Drop { slot: u64, count: u32, since: u64 },
+}
+
+/// One version of a slot on its way to the log.
+pub(crate) struct Content {
+    /// Serial of the newest write in it.
+    pub version: u64,
+    /// Zeros, if there is none.
+    pub page: Option<Bytes>,
+    /// Which sectors of the page are right.
+    pub valid: u8,
+    pub checksum: u32,
 }
 
 /// A level 2 round: what of the log up to `cut` is being sent down.
@@ -317,6 +336,7 @@ impl State {
             ring,
             nvram,
             queue: VecDeque::new(),
+            left_queue: 0,
             queued_slots: 0,
             reserved_slots: 0,
             reserving: 0,
@@ -357,7 +377,9 @@ impl State {
         let inside = |slot: u64, count: u32| slot < end && first < slot + u64::from(count);
         self.in_flight.iter().any(|&(slot, count)| inside(slot, count))
             || self.queue.iter().any(|queued| match *queued {
-                Queued::Slot { index, .. } => inside(self.table.entry(index).slot, 1),
+                Queued::Slot { index, .. } | Queued::Older { index, .. } => {
+                    inside(self.table.entry(index).slot, 1)
+                }
                 Queued::Drop { slot, count, .. } => inside(slot, count),
             })
     }
@@ -383,15 +405,49 @@ impl State {
     /// Puts an entry in the queue for the log, as write `serial`. It keeps its turn if it is in
     /// the queue already: its newest content goes then.
     pub fn queue_slot(&mut self, index: u32, serial: u64) {
+        let turn = self.left_queue.wrapping_add(self.queue.len() as u32);
         let entry = self.table.entry_mut(index);
         entry.version = serial;
         // A fetch that is under way brings older content.
         entry.fetch = 0;
         if !entry.queued {
             entry.queued = true;
+            entry.turn = turn;
             self.queue.push_back(Queued::Slot { index, since: serial });
             self.queued_slots += 1;
         }
+    }
+
+    /// With immediate report, before an entry gets newer content: its content of now takes the
+    /// turn that it has in the queue, if the newer one could get into an earlier segment than what
+    /// is behind it. The log, even without its NVRAM, then holds what was reported up to some
+    /// moment and nothing reported later.
+    pub fn keep_order(&mut self, index: u32) {
+        let entry = self.table.entry(index);
+        // Whatever waits goes into one segment, which is there as a whole or not at all.
+        let together = self.queue.len() <= self.ring.longest_data() as usize;
+        if !entry.queued || together {
+            return;
+        }
+        let content = self.content(index);
+        let entry = self.table.entry_mut(index);
+        entry.queued = false;
+        let place = entry.turn.wrapping_sub(self.left_queue) as usize;
+        let queued = &mut self.queue[place];
+        let Queued::Slot { index: found, since } = *queued else {
+            unreachable!("the turn of an entry is that of its newest content");
+        };
+        assert_eq!(found, index, "each entry has its own turn");
+        *queued = Queued::Older { index, since, content: Box::new(content) };
+    }
+
+    /// The newest content of an entry that waits for the log.
+    pub fn content(&self, index: u32) -> Content {
+        let entry = self.table.entry(index);
+        let page = (!entry.zero)
+            .then(|| self.table.page(index).expect("pending content stays in memory").clone());
+        let Entry { version, valid, checksum, .. } = *entry;
+        Content { version, page, valid, checksum }
     }
 
     /// Puts a record into the queue that voids the older records of some slots. It is counted in

@@ -221,6 +221,9 @@ impl Shared {
             }
             let index = state.table.find_or_insert(part.slot);
             let (page, valid) = merge(state, index, part, page, loaded.as_ref());
+            if self.settings.report.is_immediate() {
+                state.keep_order(index);
+            }
             let checksum = if part.count == SECTORS { checksum } else { crc32c(&page) };
             let page = page.freeze();
             self.keep_in_nvram(state, index, serial, valid, &page, checksum);
@@ -308,7 +311,8 @@ impl Shared {
                         } else {
                             state.serial += 1;
                             last = state.serial;
-                            run.for_each(|slot| place_zero(&mut state, slot));
+                            let immediate = self.settings.report.is_immediate();
+                            run.for_each(|slot| place_zero(&mut state, slot, immediate));
                             self.start_commit(&mut state);
                             n
                         }
@@ -335,9 +339,12 @@ impl Shared {
     }
 }
 
-fn place_zero(state: &mut State, slot: u64) {
+fn place_zero(state: &mut State, slot: u64, immediate: bool) {
     let serial = state.serial;
     let index = state.table.find_or_insert(slot);
+    if immediate {
+        state.keep_order(index);
+    }
     state.table.drop_page(index);
     state.table.entry_mut(index).zero = true;
     state.queue_slot(index, serial);

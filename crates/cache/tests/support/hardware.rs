@@ -26,7 +26,12 @@ pub enum Mutation {
     SuperblockNotStable,
     /// The NVRAM forgets.
     NvramForgets,
+    /// Destage sends pages that are newer than what the log holds: a fault of the cache itself.
+    DestageUnlogged,
 }
+
+/// Looks at what the lower volume holds.
+pub type Observer = Arc<dyn Fn(&Image) + Send + std::marker::Sync>;
 
 /// What is left when the power is gone.
 pub struct Remains {
@@ -55,6 +60,7 @@ pub struct Hardware {
     mutation: Mutation,
     delay: Duration,
     log_delay: Duration,
+    observer: Option<Observer>,
     seed: u64,
 }
 
@@ -99,8 +105,15 @@ impl Hardware {
             mutation: Mutation::None,
             delay: Duration::ZERO,
             log_delay: Duration::ZERO,
+            observer: None,
             seed,
         }
+    }
+
+    /// The same with somebody who looks at the lower volume after each of its flushes.
+    pub fn observed(mut self, observer: Observer) -> Self {
+        self.observer = Some(observer);
+        self
     }
 
     /// The same with a sync left out. Before anything is done with it.
@@ -145,6 +158,7 @@ impl Hardware {
             disk: Arc::clone(&self.lower),
             delay: self.delay,
             calls: AtomicU64::new(0),
+            observer: self.observer.clone(),
             rng: Mutex::new(Rng::new(self.seed + 3)),
         })
     }
@@ -276,6 +290,7 @@ struct Remote {
     disk: Arc<CrashVolume>,
     delay: Duration,
     calls: AtomicU64,
+    observer: Option<Observer>,
     rng: Mutex<Rng>,
 }
 
@@ -320,6 +335,9 @@ impl Volume for Remote {
         Box::pin(async move {
             self.travel().await?;
             self.disk.flush().await?;
+            if let Some(observer) = &self.observer {
+                observer(&self.disk.contents());
+            }
             self.travel().await
         })
     }

@@ -95,6 +95,21 @@ impl Model {
         Err(format!("sector {sector} holds {value} at {as_of}, but its writes are {known:?}"))
     }
 
+    /// Checks that a volume holds the past of some moment: if it has a write, it has all that were
+    /// acknowledged before that one was submitted, and all before `least`.
+    pub fn check_past(&self, bytes: &[u8], least: u64) -> Result<(), String> {
+        let mut moment = least;
+        for (sector, bytes) in bytes.chunks(SECTOR).enumerate() {
+            // Zeros tell nothing of when.
+            let value = value_of(sector, bytes)?;
+            moment = moment.max(self.writes[value as usize].submitted);
+        }
+        for (sector, bytes) in bytes.chunks(SECTOR).enumerate() {
+            self.check(sector, bytes, moment)?;
+        }
+        Ok(())
+    }
+
     /// After a recovery: what is there now was there for good.
     pub fn settle(&mut self, values: &[u64]) {
         for (sector, &value) in values.iter().enumerate() {

@@ -1,6 +1,12 @@
 //! Seeded workloads: what hosts do to a gateway until its end, and the check of what is left.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use cache::{Cache, Identity, Parts, Report, Settings, Statistics};
 use futures_util::future::join_all;
@@ -94,7 +100,11 @@ impl Script {
         };
         let identity = Identity { name: "far volume".into(), geometry: self.geometry };
         let opened = Cache::open(self.settings.clone(), parts, identity).await;
-        opened.map_err(|error| format!("cannot be opened: {error}"))
+        let cache = opened.map_err(|error| format!("cannot be opened: {error}"))?;
+        if self.mutation == Mutation::DestageUnlogged {
+            cache.destage_what_is_not_logged();
+        }
+        Ok(cache)
     }
 }
 
@@ -102,6 +112,8 @@ impl Script {
 pub struct World {
     pub model: Mutex<Model>,
     pub fault: Mutex<Option<String>>,
+    /// When the last flush that was answered had been called.
+    pub flushed: AtomicU64,
     /// Of the cache that ran to its end.
     pub statistics: Mutex<Statistics>,
 }
@@ -109,10 +121,15 @@ pub struct World {
 impl World {
     pub fn new(script: &Script) -> Arc<Self> {
         let model = Mutex::new(Model::new(script.sectors()));
-        Arc::new(Self { model, fault: Mutex::new(None), statistics: Mutex::default() })
+        Arc::new(Self {
+            model,
+            fault: Mutex::new(None),
+            flushed: AtomicU64::new(0),
+            statistics: Mutex::default(),
+        })
     }
 
-    fn report(&self, fault: String) {
+    pub fn report(&self, fault: String) {
         self.fault.lock().get_or_insert(fault);
     }
 }
@@ -189,6 +206,15 @@ pub fn check(
     Ok(hardware.end(End::Kill, &mut Rng::new(seed)))
 }
 
+/// Opens what is left, perhaps with losses, and gives what the volume holds.
+pub fn contents(script: &Script, remains: Remains, seed: u64) -> Result<Vec<u8>, String> {
+    let hardware = Hardware::reopen(remains, seed);
+    runtime().block_on(async {
+        let cache = script.open(&hardware).await?;
+        read_all(script, cache.as_ref()).await
+    })
+}
+
 async fn read_all(script: &Script, volume: &dyn Volume) -> Result<Vec<u8>, String> {
     let blocks = script.geometry.blocks as u32;
     let read = volume.read(Extent { lba: Lba(0), blocks }).await;
@@ -225,7 +251,7 @@ impl Host<'_> {
             match self.rng.below(100) {
                 0..55 => self.write().await,
                 55..62 => self.discard().await,
-                62..70 => drop(self.cache.flush().await),
+                62..70 => self.flush().await,
                 70..90 => self.read().await,
                 _ => {
                     let pause = self.rng.below(60);
@@ -265,6 +291,13 @@ impl Host<'_> {
         let lba = self.blocks(first, count).lba;
         let result = Self::limited(self.rng.fork(), self.cache.write(lba, data, durability)).await;
         self.end(id, first, count, result);
+    }
+
+    async fn flush(&mut self) {
+        let called = self.world.model.lock().now();
+        if self.cache.flush().await.is_ok() && !self.hardware.power.is_off() {
+            self.world.flushed.fetch_max(called, Ordering::Relaxed);
+        }
     }
 
     async fn discard(&mut self) {
