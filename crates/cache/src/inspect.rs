@@ -140,7 +140,7 @@ pub(crate) async fn write_new(
     }
     let superblock = Superblock {
         sequence: 1,
-        instance: new_instance(identity),
+        instance: InstanceId(random(&identity.name)),
         identity: identity.clone(),
         log_blocks: geometry.blocks.min(u64::from(u32::MAX / 2)),
         segment_slots,
@@ -152,24 +152,25 @@ pub(crate) async fn write_new(
         serial: 0,
         clean: true,
         immediate: false,
+        nvram: 0,
     };
     write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)?;
     Ok(superblock)
 }
 
-/// A number that no other log has: from the keys that the system gives at random to every
-/// process, and what else is different.
-fn new_instance(identity: &Identity) -> InstanceId {
+/// Bytes that nobody else draws: from the keys that the system gives at random to every process,
+/// and what else is different.
+pub(crate) fn random(name: &str) -> [u8; 16] {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let time = time.map_or(0, |time| time.as_nanos());
-    let mut id = [0; 16];
-    for half in id.chunks_mut(8) {
+    let mut bytes = [0; 16];
+    for half in bytes.chunks_mut(8) {
         let mut hasher = RandomState::new().build_hasher();
         hasher.write_u128(time);
-        hasher.write(identity.name.as_bytes());
+        hasher.write(name.as_bytes());
         half.copy_from_slice(&hasher.finish().to_le_bytes());
     }
-    InstanceId(id)
+    bytes
 }
 
 pub(crate) fn check_size(log: &Stack, superblock: &Superblock) -> Result<(), OpenError> {

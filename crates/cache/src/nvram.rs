@@ -129,7 +129,7 @@ pub(crate) enum Contents {
     /// Nothing that anyone wrote: zeros, or a header that was never finished.
     Blank,
     /// Of this log: acknowledged writes in serial order, and the newest stable segment.
-    Ours { held: Vec<Held>, watermark: u64 },
+    Ours { mark: u32, held: Vec<Held>, watermark: u64 },
     /// Of another log; so many acknowledged writes.
     Other { instance: InstanceId, held: usize },
     /// Of a newer version.
@@ -188,6 +188,7 @@ impl Buffer {
         if found != instance {
             return Contents::Other { instance: found, held: held.len() };
         }
+        let mark = u32_at(header, MARK_AT);
         // One header may be torn: the one being written when the end came, never acknowledged.
         if count > 1 {
             return Contents::Damaged(format!("{count} of its slots have damaged headers"));
@@ -200,11 +201,12 @@ impl Buffer {
         let (watermark, cell) = self.watermark();
         self.cell = cell;
         self.free = (0..slots).rev().filter(|i| held.iter().all(|h| h.index != *i)).collect();
-        Contents::Ours { held, watermark }
+        Contents::Ours { mark, held, watermark }
     }
 
-    /// Takes the memory into use for a log, forgetting what is in it.
-    pub fn format(&mut self, instance: InstanceId) {
+    /// Takes the memory into use for a log, forgetting what is in it. The log's superblock notes
+    /// the mark: it is how the memory is known when it comes back.
+    pub fn format(&mut self, instance: InstanceId, mark: u32) {
         // A crash in here leaves a blank or torn header, and then the slots do not count.
         self.memory.write(0, &[0; HEADER_BYTES]);
         self.slots = slots_in(self.memory.len());
@@ -219,6 +221,7 @@ impl Buffer {
         put_u32(&mut header, VERSION_AT, VERSION);
         put_u32(&mut header, SLOTS_AT, self.slots);
         put(&mut header, INSTANCE_AT, &instance.0);
+        put_u32(&mut header, MARK_AT, mark);
         let checksum = crc32c(&header[..CHECKSUM_AT]);
         put_u32(&mut header, CHECKSUM_AT, checksum);
         // Back to front, so that a torn header still begins with zeros.
@@ -347,8 +350,9 @@ const MAGIC: &[u8] = b"FBYNVRAM";
 const VERSION_AT: usize = 8;
 const SLOTS_AT: usize = 12;
 const INSTANCE_AT: usize = 16;
-const CHECKSUM_AT: usize = 32;
-const HEADER_BYTES: usize = 36;
+const MARK_AT: usize = 32;
+const CHECKSUM_AT: usize = 36;
+const HEADER_BYTES: usize = 40;
 /// In two cache lines of their own.
 const CELLS_AT: [usize; 2] = [64, 128];
 const CELL_CHECKSUM_AT: usize = 8;
@@ -371,6 +375,7 @@ mod tests {
         ("version", VERSION_AT, 4),
         ("slots", SLOTS_AT, 4),
         ("instance id", INSTANCE_AT, 16),
+        ("mark", MARK_AT, 4),
         ("checksum", CHECKSUM_AT, 4),
         ("first watermark", CELLS_AT[0], CELL_BYTES),
         ("second watermark", CELLS_AT[1], CELL_BYTES),
@@ -410,7 +415,7 @@ mod tests {
         let memory = Box::new(Plain(vec![0; length_for(4) as usize]));
         let (mut buffer, contents) = Buffer::open(memory, INSTANCE);
         assert_eq!(contents, Contents::Blank);
-        buffer.format(INSTANCE);
+        buffer.format(INSTANCE, 77);
         for serial in [3, 1, 2] {
             let data = [serial as u8; BLOCK_BYTES];
             buffer.put(serial, serial * 10, 0xff, &data, crc32c(&data));
@@ -430,7 +435,8 @@ mod tests {
         assert_eq!((buffer.slots(), buffer.free()), (4, 1));
         buffer.release(1);
         let (buffer, contents) = reopen(dump(&buffer));
-        let Contents::Ours { held, watermark } = contents else { panic!("{contents:?}") };
+        let Contents::Ours { mark, held, watermark } = contents else { panic!("{contents:?}") };
+        assert_eq!(mark, 77);
         assert_eq!(held.iter().map(|h| (h.serial, h.slot)).collect::<Vec<_>>(), [(2, 20), (3, 30)]);
         assert_eq!((watermark, buffer.free()), (9, 2));
         let mut data = [0; BLOCK_BYTES];

@@ -13,7 +13,7 @@ use crate::{
     checksum::crc32c,
     dram::PagePool,
     heard::Heard,
-    inspect::{check_size, no_superblock, pool, write_new},
+    inspect::{check_size, no_superblock, pool, random, write_new},
     log::{
         recovery::{NoSuperblock, scan, superblock},
         ring::Ring,
@@ -77,6 +77,8 @@ pub(crate) async fn open(
     superblock.serial = newest;
     superblock.clean = false;
     superblock.immediate = settings.report.is_immediate() || !nvram.held.is_empty();
+    // From here on no other memory is believed to hold this log's writes.
+    superblock.nvram = nvram.mark;
     let scratch = pool(SCRATCH_PAGES)?;
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
 
@@ -198,6 +200,8 @@ fn apply(table: &mut SlotTable, start: u32, header: &Header) {
 /// What is in the NVRAM.
 struct Found {
     buffer: Option<Buffer>,
+    /// How the log knows it again; 0 if there is none.
+    mark: u32,
     /// Acknowledged writes, in serial order.
     held: Vec<Held>,
     /// The newest segment that it has seen become stable.
@@ -217,19 +221,24 @@ fn open_nvram(
         if settings.report.is_immediate() {
             return Err(OpenError::Settings("immediate report needs an NVRAM".into()));
         }
-        let none = Found { buffer: None, held: Vec::new(), watermark: None };
+        let none = Found { buffer: None, mark: 0, held: Vec::new(), watermark: None };
         return if needed { missing("is not configured") } else { Ok(none) };
     };
     let instance = superblock.instance;
     let (mut buffer, contents) = Buffer::open(memory, instance);
-    let (held, watermark) = match contents {
-        Contents::Ours { held, watermark } if superblock.immediate && !superblock.clean => {
-            (held, Some(watermark))
+    let (mark, held, watermark) = match contents {
+        Contents::Ours { mark, .. } if mark != superblock.nvram && needed => {
+            return missing("was given up when the log was opened without it");
+        }
+        Contents::Ours { mark, held, watermark }
+            if mark == superblock.nvram && superblock.immediate && !superblock.clean =>
+        {
+            (mark, held, Some(watermark))
         }
         // What it holds is from before: the log has all that was acknowledged since.
-        Contents::Ours { held, watermark } => {
+        Contents::Ours { mark, held, watermark } if mark == superblock.nvram => {
             held.iter().for_each(|held| buffer.release(held.index));
-            (Vec::new(), Some(watermark))
+            (mark, Vec::new(), Some(watermark))
         }
         Contents::Blank if needed => return missing("is blank"),
         Contents::Damaged(how) if !settings.accept_loss => {
@@ -243,9 +252,11 @@ fn open_nvram(
             let supported = crate::log::VERSION;
             return Err(OpenError::Version { what: "NVRAM", found, supported });
         }
-        Contents::Blank | Contents::Damaged(_) | Contents::Other { .. } => {
-            buffer.format(instance);
-            (Vec::new(), None)
+        Contents::Ours { .. } | Contents::Blank | Contents::Damaged(_) | Contents::Other { .. } => {
+            let [a, b, c, d, ..] = random(&superblock.identity.name);
+            let mark = u32::from_le_bytes([a, b, c, d]).max(1);
+            buffer.format(instance, mark);
+            (mark, Vec::new(), None)
         }
     };
     if settings.report.is_immediate() && buffer.slots() < LEAST_NVRAM_SLOTS {
@@ -254,7 +265,7 @@ fn open_nvram(
             buffer.slots()
         )));
     }
-    Ok(Found { buffer: Some(buffer), held, watermark })
+    Ok(Found { buffer: Some(buffer), mark, held, watermark })
 }
 
 /// Whether the writes that the NVRAM holds can be this volume's, and fit into memory.

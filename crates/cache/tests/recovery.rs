@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use cache::{Identity, InspectError, OpenError, Report, Settings, format, inspect};
+use cache::{Cache, Identity, InspectError, OpenError, Report, Settings, format, inspect};
 use proptest::prelude::*;
 use support::{
     gateway::{Gateway, read, write},
@@ -219,6 +219,65 @@ async fn immediate_report_recovers_from_the_nvram_and_not_without_it() {
     *gateway.memory.as_ref().expect("it has one").0.lock() = memory;
     assert_eq!(contents(&gateway).await, [0, 6, 0, 0]);
     assert_eq!(contents(&gateway).await, [0, 6, 0, 0]);
+}
+
+/// A memory that was given up by opening with `accept_loss` comes back after others have written:
+/// what it holds is older than what they wrote, whatever its serials say.
+#[tokio::test(start_paused = true)]
+async fn an_nvram_that_was_given_up_is_never_believed_again() {
+    let mut gateway = Gateway::new(LOG).with_nvram();
+    gateway.settings.report = Report::Immediate;
+    let cache = gateway.open().await;
+    let immediate = async |cache: &Cache, slot: u64, byte: u8| {
+        let data: Data = vec![byte; 4096].into();
+        let mut write = cache.write(Lba(slot * 8), data, Durability::Volatile);
+        assert!(futures_util::poll!(&mut write).is_ready(), "it was acknowledged");
+    };
+    // Old serials are high.
+    for _ in 0..50 {
+        write(&cache, 0, 1, 8).await.unwrap();
+    }
+    cache.flush().await.unwrap();
+    immediate(&cache, 1, 6).await;
+    let given_up = gateway.memory.clone().expect("it has one").0.lock().clone();
+    drop(cache);
+
+    // Without it, and with the loss accepted, the log goes on with a new memory.
+    gateway.memory = Some(Memory::new(256));
+    gateway.settings.accept_loss = true;
+    let cache = gateway.open().await;
+    gateway.settings.accept_loss = false;
+    cache.flush().await.unwrap();
+    let here = read(&cache, 8, 8).await.unwrap()[0];
+    write(&cache, 8, 7, 8).await.unwrap();
+    cache.flush().await.unwrap();
+    assert!(here == 0 || here == 6);
+    // Killed, with one write in the new memory alone.
+    immediate(&cache, 2, 8).await;
+    let newer = gateway.memory.clone().expect("it has one").0.lock().clone();
+    drop(cache);
+
+    let with = async |bytes: &[u8]| {
+        let mut other = copy(&gateway).await;
+        let memory = Memory::new(256);
+        memory.0.lock().copy_from_slice(bytes);
+        other.memory = Some(memory);
+        other
+    };
+    let old = with(&given_up).await;
+    let refused = refusal(&old).await;
+    assert!(matches!(refused, OpenError::NvramMissing(_)), "{refused}");
+    assert!(refused.to_string().contains("given up"), "{refused}");
+    let mut accepted = with(&given_up).await;
+    accepted.settings.accept_loss = true;
+    assert_eq!(contents(&accepted).await[1], 7, "never older than what was made stable");
+    assert_eq!(contents(&with(&newer).await).await, [1, 7, 8, 0]);
+
+    // In a log that was stopped cleanly nothing can be missing: the memory is used anew.
+    gateway.memory.as_ref().expect("it has one").0.lock().copy_from_slice(&newer);
+    gateway.open().await.stop().await.unwrap();
+    let old = with(&given_up).await;
+    assert_eq!(contents(&old).await, [1, 7, 8, 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -71,6 +71,8 @@ pub(crate) struct Superblock {
     pub clean: bool,
     /// Acknowledged data may be in the NVRAM alone.
     pub immediate: bool,
+    /// The mark of the NVRAM in use; 0 if there is none.
+    pub nvram: u32,
 }
 
 /// Why a block is not a superblock.
@@ -114,6 +116,7 @@ impl Superblock {
         put_u32(block, LOWER_FLAGS_AT, abilities);
         put_u32(block, NAME_LENGTH_AT, name.len() as u32);
         put(block, NAME_AT, name);
+        put_u32(block, NVRAM_AT, self.nvram);
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(block, CHECKSUM_AT, checksum);
     }
@@ -167,6 +170,7 @@ impl Superblock {
             serial: u64_at(block, SERIAL_AT),
             clean: flags & CLEAN != 0,
             immediate: flags & IMMEDIATE != 0,
+            nvram: u32_at(block, NVRAM_AT),
         };
         if superblock.makes_sense() { Ok(superblock) } else { Err(Invalid::Garbage) }
     }
@@ -230,6 +234,7 @@ const LOWER_PHYSICAL_AT: usize = 108;
 const LOWER_FLAGS_AT: usize = 112;
 const NAME_LENGTH_AT: usize = 116;
 const NAME_AT: usize = 120;
+const NVRAM_AT: usize = NAME_AT + MAX_NAME;
 /// All of it in the first 512 bytes, which no disk tears: an interrupted format leaves a blank disk.
 const CHECKSUM_AT: usize = 508;
 
@@ -257,6 +262,7 @@ pub(crate) mod tests {
             serial: 12345,
             clean: true,
             immediate: false,
+            nvram: 77,
         }
     }
 
@@ -281,6 +287,7 @@ pub(crate) mod tests {
         ("lower flags", LOWER_FLAGS_AT, 4),
         ("name length", NAME_LENGTH_AT, 4),
         ("name", NAME_AT, MAX_NAME),
+        ("nvram", NVRAM_AT, 4),
         ("checksum", CHECKSUM_AT, 4),
     ];
 
