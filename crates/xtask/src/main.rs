@@ -9,6 +9,7 @@ mod node;
 mod tgt;
 mod bench;
 mod suite;
+mod vm;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -78,6 +79,32 @@ enum Task {
         #[arg(long, value_name = "FILE")]
         markdown: Option<PathBuf>,
     },
+    /// Play scenarios with a real kernel: Debian's, in a virtual machine made from its packages, as
+    /// initiator against our target and as target against our initiator (needs QEMU on an amd64
+    /// Debian; as root what is missing is installed).
+    VmTest {
+        /// Only this scenario; may be given several times.
+        #[arg(long, value_name = "NAME")]
+        scenario: Vec<String>,
+        /// Say which scenarios there are, and end.
+        #[arg(long)]
+        list: bool,
+        /// Run every test of iscsi-test-cu in the machine, which takes many minutes.
+        #[arg(long)]
+        all: bool,
+        /// Make the machine anew, from the packages of today.
+        #[arg(long)]
+        fresh: bool,
+        /// Keep each scenario's files: settings, events, consoles, volumes.
+        #[arg(long)]
+        keep: bool,
+        /// Test this program instead of building one.
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
+        /// Write a page with what was found to this file.
+        #[arg(long, value_name = "FILE")]
+        markdown: Option<PathBuf>,
+    },
     /// The bare TCP server of the benchmarks.
     #[command(hide = true)]
     RawServer,
@@ -106,6 +133,15 @@ fn main() -> ExitCode {
                 markdown,
             };
             report(bench::bench(&options))
+        }
+        Task::VmTest { list: true, .. } => {
+            vm::list();
+            ExitCode::SUCCESS
+        }
+        Task::VmTest { scenario, list: false, all, fresh, keep, program, markdown } => {
+            let scenarios = scenario;
+            let wanted = vm::Wanted { scenarios, all, fresh, keep, program, markdown };
+            report(vm::test(&wanted))
         }
         Task::RawServer => report(raw::serve().map(|()| true)),
     }

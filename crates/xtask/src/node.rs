@@ -29,12 +29,17 @@ pub fn build() -> Result<PathBuf> {
 
 /// Where cargo puts the release binary.
 pub fn binary() -> Result<PathBuf> {
+    Ok(target_folder()?.join("release/forebay"))
+}
+
+/// Where cargo puts what it makes.
+pub fn target_folder() -> Result<PathBuf> {
     let mut command = Command::new("cargo");
     command.args(["metadata", "--no-deps", "--format-version", "1", "--offline"]);
     let output = command.current_dir(root()).stderr(Stdio::null()).output()?;
     let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
     let folder = metadata["target_directory"].as_str().context("no target_directory")?;
-    Ok(Path::new(folder).join("release/forebay"))
+    Ok(PathBuf::from(folder))
 }
 
 /// How a program of ours runs beside others.

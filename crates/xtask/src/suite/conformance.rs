@@ -98,22 +98,22 @@ fn work(
     Ok(())
 }
 
-/// Every test the tool knows, without the name of the whole.
+/// Every test the tool knows.
 fn list() -> Result<Vec<String>> {
     let finished = process::run(Command::new("iscsi-test-cu").arg("--list"), LIMIT)?;
-    let tests: Vec<String> = finished
-        .output
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("ALL."))
-        .filter(|test| test.contains('.'))
-        .map(str::to_owned)
-        .collect();
+    let tests = listed(&finished.output);
     ensure!(!tests.is_empty(), "iscsi-test-cu lists no tests: {}", finished.tail(3));
     Ok(tests)
 }
 
+/// The tests that `iscsi-test-cu --list` names, without the name of the whole.
+pub fn listed(output: &str) -> Vec<String> {
+    let lines = output.lines().filter_map(|line| line.trim().strip_prefix("ALL."));
+    lines.filter(|test| test.contains('.')).map(str::to_owned).collect()
+}
+
 /// What the tool's exit and words mean.
-fn outcome(finished: &Finished) -> Outcome {
+pub fn outcome(finished: &Finished) -> Outcome {
     match finished.code() {
         None if finished.status.is_none() => Outcome::Hung,
         None => Outcome::Crashed,
@@ -143,7 +143,7 @@ fn ran(output: &str) -> bool {
 }
 
 /// The lines of an output that say what was wrong.
-fn complaint(output: &str) -> String {
+pub fn complaint(output: &str) -> String {
     let telling = |line: &&str| {
         line.contains("[FAILED]") || line.contains("CU_") || line.to_lowercase().contains("error")
     };
@@ -168,7 +168,8 @@ fn judge(outcomes: &BTreeMap<String, Outcome>) -> Tally {
     tally.with_note(format!("of {} tests, {skipped} skipped or unable to pass", outcomes.len()))
 }
 
-fn cannot_pass(test: &str) -> Option<&'static str> {
+/// Why a test cannot pass, if it is one of those.
+pub fn cannot_pass(test: &str) -> Option<&'static str> {
     CANNOT_PASS.iter().find(|(name, _)| *name == test).map(|(_, reason)| *reason)
 }
 

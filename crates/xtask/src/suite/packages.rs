@@ -29,26 +29,30 @@ const ATTEMPTS: usize = 3;
 
 /// Makes sure that every tool is there, or says what to do.
 pub fn provide() -> Result<String> {
-    let missing = missing();
-    if missing.is_empty() {
+    install(missing, "these tests are left out with --no-interop")
+}
+
+/// Installs the packages that `missing` names until it names none. Where that is not possible, the
+/// error says what to install, and `otherwise`.
+pub fn install(missing: fn() -> Vec<&'static str>, otherwise: &str) -> Result<String> {
+    let packages = missing();
+    if packages.is_empty() {
         return Ok("every tool is there".to_owned());
     }
-    let list = missing.join(" ");
+    let list = packages.join(" ");
     if !is_debian() || !rustix::process::geteuid().is_root() {
-        bail!(
-            "missing: {list}. Install them (Debian: apt-get install {list}), or leave these tests out with --no-interop"
-        );
+        bail!("missing: {list}. Install them (Debian: apt-get install {list}); {otherwise}");
     }
     for attempt in 1..=ATTEMPTS {
         println!("installing {list} (attempt {attempt} of {ATTEMPTS})");
         let _ = apt(&["update", "-qq"])?;
         let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
-        arguments.extend(missing.iter().copied());
-        if apt(&arguments)? && self::missing().is_empty() {
+        arguments.extend(packages.iter().copied());
+        if apt(&arguments)? && missing().is_empty() {
             return Ok(format!("installed {list}"));
         }
     }
-    bail!("apt-get cannot install {list}; leave these tests out with --no-interop")
+    bail!("apt-get cannot install {list}; {otherwise}")
 }
 
 fn missing() -> Vec<&'static str> {

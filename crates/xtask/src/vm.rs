@@ -1,0 +1,155 @@
+//! `cargo xtask vm-test`: a real kernel's initiator against our target, and its target against our
+//! initiator, in a virtual machine that is made from Debian packages.
+
+pub mod host;
+pub mod packages;
+pub mod cpio;
+pub mod image;
+pub mod monitor;
+pub mod guest;
+pub mod stage;
+pub mod scenario;
+pub mod page;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::check;
+use crate::node;
+use crate::steps::table;
+use crate::vm::image::Image;
+use crate::vm::scenario::Scenario;
+use crate::vm::stage::Stage;
+
+/// What a run is asked for.
+pub struct Wanted {
+    /// Names of scenarios; all if none.
+    pub scenarios: Vec<String>,
+    /// Everything of each, however long it takes.
+    pub all: bool,
+    /// Make the machine anew, from the packages of today.
+    pub fresh: bool,
+    /// Keep the files of each scenario.
+    pub keep: bool,
+    /// The program to test; if nothing, a debug build.
+    pub program: Option<PathBuf>,
+    /// Write a page with what was found to this file.
+    pub markdown: Option<PathBuf>,
+}
+
+/// How a scenario went.
+pub struct Played {
+    /// The scenario.
+    pub name: &'static str,
+    /// What it is there to show.
+    pub shows: &'static str,
+    /// From boot to end.
+    pub took: Duration,
+    /// The release of the kernel.
+    pub release: Option<String>,
+    /// What held.
+    pub held: Vec<String>,
+    /// What was not shown, and why.
+    pub skipped: Vec<(String, String)>,
+    /// Why it failed, if it did.
+    pub failed: Option<String>,
+}
+
+/// Prints the names of the scenarios and what they show.
+pub fn list() {
+    let rows = scenario::SCENARIOS.iter();
+    let rows = rows.map(|scenario| vec![scenario.name.to_owned(), scenario.shows.to_owned()]);
+    print!("{}", table(&["scenario", "shows"], rows));
+}
+
+/// Plays what is wanted; true if all held.
+pub fn test(wanted: &Wanted) -> Result<bool> {
+    let scenarios = scenario::named(&wanted.scenarios)?;
+    println!("==> host tools\n    {}", host::provide()?);
+    let program = match &wanted.program {
+        Some(program) => {
+            fs::canonicalize(program).with_context(|| program.display().to_string())?
+        }
+        None => {
+            println!("==> build");
+            check::cargo(&["build", "--package", "forebay"])?;
+            node::target_folder()?.join("debug/forebay")
+        }
+    };
+    println!("==> machine");
+    let folder = node::target_folder()?.join("vm");
+    fs::create_dir_all(&folder)?;
+    let image = Image::provide(&folder, wanted.fresh)?;
+    let emulated = !host::has_virtualisation();
+    println!(
+        "    Debian kernel {}, {}",
+        image.kernel_version,
+        if emulated { "emulated (the CPU has neither svm nor vmx)" } else { "KVM" }
+    );
+    let played: Vec<Played> = scenarios
+        .into_iter()
+        .map(|scenario| play(scenario, &program, &image, wanted))
+        .collect::<Result<_>>()?;
+    if let Some(markdown) = &wanted.markdown {
+        fs::write(markdown, page::page(&image, &played, emulated))
+            .with_context(|| markdown.display().to_string())?;
+    }
+    Ok(finish(&played))
+}
+
+fn play(scenario: &Scenario, program: &Path, image: &Image, wanted: &Wanted) -> Result<Played> {
+    println!("==> {}: {}", scenario.name, scenario.shows);
+    let start = Instant::now();
+    let folder = tempfile::Builder::new().prefix("forebay-vm-").tempdir()?;
+    let mut stage = Stage::new(program, image, folder.path().to_owned(), wanted.all);
+    let failed = (scenario.play)(&mut stage).err().map(|error| format!("{error:#}"));
+    if let Some(failed) = &failed {
+        println!("{}{}", stage.consoles(), events(folder.path()));
+        println!("{} failed: {failed}", scenario.name);
+    }
+    stage.held.iter().for_each(|what| println!("    held: {what}"));
+    stage.skipped.iter().for_each(|(what, why)| println!("    not shown: {what}: {why}"));
+    let Stage { release, held, skipped, .. } = stage;
+    if wanted.keep {
+        println!("    files kept in {}", folder.keep().display());
+    }
+    let Scenario { name, shows, .. } = *scenario;
+    Ok(Played { name, shows, took: start.elapsed(), release, held, skipped, failed })
+}
+
+/// The last events of every program of ours that a scenario started.
+fn events(folder: &Path) -> String {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.map(|entry| entry.path());
+    let mut files: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|end| end == "events")).collect();
+    files.sort();
+    let texts = files.iter().map(|path| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let name = path.file_stem().unwrap_or_default().display();
+        format!("--- events of {name}\n{}\n", lines[lines.len().saturating_sub(20)..].join("\n"))
+    });
+    texts.collect()
+}
+
+/// Prints the table, what was not shown and, alone on the last line, the counts.
+fn finish(played: &[Played]) -> bool {
+    let rows = played.iter().map(|played| {
+        let result = match &played.failed {
+            Some(failed) => format!("FAILED: {}", failed.lines().next().unwrap_or_default()),
+            None => format!("{} held", played.held.len()),
+        };
+        vec![played.name.to_owned(), format!("{:.1} s", played.took.as_secs_f64()), result]
+    });
+    print!("\n{}", table(&["scenario", "time", "result"], rows));
+    for Played { name, skipped, .. } in played {
+        skipped.iter().for_each(|(what, why)| println!("not shown by {name}: {what}: {why}"));
+    }
+    let failed = played.iter().filter(|played| played.failed.is_some()).count();
+    println!("{} passed, {failed} failed", played.len() - failed);
+    failed == 0 && !played.is_empty()
+}

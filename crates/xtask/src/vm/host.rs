@@ -1,0 +1,75 @@
+//! What the host needs to build and run the machine.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::process;
+use crate::suite::packages;
+
+/// Tool, and the Debian package that has it.
+const TOOLS: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("apt-get", "apt"),
+    ("dpkg-deb", "dpkg"),
+    ("tar", "tar"),
+    ("mkfs.ext4", "e2fsprogs"),
+];
+
+/// A firmware that only starts a kernel: a second sooner than the usual one under emulation.
+const FIRMWARE: &str = "qboot.rom";
+
+/// Where distributions keep QEMU's firmware.
+const FIRMWARE_FOLDERS: &[&str] = &["/usr/share/qemu", "/usr/share/qboot"];
+
+/// Makes sure that every tool is there, or says what to do.
+pub fn provide() -> Result<String> {
+    if cfg!(not(target_arch = "x86_64")) {
+        bail!("the machine is built from Debian's amd64 packages: run this on an amd64 Debian");
+    }
+    packages::install(missing, "the virtual machine is built from Debian's packages by these")
+}
+
+/// The firmware, if it is there.
+pub fn firmware() -> Option<PathBuf> {
+    FIRMWARE_FOLDERS
+        .iter()
+        .map(|folder| Path::new(folder).join(FIRMWARE))
+        .find(|path| path.is_file())
+}
+
+/// Whether the CPU can run guests itself. A `/dev/kvm` alone is no sign: there are some that emulate
+/// every privileged instruction and are slower than QEMU's own emulation.
+pub fn has_virtualisation() -> bool {
+    let can = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| virtualises(&text));
+    can && std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok()
+}
+
+fn virtualises(cpuinfo: &str) -> bool {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|line| line.split_whitespace().any(|flag| flag == "svm" || flag == "vmx"))
+}
+
+fn missing() -> Vec<&'static str> {
+    let mut missing: Vec<&str> = TOOLS
+        .iter()
+        .filter(|(tool, _)| process::find(tool).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    if firmware().is_none() {
+        missing.push("qemu-system-data");
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_real_virtualisation_counts() {
+        assert!(virtualises("processor: 0\nflags\t\t: fpu svm sse\n"));
+        assert!(virtualises("flags : vmx"));
+        assert!(!virtualises("flags : fpu svm_lock\nvmx flags : ept"));
+    }
+}

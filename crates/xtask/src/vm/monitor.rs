@@ -1,0 +1,83 @@
+//! QEMU's control channel (QMP): one JSON object a line, answers mixed with events.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+/// QEMU answers at once, unless the machine is overloaded.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A channel on which commands can be given.
+pub struct Monitor {
+    stream: BufReader<UnixStream>,
+}
+
+impl Monitor {
+    /// Greets QEMU at the other end.
+    pub fn open(stream: UnixStream) -> Result<Monitor> {
+        stream.set_read_timeout(Some(LIMIT))?;
+        let mut monitor = Monitor { stream: BufReader::new(stream) };
+        let greeting = monitor.line()?;
+        ensure!(greeting.get("QMP").is_some(), "QEMU greets with {greeting}");
+        monitor.command("qmp_capabilities", json!({}))?;
+        Ok(monitor)
+    }
+
+    /// Plugs the cable of a network card in, or pulls it out.
+    pub fn set_link(&mut self, card: &str, up: bool) -> Result<()> {
+        self.command("set_link", json!({ "name": card, "up": up }))
+    }
+
+    fn command(&mut self, name: &str, arguments: Value) -> Result<()> {
+        let command = json!({ "execute": name, "arguments": arguments });
+        self.stream.get_mut().write_all(format!("{command}\n").as_bytes())?;
+        loop {
+            let answer = self.line()?;
+            if let Some(error) = answer.get("error") {
+                bail!("QEMU refuses {name}: {error}");
+            }
+            if answer.get("return").is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn line(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).context("QEMU does not answer")?;
+        ensure!(!line.is_empty(), "QEMU has gone away");
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn monitor(says: &str) -> Result<Monitor> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(says.as_bytes()).unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut monitor = Monitor::open(ours)?;
+        monitor.set_link("net0", false)?;
+        Ok(monitor)
+    }
+
+    #[test]
+    fn events_are_no_answers() {
+        assert!(
+            monitor("{\"QMP\":{}}\n{\"return\":{}}\n{\"event\":\"X\"}\n{\"return\":{}}\n").is_ok()
+        );
+    }
+
+    #[test]
+    fn a_refusal_is_told() {
+        let refused =
+            monitor("{\"QMP\":{}}\n{\"return\":{}}\n{\"error\":{\"desc\":\"no card\"}}\n");
+        assert!(format!("{:#}", refused.err().unwrap()).contains("no card"));
+        assert!(monitor("{\"QMP\":{}}\n{\"return\":{}}\n").is_err());
+    }
+}

@@ -1,0 +1,74 @@
+//! The page that keeps a run.
+
+use std::fmt::Write;
+
+use crate::vm::Played;
+use crate::vm::image::Image;
+
+/// What was run and how it went, in Markdown.
+pub fn page(image: &Image, played: &[Played], emulated: bool) -> String {
+    let mut page = String::from(
+        "# A real kernel against Forebay\n\n\
+         What `cargo xtask vm-test` last said, written by its `--markdown`: Debian's kernel and \
+         initiator in a virtual\nmachine, `forebay serve` on its host.\n\n",
+    );
+    let release = played.iter().find_map(|played| played.release.as_deref()).unwrap_or("unknown");
+    let _ = writeln!(page, "- Kernel: Linux {release} (Debian {})", image.kernel_version);
+    for name in ["open-iscsi", "multipath-tools", "sg3-utils", "libiscsi-bin"] {
+        let found = image.packages.iter().find_map(|file| {
+            file.strip_prefix(name)?.strip_prefix('_')?.rsplit_once('_').map(|(version, _)| version)
+        });
+        let _ = writeln!(page, "- {name}: {}", found.unwrap_or("unknown"));
+    }
+    let how = if emulated { "emulated" } else { "KVM" };
+    let _ = writeln!(page, "- Machine: QEMU q35, 2 CPUs ({how}), 768 MiB\n");
+    page += "| scenario | time | result |\n|---|---|---|\n";
+    for Played { name, took, failed, .. } in played {
+        let result = if failed.is_some() { "**failed**" } else { "held" };
+        let _ = writeln!(page, "| {name} | {:.0} s | {result} |", took.as_secs_f64());
+    }
+    for Played { name, shows, held, skipped, failed, .. } in played {
+        let _ = writeln!(page, "\n## {name}\n\nShows: {shows}.\n");
+        held.iter().for_each(|what| _ = writeln!(page, "- {what}"));
+        skipped.iter().for_each(|(what, why)| _ = writeln!(page, "- not shown: {what}: {why}"));
+        if let Some(failed) = failed {
+            let _ = writeln!(page, "- **failed**: {}", failed.lines().next().unwrap_or_default());
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_page_tells_what_held_what_did_not_and_what_was_not_shown() {
+        let image = Image {
+            kernel: "".into(),
+            initrd: "".into(),
+            disk: "".into(),
+            kernel_version: "6.1.192-2".to_owned(),
+            packages: vec!["open-iscsi_2.1.8-1_amd64.deb".to_owned()],
+        };
+        let played = Played {
+            name: "cut",
+            shows: "a cut",
+            took: Duration::from_secs(31),
+            release: Some("6.1.0-cloud".to_owned()),
+            held: vec!["no error".to_owned()],
+            skipped: vec![("CHAP".to_owned(), "not served".to_owned())],
+            failed: Some("first\nsecond".to_owned()),
+        };
+        let page = page(&image, &[played], true);
+        for part in [
+            "Linux 6.1.0-cloud (Debian 6.1.192-2)",
+            "- open-iscsi: 2.1.8-1\n",
+            "| cut | 31 s | **failed** |",
+            "- no error\n- not shown: CHAP: not served\n- **failed**: first\n",
+        ] {
+            assert!(page.contains(part), "{part}\n{page}");
+        }
+    }
+}

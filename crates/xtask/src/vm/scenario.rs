@@ -1,0 +1,86 @@
+//! What is played with a real kernel: one file a scenario, and their list.
+
+pub mod filesystem;
+pub mod cut;
+pub mod tools;
+pub mod conformance;
+
+use anyhow::Result;
+
+use crate::vm::stage::Stage;
+
+/// A scenario.
+pub struct Scenario {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it shows.
+    pub shows: &'static str,
+    /// Plays it; an error is a failure.
+    pub play: fn(&mut Stage<'_>) -> Result<()>,
+}
+
+/// All of them, in the order they are played.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "filesystem",
+        shows: "log in, make an ext4 file system, write, log out and in, check, compare",
+        play: filesystem::play,
+    },
+    Scenario {
+        name: "cut",
+        shows: "pull the network for 20 s under load and go on without an error",
+        play: cut::play,
+    },
+    Scenario {
+        name: "tools",
+        shows: "sg3-utils through the kernel: inquiry, pages, provisioning, compare, sanitize",
+        play: tools::play,
+    },
+    Scenario {
+        name: "conformance",
+        shows: "iscsi-test-cu from inside the machine: fast families, or every test with --all",
+        play: conformance::play,
+    },
+];
+
+/// The scenarios of these names; all if none is named.
+pub fn named(names: &[String]) -> Result<Vec<&'static Scenario>> {
+    let unknown = names.iter().find(|name| SCENARIOS.iter().all(|known| known.name != **name));
+    if let Some(name) = unknown {
+        let known: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+        anyhow::bail!("there is no scenario '{name}': it is one of {}", known.join(", "));
+    }
+    let wanted =
+        |scenario: &&Scenario| names.is_empty() || names.iter().any(|name| name == scenario.name);
+    Ok(SCENARIOS.iter().filter(wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_scenario_has_a_name_of_its_own_and_says_what_it_shows() {
+        let names: HashSet<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+        assert_eq!(names.len(), SCENARIOS.len());
+        for scenario in SCENARIOS {
+            let plain = scenario.name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+            assert!(plain && !scenario.shows.is_empty(), "{}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn scenarios_are_chosen_by_name() {
+        let chosen = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let scenarios = named(&names)?;
+            Ok::<_, anyhow::Error>(
+                scenarios.iter().map(|scenario| scenario.name).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(chosen(&["cut", "filesystem"]).unwrap(), ["filesystem", "cut"]);
+        assert_eq!(chosen(&[]).unwrap().len(), SCENARIOS.len());
+        assert!(chosen(&["cuts"]).unwrap_err().to_string().contains("it is one of filesystem,"));
+    }
+}

@@ -1,0 +1,84 @@
+//! libiscsi's test suite over the machine's network stack. On the host, `cargo xtask test` runs all of
+//! it in less time; what is added here is the way in between.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::suite::conformance::{self, Outcome};
+use crate::vm::guest::{HOSTS, Hardware};
+use crate::vm::stage::{SHORT, Stage};
+
+const TARGET: &str = "iqn.2026-11.forebay.vm:conformance";
+
+/// Families that are run by default: each takes well below a second a test under emulation.
+const FAST: &[&str] = &[
+    "Inquiry",
+    "ModeSense6",
+    "Read10",
+    "Read16",
+    "ReadCapacity10",
+    "ReadCapacity16",
+    "TestUnitReady",
+    "Unmap",
+    "Verify10",
+    "Write10",
+    "Write16",
+    "iSCSIResiduals",
+    "iSCSIcmdsn",
+];
+
+/// Ten times what a test may take on the host, for those that wait.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// Plays it.
+pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+    // Just under 1 GiB: else some tests skip themselves.
+    let node = stage.serve(
+        "target",
+        &format!(
+            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.unit]]\n\
+             stack = [{{ memory = {{ size = \"1023MiB\" }} }}]\n"
+        ),
+    )?;
+    let mut guest = stage.boot(Hardware::default())?;
+    let url = format!("iscsi://{}:{}/{TARGET}/0", HOSTS[0], node.portal().port());
+    let list = guest.run("iscsi-test-cu --list", SHORT, "iscsi-test-cu --list")?;
+    let mut tests = conformance::listed(&list);
+    if !stage.all {
+        tests.retain(|test| FAST.iter().any(|family| family_of(test) == *family));
+    }
+    ensure!(!tests.is_empty(), "iscsi-test-cu lists no tests");
+    let command = |test: &String| format!("iscsi-test-cu -d -S -V -t ALL.{test} {url} {url}");
+    let commands: Vec<String> = tests.iter().map(command).collect();
+    let what = "tests of iscsi-test-cu, each in a process of its own";
+    let ended = guest.each(what, LIMIT, &commands)?;
+    let (mut passed, mut skipped, mut wrong) = (0, 0, vec![]);
+    for (test, finished) in tests.iter().zip(&ended) {
+        match conformance::outcome(finished) {
+            Outcome::Passed => passed += 1,
+            Outcome::Skipped => skipped += 1,
+            _ if conformance::cannot_pass(test).is_some() => skipped += 1,
+            outcome => {
+                println!("{test}: {outcome:?}\n{}", conformance::complaint(&finished.output));
+                wrong.push(test.as_str());
+            }
+        }
+    }
+    ensure!(wrong.is_empty(), "{passed} tests pass, but not {}", wrong.join(", "));
+    ensure!(passed > 0, "no test passes");
+    stage.held(format!("{passed} tests of iscsi-test-cu pass over the machine's network"));
+    if skipped > 0 {
+        let why = "they skip themselves on a default unit, or cannot pass in libiscsi 1.19";
+        stage.skip(format!("{skipped} tests"), why);
+    }
+    if !stage.all {
+        stage.skip("the other families", "they take long under emulation: --all runs them");
+    }
+    node.stop()?;
+    Ok(())
+}
+
+fn family_of(test: &str) -> &str {
+    test.split('.').next().unwrap_or(test)
+}

@@ -1,0 +1,77 @@
+//! What a scenario plays on: the program, the machine, a folder; and what it found so far.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::node::Node;
+use crate::vm::guest::{self, Guest, Hardware};
+use crate::vm::image::Image;
+
+/// A script that does nothing long: some commands, a login, a small file system.
+pub const SHORT: Duration = Duration::from_secs(40);
+
+/// A script that waits for recovery or moves some tens of megabytes.
+pub const LONG: Duration = Duration::from_secs(90);
+
+/// The stage of one scenario.
+pub struct Stage<'a> {
+    /// The program under test.
+    pub program: &'a Path,
+    /// The machine's image.
+    pub image: &'a Image,
+    /// Files of this scenario: backing files, settings, events, consoles.
+    pub folder: PathBuf,
+    /// Whether everything is wanted, however long it takes.
+    pub all: bool,
+    /// The release of the kernel that ran.
+    pub release: Option<String>,
+    /// What held.
+    pub held: Vec<String>,
+    /// What was not shown, and why.
+    pub skipped: Vec<(String, String)>,
+    guests: usize,
+}
+
+impl<'a> Stage<'a> {
+    /// An empty stage; the folder exists.
+    pub fn new(program: &'a Path, image: &'a Image, folder: PathBuf, all: bool) -> Stage<'a> {
+        let (held, skipped) = (vec![], vec![]);
+        Stage { program, image, folder, all, release: None, held, skipped, guests: 0 }
+    }
+
+    /// Boots a machine.
+    pub fn boot(&mut self, hardware: Hardware) -> Result<Guest> {
+        self.guests += 1;
+        let folder = guest::folder(&self.folder, self.guests);
+        std::fs::create_dir_all(&folder)?;
+        let guest = Guest::boot(self.image, hardware, &folder)?;
+        self.release = Some(guest.release.clone());
+        Ok(guest)
+    }
+
+    /// Starts our program with these settings.
+    pub fn serve(&self, name: &str, settings: &str) -> Result<Node> {
+        Node::start(self.program, &self.folder, name, settings)
+    }
+
+    /// Remembers something that held.
+    pub fn held(&mut self, what: impl Into<String>) {
+        self.held.push(what.into());
+    }
+
+    /// Remembers something that could not be shown.
+    pub fn skip(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        self.skipped.push((what.into(), why.into()));
+    }
+
+    /// What the machines' consoles say last.
+    pub fn consoles(&self) -> String {
+        let texts = (1..=self.guests).filter_map(|number| {
+            let text = guest::console(&guest::folder(&self.folder, number))?;
+            Some(format!("--- console of machine {number}\n{text}\n"))
+        });
+        texts.collect()
+    }
+}
