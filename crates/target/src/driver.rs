@@ -379,8 +379,10 @@ impl Driver<'_> {
     }
 
     fn send_targets(&mut self, which: &SendTargets) -> Result<(), End> {
-        let door = self.surroundings.door(self.stream.local_addr()?);
-        let mut targets = door.targets(self.session.initiator_name());
+        let (local, peer) = (self.stream.local_addr()?, self.stream.peer_addr()?);
+        let door = self.surroundings.door(local, peer.ip());
+        let user = self.seat.user.as_deref();
+        let mut targets = door.targets(self.session.initiator_name(), user);
         let wanted = match which {
             SendTargets::All => None,
             SendTargets::Named(name) => Some(name.as_str()),

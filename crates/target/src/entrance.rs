@@ -10,17 +10,24 @@ use std::{
 use iscsi::{
     Tsih,
     codec::Decoder,
-    login::Established,
+    login::{
+        Established,
+        chap::{CHALLENGE_BYTES, Challenge},
+    },
     pdu::LoginStatus,
     session::target::{Admitted, Error, LoginPhase, LoginProgress},
 };
-use tokio::{net::TcpStream, time::timeout_at};
+use tokio::{
+    net::TcpStream,
+    time::{sleep_until, timeout_at},
+};
 use tracing::{debug, info, warn};
 use transport::{Received, Sent, receive, send};
 
 use crate::{
     door::Door,
     driver,
+    guard::Place,
     registry::{Permit, Seat},
     statistics::count,
     surroundings::Surroundings,
@@ -55,7 +62,7 @@ pub(crate) async fn serve(
     surroundings: &Surroundings,
     stream: TcpStream,
     address: SocketAddr,
-    login: Permit,
+    login: (Permit, Place),
 ) {
     if let Err(error) = surroundings.settings.socket.apply(&stream) {
         debug!(%address, %error, "socket options");
@@ -70,13 +77,14 @@ pub(crate) async fn serve(
         Ok(admitted) => admitted,
         Err(failure) => {
             count(&surroundings.registry.events.failed_logins);
-            debug!(%address, %failure, "login failed");
+            debug!(%address, %failure, "no login");
             return;
         }
     };
     let initiator = admitted.session.initiator_name().to_owned();
     let target = admitted.session.target_name().unwrap_or("(discovery)").to_owned();
-    info!(%address, %initiator, %target, tsih = seat.tsih.0, "session opened");
+    let user = seat.user.as_deref().map(printable);
+    info!(%address, %initiator, %target, user, tsih = seat.tsih.0, "session opened");
     let end = driver::run(surroundings, stream, decoder, admitted, seat).await;
     match end {
         driver::End::LoggedOut | driver::End::ClosedByPeer | driver::End::Ordered(_) => {
@@ -92,51 +100,119 @@ async fn log_in(
     address: SocketAddr,
 ) -> Result<(Decoder, Admitted, Seat), Failure> {
     let settings = &surroundings.settings;
-    let door = surroundings.door(stream.local_addr()?);
+    let door = surroundings.door(stream.local_addr()?, address.ip());
     let mut phase = LoginPhase::new(
         settings.offer.clone(),
         Arc::new(door.clone()),
         settings.session.clone(),
         Instant::now(),
     );
+    if let Some(challenge) = challenge() {
+        phase = phase.with_challenge(challenge);
+    }
     let mut decoder = Decoder::new(RECEIVE_BUFFER, DATA_SEGMENT);
     let deadline = phase.poll_timeout().into();
     let result = timeout_at(deadline, async {
-        let login = converse(stream, &mut decoder, &mut phase).await?;
+        let login = converse(surroundings, stream, address, &mut decoder, &mut phase).await?;
         Ok(take_seat(surroundings, &door, &login, address).await)
     });
-    match result.await {
+    let failure = match result.await {
         Ok(Ok(Ok(seat))) => {
             let admitted = phase.accept(seat.tsih, Instant::now());
             // `converse` only returns when a login is established.
             let admitted = admitted.ok_or(Failure::Refused(LoginStatus::TargetError))?;
-            Ok((decoder, admitted, seat))
+            return Ok((decoder, admitted, seat));
         }
         Ok(Ok(Err(status))) => {
             phase.refuse(status);
             let _ = timeout_at(deadline, flush(stream, &mut phase)).await;
-            Err(Failure::Refused(status))
+            Failure::Refused(status)
         }
         Ok(Err(failure)) => {
             let _ = timeout_at(deadline, flush(stream, &mut phase)).await;
-            Err(failure)
+            failure
         }
-        Err(_) => Err(Failure::Protocol(Error::LoginTimeout)),
+        Err(_) => Failure::Protocol(Error::LoginTimeout),
+    };
+    tell(surroundings, address, &door, &phase, &failure);
+    Err(failure)
+}
+
+/// Random bytes of the operating system: nothing else may ask for a proof (CVE-2024-45751).
+/// Without them, who has to prove something is refused.
+fn challenge() -> Option<Challenge> {
+    let mut random = [0; 1 + CHALLENGE_BYTES];
+    if let Err(error) = getrandom::fill(&mut random) {
+        warn!(%error, "the operating system has no random bytes");
+        return None;
     }
+    let [identifier, value @ ..] = random;
+    Some(Challenge { identifier, value })
+}
+
+/// One event for a login that came to nothing, with who it seemed to be; not more than one a
+/// second of each address.
+fn tell(
+    surroundings: &Surroundings,
+    address: SocketAddr,
+    door: &Door,
+    phase: &LoginPhase,
+    failure: &Failure,
+) {
+    let claims = phase.claims();
+    if matches!(failure, Failure::Closed) && claims.initiator.is_none() {
+        // Somebody who only looks whether the port is open, as monitors do.
+        return debug!(%address, "closed without a login");
+    }
+    let initiator = claims.initiator.as_deref().unwrap_or("(no name)");
+    let target = claims.target.as_deref().unwrap_or("(discovery)");
+    let reason = match (failure, &claims.target) {
+        (Failure::Refused(LoginStatus::NotFound), Some(target)) => door.explain(initiator, target),
+        (Failure::Refused(_), _) => phase.reason().unwrap_or_default(),
+        _ => "",
+    };
+    let user = claims.user.as_deref().map(printable);
+    match surroundings.guard.tell(address.ip(), Instant::now()) {
+        Some(untold) => {
+            warn!(%address, %initiator, %target, user, %failure, reason, untold, "login failed");
+        }
+        None => debug!(%address, %initiator, %target, user, %failure, reason, "login failed"),
+    }
+}
+
+/// A name that somebody chose, fit for a line of events: in quotes, escaped, and cut off.
+fn printable(name: &str) -> String {
+    /// More than people choose.
+    const CHARACTERS: usize = 64;
+    let cut: String = name.chars().take(CHARACTERS).collect();
+    format!("{cut:?}")
 }
 
 /// Exchanges login PDUs until the initiator may be let in.
 async fn converse(
+    surroundings: &Surroundings,
     stream: &TcpStream,
+    address: SocketAddr,
     decoder: &mut Decoder,
     phase: &mut LoginPhase,
 ) -> Result<Established, Failure> {
     loop {
         while let Some(frame) = decoder.next().map_err(Error::from)? {
+            let guard = &surroundings.guard;
+            if let Some(until) = guard.closed_until(address.ip(), Instant::now()) {
+                sleep_until(until.into()).await;
+            }
             match phase.handle_frame(&frame) {
                 LoginProgress::Continue => {}
                 LoginProgress::Established(login) => return Ok(login.clone()),
-                LoginProgress::Close(status) => return Err(Failure::Refused(status)),
+                LoginProgress::Close(status) => {
+                    // Only who has said who he is has guessed.
+                    let has_guessed = phase.claims().user.is_some();
+                    if status == LoginStatus::AuthenticationFailure && has_guessed {
+                        guard.failed(address.ip(), Instant::now());
+                    }
+                    return Err(Failure::Refused(status));
+                }
             }
             // An answer for each request: a peer that does not read cannot pile them up.
             flush(stream, phase).await?;
@@ -187,4 +263,18 @@ async fn take_seat(
         return Err(LoginStatus::NotFound);
     }
     Ok(seat)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chosen_name_cannot_forge_a_line_of_events() {
+        let forged = "bob\n2026-11-21T00:00:00Z  INFO session opened\u{1b}[2J\u{202e}";
+        let line = printable(forged);
+        assert!(line.starts_with("\"bob\\n2026"), "{line}");
+        assert!(!line.chars().any(char::is_control), "{line}");
+        assert!(printable(&"x".repeat(10_000)).len() < 100);
+    }
 }

@@ -3,12 +3,14 @@
 //! One task for each connection owns its socket and its protocol machine, runs every complete PDU
 //! inline and answers in batches. Which storage is behind a unit is not known here.
 
+mod access;
 mod settings;
 mod device;
 mod portal;
 mod names;
 mod door;
 mod statistics;
+mod guard;
 mod registry;
 mod surroundings;
 mod execution;
@@ -16,6 +18,7 @@ mod driver;
 mod entrance;
 mod server;
 
+pub use access::{Access, Network, Rule, Security};
 pub use names::{Target, TargetError};
 pub use portal::{Portal, PortalGroup, Redirect};
 pub use server::Server;

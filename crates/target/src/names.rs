@@ -6,7 +6,10 @@ use parking_lot::RwLock;
 use scsi::Lun;
 use unit::LogicalUnit;
 
-use crate::portal::{PortalGroup, Redirect};
+use crate::{
+    access::Access,
+    portal::{PortalGroup, Redirect},
+};
 
 /// A target: a name, and units by number.
 #[derive(Clone)]
@@ -21,14 +24,17 @@ pub struct Target {
     pub groups: Vec<PortalGroup>,
     /// Everybody who logs in to it is sent there.
     pub redirect: Option<Redirect>,
+    /// Who may log in to it.
+    pub access: Access,
 }
 
 impl Target {
-    /// A target in the default portal group.
+    /// A target in the default portal group, for everybody.
     #[must_use]
     pub fn new(name: impl Into<String>, units: Vec<(u16, Arc<dyn LogicalUnit>)>) -> Self {
         let groups = vec![PortalGroup::default()];
-        Self { name: name.into(), alias: None, units, groups, redirect: None }
+        let (name, access) = (name.into(), Access::default());
+        Self { name, alias: None, units, groups, redirect: None, access }
     }
 }
 
@@ -64,6 +70,7 @@ pub(crate) struct Device {
     pub(crate) alias: Option<String>,
     pub(crate) groups: Vec<PortalGroup>,
     pub(crate) redirect: Option<Redirect>,
+    access: RwLock<Arc<Access>>,
     /// Sorted by number.
     units: Vec<(u16, Arc<dyn LogicalUnit>)>,
     /// Their LUNs as REPORT LUNS lists them.
@@ -80,6 +87,15 @@ impl Device {
             _ => self.units.binary_search_by_key(&number, |(number, _)| *number).ok()?,
         };
         Some(&*self.units[at].1)
+    }
+
+    /// Who may log in.
+    pub(crate) fn access(&self) -> Arc<Access> {
+        self.access.read().clone()
+    }
+
+    pub(crate) fn change_access(&self, access: Access) {
+        *self.access.write() = Arc::new(access);
     }
 
     /// All units.
@@ -114,7 +130,7 @@ impl Names {
 
 impl Device {
     fn new(target: Target) -> Result<Self, TargetError> {
-        let Target { name, alias, mut units, groups, redirect } = target;
+        let Target { name, alias, mut units, groups, redirect, access } = target;
         if !is_iscsi_name(&name) {
             return Err(TargetError::Name(name));
         }
@@ -125,7 +141,8 @@ impl Device {
             let Some(lun) = lun else { return Err(TargetError::Unit { name, lun: *number }) };
             luns.push(lun);
         }
-        Ok(Self { name, alias, groups, redirect, units, luns })
+        let access = RwLock::new(Arc::new(access));
+        Ok(Self { name, alias, groups, redirect, access, units, luns })
     }
 }
 

@@ -69,6 +69,8 @@ pub(crate) struct Seat {
     /// Unique while the process lives.
     pub(crate) number: u64,
     pub(crate) tsih: Tsih,
+    /// The CHAP user that the initiator proved to be.
+    pub(crate) user: Option<String>,
     pub(crate) orders: mpsc::Receiver<Order>,
     /// What `Statistics` shows.
     pub(crate) counters: Arc<Mutex<Counters>>,
@@ -131,7 +133,8 @@ impl Registry {
         );
         drop(inner);
         count(&self.events.opened_sessions);
-        Some(Seat { registry: self.clone(), number, tsih, orders, counters, _alive: alive })
+        let (registry, user) = (self.clone(), login.user.clone());
+        Some(Seat { registry, number, tsih, user, orders, counters, _alive: alive })
     }
 
     /// The drivers of all sessions to a target (or of all there are), but for one.

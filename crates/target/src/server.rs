@@ -2,14 +2,16 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use parking_lot::RwLock;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
     time::{Instant, timeout_at},
 };
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::{
+    access::{Access, Security},
     entrance,
     names::{Target, TargetError},
     portal::{self, Portal},
@@ -33,8 +35,11 @@ const CLOSING: Duration = Duration::from_secs(2);
 impl Server {
     /// A server that listens nowhere yet.
     pub fn new(settings: Settings, targets: Vec<Target>) -> Result<Self, TargetError> {
+        let security = RwLock::new(Arc::new(settings.security.clone()));
         let surroundings = Arc::new(Surroundings {
             settings,
+            security,
+            guard: Arc::default(),
             names: Arc::default(),
             registry: Arc::default(),
             portals: Arc::default(),
@@ -51,6 +56,18 @@ impl Server {
     /// If it cannot be served beside the others.
     pub fn add(&self, target: Target) -> Result<(), TargetError> {
         self.surroundings.names.add(target)
+    }
+
+    /// Who may log in to this target, from the next login on; sessions that are open stay. False
+    /// if there is no such target.
+    pub fn change_access(&self, name: &str, access: Access) -> bool {
+        let device = self.surroundings.names.find(name);
+        device.map(|device| device.change_access(access)).is_some()
+    }
+
+    /// Who proves what, from the next connection on; sessions that are open stay.
+    pub fn change_security(&self, security: Security) {
+        *self.surroundings.security.write() = Arc::new(security);
     }
 
     /// Lets nobody log in to this target any more, asks those who are to log out, closes what is
@@ -161,17 +178,20 @@ async fn accept(surroundings: Arc<Surroundings>, listener: TcpListener) {
 
 /// Starts a connection, or closes it if there are too many.
 fn admit(surroundings: &Arc<Surroundings>, stream: TcpStream, address: SocketAddr) {
-    let Surroundings { settings, registry, .. } = &**surroundings;
+    let Surroundings { settings, registry, guard, .. } = &**surroundings;
+    let place = guard.enter(address.ip(), settings.max_logins_per_address);
     let connection = Permit::take(&registry.connections, settings.max_connections);
     let login = Permit::take(&registry.logins, settings.max_logins);
-    let (Some(connection), Some(login)) = (connection, login) else {
+    let (Some(place), Some(connection), Some(login)) = (place, connection, login) else {
         count(&registry.events.refused_connections);
-        debug!(%address, "too many connections");
+        if let Some(untold) = guard.tell(address.ip(), std::time::Instant::now()) {
+            warn!(%address, untold, "connection refused: there are too many");
+        }
         return;
     };
     let surroundings = surroundings.clone();
     tokio::spawn(async move {
-        entrance::serve(&surroundings, stream, address, login).await;
+        entrance::serve(&surroundings, stream, address, (login, place)).await;
         drop(connection);
     });
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use iscsi::{keys::Offer, session::target};
 use transport::SocketOptions;
 
+use crate::access::Security;
+
 /// How a [`Server`](crate::Server) treats its initiators.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -17,8 +19,13 @@ pub struct Settings {
     /// Connections in all, whatever they do; more are closed at once. Default 1024.
     pub max_connections: usize,
     /// Connections that have not logged in; more are closed at once. Each holds at most 64 KiB.
-    /// Default 64.
+    /// Default 128.
     pub max_logins: usize,
+    /// Of these, as many may come from one address (one /64 network of IPv6): others find a
+    /// place, too. Default 64.
+    pub max_logins_per_address: usize,
+    /// Who proves what to be let in, at the start.
+    pub security: Security,
     /// Commands whose answers leave with one write, unless the input is drained before: so the
     /// initiator works on one batch while we make the next. Each write may have to wake the
     /// initiator, which costs as much as some ten commands: of 8, 16, 32 and 64, at depth 32,
@@ -46,7 +53,9 @@ impl Default for Settings {
             session: target::Settings::default(),
             socket: SocketOptions::default(),
             max_connections: 1024,
-            max_logins: 64,
+            max_logins: 128,
+            max_logins_per_address: 64,
+            security: Security::default(),
             batch_commands: 16,
             busy_poll: Duration::ZERO,
             held_bytes: 32 << 20,

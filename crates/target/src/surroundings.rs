@@ -1,10 +1,17 @@
 //! What all connections of a server share.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
+use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::{door::Door, names::Names, portal::Portals, registry::Registry, settings::Settings};
+use crate::{
+    access::Security, door::Door, guard::Guard, names::Names, portal::Portals, registry::Registry,
+    settings::Settings,
+};
 
 /// Shared by the server, its portals and its connections.
 pub(crate) struct Surroundings {
@@ -12,13 +19,16 @@ pub(crate) struct Surroundings {
     pub(crate) names: Arc<Names>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) portals: Arc<Portals>,
+    pub(crate) security: RwLock<Arc<Security>>,
+    pub(crate) guard: Arc<Guard>,
     /// True when the server stops: nobody is let in any more.
     pub(crate) stopping: watch::Sender<bool>,
 }
 
 impl Surroundings {
-    /// What one sees who came in at this address of ours.
-    pub(crate) fn door(&self, local: SocketAddr) -> Door {
-        Door { names: self.names.clone(), portals: self.portals.clone(), local }
+    /// What one sees who came from `peer` in at this address of ours.
+    pub(crate) fn door(&self, local: SocketAddr, peer: IpAddr) -> Door {
+        let (names, portals) = (self.names.clone(), self.portals.clone());
+        Door { names, portals, security: self.security.read().clone(), local, peer }
     }
 }

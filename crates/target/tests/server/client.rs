@@ -70,8 +70,13 @@ pub struct Client {
 
 impl Client {
     pub async fn connect(address: SocketAddr) -> Self {
+        Self::on(soon(TcpStream::connect(address)).await.unwrap())
+    }
+
+    /// On a connection that is there.
+    pub fn on(stream: TcpStream) -> Self {
         Self {
-            stream: soon(TcpStream::connect(address)).await.unwrap(),
+            stream,
             decoder: Decoder::new(65_536, 262_144),
             output: Output::default(),
             digests: Digests::default(),
@@ -92,26 +97,31 @@ impl Client {
         tsih: Tsih,
         target: Option<&str>,
     ) -> Result<Self, LoginFailure> {
-        let mut client = Self::connect(address).await;
+        let client = Self::connect(address).await;
         let names = InitiatorNames {
             initiator_name: format!("iqn.2026-11.io.forebay:initiator-{who}"),
             initiator_alias: None,
             target_name: target.map(str::to_owned),
         };
         let isid = Isid([0x80, 0, 0, 0, 0, who]);
-        let mut login = InitiatorLogin::new(offer, names, isid, tsih, Cid(1), client.cmd_sn);
+        let login = InitiatorLogin::new(offer, names, isid, tsih, Cid(1), client.cmd_sn);
+        client.run(login).await
+    }
+
+    /// Runs a login on this connection.
+    pub async fn run(mut self, mut login: InitiatorLogin) -> Result<Self, LoginFailure> {
         let mut request = login.start();
         loop {
-            client.send(Pdu::LoginRequest(request)).await;
-            let Some(Pdu::LoginResponse(response)) = client.receive().await else {
+            self.send(Pdu::LoginRequest(request)).await;
+            let Some(Pdu::LoginResponse(response)) = self.receive().await else {
                 panic!("no login response");
             };
             match login.handle_response(response) {
                 InitiatorStep::Send(next) => request = next,
                 InitiatorStep::Established(established) => {
-                    client.digests = established.parameters.digests;
-                    client.decoder.configure(65_536, 262_144, client.digests);
-                    return Ok(client);
+                    self.digests = established.parameters.digests;
+                    self.decoder.configure(65_536, 262_144, self.digests);
+                    return Ok(self);
                 }
                 InitiatorStep::Failed(failure) => return Err(failure),
                 step => panic!("{step:?}"),

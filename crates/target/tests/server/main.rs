@@ -1,5 +1,6 @@
 //! The server on real TCP: what it serves, whom it lets in, how it ends.
 
+mod access;
 mod client;
 mod commands;
 mod doors;

@@ -8,7 +8,7 @@ use crate::{
     Pdu, Serial, Tsih,
     codec::{Digests, Frame, Output},
     keys::Offer,
-    login::{Directory, Established, TargetLogin, TargetStep},
+    login::{Claims, Directory, Established, TargetLogin, TargetStep, chap::Challenge},
     pdu::{LoginResponse, LoginStatus, Numbers, Reject, RejectReason},
 };
 
@@ -72,6 +72,25 @@ impl LoginPhase {
             output: Output::default(),
             last: None,
         }
+    }
+
+    /// With random bytes for CHAP: see [`TargetLogin::with_challenge`].
+    #[must_use]
+    pub fn with_challenge(mut self, challenge: Challenge) -> Self {
+        self.login = self.login.with_challenge(challenge);
+        self
+    }
+
+    /// Who the initiator says to be.
+    #[must_use]
+    pub fn claims(&self) -> Claims {
+        self.login.claims()
+    }
+
+    /// Why a proof was refused, for our own events.
+    #[must_use]
+    pub fn reason(&self) -> Option<&'static str> {
+        self.login.reason()
     }
 
     /// What is to be sent.

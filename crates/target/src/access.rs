@@ -1,0 +1,249 @@
+//! Who may log in: rules over initiator names, networks and CHAP users.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+    str::FromStr,
+    sync::Arc,
+};
+
+use iscsi::login::chap::{Algorithm, Credential};
+
+/// Who may log in to a target, or ask for targets.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Access {
+    /// One of them must fit. `None` lets everybody in.
+    pub rules: Option<Vec<Rule>>,
+    /// What the target proves itself with, if an initiator asks (mutual CHAP).
+    pub mutual: Option<Credential>,
+}
+
+/// Somebody who fits all that is said in here. Nothing said: everybody.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Rule {
+    /// An initiator's iSCSI name; with a `*` at its end, all names that begin so.
+    pub initiator: Option<String>,
+    /// Where it comes from.
+    pub network: Option<Network>,
+    /// The CHAP user that it has to prove to be.
+    pub user: Option<String>,
+}
+
+/// What a server knows of those who prove who they are.
+#[derive(Clone, Debug)]
+pub struct Security {
+    /// CHAP users, of all targets.
+    pub users: Arc<[Credential]>,
+    /// What is accepted from initiators, most wanted first.
+    pub algorithms: Arc<[Algorithm]>,
+    /// Who may ask which targets there are. Each is told those that it may log in to as who it
+    /// has proved to be.
+    pub discovery: Access,
+}
+
+impl Default for Security {
+    fn default() -> Self {
+        let (users, algorithms) = (Arc::default(), Arc::new(Algorithm::ALL));
+        Self { users, algorithms, discovery: Access::default() }
+    }
+}
+
+/// Somebody at the door.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visitor<'a> {
+    pub(crate) initiator: &'a str,
+    pub(crate) address: IpAddr,
+    /// As was proved.
+    pub(crate) user: Option<&'a str>,
+}
+
+impl Access {
+    /// May it come in?
+    pub(crate) fn permits(&self, visitor: Visitor<'_>) -> bool {
+        self.any(|rule| {
+            let is_user = rule.user.is_none() || rule.user.as_deref() == visitor.user;
+            is_user && rule.fits(visitor)
+        })
+    }
+
+    /// May it come in if it proves to be the right user?
+    pub(crate) fn might_permit(&self, visitor: Visitor<'_>) -> bool {
+        self.any(|rule| rule.fits(visitor))
+    }
+
+    fn any(&self, permits: impl Fn(&Rule) -> bool) -> bool {
+        self.rules.as_ref().is_none_or(|rules| rules.iter().any(permits))
+    }
+}
+
+impl Rule {
+    /// All but the user.
+    fn fits(&self, visitor: Visitor<'_>) -> bool {
+        let is_name = |pattern: &String| matches(pattern, visitor.initiator);
+        self.initiator.as_ref().is_none_or(is_name)
+            && self.network.is_none_or(|network| network.contains(visitor.address))
+    }
+}
+
+/// iSCSI names are the same in either case (RFC 3722).
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(begin) => {
+            let head = name.as_bytes().get(..begin.len());
+            head.is_some_and(|head| head.eq_ignore_ascii_case(begin.as_bytes()))
+        }
+        None => pattern.eq_ignore_ascii_case(name),
+    }
+}
+
+/// All addresses that begin with the same bits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Network {
+    address: IpAddr,
+    /// How many bits.
+    prefix: u8,
+}
+
+impl Network {
+    /// Does the address belong to it? IPv4 in IPv6 counts as IPv4.
+    #[must_use]
+    pub fn contains(self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(ours), IpAddr::V4(its)) => {
+                same(ours.to_bits().into(), its.to_bits().into(), self.prefix, 32)
+            }
+            (IpAddr::V6(ours), IpAddr::V6(its)) => {
+                same(ours.to_bits(), its.to_bits(), self.prefix, 128)
+            }
+            _ => false,
+        }
+    }
+
+    /// What one party usually has of its own: an IPv4 address, a /64 of IPv6.
+    pub(crate) fn of_one_party(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let begin = Ipv6Addr::from_bits(address.to_bits() >> 64 << 64);
+                Self { address: begin.into(), prefix: 64 }
+            }
+            address => Self { address, prefix: 32 },
+        }
+    }
+
+    pub(crate) fn address(self) -> IpAddr {
+        self.address
+    }
+}
+
+fn same(a: u128, b: u128, prefix: u8, bits: u8) -> bool {
+    (a ^ b).checked_shr(u32::from(bits - prefix)).unwrap_or(0) == 0
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    /// `10.0.0.0/8`, `fd00::/8`, or one address.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |what: &str| format!("`{text}` is not a network: {what}");
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong("no IP address before the /"))?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = match prefix {
+            None => bits,
+            Some(prefix) => {
+                let prefix = prefix.parse().ok().filter(|&prefix: &u8| prefix <= bits);
+                prefix
+                    .ok_or_else(|| wrong(&format!("no number of bits up to {bits} after the /")))?
+            }
+        };
+        let network = Self { address, prefix };
+        let host_bits = match address {
+            IpAddr::V4(address) => u128::from(address.to_bits()),
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let mask = 1u128.checked_shl(u32::from(bits - prefix)).map_or(u128::MAX, |bit| bit - 1);
+        if host_bits & mask != 0 {
+            return Err(wrong("bits are set after the prefix"));
+        }
+        if address.to_canonical() != address {
+            return Err(wrong("write an IPv4 network as such"));
+        }
+        Ok(network)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> Network {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_network_holds_what_begins_like_it() {
+        for (text, inside, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
+            ("10.0.0.7", "10.0.0.7", "10.0.0.6"),
+            ("10.0.0.7", "::ffff:10.0.0.7", "::ffff:10.0.0.8"),
+            ("0.0.0.0/0", "192.0.2.1", "2001:db8::1"),
+            ("fd00::/8", "fdff::1", "fe80::1"),
+            ("::/0", "2001:db8::1", "192.0.2.1"),
+            ("2001:db8::1", "2001:db8::1", "2001:db8::2"),
+        ] {
+            assert!(network(text).contains(inside.parse().unwrap()), "{text} {inside}");
+            assert!(!network(text).contains(outside.parse().unwrap()), "{text} {outside}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_network() {
+        for text in
+            ["", "10.0.0.0/33", "10.0.0.1/8", "host/8", "10.0.0.0/-1", "::/129", "::ffff:10.0.0.1"]
+        {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rule_wants_all_that_it_says() {
+        let rule = |initiator: &str, network: &str, user: &str| {
+            let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+            let network = some(network).map(|text| text.parse().unwrap());
+            Rule { initiator: some(initiator), network, user: some(user) }
+        };
+        let rules = vec![
+            rule("iqn.a:*", "10.0.0.0/8", "alice"),
+            rule("iqn.b:host", "", ""),
+            rule("", "", "bob"),
+        ];
+        let access = Access { rules: Some(rules), mutual: None };
+        for (initiator, address, user, permits, might) in [
+            ("iqn.a:one", "10.0.0.1", Some("alice"), true, true),
+            ("IQN.A:one", "10.0.0.1", Some("alice"), true, true),
+            ("iqn.a:one", "11.0.0.1", Some("alice"), false, true),
+            ("iqn.a:one", "10.0.0.1", None, false, true),
+            ("iqn.b:host", "192.0.2.1", None, true, true),
+            ("iqn.b:host", "192.0.2.1", Some("alice"), true, true),
+            ("iqn.b:hostile", "192.0.2.1", None, false, true),
+            ("iqn.c:x", "::1", Some("bob"), true, true),
+        ] {
+            let visitor = Visitor { initiator, address: address.parse().unwrap(), user };
+            assert_eq!(access.permits(visitor), permits, "{visitor:?}");
+            assert_eq!(access.might_permit(visitor), might, "{visitor:?}");
+        }
+        let anybody = Visitor { initiator: "x", address: [10, 0, 0, 1].into(), user: None };
+        assert!(Access::default().permits(anybody));
+        let nobody = Access { rules: Some(Vec::new()), mutual: None };
+        assert!(!nobody.might_permit(anybody));
+    }
+}
