@@ -92,6 +92,8 @@ impl Sense {
     pub const SANITIZE_COMMAND_FAILED: Self = Self::new(SenseKey::MediumError, 0x31, 0x03);
     /// The device failed as a whole.
     pub const INTERNAL_TARGET_FAILURE: Self = Self::new(SenseKey::HardwareError, 0x44, 0x00);
+    /// A copy of this list identifier goes on.
+    pub const OPERATION_IN_PROGRESS: Self = Self::new(SenseKey::IllegalRequest, 0x00, 0x16);
     /// The data that came is less than a block (INVALID FIELD IN COMMAND INFORMATION UNIT).
     pub const INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT: Self =
         Self::new(SenseKey::IllegalRequest, 0x0e, 0x03);
@@ -147,6 +149,11 @@ impl Sense {
     pub const WRITE_PROTECTED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x00);
     /// A thin volume has no room (SPACE ALLOCATION FAILED WRITE PROTECT).
     pub const SPACE_ALLOCATION_FAILED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x07);
+    /// A copy that cannot be done, or ended before it was.
+    pub const COPY_ABORTED: Self = Self::new(SenseKey::CopyAborted, 0x00, 0x00);
+    /// Units of a copy have blocks of other sizes than was said, or than each other.
+    pub const INCORRECT_COPY_TARGET_DEVICE_TYPE: Self =
+        Self::new(SenseKey::CopyAborted, 0x0d, 0x03);
     /// A copy names a unit that this nexus cannot reach.
     pub const UNREACHABLE_COPY_TARGET: Self = Self::new(SenseKey::CopyAborted, 0x08, 0x04);
     /// A unit that takes part in a copy refused what the copy asked of it.

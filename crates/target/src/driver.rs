@@ -22,7 +22,7 @@ use iscsi::{
 };
 use tokio::{net::TcpStream, sync::mpsc, time::Sleep};
 use transport::{Received, Sent, poll_receive, poll_send, receive_now};
-use unit::{Completion, Nexus, Task, TaskAttribute, TaskManagement};
+use unit::{Completion, Neighbours, Nexus, Task, TaskAttribute, TaskManagement};
 
 use crate::{
     device,
@@ -64,7 +64,7 @@ pub(crate) async fn run(
     let nexus = Nexus { number: seat.number, initiator_port: port };
     // Dropped after the driver with all its executions: a unit never hears of a nexus again
     // after `nexus_closed`.
-    let _presence = device.as_deref().map(|device| Presence::open(device, nexus.clone()));
+    let _presence = device.as_ref().map(|device| Presence::open(device, nexus.clone()));
     let mut driver = Driver {
         surroundings,
         device: device.as_deref(),
@@ -94,8 +94,12 @@ struct Presence<'a> {
 }
 
 impl<'a> Presence<'a> {
-    fn open(device: &'a Device, nexus: Nexus) -> Self {
-        device.units().for_each(|unit| unit.nexus_opened(&nexus));
+    fn open(device: &'a Arc<Device>, nexus: Nexus) -> Self {
+        for unit in device.units() {
+            unit.nexus_opened(&nexus);
+            // For copies: what this session could log in to, and nothing else of the server.
+            unit.nexus_reaches(&nexus, Arc::clone(device) as Arc<dyn Neighbours>);
+        }
         Self { device, nexus }
     }
 }

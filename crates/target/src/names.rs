@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use scsi::Lun;
-use unit::LogicalUnit;
+use unit::{LogicalUnit, Neighbours};
 
 use crate::{
     access::Access,
@@ -101,6 +101,13 @@ impl Device {
     /// All units.
     pub(crate) fn units(&self) -> impl Iterator<Item = &dyn LogicalUnit> {
         self.units.iter().map(|(_, unit)| &**unit)
+    }
+}
+
+impl Neighbours for Device {
+    fn unit(&self, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>> {
+        let found = self.units.iter().find(|(_, unit)| unit.naa().as_ref() == Some(naa));
+        found.map(|(_, unit)| Arc::clone(unit))
     }
 }
 

@@ -8,12 +8,15 @@ use scsi::{
     vpd::{
         Association, BlockDeviceCharacteristics, BlockLimits, Designator, DeviceIdentification,
         ExtendedInquiry, LogicalBlockProvisioning, ProvisioningType, SupportedPages,
-        UnitSerialNumber,
+        ThirdPartyCopy, UnitSerialNumber,
     },
 };
 use volume::Geometry;
 
-use crate::{identity::Identity, limits::Limits};
+use crate::{
+    identity::Identity,
+    limits::{Limits, TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST},
+};
 
 /// The facts that the answers are made from.
 pub(crate) struct Description<'a> {
@@ -33,8 +36,11 @@ impl Description<'_> {
             BlockLimits::PAGE => self.block_limits().to_bytes(),
             BlockDeviceCharacteristics::PAGE => {
                 // It does not rotate: seeks cost nothing.
-                BlockDeviceCharacteristics { rotation_rate: 1 }.to_bytes()
+                // After a BLOCK ERASE every block reads as zeros.
+                let reads_after_block_erase = self.geometry.in_place;
+                BlockDeviceCharacteristics { rotation_rate: 1, reads_after_block_erase }.to_bytes()
             }
+            ThirdPartyCopy::PAGE => self.third_party_copy().to_bytes(),
             LogicalBlockProvisioning::PAGE => self.provisioning().to_bytes(),
             _ => return Err(Sense::invalid_field_in_cdb(2)),
         })
@@ -96,6 +102,18 @@ impl Description<'_> {
             } else {
                 0
             },
+        }
+    }
+
+    fn third_party_copy(&self) -> ThirdPartyCopy {
+        let block_size = self.geometry.block_size;
+        let token_blocks = TOKEN_BYTES_MOST / u64::from(block_size);
+        ThirdPartyCopy {
+            block_size,
+            token_blocks,
+            optimal_blocks: token_blocks,
+            default_timeout_s: TOKEN_TIMEOUT_S,
+            maximum_timeout_s: TOKEN_TIMEOUT_S_MOST,
         }
     }
 
@@ -214,19 +232,19 @@ impl Description<'_> {
         match operation.opcode {
             UNMAP => self.geometry.thin,
             WRITE_ATOMIC => self.limits.atomic_blocks > 0,
-            // To come.
-            SANITIZE | THIRD_PARTY_COPY_OUT | THIRD_PARTY_COPY_IN => false,
+            SANITIZE => self.geometry.in_place,
             _ => true,
         }
     }
 }
 
 /// VPD pages, ascending.
-const PAGES: [u8; 7] = [
+const PAGES: [u8; 8] = [
     SupportedPages::PAGE,
     UnitSerialNumber::PAGE,
     DeviceIdentification::PAGE,
     ExtendedInquiry::PAGE,
+    ThirdPartyCopy::PAGE,
     BlockLimits::PAGE,
     BlockDeviceCharacteristics::PAGE,
     LogicalBlockProvisioning::PAGE,
@@ -236,8 +254,6 @@ const ALL_PAGES: u8 = 0x3f;
 /// Operation codes.
 const UNMAP: u8 = 0x42;
 const SANITIZE: u8 = 0x48;
-const THIRD_PARTY_COPY_OUT: u8 = 0x83;
-const THIRD_PARTY_COPY_IN: u8 = 0x84;
 const WRITE_ATOMIC: u8 = 0x9c;
 /// What fits behind the eight of the vendor in a designator of 255 bytes.
 const SERIAL_CHARACTERS: usize = 240;

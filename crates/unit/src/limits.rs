@@ -31,6 +31,13 @@ impl Default for Settings {
     }
 }
 
+/// The most that one token stands for, in bytes: a WRITE USING TOKEN of it takes some seconds.
+pub(crate) const TOKEN_BYTES_MOST: u64 = 256 << 20;
+/// How long a token lasts without being used, in seconds, unless another time is asked for; and the
+/// longest that may be asked for.
+pub(crate) const TOKEN_TIMEOUT_S: u32 = 60;
+pub(crate) const TOKEN_TIMEOUT_S_MOST: u32 = 600;
+
 /// The settings in blocks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Limits {

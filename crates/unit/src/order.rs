@@ -31,7 +31,7 @@ impl Order {
                 self.0.try_read().ok().map(Turn::Shared)
             }
             TaskAttribute::Ordered => self.0.try_write().ok().map(Turn::Alone),
-            TaskAttribute::HeadOfQueue => Some(Turn::AtOnce),
+            TaskAttribute::HeadOfQueue | TaskAttribute::Nested => Some(Turn::AtOnce),
         }
     }
 
@@ -42,7 +42,7 @@ impl Order {
                 Turn::Shared(self.0.read().await)
             }
             TaskAttribute::Ordered => Turn::Alone(self.0.write().await),
-            TaskAttribute::HeadOfQueue => Turn::AtOnce,
+            TaskAttribute::HeadOfQueue | TaskAttribute::Nested => Turn::AtOnce,
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use scsi::{Cdb, Lun, Sense, Status};
+use scsi::{Cdb, Lun, Sense, Status, copy::TOKEN_BYTES};
 use volume::Data;
+
+use crate::Rod;
 
 /// A logical unit: one command in, one completion out.
 pub trait LogicalUnit: Send + Sync + 'static {
@@ -21,8 +23,31 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// A nexus begins: it gets its unit attention.
     fn nexus_opened(&self, nexus: &Nexus);
 
+    /// What this nexus reaches beside the unit, told right after it began: for copies that it asks
+    /// for. A unit that is told nothing copies within itself.
+    fn nexus_reaches(&self, _nexus: &Nexus, _neighbours: Arc<dyn Neighbours>) {}
+
+    /// The NAA designator by which a copy may name the unit; `None`: it cannot be named.
+    fn naa(&self) -> Option<[u8; 16]> {
+        None
+    }
+
+    /// What a token stands for.
+    ///
+    /// # Errors
+    /// Why it stands for nothing here.
+    fn rod(&self, _token: &[u8; TOKEN_BYTES]) -> Result<Arc<Rod>, Sense> {
+        Err(Sense::TOKEN_UNKNOWN)
+    }
+
     /// A nexus ended: what the unit holds for it goes.
     fn nexus_closed(&self, nexus: &Nexus);
+}
+
+/// The units that a nexus reaches, and no others.
+pub trait Neighbours: Send + Sync + 'static {
+    /// The one of this NAA designator.
+    fn unit(&self, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>>;
 }
 
 /// An initiator port together with a target port (SAM-5, I_T nexus). Equal numbers, same nexus.
@@ -61,6 +86,9 @@ pub enum TaskAttribute {
     Ordered,
     HeadOfQueue,
     Aca,
+    /// A part of another task of the same nexus, which waits for it: it waits for nobody, and is
+    /// told nothing that the nexus is to hear.
+    Nested,
 }
 
 /// How a command ended.

@@ -1,13 +1,16 @@
 //! Page B1h: block device characteristics (SBC-3, 6.6.2).
 
 use super::page::{framed, unframed};
-use crate::field::u16_at;
+use crate::field::{u8_at, u16_at};
 
 /// What the medium is like. The form factor is not said.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct BlockDeviceCharacteristics {
     /// MEDIUM ROTATION RATE: 0 not said, 1 it does not rotate, 0401h to FFFEh rotations a minute.
     pub rotation_rate: u16,
+    /// WABEREQ is 01b: after a BLOCK ERASE blocks can be read without being written first.
+    /// Otherwise 00b: not said. WACEREQ is never said.
+    pub reads_after_block_erase: bool,
 }
 
 impl BlockDeviceCharacteristics {
@@ -19,6 +22,7 @@ impl BlockDeviceCharacteristics {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 60];
         rest[..2].copy_from_slice(&self.rotation_rate.to_be_bytes());
+        rest[3] = u8::from(self.reads_after_block_erase) << 6;
         framed(Self::PAGE, &rest)
     }
 
@@ -26,7 +30,10 @@ impl BlockDeviceCharacteristics {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;
-        Some(Self { rotation_rate: u16_at(rest, 0).unwrap_or(0) })
+        Some(Self {
+            rotation_rate: u16_at(rest, 0).unwrap_or(0),
+            reads_after_block_erase: u8_at(rest, 3).unwrap_or(0) >> 6 == 1,
+        })
     }
 }
 
@@ -36,8 +43,9 @@ mod tests {
 
     #[test]
     fn the_rate_reads_back() {
-        let page = BlockDeviceCharacteristics { rotation_rate: 7200 };
-        assert_eq!(page.to_bytes()[..6], [0, 0xb1, 0, 0x3c, 0x1c, 0x20]);
+        let page =
+            BlockDeviceCharacteristics { rotation_rate: 7200, reads_after_block_erase: true };
+        assert_eq!(page.to_bytes()[..8], [0, 0xb1, 0, 0x3c, 0x1c, 0x20, 0, 0x40]);
         assert_eq!(BlockDeviceCharacteristics::from_bytes(&page.to_bytes()), Some(page));
     }
 }

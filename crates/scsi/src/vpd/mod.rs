@@ -10,6 +10,7 @@ mod extended;
 mod limits;
 mod characteristics;
 mod provisioning;
+mod third_party;
 
 pub use characteristics::BlockDeviceCharacteristics;
 pub use extended::ExtendedInquiry;
@@ -18,3 +19,4 @@ pub use limits::BlockLimits;
 pub use page::SupportedPages;
 pub use provisioning::{LogicalBlockProvisioning, ProvisioningType};
 pub use serial_number::UnitSerialNumber;
+pub use third_party::ThirdPartyCopy;

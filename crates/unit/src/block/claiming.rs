@@ -9,17 +9,23 @@ use crate::{access, claim::Claim, sense::Failure};
 impl BlockUnit {
     /// The claim of a write, if nobody is in its way: the usual case.
     pub(super) fn claim_now(&self, extent: Extent, geometry: &Geometry) -> Option<Claim<'_>> {
-        self.claims.shared_now(extent, geometry.block_size)
+        let claim = self.claims.shared_now(extent, geometry.block_size)?;
+        self.tokens.note_write(extent);
+        Some(claim)
     }
 
     /// The claim of a write.
     pub(super) async fn claim(&self, extent: Extent, geometry: &Geometry) -> Claim<'_> {
-        self.claims.shared(extent, geometry.block_size).await
+        let claim = self.claims.shared(extent, geometry.block_size).await;
+        self.tokens.note_write(extent);
+        claim
     }
 
     /// The claim of a write that nobody else may write beside.
     pub(super) async fn claim_alone(&self, extent: Extent, geometry: &Geometry) -> Claim<'_> {
-        self.claims.alone(extent, geometry.block_size).await
+        let claim = self.claims.alone(extent, geometry.block_size).await;
+        self.tokens.note_write(extent);
+        claim
     }
 
     /// Gives the blocks of all extents back.

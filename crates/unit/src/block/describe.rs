@@ -20,7 +20,8 @@ impl BlockUnit {
         let (bytes, allocation_length) = match *command {
             Command::TestUnitReady => (Vec::new(), 0),
             Command::RequestSense { descriptor_format, allocation_length } => {
-                let sense = self.attentions.take(nexus.number).unwrap_or(Sense::NO_SENSE);
+                let sense = self.attentions.take(nexus.number);
+                let sense = sense.or_else(|| self.sanitizer.sense()).unwrap_or(Sense::NO_SENSE);
                 let bytes = if descriptor_format {
                     sense.to_descriptor_bytes()
                 } else {

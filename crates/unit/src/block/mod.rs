@@ -5,23 +5,36 @@ mod claiming;
 mod transfer;
 mod exclusive;
 mod status;
+mod sanitize;
+mod copy;
+mod token;
 mod provisioning;
 mod describe;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use scsi::{Command, Sense};
+use parking_lot::Mutex;
+use scsi::{Command, Sense, copy::TOKEN_BYTES};
 use volume::{Data, Geometry, Stack};
 
 use self::bounds::{at_once, writable};
 use crate::{
-    Completion, LogicalUnit, Nexus, Task, TaskManagement,
+    Completion, LogicalUnit, Neighbours, Nexus, Rod, Task, TaskAttribute, TaskManagement,
     access::{self, Answer},
     attention::Attentions,
     claim::Claims,
+    copies::Copies,
     identity::Identity,
     limits::{Limits, Settings},
     order::{Order, Turn},
+    sanitize::Sanitizer,
+    tokens::Tokens,
 };
 
 /// A block device whose blocks are a volume's.
@@ -36,6 +49,11 @@ pub struct BlockUnit {
     attentions: Attentions,
     order: Order,
     claims: Claims,
+    tokens: Tokens,
+    copies: Copies,
+    /// What each nexus reaches beside this unit.
+    reachable: Mutex<HashMap<u64, Arc<dyn Neighbours>>>,
+    sanitizer: Arc<Sanitizer>,
 }
 
 /// What a task brings besides its command.
@@ -58,6 +76,10 @@ impl BlockUnit {
             attentions: Attentions::default(),
             order: Order::default(),
             claims: Claims::default(),
+            tokens: Tokens::default(),
+            copies: Copies::default(),
+            reachable: Mutex::default(),
+            sanitizer: Arc::default(),
         }
     }
 
@@ -77,7 +99,7 @@ impl BlockUnit {
     /// because there is nothing to do.
     fn start<'a>(&'a self, task: Task, turn: Turn<'a>) -> Result<Answer<'a>, Completion> {
         let geometry = self.geometry();
-        let command = self.command(&task.nexus, &task.cdb)?;
+        let command = self.command(&task.nexus, &task.cdb, task.attribute)?;
         let work = Work { data: task.data_out, geometry, turn };
         match command {
             Command::Read(transfer) => self.read(transfer, work),
@@ -95,6 +117,19 @@ impl BlockUnit {
             Command::GetLbaStatus { lba, allocation_length } => {
                 self.get_lba_status(lba, allocation_length, work)
             }
+            Command::Sanitize(asked) => self.sanitize(asked, work),
+            Command::ExtendedCopy { long, parameter_list_length } => {
+                self.extended_copy(task.nexus, long, parameter_list_length, work)
+            }
+            Command::PopulateToken { list, parameter_list_length } => {
+                self.populate_token(task.nexus, list, parameter_list_length, work)
+            }
+            Command::WriteUsingToken { list, parameter_list_length } => {
+                self.write_using_token(task.nexus, list, parameter_list_length, work)
+            }
+            Command::ReceiveCopyResults { results, allocation_length } => Err(
+                self.receive_copy_results(&task.nexus, results, allocation_length, &geometry)?
+            ),
             Command::SynchronizeCache { transfer, .. } => self.synchronize_cache(transfer, work),
             Command::Unmap { parameter_list_length, .. } => {
                 self.check_unmap(&command, &geometry)?;
@@ -109,15 +144,31 @@ impl BlockUnit {
     }
 
     /// The command in a CDB, unless the nexus has first to be told of something else.
-    fn command(&self, nexus: &Nexus, cdb: &[u8]) -> Result<Command, Completion> {
+    fn command(
+        &self,
+        nexus: &Nexus,
+        cdb: &[u8],
+        attribute: TaskAttribute,
+    ) -> Result<Command, Completion> {
         let command = Command::parse(cdb);
         // These three are answered in any case (SPC-4, 5.14: INQUIRY, REPORT LUNS, REQUEST SENSE).
         let unconditional = matches!(
             command,
             Ok(Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. })
         );
-        if !unconditional && let Some(condition) = self.attentions.take(nexus.number) {
+        if unconditional {
+            return Ok(command?);
+        }
+        if attribute != TaskAttribute::Nested
+            && let Some(condition) = self.attentions.take(nexus.number)
+        {
             return Err(Completion::check_condition(condition));
+        }
+        // After a failure another SANITIZE may mend it (SBC-3, 4.11.4).
+        if let Some(sense) = self.sanitizer.sense()
+            && (self.sanitizer.is_running() || !matches!(command, Ok(Command::Sanitize(_))))
+        {
+            return Err(Completion::check_condition(sense));
         }
         Ok(command?)
     }
@@ -140,7 +191,7 @@ impl BlockUnit {
     /// What would refuse a command that brings this much data.
     fn refusal(&self, nexus: &Nexus, cdb: &[u8], data_out_length: u32) -> Result<(), Completion> {
         let geometry = self.geometry();
-        let command = self.command(nexus, cdb)?;
+        let command = self.command(nexus, cdb, TaskAttribute::Simple)?;
         let bytes = match command {
             Command::Write(transfer)
             | Command::OrWrite(transfer)
@@ -161,6 +212,7 @@ impl BlockUnit {
                 let extent = self.check_write_same(&command, &geometry)?.extent;
                 extent.map_or(0, |e| e.blocks) * geometry.block_size
             }
+            Command::Sanitize(asked) => return Ok(self.check_sanitize(&asked, &geometry)?),
             Command::Unmap { .. } => return Ok(self.check_unmap(&command, &geometry)?),
             _ => return Ok(()),
         };
@@ -206,7 +258,21 @@ impl LogicalUnit for BlockUnit {
         self.attentions.open(nexus.number);
     }
 
+    fn nexus_reaches(&self, nexus: &Nexus, neighbours: Arc<dyn Neighbours>) {
+        self.reachable.lock().insert(nexus.number, neighbours);
+    }
+
+    fn naa(&self) -> Option<[u8; 16]> {
+        Some(self.identity.naa)
+    }
+
+    fn rod(&self, token: &[u8; TOKEN_BYTES]) -> Result<Arc<Rod>, Sense> {
+        self.tokens.find(token)
+    }
+
     fn nexus_closed(&self, nexus: &Nexus) {
         self.attentions.close(nexus.number);
+        self.reachable.lock().remove(&nexus.number);
+        self.copies.close(nexus.number);
     }
 }

@@ -1,0 +1,307 @@
+//! The parameter list of EXTENDED COPY, LID1 and LID4 (SPC-4, 6.4.3 and 6.4.5): which units, which
+//! of their blocks.
+
+use crate::{
+    Sense,
+    field::{array_at, u8_at, u16_at, u32_at, u64_at},
+};
+
+/// A whole list.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CopyList {
+    /// LIST IDENTIFIER; up to 255 with LID1.
+    pub list: u32,
+    /// LIST ID USAGE is not 11b: the outcome may be asked for under `list`.
+    pub identified: bool,
+    /// CSCD descriptors: the units that take part, by index.
+    pub cscds: Vec<Cscd>,
+    /// Segment descriptors, in order.
+    pub segments: Vec<Segment>,
+}
+
+/// An identification CSCD descriptor (E4h; SPC-4, 6.4.5.2).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Cscd {
+    /// The NAA designator of the unit. `None`: it is named otherwise, in a way nobody here is.
+    pub naa: Option<[u8; 16]>,
+    /// DISK BLOCK LENGTH, 24 bits: bytes in a block as the initiator believes.
+    pub block_size: u32,
+    /// LU ID TYPE, two bits: reserved in SPC-3, ignored since.
+    pub lu_id_type: u8,
+    /// NUL of SPC-3: no unit is meant.
+    pub null: bool,
+}
+
+/// A block device to block device segment (02h; SPC-4, 6.4.6.5).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Segment {
+    /// Index of the CSCD descriptor that blocks are read from.
+    pub source: u16,
+    /// Index of the one that they are written to.
+    pub destination: u16,
+    /// How many blocks.
+    pub blocks: u16,
+    /// The first block at the source.
+    pub source_lba: u64,
+    /// The first block at the destination.
+    pub destination_lba: u64,
+}
+
+/// What a list may have at most, also told by RECEIVE COPY RESULTS and VPD page 8Fh.
+pub mod limits {
+    /// CSCD descriptors: initiators use two.
+    pub const CSCDS: u16 = 8;
+    /// Segment descriptors; 64 of 65,535 blocks are 2 GiB, some seconds of work.
+    pub const SEGMENTS: u16 = 64;
+    /// Bytes of descriptors.
+    pub const BYTES: u32 = CSCDS as u32 * 32 + SEGMENTS as u32 * 28;
+    /// Type codes that are served, ascending.
+    pub const DESCRIPTORS: [u8; 2] = [super::BLOCK_TO_BLOCK, super::IDENTIFICATION];
+}
+
+impl CopyList {
+    /// The list; `long` for LID4.
+    ///
+    /// # Panics
+    /// If there are more descriptors than two bytes of length can count.
+    #[must_use]
+    pub fn to_bytes(&self, long: bool) -> Vec<u8> {
+        let length = |count: usize, each: usize| {
+            u16::try_from(count * each).expect("a list has a few descriptors").to_be_bytes()
+        };
+        let (cscds, segments) =
+            (length(self.cscds.len(), CSCD_BYTES), length(self.segments.len(), SEGMENT_BYTES));
+        let usage = if self.identified { 0 } else { NOT_IDENTIFIED };
+        let mut bytes;
+        if long {
+            bytes = vec![0; LONG_HEADER];
+            (bytes[0], bytes[1], bytes[3], bytes[16]) = (1, usage, 0x20, 0xff);
+            bytes[20..24].copy_from_slice(&self.list.to_be_bytes());
+            bytes[42..44].copy_from_slice(&cscds);
+            bytes[44..46].copy_from_slice(&segments);
+        } else {
+            bytes = vec![0; SHORT_HEADER];
+            (bytes[0], bytes[1]) = (self.list as u8, usage);
+            bytes[2..4].copy_from_slice(&cscds);
+            bytes[10..12].copy_from_slice(&segments);
+        }
+        self.cscds.iter().for_each(|cscd| bytes.extend_from_slice(&cscd.to_bytes()));
+        self.segments.iter().for_each(|segment| bytes.extend_from_slice(&segment.to_bytes()));
+        bytes
+    }
+
+    /// Reads a list; `long` for LID4. Every count in it may lie. Indexes are not looked at: that
+    /// is for who has the units.
+    ///
+    /// # Errors
+    /// 5/1A/00 for less than the list says, or more descriptors than there may be bytes of;
+    /// 5/26/06 to 09 for too many, or those of unknown types; 5/26/00 for inline data.
+    pub fn parse(bytes: &[u8], long: bool) -> Result<Self, Sense> {
+        let short_of = || Sense::PARAMETER_LIST_LENGTH_ERROR;
+        let (header, list, cscd_bytes, segment_bytes, inline) = if long {
+            if u8_at(bytes, 0).ok_or_else(short_of)? != 1 {
+                return Err(Sense::invalid_field_in_parameter_list(0));
+            }
+            let at = |at| u16_at(bytes, at).map(u32::from).ok_or_else(short_of);
+            (LONG_HEADER, u32_at(bytes, 20).ok_or_else(short_of)?, at(42)?, at(44)?, at(46)?)
+        } else {
+            let list = u32::from(u8_at(bytes, 0).ok_or_else(short_of)?);
+            let at = |at| u32_at(bytes, at).ok_or_else(short_of);
+            let cscds = u32::from(u16_at(bytes, 2).ok_or_else(short_of)?);
+            (SHORT_HEADER, list, cscds, at(8)?, at(12)?)
+        };
+        if inline != 0 {
+            return Err(Sense::invalid_field_in_parameter_list(if long { 46 } else { 12 }));
+        }
+        let all = u64::from(cscd_bytes) + u64::from(segment_bytes);
+        if all > u64::from(limits::BYTES) || (bytes.len() - header) < all as usize {
+            return Err(short_of());
+        }
+        let (cscds, rest) = bytes[header..].split_at(cscd_bytes as usize);
+        let segments = &rest[..segment_bytes as usize];
+        if cscds.len() > usize::from(limits::CSCDS) * CSCD_BYTES {
+            return Err(Sense::TOO_MANY_TARGET_DESCRIPTORS);
+        }
+        if segments.len() > usize::from(limits::SEGMENTS) * SEGMENT_BYTES {
+            return Err(Sense::TOO_MANY_SEGMENT_DESCRIPTORS);
+        }
+        Ok(Self {
+            list,
+            identified: u8_at(bytes, 1).ok_or_else(short_of)? & NOT_IDENTIFIED != NOT_IDENTIFIED,
+            cscds: descriptors(cscds, CSCD_BYTES, Cscd::parse)?,
+            segments: descriptors(segments, SEGMENT_BYTES, Segment::parse)?,
+        })
+    }
+}
+
+/// One after the other; of the last one a part is an error.
+fn descriptors<T>(
+    mut bytes: &[u8],
+    each: usize,
+    parse: fn(&[u8]) -> Result<T, Sense>,
+) -> Result<Vec<T>, Sense> {
+    let mut all = Vec::with_capacity(bytes.len() / each);
+    while let Some(first) = bytes.first() {
+        // A descriptor of another type may have another length: its type is what is wrong.
+        all.push(parse(&bytes[..each.min(bytes.len())])?);
+        let _ = first;
+        bytes = bytes.get(each..).ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
+    }
+    Ok(all)
+}
+
+impl Cscd {
+    /// A unit by its NAA designator.
+    #[must_use]
+    pub const fn naa(naa: [u8; 16], block_size: u32) -> Self {
+        Self { naa: Some(naa), block_size, lu_id_type: 0, null: false }
+    }
+
+    /// The 32 bytes of the descriptor.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; CSCD_BYTES] {
+        let mut bytes = [0; CSCD_BYTES];
+        bytes[0] = IDENTIFICATION;
+        bytes[1] = self.lu_id_type << 6 | u8::from(self.null) << 5;
+        if let Some(naa) = self.naa {
+            bytes[4..8].copy_from_slice(&NAA);
+            bytes[8..24].copy_from_slice(&naa);
+        }
+        bytes[28..32].copy_from_slice(&self.block_size.to_be_bytes());
+        bytes[28] = 0;
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, Sense> {
+        if bytes[0] != IDENTIFICATION {
+            return Err(Sense::UNSUPPORTED_TARGET_DESCRIPTOR_TYPE_CODE);
+        }
+        let short_of = || Sense::PARAMETER_LIST_LENGTH_ERROR;
+        let name: [u8; 4] = array_at(bytes, 4).ok_or_else(short_of)?;
+        Ok(Self {
+            naa: if name == NAA { array_at(bytes, 8) } else { None },
+            block_size: u32_at(bytes, 28).ok_or_else(short_of)? & 0xff_ffff,
+            lu_id_type: bytes[1] >> 6,
+            null: bytes[1] & 0x20 != 0,
+        })
+    }
+}
+
+impl Segment {
+    fn to_bytes(self) -> [u8; SEGMENT_BYTES] {
+        let mut bytes = [0; SEGMENT_BYTES];
+        (bytes[0], bytes[3]) = (BLOCK_TO_BLOCK, SEGMENT_BYTES as u8 - 4);
+        bytes[4..6].copy_from_slice(&self.source.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.destination.to_be_bytes());
+        bytes[10..12].copy_from_slice(&self.blocks.to_be_bytes());
+        bytes[12..20].copy_from_slice(&self.source_lba.to_be_bytes());
+        bytes[20..28].copy_from_slice(&self.destination_lba.to_be_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, Sense> {
+        if bytes[0] != BLOCK_TO_BLOCK {
+            return Err(Sense::UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE_CODE);
+        }
+        let short_of = || Sense::PARAMETER_LIST_LENGTH_ERROR;
+        if u16_at(bytes, 2) != Some(SEGMENT_BYTES as u16 - 4) {
+            return Err(Sense::invalid_field_in_parameter_list(2));
+        }
+        let short = |at| u16_at(bytes, at).ok_or_else(short_of);
+        let long = |at| u64_at(bytes, at).ok_or_else(short_of);
+        Ok(Self {
+            source: short(4)?,
+            destination: short(6)?,
+            blocks: short(10)?,
+            source_lba: long(12)?,
+            destination_lba: long(20)?,
+        })
+    }
+}
+
+/// Descriptor type codes.
+const IDENTIFICATION: u8 = 0xe4;
+const BLOCK_TO_BLOCK: u8 = 0x02;
+/// Bytes of a descriptor.
+const CSCD_BYTES: usize = 32;
+const SEGMENT_BYTES: usize = 28;
+/// Bytes before the descriptors.
+const SHORT_HEADER: usize = 16;
+const LONG_HEADER: usize = 48;
+/// LIST ID USAGE 11b.
+const NOT_IDENTIFIED: u8 = 0x18;
+/// How an NAA designator of 16 bytes of a unit begins: binary, of a unit, NAA, its length.
+const NAA: [u8; 4] = [1, 3, 0, 16];
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn list(cscds: usize, segments: usize) -> CopyList {
+        let segment =
+            Segment { source: 0, destination: 1, blocks: 2048, source_lba: 7, destination_lba: 9 };
+        CopyList {
+            list: 5,
+            identified: true,
+            cscds: vec![Cscd::naa([0x60; 16], 512); cscds],
+            segments: vec![segment; segments],
+        }
+    }
+
+    #[test]
+    fn both_forms_read_back() {
+        for long in [false, true] {
+            let list = list(2, 3);
+            assert_eq!(CopyList::parse(&list.to_bytes(long), long), Ok(list.clone()));
+            let unnamed = CopyList { identified: false, ..list };
+            assert_eq!(CopyList::parse(&unnamed.to_bytes(long), long), Ok(unnamed));
+        }
+    }
+
+    #[test]
+    fn more_than_there_may_be_is_refused() {
+        let parse =
+            |cscds, segments| CopyList::parse(&list(cscds, segments).to_bytes(false), false);
+        assert!(parse(8, 64).is_ok());
+        assert_eq!(parse(9, 1), Err(Sense::TOO_MANY_TARGET_DESCRIPTORS));
+        assert_eq!(parse(1, 65), Err(Sense::TOO_MANY_SEGMENT_DESCRIPTORS));
+        assert_eq!(parse(9, 65), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
+    }
+
+    #[test]
+    fn a_list_that_is_cut_is_refused_and_other_types_too() {
+        let bytes = list(1, 1).to_bytes(false);
+        for length in 0..bytes.len() {
+            let cut = CopyList::parse(&bytes[..length], false);
+            assert_eq!(cut, Err(Sense::PARAMETER_LIST_LENGTH_ERROR), "{length}");
+        }
+        let with = |at: usize, byte| {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            CopyList::parse(&bytes, false).unwrap_err()
+        };
+        assert_eq!(with(16, 0xe0), Sense::UNSUPPORTED_TARGET_DESCRIPTOR_TYPE_CODE);
+        assert_eq!(with(48, 0x03), Sense::UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE_CODE);
+        assert_eq!(with(15, 4), Sense::invalid_field_in_parameter_list(12));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_lists_do_no_harm(mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
+                                    long in any::<bool>(), small in any::<bool>()) {
+            if small {
+                // Most counts are too large by chance.
+                for at in [2, 8, 9, 12, 13, 14, 15, 42, 44, 46, 47] {
+                    if let Some(byte) = bytes.get_mut(at) {
+                        *byte = 0;
+                    }
+                }
+            }
+            if let Ok(list) = CopyList::parse(&bytes, long) {
+                prop_assert!(list.cscds.len() * 32 + list.segments.len() * 28 <= bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! EXTENDED COPY and what is asked about it.
+//!
+//! The copy manager does by commands what the nexus that asks could do itself, as that nexus: READ
+//! at one unit, WRITE at another. So every reservation, write protection and state of both counts,
+//! and a unit that the nexus does not reach cannot be named (CVE-2020-28374 was a copy manager
+//! that reached more than who asked).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use scsi::{
+    Capacity16, Cdb, Command, Form, Lun, Sense, Status, Transfer,
+    copy::{CopyList, CopyResults, CopyState, Cscd, Segment, operating_parameters},
+};
+use volume::{Data, Extent, Geometry, Lba};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{taking, taking_with},
+};
+use crate::{
+    Completion, LogicalUnit, Nexus, Task, TaskAttribute,
+    access::Answer,
+    copies::{Refused, Running},
+    sense::Failure,
+};
+
+/// A unit that takes part in a copy, reached as the nexus that asked for it.
+pub(super) struct Party<'a> {
+    unit: Reached<'a>,
+    nexus: &'a Nexus,
+}
+
+enum Reached<'a> {
+    Own(&'a BlockUnit),
+    Other(Arc<dyn LogicalUnit>),
+}
+
+impl BlockUnit {
+    pub(super) fn extended_copy<'a>(
+        &'a self,
+        nexus: Nexus,
+        long: bool,
+        length: u32,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { data, turn, .. } = work;
+        // A length of zero is no error (SPC-4, 6.4.1).
+        if length == 0 {
+            return Err(taking(0));
+        }
+        if data.len() < length as usize {
+            return Err(taking_with(length, Sense::PARAMETER_LIST_LENGTH_ERROR.into()));
+        }
+        let list = CopyList::parse(&data.slice(0, length as usize).into_bytes(), long);
+        let list = list.map_err(|sense| taking_with(length, sense.into()))?;
+        let name = list.identified.then_some(list.list);
+        let running = self.begin_copy(&nexus, name, u8::from(long))?;
+        Ok(Box::pin(async move {
+            let _turn = turn;
+            let done = self.copy(&nexus, &list, &running).await;
+            conclude(running, done, length)
+        }))
+    }
+
+    /// A copy begins, if the nexus has not too many.
+    pub(super) fn begin_copy(
+        &self,
+        nexus: &Nexus,
+        list: Option<u32>,
+        service_action: u8,
+    ) -> Result<Running, Completion> {
+        self.copies.begin(nexus.number, list, service_action).map_err(|refused| match refused {
+            Refused::InProgress => Sense::OPERATION_IN_PROGRESS.into(),
+            Refused::Full => Completion::status(Status::TaskSetFull),
+        })
+    }
+
+    /// Looks at every segment before the first block is moved.
+    async fn copy(&self, nexus: &Nexus, list: &CopyList, running: &Running) -> Result<(), Failure> {
+        let mut parties = Vec::with_capacity(list.cscds.len());
+        for cscd in &list.cscds {
+            parties.push(self.reach(nexus, cscd));
+        }
+        let mut checked = Vec::with_capacity(list.segments.len());
+        for segment in &list.segments {
+            let party = |index: u16| {
+                let party = parties.get(usize::from(index)).and_then(Option::as_ref);
+                party.ok_or(Sense::UNREACHABLE_COPY_TARGET)
+            };
+            let (source, destination) = (party(segment.source)?, party(segment.destination)?);
+            let from = source.capacity().await?;
+            let to = destination.capacity().await?;
+            let blocks = u64::from(segment.blocks);
+            let inside = |capacity: &Capacity16, lba: u64| {
+                lba.checked_add(blocks).is_some_and(|end| end <= capacity.last_lba + 1)
+            };
+            if !inside(&from, segment.source_lba) || !inside(&to, segment.destination_lba) {
+                return Err(Sense::COPY_ABORTED.into());
+            }
+            // The lengths told must be right, and blocks are not cut.
+            let told = |index: u16| list.cscds[usize::from(index)].block_size;
+            let sizes = [told(segment.source), told(segment.destination), to.block_size];
+            if sizes.iter().any(|size| *size != from.block_size) {
+                return Err(Sense::INCORRECT_COPY_TARGET_DEVICE_TYPE.into());
+            }
+            checked.push((source, destination, segment, from.block_size));
+        }
+        for (source, destination, segment, block_size) in checked {
+            let order = pieces_of(segment, block_size, source.is(destination));
+            for (at, blocks) in order {
+                let data = source.read(segment.source_lba + at, blocks).await?;
+                destination.write(segment.destination_lba + at, blocks, data).await?;
+                running.note(|status| status.blocks += u64::from(blocks));
+            }
+            running.note(|status| status.segments += 1);
+        }
+        Ok(())
+    }
+
+    /// The unit of this designator, if the nexus reaches it.
+    pub(super) fn reach<'a>(&'a self, nexus: &'a Nexus, cscd: &Cscd) -> Option<Party<'a>> {
+        let naa = cscd.naa.filter(|_| !cscd.null)?;
+        let unit = if naa == self.identity.naa {
+            Reached::Own(self)
+        } else {
+            let neighbours = self.reachable.lock().get(&nexus.number).cloned();
+            Reached::Other(neighbours?.unit(&naa)?)
+        };
+        Some(Party { unit, nexus })
+    }
+
+    pub(super) fn receive_copy_results(
+        &self,
+        nexus: &Nexus,
+        asked: CopyResults,
+        allocation_length: u32,
+        geometry: &Geometry,
+    ) -> Result<Completion, Sense> {
+        let unknown = Sense::invalid_field_in_cdb(2);
+        let status = |list| self.copies.status(nexus.number, list).ok_or(unknown);
+        let bytes = match asked {
+            CopyResults::Status1(list) => status(list.into())?.to_short_bytes(),
+            CopyResults::OperatingParameters => operating_parameters(geometry.block_size),
+            CopyResults::FailedSegment1(list) => status(list.into())?.to_failed_segment(),
+            CopyResults::Status4(list) => status(list)?.to_long_bytes(false),
+            CopyResults::RodTokens(list) => status(list)?.to_long_bytes(true),
+        };
+        let mut bytes = Bytes::from(bytes);
+        bytes.truncate(allocation_length as usize);
+        Ok(Completion::good(bytes.into()))
+    }
+}
+
+/// The completion of a copy, and its last status.
+pub(super) fn conclude(running: Running, done: Result<(), Failure>, length: u32) -> Completion {
+    match done {
+        Ok(()) => {
+            running.end(CopyState::Done);
+            taking(length)
+        }
+        Err(failure) => {
+            if let Failure::Check(sense) = failure {
+                running.end(CopyState::Failed(sense));
+            }
+            taking_with(length, failure)
+        }
+    }
+}
+
+impl Party<'_> {
+    fn unit(&self) -> &dyn LogicalUnit {
+        match &self.unit {
+            Reached::Own(unit) => *unit,
+            Reached::Other(unit) => &**unit,
+        }
+    }
+
+    /// Both are the same unit.
+    fn is(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(self.unit(), other.unit())
+    }
+
+    /// What a token stands for that this unit made.
+    pub(super) fn rod(
+        &self,
+        token: &[u8; scsi::copy::TOKEN_BYTES],
+    ) -> Result<Arc<crate::Rod>, Sense> {
+        self.unit().rod(token)
+    }
+
+    pub(super) async fn capacity(&self) -> Result<Capacity16, Failure> {
+        let asked = Command::ReadCapacity16 { allocation_length: 32 };
+        let told = self.perform(asked, Data::new()).await?.into_bytes();
+        Capacity16::from_bytes(&told)
+            .filter(|capacity| capacity.block_size > 0)
+            .ok_or_else(|| Sense::THIRD_PARTY_DEVICE_FAILURE.into())
+    }
+
+    pub(super) async fn read(&self, lba: u64, blocks: u32) -> Result<Data, Failure> {
+        let transfer = Transfer { form: Form::Sixteen, ..Transfer::new(lba, blocks) };
+        self.perform(Command::Read(transfer), Data::new()).await
+    }
+
+    pub(super) async fn write(&self, lba: u64, blocks: u32, data: Data) -> Result<(), Failure> {
+        let transfer = Transfer { form: Form::Sixteen, ..Transfer::new(lba, blocks) };
+        self.perform(Command::Write(transfer), data).await?;
+        // Volumes in memory are done at once: others get their turn here.
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    async fn perform(&self, command: Command, data_out: Data) -> Result<Data, Failure> {
+        let completion = self
+            .unit()
+            .execute(Task {
+                nexus: self.nexus.clone(),
+                lun: Lun(0),
+                cdb: Cdb::new(&command.encode()),
+                // The task that asked for the copy may hold up others, but not its own parts.
+                attribute: TaskAttribute::Nested,
+                data_out,
+                data_in_capacity: u32::MAX,
+            })
+            .await;
+        match completion.status {
+            Status::Good => Ok(completion.data_in),
+            // What was copied may be copied again: the initiator is patient.
+            Status::Busy => Err(Failure::Busy),
+            _ => Err(Sense::THIRD_PARTY_DEVICE_FAILURE.into()),
+        }
+    }
+}
+
+/// The blocks of a segment in pieces, by offset; the last first where the first would be
+/// overwritten before it is read.
+fn pieces_of(segment: &Segment, block_size: u32, same: bool) -> Vec<(u64, u32)> {
+    let blocks = u32::from(segment.blocks);
+    if blocks == 0 {
+        return Vec::new();
+    }
+    let extent = Extent { lba: Lba(0), blocks };
+    let step = (PIECE / block_size).max(1);
+    let count = extent.blocks.div_ceil(step);
+    let piece = |index: u32| (u64::from(index * step), step.min(blocks - index * step));
+    let backwards = same && segment.destination_lba > segment.source_lba;
+    (0..count).map(|index| piece(if backwards { count - 1 - index } else { index })).collect()
+}
+
+/// Bytes that are read and written at once: four times what one READ of an initiator moves, so
+/// that a far volume has something to do in parallel.
+pub(super) const PIECE: u32 = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_overwritten_is_moved_first() {
+        let segment = Segment {
+            source: 0,
+            destination: 0,
+            blocks: 20_000,
+            source_lba: 0,
+            destination_lba: 5,
+        };
+        let forwards = [(0, 8192), (8192, 8192), (16384, 3616)];
+        assert_eq!(pieces_of(&segment, 512, false), forwards);
+        let backwards: Vec<_> = forwards.into_iter().rev().collect();
+        assert_eq!(pieces_of(&segment, 512, true), backwards);
+        assert_eq!(pieces_of(&Segment { blocks: 0, ..segment }, 512, true), []);
+    }
+}

@@ -1,0 +1,80 @@
+//! The command SANITIZE: what it may ask for, and its start.
+
+use std::sync::Arc;
+
+use scsi::{Overwrite, Sanitize, SanitizeAction, Sense};
+use tokio::runtime::Handle;
+use volume::{Extent, Geometry, Lba};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{at_once, taking, taking_with, writable},
+};
+use crate::{Completion, TaskAttribute, access::Answer, sanitize::Method};
+
+impl BlockUnit {
+    /// Waits until every other command has ended, begins the work, and with IMMED lets go of it.
+    /// Dropping the answer later does not end the work.
+    pub(super) fn sanitize<'a>(
+        &'a self,
+        asked: Sanitize,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { data, geometry, turn } = work;
+        self.check_sanitize(&asked, &geometry)?;
+        let taken = u32::from(asked.parameter_list_length);
+        if data.len() < taken as usize {
+            return Err(taking_with(taken, Sense::PARAMETER_LIST_LENGTH_ERROR.into()));
+        }
+        let method = match asked.action {
+            SanitizeAction::ExitFailureMode => {
+                self.sanitizer.exit_failure_mode()?;
+                return Ok(at_once(taking(taken)));
+            }
+            SanitizeAction::BlockErase => Method::BlockErase,
+            SanitizeAction::Overwrite => {
+                let list = data.slice(0, taken as usize).into_bytes();
+                let list = Overwrite::parse(&list, geometry.block_size);
+                Method::Overwrite(list.map_err(|sense| taking_with(taken, sense.into()))?)
+            }
+        };
+        // Without a runtime nothing could go on behind the command's back.
+        let runtime = Handle::try_current().map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
+        Ok(Box::pin(async move {
+            drop(turn);
+            let alone = self.order.turn(TaskAttribute::Ordered).await;
+            let volume = Arc::clone(&self.volume);
+            self.tokens.note_write(Extent { lba: Lba(0), blocks: u32::MAX });
+            let begun = self.sanitizer.begin(volume, method, asked.unrestricted_exit, &runtime);
+            drop(alone);
+            let ended = match begun {
+                Ok(ended) if !asked.immediate => ended.await,
+                Ok(_) => Ok(()),
+                Err(sense) => Err(sense),
+            };
+            match ended {
+                Ok(()) => taking(taken),
+                Err(sense) => taking_with(taken, sense.into()),
+            }
+        }))
+    }
+
+    pub(super) fn check_sanitize(
+        &self,
+        asked: &Sanitize,
+        geometry: &Geometry,
+    ) -> Result<(), Sense> {
+        // Older copies would stay where no command reaches them.
+        if !geometry.in_place {
+            return Err(Sense::INVALID_COMMAND_OPERATION_CODE);
+        }
+        // What is in the list is looked at when it is there; here whether it can be one at all.
+        let most = geometry.block_size + 4;
+        if asked.action == SanitizeAction::Overwrite
+            && !(5..=most).contains(&u32::from(asked.parameter_list_length))
+        {
+            return Err(Sense::invalid_field_in_cdb(7));
+        }
+        writable(geometry)
+    }
+}

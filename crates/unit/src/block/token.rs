@@ -1,0 +1,176 @@
+//! POPULATE TOKEN and WRITE USING TOKEN: copy offload as Windows does it (ODX).
+//!
+//! A token is a bearer's: who knows it may write what it stands for elsewhere, but only where the
+//! nexus that presents it reaches the unit that made it, and is let read there.
+
+use std::time::Duration;
+
+use scsi::{
+    Sense,
+    copy::{Cscd, PopulateToken, ROD_TYPE, Token, TokenRange, WriteUsingToken},
+};
+use volume::{Extent, Geometry, Lba};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{in_range, taking, taking_with, writable},
+    copy::{PIECE, conclude},
+};
+use crate::{
+    Completion, Nexus,
+    access::Answer,
+    copies::Running,
+    limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST},
+    sense::Failure,
+};
+
+impl BlockUnit {
+    pub(super) fn populate_token<'a>(
+        &'a self,
+        nexus: Nexus,
+        list: u32,
+        length: u32,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { data, geometry, turn } = work;
+        if length == 0 {
+            return Err(taking(0));
+        }
+        let refused = |sense: Sense| taking_with(length, sense.into());
+        if data.len() < length as usize {
+            return Err(refused(Sense::PARAMETER_LIST_LENGTH_ERROR));
+        }
+        let asked = PopulateToken::parse(&data.slice(0, length as usize).into_bytes());
+        let asked = asked.map_err(refused)?;
+        check_populate(&asked, &geometry).map_err(refused)?;
+        let running = self.begin_copy(&nexus, Some(list), 0x10)?;
+        Ok(Box::pin(async move {
+            let _turn = turn;
+            let done = self.make_token(asked, &geometry, &running).await;
+            conclude(running, done, length)
+        }))
+    }
+
+    async fn make_token(
+        &self,
+        asked: PopulateToken,
+        geometry: &Geometry,
+        running: &Running,
+    ) -> Result<(), Failure> {
+        let seconds = if asked.timeout_s == 0 { TOKEN_TIMEOUT_S } else { asked.timeout_s };
+        let timeout = Duration::from_secs(seconds.into());
+        let creator = Cscd::naa(self.identity.naa, geometry.block_size);
+        let (token, rod) = self.tokens.make(creator, asked.ranges, timeout)?;
+        // Writes that began before the token was there do not void it: they are waited for, and
+        // then it stands for what they wrote.
+        for range in rod.ranges().iter().filter(|range| range.blocks > 0) {
+            let extent = Extent { lba: Lba(range.lba), blocks: range.blocks };
+            drop(self.claims.alone(extent, geometry.block_size).await);
+        }
+        running.note(|status| {
+            status.token = Some(token);
+            status.blocks = rod.blocks();
+            status.segments = rod.ranges().len() as u16;
+        });
+        Ok(())
+    }
+
+    pub(super) fn write_using_token<'a>(
+        &'a self,
+        nexus: Nexus,
+        list: u32,
+        length: u32,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let Work { data, geometry, turn } = work;
+        if length == 0 {
+            return Err(taking(0));
+        }
+        let refused = |sense: Sense| taking_with(length, sense.into());
+        if data.len() < length as usize {
+            return Err(refused(Sense::PARAMETER_LIST_LENGTH_ERROR));
+        }
+        writable(&geometry)?;
+        let asked = WriteUsingToken::parse(&data.slice(0, length as usize).into_bytes());
+        let asked = asked.map_err(refused)?;
+        check_ranges(&asked.ranges, 536, &geometry).map_err(refused)?;
+        let running = self.begin_copy(&nexus, Some(list), 0x11)?;
+        Ok(Box::pin(async move {
+            let _turn = turn;
+            let done = self.use_token(&nexus, &asked, &geometry, &running).await;
+            conclude(running, done, length)
+        }))
+    }
+
+    async fn use_token(
+        &self,
+        nexus: &Nexus,
+        asked: &WriteUsingToken,
+        geometry: &Geometry,
+        running: &Running,
+    ) -> Result<(), Failure> {
+        let (_, creator) = Token::origin(&asked.token).ok_or(Sense::TOKEN_UNKNOWN)?;
+        let source = self.reach(nexus, &Cscd::naa(creator, geometry.block_size));
+        let source = source.ok_or(Sense::TOKEN_UNKNOWN)?;
+        let rod = source.rod(&asked.token)?;
+        let own = Cscd::naa(self.identity.naa, geometry.block_size);
+        let destination = self.reach(nexus, &own).ok_or(Sense::TOKEN_UNKNOWN)?;
+        if source.capacity().await?.block_size != geometry.block_size {
+            return Err(Sense::INCORRECT_COPY_TARGET_DEVICE_TYPE.into());
+        }
+        let wanted: u64 = asked.ranges.iter().map(|range| u64::from(range.blocks)).sum();
+        if asked.offset.checked_add(wanted).is_none_or(|end| end > rod.blocks()) {
+            return Err(Sense::invalid_field_in_parameter_list(8).into());
+        }
+        let step = PIECE / geometry.block_size;
+        let mut number = asked.offset;
+        for range in &asked.ranges {
+            let mut done = 0;
+            while done < range.blocks {
+                let from = rod.locate(number).ok_or(Sense::COPY_ABORTED)?;
+                let blocks = from.blocks.min(range.blocks - done).min(step);
+                let data = source.read(from.lba.0, blocks).await?;
+                // Looked at after the read: a write that began before it ended is seen.
+                if rod.is_void() {
+                    return Err(Sense::TOKEN_REVOKED.into());
+                }
+                destination.write(range.lba + u64::from(done), blocks, data).await?;
+                running.note(|status| status.blocks += u64::from(blocks));
+                (done, number) = (done + blocks, number + u64::from(blocks));
+            }
+            running.note(|status| status.segments += 1);
+        }
+        if asked.delete {
+            self.tokens.forget(&asked.token);
+        }
+        Ok(())
+    }
+}
+
+fn check_populate(asked: &PopulateToken, geometry: &Geometry) -> Result<(), Sense> {
+    // Zero: the copy manager chooses.
+    if asked.rod_type.is_some_and(|kind| kind != 0 && kind != ROD_TYPE) {
+        return Err(Sense::invalid_field_in_parameter_list(8));
+    }
+    if asked.timeout_s > TOKEN_TIMEOUT_S_MOST {
+        return Err(Sense::invalid_field_in_parameter_list(4));
+    }
+    check_ranges(&asked.ranges, 16, geometry)
+}
+
+/// Ranges that stand at `at` in their list: inside the unit, together not too long, apart.
+fn check_ranges(ranges: &[TokenRange], at: u16, geometry: &Geometry) -> Result<(), Sense> {
+    let most = TOKEN_BYTES_MOST / u64::from(geometry.block_size);
+    let mut all = 0;
+    for range in ranges {
+        in_range(range.lba, u64::from(range.blocks), geometry)?;
+        all += u64::from(range.blocks);
+    }
+    let mut sorted: Vec<_> = ranges.iter().filter(|range| range.blocks > 0).collect();
+    sorted.sort_unstable_by_key(|range| range.lba);
+    let meet = |pair: &[&TokenRange]| pair[0].lba + u64::from(pair[0].blocks) > pair[1].lba;
+    if all > most || sorted.windows(2).any(meet) {
+        return Err(Sense::invalid_field_in_parameter_list(at));
+    }
+    Ok(())
+}

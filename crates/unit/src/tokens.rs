@@ -1,0 +1,233 @@
+//! Tokens that stand for blocks of a unit as they were when the token was made.
+//!
+//! A token is void as soon as one of its blocks is written: a copy of what was there is not kept
+//! (SPC-4's type "point in time copy, change vulnerable"). Windows then copies by itself.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use scsi::{
+    Sense,
+    copy::{Cscd, TOKEN_BYTES, Token, TokenRange},
+};
+use tokio::time::Instant;
+use volume::{Extent, Lba};
+
+/// The tokens of one unit.
+#[derive(Default)]
+pub(crate) struct Tokens {
+    /// How many there are, so that a write need not take the lock to learn that there is none.
+    live: AtomicUsize,
+    rods: Mutex<HashMap<u64, Kept>>,
+}
+
+struct Kept {
+    token: [u8; TOKEN_BYTES],
+    rod: Arc<Rod>,
+    timeout: Duration,
+    expires: Instant,
+}
+
+/// What a token stands for.
+pub struct Rod {
+    /// The blocks, in the order of the token.
+    ranges: Vec<TokenRange>,
+    void: AtomicBool,
+}
+
+impl Tokens {
+    /// A token for these blocks, whoever presents it. From now on a write to them voids it.
+    ///
+    /// # Errors
+    /// There are too many, or no randomness.
+    pub(crate) fn make(
+        &self,
+        creator: Cscd,
+        ranges: Vec<TokenRange>,
+        timeout: Duration,
+    ) -> Result<([u8; TOKEN_BYTES], Arc<Rod>), Sense> {
+        let mut random = [0; 40];
+        getrandom::fill(&mut random).map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
+        let (identifier, secret) = random.split_at(8);
+        let identifier = u64::from_be_bytes(identifier.try_into().expect("eight bytes"));
+        let secret = secret.try_into().expect("the other thirty-two");
+        let blocks: u64 = ranges.iter().map(|range| u64::from(range.blocks)).sum();
+        let bytes = blocks * u64::from(creator.block_size);
+        let token = Token { identifier, creator, bytes, secret }.to_bytes();
+        let rod = Arc::new(Rod { ranges, void: AtomicBool::new(false) });
+        let now = Instant::now();
+        let mut rods = self.rods.lock();
+        // What is void or was forgotten makes room.
+        if rods.len() >= MOST {
+            rods.retain(|_, kept| kept.expires > now && !kept.rod.is_void());
+        }
+        if rods.len() >= MOST || rods.contains_key(&identifier) {
+            self.live.store(rods.len(), Ordering::SeqCst);
+            return Err(Sense::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN);
+        }
+        let kept = Kept { token, rod: Arc::clone(&rod), timeout, expires: now + timeout };
+        rods.insert(identifier, kept);
+        self.live.store(rods.len(), Ordering::SeqCst);
+        Ok((token, rod))
+    }
+
+    /// What a token stands for. Its time begins anew.
+    ///
+    /// # Errors
+    /// It is none of this unit's, is too old, or its blocks were written.
+    pub(crate) fn find(&self, token: &[u8; TOKEN_BYTES]) -> Result<Arc<Rod>, Sense> {
+        let (identifier, _) = Token::origin(token).ok_or(Sense::TOKEN_UNKNOWN)?;
+        let mut rods = self.rods.lock();
+        let kept = rods.get_mut(&identifier).ok_or(Sense::TOKEN_UNKNOWN)?;
+        if !is_equal(&kept.token, token) {
+            return Err(Sense::TOKEN_UNKNOWN);
+        }
+        if kept.rod.is_void() {
+            return Err(Sense::TOKEN_REVOKED);
+        }
+        let now = Instant::now();
+        if kept.expires <= now {
+            return Err(Sense::TOKEN_EXPIRED);
+        }
+        kept.expires = now + kept.timeout;
+        Ok(Arc::clone(&kept.rod))
+    }
+
+    /// The token is not needed any more.
+    pub(crate) fn forget(&self, token: &[u8; TOKEN_BYTES]) {
+        let mut rods = self.rods.lock();
+        if let Some((identifier, _)) = Token::origin(token)
+            && rods.get(&identifier).is_some_and(|kept| is_equal(&kept.token, token))
+        {
+            rods.remove(&identifier);
+            self.live.store(rods.len(), Ordering::SeqCst);
+        }
+    }
+
+    /// These blocks are about to be written. Called with the write's claim held, so that who
+    /// makes a token and then waits for the claims of its blocks knows that every later write
+    /// voids it.
+    pub(crate) fn note_write(&self, extent: Extent) {
+        if self.live.load(Ordering::SeqCst) > 0 {
+            let rods = self.rods.lock();
+            for kept in rods.values().filter(|kept| kept.rod.touches(extent)) {
+                kept.rod.void.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+impl Rod {
+    /// The blocks, in order.
+    #[must_use]
+    pub fn ranges(&self) -> &[TokenRange] {
+        &self.ranges
+    }
+
+    /// How many blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.ranges.iter().map(|range| u64::from(range.blocks)).sum()
+    }
+
+    /// Something was written to the blocks since.
+    #[must_use]
+    pub fn is_void(&self) -> bool {
+        self.void.load(Ordering::SeqCst)
+    }
+
+    /// Where the block of this number is, and how many follow it there.
+    #[must_use]
+    pub fn locate(&self, mut number: u64) -> Option<Extent> {
+        for range in &self.ranges {
+            let blocks = u64::from(range.blocks);
+            if number < blocks {
+                let lba = Lba(range.lba + number);
+                return Some(Extent { lba, blocks: (blocks - number) as u32 });
+            }
+            number -= blocks;
+        }
+        None
+    }
+
+    fn touches(&self, extent: Extent) -> bool {
+        self.ranges.iter().any(|range| {
+            let end = range.lba.saturating_add(u64::from(range.blocks));
+            range.lba < extent.end().0 && extent.lba.0 < end
+        })
+    }
+}
+
+/// In the same time wherever they differ: how much was guessed right is nobody's business.
+fn is_equal(a: &[u8; TOKEN_BYTES], b: &[u8; TOKEN_BYTES]) -> bool {
+    let difference = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
+    std::hint::black_box(difference) == 0
+}
+
+/// Tokens that a unit keeps: each is some kilobytes, and a host has few copies under way.
+const MOST: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn make(tokens: &Tokens, lba: u64) -> Result<[u8; TOKEN_BYTES], Sense> {
+        let ranges = vec![TokenRange { lba, blocks: 8 }, TokenRange { lba: lba + 100, blocks: 2 }];
+        let made = tokens.make(Cscd::naa([0x60; 16], 512), ranges, Duration::from_secs(60));
+        made.map(|(token, _)| token)
+    }
+
+    fn write(tokens: &Tokens, lba: u64) {
+        tokens.note_write(Extent { lba: Lba(lba), blocks: 1 });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_good_until_its_blocks_are_written_or_it_is_old() {
+        let tokens = Tokens::default();
+        let token = make(&tokens, 10).expect("made");
+        write(&tokens, 9);
+        write(&tokens, 18);
+        let rod = tokens.find(&token).expect("good");
+        assert_eq!(
+            (rod.blocks(), rod.locate(9).map(|e| (e.lba, e.blocks))),
+            (10, Some((Lba(111), 1)))
+        );
+        assert_eq!(rod.locate(10), None);
+        write(&tokens, 110);
+        assert!(rod.is_void());
+        assert_eq!(tokens.find(&token).err(), Some(Sense::TOKEN_REVOKED));
+        let other = make(&tokens, 10).expect("made");
+        tokio::time::advance(Duration::from_secs(59)).await;
+        tokens.find(&other).expect("used in time");
+        tokio::time::advance(Duration::from_secs(61)).await;
+        assert_eq!(tokens.find(&other).err(), Some(Sense::TOKEN_EXPIRED));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_not_guessed_from_another_and_there_are_not_too_many() {
+        let tokens = Tokens::default();
+        let token = make(&tokens, 0).expect("made");
+        for at in 0..TOKEN_BYTES {
+            let mut guess = token;
+            guess[at] ^= 1;
+            assert_eq!(tokens.find(&guess).err(), Some(Sense::TOKEN_UNKNOWN), "{at}");
+            tokens.forget(&guess);
+        }
+        tokens.find(&token).expect("still there");
+        assert!((1..MOST as u64).all(|n| make(&tokens, 1000 * n).is_ok()));
+        let full = Err(Sense::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN);
+        assert_eq!(make(&tokens, 5), full);
+        tokens.forget(&token);
+        assert!(make(&tokens, 5).is_ok());
+        assert_eq!(make(&tokens, 6), full);
+        write(&tokens, 1000);
+        assert!(make(&tokens, 6).is_ok(), "a void one made room");
+    }
+}

@@ -1,0 +1,93 @@
+//! Units that a session reaches beside each other, as a target puts them together.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
+use scsi::{Cdb, Command, Lun, Sense, Status, copy::Cscd};
+use unit::{
+    BlockUnit, Completion, Identity, LogicalUnit, Neighbours, Nexus, Settings, Task, TaskAttribute,
+};
+use volume::{Geometry, MemVolume, Stack};
+
+use crate::host::nexus;
+
+/// Units of one target.
+#[derive(Default)]
+pub struct Party(Mutex<HashMap<[u8; 16], Arc<BlockUnit>>>);
+
+impl Neighbours for Party {
+    fn unit(&self, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>> {
+        self.0.lock().get(naa).map(|unit| Arc::clone(unit) as Arc<dyn LogicalUnit>)
+    }
+}
+
+/// One unit of a party.
+pub struct Member {
+    pub unit: Arc<BlockUnit>,
+    pub nexus: Nexus,
+}
+
+/// A unit in memory of this serial number that becomes part of the party, with its one nexus.
+pub fn join(party: &Arc<Party>, serial: &str, geometry: Geometry) -> Member {
+    join_over(party, serial, Arc::new(MemVolume::new(geometry)))
+}
+
+pub fn join_over(party: &Arc<Party>, serial: &str, volume: Stack) -> Member {
+    let unit = BlockUnit::new(volume, Identity::new(serial), Settings::default());
+    let member = Member { unit: Arc::new(unit), nexus: nexus(1) };
+    party.0.lock().insert(member.unit.identity().naa, Arc::clone(&member.unit));
+    member.open(party, 1);
+    member
+}
+
+impl Member {
+    /// A nexus that has been told of its unit attention.
+    pub fn open(&self, party: &Arc<Party>, number: u64) -> Nexus {
+        let nexus = nexus(number);
+        self.unit.nexus_opened(&nexus);
+        self.unit.nexus_reaches(&nexus, Arc::clone(party) as Arc<dyn Neighbours>);
+        let asked = Command::TestUnitReady.encode();
+        drop(futures(self.unit.execute(task(&nexus, asked, vec![]))));
+        nexus
+    }
+
+    pub fn cscd(&self) -> Cscd {
+        Cscd::naa(self.unit.identity().naa, self.unit.volume().geometry().block_size)
+    }
+
+    pub async fn send(&self, command: &Command, data: Vec<u8>) -> Completion {
+        self.unit.execute(task(&self.nexus, command.encode(), data)).await
+    }
+
+    pub async fn good(&self, command: &Command, data: Vec<u8>) -> Vec<u8> {
+        let completion = self.send(command, data).await;
+        assert_eq!(completion.status, Status::Good, "{command:?}: {:?}", completion.sense);
+        completion.data_in.into_bytes().to_vec()
+    }
+
+    pub async fn fails(&self, command: &Command, data: Vec<u8>) -> Sense {
+        let completion = self.send(command, data).await;
+        assert_eq!(completion.status, Status::CheckCondition, "{command:?}");
+        Sense { field: None, ..completion.sense.expect("sense data") }
+    }
+}
+
+pub fn task(nexus: &Nexus, cdb: Cdb, data: Vec<u8>) -> Task {
+    Task {
+        nexus: nexus.clone(),
+        lun: Lun(0),
+        cdb,
+        attribute: TaskAttribute::Simple,
+        data_out: data.into(),
+        data_in_capacity: u32::MAX,
+    }
+}
+
+/// The result of what is done at its first poll.
+fn futures<T>(mut future: std::pin::Pin<Box<dyn Future<Output = T> + Send + '_>>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(value) => value,
+        std::task::Poll::Pending => panic!("it waits"),
+    }
+}

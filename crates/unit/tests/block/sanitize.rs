@@ -1,0 +1,168 @@
+//! SANITIZE.
+
+use std::{sync::Arc, time::Duration};
+
+use scsi::{Command, LbaStatus, Overwrite, Sanitize, SanitizeAction, Sense, SenseKey, Status};
+use unit::{LogicalUnit, TaskManagement};
+use volume::{
+    Call as On, Delay, Fault, Geometry, Latency, MemVolume, Rule, Stack, Symptom, Volume,
+};
+
+use crate::{
+    host::{BLOCK, pattern},
+    party::{Member, Party, join, join_over, task},
+};
+
+const BLOCKS: u64 = 8192;
+
+fn sanitize(action: SanitizeAction, immediate: bool, length: usize) -> Command {
+    Command::Sanitize(Sanitize {
+        action,
+        immediate,
+        unrestricted_exit: false,
+        parameter_list_length: length as u16,
+    })
+}
+
+fn overwrite(immediate: bool) -> (Command, Vec<u8>) {
+    let list = Overwrite { invert: true, passes: 2, pattern: vec![0xa0, 0x05] }.to_bytes();
+    (sanitize(SanitizeAction::Overwrite, immediate, list.len()), list)
+}
+
+fn slow() -> (Stack, Member) {
+    let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS)));
+    let latency = Latency { write: Duration::from_secs(1), ..Latency::default() };
+    let volume = Arc::new(Delay::new(Arc::clone(&lower), latency));
+    (lower, join_over(&Arc::new(Party::default()), "a", volume))
+}
+
+#[tokio::test]
+async fn overwrite_leaves_the_pattern_of_the_last_pass_everywhere() {
+    let a = join(&Arc::new(Party::default()), "a", Geometry::with_blocks(BLOCKS));
+    a.good(&Command::write(5, 100, false), pattern(1, 100)).await;
+    let (command, list) = overwrite(false);
+    a.good(&command, list).await;
+    let all = a.good(&Command::read(0, BLOCKS as u32), vec![]).await;
+    assert!(all.chunks_exact(2).all(|pair| pair == [0x5f, 0xfa]));
+}
+
+#[tokio::test]
+async fn block_erase_overwrites_what_was_there_and_leaves_nothing_mapped() {
+    let (lower, observed) = {
+        let lower = Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS)));
+        (Arc::clone(&lower), lower as Stack)
+    };
+    let a = join_over(&Arc::new(Party::default()), "a", observed);
+    a.good(&Command::write(5, 100, false), pattern(1, 100)).await;
+    let kept = lower.read(volume::Extent { lba: volume::Lba(8), blocks: 8 }).await.expect("read");
+    drop(kept);
+    a.good(&sanitize(SanitizeAction::BlockErase, false, 0), vec![]).await;
+    assert_eq!(a.good(&Command::read(5, 100), vec![]).await, vec![0; 100 * BLOCK]);
+    let asked = Command::GetLbaStatus { lba: 0, allocation_length: 256 };
+    let list = a.good(&asked, vec![]).await;
+    let all: Vec<_> = scsi::parse_lba_status_list(&list).collect();
+    assert_eq!(all, [LbaStatus { lba: 0, blocks: BLOCKS as u32, mapped: false }]);
+    assert_eq!(lower.allocated_bytes(), 0);
+}
+
+/// Neither an abort nor a reset nor the end of the session ends it; all but being told about the
+/// unit waits, and the progress grows.
+#[tokio::test(start_paused = true)]
+async fn it_goes_on_whatever_happens_to_who_asked() {
+    let (lower, a) = slow();
+    let (command, list) = overwrite(false);
+    {
+        let mut asked = a.unit.execute(task(&a.nexus, command.encode(), list));
+        let waited = tokio::time::timeout(Duration::from_millis(2500), &mut asked).await;
+        assert!(waited.is_err(), "eight writes of a second each");
+        // Dropped: ABORT TASK.
+    }
+    let told = a.fails(&Command::TestUnitReady, vec![]).await;
+    assert_eq!((told.key, told.asc, told.ascq), (SenseKey::NotReady, 0x04, 0x1b));
+    let first = told.progress.expect("progress is told");
+    for function in [
+        TaskManagement::LogicalUnitReset,
+        TaskManagement::TargetWarmReset,
+        TaskManagement::TargetColdReset,
+    ] {
+        a.unit.task_management(&a.nexus, function);
+        a.fails(&Command::TestUnitReady, vec![]).await;
+    }
+    a.unit.nexus_closed(&a.nexus);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for refused in [Command::read(0, 1), Command::write(0, 1, false), overwrite(true).0] {
+        let sense = a.fails(&refused, vec![0; BLOCK]).await;
+        assert!(sense.progress.expect("still going") > first, "{refused:?}");
+    }
+    a.good(&Command::Inquiry { page: None, allocation_length: 36 }, vec![]).await;
+    let asked = Command::RequestSense { descriptor_format: false, allocation_length: 252 };
+    let polled = Sense::from_bytes(&a.good(&asked, vec![]).await).expect("sense data");
+    assert!(polled.progress.is_some() && polled.ascq == 0x1b);
+    while a.send(&Command::TestUnitReady, vec![]).await.status != Status::Good {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let all = lower.read(volume::Extent { lba: volume::Lba(0), blocks: BLOCKS as u32 });
+    let all = all.await.expect("read").into_bytes();
+    assert!(all.chunks_exact(2).all(|pair| pair == [0x5f, 0xfa]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_immed_the_status_comes_first_and_after_every_write_before_it() {
+    let (lower, a) = slow();
+    let write = Command::write(0, 1, false).encode();
+    let mut writing = a.unit.execute(task(&a.nexus, write, pattern(7, 1)));
+    let started = tokio::time::timeout(Duration::from_millis(10), &mut writing).await;
+    assert!(started.is_err());
+    let (command, list) = overwrite(true);
+    let start = tokio::time::Instant::now();
+    let (written, begun) = tokio::join!(writing, a.send(&command, list));
+    assert_eq!((written.status, begun.status), (Status::Good, Status::Good));
+    assert!(start.elapsed() < Duration::from_secs(2));
+    while a.send(&Command::TestUnitReady, vec![]).await.status != Status::Good {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let first = lower.read(volume::Extent { lba: volume::Lba(0), blocks: 1 }).await;
+    assert_eq!(first.expect("read").into_bytes()[..2], [0x5f, 0xfa], "gone, though it was late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_until_another_one_mends_it() {
+    let fault = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS))));
+    let faults = fault.faults().clone();
+    let a = join_over(&Arc::new(Party::default()), "a", Arc::new(fault));
+    let error = volume::Error::Device("broken".into());
+    faults.add(Rule::always(On::Write, Symptom::Fails(error)).after(3).times(1));
+    let (command, list) = overwrite(false);
+    assert_eq!(a.fails(&command, list.clone()).await, Sense::SANITIZE_COMMAND_FAILED);
+    let read = a.fails(&Command::read(0, 1), vec![]).await;
+    assert_eq!(read, Sense::SANITIZE_COMMAND_FAILED);
+    let exit = sanitize(SanitizeAction::ExitFailureMode, false, 0);
+    assert_eq!(a.fails(&exit, vec![]).await, Sense::INVALID_FIELD_IN_CDB, "AUSE was not set");
+    // What is away for a while is waited for.
+    let away = volume::Error::Unreachable("line cut".into());
+    faults.add(Rule::always(On::Write, Symptom::Fails(away)).times(5));
+    a.good(&command, list).await;
+    a.good(&Command::read(0, 1), vec![]).await;
+    a.good(&exit, vec![]).await;
+}
+
+#[tokio::test]
+async fn wrong_lists_and_units_that_keep_older_copies_are_refused() {
+    let party = Arc::new(Party::default());
+    let a = join(&party, "a", Geometry::with_blocks(BLOCKS));
+    for length in [0, 1, 4, 517] {
+        let command = sanitize(SanitizeAction::Overwrite, false, length);
+        assert_eq!(a.fails(&command, vec![1; length]).await, Sense::INVALID_FIELD_IN_CDB);
+    }
+    let command = sanitize(SanitizeAction::Overwrite, false, 6);
+    let sense = a.fails(&command, vec![0, 0, 0, 2, 1, 1]).await;
+    assert_eq!(sense, Sense::INVALID_FIELD_IN_PARAMETER_LIST, "no pass");
+    let logged = Geometry { in_place: false, ..Geometry::with_blocks(BLOCKS) };
+    let b = join(&party, "b", logged);
+    let (command, list) = overwrite(false);
+    assert_eq!(b.fails(&command, list.clone()).await, Sense::INVALID_COMMAND_OPERATION_CODE);
+    let protected = Geometry { read_only: true, ..Geometry::with_blocks(BLOCKS) };
+    let c = join(&party, "c", protected);
+    assert_eq!(c.fails(&command, list).await, Sense::WRITE_PROTECTED);
+    a.good(&Command::read(0, 1), vec![]).await;
+}
