@@ -8,6 +8,7 @@ pub mod bars;
 pub mod stage;
 pub mod memory;
 pub mod report;
+pub mod visit;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -105,6 +105,8 @@ enum Task {
         #[arg(long, value_name = "FILE")]
         markdown: Option<PathBuf>,
     },
+    /// Put one load on a target that runs already: 4 KiB random commands, or as said.
+    Load(bench::visit::Visit),
     /// The bare TCP server of the benchmarks.
     #[command(hide = true)]
     RawServer,
@@ -143,6 +145,7 @@ fn main() -> ExitCode {
             let wanted = vm::Wanted { scenarios, all, fresh, keep, program, markdown };
             report(vm::test(&wanted))
         }
+        Task::Load(visit) => report(visit.measure().map(|()| true)),
         Task::RawServer => report(raw::serve().map(|()| true)),
     }
 }

@@ -1,0 +1,66 @@
+//! One load on a target that somebody else has started: for comparing, and for profiling.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::bench::load::{Load, measure};
+use crate::client::Login;
+use crate::machine;
+
+/// What to put on which target.
+#[derive(Debug, clap::Args)]
+pub struct Visit {
+    /// The portal.
+    address: SocketAddr,
+    /// The target's name.
+    name: String,
+    /// The process that serves it, whose CPU time is told.
+    #[arg(long, value_name = "PID")]
+    process: u32,
+    /// Writes; reads otherwise. What the unit holds is lost.
+    #[arg(long)]
+    write: bool,
+    /// Commands in flight.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    depth: u16,
+    /// Bytes of a command; beyond 64 KiB they go one after the other, below in random order.
+    #[arg(long, default_value_t = 4096)]
+    bytes: u32,
+    /// Seconds that one round takes.
+    #[arg(long, default_value_t = 0.7)]
+    seconds: f64,
+    /// How often to measure.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+}
+
+impl Visit {
+    /// Measures, and prints a line a round.
+    pub fn measure(&self) -> Result<()> {
+        machine::confine(machine::CLIENT_CPU)?;
+        machine::prefer();
+        let load = Load {
+            write: self.write,
+            bytes: self.bytes,
+            random: self.bytes <= 64 << 10,
+            ..Load::read_4k(self.depth.into())
+        };
+        let login =
+            Login { portal: self.address, target: self.name.clone(), lun: 0, digests: false };
+        let time = Duration::from_secs_f64(self.seconds.clamp(0.05, 600.0));
+        for _ in 0..self.rounds {
+            let point = measure(&login, &load, self.process, time)?;
+            println!(
+                "{:>9.0}/s  p50 {:>7.1} us  p99 {:>7.1} us  server {:>6.2} us each, {:.4} switches",
+                point.per_second(),
+                point.median_us(),
+                point.quantile_us(0.99),
+                point.cpu_us(),
+                point.switches()
+            );
+        }
+        Ok(())
+    }
+}
