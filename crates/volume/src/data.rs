@@ -194,15 +194,6 @@ impl<'a> Cursor<'a> {
             to = tail;
         }
     }
-
-    /// Appends the next `length` bytes to `to`.
-    pub(crate) fn append_to(&mut self, to: &mut BytesMut, mut length: usize) {
-        while length > 0 {
-            let bytes = self.next(length);
-            to.extend_from_slice(bytes);
-            length -= bytes.len();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod data;
 mod allocation;
 mod volume;
+mod page;
 mod mem;
 mod checked;
 mod slice;

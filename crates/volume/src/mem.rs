@@ -3,26 +3,31 @@
 //! Every call is finished at its first poll. Reads share the pages and copy nothing; writes copy
 //! once, into the old page if no reader still holds it.
 
-use std::{collections::BTreeMap, future::ready};
+use std::{collections::BTreeMap, future::ready, ops::Range};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Volume, data::Cursor};
+use crate::{
+    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Volume,
+    data::Cursor,
+    page::{PAGE, Page, PagePool},
+};
 
 /// Blocks in memory, gone with the process.
 pub struct MemVolume {
     geometry: Geometry,
     /// Chunk `n` is in shard `n % SHARDS`. Who needs several locks them in ascending order.
     shards: Box<[Mutex<Shard>]>,
+    pool: PagePool,
 }
 
 type Shard = BTreeMap<u64, Chunk>;
 
 /// Consecutive pages; a page that is absent reads as zeros.
 struct Chunk {
-    pages: Box<[Option<Bytes>; PAGES_PER_CHUNK]>,
+    pages: Box<[Option<Page>; PAGES_PER_CHUNK]>,
     present: usize,
 }
 
@@ -33,7 +38,8 @@ impl MemVolume {
     pub fn new(geometry: Geometry) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let atomic_blocks = (ATOMIC / geometry.block_size as usize) as u32;
-        Self { geometry: Geometry { atomic_blocks, ..geometry }, shards }
+        let geometry = Geometry { atomic_blocks, ..geometry };
+        Self { geometry, shards, pool: PagePool::default() }
     }
 
     /// Bytes of memory that hold blocks: whole pages of 4096.
@@ -55,8 +61,8 @@ impl MemVolume {
                 let chunk = locked.shard(span).get(&span.chunk);
                 for (page, start, length) in span.pages() {
                     data.push(match chunk.and_then(|chunk| chunk.pages[page].as_ref()) {
-                        Some(bytes) if length == PAGE => bytes.clone(),
-                        Some(bytes) => bytes.slice(start..start + length),
+                        Some(page) if length == PAGE => page.to_bytes(),
+                        Some(page) => page.to_bytes().slice(start..start + length),
                         None => Bytes::from_static(&ZERO_PAGE[..length]),
                     });
                 }
@@ -76,7 +82,7 @@ impl MemVolume {
             for span in spans {
                 let chunk = locked.shard_mut(span).entry(span.chunk).or_insert_with(Chunk::new);
                 for (page, start, length) in span.pages() {
-                    chunk.write(page, start, length, &mut from);
+                    chunk.write(&self.pool, page, start..start + length, &mut from)?;
                 }
             }
         }
@@ -89,7 +95,7 @@ impl MemVolume {
             let mut shard = self.shard(span.chunk).lock();
             let Some(chunk) = shard.get_mut(&span.chunk) else { continue };
             for (page, start, length) in span.pages() {
-                chunk.discard(page, start, length);
+                chunk.discard(&self.pool, page, start..start + length)?;
             }
             if chunk.present == 0 {
                 shard.remove(&span.chunk);
@@ -194,35 +200,44 @@ impl Chunk {
         Self { pages: Box::new([const { None }; PAGES_PER_CHUNK]), present: 0 }
     }
 
-    fn write(&mut self, page: usize, start: usize, length: usize, from: &mut Cursor<'_>) {
+    fn write(
+        &mut self,
+        pool: &PagePool,
+        page: usize,
+        range: Range<usize>,
+        from: &mut Cursor<'_>,
+    ) -> Result<(), Error> {
         let slot = &mut self.pages[page];
-        self.present += usize::from(slot.is_none());
-        let mut bytes = match slot.take().map(Bytes::try_into_mut) {
-            Some(Ok(unique)) => unique,
+        if let Some(bytes) = slot.as_mut().and_then(Page::get_mut) {
+            from.copy_to(&mut bytes[range]);
+            return Ok(());
+        }
+        let mut new = pool.take().map_err(|_| Error::NoSpace)?;
+        let bytes = new.get_mut().expect("a page just taken is nobody else's");
+        match slot {
             // All of it is replaced: nothing of the old page is needed.
-            _ if length == PAGE => {
-                let mut new = BytesMut::with_capacity(PAGE);
-                from.append_to(&mut new, PAGE);
-                *slot = Some(new.freeze());
-                return;
-            }
-            Some(Err(shared)) => BytesMut::from(&shared[..]),
-            None => BytesMut::zeroed(PAGE),
-        };
-        from.copy_to(&mut bytes[start..start + length]);
-        *slot = Some(bytes.freeze());
+            _ if range.len() == PAGE => {}
+            Some(old) => bytes.copy_from_slice(old.as_ref()),
+            None => bytes.fill(0),
+        }
+        from.copy_to(&mut bytes[range]);
+        self.present += usize::from(slot.is_none());
+        *slot = Some(new);
+        Ok(())
     }
 
-    fn discard(&mut self, page: usize, start: usize, length: usize) {
+    fn discard(&mut self, pool: &PagePool, page: usize, range: Range<usize>) -> Result<(), Error> {
         let slot = &mut self.pages[page];
-        let Some(old) = slot.take() else { return };
-        if length == PAGE {
-            self.present -= 1;
-            return;
+        if slot.is_none() {
+            return Ok(());
         }
-        let mut bytes = old.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-        bytes[start..start + length].fill(0);
-        *slot = Some(bytes.freeze());
+        if range.len() == PAGE {
+            *slot = None;
+            self.present -= 1;
+            return Ok(());
+        }
+        let zeros = Data::zeros(range.len());
+        self.write(pool, page, range, &mut Cursor::new(&zeros))
     }
 }
 
@@ -255,9 +270,7 @@ impl Span {
     }
 }
 
-/// The size of a physical block, and of what most hosts write at once.
-const PAGE: usize = 4096;
-/// 1 MiB: its table costs 8 KiB, and a burst rarely touches more than two.
+/// 1 MiB: its table costs 2 KiB, and a burst rarely touches more than two.
 const PAGES_PER_CHUNK: usize = 256;
 /// A write of no more than this touches at most two chunks, so that few locks make it atomic.
 const ATOMIC: usize = PAGE * PAGES_PER_CHUNK;
