@@ -151,6 +151,7 @@ impl Page {
         let relaxed = self.shares().fetch_add(1, Ordering::Relaxed);
         // Shares are bytes in transit and bounded far below; a count that wrapped would be fatal.
         assert!(relaxed < u32::MAX / 2, "shares of a page leak");
+        prefetch(self.0);
         Bytes::from_owner(Self(self.0))
     }
 
@@ -192,6 +193,19 @@ impl Drop for Page {
             unsafe { unmap(arena) };
         }
     }
+}
+
+/// Tells the processor that the page will be read soon: by the time that a socket or a disk copies
+/// it, it is there.
+fn prefetch(page: NonNull<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..PAGE).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a prefetch of a line of the page, which changes nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(page.as_ptr().add(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = page;
 }
 
 /// Whether no page of it is taken. Under the pool's lock.

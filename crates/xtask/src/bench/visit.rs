@@ -22,6 +22,9 @@ pub struct Visit {
     /// Writes; reads otherwise. What the unit holds is lost.
     #[arg(long)]
     write: bool,
+    /// Writes are stable when they are answered (FUA).
+    #[arg(long, requires = "write")]
+    durable: bool,
     /// Commands in flight.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     depth: u16,
@@ -43,6 +46,7 @@ impl Visit {
         machine::prefer();
         let load = Load {
             write: self.write,
+            durable: self.durable,
             bytes: self.bytes,
             random: self.bytes <= 64 << 10,
             ..Load::read_4k(self.depth.into())
