@@ -6,6 +6,7 @@ mod check;
 mod client;
 mod machine;
 mod node;
+mod destage;
 mod tgt;
 mod bench;
 mod suite;

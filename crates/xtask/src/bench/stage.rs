@@ -12,6 +12,7 @@ use crate::bench::plan::{HIT_BYTES, servers};
 use crate::bench::raw;
 use crate::client::session::Shape;
 use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use crate::destage;
 use crate::machine::Usage;
 use crate::node::{How, Line, Node};
 use crate::tgt::Tgt;
@@ -21,6 +22,9 @@ const UNIT_BYTES: u64 = 256 << 20;
 
 /// The gateway's volume: all of it fits its DRAM, so that reads of it hit.
 const GATEWAY_BYTES: u64 = 128 << 20;
+
+/// 128 MiB at the rate of a slow machine, several times over.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// The name of every target.
 const NAME: &str = "iqn.2026-11.forebay.bench:unit";
@@ -98,7 +102,13 @@ impl Stage {
             }
             servers::FOREBAY => on(self.target.get()),
             servers::POLLING => on(self.polling.get()),
-            servers::GATEWAY => on(self.gateway.get().map(|gateway| &gateway.near)),
+            servers::GATEWAY => {
+                let gateway = self.gateway.get().context("it was prepared")?;
+                // The destage of an earlier point would take the CPUs of this one: the node and
+                // the line, elsewhere in life, share them here.
+                destage::drained(&gateway.near, DRAIN_LIMIT)?;
+                on(Some(&gateway.near))
+            }
             servers::FAR => {
                 let gateway = self.gateway.get().context("it was prepared")?;
                 measure(&gateway.far, load, gateway.node.id(), time)

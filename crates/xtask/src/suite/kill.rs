@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::client::session::Shape;
 use crate::client::stamp::{self, Content};
 use crate::client::{Answer, Next, Request, Session, Workload};
+use crate::destage::{self, Destage};
 use crate::node::{Line, Node};
 use crate::steps::Tally;
 
@@ -163,10 +164,10 @@ impl<'a> Pair<'a> {
     fn kill(&mut self, victim: Victim) -> Result<()> {
         let gateway = self.gateway()?;
         let deadline = Instant::now() + DRAIN_LIMIT;
-        let before = destage(&gateway.status()?)?.destaged;
+        let before = Destage::of(gateway)?.destaged;
         loop {
             // More has just gone down, and more waits: the next writes to the node are in flight.
-            let now = destage(&gateway.status()?)?;
+            let now = Destage::of(gateway)?;
             if now.destaged > before && now.dirty > 0 {
                 break;
             }
@@ -198,10 +199,7 @@ impl<'a> Pair<'a> {
     fn settle(&mut self, ledger: &mut Ledger) -> Result<()> {
         self.raise()?;
         let gateway = self.gateway()?;
-        let deadline = Instant::now() + DRAIN_LIMIT;
-        while destage(&gateway.status()?)?.dirty > 0 {
-            ensure!(Instant::now() < deadline, "dirty data stays in the gateway");
-        }
+        destage::drained(gateway, DRAIN_LIMIT)?;
         let took = self.gateway.take().context("the gateway is down")?.stop()?;
         ensure!(took < Duration::from_secs(5), "the gateway took {took:?} to stop");
         let node = self.node.take().context("the node is down")?;
@@ -209,21 +207,6 @@ impl<'a> Pair<'a> {
         ledger.verify(&mut Session::open(&node.login(NODE), shape)?)?;
         node.stop().map(|_| ())
     }
-}
-
-/// What `forebay status` says of a gateway's dirty data, bytes.
-struct Destage {
-    dirty: u64,
-    destaged: u64,
-}
-
-fn destage(status: &serde_json::Value) -> Result<Destage> {
-    let layers = status.pointer("/targets/0/units/0/layers").and_then(|layers| layers.as_array());
-    let cache = layers.into_iter().flatten().find(|layer| layer["layer"] == "cache");
-    let figures = &cache.with_context(|| format!("no cache in {status}"))?["figures"];
-    let number =
-        |name: &str| figures[name].as_u64().with_context(|| format!("no {name} in {figures}"));
-    Ok(Destage { dirty: number("dirty_bytes")?, destaged: number("destaged_bytes")? })
 }
 
 /// Which version each block must hold.
@@ -399,16 +382,6 @@ mod tests {
         assert!(ledger.judge(block, Content::Version(first + 7)).is_ok());
         assert!(ledger.judge(block, Content::Version(first)).is_err(), "what was seen goes back");
         assert!(ledger.judge(block, Content::Damaged).is_err());
-    }
-
-    #[test]
-    fn a_status_tells_of_dirty_data() {
-        let status = serde_json::json!({"targets": [{"units": [{"layers": [
-            {"layer": "remote", "figures": {}},
-            {"layer": "cache", "figures": {"dirty_bytes": 8192, "destaged_bytes": 4096}}]}]}]});
-        let figures = destage(&status).unwrap();
-        assert_eq!((figures.dirty, figures.destaged), (8192, 4096));
-        assert!(destage(&serde_json::json!({})).is_err());
     }
 
     #[test]
