@@ -37,6 +37,8 @@ pub enum Command {
     Status(Status),
     /// List the targets of a portal, or the units of a target
     Ls(Ls),
+    /// Make a random CHAP secret in a new file that only its owner can read
+    Secret(Secret),
     /// Try everything on this machine: a node, a slow link, a gateway, a crash
     Quickstart(Quickstart),
     /// Print a completion script for a shell
@@ -102,9 +104,40 @@ pub struct Ls {
     #[arg(long, value_name = "NAME", default_value = "iqn.2026-11.io.forebay:ls")]
     pub initiator_name: String,
 
+    /// The CHAP user to be
+    #[arg(long, value_name = "NAME", requires = "secret")]
+    pub user: Option<String>,
+
+    /// The file with the user's secret
+    #[arg(long, value_name = "FILE", group = "secret", requires = "user")]
+    pub secret_file: Option<PathBuf>,
+
+    /// The environment variable with the user's secret
+    #[arg(long, value_name = "VARIABLE", group = "secret", requires = "user")]
+    pub secret_env: Option<String>,
+
+    /// The CHAP name that the target has to prove
+    #[arg(long, value_name = "NAME", requires_all = ["user", "mutual_secret_file"])]
+    pub mutual: Option<String>,
+
+    /// The file with the target's secret
+    #[arg(long, value_name = "FILE", requires = "mutual")]
+    pub mutual_secret_file: Option<PathBuf>,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `secret`.
+#[derive(Args, Debug)]
+pub struct Secret {
+    /// The file to make
+    pub file: PathBuf,
+
+    /// Characters, each with six random bits; Windows takes 16 at most
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u8).range(16..=255))]
+    pub characters: u8,
 }
 
 /// Arguments of `quickstart`.

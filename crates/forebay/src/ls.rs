@@ -1,8 +1,17 @@
 //! `forebay ls`: what a portal or a target has.
 
+use iscsi::{login::LoginFailure, pdu::LoginStatus};
 use serde_json::json;
 
-use crate::{cli::Ls, failure::Failure, output::print, quantity::about, status::table};
+use crate::{
+    admission,
+    cli::Ls,
+    failure::Failure,
+    output::print,
+    quantity::about,
+    settings::{self, Proof},
+    status::table,
+};
 
 /// A target and its units, or why they cannot be listed.
 struct Listed {
@@ -18,18 +27,20 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
             .remedy("write iscsi://HOST[:PORT] or iscsi://HOST[:PORT]/TARGET-NAME")
     })?;
     let portal = url.portal();
+    let mut settings = initiator::Settings::new(&portal, "", 0);
+    settings.initiator_name.clone_from(&args.initiator_name);
+    settings.chap = chap(args)?;
     let targets = match &url.target {
         Some(name) => vec![(name.clone(), vec![portal.clone()])],
         None => {
-            let found = initiator::discover(&portal, &args.initiator_name).await;
+            let found = initiator::discover(&settings).await;
             let found = found.map_err(|error| refused(&args.url, &error))?;
             found.into_iter().map(|target| (target.name, target.portals)).collect()
         }
     };
     let mut listed = Vec::new();
     for (target, portals) in targets {
-        let mut session = initiator::Settings::new(&portal, &target, 0);
-        session.initiator_name.clone_from(&args.initiator_name);
+        let session = initiator::Settings { target: target.clone(), ..settings.clone() };
         let mut units = initiator::list_units(&session).await;
         if let (Ok(units), Some(lun)) = (&mut units, url.lun) {
             units.retain(|unit| unit.lun == lun);
@@ -43,8 +54,20 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
     }
 }
 
+/// Who we are, and who the target has to be.
+fn chap(args: &Ls) -> Result<Option<initiator::chap::Chap>, Failure> {
+    let Some(name) = &args.user else { return Ok(None) };
+    let user = Proof::at(name, args.secret_file.as_deref(), args.secret_env.as_deref())?;
+    let mutual =
+        args.mutual.as_ref().map(|name| Proof::at(name, args.mutual_secret_file.as_deref(), None));
+    Ok(Some(admission::prove(&user, mutual.transpose()?.as_ref(), &settings::Chap::ALL)))
+}
+
 fn refused(url: &str, error: &initiator::Error) -> Failure {
     let remedy = match error {
+        initiator::Error::Login(LoginFailure::Refused(LoginStatus::AuthenticationFailure)) => {
+            "prove who you are: --user NAME --secret-file FILE"
+        }
         initiator::Error::Login(_) => "correct the target's name; without one, all are listed",
         _ => "see whether an iSCSI target listens there",
     };

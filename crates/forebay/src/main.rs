@@ -7,12 +7,14 @@ mod events;
 mod status;
 mod control;
 mod settings;
+mod admission;
 mod stack;
 mod serve;
 mod check;
 mod link;
 mod cli;
 mod ls;
+mod secret;
 mod quickstart;
 
 use std::{process::ExitCode, time::Duration};
@@ -47,6 +49,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(&args.config, args.ready_fd),
         Command::Check(args) => in_runtime(check::run(&args.config)),
         Command::Status(args) => status(&args),
+        Command::Secret(args) => secret::make(&args),
         Command::Ls(args) => in_runtime(ls::run(&args)),
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
         Command::Link(args) => in_runtime(link(args)),
@@ -75,7 +78,7 @@ fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Fai
 fn status(args: &cli::Status) -> Result<(), Failure> {
     let path = match (&args.control, &args.config) {
         (Some(path), _) => path.clone(),
-        (None, Some(config)) => match settings::Settings::load(config)?.control {
+        (None, Some(config)) => match settings::Settings::load_without_secrets(config)?.control {
             Some(path) => path,
             None => control::default_path()?,
         },

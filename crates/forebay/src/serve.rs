@@ -21,6 +21,7 @@ use tokio::{
 use unit::{BlockUnit, Identity, LogicalUnit};
 
 use crate::{
+    admission,
     control::{self, Control},
     failure::{FAILED, Failure},
     quantity::Size,
@@ -224,10 +225,13 @@ impl Node {
             }
             let mut shown = target::Target::new(target.name.0.clone(), units);
             shown.alias.clone_from(&target.alias);
+            shown.access = admission::access(target);
             served.push(shown);
         }
         let names = served.iter().map(|target| target.name.clone()).collect();
-        let server = Server::new(server_settings(&settings.iscsi), served);
+        let security = admission::security(settings);
+        let server = target::Settings { security, ..server_settings(&settings.iscsi) };
+        let server = Server::new(server, served);
         let server = Arc::new(server.map_err(Failure::settings)?);
         let mut group = Group { place: 0, server, addresses: Vec::new(), targets: names };
         for portal in portals {
@@ -375,6 +379,7 @@ fn server_settings(iscsi: &Iscsi) -> target::Settings {
         if iscsi.ping_interval.0.is_zero() { NEVER } else { iscsi.ping_interval.0 };
     settings.max_connections = iscsi.max_connections as usize;
     settings.max_logins = iscsi.max_logins as usize;
+    settings.max_logins_per_address = iscsi.max_logins_per_address as usize;
     settings.batch_commands = iscsi.batch_commands;
     settings.busy_poll = iscsi.busy_poll.0;
     settings

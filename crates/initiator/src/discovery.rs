@@ -29,14 +29,13 @@ pub struct ListedUnit {
     pub facts: Result<Facts, Error>,
 }
 
-/// Asks a portal (`host:port`) for all its targets (SendTargets=All).
-pub async fn discover(portal: &str, initiator_name: &str) -> Result<Vec<DiscoveredTarget>, Error> {
-    let mut settings = Settings::new(portal, "", 0);
-    initiator_name.clone_into(&mut settings.initiator_name);
-    let mut wire = Wire::open(&settings, true).await?;
+/// Asks the settings' portal for all targets that are for us (SendTargets=All). Target and LUN of
+/// the settings do not matter.
+pub async fn discover(settings: &Settings) -> Result<Vec<DiscoveredTarget>, Error> {
+    let mut wire = Wire::open(settings, true).await?;
     let answer = wire.text(bytes::Bytes::from_static(b"SendTargets=All\0")).await?;
     wire.log_out().await;
-    parse_targets(&answer, portal)
+    parse_targets(&answer, &settings.portal)
 }
 
 /// Asks a target for its units and each of those what it is. `settings.lun` does not matter.

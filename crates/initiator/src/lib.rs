@@ -21,7 +21,7 @@ mod volume;
 pub use discovery::{DiscoveredTarget, ListedUnit, discover, list_units};
 pub use error::{CommandError, Error};
 pub use facts::Facts;
-pub use iscsi::{Isid, keys::Offer, session::initiator::Transfer};
+pub use iscsi::{Isid, keys::Offer, login::chap, session::initiator::Transfer};
 pub use pending::Answer;
 pub use session::Session;
 pub use settings::Settings;

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use iscsi::{Isid, keys::Offer, session::initiator::Timing};
+use iscsi::{Isid, keys::Offer, login::chap::Chap, session::initiator::Timing};
 
 use transport::SocketOptions;
 
@@ -31,6 +31,8 @@ pub struct Settings {
     /// who starts again and wants its former session ended sets a lasting one
     /// ([`Settings::lasting_isid`]).
     pub isid: Isid,
+    /// How we prove who we are, and whether the target has to. Default: not at all.
+    pub chap: Option<Chap>,
     /// Digests, burst lengths and so on, as proposed at login.
     pub offer: Offer,
     /// Commands on their way at once, at least 1. Default 64: over 8 ms of round trip, 64 runs of 64 KiB are
@@ -72,6 +74,7 @@ impl Settings {
             initiator_name: "iqn.2026-11.io.forebay:initiator".to_owned(),
             initiator_alias: None,
             isid: random_isid(),
+            chap: None,
             offer: Offer::initiator(),
             queue_depth: 64,
             piece_bytes: 1 << 20,

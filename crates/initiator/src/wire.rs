@@ -6,7 +6,10 @@ use bytes::Bytes;
 use iscsi::{
     Cid, Pdu, Serial, Tsih,
     codec::{Decoder, Digests, Frame, Output},
-    login::{Established, InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure},
+    login::{
+        Established, InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure,
+        chap::{CHALLENGE_BYTES, Challenge},
+    },
     pdu::{LoginRequest, LoginResponse},
     session::initiator::{self, Connection, Event, Failure, Outcome, Request, Transfer, Window},
 };
@@ -226,6 +229,9 @@ async fn log_in(stream: TcpStream, settings: &Settings, discovery: bool) -> Resu
     let (cid, cmd_sn) = (Cid(0), Serial(1));
     let mut login =
         InitiatorLogin::new(settings.offer.clone(), names, settings.isid, Tsih(0), cid, cmd_sn);
+    if let Some(chap) = &settings.chap {
+        login = login.with_chap(chap.clone(), challenge()?);
+    }
     let mut decoder = Decoder::new(LOGIN_BUFFER_BYTES, LOGIN_DATA_SEGMENT);
     let mut request = login.start();
     loop {
@@ -282,4 +288,13 @@ async fn receive_login(stream: &TcpStream, decoder: &mut Decoder) -> Result<Logi
             return Err(Error::Closed);
         }
     }
+}
+
+/// Random bytes of the operating system, for a target that has to prove who it is.
+fn challenge() -> Result<Challenge, Error> {
+    let mut random = [0; 1 + CHALLENGE_BYTES];
+    let filled = getrandom::fill(&mut random);
+    filled.map_err(|error| Error::Io(error.to_string().into()))?;
+    let [identifier, value @ ..] = random;
+    Ok(Challenge { identifier, value })
 }

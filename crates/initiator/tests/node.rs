@@ -264,7 +264,7 @@ async fn a_closed_volume_has_logged_out() {
 #[tokio::test]
 async fn targets_and_units_are_found() {
     let node = Node::start(geometry()).await;
-    let targets = discover(&node.address.to_string(), "iqn.2026-11.io.forebay:test").await.unwrap();
+    let targets = discover(&Settings::new(node.address.to_string(), "", 0)).await.unwrap();
     assert_eq!(targets.len(), 1);
     assert_eq!(targets[0].name, NAME);
     let units = list_units(&node.settings()).await.unwrap();

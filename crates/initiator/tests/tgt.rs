@@ -72,7 +72,7 @@ async fn many_commands_at_once() {
 #[tokio::test]
 async fn targets_and_units_are_found() {
     let Some(tgt) = Tgt::start() else { return };
-    let targets = discover(&tgt.portal(), "iqn.2026-11.io.forebay:test").await.unwrap();
+    let targets = discover(&Settings::new(tgt.portal(), "", 0)).await.unwrap();
     assert_eq!(targets.len(), 1);
     assert_eq!(targets[0].name, tgt.name());
     assert_eq!(targets[0].portals, [tgt.portal()]);

@@ -7,16 +7,19 @@ use super::{Settings, layer, rules};
 const EXAMPLE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../forebay.example.toml"));
 
-/// The example with every default written out: `#key = value` without its #.
-fn uncommented() -> String {
-    let is_default = |line: &str| {
-        let rest = line.strip_prefix('#').unwrap_or("");
+/// The example with every default written out: `#key = value` without its #. With `##`, what it
+/// gives as examples, too.
+fn uncommented(marks: &str) -> String {
+    let is_meant = |rest: &str| {
         let name = rest.split(" = ").next().unwrap_or("");
-        rest.contains(" = ")
-            && !name.is_empty()
-            && name.bytes().all(|c| c.is_ascii_lowercase() || c == b'_' || c == b'2')
+        let is_name = |c: u8| c.is_ascii_lowercase() || c == b'_' || c == b'2';
+        rest.starts_with('[')
+            || rest.contains(" = ") && !name.is_empty() && name.bytes().all(is_name)
     };
-    let lines = EXAMPLE.lines().map(|line| if is_default(line) { &line[1..] } else { line });
+    let lines = EXAMPLE.lines().map(|line| match line.strip_prefix(marks) {
+        Some(rest) if is_meant(rest) => rest,
+        _ => line,
+    });
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -27,18 +30,22 @@ fn parse(text: &str) -> Settings {
 
 #[test]
 fn the_example_is_right_and_its_defaults_are_the_codes() {
-    let (as_it_stands, written_out) = (parse(EXAMPLE), parse(&uncommented()));
-    assert_ne!(EXAMPLE, uncommented());
+    let (as_it_stands, written_out) = (parse(EXAMPLE), parse(&uncommented("#")));
+    assert_ne!(EXAMPLE, uncommented("#"));
     assert_eq!(as_it_stands, written_out);
+    assert_eq!(parse(&uncommented("##")).user.len(), 2);
 }
 
 #[test]
 fn every_key_is_in_the_example() {
-    let example = uncommented();
+    let example = uncommented("#") + "\n" + &uncommented("##");
     let mut seen = 0;
     for keys in [
         keys_of::<Settings>(),
         keys_of::<super::Iscsi>(),
+        keys_of::<super::Proof>(),
+        keys_of::<super::Allow>(),
+        keys_of::<super::Discovery>(),
         keys_of::<super::Target>(),
         keys_of::<super::Unit>(),
         keys_of::<layer::Memory>(),
@@ -135,6 +142,31 @@ fn a_problem_names_line_column_key_and_remedy() {
             "f.toml:6:5: target[0].unit[1].lun: LUN 0 is already that of unit[0]",
         ),
         (unit("[{memory={size=4096}}]") + "[iscsi]\nfirst_burst_length='2MiB'", "RFC 7143, 13.14"),
+        ("[[user]]\nname='a'".into(), "user[0]: there is no secret | add secret_file = \"FILE\""),
+        ("[[user]]\nsecret_env='A'".into(), "user[0].name: `name` is missing"),
+        ("[[user]]\nname='a'\nsecret_env='A'\nsecret_file='a'".into(), "there are two secrets"),
+        (
+            "[[user]]\nname='a'\nsecret_env='A'\n".repeat(2),
+            "user a is already used at user[0].name",
+        ),
+        ("[[user]]\nname='a'\nsecret='x'".into(), "unknown field `secret`"),
+        (
+            "[[discovery.allow]]\nuser='bob'".into(),
+            "f.toml:2:6: discovery.allow[0].user: there is no user \"bob\" | add a [[user]]",
+        ),
+        ("[[discovery.allow]]".into(), "discovery.allow[0]: this lets everybody in"),
+        (
+            "[[discovery.allow]]\nnetwork='10.0.0.1/8'".into(),
+            "bits are set after the prefix | write one",
+        ),
+        ("[[discovery.allow]]\ninitiator='iqn.*:x'".into(), "`iqn.*:x` is no initiator name"),
+        ("[iscsi]\nchap=[]".into(), "iscsi.chap: no hash, or one of them twice"),
+        ("[iscsi]\nchap=['sha1']".into(), "iscsi.chap[0]: unknown variant `sha1`"),
+        ("[iscsi]\nmax_logins=8".into(), "max_logins_per_address: 64 is not between 1 and 8"),
+        (
+            unit("[{remote={url='iscsi://h/iqn.a:b/0',mutual={name='a',secret_env='A'}}}]"),
+            "remote.mutual: the target proves itself only to who proves himself",
+        ),
     ] {
         let found = problem(&text);
         assert!(found.contains(expected), "expected {expected}\n   found {found}\n{text}");

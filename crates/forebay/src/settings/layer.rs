@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::words::{Digest, Engine, FaultError, Operation, Report};
+use super::{
+    access::{Chap, Proof},
+    words::{Digest, Engine, FaultError, Operation, Report},
+};
 use crate::quantity::{Size, Span};
 
 /// One layer. The first three are bottoms, the others lie on what is listed before them.
@@ -74,6 +77,12 @@ pub struct File {
 pub struct Remote {
     /// `iscsi://host[:port]/target-name/lun`; required.
     pub url: String,
+    /// Who we prove to be.
+    pub user: Option<Proof>,
+    /// Who the target has to prove to be.
+    pub mutual: Option<Proof>,
+    /// The hashes of CHAP that are proposed, most wanted first.
+    pub chap: Vec<Chap>,
     /// Commands outstanding at once.
     pub queue_depth: u16,
     /// Digests of headers.
@@ -198,6 +207,9 @@ impl Default for Remote {
     fn default() -> Self {
         Self {
             url: String::new(),
+            user: None,
+            mutual: None,
+            chap: Chap::ALL.to_vec(),
             queue_depth: 64,
             header_digest: Digest::default(),
             data_digest: Digest::default(),

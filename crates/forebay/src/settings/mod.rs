@@ -1,6 +1,7 @@
 //! Settings: one TOML file as data, with every default in the `Default` of the table it belongs to.
 //! Turning them into parts is the work of `stack` and `serve`.
 
+mod access;
 mod layer;
 mod problem;
 mod rules;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+pub use access::{Allow, Chap, Discovery, Proof};
 pub use layer::{Cache, Fault, File, Layer, Memory, Remote, Slice};
 pub use problem::Problem;
 use words::PORT;
@@ -31,6 +33,10 @@ pub struct Settings {
     pub threads: u16,
     /// The name under which remote volumes are logged in to; if left out, made from the host's.
     pub initiator_name: Option<IscsiName>,
+    /// CHAP users: initiators that can prove who they are.
+    pub user: Vec<Proof>,
+    /// Who may ask which targets there are.
+    pub discovery: Discovery,
     /// What every target offers and bears.
     pub iscsi: Iscsi,
     /// The targets.
@@ -45,6 +51,10 @@ pub struct Iscsi {
     pub max_connections: u32,
     /// Connections that have not logged in yet.
     pub max_logins: u32,
+    /// Of these, from one address.
+    pub max_logins_per_address: u32,
+    /// The hashes of CHAP that are accepted, most wanted first.
+    pub chap: Vec<Chap>,
     /// Time from connect to the end of login.
     pub login_timeout: Span,
     /// Commands that a session may have outstanding.
@@ -83,6 +93,10 @@ pub struct Target {
     pub alias: Option<String>,
     /// Its own portals, in place of the common ones.
     pub listen: Option<Vec<Portal>>,
+    /// Who may log in to it; if left out, everybody.
+    pub allow: Option<Vec<Allow>>,
+    /// What it proves itself with, if an initiator asks.
+    pub mutual: Option<Proof>,
     /// Its logical units.
     pub unit: Vec<Unit>,
 }
@@ -111,11 +125,13 @@ pub struct Unit {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            // There is no authentication yet: who wants others to connect says so.
+            // Nobody is kept out unless the settings say so: who wants others to connect does, too.
             listen: vec![Portal(([127, 0, 0, 1], PORT).into())],
             control: None,
             threads: 0,
             initiator_name: None,
+            user: Vec::new(),
+            discovery: Discovery::default(),
             iscsi: Iscsi::default(),
             target: Vec::new(),
         }
@@ -126,7 +142,9 @@ impl Default for Iscsi {
     fn default() -> Self {
         Self {
             max_connections: 1024,
-            max_logins: 64,
+            max_logins: 128,
+            max_logins_per_address: 64,
+            chap: Chap::ALL.to_vec(),
             login_timeout: Span::seconds(15),
             queue_depth: 128,
             max_recv_data_segment_length: Size::kib(256),
@@ -151,14 +169,29 @@ impl Default for Unit {
 }
 
 impl Settings {
-    /// Reads and checks a file. Relative paths in it are relative to its folder.
+    /// Reads and checks a file, and the secrets that it names. Relative paths in it are relative
+    /// to its folder.
     pub fn load(file: &Path) -> Result<Self, Problem> {
+        let (mut settings, text) = Self::read(file)?;
+        settings.read_secrets().map_err(|access::Unusable { key, message, remedy }| {
+            Problem::at(file, &text, key, message, remedy)
+        })?;
+        Ok(settings)
+    }
+
+    /// The same without the secrets.
+    pub fn load_without_secrets(file: &Path) -> Result<Self, Problem> {
+        Self::read(file).map(|(settings, _)| settings)
+    }
+
+    fn read(file: &Path) -> Result<(Self, String), Problem> {
         let text =
             std::fs::read_to_string(file).map_err(|error| Problem::unreadable(file, &error))?;
         let mut settings = Self::parse(file, &text)?;
         let folder = file.parent().unwrap_or(Path::new(""));
         settings.resolve(folder);
-        Ok(settings)
+        settings.resolve_secrets(folder);
+        Ok((settings, text))
     }
 
     /// Checks the text of a file.

@@ -2,7 +2,12 @@
 
 use std::{collections::HashMap, path::Path};
 
-use super::{Cache, Iscsi, Layer, Settings, Target, Unit, problem::KeyPath, words::Report};
+use super::{
+    Cache, Iscsi, Layer, Settings, Target, Unit,
+    access::{Allow, Chap, Proof},
+    problem::KeyPath,
+    words::Report,
+};
 use crate::quantity::{Size, Span};
 
 /// A rule that does not hold.
@@ -26,6 +31,7 @@ fn check(settings: &Settings) -> Checked {
     let top = KeyPath::default();
     range(&top, "threads", settings.threads, 0, 1024)?;
     iscsi(&top.key("iscsi"), &settings.iscsi)?;
+    users(settings, &top)?;
     if settings.target.is_empty() {
         return wrong(top, "there is no target", "add a [[target]] table with a name and a unit");
     }
@@ -36,6 +42,8 @@ fn check(settings: &Settings) -> Checked {
         required(&at, "name", target.name.0.is_empty(), "\"iqn.2026-11.com.example:disk1\"")?;
         names.once(&target.name.0, &at.key("name"), "target name", "give each target its own")?;
         listen(settings, index, &at)?;
+        allowed(settings, target.allow.as_deref(), &at.key("allow"))?;
+        target.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
         units(target, &at, &mut files)?;
     }
     Ok(())
@@ -69,6 +77,8 @@ fn listen(settings: &Settings, index: usize, at: &KeyPath) -> Checked {
 fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
     range(at, "max_connections", iscsi.max_connections, 1, 65_536)?;
     range(at, "max_logins", iscsi.max_logins, 1, 4096)?;
+    range(at, "max_logins_per_address", iscsi.max_logins_per_address, 1, iscsi.max_logins)?;
+    chap(&iscsi.chap, at)?;
     range(at, "queue_depth", iscsi.queue_depth, 1, 1024)?;
     range(at, "max_outstanding_r2t", iscsi.max_outstanding_r2t, 1, 64)?;
     // RFC 7143, 13.12 to 13.14: 512 to 2^24 - 1; we hold a burst in memory, so less is enough.
@@ -89,6 +99,65 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
     range(at, "busy_poll", iscsi.busy_poll, Span::default(), Span::millis(1))?;
     if iscsi.ping_interval != Span::default() {
         range(at, "ping_interval", iscsi.ping_interval, second, Span::seconds(3600))?;
+    }
+    Ok(())
+}
+
+/// Those who can prove who they are, and who may ask for targets.
+fn users(settings: &Settings, top: &KeyPath) -> Checked {
+    let mut names = Seen::default();
+    for (index, user) in settings.user.iter().enumerate() {
+        let at = top.key("user").index(index);
+        proof(user, &at)?;
+        names.once(&user.name, &at.key("name"), "user", "give each user a name of its own")?;
+    }
+    let at = top.key("discovery");
+    settings.discovery.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
+    allowed(settings, settings.discovery.allow.as_deref(), &at.key("allow"))
+}
+
+fn allowed(settings: &Settings, allow: Option<&[Allow]>, at: &KeyPath) -> Checked {
+    for (index, allow) in allow.into_iter().flatten().enumerate() {
+        let at = at.index(index);
+        if *allow == Allow::default() {
+            let message = "this lets everybody in";
+            let remedy = "say which `initiator`, `network` or `user`, or leave `allow` out";
+            return wrong(at, message, remedy);
+        }
+        let is_user = |name: &String| settings.user.iter().any(|user| user.name == *name);
+        if let Some(name) = allow.user.as_ref().filter(|name| !is_user(name)) {
+            let message = format!("there is no user {name:?}");
+            return wrong(at.key("user"), message, "add a [[user]] table with this name");
+        }
+    }
+    Ok(())
+}
+
+fn proof(proof: &Proof, at: &KeyPath) -> Checked {
+    required(at, "name", proof.name.is_empty(), "\"alice\"")?;
+    // What targets and initiators of the field can store.
+    if proof.name.len() > 255 || proof.name.chars().any(char::is_control) {
+        let message = "longer than 255 bytes, or with control characters";
+        return wrong(at.key("name"), message, "write another name");
+    }
+    match (&proof.secret_file, &proof.secret_env) {
+        (Some(_), None) | (None, Some(_)) => Ok(()),
+        (None, None) => wrong(
+            at.clone(),
+            "there is no secret",
+            "add secret_file = \"FILE\", made with `forebay secret FILE`",
+        ),
+        (Some(_), Some(_)) => {
+            wrong(at.key("secret_env"), "there are two secrets", "keep one of the two")
+        }
+    }
+}
+
+fn chap(chap: &[Chap], at: &KeyPath) -> Checked {
+    let is_twice = |(index, one): (usize, &Chap)| chap[..index].contains(one);
+    if chap.is_empty() || chap.iter().enumerate().any(is_twice) {
+        let message = "no hash, or one of them twice";
+        return wrong(at.key("chap"), message, "write some of sha3-256, sha-256, sha-1, md5");
     }
     Ok(())
 }
@@ -187,6 +256,13 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
                     return wrong(at.key("url"), error.to_string(), remedy);
                 }
             }
+            remote.user.iter().try_for_each(|user| proof(user, &at.key("user")))?;
+            remote.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
+            if remote.mutual.is_some() && remote.user.is_none() {
+                let message = "the target proves itself only to who proves himself";
+                return wrong(at.key("mutual"), message, "add `user`, or remove `mutual`");
+            }
+            chap(&remote.chap, &at)?;
             range(&at, "queue_depth", remote.queue_depth, 1, 1024)?;
             let (least, most) = (Span::millis(100), Span::seconds(3600));
             range(&at, "connect_timeout", remote.connect_timeout, least, most)?;

@@ -75,7 +75,7 @@ impl fmt::Display for IscsiName {
 }
 
 /// Reads a text and parses it there and then, so that an error points at the text itself.
-struct Text<F>(&'static str, F);
+pub struct Text<F>(pub &'static str, pub F);
 
 impl<T, F: FnOnce(&str) -> Result<T, String>> de::Visitor<'_> for Text<F> {
     type Value = T;

@@ -6,10 +6,15 @@ use std::{
 };
 
 use initiator::{Error, RemoteVolume};
-use iscsi::keys::{DigestPolicy, Offer};
+use iscsi::{
+    keys::{DigestPolicy, Offer},
+    login::LoginFailure,
+    pdu::LoginStatus,
+};
 use volume::Geometry;
 
 use crate::{
+    admission,
     failure::Failure,
     settings::{Digest, IscsiName, Remote},
 };
@@ -53,6 +58,7 @@ pub fn session(remote: &Remote, us: &Us) -> Result<initiator::Settings, Failure>
     if let Some(lasting) = &us.lasting {
         session.isid = initiator::Settings::lasting_isid(lasting);
     }
+    session.chap = admission::chap(remote);
     session.offer = Offer {
         header_digest: digest(remote.header_digest),
         data_digest: digest(remote.data_digest),
@@ -108,6 +114,12 @@ pub fn refusal(url: &str, error: &Error) -> Failure {
     let remedy = match error {
         Error::Connect { .. } | Error::TimedOut(_) | Error::Closed | Error::Io(_) => {
             "start the target there, or correct the address in `url`".to_owned()
+        }
+        Error::Login(LoginFailure::Refused(LoginStatus::AuthenticationFailure)) => {
+            "give `user` the name and the secret that the target wants".to_owned()
+        }
+        Error::Login(LoginFailure::Proof(_)) => {
+            "give `mutual` the name and the secret that the target proves".to_owned()
         }
         Error::Login(_) => {
             format!("see whether the target has that name and admits us: forebay ls {portal}")

@@ -1,5 +1,8 @@
 //! Our program beside others: libiscsi's tools and tests, QEMU, and tgt as the far side.
 
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -21,6 +24,7 @@ const SUITE_WORKERS: usize = 3;
 /// Every step that needs foreign tools.
 pub fn steps(steps: &mut Steps, program: &Path) {
     steps.run("interop: libiscsi tools", || libiscsi(program));
+    steps.run("interop: libiscsi tools with CHAP", || chap(program));
     let suite = "interop: iscsi-test-cu";
     steps.run(suite, || test_suite(program));
     if steps.wanted(suite) {
@@ -36,6 +40,29 @@ fn libiscsi(program: &Path) -> Result<Tally> {
     let node = Node::start(program, folder.path(), "target", &suite_settings())?;
     let portal = format!("iscsi://{}", node.portal());
     let tally = tools::libiscsi(program, &portal, &suite_target(0), SUITE_BLOCKS)?;
+    node.stop()?;
+    Ok(tally)
+}
+
+fn chap(program: &Path) -> Result<Tally> {
+    let folder = tempfile::tempdir()?;
+    let (user, mutual) = (("alice", "alices-secret-1"), ("storage", "storages-secret"));
+    for (name, secret) in [user, mutual] {
+        let file = folder.path().join(name);
+        let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(file)?;
+        file.write_all(secret.as_bytes())?;
+    }
+    let target = suite_target(0);
+    let settings = format!(
+        "listen = [\"127.0.0.1:0\"]\n[[user]]\nname = \"alice\"\nsecret_file = \"alice\"\n\
+         [[target]]\nname = \"{target}\"\nallow = [{{ user = \"alice\" }}]\n\
+         mutual = {{ name = \"storage\", secret_file = \"storage\" }}\n\
+         [[target.unit]]\nstack = [{{ memory = {{ size = \"16MiB\" }} }}]\n"
+    );
+    let node = Node::start(program, folder.path(), "target", &settings)?;
+    let portal = node.portal().to_string();
+    let guarded = tools::Guarded { portal: &portal, target: &target, user, mutual };
+    let tally = tools::chap(&guarded)?;
     node.stop()?;
     Ok(tally)
 }

@@ -67,6 +67,73 @@ pub fn libiscsi(program: &Path, portal: &str, target: &str, blocks: u64) -> Resu
     ])
 }
 
+/// A target that wants CHAP, and what both ends know.
+pub struct Guarded<'a> {
+    /// `127.0.0.1:3260`.
+    pub portal: &'a str,
+    /// Its name.
+    pub target: &'a str,
+    /// The initiator's name and secret.
+    pub user: (&'a str, &'a str),
+    /// The target's.
+    pub mutual: (&'a str, &'a str),
+}
+
+/// libiscsi's tools with CHAP: right, wrong, none, mutual.
+pub fn chap(guarded: &Guarded<'_>) -> Result<Tally> {
+    let Guarded { portal, target, user: (user, secret), mutual } = guarded;
+    let list = |who: &str| {
+        let mut command = Command::new("iscsi-ls");
+        command.arg(format!("iscsi://{who}{portal}"));
+        command
+    };
+    let inquire = |who: &str, more: &str| {
+        let mut command = Command::new("iscsi-inq");
+        command.arg(format!("iscsi://{who}{portal}/{target}/0{more}"));
+        command
+    };
+    let (right, wrong) = (format!("{user}%{secret}@"), format!("{user}%not-the-secret@"));
+    let prove = |secret: &str| format!("?target_user={}&target_password={secret}", mutual.0);
+    let is_in = vec!["CONNECTED".to_owned()];
+    let mut tally = run(vec![
+        Case {
+            name: "iscsi-ls with the right secret",
+            command: list(&right),
+            says: vec![(*target).to_owned()],
+        },
+        Case {
+            name: "iscsi-inq with the right secret",
+            command: inquire(&right, ""),
+            says: is_in.clone(),
+        },
+        Case {
+            name: "iscsi-inq with mutual CHAP",
+            command: inquire(&right, &prove(mutual.1)),
+            says: is_in,
+        },
+    ])?;
+    for (name, mut command) in [
+        ("iscsi-ls with a wrong secret", list(&wrong)),
+        ("iscsi-inq with a wrong secret", inquire(&wrong, "")),
+        ("iscsi-inq without a secret", inquire("", "")),
+        ("iscsi-inq on a target with another secret", inquire(&right, &prove("not-the-secret"))),
+    ] {
+        let finished = process::run(&mut command, LIMIT).context(name)?;
+        if finished.success() {
+            println!("{name}: is let in\n{}", finished.tail(8));
+        }
+        tally.count(!finished.success());
+    }
+    // Who has proved nothing is told of nothing.
+    let finished = process::run(&mut list(""), LIMIT)?;
+    let is_told = finished.output.contains(target);
+    if is_told {
+        println!("iscsi-ls without a secret: is told of the target\n{}", finished.tail(8));
+    }
+    tally.count(!is_told);
+    Ok(tally)
+}
+
 /// qemu-img and qemu-io on a unit, whose content they overwrite.
 pub fn qemu(url: &str, folder: &Path) -> Result<Tally> {
     let image = folder.join("image.raw");

@@ -1,0 +1,36 @@
+//! `forebay secret`: a random CHAP secret in a file.
+
+use std::{
+    fs::File,
+    io::{ErrorKind, Write},
+    os::unix::fs::OpenOptionsExt,
+};
+
+use zeroize::Zeroizing;
+
+use crate::{cli::Secret, failure::Failure};
+
+/// Six bits each: base64's, so that every initiator's settings take them.
+const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Makes the file; never over one that is there.
+pub fn make(args: &Secret) -> Result<(), Failure> {
+    let shown = args.file.display();
+    let mut random = Zeroizing::new(vec![0; args.characters.into()]);
+    getrandom::fill(&mut random).map_err(Failure::new)?;
+    let mut text = Zeroizing::new(Vec::with_capacity(random.len() + 1));
+    text.extend(random.iter().map(|byte| CHARACTERS[usize::from(byte % 64)]));
+    text.push(b'\n');
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&args.file);
+    let written = file.and_then(|mut file| {
+        file.write_all(&text)?;
+        file.sync_all()
+    });
+    written.map_err(|error| {
+        let failure = Failure::new(format!("cannot make {shown}: {error}"));
+        match error.kind() {
+            ErrorKind::AlreadyExists => failure.remedy("name another file, or remove this one"),
+            _ => failure,
+        }
+    })
+}

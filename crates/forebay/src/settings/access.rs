@@ -1,0 +1,317 @@
+//! Who may come in and how it is proved, as data. Secrets are read from where the settings say, and
+//! stand in no settings file.
+
+use std::{
+    fs::File,
+    io::Read,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use iscsi::login::chap::{Algorithm, Credential, SECRET_MAX, SECRET_MIN, Secret};
+use serde::{Deserialize, Deserializer};
+use zeroize::Zeroizing;
+
+use super::{Layer, Settings, problem::KeyPath, words::Text};
+use crate::{failure::Failure, quantity::REMEDY};
+
+/// Somebody with a secret: a CHAP name, and where the secret is.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Proof {
+    /// The CHAP name; required.
+    pub name: String,
+    /// The file that holds the secret, readable by its owner only.
+    pub secret_file: Option<PathBuf>,
+    /// The environment variable that holds it.
+    pub secret_env: Option<String>,
+    #[serde(skip)]
+    secret: Option<Secret>,
+}
+
+/// One kind of initiators that may log in: all that is said must fit.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Allow {
+    /// Its iSCSI name; with `*` at the end, all that begin so.
+    pub initiator: Option<Pattern>,
+    /// Where it comes from.
+    pub network: Option<Network>,
+    /// The CHAP user that it has to prove to be.
+    pub user: Option<String>,
+}
+
+/// Who may ask which targets there are.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Discovery {
+    /// One of these; if left out, everybody.
+    pub allow: Option<Vec<Allow>>,
+    /// What the portals prove themselves with, if asked.
+    pub mutual: Option<Proof>,
+}
+
+/// An iSCSI name, or the beginning of some with a `*` after it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pattern(pub String);
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| {
+            let name = text.strip_suffix('*').unwrap_or(text);
+            let known = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c) || !c.is_ascii();
+            let is_name = !text.is_empty() && text.len() <= 224 && name.chars().all(known);
+            is_name.then(|| Self(text.to_owned())).ok_or_else(|| {
+                format!(
+                    "`{text}` is no initiator name{REMEDY}write one such as \
+                     \"iqn.2026-11.com.example:host\", or the beginning of some and `*`"
+                )
+            })
+        };
+        deserializer.deserialize_str(Text("an initiator name such as \"iqn.a:b\"", parse))
+    }
+}
+
+/// Addresses that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Network(pub target::Network);
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| {
+            let remedy = "write one such as \"10.0.0.0/8\", \"fd00::/8\" or \"192.0.2.7\"";
+            text.parse().map(Self).map_err(|error| format!("{error}{REMEDY}{remedy}"))
+        };
+        deserializer.deserialize_str(Text("a network such as \"10.0.0.0/8\"", parse))
+    }
+}
+
+/// A hash that CHAP may use.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+pub enum Chap {
+    /// Number 8.
+    #[serde(rename = "sha3-256")]
+    Sha3,
+    /// Number 7.
+    #[serde(rename = "sha-256")]
+    Sha256,
+    /// Number 6.
+    #[serde(rename = "sha-1")]
+    Sha1,
+    /// Number 5.
+    #[serde(rename = "md5")]
+    Md5,
+}
+
+impl Chap {
+    /// The strongest first.
+    pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
+
+    /// As the protocol knows it.
+    pub fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Sha3 => Algorithm::Sha3,
+            Self::Sha256 => Algorithm::Sha256,
+            Self::Sha1 => Algorithm::Sha1,
+            Self::Md5 => Algorithm::Md5,
+        }
+    }
+}
+
+/// A secret that cannot be used: what is wrong, and what to do.
+pub struct Unusable {
+    /// At which table.
+    pub key: KeyPath,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// Longer files hold something else.
+const FILE_BYTES: u64 = 4096;
+
+impl Proof {
+    /// Name and secret.
+    ///
+    /// # Panics
+    /// If the secrets of the settings were not read.
+    pub fn credential(&self) -> Credential {
+        let secret = self.secret.clone().expect("settings are used after their secrets were read");
+        Credential { name: self.name.clone(), secret }
+    }
+
+    /// Reads a secret that the command line names.
+    pub fn at(name: &str, file: Option<&Path>, env: Option<&str>) -> Result<Self, Failure> {
+        let (file, env) = (file.map(Path::to_owned), env.map(str::to_owned));
+        let mut proof =
+            Self { name: name.to_owned(), secret_file: file, secret_env: env, secret: None };
+        let unusable = |(message, remedy)| Failure::settings(message).remedy(remedy);
+        proof.read().map_err(unusable)?;
+        Ok(proof)
+    }
+
+    fn read(&mut self) -> Result<(), (String, String)> {
+        let (bytes, place) = match (&self.secret_file, &self.secret_env) {
+            (Some(file), _) => (from_file(file)?, file.display().to_string()),
+            (None, Some(name)) => (from_environment(name)?, format!("the variable {name}")),
+            (None, None) => return Ok(()), // refused as a rule
+        };
+        let secret = Secret::new(&bytes).map_err(|error| {
+            let remedy = format!(
+                "put {SECRET_MIN} to {SECRET_MAX} characters there, best random ones, as \
+                 `forebay secret FILE` does"
+            );
+            (format!("{place}: {error}"), remedy)
+        })?;
+        self.secret = Some(secret);
+        Ok(())
+    }
+}
+
+/// The content of a file that nobody else can read, without the end of its line.
+fn from_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, (String, String)> {
+    let shown = path.display();
+    let unreadable = |error: std::io::Error| {
+        let remedy = format!("make it with `forebay secret {shown}`, or correct `secret_file`");
+        (format!("cannot read the secret {shown}: {error}"), remedy)
+    };
+    let mut file = File::open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        let message = format!("the secret {shown} is open to others (mode {:03o})", mode & 0o777);
+        return Err((message, format!("chmod 600 {shown}")));
+    }
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES as usize));
+    (&mut file).take(FILE_BYTES).read_to_end(&mut bytes).map_err(unreadable)?;
+    for end in [b'\n', b'\r'] {
+        if bytes.last() == Some(&end) {
+            bytes.pop();
+        }
+    }
+    Ok(bytes)
+}
+
+fn from_environment(name: &str) -> Result<Zeroizing<Vec<u8>>, (String, String)> {
+    use std::os::unix::ffi::OsStringExt;
+    match std::env::var_os(name) {
+        Some(value) => Ok(Zeroizing::new(value.into_vec())),
+        None => Err((
+            format!("there is no variable {name} with a secret"),
+            format!("set {name} where the process is started, or correct `secret_env`"),
+        )),
+    }
+}
+
+impl Settings {
+    /// Reads all secrets that the settings name, and looks whether they may be used together.
+    pub(super) fn read_secrets(&mut self) -> Result<(), Unusable> {
+        for (key, proof) in self.proofs_mut() {
+            let unusable = |(message, remedy)| Unusable { key, message, remedy };
+            proof.read().map_err(unusable)?;
+        }
+        let secrets: Vec<_> =
+            self.proofs_mut().into_iter().map(|(key, p)| (key, p.secret.clone())).collect();
+        let is_ours = |key: &KeyPath| key.to_string().ends_with("mutual");
+        for (key, secret) in secrets.iter().filter(|(key, _)| is_ours(key)) {
+            let other = secrets.iter().find(|(other, their)| !is_ours(other) && their == secret);
+            if let Some((other, _)) = other {
+                return Err(Unusable {
+                    key: key.clone(),
+                    message: format!("the secret is also that of {other} (RFC 7143, 9.2.1)"),
+                    remedy: "give each direction of mutual CHAP a secret of its own".into(),
+                });
+            }
+        }
+        for (at, user) in self.user.iter().enumerate() {
+            let twin = self.user[..at].iter().find(|twin| twin.secret == user.secret);
+            if let Some(twin) = twin {
+                let (user, twin) = (&user.name, &twin.name);
+                tracing::warn!(
+                    user,
+                    twin,
+                    "two users have the same secret: each can pose as the other"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Every secret's place.
+    pub(super) fn proofs_mut(&mut self) -> Vec<(KeyPath, &mut Proof)> {
+        let top = KeyPath::default();
+        let mut proofs = Vec::new();
+        for (index, user) in self.user.iter_mut().enumerate() {
+            proofs.push((top.key("user").index(index), user));
+        }
+        if let Some(mutual) = &mut self.discovery.mutual {
+            proofs.push((top.key("discovery").key("mutual"), mutual));
+        }
+        for (index, target) in self.target.iter_mut().enumerate() {
+            let at = top.key("target").index(index);
+            if let Some(mutual) = &mut target.mutual {
+                proofs.push((at.key("mutual"), mutual));
+            }
+            for (index, unit) in target.unit.iter_mut().enumerate() {
+                let at = at.key("unit").index(index).key("stack");
+                for (index, layer) in unit.stack.iter_mut().enumerate() {
+                    let Layer::Remote(remote) = layer else { continue };
+                    let at = at.index(index).key("remote");
+                    proofs.extend(remote.user.as_mut().map(|user| (at.key("user"), user)));
+                    proofs.extend(remote.mutual.as_mut().map(|proof| (at.key("mutual"), proof)));
+                }
+            }
+        }
+        proofs
+    }
+
+    /// Relative paths of secrets are relative to this folder.
+    pub(super) fn resolve_secrets(&mut self, folder: &Path) {
+        for (_, proof) in self.proofs_mut() {
+            proof.secret_file = proof.secret_file.take().map(|file| folder.join(file));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn proof(file: &Path) -> Proof {
+        Proof { secret_file: Some(file.to_owned()), ..Proof::default() }
+    }
+
+    #[test]
+    fn a_secret_is_in_a_file_that_only_its_owner_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("alice");
+        fs::write(&file, "twelve bytes\r\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        let (message, remedy) = proof(&file).read().unwrap_err();
+        assert!(message.ends_with("is open to others (mode 640)"), "{message}");
+        assert_eq!(remedy, format!("chmod 600 {}", file.display()));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let mut alice = proof(&file);
+        alice.read().unwrap_or_else(|(message, _)| panic!("{message}"));
+        assert_eq!(alice.credential().secret, Secret::new(b"twelve bytes").unwrap());
+        assert!(!format!("{alice:?}").contains("twelve"));
+        fs::write(&file, "too short\n").unwrap();
+        let (message, _) = proof(&file).read().unwrap_err();
+        assert!(message.ends_with("the secret has 9 bytes; CHAP wants 12 to 255"), "{message}");
+        let (message, remedy) = proof(&folder.path().join("none")).read().unwrap_err();
+        assert!(message.starts_with("cannot read the secret"), "{message}");
+        assert!(remedy.starts_with("make it with `forebay secret"), "{remedy}");
+    }
+
+    #[test]
+    fn a_secret_may_come_from_the_environment() {
+        let env = |name: &str| Proof { secret_env: Some(name.into()), ..Proof::default() };
+        // Set by cargo for every test.
+        let mut path = env("CARGO_MANIFEST_DIR");
+        path.read().unwrap_or_else(|(message, _)| panic!("{message}"));
+        let (message, _) = env("FOREBAY_NO_SUCH_SECRET").read().unwrap_err();
+        assert_eq!(message, "there is no variable FOREBAY_NO_SUCH_SECRET with a secret");
+    }
+}

@@ -1,0 +1,222 @@
+//! Who is let in, by the binary: secrets in files, proofs in both directions, what events tell.
+
+mod support;
+
+use std::{
+    fs::{self, Permissions},
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
+
+use support::{Place, content, read, run, stderr, write};
+use volume::Volume;
+
+const NODE: &str = "iqn.2026-11.test:node";
+const OPEN: &str = "iqn.2026-11.test:open";
+
+fn secret(path: &Path) {
+    let made = run(&["secret", path.to_str().expect("a plain path")]);
+    assert!(made.status.success(), "{}", stderr(&made));
+}
+
+/// A node with a target for alice, which proves itself with a secret of its own, and an open one.
+fn node(place: &Place) -> String {
+    for name in ["alice", "storage", "other"] {
+        secret(&place.path(name));
+    }
+    format!(
+        r#"
+listen = ["127.0.0.1:0"]
+[[user]]
+name = "alice"
+secret_file = "alice"
+[[target]]
+name = "{NODE}"
+allow = [ {{ user = "alice", network = "127.0.0.0/8" }} ]
+mutual = {{ name = "storage", secret_file = "storage" }}
+[[target.unit]]
+stack = [ {{ memory = {{ size = "16MiB" }} }} ]
+[[target]]
+name = "{OPEN}"
+[[target.unit]]
+stack = [ {{ memory = {{ size = "1MiB" }} }} ]
+"#
+    )
+}
+
+fn ls(place: &Place, address: SocketAddr, more: &[&str]) -> (bool, String) {
+    let output = support::forebay()
+        .args(["ls", &format!("iscsi://{address}"), "--json"])
+        .args(more)
+        .current_dir(place.folder.path())
+        .output()
+        .expect("the binary runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+    (output.status.success(), text)
+}
+
+#[test]
+fn each_sees_what_is_meant_for_it() {
+    let place = Place::new();
+    let node = place.serve("node", &node(&place));
+    let (listed, text) = ls(&place, node.address, &[]);
+    assert!(listed && text.contains(OPEN) && !text.contains(NODE), "{text}");
+    let alice = ["--user", "alice", "--secret-file", "alice"];
+    let (listed, text) = ls(&place, node.address, &alice);
+    assert!(listed && text.contains(OPEN) && text.contains(NODE), "{text}");
+    let wrong = ["--user", "alice", "--secret-file", "other"];
+    let (listed, text) = ls(&place, node.address, &wrong);
+    assert!(!listed && text.contains("AuthenticationFailure"), "{text}");
+    assert!(text.contains("remedy: prove who you are: --user NAME"), "{text}");
+}
+
+/// A gateway's stack with these words for its remote layer.
+fn gateway(address: SocketAddr, more: &str) -> String {
+    format!(
+        r#"
+listen = ["127.0.0.1:0"]
+[[target]]
+name = "iqn.2026-11.test:near"
+[[target.unit]]
+stack = [ {{ remote = {{ url = "iscsi://{address}/{NODE}/0", start_timeout = "1s", {more} }} }} ]
+"#
+    )
+}
+
+#[tokio::test]
+async fn a_gateway_and_its_node_prove_themselves_to_each_other() {
+    let place = Place::new();
+    let node = place.serve("node", &node(&place));
+    let user = "user = { name = 'alice', secret_file = 'alice' }";
+    let mutual = "mutual = { name = 'storage', secret_file = 'storage' }";
+    let near = place.serve("near", &gateway(node.address, &format!("{user}, {mutual}")));
+    let volume = support::connect(near.address, "iqn.2026-11.test:near").await;
+    write(&*volume, 3, 1).await.expect("written");
+    volume.flush().await.expect("flushed");
+    assert_eq!(read(&*volume, 3).await.expect("read"), content(3, 1));
+
+    let refused = |more: &str| {
+        let started = place.try_serve("wrong", &gateway(node.address, more));
+        started.err().expect("refused")
+    };
+    let error = refused("queue_depth = 8");
+    assert!(error.contains("remedy: give `user` the name and the secret"), "{error}");
+    let other = "mutual = { name = 'storage', secret_file = 'other' }";
+    let error = refused(&format!("{user}, {other}"));
+    assert!(error.contains("the target does not prove who it is"), "{error}");
+    assert!(error.contains("remedy: give `mutual` the name and the secret"), "{error}");
+    let same = "mutual = { name = 'storage', secret_file = 'alice' }";
+    let error = refused(&format!("{user}, {same}"));
+    assert!(error.contains("exit status: 2"), "{error}");
+    assert!(error.contains("remote.mutual: the secret is also that of target[0]"), "{error}");
+}
+
+#[test]
+fn secrets_that_others_can_read_or_that_are_short_are_refused() {
+    let place = Place::new();
+    let text = node(&place);
+    fs::set_permissions(place.path("alice"), Permissions::from_mode(0o644)).expect("chmod");
+    let error = place.try_serve("node", &text).err().expect("refused");
+    assert!(error.contains("exit status: 2"), "{error}");
+    assert!(error.contains("node.toml:3:1: user[0]: the secret"), "{error}");
+    assert!(error.contains("is open to others (mode 644)\n  remedy: chmod 600"), "{error}");
+    fs::set_permissions(place.path("alice"), Permissions::from_mode(0o600)).expect("chmod");
+    fs::write(place.path("alice"), "short").expect("written");
+    let error = place.try_serve("node", &text).err().expect("refused");
+    assert!(error.contains("has 5 bytes; CHAP wants 12 to 255"), "{error}");
+    fs::copy(place.path("storage"), place.path("alice")).expect("copied");
+    let error = place.try_serve("node", &text).err().expect("refused");
+    assert!(error.contains("target[0].mutual: the secret is also that of user[0]"), "{error}");
+}
+
+#[test]
+fn a_secret_is_random_private_and_never_overwritten() {
+    let place = Place::new();
+    let (one, two) = (place.path("one"), place.path("two"));
+    secret(&one);
+    secret(&two);
+    let text = fs::read_to_string(&one).expect("made");
+    assert_eq!(text.len(), 17);
+    assert_ne!(text, fs::read_to_string(&two).expect("made"));
+    let mode = fs::metadata(&one).expect("made").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let again = run(&["secret", one.to_str().expect("a plain path")]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(stderr(&again).contains("remedy: name another file"), "{}", stderr(&again));
+    assert_eq!(fs::read_to_string(&one).expect("still there"), text);
+}
+
+/// A login request in the security stage with these pairs, and the first bytes of the answer.
+fn say(stream: &mut TcpStream, pairs: &[&str]) -> Option<[u8; 48]> {
+    let text: Vec<u8> = pairs.iter().flat_map(|pair| [pair.as_bytes(), &[0]].concat()).collect();
+    let mut pdu = vec![0; 48];
+    pdu[0] = 0x43;
+    pdu[5..8].copy_from_slice(&(text.len() as u32).to_be_bytes()[1..]);
+    pdu[8] = 0x80;
+    pdu.extend(&text);
+    pdu.resize(pdu.len().next_multiple_of(4), 0);
+    stream.write_all(&pdu).expect("sent");
+    let mut header = [0; 48];
+    stream.read_exact(&mut header).ok()?;
+    let length = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
+    let mut data = vec![0; length.next_multiple_of(4)];
+    stream.read_exact(&mut data).ok()?;
+    Some(header)
+}
+
+/// CVE-2026-44943 and its kind: what a stranger says ends up in one line, and says so.
+#[test]
+fn a_name_cannot_forge_a_line_of_events() {
+    let place = Place::new();
+    let config = place.write("node", &node(&place));
+    let mut child = support::forebay()
+        .args(["serve", "--config"])
+        .arg(config)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    stdout.read_line(&mut line).expect("ready");
+    let address = line.split_whitespace().nth(1).expect("an address").to_owned();
+    let connect = || {
+        let stream = TcpStream::connect(&address).expect("connected");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+        stream
+    };
+    let target = format!("TargetName={NODE}");
+    // An initiator name with a line break is none.
+    let mut stream = connect();
+    let forged = "InitiatorName=iqn.a\n2026-11-21T00:00:00Z  INFO forged: session opened";
+    let answer = say(&mut stream, &[forged, &target, "AuthMethod=None"]).expect("an answer");
+    assert_eq!(answer[36..38], [2, 0]);
+    // One event a second is told of an address.
+    std::thread::sleep(Duration::from_millis(1100));
+    let mut stream = connect();
+    say(&mut stream, &["InitiatorName=iqn.a:host", &target, "AuthMethod=CHAP"]).expect("asked");
+    say(&mut stream, &["CHAP_A=5"]).expect("asked");
+    let forged = "CHAP_N=bob\n2026-11-21T00:00:00Z  INFO forged: session opened\u{1b}[2J";
+    let proof = format!("CHAP_R=0x{}", "00".repeat(16));
+    let answer = say(&mut stream, &[forged, &proof]).expect("an answer");
+    assert_eq!(answer[36..38], [2, 1]);
+    drop(stream);
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::Signal::TERM,
+    )
+    .expect("it runs");
+    let mut events = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut events).expect("text");
+    child.wait().expect("it ends");
+    let forged: Vec<&str> = events.lines().filter(|line| line.contains("forged")).collect();
+    assert_eq!(forged.len(), 1, "{events}");
+    assert!(forged[0].contains("login failed") && forged[0].contains("127.0.0.1:"), "{events}");
+    assert!(forged[0].contains("unknown CHAP user"), "{events}");
+    assert!(!forged[0].contains('\u{1b}'), "{events}");
+    assert!(!events.contains(fs::read_to_string(place.path("alice")).expect("made").trim()));
+}
