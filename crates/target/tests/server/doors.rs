@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::client::{Client, TARGET, memory, refused, server, soon, until};
 
 /// Reads until the target closes.
-async fn closed(client: &mut Client) {
+pub async fn closed(client: &mut Client) {
     let mut buffer = [0; 1024];
     loop {
         match soon(client.stream.read(&mut buffer)).await {

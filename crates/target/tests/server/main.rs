@@ -2,6 +2,7 @@
 
 mod access;
 mod client;
+mod attacks;
 mod commands;
 mod doors;
 mod many;

@@ -15,3 +15,4 @@ mod attention;
 mod order;
 mod random;
 mod failure;
+mod attacks;
