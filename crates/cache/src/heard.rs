@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use volume::{Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// Passes every call on, and notes when an answer came last.
 pub(crate) struct Heard {
@@ -82,6 +82,10 @@ impl Volume for Heard {
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Box::pin(self.ask(self.lower.discard(extent)))
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        Box::pin(self.ask(self.lower.allocation(extent)))
     }
 
     fn admit(&self, bytes: usize) -> Result<(), volume::Error> {
