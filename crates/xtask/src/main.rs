@@ -11,6 +11,7 @@ mod tgt;
 mod bench;
 mod suite;
 mod vm;
+mod fuzz;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -108,6 +109,18 @@ enum Task {
     },
     /// Put one load on a target that runs already: 4 KiB random commands, or as said.
     Load(bench::visit::Visit),
+    /// Run the fuzz targets of fuzz/ one after the other, each for so many executions, and print how
+    /// far each came. The stable toolchain does, with a C++ compiler for libFuzzer.
+    Fuzz {
+        /// Only these targets; all of them if none is named.
+        names: Vec<String>,
+        /// Executions of each target.
+        #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+        executions: u64,
+        /// Seconds after which a target is stopped, whatever it has reached.
+        #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        seconds: u64,
+    },
     /// The bare TCP server of the benchmarks.
     #[command(hide = true)]
     RawServer,
@@ -147,6 +160,9 @@ fn main() -> ExitCode {
             report(vm::test(&wanted))
         }
         Task::Load(visit) => report(visit.measure().map(|()| true)),
+        Task::Fuzz { names, executions, seconds } => {
+            report(fuzz::run(&names, executions, Duration::from_secs(seconds)))
+        }
         Task::RawServer => report(raw::serve().map(|()| true)),
     }
 }

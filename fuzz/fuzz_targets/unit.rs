@@ -1,0 +1,137 @@
+//! A hostile initiator's commands and their parameter lists against a whole unit: UNMAP, MODE
+//! SELECT, PERSISTENT RESERVE OUT, EXTENDED COPY and whatever else the table of operations has.
+//! Each is answered, within the room there is, and none reaches beyond the volume.
+#![no_main]
+
+use std::{
+    sync::{Arc, LazyLock},
+    task::{Context, Waker},
+};
+
+use fuzz::Choices;
+use libfuzzer_sys::fuzz_target;
+use scsi::{Cdb, Lun, OPERATIONS};
+use tokio::runtime::{Builder, Runtime};
+use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
+use volume::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, MemVolume, Volume};
+
+const BLOCKS: u64 = 64;
+
+/// What a unit may need a clock for.
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
+
+fuzz_target!(|input: &[u8]| {
+    let _guard = RUNTIME.enter();
+    let mut choices = Choices::new(input);
+    let volume = Arc::new(Door(MemVolume::new(Geometry::with_blocks(BLOCKS))));
+    let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a", 1);
+    let unit = BlockUnit::new(volume, identity, Settings::default());
+    let nexuses = [1, 2].map(|number| Nexus {
+        number,
+        initiator_port: format!("iqn.2026-11.io.forebay:host-{number},i,0x1").into(),
+    });
+    nexuses.iter().for_each(|nexus| unit.nexus_opened(nexus));
+    while !choices.is_empty() {
+        let nexus = &nexuses[usize::from(choices.flag())];
+        let list: Vec<u8> = {
+            let length = choices.length().min(1024);
+            (0..length).map(|_| choices.byte()).collect()
+        };
+        let cdb = cdb(&mut choices, list.len());
+        let capacity = choices.length().min(1 << 20);
+        let task = Task {
+            nexus: nexus.clone(),
+            lun: Lun(0),
+            cdb,
+            attribute: TaskAttribute::Simple,
+            data_out: list.into(),
+            data_in_capacity: capacity,
+        };
+        let mut execution = unit.execute(task);
+        let answer = execution.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if let std::task::Poll::Ready(completion) = answer {
+            assert!(completion.sense.is_none() || completion.data_in.is_empty());
+        }
+    }
+    nexuses.iter().for_each(|nexus| unit.nexus_closed(nexus));
+});
+
+/// Mostly a command that is known, whose length of parameters is that of its list.
+fn cdb(choices: &mut Choices, list: usize) -> Cdb {
+    let mut cdb = [0; 16];
+    cdb.iter_mut().for_each(|byte| *byte = choices.byte());
+    let how = choices.byte();
+    if how & 7 != 0 {
+        let operation = &OPERATIONS[usize::from(choices.byte()) % OPERATIONS.len()];
+        cdb[0] = operation.opcode;
+        if let Some(action) = operation.service_action {
+            cdb[1] = cdb[1] & 0xe0 | action as u8 & 0x1f;
+        }
+    }
+    if how & 8 != 0 {
+        // Fields that are reserved in most commands.
+        cdb[1] &= 0x1f;
+        cdb[2..].iter_mut().for_each(|byte| *byte &= 0x1f);
+        cdb[15] = 0;
+    }
+    if how & 0x30 != 0 {
+        let list = list as u32;
+        match cdb[0] >> 5 {
+            0 => (cdb[4], cdb[5]) = (list as u8, 0),
+            1 | 2 => {
+                cdb[7..9].copy_from_slice(&(list as u16).to_be_bytes());
+                cdb[9] = 0;
+            }
+            4 => cdb[10..14].copy_from_slice(&list.to_be_bytes()),
+            5 => cdb[6..10].copy_from_slice(&list.to_be_bytes()),
+            _ => {}
+        }
+    }
+    if how & 0x40 != 0 {
+        // An address inside.
+        cdb[2..8].fill(0);
+    }
+    Cdb::new(&cdb)
+}
+
+/// Panics for what a unit must never ask of its volume.
+struct Door(MemVolume);
+
+impl Door {
+    fn inside(&self, extent: Extent) {
+        let end = extent.lba.0.checked_add(u64::from(extent.blocks));
+        assert!(extent.blocks > 0 && end.is_some_and(|end| end <= BLOCKS), "{extent:?}");
+    }
+}
+
+impl Volume for Door {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.inside(extent);
+        self.0.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        assert!(data.len().is_multiple_of(512));
+        self.inside(Extent { lba, blocks: (data.len() / 512) as u32 });
+        self.0.write(lba, data, durability)
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.inside(extent);
+        self.0.discard(extent)
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.inside(extent);
+        self.0.allocation(extent)
+    }
+}
