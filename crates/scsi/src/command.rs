@@ -1,7 +1,9 @@
 //! Commands as values, and their CDBs. How a CDB is read is `operation`'s.
 
 use crate::{
-    ByteCheck, Cdb, Form, ModeSense, ReadDefectData, Reporting, Sanitize, Transfer,
+    ByteCheck, Cdb, Form, LogSelect, LogSense, ModeSelect, ModeSense, PersistentReserveIn,
+    PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting, Sanitize, StartStop,
+    Transfer,
     copy::{CopyResults, cdb::encode_out},
 };
 
@@ -144,6 +146,47 @@ pub enum Command {
         /// At most this many bytes come back.
         allocation_length: u32,
     },
+    /// MODE SELECT (6) and (10) (SPC-4, 6.11).
+    ModeSelect(ModeSelect),
+    /// RESERVE (6) and (10) of SPC-2, of the whole unit.
+    Reserve {
+        /// RESERVE (10); otherwise (6).
+        ten: bool,
+    },
+    /// RELEASE (6) and (10) of SPC-2, of the whole unit.
+    Release {
+        /// RELEASE (10); otherwise (6).
+        ten: bool,
+    },
+    /// PERSISTENT RESERVE IN (SPC-4, 6.15).
+    PersistentReserveIn(PersistentReserveIn),
+    /// PERSISTENT RESERVE OUT (SPC-4, 6.16).
+    PersistentReserveOut(PersistentReserveOut),
+    /// START STOP UNIT (SBC-3, 5.22).
+    StartStop(StartStop),
+    /// PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.12).
+    PreventAllow {
+        /// PREVENT: the medium cannot be taken out as long as this nexus lasts.
+        prevent: bool,
+    },
+    /// LOG SELECT (SPC-4, 6.7).
+    LogSelect(LogSelect),
+    /// LOG SENSE (SPC-4, 6.8).
+    LogSense(LogSense),
+    /// REPORT TARGET PORT GROUPS (SPC-4, 6.37).
+    ReportTargetPortGroups(ReportTargetPortGroups),
+    /// SET TARGET PORT GROUPS (SPC-4, 6.45).
+    SetTargetPortGroups {
+        /// Bytes of parameter list that come with it.
+        parameter_list_length: u32,
+    },
+    /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4, 6.36).
+    ReportTaskFunctions {
+        /// REPD: with time-outs.
+        extended: bool,
+        /// At most this many bytes come back.
+        allocation_length: u32,
+    },
     /// REPORT SUPPORTED OPERATION CODES (SPC-4, 6.35).
     ReportSupportedOperationCodes {
         /// Which commands are asked about.
@@ -270,6 +313,32 @@ impl Command {
                 cdb[6..10].copy_from_slice(&allocation_length.to_be_bytes());
                 Cdb::new(&cdb)
             }
+            Self::ModeSelect(select) => select.encode(),
+            Self::Reserve { ten: false } => Cdb::new(&[0x16, 0, 0, 0, 0, 0]),
+            Self::Reserve { ten: true } => Cdb::new(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            Self::Release { ten: false } => Cdb::new(&[0x17, 0, 0, 0, 0, 0]),
+            Self::Release { ten: true } => Cdb::new(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            Self::PersistentReserveIn(reserve) => reserve.encode(),
+            Self::PersistentReserveOut(reserve) => reserve.encode(),
+            Self::StartStop(start_stop) => start_stop.encode(),
+            Self::PreventAllow { prevent } => Cdb::new(&[0x1e, 0, 0, 0, u8::from(prevent), 0]),
+            Self::LogSelect(select) => select.encode(),
+            Self::LogSense(sense) => sense.encode(),
+            Self::ReportTargetPortGroups(report) => report.encode(),
+            Self::SetTargetPortGroups { parameter_list_length } => {
+                maintenance(0xa4, 0x0a, 0, parameter_list_length)
+            }
+            Self::ReportTaskFunctions { extended, allocation_length } => {
+                maintenance(0xa3, 0x0d, u8::from(extended) << 7, allocation_length)
+            }
         }
     }
+}
+
+/// A CDB of MAINTENANCE IN or OUT: service action, byte 2, length.
+fn maintenance(opcode: u8, action: u8, flags: u8, length: u32) -> Cdb {
+    let mut cdb = [0; 12];
+    cdb[..3].copy_from_slice(&[opcode, action, flags]);
+    cdb[6..10].copy_from_slice(&length.to_be_bytes());
+    Cdb::new(&cdb)
 }

@@ -1,6 +1,9 @@
 //! Mode parameters: header, block descriptor, pages (SPC-4, 7.5; SBC-3, 6.5).
 
-use crate::field::{body, u8_at, u16_at, u32_at, u64_at};
+use crate::{
+    Sense,
+    field::{body, u8_at, u16_at, u32_at, u64_at},
+};
 
 /// What MODE SENSE returns.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -33,6 +36,8 @@ pub struct ModePage {
     pub code: u8,
     /// SUBPAGE CODE; 0: the page has no subpage format.
     pub subpage: u8,
+    /// PS: the page can be saved. Means nothing where a page is selected.
+    pub saveable: bool,
     /// What stands behind the page's header.
     pub parameters: Vec<u8>,
 }
@@ -59,6 +64,26 @@ pub struct Control {
     pub busy_timeout: u16,
 }
 
+/// Page 1Ch/02h, Logical Block Provisioning (SBC-3, 6.5.9), with one threshold that is told when
+/// what is used grows beyond it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ProvisioningThreshold {
+    /// THRESHOLD COUNT: used threshold sets.
+    pub used: u32,
+}
+
+impl ProvisioningThreshold {
+    /// The page.
+    #[must_use]
+    pub fn to_page(self) -> ModePage {
+        let mut parameters = vec![0; 12];
+        // ENABLED, a soft threshold (type 000b), armed increasing (001b), of what is used (02h).
+        parameters.extend_from_slice(&[0x81, 0x02, 0, 0]);
+        parameters.extend_from_slice(&self.used.to_be_bytes());
+        ModePage { code: 0x1c, subpage: 0x02, saveable: false, parameters }
+    }
+}
+
 impl Caching {
     /// PAGE CODE.
     pub const PAGE: u8 = 0x08;
@@ -68,7 +93,7 @@ impl Caching {
     pub fn to_page(self) -> ModePage {
         let mut parameters = vec![0; 18];
         parameters[0] = u8::from(self.write_cache) << 2 | u8::from(self.read_cache_disabled);
-        ModePage { code: Self::PAGE, subpage: 0, parameters }
+        ModePage { code: Self::PAGE, subpage: 0, saveable: false, parameters }
     }
 
     /// Reads the page. `None` if it is another one or empty.
@@ -92,7 +117,7 @@ impl Control {
         parameters[1] = u8::from(self.unrestricted_reordering) << 4;
         parameters[2] = u8::from(self.write_protect) << 3;
         parameters[6..8].copy_from_slice(&self.busy_timeout.to_be_bytes());
-        ModePage { code: Self::PAGE, subpage: 0, parameters }
+        ModePage { code: Self::PAGE, subpage: 0, saveable: false, parameters }
     }
 
     /// Reads the page. `None` if it is another one or empty.
@@ -114,7 +139,7 @@ impl ModePage {
     /// a way that an initiator could set.
     #[must_use]
     pub fn error_recovery() -> Self {
-        Self { code: 0x01, subpage: 0, parameters: vec![0; 10] }
+        Self { code: 0x01, subpage: 0, saveable: false, parameters: vec![0; 10] }
     }
 
     /// Page 1Ch, Informational Exceptions Control (SPC-4, 7.5.11), with DEXCPT: none are reported.
@@ -122,28 +147,27 @@ impl ModePage {
     pub fn no_informational_exceptions() -> Self {
         let mut parameters = vec![0; 10];
         parameters[0] = 0x08;
-        Self { code: 0x1c, subpage: 0, parameters }
-    }
-
-    /// The same page with every bit zero: what an initiator may change of it, which is nothing.
-    #[must_use]
-    pub fn nothing_changeable(mut self) -> Self {
-        self.parameters.fill(0);
-        self
+        Self { code: 0x1c, subpage: 0, saveable: false, parameters }
     }
 
     fn first_of(&self, code: u8) -> Option<u8> {
         if (self.code, self.subpage) == (code, 0) { self.parameters.first().copied() } else { None }
     }
 
+    /// Bytes of header and parameters.
+    fn length(&self) -> usize {
+        self.parameters.len() + if self.subpage == 0 { 2 } else { 4 }
+    }
+
     fn append_to(&self, bytes: &mut Vec<u8>) {
         let length = u16::try_from(self.parameters.len()).expect("a page is shorter than 64 KiB");
         let [high, low] = length.to_be_bytes();
+        let first = self.code & 0x3f | if self.saveable { SAVEABLE } else { 0 };
         if self.subpage == 0 {
             assert!(high == 0, "a page without subpage has at most 255 bytes");
-            bytes.extend_from_slice(&[self.code & 0x3f, low]);
+            bytes.extend_from_slice(&[first, low]);
         } else {
-            bytes.extend_from_slice(&[self.code & 0x3f | SUBPAGE_FORMAT, self.subpage, high, low]);
+            bytes.extend_from_slice(&[first | SUBPAGE_FORMAT, self.subpage, high, low]);
         }
         bytes.extend_from_slice(&self.parameters);
     }
@@ -201,6 +225,34 @@ impl ModeParameters {
         Some(Self::read(body(bytes, 8, length.saturating_sub(6)), flags, long, block_length))
     }
 
+    /// Reads the parameter list of MODE SELECT, (10) if `ten`, which must be whole: a header, at
+    /// most one block descriptor, pages.
+    ///
+    /// # Errors
+    /// 5/1A/00 for a list that ends inside one of them; 5/26/00 for a mode data length or block
+    /// descriptor length that cannot be.
+    pub fn from_select(bytes: &[u8], ten: bool) -> Result<Self, Sense> {
+        let header = if ten { 8 } else { 4 };
+        if bytes.len() < header {
+            return Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
+        }
+        let (flags, long, block_length) = if ten {
+            (bytes[3], bytes[4] & 0x01 != 0, usize::from(u16_at(bytes, 6).unwrap_or(0)))
+        } else {
+            (bytes[2], false, usize::from(bytes[3]))
+        };
+        let whole = if long { 16 } else { 8 };
+        if block_length != 0 && block_length != whole {
+            return Err(Sense::invalid_field_in_parameter_list(if ten { 6 } else { 3 }));
+        }
+        let read = Self::read(&bytes[header..], flags, long, block_length);
+        let pages: usize = read.pages.iter().map(ModePage::length).sum();
+        if header + block_length + pages != bytes.len() {
+            return Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
+        }
+        Ok(read)
+    }
+
     /// The page with this code and no subpage.
     #[must_use]
     pub fn page(&self, code: u8) -> Option<&ModePage> {
@@ -239,7 +291,13 @@ fn next_page(bytes: &[u8]) -> Option<(ModePage, &[u8])> {
         (u8_at(bytes, 1)?, 4, usize::from(u16_at(bytes, 2)?))
     };
     let (parameters, after) = bytes.get(at..)?.split_at_checked(length)?;
-    Some((ModePage { code: first & 0x3f, subpage, parameters: parameters.to_vec() }, after))
+    let page = ModePage {
+        code: first & 0x3f,
+        subpage,
+        saveable: first & SAVEABLE != 0,
+        parameters: parameters.to_vec(),
+    };
+    Some((page, after))
 }
 
 impl BlockDescriptor {
@@ -271,6 +329,8 @@ impl BlockDescriptor {
 /// Bits of the device-specific parameter.
 const WRITE_PROTECTED: u8 = 0x80;
 const DPO_FUA: u8 = 0x10;
+/// PS.
+const SAVEABLE: u8 = 0x80;
 /// SPF.
 const SUBPAGE_FORMAT: u8 = 0x40;
 
@@ -335,14 +395,32 @@ mod tests {
         let control = parameters.page(Control::PAGE).and_then(Control::from_page).unwrap();
         assert!(control.unrestricted_reordering && control.busy_timeout == 0xffff);
         assert_eq!(Caching::from_page(&ModePage::error_recovery()), None);
-        let mask = parameters.pages[1].clone().nothing_changeable();
-        assert_eq!(mask.parameters, [0; 18]);
+        let threshold = ProvisioningThreshold { used: 7 }.to_page();
+        assert_eq!((threshold.code, threshold.subpage, threshold.parameters.len()), (0x1c, 2, 20));
+        assert_eq!(threshold.parameters[12..], [0x81, 2, 0, 0, 0, 0, 0, 7]);
     }
 
     #[test]
     fn a_size_that_the_short_descriptor_cannot_hold_is_all_ones() {
         let block = BlockDescriptor { blocks: 1 << 32, block_size: 512, long: false };
         assert_eq!(block.to_bytes(false)[..4], [0xff; 4]);
+    }
+
+    #[test]
+    fn a_list_to_select_is_whole() {
+        let parameters = parameters();
+        let bytes = parameters.to_bytes_6();
+        let select = |bytes: &[u8]| ModeParameters::from_select(bytes, false);
+        assert_eq!(select(&bytes), Ok(parameters.clone()));
+        assert_eq!(ModeParameters::from_select(&parameters.to_bytes_10(), true), Ok(parameters));
+        for length in [0, 3, 8, 20, 67] {
+            assert_eq!(select(&bytes[..length]), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
+        }
+        assert_eq!(
+            select(&[0, 0, 0, 7, 0, 0, 0, 0]),
+            Err(Sense::invalid_field_in_parameter_list(3))
+        );
+        assert!(select(&[0; 4]).unwrap().pages.is_empty());
     }
 
     #[test]
@@ -359,6 +437,9 @@ mod tests {
             for read in [ModeParameters::from_bytes_6(&bytes), ModeParameters::from_bytes_10(&bytes)] {
                 let size = read.map_or(0, |r| r.pages.iter().map(|p| p.parameters.len() + 2).sum());
                 prop_assert!(size <= bytes.len());
+            }
+            for ten in [false, true] {
+                let _ = ModeParameters::from_select(&bytes, ten);
             }
         }
     }

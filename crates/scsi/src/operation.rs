@@ -2,9 +2,12 @@
 //! CODES, so that what is reported is what is served.
 
 use crate::{
-    ByteCheck, Command, Form, ModeSense, ReadDefectData, Reporting, Sanitize, Sense, Transfer,
+    ByteCheck, Command, Form, LogSelect, LogSense, ModeSelect, ModeSense, PersistentReserveIn,
+    PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting, Sanitize, Sense,
+    StartStop, Transfer,
     copy::{CopyResults, cdb::parse_out},
     field::{be16, be32, be64},
+    persistent::{ReservationType, ReserveAction, ReserveReport},
     transfer::unprotected,
 };
 
@@ -77,9 +80,14 @@ const TABLE: &[Operation] = &[
     moving(&[0x08, 0x1f, 0xff, 0xff, 0xff, NACA], |cdb| Ok(Command::Read(Transfer::parse_6(cdb)))),
     moving(&[0x0a, 0x1f, 0xff, 0xff, 0xff, NACA], |cdb| Ok(Command::Write(Transfer::parse_6(cdb)))),
     quick(&[0x12, 0x03, 0xff, 0xff, 0xff, NACA], inquiry),
+    quick(&[0x15, 0x13, 0, 0, 0xff, NACA], |cdb| Ok(Command::ModeSelect(ModeSelect::parse(cdb)))),
+    quick(&[0x16, 0x11, 0, 0, 0, NACA], |cdb| whole_unit(cdb, Command::Reserve { ten: false })),
+    quick(&[0x17, 0x11, 0, 0, 0, NACA], |cdb| whole_unit(cdb, Command::Release { ten: false })),
     quick(&[0x1a, 0x08, 0xff, 0xff, 0xff, NACA], |cdb| {
         Ok(Command::ModeSense(ModeSense::parse(cdb)))
     }),
+    slow(&[0x1b, 0x01, 0, 0, 0xf7, NACA], |cdb| Ok(Command::StartStop(StartStop::parse(cdb)))),
+    quick(&[0x1e, 0, 0, 0, 0x03, NACA], prevent_allow),
     quick(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, NACA], |_| Ok(Command::ReadCapacity10)),
     moving(&ten(0x28, 0xf8), |cdb| Ok(Command::Read(Transfer::parse(cdb)?))),
     moving(&ten(0x2a, 0xf8), |cdb| Ok(Command::Write(Transfer::parse(cdb)?))),
@@ -96,9 +104,36 @@ const TABLE: &[Operation] = &[
         .with_service_action(0x02),
     quick(&sanitize(0xbf), |cdb| Ok(Command::Sanitize(Sanitize::parse(cdb)?)))
         .with_service_action(0x1f),
+    quick(&[0x4c, 0x03, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, NACA], |cdb| {
+        Ok(Command::LogSelect(LogSelect::parse(cdb)))
+    }),
+    quick(&[0x4d, 0x01, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0xff, NACA], |cdb| {
+        Ok(Command::LogSense(LogSense::parse(cdb)))
+    }),
+    quick(&[0x55, 0x13, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], |cdb| {
+        Ok(Command::ModeSelect(ModeSelect::parse(cdb)))
+    }),
+    quick(&[0x56, 0x13, 0, 0, 0, 0, 0, 0, 0, NACA], |cdb| {
+        whole_unit(cdb, Command::Reserve { ten: true })
+    }),
+    quick(&[0x57, 0x13, 0, 0, 0, 0, 0, 0, 0, NACA], |cdb| {
+        whole_unit(cdb, Command::Release { ten: true })
+    }),
     quick(&[0x5a, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, NACA], |cdb| {
         Ok(Command::ModeSense(ModeSense::parse(cdb)))
     }),
+    reserve_in(0, |cdb| reported(ReserveReport::Keys, cdb)),
+    reserve_in(1, |cdb| reported(ReserveReport::Reservation, cdb)),
+    reserve_in(2, |cdb| reported(ReserveReport::Capabilities, cdb)),
+    reserve_in(3, |cdb| reported(ReserveReport::FullStatus, cdb)),
+    reserve_out(0, 0, |cdb| untyped(ReserveAction::Register, cdb)),
+    reserve_out(1, 0xff, |cdb| typed(ReserveAction::Reserve, cdb)),
+    reserve_out(2, 0xff, |cdb| typed(ReserveAction::Release, cdb)),
+    reserve_out(3, 0, |cdb| untyped(ReserveAction::Clear, cdb)),
+    reserve_out(4, 0xff, |cdb| typed(ReserveAction::Preempt, cdb)),
+    reserve_out(5, 0xff, |cdb| typed(ReserveAction::PreemptAndAbort, cdb)),
+    reserve_out(6, 0, |cdb| untyped(ReserveAction::RegisterAndIgnoreExistingKey, cdb)),
+    reserve_out(7, 0, |cdb| untyped(ReserveAction::RegisterAndMove, cdb)),
     slow(&copy_out(0), |cdb| {
         Ok(Command::ExtendedCopy { long: false, parameter_list_length: parse_out(cdb).1 })
     })
@@ -149,6 +184,10 @@ const TABLE: &[Operation] = &[
     })
     .with_service_action(0x12),
     quick(&[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, NACA], report_luns),
+    quick(&[0xa3, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, NACA], |cdb| {
+        Ok(Command::ReportTargetPortGroups(ReportTargetPortGroups::parse(cdb)?))
+    })
+    .with_service_action(0x0a),
     quick(&[0xa3, 0x1f, 0x87, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, NACA], |cdb| {
         Ok(Command::ReportSupportedOperationCodes {
             reporting: Reporting::parse(cdb)?,
@@ -157,6 +196,17 @@ const TABLE: &[Operation] = &[
         })
     })
     .with_service_action(0x0c),
+    quick(&[0xa3, 0x1f, 0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, NACA], |cdb| {
+        Ok(Command::ReportTaskFunctions {
+            extended: cdb[2] & 0x80 != 0,
+            allocation_length: be32(cdb, 6),
+        })
+    })
+    .with_service_action(0x0d),
+    quick(&[0xa4, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, NACA], |cdb| {
+        Ok(Command::SetTargetPortGroups { parameter_list_length: be32(cdb, 6) })
+    })
+    .with_service_action(0x0a),
     moving(&twelve(0xa8, 0xf8), |cdb| Ok(Command::Read(Transfer::parse(cdb)?))),
     moving(&twelve(0xaa, 0xf8), |cdb| Ok(Command::Write(Transfer::parse(cdb)?))),
     moving(&twelve(0xae, 0xf6), write_and_verify),
@@ -184,6 +234,17 @@ type Parse = fn(&[u8]) -> Result<Command, Sense>;
 /// gives its inquiries.
 const fn quick(usage: &[u8], parse: Parse) -> Operation {
     row(usage, 1, 10, parse)
+}
+
+/// A row of PERSISTENT RESERVE IN.
+const fn reserve_in(action: u16, parse: Parse) -> Operation {
+    quick(&[0x5e, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], parse).with_service_action(action)
+}
+
+/// A row of PERSISTENT RESERVE OUT; `kind`: the bits of scope and type, if they are looked at. It
+/// may have to wait for tasks that are aborted, and for what is saved.
+const fn reserve_out(action: u16, kind: u8, parse: Parse) -> Operation {
+    slow(&[0x5f, 0x1f, kind, 0, 0, 0xff, 0xff, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
 /// A row whose command moves blocks: 30 s is the SCSI disk time-out of Linux.
@@ -268,6 +329,32 @@ const fn copy_in(first: u8, more: u8) -> [u8; 16] {
 }
 
 // The parsers below get a CDB of exactly its command's length.
+
+fn reported(report: ReserveReport, cdb: &[u8]) -> Result<Command, Sense> {
+    Ok(Command::PersistentReserveIn(PersistentReserveIn::parse(report, cdb)))
+}
+
+fn untyped(action: ReserveAction, cdb: &[u8]) -> Result<Command, Sense> {
+    Ok(Command::PersistentReserveOut(PersistentReserveOut::parse(action, cdb)))
+}
+
+fn typed(action: fn(ReservationType) -> ReserveAction, cdb: &[u8]) -> Result<Command, Sense> {
+    Ok(Command::PersistentReserveOut(PersistentReserveOut::parse_typed(action, cdb)?))
+}
+
+/// RESERVE or RELEASE without what SPC-2 made obsolete: extents, reservations for third parties.
+fn whole_unit(cdb: &[u8], command: Command) -> Result<Command, Sense> {
+    let asked = cdb[1] & if cdb.len() == 10 { 0x13 } else { 0x11 };
+    if asked == 0 { Ok(command) } else { Err(Sense::invalid_field_in_cdb(1)) }
+}
+
+fn prevent_allow(cdb: &[u8]) -> Result<Command, Sense> {
+    match cdb[4] & 0x03 {
+        prevent @ 0..=1 => Ok(Command::PreventAllow { prevent: prevent == 1 }),
+        // 10b and 11b are obsolete: a changer's.
+        _ => Err(Sense::invalid_bit_in_cdb(4, 1)),
+    }
+}
 
 fn verify(cdb: &[u8]) -> Result<Command, Sense> {
     let (transfer, byte_check) = Transfer::parse_checked(cdb)?;

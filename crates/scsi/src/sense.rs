@@ -18,6 +18,8 @@ pub struct Sense {
     pub field: Option<FieldPointer>,
     /// PROGRESS INDICATION of what goes on, in parts of 65,536, with NO SENSE and NOT READY.
     pub progress: Option<u16>,
+    /// Whether it is told in descriptor format (D_SENSE) even where fixed format would do.
+    pub descriptor_format: bool,
 }
 
 /// Sense key specific data for ILLEGAL REQUEST (SPC-4, 4.5.2.4.2): where the wrong field starts.
@@ -130,6 +132,16 @@ impl Sense {
     /// A segment descriptor of another type than 02h.
     pub const UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE_CODE: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x09);
+    /// RELEASE of a persistent reservation that has another type.
+    pub const INVALID_RELEASE_OF_PERSISTENT_RESERVATION: Self =
+        Self::new(SenseKey::IllegalRequest, 0x26, 0x04);
+    /// The medium is not in the unit.
+    pub const MEDIUM_NOT_PRESENT: Self = Self::new(SenseKey::NotReady, 0x3a, 0x00);
+    /// Somebody keeps the medium from being taken out.
+    pub const MEDIUM_REMOVAL_PREVENTED: Self = Self::new(SenseKey::IllegalRequest, 0x53, 0x02);
+    /// There is no room for another registration.
+    pub const INSUFFICIENT_REGISTRATION_RESOURCES: Self =
+        Self::new(SenseKey::IllegalRequest, 0x55, 0x04);
     /// Mode pages are not saved.
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self =
         Self::new(SenseKey::IllegalRequest, 0x39, 0x00);
@@ -140,6 +152,21 @@ impl Sense {
     /// The logical unit was reset.
     pub const BUS_DEVICE_RESET_FUNCTION_OCCURRED: Self =
         Self::new(SenseKey::UnitAttention, 0x29, 0x03);
+    /// The medium was taken out and put in.
+    pub const MEDIUM_MAY_HAVE_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x28, 0x00);
+    /// Another nexus changed mode parameters.
+    pub const MODE_PARAMETERS_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x01);
+    /// Another nexus took this one's registration and cleared the reservation.
+    pub const RESERVATIONS_PREEMPTED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x03);
+    /// Another nexus gave up the reservation, or changed its type.
+    pub const RESERVATIONS_RELEASED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x04);
+    /// Another nexus took this one's registration.
+    pub const REGISTRATIONS_PREEMPTED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x05);
+    /// A thin volume uses more than its soft threshold.
+    pub const THIN_PROVISIONING_SOFT_THRESHOLD_REACHED: Self =
+        Self::new(SenseKey::UnitAttention, 0x38, 0x07);
+    /// The target has other units than before.
+    pub const REPORTED_LUNS_DATA_HAS_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x3f, 0x0e);
     /// The volume has another size than before.
     pub const CAPACITY_DATA_HAS_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x09);
     /// Another nexus cleared the task set.
@@ -171,7 +198,15 @@ impl Sense {
     /// A sense value without an INFORMATION field.
     #[must_use]
     pub const fn new(key: SenseKey, asc: u8, ascq: u8) -> Self {
-        Self { key, asc, ascq, information: None, field: None, progress: None }
+        Self {
+            key,
+            asc,
+            ascq,
+            information: None,
+            field: None,
+            progress: None,
+            descriptor_format: false,
+        }
     }
 
     /// The same with this PROGRESS INDICATION.
@@ -218,11 +253,12 @@ impl Sense {
         (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)
     }
 
-    /// Sense data: in fixed format (SPC-4, 4.5.3), or in descriptor format where the INFORMATION
-    /// has more than the 32 bits that fixed format holds.
+    /// Sense data: in fixed format (SPC-4, 4.5.3), or in descriptor format where that is asked for
+    /// or the INFORMATION has more than the 32 bits that fixed format holds.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         match self.information {
+            _ if self.descriptor_format => self.to_descriptor_bytes(),
             Some(information) if information > u64::from(u32::MAX) => self.to_descriptor_bytes(),
             _ => self.to_fixed_bytes(),
         }
@@ -391,6 +427,12 @@ mod tests {
     }
 
     #[test]
+    fn descriptor_format_when_it_is_asked_for() {
+        let sense = Sense { descriptor_format: true, ..Sense::WRITE_PROTECTED };
+        assert_eq!(sense.to_bytes(), [0x72, 7, 0x27, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
     fn sense_data_cut_short_still_tells_its_key() {
         assert_eq!(Sense::from_bytes(&[0x70, 0, 2]), Some(Sense::new(SenseKey::NotReady, 0, 0)));
         assert_eq!(Sense::from_bytes(&[0x70, 0]), None);
@@ -421,6 +463,7 @@ mod tests {
                 field: field.filter(|_| key == SenseKey::IllegalRequest),
                 progress: progress
                     .filter(|_| matches!(key, SenseKey::NoSense | SenseKey::NotReady)),
+                descriptor_format: false,
             })
     }
 

@@ -3,8 +3,11 @@
 use proptest::prelude::*;
 
 use scsi::{
-    ByteCheck, Command, Form, ModeSense, OPERATIONS, PageControl, ReadDefectData, Reporting,
-    Sanitize, SanitizeAction, Sense, Transfer, copy::CopyResults,
+    ByteCheck, Command, Form, LogSelect, LogSense, ModeSelect, ModeSense, OPERATIONS, Operation,
+    PageControl, PersistentReserveIn, PersistentReserveOut, ReadDefectData, ReportTargetPortGroups,
+    Reporting, Sanitize, SanitizeAction, Sense, StartStop, Transfer,
+    copy::CopyResults,
+    persistent::{ReservationType, ReserveAction, ReserveReport},
 };
 
 #[test]
@@ -13,12 +16,22 @@ fn the_table_is_sorted_and_has_no_row_twice() {
     assert!(keys.is_sorted_by(|a, b| a < b));
 }
 
+/// The row's CDB with as many zeros as it takes.
+fn plain(operation: &Operation) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = operation.opcode;
+    cdb[1] = operation.service_action.unwrap_or(0) as u8;
+    // Some service actions of PERSISTENT RESERVE OUT need a type, and 0 is none.
+    if operation.opcode == 0x5f && operation.usage()[2] != 0 {
+        cdb[2] = 1;
+    }
+    cdb
+}
+
 #[test]
 fn every_row_parses_and_its_usage_data_starts_with_the_opcode() {
     for operation in OPERATIONS {
-        let mut cdb = [0; 16];
-        cdb[0] = operation.opcode;
-        cdb[1] = operation.service_action.unwrap_or(0) as u8;
+        let cdb = plain(operation);
         assert!(Command::parse(&cdb).is_ok(), "{operation:?}");
         assert_eq!(operation.usage()[0], operation.opcode);
         let short = &cdb[..operation.usage().len() - 1];
@@ -29,10 +42,7 @@ fn every_row_parses_and_its_usage_data_starts_with_the_opcode() {
 #[test]
 fn usage_data_names_exactly_the_bits_that_are_looked_at() {
     for operation in OPERATIONS {
-        let mut cdb = [0; 16];
-        cdb[0] = operation.opcode;
-        cdb[1] = operation.service_action.unwrap_or(0) as u8;
-        let plain = Command::parse(&cdb);
+        let cdb = plain(operation);
         for (byte, usage) in operation.usage().iter().enumerate().skip(1) {
             for bit in 0..8 {
                 // SANITIZE refuses what is in reserved fields, and so looks at them.
@@ -55,7 +65,7 @@ fn usage_data_names_exactly_the_bits_that_are_looked_at() {
                     Command::parse(&base) != Command::parse(&flipped)
                 });
                 let said = usage & 1 << bit != 0;
-                assert_eq!(matters, said, "{:02x} {byte} {bit} {plain:?}", operation.opcode);
+                assert_eq!(matters, said, "{byte} {bit} {operation:?}");
             }
         }
     }
@@ -116,6 +126,100 @@ fn forms(from: &'static [Form]) -> impl Strategy<Value = Transfer> {
 const ALL: &[Form] = &[Form::Six, Form::Ten, Form::Twelve, Form::Sixteen];
 const LONG: &[Form] = &[Form::Ten, Form::Twelve, Form::Sixteen];
 const TWO: &[Form] = &[Form::Ten, Form::Sixteen];
+
+fn reserve_actions() -> impl Strategy<Value = ReserveAction> {
+    (0..8, proptest::sample::select(&ReservationType::ALL[..])).prop_map(|(action, kind)| {
+        match action {
+            0 => ReserveAction::Register,
+            1 => ReserveAction::Reserve(kind),
+            2 => ReserveAction::Release(kind),
+            3 => ReserveAction::Clear,
+            4 => ReserveAction::Preempt(kind),
+            5 => ReserveAction::PreemptAndAbort(kind),
+            6 => ReserveAction::RegisterAndIgnoreExistingKey,
+            _ => ReserveAction::RegisterAndMove,
+        }
+    })
+}
+
+/// Commands about the unit rather than its blocks.
+fn commands_about_the_unit() -> impl Strategy<Value = Command> {
+    let reports = [
+        ReserveReport::Keys,
+        ReserveReport::Reservation,
+        ReserveReport::Capabilities,
+        ReserveReport::FullStatus,
+    ];
+    let flags = any::<[bool; 4]>;
+    prop_oneof![
+        (flags(), any::<u16>()).prop_map(|([ten, page_format, revert, save], length)| {
+            Command::ModeSelect(ModeSelect {
+                ten,
+                page_format,
+                revert,
+                save,
+                parameter_list_length: if ten { length } else { length & 0xff },
+            })
+        }),
+        any::<bool>().prop_map(|ten| Command::Reserve { ten }),
+        any::<bool>().prop_map(|ten| Command::Release { ten }),
+        (proptest::sample::select(reports.to_vec()), any::<u16>()).prop_map(
+            |(report, allocation_length)| {
+                Command::PersistentReserveIn(PersistentReserveIn { report, allocation_length })
+            }
+        ),
+        (reserve_actions(), any::<u32>()).prop_map(|(action, parameter_list_length)| {
+            let reserve = PersistentReserveOut { action, parameter_list_length };
+            Command::PersistentReserveOut(reserve)
+        }),
+        (flags(), 0u8..16).prop_map(
+            |([immediate, no_flush, load_eject, start], power_condition)| {
+                Command::StartStop(StartStop {
+                    immediate,
+                    power_condition,
+                    no_flush,
+                    load_eject,
+                    start,
+                })
+            }
+        ),
+        any::<bool>().prop_map(|prevent| Command::PreventAllow { prevent }),
+        (flags(), 0u8..64, any::<u8>(), any::<u16>()).prop_map(
+            |([reset, save, ..], page, subpage, parameter_list_length)| {
+                Command::LogSelect(LogSelect {
+                    reset,
+                    save,
+                    control: PageControl::Saved,
+                    page,
+                    subpage,
+                    parameter_list_length,
+                })
+            }
+        ),
+        (any::<bool>(), 0u8..64, any::<u8>(), any::<[u16; 2]>()).prop_map(
+            |(save, page, subpage, [first_parameter, allocation_length])| {
+                Command::LogSense(LogSense {
+                    save,
+                    control: PageControl::Changeable,
+                    page,
+                    subpage,
+                    first_parameter,
+                    allocation_length,
+                })
+            }
+        ),
+        (any::<bool>(), any::<u32>()).prop_map(|(extended, allocation_length)| {
+            let report = ReportTargetPortGroups { extended, allocation_length };
+            Command::ReportTargetPortGroups(report)
+        }),
+        any::<u32>().prop_map(|parameter_list_length| Command::SetTargetPortGroups {
+            parameter_list_length
+        }),
+        (any::<bool>(), any::<u32>()).prop_map(|(extended, allocation_length)| {
+            Command::ReportTaskFunctions { extended, allocation_length }
+        }),
+    ]
+}
 
 fn commands() -> impl Strategy<Value = Command> {
     let plain = |t: Transfer| Transfer { dpo: false, fua: false, ..t };
@@ -243,7 +347,7 @@ fn third_party_copies() -> impl Strategy<Value = Command> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_parses_back(command in commands()) {
+    fn what_is_encoded_parses_back(command in prop_oneof![commands(), commands_about_the_unit()]) {
         prop_assert_eq!(Command::parse(&command.encode()), Ok(command));
     }
 

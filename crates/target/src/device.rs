@@ -76,7 +76,7 @@ mod tests {
         let mut padded = [0; 16];
         padded[..cdb.len()].copy_from_slice(cdb);
         let task = Task {
-            nexus: Nexus { number: 1, initiator_port: Arc::from("iqn.x,i,0x0") },
+            nexus: Nexus { number: 1, initiator_port: Arc::from("iqn.x,i,0x0"), target_port: 1 },
             lun,
             cdb: Cdb::new(&padded),
             attribute: TaskAttribute::Simple,

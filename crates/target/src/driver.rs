@@ -61,7 +61,10 @@ pub(crate) async fn run(
     let target = session.target_name().filter(|_| !session.is_discovery());
     let device = target.and_then(|name| surroundings.names.find(name));
     let port = initiator_port(&session);
-    let nexus = Nexus { number: seat.number, initiator_port: port };
+    // A portal that was closed meanwhile belonged to a group with the usual tag, most likely.
+    let group = stream.local_addr().ok().and_then(|local| surroundings.door(local).group());
+    let target_port = group.unwrap_or_default().tag;
+    let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
     // Dropped after the driver with all its executions: a unit never hears of a nexus again
     // after `nexus_closed`.
     let _presence = device.as_ref().map(|device| Presence::open(device, nexus.clone()));

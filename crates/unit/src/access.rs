@@ -120,12 +120,13 @@ pub(crate) async fn write_same(
     volume: &dyn Volume,
     extent: Extent,
     block: Bytes,
+    durability: Durability,
 ) -> Result<(), Failure> {
     let block_size = block.len();
     let pattern = repeated(&block, (extent.blocks as usize * block_size).min(PIECE));
     for piece in pieces(extent, block_size) {
         let data = pattern.slice(0, piece.blocks as usize * block_size);
-        volume.write(piece.lba, data, Durability::Volatile).await.map_err(failed_write)?;
+        volume.write(piece.lba, data, durability).await.map_err(failed_write)?;
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ pub(crate) struct Attentions {
 }
 
 /// Oldest first. None is there twice and a reset drops the others, so there are never more than
-/// the kinds we raise: a reset, a change of capacity, commands cleared.
+/// the kinds we raise: a reset, commands cleared, and some changes of unit and target.
 type Conditions = SmallVec<[Sense; 3]>;
 
 impl Attentions {
@@ -53,6 +53,30 @@ impl Attentions {
                 }
             }
         });
+    }
+
+    /// Something to tell to this nexus.
+    pub(crate) fn raise_to(&self, condition: Sense, nexus: u64) {
+        self.change(|nexuses| {
+            if let Some(conditions) = nexuses.get_mut(&nexus)
+                && !conditions.contains(&condition)
+            {
+                conditions.push(condition);
+            }
+        });
+    }
+
+    /// A reset that this nexus has yet to be told, which thereby it has been. Only this goes before
+    /// a reservation conflict (SAM-5, 5.3.3).
+    pub(crate) fn take_reset(&self, nexus: u64) -> Option<Sense> {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.change(|nexuses| {
+            let conditions = nexuses.get_mut(&nexus)?;
+            // A reset drops those before it, so it is the oldest.
+            (conditions.first()?.asc == RESET).then(|| conditions.remove(0))
+        })
     }
 
     /// The oldest condition of this nexus, which thereby has been told.

@@ -1,14 +1,13 @@
-//! What a block unit says of itself: INQUIRY, mode pages, capacity, commands.
+//! What a block unit says of itself: INQUIRY, capacity, commands.
 
 use scsi::{
-    Capacity10, Capacity16, ModeSense, OPERATIONS, Operation, PageControl, Reporting, Sense,
+    Capacity10, Capacity16, OPERATIONS, Operation, Reporting, Sense, TaskFunctions,
     inquiry::{StandardInquiry, ascii},
-    mode::{BlockDescriptor, Caching, Control, ModePage, ModeParameters},
     supported_operation, supported_operations,
     vpd::{
         Association, BlockDeviceCharacteristics, BlockLimits, Designator, DeviceIdentification,
-        ExtendedInquiry, LogicalBlockProvisioning, ProvisioningType, SupportedPages,
-        ThirdPartyCopy, UnitSerialNumber,
+        ExtendedInquiry, LogicalBlockProvisioning, ProvisioningType, ScsiPorts, SharedModePages,
+        SupportedPages, TargetPort, ThirdPartyCopy, UnitSerialNumber,
     },
 };
 use volume::Geometry;
@@ -23,6 +22,12 @@ pub(crate) struct Description<'a> {
     pub(crate) identity: &'a Identity,
     pub(crate) geometry: Geometry,
     pub(crate) limits: Limits,
+    /// RMB.
+    pub(crate) removable: bool,
+    /// The target port through which it is asked.
+    pub(crate) target_port: u16,
+    /// THRESHOLD EXPONENT of page B2; 0 where nothing is known of the space.
+    pub(crate) threshold_exponent: u8,
 }
 
 impl Description<'_> {
@@ -33,6 +38,8 @@ impl Description<'_> {
             UnitSerialNumber::PAGE => UnitSerialNumber(self.serial()).to_bytes(),
             DeviceIdentification::PAGE => self.identification().to_bytes(),
             ExtendedInquiry::PAGE => self.extended().to_bytes(),
+            SharedModePages::PAGE => SharedModePages.to_bytes(),
+            ScsiPorts::PAGE => self.ports().to_bytes(),
             BlockLimits::PAGE => self.block_limits().to_bytes(),
             BlockDeviceCharacteristics::PAGE => {
                 // It does not rotate: seeks cost nothing.
@@ -47,11 +54,13 @@ impl Description<'_> {
     }
 
     fn standard_inquiry(&self) -> StandardInquiry {
-        StandardInquiry::disk(
-            ascii(&self.identity.vendor),
-            ascii(&self.identity.product),
-            ascii(&self.identity.revision),
-        )
+        let Identity { vendor, product, revision, .. } = self.identity;
+        StandardInquiry {
+            removable: self.removable,
+            // Implicit and explicit: both managements are served, and change nothing.
+            target_port_groups: 3,
+            ..StandardInquiry::disk(ascii(vendor), ascii(product), ascii(revision))
+        }
     }
 
     fn serial(&self) -> String {
@@ -65,13 +74,22 @@ impl Description<'_> {
             Designator::t10(ascii(&self.identity.vendor), &self.serial()),
         ];
         if let Some(target) = &self.identity.target_name {
-            // A target port of iSCSI is a portal group of a target (RFC 7143, 4.4.1).
-            let port = format!("{target},t,0x{:04x}", self.identity.portal_group);
-            names.push(Designator::iscsi_name(Association::TargetPort, &port));
-            names.push(Designator::relative_target_port(self.identity.portal_group));
+            names.push(port_name(target, self.target_port));
+            names.push(Designator::relative_target_port(self.target_port));
+            let group = self.identity.target_port_group().group;
+            names.push(Designator::target_port_group(group));
             names.push(Designator::iscsi_name(Association::Target, target));
         }
         DeviceIdentification(names)
+    }
+
+    fn ports(&self) -> ScsiPorts {
+        let target = self.identity.target_name.as_deref();
+        let port = |number: &u16| TargetPort {
+            number: *number,
+            names: target.map(|target| port_name(target, *number)).into_iter().collect(),
+        };
+        ScsiPorts(self.identity.target_ports.iter().map(port).collect())
     }
 
     fn extended(&self) -> ExtendedInquiry {
@@ -126,58 +144,8 @@ impl Description<'_> {
             reads_zeros: thin,
             anchor: false,
             provisioning: if thin { ProvisioningType::Thin } else { ProvisioningType::Full },
+            threshold_exponent: self.threshold_exponent,
         }
-    }
-
-    pub(crate) fn mode_sense(&self, asked: &ModeSense) -> Result<Vec<u8>, Sense> {
-        if asked.control == PageControl::Saved {
-            return Err(Sense::SAVING_PARAMETERS_NOT_SUPPORTED);
-        }
-        // Subpage 00h is the page itself, FFh all its subpages: the same, where there are none.
-        if !matches!(asked.subpage, 0x00 | 0xff) {
-            return Err(Sense::invalid_field_in_cdb(3));
-        }
-        let mut pages = self.mode_pages();
-        if asked.page != ALL_PAGES {
-            pages.retain(|page| page.code == asked.page);
-        }
-        if pages.is_empty() {
-            return Err(Sense::invalid_field_in_cdb(2));
-        }
-        if asked.control == PageControl::Changeable {
-            pages = pages.into_iter().map(ModePage::nothing_changeable).collect();
-        }
-        let block = BlockDescriptor {
-            blocks: self.geometry.blocks,
-            block_size: self.geometry.block_size,
-            long: asked.long_lba,
-        };
-        let parameters = ModeParameters {
-            write_protected: self.geometry.read_only,
-            dpo_fua: true,
-            block: (!asked.no_block_descriptors).then_some(block),
-            pages,
-        };
-        Ok(if asked.ten { parameters.to_bytes_10() } else { parameters.to_bytes_6() })
-    }
-
-    /// Current values and defaults are the same: nothing can be changed.
-    fn mode_pages(&self) -> Vec<ModePage> {
-        let caching =
-            Caching { write_cache: self.geometry.volatile_cache, read_cache_disabled: false };
-        let control = Control {
-            descriptor_sense: false,
-            unrestricted_reordering: true,
-            write_protect: false,
-            // How long a lower volume stays away nobody knows.
-            busy_timeout: 0xffff,
-        };
-        vec![
-            ModePage::error_recovery(),
-            caching.to_page(),
-            control.to_page(),
-            ModePage::no_informational_exceptions(),
-        ]
     }
 
     pub(crate) fn capacity_10(&self) -> Vec<u8> {
@@ -238,19 +206,36 @@ impl Description<'_> {
     }
 }
 
+/// A target port of iSCSI is a portal group of a target (RFC 7143, 4.4.1).
+fn port_name(target: &str, port: u16) -> Designator {
+    Designator::iscsi_name(Association::TargetPort, &format!("{target},t,0x{port:04x}"))
+}
+
+/// What the target serves (RFC 7143, 11.5.1).
+pub(crate) fn task_functions(extended: bool) -> Vec<u8> {
+    TaskFunctions {
+        abort_task: true,
+        abort_task_set: true,
+        clear_task_set: true,
+        logical_unit_reset: true,
+        target_reset: true,
+    }
+    .to_bytes(extended)
+}
+
 /// VPD pages, ascending.
-const PAGES: [u8; 8] = [
+const PAGES: [u8; 10] = [
     SupportedPages::PAGE,
     UnitSerialNumber::PAGE,
     DeviceIdentification::PAGE,
     ExtendedInquiry::PAGE,
+    SharedModePages::PAGE,
+    ScsiPorts::PAGE,
     ThirdPartyCopy::PAGE,
     BlockLimits::PAGE,
     BlockDeviceCharacteristics::PAGE,
     LogicalBlockProvisioning::PAGE,
 ];
-/// PAGE CODE of MODE SENSE.
-const ALL_PAGES: u8 = 0x3f;
 /// Operation codes.
 const UNMAP: u8 = 0x42;
 const SANITIZE: u8 = 0x48;

@@ -1,5 +1,7 @@
 //! The names of a logical unit.
 
+use scsi::TargetPortGroup;
+
 /// What a unit calls itself. The same after a restart, different from every other unit: hosts
 /// recognise a disk by it, and refuse one that changed.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -16,8 +18,9 @@ pub struct Identity {
     pub naa: [u8; 16],
     /// iSCSI name of the target that the unit belongs to.
     pub target_name: Option<String>,
-    /// The portal group through which it is reached, 1 to 65535: the target port is named by it.
-    pub portal_group: u16,
+    /// The target ports through which it is reached, by relative identifier: the tags of the portal
+    /// groups, 1 to 65,535. At least one.
+    pub target_ports: Vec<u16>,
 }
 
 impl Identity {
@@ -31,16 +34,22 @@ impl Identity {
             serial: serial.into(),
             naa: naa(serial),
             target_name: None,
-            portal_group: 1,
+            target_ports: vec![1],
         }
     }
 
-    /// The same as part of this target.
+    /// The same as part of this target, reached through one portal group.
     #[must_use]
     pub fn with_target(mut self, name: &str, portal_group: u16) -> Self {
         self.target_name = Some(name.into());
-        self.portal_group = portal_group;
+        self.target_ports = vec![portal_group];
         self
+    }
+
+    /// The group of all its target ports: access is the same through each of them.
+    #[must_use]
+    pub(crate) fn target_port_group(&self) -> TargetPortGroup {
+        TargetPortGroup { group: 1, ports: self.target_ports.clone() }
     }
 }
 

@@ -14,6 +14,11 @@ pub struct Settings {
     pub maximum_unmap_bytes: u32,
     /// A WRITE SAME of zero blocks goes to the end of the unit (WSNZ=0); otherwise it is refused.
     pub write_same_to_end: bool,
+    /// The medium can be taken out (RMB): START STOP UNIT ejects and loads it.
+    pub removable: bool,
+    /// The soft threshold of a thin volume, 1 to 100: percent of the space used, of used and left,
+    /// above which initiators are told. `None`: never.
+    pub soft_threshold_percent: Option<u8>,
 }
 
 impl Default for Settings {
@@ -27,6 +32,8 @@ impl Default for Settings {
             maximum_unmap_bytes: 64 << 20,
             // As LIO: whoever means the end can say how far it is, and who means nothing is safe.
             write_same_to_end: false,
+            removable: false,
+            soft_threshold_percent: None,
         }
     }
 }

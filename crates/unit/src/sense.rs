@@ -11,6 +11,8 @@ pub(crate) enum Failure {
     /// BUSY: the initiator tries again. What was asked may have been done in part; every command
     /// that gets this answer may be done twice without harm.
     Busy,
+    /// RESERVATION CONFLICT.
+    Conflict,
     /// CHECK CONDITION.
     Check(Sense),
 }
@@ -52,6 +54,7 @@ impl From<Failure> for Completion {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Busy => Self::status(Status::Busy),
+            Failure::Conflict => Self::status(Status::ReservationConflict),
             Failure::Check(sense) => Self::check_condition(sense),
         }
     }

@@ -42,6 +42,9 @@ pub trait LogicalUnit: Send + Sync + 'static {
 
     /// A nexus ended: what the unit holds for it goes.
     fn nexus_closed(&self, nexus: &Nexus);
+
+    /// The target has other units than before: every nexus gets its unit attention (3F/0E).
+    fn luns_changed(&self);
 }
 
 /// The units that a nexus reaches, and no others.
@@ -57,6 +60,8 @@ pub struct Nexus {
     pub number: u64,
     /// The initiator port's name: iSCSI name, `,i,0x` and ISID (RFC 7143, 3.4.3).
     pub initiator_port: Arc<str>,
+    /// The target port's relative identifier: the tag of the portal group, 1 to 65,535.
+    pub target_port: u16,
 }
 
 /// One command from arrival to status.

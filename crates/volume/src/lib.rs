@@ -29,4 +29,4 @@ pub use file::{FileVolume, OpenError, Options};
 pub use mem::MemVolume;
 pub use observe::{Counters, Counts, Observe};
 pub use slice::SliceVolume;
-pub use volume::{Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+pub use volume::{Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};

@@ -40,6 +40,23 @@ pub trait Volume: Send + Sync + 'static {
     fn admit(&self, _bytes: usize) -> Result<(), Error> {
         Ok(())
     }
+
+    /// How much space its blocks take, and how much is left for them; `None` where that is not
+    /// known. Does not wait for other calls.
+    fn usage(&self) -> Option<Usage> {
+        None
+    }
+}
+
+/// The space of a thin volume, in bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Usage {
+    /// What its blocks take.
+    pub used: u64,
+    /// What is left.
+    pub available: u64,
+    /// Others, too, take from what is left.
+    pub shared: bool,
 }
 
 /// What a volume's calls return: boxed, so that stacks are built at run time.

@@ -29,6 +29,8 @@ pub struct Settings {
     pub listen: Vec<Portal>,
     /// The control socket; if left out, `forebay/control.sock` in `$XDG_RUNTIME_DIR` or `/run`.
     pub control: Option<PathBuf>,
+    /// The folder where units keep reservations and mode parameters; if left out, they forget them.
+    pub state: Option<PathBuf>,
     /// Threads that serve; 0: one per CPU.
     pub threads: u16,
     /// The name under which remote volumes are logged in to; if left out, made from the host's.
@@ -118,6 +120,10 @@ pub struct Unit {
     pub serial: Option<String>,
     /// The product name that INQUIRY tells, at most 16 characters.
     pub product: String,
+    /// Whether its medium can be ejected (RMB).
+    pub removable: bool,
+    /// Share of a thin volume's space above which initiators are told; if left out, never.
+    pub soft_threshold: Option<f64>,
     /// Its layers, bottom first; required.
     pub stack: Vec<Layer>,
 }
@@ -128,6 +134,7 @@ impl Default for Settings {
             // Nobody is kept out unless the settings say so: who wants others to connect does, too.
             listen: vec![Portal(([127, 0, 0, 1], PORT).into())],
             control: None,
+            state: None,
             threads: 0,
             initiator_name: None,
             user: Vec::new(),
@@ -164,7 +171,14 @@ impl Default for Iscsi {
 
 impl Default for Unit {
     fn default() -> Self {
-        Self { lun: 0, serial: None, product: "VIRTUAL-DISK".into(), stack: Vec::new() }
+        Self {
+            lun: 0,
+            serial: None,
+            product: "VIRTUAL-DISK".into(),
+            removable: false,
+            soft_threshold: None,
+            stack: Vec::new(),
+        }
     }
 }
 
@@ -219,5 +233,6 @@ impl Settings {
             }
         }
         self.control = self.control.take().map(|path| folder.join(path));
+        self.state = self.state.take().map(|path| folder.join(path));
     }
 }

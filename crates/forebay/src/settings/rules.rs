@@ -175,6 +175,13 @@ fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut Seen<'a>) -> Checked 
             return wrong(at.key("lun"), message, "give each unit of a target its own `lun`");
         }
         names_of(unit, &at)?;
+        if unit.soft_threshold.is_some_and(|share| !(0.01..=1.0).contains(&share)) {
+            return wrong(
+                at.key("soft_threshold"),
+                "not between 0.01 and 1",
+                "write a share of the space such as 0.8",
+            );
+        }
         stack(unit, &at.key("stack"), files)?;
     }
     Ok(())

@@ -174,7 +174,7 @@ impl Designator {
         }
     }
 
-    fn append_to(&self, bytes: &mut Vec<u8>) {
+    pub(super) fn append_to(&self, bytes: &mut Vec<u8>) {
         // Code set 3 is UTF-8, which SCSI name strings use; 2 is ASCII; 1 is binary.
         let set = match (self.text, self.kind) {
             (true, DesignatorKind::ScsiNameString) => 3,

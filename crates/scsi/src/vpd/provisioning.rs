@@ -18,6 +18,8 @@ pub struct LogicalBlockProvisioning {
     pub anchor: bool,
     /// PROVISIONING TYPE.
     pub provisioning: ProvisioningType,
+    /// THRESHOLD EXPONENT: a threshold set is 2 to this many blocks; 0: there are no thresholds.
+    pub threshold_exponent: u8,
 }
 
 /// PROVISIONING TYPE (SBC-3, table 192).
@@ -35,7 +37,7 @@ impl LogicalBlockProvisioning {
     /// The page's code.
     pub const PAGE: u8 = 0xb2;
 
-    /// The page, header included: 8 bytes, no threshold, no provisioning group.
+    /// The page, header included: 8 bytes, no provisioning group.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let flags = u8::from(self.unmap) << 7
@@ -43,7 +45,7 @@ impl LogicalBlockProvisioning {
             | u8::from(self.write_same_10) << 5
             | u8::from(self.reads_zeros) << 2
             | u8::from(self.anchor) << 1;
-        framed(Self::PAGE, &[0, flags, self.provisioning as u8, 0])
+        framed(Self::PAGE, &[self.threshold_exponent, flags, self.provisioning as u8, 0])
     }
 
     /// Reads the page.
@@ -63,6 +65,7 @@ impl LogicalBlockProvisioning {
                 2 => ProvisioningType::Thin,
                 _ => ProvisioningType::Full,
             },
+            threshold_exponent: u8_at(rest, 0).unwrap_or(0),
         })
     }
 }
@@ -80,8 +83,9 @@ mod tests {
             reads_zeros: true,
             anchor: false,
             provisioning: ProvisioningType::Thin,
+            threshold_exponent: 11,
         };
-        assert_eq!(page.to_bytes(), [0, 0xb2, 0, 4, 0, 0xe4, 2, 0]);
+        assert_eq!(page.to_bytes(), [0, 0xb2, 0, 4, 11, 0xe4, 2, 0]);
         assert_eq!(LogicalBlockProvisioning::from_bytes(&page.to_bytes()), Some(page));
     }
 }

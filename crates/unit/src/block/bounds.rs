@@ -84,3 +84,19 @@ pub(super) fn one_block(data: Data, geometry: &Geometry) -> Result<Bytes, Sense>
         Err(Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT)
     }
 }
+
+/// A parameter list of this length, whole.
+pub(super) fn parameter_list(data: &Data, length: usize) -> Result<Bytes, Completion> {
+    if data.len() < length {
+        return Err(taking_with(length as u32, Sense::PARAMETER_LIST_LENGTH_ERROR.into()));
+    }
+    Ok(data.slice(0, length).into_bytes())
+}
+
+/// That a parameter list is short enough to be held in memory.
+pub(super) fn check_list_length(length: u32) -> Result<(), Sense> {
+    if length <= LONGEST_LIST { Ok(()) } else { Err(Sense::PARAMETER_LIST_LENGTH_ERROR) }
+}
+
+/// What the lists whose length has 16 bits can have; also 256 TransportIDs of the longest names.
+const LONGEST_LIST: u32 = 1 << 16;

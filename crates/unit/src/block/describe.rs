@@ -1,22 +1,30 @@
 //! Commands that need no call on the volume.
 
 use bytes::Bytes;
-use scsi::{Command, Sense};
+use scsi::{
+    Command, LogSense, PageControl, Sense,
+    log::{
+        InformationalExceptions, ProvisioningCounts, supported_log_pages, supported_log_subpages,
+    },
+};
 use volume::Geometry;
 
 use super::BlockUnit;
-use crate::{Completion, Nexus, description::Description};
+use crate::{
+    Completion, Nexus,
+    description::{Description, task_functions},
+    mode_pages::ModePages,
+    space::{self, Space},
+};
 
 impl BlockUnit {
-    /// The commands that need no call on the volume.
     pub(super) fn describe(
         &self,
         nexus: &Nexus,
         command: &Command,
         geometry: Geometry,
     ) -> Result<Completion, Sense> {
-        let limits = self.limits(&geometry);
-        let description = Description { identity: &self.identity, geometry, limits };
+        let description = self.description(nexus, geometry);
         let (bytes, allocation_length) = match *command {
             Command::TestUnitReady => (Vec::new(), 0),
             Command::RequestSense { descriptor_format, allocation_length } => {
@@ -33,12 +41,26 @@ impl BlockUnit {
                 (description.inquiry(page)?, u32::from(allocation_length))
             }
             Command::ModeSense(asked) => {
-                (description.mode_sense(&asked)?, u32::from(asked.allocation_length))
+                let pages = self.mode_pages(self.volume.geometry());
+                (pages.sense(&asked)?, u32::from(asked.allocation_length))
+            }
+            Command::LogSense(asked) => {
+                (self.log_sense(&asked)?, u32::from(asked.allocation_length))
+            }
+            Command::PersistentReserveIn(asked) => {
+                (self.reservations.report(asked.report), u32::from(asked.allocation_length))
             }
             Command::ReadDefectData(asked) => (asked.no_defects(), asked.allocation_length),
             Command::ReadCapacity10 => (description.capacity_10(), u32::MAX),
             Command::ReadCapacity16 { allocation_length } => {
                 (description.capacity_16(), allocation_length)
+            }
+            Command::ReportTargetPortGroups(asked) => {
+                let group = self.identity.target_port_group();
+                (asked.answer(&[group]), asked.allocation_length)
+            }
+            Command::ReportTaskFunctions { extended, allocation_length } => {
+                (task_functions(extended), allocation_length)
             }
             Command::ReportSupportedOperationCodes { reporting, timeouts, allocation_length } => {
                 (description.supported(reporting, timeouts)?, allocation_length)
@@ -50,4 +72,72 @@ impl BlockUnit {
         bytes.truncate(allocation_length as usize);
         Ok(Completion::good(bytes.into()))
     }
+
+    fn description(&self, nexus: &Nexus, geometry: Geometry) -> Description<'_> {
+        let has_space = self.space(&geometry).is_some();
+        Description {
+            identity: &self.identity,
+            geometry,
+            limits: self.limits(&geometry),
+            removable: self.settings.removable,
+            target_port: nexus.target_port,
+            threshold_exponent: if has_space { space::exponent(&geometry) } else { 0 },
+        }
+    }
+
+    pub(super) fn mode_pages(&self, geometry: Geometry) -> ModePages {
+        ModePages {
+            geometry,
+            current: self.modes.current(),
+            saved: self.modes.saved(),
+            threshold: self.threshold.to_mode(self.space(&geometry).as_ref()),
+        }
+    }
+
+    pub(super) fn space(&self, geometry: &Geometry) -> Option<Space> {
+        Space::of(&*self.volume, geometry)
+    }
+
+    /// Log pages and subpages, ascending.
+    pub(super) fn log_pages(&self) -> Vec<(u8, u8)> {
+        let mut pages = vec![(0x00, 0x00), (0x00, 0xff)];
+        if self.space(&self.volume.geometry()).is_some() {
+            pages.push((ProvisioningCounts::PAGE, 0));
+        }
+        pages.push((InformationalExceptions::PAGE, 0));
+        pages
+    }
+
+    fn log_sense(&self, asked: &LogSense) -> Result<Vec<u8>, Sense> {
+        if asked.save {
+            return Err(Sense::invalid_bit_in_cdb(1, 0));
+        }
+        let pages = self.log_pages();
+        let has = |page, subpage| pages.contains(&(page, subpage));
+        let page = match (asked.page, asked.subpage) {
+            (0x00, 0x00) => {
+                let codes = pages.iter().filter(|(_, subpage)| *subpage == 0);
+                return Ok(supported_log_pages(&codes.map(|(page, _)| *page).collect::<Vec<_>>()));
+            }
+            (0x00, 0xff) => return Ok(supported_log_subpages(&pages)),
+            (ProvisioningCounts::PAGE, 0) if has(asked.page, 0) => {
+                let space = self.space(&self.volume.geometry());
+                space.ok_or(Sense::invalid_field_in_cdb(2))?.to_log().to_page()
+            }
+            (InformationalExceptions::PAGE, 0) => InformationalExceptions::default().to_page(),
+            (page, _) if has(page, 0) => return Err(Sense::invalid_field_in_cdb(3)),
+            _ => return Err(Sense::invalid_field_in_cdb(2)),
+        };
+        // Thresholds and defaults of what counts nothing there are none.
+        if asked.control != CUMULATIVE {
+            return Err(Sense::invalid_bit_in_cdb(2, 7));
+        }
+        if page.parameters.iter().all(|parameter| parameter.code < asked.first_parameter) {
+            return Err(Sense::invalid_field_in_cdb(5));
+        }
+        Ok(page.to_bytes(asked.first_parameter))
+    }
 }
+
+/// PC 01b: current cumulative values.
+const CUMULATIVE: PageControl = PageControl::Changeable;

@@ -3,7 +3,7 @@
 
 use bytes::BytesMut;
 use scsi::{Sense, Transfer};
-use volume::{Data, Durability, Extent, Geometry};
+use volume::{Data, Extent, Geometry};
 
 use super::{
     BlockUnit, Work,
@@ -32,7 +32,7 @@ impl BlockUnit {
         }
         let expected = data.slice(0, half as usize);
         let new = data.slice(half as usize, half as usize);
-        let volume = &*self.volume;
+        let (volume, durability) = (&*self.volume, self.durability(transfer.fua));
         let exchange = async move {
             let _claim = self.claim_alone(extent, &geometry).await;
             let found = volume.read(extent).await.map_err(|e| Failure::new(&e, Access::Read))?;
@@ -40,7 +40,7 @@ impl BlockUnit {
                 // Which byte of the data that came (SBC-3, 5.2.1).
                 return Err(Sense::MISCOMPARE_DURING_VERIFY.with_information(offset as u64).into());
             }
-            let write = volume.write(extent.lba, new, durability(&transfer));
+            let write = volume.write(extent.lba, new, durability);
             write.await.map_err(access::failed_write)
         };
         Ok(finished(exchange, 2 * half, turn))
@@ -67,7 +67,7 @@ impl BlockUnit {
         let taken = extent.blocks * geometry.block_size;
         let block_size = geometry.block_size as usize;
         let extent = Extent { blocks: (data.len() / block_size) as u32, ..extent };
-        let volume = &*self.volume;
+        let (volume, durability) = (&*self.volume, self.durability(transfer.fua));
         let or = async move {
             let _claim = self.claim_alone(extent, &geometry).await;
             let mut at = 0;
@@ -75,7 +75,7 @@ impl BlockUnit {
                 let found = volume.read(piece).await.map_err(|e| Failure::new(&e, Access::Read))?;
                 let new = or(&found, &data.slice(at, found.len()));
                 at += found.len();
-                let write = volume.write(piece.lba, new, durability(&transfer));
+                let write = volume.write(piece.lba, new, durability);
                 write.await.map_err(access::failed_write)?;
             }
             Ok(())
@@ -129,10 +129,6 @@ impl BlockUnit {
         }
         Ok(extent)
     }
-}
-
-fn durability(transfer: &Transfer) -> Durability {
-    if transfer.fua { Durability::Stable } else { Durability::Volatile }
 }
 
 /// Both of one length, bit by bit.

@@ -10,9 +10,13 @@ mod copy;
 mod token;
 mod provisioning;
 mod describe;
+mod reserve;
+mod mode;
+mod medium;
 
 use std::{
     collections::HashMap,
+    io,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,10 +24,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use scsi::{Command, Sense, copy::TOKEN_BYTES};
+use scsi::{Command, PersistentReserveOut, Sense, copy::TOKEN_BYTES};
 use volume::{Data, Geometry, Stack};
 
-use self::bounds::{at_once, writable};
+use self::bounds::{at_once, check_list_length, taking, writable};
 use crate::{
     Completion, LogicalUnit, Neighbours, Nexus, Rod, Task, TaskAttribute, TaskManagement,
     access::{self, Answer},
@@ -32,8 +36,14 @@ use crate::{
     copies::Copies,
     identity::Identity,
     limits::{Limits, Settings},
+    medium::Medium,
+    modes::ModeSettings,
     order::{Order, Turn},
+    reservation::Reservations,
     sanitize::Sanitizer,
+    sense::Failure,
+    space::Threshold,
+    store::Store,
     tokens::Tokens,
 };
 
@@ -47,6 +57,10 @@ pub struct BlockUnit {
     /// How many blocks there were when somebody last looked: who sees another number tells all.
     known_blocks: AtomicU64,
     attentions: Attentions,
+    reservations: Reservations,
+    modes: ModeSettings,
+    medium: Medium,
+    threshold: Threshold,
     order: Order,
     claims: Claims,
     tokens: Tokens,
@@ -64,9 +78,36 @@ struct Work<'a> {
 }
 
 impl BlockUnit {
-    /// A unit of this name over `volume`.
+    /// A unit of this name over `volume`, which forgets reservations and mode parameters with the
+    /// process, and says so.
     #[must_use]
     pub fn new(volume: Stack, identity: Identity, settings: Settings) -> Self {
+        let (reservations, modes) = (Reservations::new(), ModeSettings::new());
+        Self::with(volume, identity, settings, reservations, modes)
+    }
+
+    /// A unit that goes on with the reservations and mode parameters in `store`.
+    ///
+    /// # Errors
+    /// What is there cannot be read, or was not written by a unit.
+    pub fn open(
+        volume: Stack,
+        identity: Identity,
+        settings: Settings,
+        store: Arc<dyn Store>,
+    ) -> io::Result<Self> {
+        let reservations = Reservations::load(Arc::clone(&store))?;
+        let modes = ModeSettings::load(store)?;
+        Ok(Self::with(volume, identity, settings, reservations, modes))
+    }
+
+    fn with(
+        volume: Stack,
+        identity: Identity,
+        settings: Settings,
+        reservations: Reservations,
+        modes: ModeSettings,
+    ) -> Self {
         let known_blocks = AtomicU64::new(volume.geometry().blocks);
         Self {
             volume,
@@ -74,6 +115,10 @@ impl BlockUnit {
             settings,
             known_blocks,
             attentions: Attentions::default(),
+            reservations,
+            modes,
+            medium: Medium::default(),
+            threshold: Threshold::new(settings.soft_threshold_percent),
             order: Order::default(),
             claims: Claims::default(),
             tokens: Tokens::default(),
@@ -139,6 +184,27 @@ impl BlockUnit {
                 let write_same = self.check_write_same(&command, &geometry)?;
                 self.write_same(write_same, work)
             }
+            Command::StartStop(start_stop) => self.start_stop(&task.nexus, start_stop, work),
+            Command::PreventAllow { prevent } => {
+                self.medium.keep(task.nexus.number, prevent);
+                Err(taking(0))
+            }
+            Command::ModeSelect(select) => self.mode_select(task.nexus, select, work),
+            Command::Reserve { .. } => {
+                self.reservations.reserve(&task.nexus)?;
+                Err(taking(0))
+            }
+            Command::Release { .. } => {
+                self.reservations.release(&task.nexus)?;
+                Err(taking(0))
+            }
+            Command::PersistentReserveOut(asked) => {
+                self.persistent_reserve_out(task.nexus, asked, work)
+            }
+            Command::LogSelect(select) => self.log_select(select, work),
+            Command::SetTargetPortGroups { parameter_list_length } => {
+                self.set_target_port_groups(parameter_list_length, work)
+            }
             _ => Err(self.describe(&task.nexus, &command, geometry)?),
         }
     }
@@ -159,10 +225,18 @@ impl BlockUnit {
         if unconditional {
             return Ok(command?);
         }
-        if attribute != TaskAttribute::Nested
-            && let Some(condition) = self.attentions.take(nexus.number)
+        let is_nested = attribute == TaskAttribute::Nested;
+        // In the order of SAM-5, 5.3.3.
+        if !is_nested && let Some(reset) = self.attentions.take_reset(nexus.number) {
+            return Err(reset.into());
+        }
+        if let Ok(command) = &command
+            && self.reservations.bar(nexus.number, command)
         {
-            return Err(Completion::check_condition(condition));
+            return Err(Failure::Conflict.into());
+        }
+        if !is_nested && let Some(condition) = self.attentions.take(nexus.number) {
+            return Err(condition.into());
         }
         // After a failure another SANITIZE may mend it (SBC-3, 4.11.4).
         if let Some(sense) = self.sanitizer.sense()
@@ -170,12 +244,16 @@ impl BlockUnit {
         {
             return Err(Completion::check_condition(sense));
         }
-        Ok(command?)
+        let command = command?;
+        self.medium.check(&command)?;
+        Ok(command)
     }
 
-    /// The volume's geometry; a size that changed is told to every nexus.
+    /// The volume's geometry; a size that changed is told to every nexus. Software write protect
+    /// makes it read-only.
     fn geometry(&self) -> Geometry {
-        let geometry = self.volume.geometry();
+        let mut geometry = self.volume.geometry();
+        geometry.read_only |= self.modes.current().write_protect;
         if self.known_blocks.load(Ordering::Relaxed) != geometry.blocks
             && self.known_blocks.swap(geometry.blocks, Ordering::Relaxed) != geometry.blocks
         {
@@ -214,14 +292,18 @@ impl BlockUnit {
             }
             Command::Sanitize(asked) => return Ok(self.check_sanitize(&asked, &geometry)?),
             Command::Unmap { .. } => return Ok(self.check_unmap(&command, &geometry)?),
+            Command::PersistentReserveOut(PersistentReserveOut {
+                parameter_list_length, ..
+            })
+            | Command::SetTargetPortGroups { parameter_list_length } => {
+                return Ok(check_list_length(parameter_list_length)?);
+            }
             _ => return Ok(()),
         };
         self.volume.admit(bytes as usize).map_err(|error| access::failed_write(error).into())
     }
-}
 
-impl LogicalUnit for BlockUnit {
-    fn execute(&self, task: Task) -> Answer<'_> {
+    fn execute_in_turn(&self, task: Task) -> Answer<'_> {
         match self.order.turn_now(task.attribute) {
             Some(turn) => self.start(task, turn).unwrap_or_else(at_once),
             None => Box::pin(async move {
@@ -231,8 +313,44 @@ impl LogicalUnit for BlockUnit {
         }
     }
 
+    /// The same with sense data in descriptor format (D_SENSE=1).
+    fn execute_with_descriptors(&self, task: Task) -> Answer<'_> {
+        let answer = self.execute_in_turn(task);
+        Box::pin(async move {
+            let mut completion = answer.await;
+            if let Some(sense) = &mut completion.sense {
+                sense.descriptor_format = true;
+            }
+            completion
+        })
+    }
+
+    /// What a reset does, whoever asked for it, before it is told.
+    fn reset(&self) {
+        self.reservations.reset();
+        self.modes.reset();
+        self.medium.reset();
+    }
+}
+
+impl LogicalUnit for BlockUnit {
+    fn execute(&self, task: Task) -> Answer<'_> {
+        if self.modes.current().descriptor_sense {
+            return self.execute_with_descriptors(task);
+        }
+        self.execute_in_turn(task)
+    }
+
+    fn luns_changed(&self) {
+        self.attentions.raise(Sense::REPORTED_LUNS_DATA_HAS_CHANGED, None);
+    }
+
     fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, data_out_length: u32) -> Option<Completion> {
-        self.refusal(nexus, cdb, data_out_length).err()
+        let mut refusal = self.refusal(nexus, cdb, data_out_length).err()?;
+        if let Some(sense) = &mut refusal.sense {
+            sense.descriptor_format = self.modes.current().descriptor_sense;
+        }
+        Some(refusal)
     }
 
     /// SAM-5, 5.14 and 7: a reset is told to all, also to who asked for it; a cleared task set to
@@ -240,9 +358,11 @@ impl LogicalUnit for BlockUnit {
     fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
         match function {
             TaskManagement::LogicalUnitReset => {
+                self.reset();
                 self.attentions.raise(Sense::BUS_DEVICE_RESET_FUNCTION_OCCURRED, None);
             }
             TaskManagement::TargetWarmReset | TaskManagement::TargetColdReset => {
+                self.reset();
                 self.attentions.raise(Sense::SCSI_BUS_RESET_OCCURRED, None);
             }
             TaskManagement::ClearTaskSet => {
@@ -255,6 +375,7 @@ impl LogicalUnit for BlockUnit {
     }
 
     fn nexus_opened(&self, nexus: &Nexus) {
+        self.reservations.open(nexus);
         self.attentions.open(nexus.number);
     }
 
@@ -274,5 +395,7 @@ impl LogicalUnit for BlockUnit {
         self.attentions.close(nexus.number);
         self.reachable.lock().remove(&nexus.number);
         self.copies.close(nexus.number);
+        self.reservations.close(nexus.number);
+        self.medium.keep(nexus.number, false);
     }
 }

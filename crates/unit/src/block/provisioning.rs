@@ -119,9 +119,11 @@ impl BlockUnit {
             let extents = SmallVec::from_slice(&[extent]);
             return Ok(finished(self.discard(extents, geometry), taken, turn));
         }
+        self.watch_space(u64::from(extent.blocks) * u64::from(geometry.block_size), &geometry);
+        let durability = self.durability(false);
         let write = async move {
             let _claim = self.claim(extent, &geometry).await;
-            access::write_same(&*self.volume, extent, block).await
+            access::write_same(&*self.volume, extent, block, durability).await
         };
         Ok(finished(write, taken, turn))
     }

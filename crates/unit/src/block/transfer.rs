@@ -35,7 +35,8 @@ impl BlockUnit {
     ) -> Result<Answer<'a>, Completion> {
         let (extent, data) = self.to_write(&transfer, work.data, &work.geometry)?;
         let taken = extent.blocks * work.geometry.block_size;
-        let durability = if transfer.fua { Durability::Stable } else { Durability::Volatile };
+        let durability = self.durability(transfer.fua);
+        self.watch_space(u64::from(taken), &work.geometry);
         let (volume, turn) = (&*self.volume, work.turn);
         if let Some(claim) = self.claim_now(extent, &work.geometry) {
             let held = (turn, claim);
@@ -45,6 +46,25 @@ impl BlockUnit {
             let held = (turn, self.claim(extent, &work.geometry).await);
             access::write(volume, extent.lba, data, durability, taken, held).await
         }))
+    }
+
+    /// When a write must be stable: at once with FUA, or if the write cache is turned off (WCE=0).
+    pub(super) fn durability(&self, fua: bool) -> Durability {
+        if fua || self.modes.current().write_through {
+            Durability::Stable
+        } else {
+            Durability::Volatile
+        }
+    }
+
+    /// So many bytes are going to be written: from time to time somebody looks whether the soft
+    /// threshold has been crossed.
+    pub(super) fn watch_space(&self, bytes: u64, geometry: &Geometry) {
+        if self.threshold.is_due(bytes)
+            && self.space(geometry).is_some_and(|space| self.threshold.crosses(&space))
+        {
+            self.attentions.raise(Sense::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED, None);
+        }
     }
 
     pub(super) fn write_and_verify<'a>(

@@ -49,7 +49,7 @@ fn a_page_without_evpd_and_a_page_that_is_not_there() {
 fn every_page_that_is_listed_is_there() {
     let host = Host::new(geometry());
     let pages = SupportedPages::from_bytes(&host.good(&vpd(0), &[])).unwrap().0;
-    assert_eq!(pages, [0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2]);
+    assert_eq!(pages, [0x00, 0x80, 0x83, 0x86, 0x87, 0x88, 0x8f, 0xb0, 0xb1, 0xb2]);
     for page in pages {
         let bytes = host.good(&vpd(page), &[]);
         assert_eq!(bytes[1], page);
@@ -161,20 +161,6 @@ fn the_write_cache_is_announced_as_it_is() {
         let extended = ExtendedInquiry::from_bytes(&host.good(&vpd(0x86), &[])).unwrap();
         assert_eq!(extended.volatile_cache, volatile_cache);
     }
-}
-
-#[test]
-fn nothing_in_the_mode_pages_can_be_changed_or_saved() {
-    let host = Host::new(geometry());
-    let asked = |control| ModeSense { control, ..mode_sense(0x3f) };
-    let changeable = host.good(&Command::ModeSense(asked(PageControl::Changeable)), &[]);
-    let changeable = ModeParameters::from_bytes_6(&changeable).unwrap();
-    assert_eq!(changeable.pages.len(), 4);
-    assert!(changeable.pages.iter().all(|page| page.parameters.iter().all(|byte| *byte == 0)));
-    let current = host.good(&Command::ModeSense(asked(PageControl::Current)), &[]);
-    assert_eq!(host.good(&Command::ModeSense(asked(PageControl::Default)), &[]), current);
-    let saved = Command::ModeSense(asked(PageControl::Saved));
-    assert_eq!(host.fails(&saved, &[]), Sense::SAVING_PARAMETERS_NOT_SUPPORTED);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! An initiator without a network: sends a command, expects the answer at the first poll.
 
 use std::{
+    collections::HashMap,
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,10 +12,13 @@ use std::{
 
 use parking_lot::Mutex;
 use scsi::{Cdb, Command, Lun, Sense, Status};
-use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
+use unit::{
+    BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Saving, Settings, Store, Task,
+    TaskAttribute,
+};
 use volume::{
     Allocation, Data, Durability, Error, Extent, Fault, Faults, Geometry, Io, Lba, MemVolume,
-    Stack, Volume,
+    Stack, Usage, Volume,
 };
 
 pub const BLOCK: usize = 512;
@@ -31,6 +36,32 @@ pub struct Calls {
     noted: Mutex<Vec<Call>>,
     pub blocks: AtomicU64,
     pub full: AtomicBool,
+    /// What it says of its space.
+    pub usage: Mutex<Option<Usage>>,
+}
+
+/// Records in memory: what survives the unit that saved them.
+#[derive(Default)]
+pub struct MemoryStore {
+    pub records: Mutex<HashMap<Record, Vec<u8>>>,
+    /// Whether saving fails.
+    pub broken: AtomicBool,
+}
+
+impl Store for MemoryStore {
+    fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.records.lock().get(&record).cloned())
+    }
+
+    fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_> {
+        let result = if self.broken.load(Ordering::Relaxed) {
+            Err(io::Error::other("the disk is gone"))
+        } else {
+            self.records.lock().insert(record, bytes);
+            Ok(())
+        };
+        Box::pin(std::future::ready(result))
+    }
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -54,6 +85,18 @@ impl Host {
     }
 
     pub fn with_settings(geometry: Geometry, settings: Settings) -> Self {
+        Self::build(geometry, |volume, identity| BlockUnit::new(volume, identity, settings))
+    }
+
+    /// A unit that keeps its records in `store`; as after a restart, if there are some.
+    pub fn with_store(geometry: Geometry, store: &Arc<MemoryStore>) -> Self {
+        Self::build(geometry, |volume, identity| {
+            BlockUnit::open(volume, identity, Settings::default(), store.clone())
+                .expect("the records are whole")
+        })
+    }
+
+    fn build(geometry: Geometry, unit: impl FnOnce(Stack, Identity) -> BlockUnit) -> Self {
         let fault = Fault::new(Arc::new(MemVolume::new(geometry)));
         let faults = fault.faults().clone();
         let calls = Arc::new(Calls {
@@ -61,9 +104,10 @@ impl Host {
             noted: Mutex::default(),
             blocks: AtomicU64::new(geometry.blocks),
             full: AtomicBool::new(false),
+            usage: Mutex::new(None),
         });
         let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a", 1);
-        let unit = BlockUnit::new(calls.clone(), identity, settings);
+        let unit = unit(calls.clone(), identity);
         let host = Self { unit, calls, faults, nexus: nexus(1) };
         host.unit.nexus_opened(&host.nexus);
         assert_eq!(host.fails(&Command::TestUnitReady, &[]), Sense::POWER_ON_OCCURRED);
@@ -109,6 +153,20 @@ impl Host {
         Sense { field: None, ..completion.sense.expect("CHECK CONDITION comes with sense data") }
     }
 
+    /// Another session, which has already been told of its unit attention.
+    pub fn other(&self, number: u64) -> Nexus {
+        let other = nexus(number);
+        self.unit.nexus_opened(&other);
+        let ready = Command::TestUnitReady.encode();
+        assert_eq!(self.send_as(&other, &ready, &[]).sense, Some(Sense::POWER_ON_OCCURRED));
+        other
+    }
+
+    /// How TEST UNIT READY ends.
+    pub fn ready_as(&self, nexus: &Nexus) -> Option<Sense> {
+        self.send_as(nexus, &Command::TestUnitReady.encode(), &[]).sense
+    }
+
     /// What the unit asked of its volume since the last time.
     pub fn asked(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.noted.lock())
@@ -116,7 +174,11 @@ impl Host {
 }
 
 pub fn nexus(number: u64) -> Nexus {
-    Nexus { number, initiator_port: "iqn.2026-11.io.forebay:host,i,0x1".into() }
+    Nexus {
+        number,
+        initiator_port: format!("iqn.2026-11.io.forebay:host,i,0x{number:012x}").into(),
+        target_port: 1,
+    }
 }
 
 /// Blocks that differ from each other: each byte is the seed plus its block's number.
@@ -159,6 +221,10 @@ impl Volume for Calls {
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         self.lower.allocation(extent)
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        *self.usage.lock()
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

@@ -1,0 +1,225 @@
+//! What units keep over a restart, in files of the state folder: `docs/formats/state.md` has their
+//! bytes.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crc_fast::{CrcAlgorithm, checksum};
+use parking_lot::Mutex;
+use unit::{Identity, Record, Saving, Store};
+
+/// The records of one unit.
+pub struct StateFiles {
+    shared: Arc<Shared>,
+    /// Numbers the saves, in the order in which they were asked for.
+    asked: AtomicU64,
+}
+
+struct Shared {
+    folder: PathBuf,
+    /// What the files' names begin with.
+    name: String,
+    /// The newest save that was done, of each record.
+    done: Mutex<[u64; Record::ALL.len()]>,
+    /// Held as long as the unit is served: no other process, and no other unit that calls itself
+    /// the same, writes these files.
+    _lock: File,
+}
+
+impl StateFiles {
+    /// The files of a unit in this folder, which is made if it is not there. Their name follows
+    /// from the unit's designator, in hexadecimal digits alone: no name that anybody chose gets
+    /// into a path.
+    pub fn open(folder: &Path, identity: &Identity) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let name: String = identity.naa.iter().map(|byte| format!("{byte:02x}")).collect();
+        let lock = File::create(folder.join(format!("{name}.lock")))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("the unit with serial number {} is served already", identity.serial),
+            ),
+            TryLockError::Error(error) => error,
+        })?;
+        let done = Mutex::new([0; Record::ALL.len()]);
+        let shared = Shared { folder: folder.to_owned(), name, done, _lock: lock };
+        Ok(Self { shared: Arc::new(shared), asked: AtomicU64::new(0) })
+    }
+}
+
+impl Store for StateFiles {
+    fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>> {
+        let path = self.shared.path(record);
+        match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(named(&path, &error)),
+            Ok(bytes) => match unframed(&bytes) {
+                Some(record) => Ok(Some(record.to_vec())),
+                None => Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("{} is damaged", path.display()),
+                )),
+            },
+        }
+    }
+
+    fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_> {
+        let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        let shared = Arc::clone(&self.shared);
+        // Off the runtime's threads: a sync takes its time. It goes on if nobody waits any more.
+        let saved = tokio::task::spawn_blocking(move || {
+            let mut done = shared.done.lock();
+            let newest = &mut done[record as usize];
+            if *newest > number {
+                return Ok(());
+            }
+            shared.replace(record, &bytes).inspect_err(|error| {
+                tracing::error!(record = record.name(), %error, "state cannot be saved");
+            })?;
+            *newest = number;
+            Ok(())
+        });
+        Box::pin(async move { saved.await.map_err(io::Error::other)? })
+    }
+}
+
+impl Shared {
+    fn path(&self, record: Record) -> PathBuf {
+        self.folder.join(format!("{}.{}", self.name, record.name()))
+    }
+
+    /// The new file is whole and stable before it takes the old one's name, and the name is stable
+    /// before anybody hears of it.
+    fn replace(&self, record: Record, bytes: &[u8]) -> io::Result<()> {
+        let path = self.path(record);
+        let new = path.with_extension(format!("{}.new", record.name()));
+        let mut file = File::create(&new).map_err(|error| named(&new, &error))?;
+        file.write_all(&framed(bytes))?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+/// A record as it stands in its file.
+fn framed(record: &[u8]) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(record);
+    let sum = crc32c(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+/// The record in a file; `None` if the file is not just one whole record.
+fn unframed(bytes: &[u8]) -> Option<&[u8]> {
+    let (rest, sum) = bytes.split_last_chunk::<4>()?;
+    let (magic, rest) = (rest.get(..8)?, rest.get(8..)?);
+    let (version, rest) = rest.split_first_chunk::<4>()?;
+    let (length, record) = rest.split_first_chunk::<4>()?;
+    let is_whole = crc32c(&bytes[..bytes.len() - 4]) == u32::from_le_bytes(*sum)
+        && magic == MAGIC
+        && u32::from_le_bytes(*version) == VERSION
+        && u32::from_le_bytes(*length) as usize == record.len();
+    is_whole.then_some(record)
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+const MAGIC: &[u8; 8] = b"FBYSTATE";
+const VERSION: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(serial: &str) -> Identity {
+        Identity::new(serial).with_target("iqn.2026-11.io.forebay:../../etc/passwd", 1)
+    }
+
+    #[tokio::test]
+    async fn a_record_is_there_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("deeper/state");
+        let files = StateFiles::open(&folder, &identity("a")).unwrap();
+        assert_eq!(files.load(Record::Modes).unwrap(), None);
+        files.save(Record::Modes, vec![1, 2]).await.unwrap();
+        files.save(Record::Modes, vec![1, 3]).await.unwrap();
+        files.save(Record::Reservations, vec![]).await.unwrap();
+        drop(files);
+        let files = StateFiles::open(&folder, &identity("a")).unwrap();
+        assert_eq!(files.load(Record::Modes).unwrap(), Some(vec![1, 3]));
+        assert_eq!(files.load(Record::Reservations).unwrap(), Some(vec![]));
+        let other = StateFiles::open(&folder, &identity("b")).unwrap();
+        assert_eq!(other.load(Record::Modes).unwrap(), None);
+    }
+
+    /// Path traversal through a target's or unit's name, which elsewhere reached other files.
+    #[test]
+    fn names_that_somebody_chose_do_not_get_into_paths() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = StateFiles::open(folder.path(), &identity("../../../etc/x\0\n")).unwrap();
+        let path = files.shared.path(Record::Reservations);
+        assert_eq!(path.parent(), Some(folder.path()));
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        assert!(name.len() == 32 && name.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    }
+
+    #[tokio::test]
+    async fn the_later_of_two_saves_counts_though_nobody_waits_for_the_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = StateFiles::open(folder.path(), &identity("a")).unwrap();
+        for round in 0..50u8 {
+            drop(files.save(Record::Modes, vec![round, 0]));
+            files.save(Record::Modes, vec![round, 1]).await.unwrap();
+            assert_eq!(files.load(Record::Modes).unwrap(), Some(vec![round, 1]));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_damaged_file_is_an_error_and_never_no_reservation() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = StateFiles::open(folder.path(), &identity("a")).unwrap();
+        files.save(Record::Reservations, vec![7; 40]).await.unwrap();
+        let path = files.shared.path(Record::Reservations);
+        let whole = fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x10;
+            fs::write(&path, &bytes).unwrap();
+            assert!(files.load(Record::Reservations).is_err(), "{at}");
+            fs::write(&path, &whole[..at]).unwrap();
+            assert!(files.load(Record::Reservations).is_err(), "{at}");
+        }
+    }
+
+    #[test]
+    fn two_units_that_call_themselves_the_same_do_not_share_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let _first = StateFiles::open(folder.path(), &identity("a")).unwrap();
+        let second = StateFiles::open(folder.path(), &identity("a"));
+        assert!(second.is_err_and(|error| error.to_string().contains("serial number a")));
+    }
+
+    #[test]
+    fn a_file_byte_by_byte() {
+        let bytes = framed(&[9]);
+        assert_eq!(bytes[..17], *b"FBYSTATE\x01\0\0\0\x01\0\0\0\x09");
+        assert_eq!(bytes.len(), 21);
+        assert_eq!(unframed(&bytes), Some(&[9][..]));
+    }
+}

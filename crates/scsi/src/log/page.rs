@@ -1,0 +1,165 @@
+//! Log pages as bytes.
+
+use crate::field::{body, u8_at, u16_at};
+
+/// A log page: its parameters, ascending.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LogPage {
+    /// PAGE CODE, 0 to 3Fh.
+    pub code: u8,
+    /// SUBPAGE CODE; 0: the page has no subpage format.
+    pub subpage: u8,
+    /// What it tells.
+    pub parameters: Vec<LogParameter>,
+}
+
+/// A log parameter in binary format list form; nothing about it can be set or saved.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LogParameter {
+    /// PARAMETER CODE.
+    pub code: u16,
+    /// Its value, at most 255 bytes.
+    pub value: Vec<u8>,
+}
+
+/// Page 0Ch, Logical Block Provisioning (SBC-3, 6.4.4), in threshold sets of blocks: see
+/// `vpd::LogicalBlockProvisioning`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ProvisioningCounts {
+    /// Parameter 0001h: what there is room for yet.
+    pub available: u32,
+    /// Parameter 0002h: what is used.
+    pub used: u32,
+    /// The room is shared with others.
+    pub shared: bool,
+}
+
+/// Page 2Fh, Informational Exceptions (SPC-4, 7.3.9): the most recent one.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct InformationalExceptions {
+    /// Additional sense code; 0: there was none.
+    pub asc: u8,
+    /// Additional sense code qualifier.
+    pub ascq: u8,
+}
+
+impl LogPage {
+    /// The page from the first parameter whose code is at least `first`.
+    #[must_use]
+    pub fn to_bytes(&self, first: u16) -> Vec<u8> {
+        let mut rest = Vec::new();
+        for parameter in self.parameters.iter().filter(|p| p.code >= first) {
+            rest.extend_from_slice(&parameter.code.to_be_bytes());
+            rest.extend_from_slice(&[FORMAT_LIST, parameter.value.len() as u8]);
+            rest.extend_from_slice(&parameter.value);
+        }
+        framed(self.code, self.subpage, &rest)
+    }
+
+    /// Reads a page; a parameter that is cut short ends it. `None` for less than a header.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (code, subpage) = (u8_at(bytes, 0)? & 0x3f, u8_at(bytes, 1)?);
+        let mut rest = body(bytes, 4, usize::from(u16_at(bytes, 2)?));
+        let mut parameters = Vec::new();
+        while let [high, low, _, length, after @ ..] = rest {
+            let Some((value, after)) = after.split_at_checked(usize::from(*length)) else {
+                break;
+            };
+            let code = u16::from_be_bytes([*high, *low]);
+            parameters.push(LogParameter { code, value: value.to_vec() });
+            rest = after;
+        }
+        Some(Self { code, subpage, parameters })
+    }
+}
+
+impl ProvisioningCounts {
+    /// PAGE CODE.
+    pub const PAGE: u8 = 0x0c;
+
+    /// The page.
+    #[must_use]
+    pub fn to_page(self) -> LogPage {
+        // SCOPE 01b: this unit's alone; 10b: of others, too.
+        let scope = if self.shared { 2 } else { 1 };
+        let count = |code: u16, count: u32| {
+            let mut value = count.to_be_bytes().to_vec();
+            value.extend_from_slice(&[scope, 0, 0, 0]);
+            LogParameter { code, value }
+        };
+        let parameters = vec![count(0x0001, self.available), count(0x0002, self.used)];
+        LogPage { code: Self::PAGE, subpage: 0, parameters }
+    }
+}
+
+impl InformationalExceptions {
+    /// PAGE CODE.
+    pub const PAGE: u8 = 0x2f;
+
+    /// The page. There is no thermometer.
+    #[must_use]
+    pub fn to_page(self) -> LogPage {
+        let value = vec![self.asc, self.ascq, NO_TEMPERATURE, 0];
+        LogPage { code: Self::PAGE, subpage: 0, parameters: vec![LogParameter { code: 0, value }] }
+    }
+}
+
+/// Page 00h: which pages there are, ascending, itself included (SPC-4, 7.3.19).
+#[must_use]
+pub fn supported_log_pages(pages: &[u8]) -> Vec<u8> {
+    framed(0, 0, pages)
+}
+
+/// Page 00h, subpage FFh: which pages and subpages there are, ascending (SPC-4, 7.3.20).
+#[must_use]
+pub fn supported_log_subpages(pages: &[(u8, u8)]) -> Vec<u8> {
+    let rest: Vec<u8> = pages.iter().flat_map(|(page, subpage)| [*page, *subpage]).collect();
+    framed(0, 0xff, &rest)
+}
+
+fn framed(code: u8, subpage: u8, rest: &[u8]) -> Vec<u8> {
+    let [high, low] = u16::try_from(rest.len()).expect("a page is below 64 KiB").to_be_bytes();
+    // DS: nothing of it is saved. SPF where there is a subpage.
+    let format = if subpage == 0 { 0x80 } else { 0xc0 };
+    let mut bytes = vec![format | code & 0x3f, subpage, high, low];
+    bytes.extend_from_slice(rest);
+    bytes
+}
+
+/// FORMAT AND LINKING 11b: a list in binary.
+const FORMAT_LIST: u8 = 0x03;
+/// MOST RECENT TEMPERATURE READING: none.
+const NO_TEMPERATURE: u8 = 0xff;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn provisioning_byte_by_byte() {
+        let page = ProvisioningCounts { available: 0x0102, used: 3, shared: true }.to_page();
+        let bytes = page.to_bytes(0);
+        assert_eq!(bytes[..16], [0x8c, 0, 0, 24, 0, 1, 3, 8, 0, 0, 1, 2, 2, 0, 0, 0]);
+        assert_eq!(LogPage::from_bytes(&bytes), Some(page.clone()));
+        assert_eq!(page.to_bytes(2)[..8], [0x8c, 0, 0, 12, 0, 2, 3, 8]);
+    }
+
+    #[test]
+    fn lists_of_pages() {
+        assert_eq!(supported_log_pages(&[0, 0x0c]), [0x80, 0, 0, 2, 0, 0x0c]);
+        let subpages = supported_log_subpages(&[(0, 0), (0, 0xff)]);
+        assert_eq!(subpages, [0xc0, 0xff, 0, 4, 0, 0, 0, 0xff]);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_pages_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(page) = LogPage::from_bytes(&bytes) {
+                prop_assert!(page.parameters.len() * 4 <= bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The CDB of MODE SELECT (SPC-4, 6.11 and 6.12). What comes with it is `mode`'s.
+
+use crate::{Cdb, field::be16};
+
+/// MODE SELECT's fields.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ModeSelect {
+    /// MODE SELECT (10); otherwise (6).
+    pub ten: bool,
+    /// PF: what follows header and block descriptor are pages of the standard.
+    pub page_format: bool,
+    /// RTD: everything back to its default; nothing comes.
+    pub revert: bool,
+    /// SP: the values are saved, too.
+    pub save: bool,
+    /// Bytes of parameter list that come with it; at most 255 in (6).
+    pub parameter_list_length: u16,
+}
+
+impl ModeSelect {
+    pub(crate) fn encode(self) -> Cdb {
+        let flags =
+            u8::from(self.page_format) << 4 | u8::from(self.revert) << 1 | u8::from(self.save);
+        let [high, low] = self.parameter_list_length.to_be_bytes();
+        if self.ten {
+            Cdb::new(&[0x55, flags, 0, 0, 0, 0, 0, high, low, 0])
+        } else {
+            assert!(high == 0, "not in MODE SELECT (6)");
+            Cdb::new(&[0x15, flags, 0, 0, low, 0])
+        }
+    }
+
+    /// Of a CDB of 6 or 10 bytes.
+    pub(crate) fn parse(cdb: &[u8]) -> Self {
+        let ten = cdb.len() == 10;
+        Self {
+            ten,
+            page_format: cdb[1] & 0x10 != 0,
+            revert: cdb[1] & 0x02 != 0,
+            save: cdb[1] & 0x01 != 0,
+            parameter_list_length: if ten { be16(cdb, 7) } else { u16::from(cdb[4]) },
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! START STOP UNIT and PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.22 and 5.12).
+
+use crate::Cdb;
+
+/// START STOP UNIT.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct StartStop {
+    /// IMMED: the status may come before it is done.
+    pub immediate: bool,
+    /// POWER CONDITION, 0 to 15; other than 0, START and LOEJ mean nothing.
+    pub power_condition: u8,
+    /// NO_FLUSH: what is cached need not be made stable before a stop.
+    pub no_flush: bool,
+    /// LOEJ: START loads the medium, otherwise it is ejected.
+    pub load_eject: bool,
+    /// START.
+    pub start: bool,
+}
+
+impl StartStop {
+    pub(crate) fn encode(self) -> Cdb {
+        let flags = self.power_condition << 4
+            | u8::from(self.no_flush) << 2
+            | u8::from(self.load_eject) << 1
+            | u8::from(self.start);
+        Cdb::new(&[0x1b, u8::from(self.immediate), 0, 0, flags, 0])
+    }
+
+    pub(crate) fn parse(cdb: &[u8]) -> Self {
+        Self {
+            immediate: cdb[1] & 0x01 != 0,
+            power_condition: cdb[4] >> 4,
+            no_flush: cdb[4] & 0x04 != 0,
+            load_eject: cdb[4] & 0x02 != 0,
+            start: cdb[4] & 0x01 != 0,
+        }
+    }
+}

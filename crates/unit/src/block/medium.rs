@@ -1,0 +1,51 @@
+//! START STOP UNIT.
+
+use scsi::{Sense, StartStop};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{finished, taking},
+};
+use crate::{
+    Completion, Nexus,
+    access::{self, Answer},
+};
+
+impl BlockUnit {
+    /// Ejects or loads the medium. There is no motor: a stop makes all that was written stable,
+    /// and the unit stays ready; a power condition is taken and changes nothing.
+    pub(super) fn start_stop<'a>(
+        &'a self,
+        nexus: &Nexus,
+        asked: StartStop,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        if asked.power_condition != 0 {
+            return Err(taking(0));
+        }
+        if asked.load_eject {
+            if !self.settings.removable {
+                return Err(Sense::invalid_bit_in_cdb(4, 1).into());
+            }
+            self.medium.check_free()?;
+        }
+        if asked.start {
+            if asked.load_eject && self.medium.set_present(true) {
+                let changed = Sense::MEDIUM_MAY_HAVE_CHANGED;
+                self.attentions.raise(changed, Some(nexus.number));
+            }
+            return Err(taking(0));
+        }
+        let flushes = !asked.no_flush && !work.geometry.read_only;
+        let stop = async move {
+            if flushes {
+                self.volume.flush().await.map_err(access::failed_write)?;
+            }
+            if asked.load_eject {
+                self.medium.set_present(false);
+            }
+            Ok(())
+        };
+        Ok(finished(stop, 0, work.turn))
+    }
+}

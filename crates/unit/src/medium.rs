@@ -1,0 +1,78 @@
+//! The medium of a removable unit: taken out, put in, kept from being taken out.
+
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use parking_lot::Mutex;
+use scsi::{Command, Sense};
+
+/// Whether the medium is there, and who wants it to stay.
+#[derive(Debug, Default)]
+pub(crate) struct Medium {
+    absent: AtomicBool,
+    /// The sessions that prevent removal.
+    kept_by: Mutex<HashSet<u64>>,
+}
+
+impl Medium {
+    /// NOT READY for a command that needs the medium, if it is not there.
+    pub(crate) fn check(&self, command: &Command) -> Result<(), Sense> {
+        if self.absent.load(Ordering::Acquire) && needs_medium(command) {
+            return Err(Sense::MEDIUM_NOT_PRESENT);
+        }
+        Ok(())
+    }
+
+    /// PREVENT ALLOW MEDIUM REMOVAL.
+    pub(crate) fn keep(&self, nexus: u64, keep: bool) {
+        let mut kept_by = self.kept_by.lock();
+        if keep {
+            kept_by.insert(nexus);
+        } else {
+            kept_by.remove(&nexus);
+        }
+    }
+
+    /// A reset: nobody keeps it any more.
+    pub(crate) fn reset(&self) {
+        self.kept_by.lock().clear();
+    }
+
+    /// That it may be moved, in either direction.
+    pub(crate) fn check_free(&self) -> Result<(), Sense> {
+        let is_free = self.kept_by.lock().is_empty();
+        if is_free { Ok(()) } else { Err(Sense::MEDIUM_REMOVAL_PREVENTED) }
+    }
+
+    /// Puts it in or takes it out; true if that is a change.
+    pub(crate) fn set_present(&self, present: bool) -> bool {
+        self.absent.swap(!present, Ordering::AcqRel) == present
+    }
+}
+
+/// All that is about blocks. What is about the unit is answered without a medium, too.
+fn needs_medium(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Inquiry { .. }
+            | Command::LogSelect(_)
+            | Command::LogSense(_)
+            | Command::ModeSelect(_)
+            | Command::ModeSense(_)
+            | Command::PersistentReserveIn(_)
+            | Command::PersistentReserveOut(_)
+            | Command::PreventAllow { .. }
+            | Command::ReceiveCopyResults { .. }
+            | Command::Release { .. }
+            | Command::ReportLuns { .. }
+            | Command::ReportSupportedOperationCodes { .. }
+            | Command::ReportTargetPortGroups(_)
+            | Command::ReportTaskFunctions { .. }
+            | Command::RequestSense { .. }
+            | Command::Reserve { .. }
+            | Command::SetTargetPortGroups { .. }
+            | Command::StartStop(_)
+    )
+}

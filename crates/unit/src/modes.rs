@@ -1,0 +1,147 @@
+//! Mode parameters that an initiator can change, current and saved; those that are fixed are
+//! `description`'s.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+};
+
+use scsi::{
+    Sense,
+    mode::{Caching, Control, ModePage},
+};
+use volume::Geometry;
+
+use crate::store::{Record, Store, damaged};
+
+/// What can be changed.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Modes {
+    /// Not WCE: every write is stable before its status, though the volume has a write cache.
+    pub(crate) write_through: bool,
+    /// SWP: writes are refused.
+    pub(crate) write_protect: bool,
+    /// D_SENSE: sense data comes in descriptor format.
+    pub(crate) descriptor_sense: bool,
+}
+
+/// The values in force, and those that are after a reset.
+pub(crate) struct ModeSettings {
+    current: AtomicU8,
+    saved: AtomicU8,
+    store: Option<Arc<dyn Store>>,
+}
+
+impl Modes {
+    /// The two pages that hold them.
+    pub(crate) fn pages(self, geometry: &Geometry) -> [ModePage; 2] {
+        let caching = Caching {
+            write_cache: geometry.volatile_cache && !self.write_through,
+            read_cache_disabled: false,
+        };
+        let control = Control {
+            descriptor_sense: self.descriptor_sense,
+            unrestricted_reordering: true,
+            write_protect: self.write_protect,
+            // How long a lower volume stays away nobody knows.
+            busy_timeout: 0xffff,
+        };
+        [caching.to_page(), control.to_page()]
+    }
+
+    /// What of the two pages can be changed, as MODE SENSE shows it: ones.
+    pub(crate) fn changeable(geometry: &Geometry) -> [ModePage; 2] {
+        let everything = Self { write_through: true, write_protect: true, descriptor_sense: true };
+        let (none, all) = (Self::default().pages(geometry), everything.pages(geometry));
+        let mut pages = none.clone();
+        for ((page, none), all) in pages.iter_mut().zip(none).zip(all) {
+            let bits = none.parameters.iter().zip(all.parameters).map(|(a, b)| a ^ b);
+            page.parameters = bits.collect();
+        }
+        pages
+    }
+
+    /// These values with those of a page that an initiator wants.
+    pub(crate) fn with_page(self, page: &ModePage, geometry: &Geometry) -> Self {
+        if let Some(caching) = Caching::from_page(page) {
+            // Without a write cache there is nothing to turn off, and nothing is remembered.
+            let write_through =
+                if geometry.volatile_cache { !caching.write_cache } else { self.write_through };
+            return Self { write_through, ..self };
+        }
+        match Control::from_page(page) {
+            Some(control) => Self {
+                write_protect: control.write_protect,
+                descriptor_sense: control.descriptor_sense,
+                ..self
+            },
+            None => self,
+        }
+    }
+
+    const fn to_bits(self) -> u8 {
+        (self.write_through as u8) << 2
+            | (self.write_protect as u8) << 1
+            | self.descriptor_sense as u8
+    }
+
+    const fn from_bits(bits: u8) -> Self {
+        Self {
+            write_through: bits & 4 != 0,
+            write_protect: bits & 2 != 0,
+            descriptor_sense: bits & 1 != 0,
+        }
+    }
+}
+
+impl ModeSettings {
+    /// Defaults, never saved.
+    pub(crate) fn new() -> Self {
+        Self { current: AtomicU8::new(0), saved: AtomicU8::new(0), store: None }
+    }
+
+    /// The values that were saved.
+    pub(crate) fn load(store: Arc<dyn Store>) -> io::Result<Self> {
+        let bits = match store.load(Record::Modes)?.as_deref() {
+            None => 0,
+            Some([VERSION, bits @ 0..8]) => *bits,
+            Some(_) => return Err(damaged(Record::Modes)),
+        };
+        Ok(Self { current: AtomicU8::new(bits), saved: AtomicU8::new(bits), store: Some(store) })
+    }
+
+    pub(crate) fn current(&self) -> Modes {
+        Modes::from_bits(self.current.load(Ordering::Acquire))
+    }
+
+    /// `None` where nothing is ever saved.
+    pub(crate) fn saved(&self) -> Option<Modes> {
+        self.store.as_ref()?;
+        Some(Modes::from_bits(self.saved.load(Ordering::Acquire)))
+    }
+
+    /// A reset: the saved values are in force.
+    pub(crate) fn reset(&self) {
+        self.current.store(self.saved.load(Ordering::Acquire), Ordering::Release);
+    }
+
+    /// Puts values in force; true if that is a change.
+    pub(crate) fn set(&self, modes: Modes) -> bool {
+        self.current.swap(modes.to_bits(), Ordering::AcqRel) != modes.to_bits()
+    }
+
+    /// Saves values for after a reset.
+    pub(crate) async fn save(&self, modes: Modes) -> Result<(), Sense> {
+        let Some(store) = &self.store else { return Err(Sense::invalid_bit_in_cdb(1, 0)) };
+        let kept = store.save(Record::Modes, vec![VERSION, modes.to_bits()]).await;
+        kept.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
+        self.saved.store(modes.to_bits(), Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Of the record: this, then a byte of flags. `docs/formats/state.md`.
+const VERSION: u8 = 1;

@@ -1,0 +1,279 @@
+//! Reservations of one unit: those of RESERVE (SPC-2) and persistent ones (SPC-4, 5.13), and which
+//! commands they bar from whom.
+//!
+//! Registrations belong to nexuses by name and last longer than sessions; a RESERVE belongs to a
+//! session and ends with it.
+
+mod conflict;
+mod state;
+mod record;
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use scsi::{
+    Command, PersistentReserveOut, Sense,
+    persistent::{self, Capabilities, MoveParameters, OutParameters, ReserveAction, ReserveReport},
+};
+
+use self::{
+    conflict::{Barred, barred_by_reserve},
+    state::{News, Path, State},
+};
+use crate::{
+    Nexus,
+    sense::Failure,
+    store::{Record, Store, damaged},
+};
+
+/// The reservations of a unit.
+pub(crate) struct Reservations {
+    /// Somebody may be barred from something. Written under the lock; while it is false a command
+    /// need not take the lock to learn that nothing bars it.
+    any: AtomicBool,
+    inner: Mutex<Inner>,
+    /// Held through a change until it is saved: changes happen one after the other. What the store
+    /// is known to hold; `None` while that is not sure.
+    saved: tokio::sync::Mutex<Option<Vec<u8>>>,
+    store: Option<Arc<dyn Store>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    state: State,
+    /// The session that holds a RESERVE.
+    reserved: Option<u64>,
+    /// The sessions there are: which nexus each is, and what it is barred from.
+    sessions: HashMap<u64, (Path, Barred)>,
+}
+
+/// What others are to be told: a session, and its unit attention condition.
+pub(crate) type Attention = (u64, Sense);
+
+impl Reservations {
+    /// No reservations.
+    pub(crate) fn new() -> Self {
+        Self {
+            any: AtomicBool::new(false),
+            inner: Mutex::default(),
+            saved: tokio::sync::Mutex::new(None),
+            store: None,
+        }
+    }
+
+    /// The reservations that were saved.
+    pub(crate) fn load(store: Arc<dyn Store>) -> io::Result<Self> {
+        let saved = store.load(Record::Reservations)?.unwrap_or_default();
+        let state = State::from_record(&saved).ok_or_else(|| damaged(Record::Reservations))?;
+        let reservations =
+            Self { saved: tokio::sync::Mutex::new(Some(saved)), store: Some(store), ..Self::new() };
+        reservations.change_inner(|inner| inner.state = state);
+        Ok(reservations)
+    }
+
+    /// A session begins.
+    pub(crate) fn open(&self, nexus: &Nexus) {
+        self.change_inner(|inner| {
+            inner.sessions.insert(nexus.number, (path(nexus), Barred::Nothing));
+        });
+    }
+
+    /// A session ended, and its RESERVE with it.
+    pub(crate) fn close(&self, nexus: u64) {
+        self.change_inner(|inner| {
+            inner.sessions.remove(&nexus);
+            inner.reserved = inner.reserved.filter(|holder| *holder != nexus);
+        });
+    }
+
+    /// A reset ends any RESERVE. Persistent reservations survive it.
+    pub(crate) fn reset(&self) {
+        self.change_inner(|inner| inner.reserved = None);
+    }
+
+    /// Whether the command conflicts with a reservation of somebody else.
+    pub(crate) fn bar(&self, nexus: u64, command: &Command) -> bool {
+        if !self.any.load(Ordering::Acquire) {
+            return false;
+        }
+        let inner = self.inner.lock();
+        if matches!(command, Command::Reserve { .. } | Command::Release { .. }) {
+            return false;
+        }
+        match inner.reserved {
+            // Who uses one kind of reservation may not use the other (SPC-2, 5.5.1).
+            Some(holder) if holder == nexus => matches!(
+                command,
+                Command::PersistentReserveIn(_) | Command::PersistentReserveOut(_)
+            ),
+            Some(_) => barred_by_reserve(command),
+            None => {
+                let session = inner.sessions.get(&nexus);
+                session.is_some_and(|(_, barred)| barred.from(command))
+            }
+        }
+    }
+
+    /// RESERVE.
+    pub(crate) fn reserve(&self, nexus: &Nexus) -> Result<(), Failure> {
+        self.change_inner(|inner| {
+            if inner.is_beside_persistent(nexus)? {
+                return Ok(());
+            }
+            match inner.reserved {
+                Some(holder) if holder != nexus.number => Err(Failure::Conflict),
+                _ => {
+                    inner.reserved = Some(nexus.number);
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    /// RELEASE. That of somebody else changes nothing and ends well (SPC-2, 7.16).
+    pub(crate) fn release(&self, nexus: &Nexus) -> Result<(), Failure> {
+        self.change_inner(|inner| {
+            if !inner.is_beside_persistent(nexus)? {
+                inner.reserved = inner.reserved.filter(|holder| *holder != nexus.number);
+            }
+            Ok(())
+        })
+    }
+
+    /// PERSISTENT RESERVE IN.
+    pub(crate) fn report(&self, report: ReserveReport) -> Vec<u8> {
+        let inner = self.inner.lock();
+        let state = &inner.state;
+        let generation = state.generation;
+        match report {
+            ReserveReport::Keys => {
+                persistent::keys(generation, state.registrants.iter().map(|r| r.key))
+            }
+            ReserveReport::Reservation => persistent::reservation(generation, state.held()),
+            ReserveReport::Capabilities => {
+                let can_persist = self.store.is_some();
+                Capabilities { can_persist, persists: state.persist }.to_bytes()
+            }
+            ReserveReport::FullStatus => persistent::full_status(generation, state.full_status()),
+        }
+    }
+
+    /// PERSISTENT RESERVE OUT with its parameter list. `ports`: all target ports of the unit.
+    /// Nothing has changed when it fails. If it is dropped, it happened or not.
+    pub(crate) async fn change(
+        &self,
+        nexus: &Nexus,
+        asked: PersistentReserveOut,
+        list: &[u8],
+        ports: &[u16],
+    ) -> Result<Vec<Attention>, Failure> {
+        let mut saved = self.saved.lock().await;
+        let mut state = self.inner.lock().state.clone();
+        let news = self.apply(&mut state, &path(nexus), asked.action, list, ports)?;
+        if let Some(store) = &self.store {
+            let record = state.to_record();
+            if saved.as_ref() != Some(&record) {
+                *saved = None;
+                let kept = store.save(Record::Reservations, record.clone()).await;
+                kept.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
+                *saved = Some(record);
+            }
+        }
+        Ok(self.change_inner(|inner| {
+            inner.state = state;
+            inner.address(&news)
+        }))
+    }
+
+    fn apply(
+        &self,
+        state: &mut State,
+        from: &Path,
+        action: ReserveAction,
+        list: &[u8],
+        ports: &[u16],
+    ) -> Result<News, Failure> {
+        if action == ReserveAction::RegisterAndMove {
+            let asked = MoveParameters::from_bytes(list)?;
+            self.check_persist(asked.persist, 17)?;
+            return state.register_and_move(from, &asked, ports);
+        }
+        let asked = OutParameters::from_bytes(list)?;
+        let registers =
+            matches!(action, ReserveAction::Register | ReserveAction::RegisterAndIgnoreExistingKey);
+        if registers {
+            self.check_persist(asked.persist, 20)?;
+        } else if asked.ports.is_some() {
+            return Err(Sense::invalid_field_in_parameter_list(20).into());
+        }
+        match action {
+            ReserveAction::Register => state.register(from, &asked, false, ports),
+            ReserveAction::RegisterAndIgnoreExistingKey => {
+                state.register(from, &asked, true, ports)
+            }
+            ReserveAction::Reserve(kind) => state.reserve(from, &asked, kind),
+            ReserveAction::Release(kind) => state.release(from, &asked, kind),
+            ReserveAction::Clear => state.clear(from, &asked),
+            ReserveAction::Preempt(kind) | ReserveAction::PreemptAndAbort(kind) => {
+                state.preempt(from, &asked, kind)
+            }
+            ReserveAction::RegisterAndMove => unreachable!("it has another list"),
+        }
+    }
+
+    /// APTPL is refused where there is nowhere to save.
+    fn check_persist(&self, persist: bool, byte: u16) -> Result<(), Sense> {
+        if persist && self.store.is_none() {
+            return Err(Sense::invalid_field_in_parameter_list(byte));
+        }
+        Ok(())
+    }
+
+    /// Changes what is known, and then what follows from it.
+    fn change_inner<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = self.inner.lock();
+        let result = change(&mut inner);
+        let Inner { state, reserved, sessions } = &mut *inner;
+        for (path, barred) in sessions.values_mut() {
+            *barred = state.barred(path);
+        }
+        self.any.store(state.reservation.is_some() || reserved.is_some(), Ordering::Release);
+        result
+    }
+}
+
+impl Inner {
+    /// RESERVE and RELEASE while there are registrations (SPC-4, 5.13.3): true if the nexus has
+    /// already what RESERVE would give it, and nothing is to be done.
+    fn is_beside_persistent(&self, nexus: &Nexus) -> Result<bool, Failure> {
+        let path = path(nexus);
+        if self.state.registrants.is_empty() {
+            Ok(false)
+        } else if self.state.reservation.is_some() && self.state.admits(&path) {
+            Ok(true)
+        } else {
+            Err(Failure::Conflict)
+        }
+    }
+
+    /// News for nexuses, as sessions; who has none now will be told of a reset when it comes back.
+    fn address(&self, news: &News) -> Vec<Attention> {
+        let mut attentions = Vec::new();
+        for (path, sense) in news {
+            let sessions = self.sessions.iter().filter(|(_, (session, _))| session == path);
+            attentions.extend(sessions.map(|(number, _)| (*number, *sense)));
+        }
+        attentions
+    }
+}
+
+fn path(nexus: &Nexus) -> Path {
+    Path { initiator: Arc::clone(&nexus.initiator_port), target: nexus.target_port }
+}

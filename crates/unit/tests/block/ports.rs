@@ -1,0 +1,75 @@
+//! Target ports and their group, and what is told of them.
+
+use scsi::{
+    Command, ReportTargetPortGroups, Sense,
+    inquiry::StandardInquiry,
+    vpd::{DesignatorKind, DeviceIdentification},
+};
+use unit::LogicalUnit;
+
+use crate::host::{Host, geometry, nexus};
+
+fn set(list: &[u8]) -> Command {
+    Command::SetTargetPortGroups { parameter_list_length: list.len() as u32 }
+}
+
+#[test]
+fn one_group_that_is_active_and_optimized() {
+    let host = Host::new(geometry());
+    let report = ReportTargetPortGroups { extended: false, allocation_length: 255 };
+    let bytes = host.good(&Command::ReportTargetPortGroups(report), &[]);
+    assert_eq!(bytes, [0, 0, 0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]);
+    let bytes = host.good(&Command::Inquiry { page: None, allocation_length: 96 }, &[]);
+    assert_eq!(StandardInquiry::from_bytes(&bytes).unwrap().target_port_groups, 3);
+    let bytes = host.good(&Command::Inquiry { page: Some(0x83), allocation_length: 255 }, &[]);
+    let names = DeviceIdentification::from_bytes(&bytes).unwrap();
+    let group = names.0.iter().find(|d| d.kind == DesignatorKind::TargetPortGroup).unwrap();
+    assert_eq!(group.name, [0, 0, 0, 1]);
+}
+
+#[test]
+fn the_group_can_be_set_to_what_it_is() {
+    let host = Host::new(geometry());
+    let active = [0, 0, 0, 0, 0, 0, 0, 1];
+    host.good(&set(&active), &active);
+    host.good(&set(&[]), &[]);
+    for wrong in [[0, 0, 0, 0, 2, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 9]] {
+        assert_eq!(host.fails(&set(&wrong), &wrong), Sense::INVALID_FIELD_IN_PARAMETER_LIST);
+    }
+    assert_eq!(host.fails(&set(&active[..7]), &active[..7]), Sense::PARAMETER_LIST_LENGTH_ERROR);
+}
+
+#[test]
+fn the_port_that_is_asked_names_itself() {
+    let host = Host::new(geometry());
+    let elsewhere = unit::Nexus { target_port: 7, ..nexus(9) };
+    host.unit.nexus_opened(&elsewhere);
+    let cdb = Command::Inquiry { page: Some(0x83), allocation_length: 255 }.encode();
+    let bytes = host.send_as(&elsewhere, &cdb, &[]).data_in.into_bytes();
+    let names = DeviceIdentification::from_bytes(&bytes).unwrap();
+    let find = |kind| names.0.iter().find(|d| d.kind == kind).unwrap();
+    assert_eq!(find(DesignatorKind::RelativeTargetPort).name, [0, 0, 0, 7]);
+    let port = &find(DesignatorKind::ScsiNameString).name;
+    assert!(port.starts_with(b"iqn.2026-11.io.forebay:a,t,0x0007\0"));
+}
+
+#[test]
+fn the_functions_of_task_management() {
+    let host = Host::new(geometry());
+    for (extended, length) in [(false, 4), (true, 16)] {
+        let command = Command::ReportTaskFunctions { extended, allocation_length: 255 };
+        let bytes = host.good(&command, &[]);
+        assert_eq!((bytes[0], bytes.len()), (0xda, length));
+    }
+}
+
+#[test]
+fn units_that_come_and_go_are_told_to_every_session() {
+    let host = Host::new(geometry());
+    let other = host.other(2);
+    host.unit.luns_changed();
+    for nexus in [&host.nexus, &other] {
+        assert_eq!(host.ready_as(nexus), Some(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
+        assert_eq!(host.ready_as(nexus), None);
+    }
+}
