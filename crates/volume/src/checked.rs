@@ -2,7 +2,7 @@
 
 use std::future::ready;
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
 
 /// Lets only calls through that are in range and whole, so that nothing below has to expect
 /// others.
@@ -74,6 +74,14 @@ impl Volume for Checked {
                 Err(Error::Device("the allocation told is of other blocks".into()))
             }
         })
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.lower.usage()
+    }
+
+    fn refresh(&self) {
+        self.lower.refresh();
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

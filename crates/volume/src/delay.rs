@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
 
 /// How long each kind of call waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -63,6 +63,14 @@ impl Volume for Delay {
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         after(self.latency.read, move || self.lower.allocation(extent))
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.lower.usage()
+    }
+
+    fn refresh(&self) {
+        self.lower.refresh();
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

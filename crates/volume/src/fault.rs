@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
 
 /// A kind of call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -186,6 +186,14 @@ impl Volume for Fault {
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         self.lower.allocation(extent)
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.lower.usage()
+    }
+
+    fn refresh(&self) {
+        self.lower.refresh();
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

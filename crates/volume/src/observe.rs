@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
 
 /// How many calls have passed since the volume was made. A call counts when it is answered; one
 /// that was abandoned never does.
@@ -146,6 +146,14 @@ impl Volume for Observe {
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         self.lower.allocation(extent)
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.lower.usage()
+    }
+
+    fn refresh(&self) {
+        self.lower.refresh();
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

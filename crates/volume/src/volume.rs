@@ -46,6 +46,10 @@ pub trait Volume: Send + Sync + 'static {
     fn usage(&self) -> Option<Usage> {
         None
     }
+
+    /// Looks whether the storage below has another size than before, which [`Volume::geometry`]
+    /// tells from then on. Does not wait for other calls.
+    fn refresh(&self) {}
 }
 
 /// The space of a thin volume, in bytes.

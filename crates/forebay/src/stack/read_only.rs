@@ -2,7 +2,9 @@
 
 use std::future::ready;
 
-use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{
+    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume,
+};
 
 /// `lower`, without its writes.
 pub struct ReadOnly {
@@ -39,6 +41,14 @@ impl Volume for ReadOnly {
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         self.lower.allocation(extent)
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.lower.usage()
+    }
+
+    fn refresh(&self) {
+        self.lower.refresh();
     }
 
     fn admit(&self, _: usize) -> Result<(), Error> {

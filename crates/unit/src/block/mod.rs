@@ -143,6 +143,11 @@ impl BlockUnit {
     /// Everything up to the first call on the volume. `Err`: the task ends here, refused or
     /// because there is nothing to do.
     fn start<'a>(&'a self, task: Task, turn: Turn<'a>) -> Result<Answer<'a>, Completion> {
+        if matches!(task.cdb.first(), Some(0x00 | 0x25 | 0x9e)) {
+            // Who asks for capacity or readiness wants to hear of another size: initiators do
+            // before they use it, and path checkers all the time.
+            self.volume.refresh();
+        }
         let geometry = self.geometry();
         let command = self.command(&task.nexus, &task.cdb, task.attribute)?;
         let work = Work { data: task.data_out, geometry, turn };

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
 use crate::{
-    Allocation, Data, Durability, EngineKind, Error, Extent, Geometry, Io, Lba, Volume,
+    Allocation, Data, Durability, EngineKind, Error, Extent, Geometry, Io, Lba, Usage, Volume,
     buffer::{Buffer, Pool},
     engine::{Engine, MAX_PIECES, Request},
 };
@@ -35,7 +35,10 @@ pub struct FileVolume {
     file: Arc<File>,
     /// For syncs alone, see [`Opened::syncs`].
     synced: Arc<File>,
+    /// As it was opened.
     geometry: Geometry,
+    /// How many blocks it has now.
+    blocks: AtomicU64,
     direct: Option<Direct>,
     engine: Engine,
     pool: Arc<Pool>,
@@ -89,6 +92,7 @@ impl FileVolume {
             file: Arc::new(file),
             synced: Arc::new(syncs),
             geometry,
+            blocks: AtomicU64::new(geometry.blocks),
             direct,
             engine,
             pool,
@@ -125,7 +129,7 @@ impl FileVolume {
     }
 
     async fn read_blocks(&self, extent: Extent) -> Result<Data, Error> {
-        self.geometry.check_extent(extent)?;
+        self.geometry().check_extent(extent)?;
         let range = self.bytes(extent);
         self.ledger.settle(&self.engine, range.clone()).await;
         let length = (range.end - range.start) as usize;
@@ -169,7 +173,7 @@ impl FileVolume {
         data: Data,
         durability: Durability,
     ) -> Result<(), Error> {
-        let extent = self.geometry.check_write(lba, data.len())?;
+        let extent = self.geometry().check_write(lba, data.len())?;
         let range = self.bytes(extent);
         self.ledger.settle(&self.engine, range.clone()).await;
         self.write_bytes(extent, range, data, durability).await
@@ -289,7 +293,7 @@ impl FileVolume {
     }
 
     async fn discard_blocks(&self, extent: Extent) -> Result<(), Error> {
-        self.geometry.check_discard(extent)?;
+        self.geometry().check_discard(extent)?;
         let range = self.bytes(extent);
         self.ledger.settle(&self.engine, range.clone()).await;
         if self.geometry.thin && self.punch(extent, &range).await? {
@@ -306,7 +310,7 @@ impl FileVolume {
     }
 
     async fn allocation_of(&self, extent: Extent) -> Result<Allocation, Error> {
-        self.geometry.check_extent(extent)?;
+        self.geometry().check_extent(extent)?;
         let range = self.bytes(extent);
         self.ledger.settle(&self.engine, range.clone()).await;
         let (file, block_size) = (Arc::clone(&self.file), u64::from(self.geometry.block_size));
@@ -343,7 +347,25 @@ impl FileVolume {
 
 impl Volume for FileVolume {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        Geometry { blocks: self.blocks.load(Ordering::Relaxed), ..self.geometry }
+    }
+
+    /// What the file takes, and what its file system has left; not of a block device.
+    fn usage(&self) -> Option<Usage> {
+        let metadata = self.file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        let system = rustix::fs::fstatvfs(&self.file).ok()?;
+        let available = system.f_bavail.saturating_mul(system.f_frsize);
+        Some(Usage { used: metadata.blocks() * 512, available, shared: true })
+    }
+
+    /// The end of the file, or of the device, is the end of the volume.
+    fn refresh(&self) {
+        let Ok(bytes) = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0)) else { return };
+        let blocks = bytes / u64::from(self.geometry.block_size);
+        // Nothing at all is left of a file only while somebody writes it anew.
+        if blocks > 0 {
+            self.blocks.store(blocks, Ordering::Relaxed);
+        }
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
