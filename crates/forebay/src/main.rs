@@ -9,6 +9,7 @@ mod control;
 mod settings;
 mod admission;
 mod stack;
+mod state;
 mod serve;
 mod check;
 mod link;

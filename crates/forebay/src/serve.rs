@@ -18,7 +18,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
 };
-use unit::{BlockUnit, Identity, LogicalUnit};
+use unit::{Identity, LogicalUnit};
 
 use crate::{
     admission,
@@ -27,6 +27,7 @@ use crate::{
     quantity::Size,
     settings::{Iscsi, IscsiName, Portal, Settings, Target, Unit},
     stack::{self, Opened},
+    state,
     status::{PortalStatus, SessionStatus, State, Status, TargetStatus, UnitStatus},
 };
 
@@ -221,7 +222,8 @@ impl Node {
             let mut units = Vec::new();
             for unit in &target.unit {
                 let opened = stack::open(unit, initiator_name).await?;
-                units.push((unit.lun, self.add(target, unit, opened)));
+                let state = settings.state.as_deref();
+                units.push((unit.lun, self.add(target, unit, opened, state)?));
             }
             let mut shown = target::Target::new(target.name.0.clone(), units);
             shown.alias.clone_from(&target.alias);
@@ -241,7 +243,13 @@ impl Node {
         Ok(group)
     }
 
-    fn add(&self, target: &Target, unit: &Unit, opened: Opened) -> Arc<dyn LogicalUnit> {
+    fn add(
+        &self,
+        target: &Target,
+        unit: &Unit,
+        opened: Opened,
+        state: Option<&Path>,
+    ) -> Result<Arc<dyn LogicalUnit>, Failure> {
         let serial = unit.serial.clone().unwrap_or_else(|| serial_of(target, unit));
         let mut identity = Identity::new(&serial).with_target(&target.name.0, PORTAL_GROUP);
         identity.product.clone_from(&unit.product);
@@ -250,7 +258,7 @@ impl Node {
         if let Some(served) = self.inner.lock().targets.last_mut() {
             served.units.push(ServedUnit { lun: unit.lun, serial, opened });
         }
-        Arc::new(BlockUnit::new(top, identity, unit::Settings::default()))
+        Ok(Arc::new(state::open_unit(unit, top, identity, state)?))
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {

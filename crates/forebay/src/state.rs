@@ -13,7 +13,42 @@ use std::{
 
 use crc_fast::{CrcAlgorithm, checksum};
 use parking_lot::Mutex;
-use unit::{Identity, Record, Saving, Store};
+use unit::{BlockUnit, Identity, Record, Saving, Store};
+use volume::Stack;
+
+use crate::{failure::Failure, settings::Unit};
+
+/// The unit over an opened stack; with a folder, it goes on with what is kept there.
+pub fn open_unit(
+    unit: &Unit,
+    top: Stack,
+    identity: Identity,
+    folder: Option<&Path>,
+) -> Result<BlockUnit, Failure> {
+    let settings = unit::Settings {
+        removable: unit.removable,
+        soft_threshold_percent: unit.soft_threshold.map(|share| (share * 100.0).round() as u8),
+        ..unit::Settings::default()
+    };
+    let Some(folder) = folder else { return Ok(BlockUnit::new(top, identity, settings)) };
+    let serial = identity.serial.clone();
+    let opened = StateFiles::open(folder, &identity)
+        .and_then(|files| BlockUnit::open(top, identity, settings, Arc::new(files)));
+    opened.map_err(|error| {
+        let what = format!("cannot use what unit {serial} keeps in {}: {error}", folder.display());
+        let remedy = match error.kind() {
+            io::ErrorKind::InvalidData => {
+                "restore the file from a copy; or, if no host relies on a reservation that it may \
+                 have held, delete it"
+            }
+            io::ErrorKind::ResourceBusy => {
+                "give each unit its own `serial`, each process its own `state`"
+            }
+            _ => "let the user who serves read and write the folder, or name another with `state`",
+        };
+        Failure::new(what).remedy(remedy)
+    })
+}
 
 /// The records of one unit.
 pub struct StateFiles {
