@@ -114,8 +114,8 @@ fn admission_refuses_what_would_fail_anyway() {
     let refused = |command: &Command| host.unit_admits(command, 512).unwrap_err();
     let outside = refused(&Command::write(geometry().blocks, 1, false));
     assert_eq!(outside, Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE);
-    let mode_select = scsi::Cdb::new(&[0x15, 0x10, 0, 0, 24, 0]);
-    let completion = host.unit.admit(&host.nexus, &mode_select, 24).unwrap();
+    let write_buffer = scsi::Cdb::new(&[0x3b, 0, 0, 0, 0, 0, 0, 0, 24, 0]);
+    let completion = host.unit.admit(&host.nexus, &write_buffer, 24).unwrap();
     assert_eq!(completion.sense, Some(Sense::INVALID_COMMAND_OPERATION_CODE));
     assert_eq!(host.asked(), []);
 }

@@ -119,18 +119,21 @@ impl Host {
     }
 
     pub fn send_as(&self, nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Completion {
-        let task = Task {
+        let mut answer = self.unit.execute(self.task(nexus, cdb, data));
+        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(completion) => completion,
+            Poll::Pending => panic!("a volume in memory answers at once"),
+        }
+    }
+
+    pub fn task(&self, nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Task {
+        Task {
             nexus: nexus.clone(),
             lun: Lun(0),
             cdb: Cdb::new(cdb),
             attribute: TaskAttribute::Simple,
             data_out: data.to_vec().into(),
             data_in_capacity: u32::MAX,
-        };
-        let mut answer = self.unit.execute(task);
-        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(completion) => completion,
-            Poll::Pending => panic!("a volume in memory answers at once"),
         }
     }
 

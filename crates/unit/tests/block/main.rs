@@ -18,6 +18,7 @@ mod modes;
 mod medium;
 mod logs;
 mod ports;
+mod resize;
 mod order;
 mod random;
 mod failure;

@@ -1,6 +1,9 @@
 //! Persistent reservations: what each service action does, who is told, and what is barred from whom.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Waker},
+};
 
 use scsi::{
     Command, OPERATIONS, PersistentReserveIn, PersistentReserveOut, Sense, Status,
@@ -9,7 +12,7 @@ use scsi::{
     },
 };
 use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Record, Settings, TaskManagement};
-use volume::MemVolume;
+use volume::{MemVolume, Rule, Symptom};
 
 use crate::host::{Host, MemoryStore, geometry, nexus, pattern};
 use ReservationType::{
@@ -182,10 +185,10 @@ fn clear_ends_everything_and_tells_the_others() {
     assert_eq!(act(&host, &one, Reserve(ExclusiveAccessRegistrantsOnly), 1, 0), Ok(()));
     assert_eq!(act(&host, &two, Clear, 9, 0), Err(Conflict));
     assert_eq!(act(&host, &two, Clear, 2, 0), Ok(()));
-    assert_eq!((keys(&host), held(&host)), ((4, vec![]), None));
     let told = Some(Sense::RESERVATIONS_PREEMPTED);
     assert_eq!((host.ready_as(&one), host.ready_as(&three)), (told, told));
     assert_eq!(host.ready_as(&two), None);
+    assert_eq!((keys(&host), held(&host)), ((4, vec![]), None));
 }
 
 #[test]
@@ -194,8 +197,8 @@ fn the_holders_key_preempts_its_reservation() {
         let (host, [one, two, three]) = three();
         assert_eq!(act(&host, &one, Reserve(WriteExclusiveRegistrantsOnly), 1, 0), Ok(()));
         assert_eq!(act(&host, &two, action(ExclusiveAccess), 2, 1), Ok(()));
-        assert_eq!((keys(&host), held(&host)), ((4, vec![2, 3]), Some((2, 3))));
         assert_eq!(host.ready_as(&one), Some(Sense::REGISTRATIONS_PREEMPTED));
+        assert_eq!((keys(&host), held(&host)), ((4, vec![2, 3]), Some((2, 3))));
         assert_eq!(host.ready_as(&three), Some(Sense::RESERVATIONS_RELEASED), "another type");
         assert_eq!(host.ready_as(&two), None);
     }
@@ -216,9 +219,10 @@ fn another_key_preempts_registrations_alone() {
 
 #[test]
 fn key_zero_preempts_all_registrants() {
-    let (host, [_, two, three]) = three();
+    let (host, [one, two, three]) = three();
     assert_eq!(act(&host, &two, Reserve(WriteExclusiveAllRegistrants), 2, 0), Ok(()));
     assert_eq!(act(&host, &three, Preempt(WriteExclusiveAllRegistrants), 3, 1), Ok(()));
+    assert_eq!(host.ready_as(&one), Some(Sense::REGISTRATIONS_PREEMPTED));
     assert_eq!((keys(&host).1, held(&host)), (vec![2, 3], Some((0, 7))), "one key alone");
     assert_eq!(act(&host, &three, Preempt(ExclusiveAccess), 3, 0), Ok(()));
     assert_eq!((keys(&host).1, held(&host)), (vec![3], Some((3, 3))));
@@ -454,6 +458,7 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0xaa, None, 0, "CC"),
     (0xae, None, 0, "CC"),
     (0xaf, None, 0, "AC"),
+    (0xb7, None, 0, "AC"),
 ];
 
 #[test]
@@ -501,4 +506,34 @@ fn a_reset_is_told_before_a_conflict_and_anything_else_after_it() {
     let completion = host.send_as(&stranger, &read, &[]);
     assert_eq!((completion.status, completion.sense), (Status::ReservationConflict, None));
     assert_eq!(host.ready_as(&stranger), Some(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
+}
+
+#[test]
+fn preempt_and_abort_is_done_when_nothing_of_the_preempted_is_on_its_way() {
+    for (action, waits) in [(Preempt as fn(_) -> _, false), (PreemptAndAbort, true)] {
+        let (host, [one, two, _]) = three();
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(act(&host, &one, Reserve(WriteExclusive), 1, 0), Ok(()));
+        host.faults.add(Rule::always(volume::Call::Write, Symptom::Hangs));
+        let write = Command::write(0, 1, false);
+        let mut on_its_way = host.unit.execute(host.task(&one, &write.encode(), &pattern(1, 1)));
+        assert!(on_its_way.as_mut().poll(&mut context).is_pending());
+
+        let list = keys_of(2, 1).to_bytes();
+        let asked =
+            PersistentReserveOut { action: action(WriteExclusive), parameter_list_length: 24 };
+        let cdb = Command::PersistentReserveOut(asked).encode();
+        let mut preempting = host.unit.execute(host.task(&two, &cdb, &list));
+        assert_eq!(preempting.as_mut().poll(&mut context).is_pending(), waits);
+        if waits {
+            // The task is aborted, or ends.
+            drop(on_its_way);
+            assert!(preempting.as_mut().poll(&mut context).is_ready());
+        }
+        drop(preempting);
+        assert_eq!(host.ready_as(&one), Some(Sense::REGISTRATIONS_PREEMPTED));
+        let again = host.send_as(&one, &write.encode(), &pattern(1, 1));
+        assert_eq!(again.status, Status::ReservationConflict);
+        assert_eq!(held_as(&host, &two), Some((2, 1)));
+    }
 }
