@@ -62,8 +62,8 @@ pub(crate) async fn run(
     let device = target.and_then(|name| surroundings.names.find(name));
     let port = initiator_port(&session);
     // A portal that was closed meanwhile belonged to a group with the usual tag, most likely.
-    let group = stream.local_addr().ok().and_then(|local| surroundings.door(local).group());
-    let target_port = group.unwrap_or_default().tag;
+    let portal = stream.local_addr().ok().and_then(|local| surroundings.portals.entered(local));
+    let target_port = portal.map_or(1, |portal| portal.group.tag);
     let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
     // Dropped after the driver with all its executions: a unit never hears of a nexus again
     // after `nexus_closed`.
