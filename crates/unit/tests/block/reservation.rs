@@ -6,7 +6,7 @@ use std::{
 };
 
 use scsi::{
-    Command, OPERATIONS, PersistentReserveIn, PersistentReserveOut, Sense, Status,
+    Cdb, Command, OPERATIONS, PersistentReserveIn, PersistentReserveOut, Sense, Status,
     persistent::{
         MoveParameters, OutParameters, ReservationType, ReserveAction, ReserveReport, TransportId,
     },
@@ -461,6 +461,8 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0xb7, None, 0, "AC"),
 ];
 
+const SANITIZE: u8 = 0x48;
+
 #[test]
 fn every_command_conflicts_as_the_standards_say() {
     for operation in OPERATIONS.iter().filter(|o| o.opcode != 0x5f) {
@@ -482,8 +484,12 @@ fn every_command_conflicts_as_the_standards_say() {
             let column = usize::from(kind.excludes_reading());
             let barred = columns.as_bytes()[column] == b'C';
             let conflicts = |nexus: &Nexus| {
+                if opcode == SANITIZE {
+                    // It would go on behind the test's back; the gate is asked alone.
+                    let gate = host.unit.admit(nexus, &Cdb::new(&cdb), 0);
+                    return gate.is_some_and(|c| c.status == Status::ReservationConflict);
+                }
                 let completion = host.send_as(nexus, &cdb, &pattern(0, 1));
-                // SPC-2's own may have been allowed to somebody: nothing of it stays.
                 completion.status == Status::ReservationConflict
             };
             assert_eq!(conflicts(&stranger), barred, "{kind:?} {cdb:02x?}");
@@ -510,7 +516,8 @@ fn a_reset_is_told_before_a_conflict_and_anything_else_after_it() {
 
 #[test]
 fn preempt_and_abort_is_done_when_nothing_of_the_preempted_is_on_its_way() {
-    for (action, waits) in [(Preempt as fn(_) -> _, false), (PreemptAndAbort, true)] {
+    let actions: [fn(ReservationType) -> ReserveAction; 2] = [Preempt, PreemptAndAbort];
+    for (action, waits) in actions.into_iter().zip([false, true]) {
         let (host, [one, two, _]) = three();
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(act(&host, &one, Reserve(WriteExclusive), 1, 0), Ok(()));
