@@ -1,18 +1,16 @@
 //! A file that grows below a unit that is served: every session is told, and then has it all.
 
-use std::{
-    fs::File,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-};
+use std::{fs::File, sync::Arc};
 
 use scsi::{Capacity16, Cdb, Command, Lun, Sense, Status, log::LogPage};
+use tokio::runtime::{Builder, Runtime};
 use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
 use volume::{Checked, FileVolume, Options};
 
 use crate::host::{nexus, pattern};
 
 struct Disk {
+    runtime: Runtime,
     unit: BlockUnit,
     file: File,
     _folder: tempfile::TempDir,
@@ -29,7 +27,8 @@ impl Disk {
             unit.nexus_opened(&nexus(number));
         }
         let file = File::options().write(true).open(&path).unwrap();
-        let disk = Self { unit, file, _folder: folder };
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let disk = Self { runtime, unit, file, _folder: folder };
         for number in [1, 2] {
             assert_eq!(disk.ready(number), Some(Sense::POWER_ON_OCCURRED));
         }
@@ -45,12 +44,7 @@ impl Disk {
             data_out: data.to_vec().into(),
             data_in_capacity: u32::MAX,
         };
-        // Without a runtime, a file's calls block and are done at the first poll.
-        let mut answer = self.unit.execute(task);
-        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(completion) => completion,
-            Poll::Pending => panic!("the file waits for something"),
-        }
+        self.runtime.block_on(self.unit.execute(task))
     }
 
     fn ready(&self, number: u64) -> Option<Sense> {
