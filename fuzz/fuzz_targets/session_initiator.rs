@@ -18,17 +18,17 @@ use iscsi::{
         Numbers, ReadyToTransfer, Reject, RejectReason, Residual, ScsiResponse, TaskFunctionResult,
         TaskResponse, TextResponse,
     },
-    session::initiator::{Connection, Event, Request, Session, Timing, Transfer, Window},
+    session::initiator::{Event, Joined, Request, Session, Timing, Transfer, Window},
 };
 use libfuzzer_sys::fuzz_target;
 use scsi::{Cdb, Lun};
 
 const SEGMENT: u32 = 1024;
+const CID: Cid = Cid(0);
 
 struct Scene<'a> {
     choices: Choices<'a>,
     session: Session,
-    connection: Connection,
     now: Instant,
     stat_sn: u32,
     max_cmd_sn: u32,
@@ -52,14 +52,22 @@ fuzz_target!(|input: &[u8]| {
         max_send_data_segment_length: SEGMENT,
         max_recv_data_segment_length: SEGMENT,
         max_outstanding_r2t: 2,
+        error_recovery_level: (flags >> 2 & 3).min(2),
         ..Parameters::default()
     };
     let now = Instant::now();
-    let timing = Timing::default();
+    let first = Joined {
+        cid: CID,
+        digests: Digests::default(),
+        max_send_data_segment_length: SEGMENT,
+        exp_stat_sn: Serial(1),
+        exp_cmd_sn: Serial(1),
+        max_cmd_sn: Serial(8),
+    };
+    let (window, timing) = (Window::new(Serial(1), Serial(8)), Timing::default());
     let mut scene = Scene {
         choices,
-        session: Session::new(parameters, Window::new(Serial(1), Serial(8)), 16),
-        connection: Connection::new(Cid(0), Digests::default(), Serial(1), timing, now),
+        session: Session::new(parameters, window, 16, timing, first, now),
         now,
         stat_sn: 1,
         max_cmd_sn: 8,
@@ -74,16 +82,18 @@ fuzz_target!(|input: &[u8]| {
             0 => scene.submit(choice),
             1 if choice == 0xfd => {
                 scene.now += Duration::from_secs(5);
-                scene.connection.handle_timeout(&mut scene.session, scene.now).is_ok()
+                scene.session.handle_timeout(scene.now);
+                true
             }
             _ => {
                 let pdu = scene.pdu();
-                let frame = frame(pdu);
-                scene.connection.handle_frame(&mut scene.session, frame, scene.now).is_ok()
+                let mut frame = frame(pdu);
+                frame.data_digest_error = choice >= 0xf0 && choice != 0xfd;
+                scene.session.handle_frame(CID, frame, scene.now).is_ok()
             }
         };
         scene.collect();
-        if !alive {
+        if !alive || scene.session.is_over() {
             break;
         }
     }
@@ -118,9 +128,9 @@ impl Scene<'_> {
         match choice >> 4 & 7 {
             1 => {
                 let text = "SendTargets=All\0".into();
-                let _ = self.connection.text(&mut self.session, text, self.now);
+                let _ = self.session.text(text, self.now);
             }
-            2 if choice & 12 == 0 => self.connection.logout(&mut self.session, self.now),
+            2 if choice & 12 == 0 => self.session.log_out(self.now),
             _ => {}
         }
         true
@@ -260,8 +270,10 @@ impl Scene<'_> {
 
     /// What the initiator sends, and what it tells the application.
     fn collect(&mut self) {
-        self.connection.transmit(&mut self.session);
-        for pdu in drain(self.connection.output(), Digests::default(), SEGMENT) {
+        self.session.transmit();
+        let output =
+            self.session.output(CID).map(|output| drain(output, Digests::default(), SEGMENT));
+        for pdu in output.into_iter().flatten() {
             let (bhs, ..) = pdu.clone().encode();
             let itt = Itt(u32::from_be_bytes([bhs[16], bhs[17], bhs[18], bhs[19]]));
             if itt != Itt::NONE && self.tags.last() != Some(&itt) {
@@ -269,9 +281,15 @@ impl Scene<'_> {
                 self.headers.push(Bytes::copy_from_slice(&bhs));
             }
         }
-        while let Some(event) = self.connection.poll_event() {
-            if let Event::Completed { tag, .. } = event {
-                assert!(self.open.remove(&tag), "a command ends once");
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                Event::Completed { tag, .. } => {
+                    assert!(self.open.remove(&tag), "a command ends once");
+                }
+                Event::Returned(requests) => requests.iter().for_each(|request| {
+                    assert!(self.open.remove(&request.tag), "a command ends once");
+                }),
+                _ => {}
             }
         }
         assert!(self.session.unanswered() <= 16);

@@ -1,12 +1,18 @@
-//! The driver: one tokio task owns the connection, what waits for it, and the reconnecting.
+//! The driver: one tokio task owns the session and all its connections, what waits for them, and
+//! the reconnecting.
 
 use std::{
+    future::Future,
     hash::{BuildHasher, RandomState},
+    pin::Pin,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use iscsi::session::initiator::{Counters, Event};
+use iscsi::{
+    Cid,
+    session::initiator::{self, Counters, Event},
+};
 use scsi::{Lun, Sense};
 use tokio::{
     sync::mpsc,
@@ -16,12 +22,13 @@ use tracing::{debug, info, warn};
 use volume::Geometry;
 
 use crate::{
-    CommandError, Error, Facts, LinkState, Settings, Statistics,
+    CommandError, ConnectionStatistics, Error, Facts, LinkState, Settings, Statistics,
     facts::{tells_of_change, tells_of_reset},
+    login::{LoggedIn, log_in},
     pending::{Job, PendingTable},
     probe::probe,
     shared::Shared,
-    wire::{Wire, now},
+    wires::{Wires, now},
 };
 
 /// What callers send.
@@ -40,9 +47,9 @@ pub(crate) struct Expected {
     pub(crate) blocks: u64,
 }
 
-/// A connection to the unit that is expected.
+/// A session with the unit that is expected.
 pub(crate) struct Live {
-    pub(crate) wire: Wire,
+    pub(crate) wires: Wires,
     pub(crate) facts: Facts,
 }
 
@@ -94,10 +101,10 @@ impl Expected {
 
 /// Connects, logs in, asks the unit what it is.
 pub(crate) async fn connect(settings: &Settings) -> Result<Live, Error> {
-    let mut wire = Wire::open(settings, false).await?;
-    let probing = timeout(settings.login_time_out, probe(&mut wire, settings)).await;
+    let mut wires = Wires::open(settings, false).await?;
+    let probing = timeout(settings.login_time_out, probe(&mut wires, settings)).await;
     let facts = probing.map_err(|_| Error::TimedOut("what the unit is"))??;
-    Ok(Live { wire, facts })
+    Ok(Live { wires, facts })
 }
 
 impl Driver {
@@ -136,7 +143,11 @@ impl Driver {
                     }
                     wait = pauses.next().max(at_least);
                     self.statistics.reconnects += 1;
-                    let (since, given_up) = (now(), false);
+                    let since = match *self.shared.state.borrow() {
+                        LinkState::Down { since, .. } => since,
+                        _ => now(),
+                    };
+                    let given_up = false;
                     self.shared.state.send_replace(LinkState::Down { since, reason, given_up });
                 }
             }
@@ -147,19 +158,21 @@ impl Driver {
         self.publish();
     }
 
-    /// Runs a connection until it ends.
+    /// Runs a session until it ends.
     async fn serve(&mut self, live: Live) -> End {
-        let Live { mut wire, facts } = live;
-        let default_wait = wire.session.parameters().default_time2wait;
+        let Live { mut wires, facts } = live;
+        let default_wait = wires.session.parameters().default_time2wait;
         *self.shared.facts.lock() = Some(Arc::new(facts));
         self.shared.next_generation();
         self.shared.state.send_replace(LinkState::Up);
         info!(target = self.settings.target, portal = self.settings.portal, "session is up");
 
         let mut counted = Counted::default();
-        let ended = self.serve_until_it_ends(&mut wire, &mut counted).await;
-        counted.add_to(&mut self.statistics, &wire);
-        self.pending.replay(wire.session.take_unanswered(), &mut self.statistics);
+        let ended = self.serve_until_it_ends(&mut wires, &mut counted).await;
+        counted.add_to(&mut self.statistics, &wires);
+        self.pending.replay(wires.session.take_unanswered(), &mut self.statistics);
+        drop(wires);
+        self.shared.connections.lock().clear();
         self.publish();
         match ended {
             Ok(end) => end,
@@ -173,50 +186,100 @@ impl Driver {
 
     async fn serve_until_it_ends(
         &mut self,
-        wire: &mut Wire,
+        wires: &mut Wires,
         counted: &mut Counted,
     ) -> Result<End, Error> {
+        let mut crew = Crew::new(&self.settings, wires);
         let timer = sleep(Duration::ZERO);
         tokio::pin!(timer);
         loop {
             self.take_messages();
-            self.submit(wire);
+            self.submit(wires);
             if self.closing && self.pending.len() == 0 {
-                wire.connection.logout(&mut wire.session, now());
+                wires.session.log_out(now());
             }
-            wire.pump()?;
-            counted.add_to(&mut self.statistics, wire);
+            wires.pump();
+            wires.check()?;
+            crew.look(wires, self.closing);
+            self.note_link(wires);
+            counted.add_to(&mut self.statistics, wires);
             self.publish();
+            self.publish_connections(wires);
 
             // The machine's deadline moves with every PDU: the timer is left to fire too early
             // rather than set again each time.
-            let deadline =
-                self.pending.deadline().map_or(wire.deadline(), |due| due.min(wire.deadline()));
+            let deadlines = [wires.deadline(), self.pending.deadline(), crew.deadline()];
+            let deadline = deadlines.into_iter().flatten().min();
+            let deadline = deadline.unwrap_or_else(|| now() + IDLE);
             if timer.is_elapsed() || deadline < timer.deadline().into_std() {
                 timer.as_mut().reset(deadline.into());
             }
             let has_room = self.has_room();
             tokio::select! {
                 biased;
-                ready = wire.readiness() => {
-                    ready?;
-                    let received = wire.receive(now());
+                () = wires.readiness() => {
+                    wires.receive(now());
                     // what was answered before an error was answered
-                    if let Some(end) = self.handle_events(wire)? {
+                    if let Some(end) = self.handle_events(wires, counted)? {
                         return Ok(end);
                     }
-                    received?;
                 }
                 message = self.messages.recv(), if has_room => self.handle_message(message),
+                joined = crew.joined() => {
+                    if let Some(error) = self.handle_join(wires, &mut crew, joined) {
+                        return Err(error);
+                    }
+                }
                 () = &mut timer => {
                     self.pending.wake(now());
-                    wire.handle_timeout(now())?;
-                    if let Some(end) = self.handle_events(wire)? {
+                    wires.handle_timeout(now());
+                    if let Some(end) = self.handle_events(wires, counted)? {
                         return Ok(end);
                     }
                 }
             }
         }
+    }
+
+    /// Another connection is there, or not.
+    fn handle_join(
+        &mut self,
+        wires: &mut Wires,
+        crew: &mut Crew,
+        joined: Result<LoggedIn, Error>,
+    ) -> Option<Error> {
+        match joined {
+            Ok(logged_in) => {
+                crew.succeeded();
+                self.statistics.reconnects += u64::from(crew.replaces());
+                wires.join(logged_in);
+                None
+            }
+            // The target knows no such session any more: only a new one helps.
+            Err(error @ Error::Login(_)) if wires.len() == 0 => Some(error),
+            Err(error) => {
+                debug!(%error, "cannot add a connection");
+                crew.failed();
+                None
+            }
+        }
+    }
+
+    /// Without a connection a session of level 2 goes on at the target, but not for callers.
+    fn note_link(&mut self, wires: &Wires) {
+        let is_up = wires.len() > 0;
+        self.shared.state.send_if_modified(|state| match (&state, is_up) {
+            (LinkState::Up, false) => {
+                let reason = "the session has no connection".into();
+                *state = LinkState::Down { since: now(), reason, given_up: false };
+                true
+            }
+            (LinkState::Down { .. }, true) => {
+                *state = LinkState::Up;
+                true
+            }
+            _ => false,
+        });
     }
 
     fn has_room(&self) -> bool {
@@ -243,20 +306,26 @@ impl Driver {
         }
     }
 
-    fn submit(&mut self, wire: &mut Wire) {
-        while wire.session.unanswered() < self.settings.queue_depth {
+    fn submit(&mut self, wires: &mut Wires) {
+        while wires.session.unanswered() < self.settings.queue_depth {
             let Some(request) = self.pending.next(now()) else { break };
-            let refused = wire.session.submit(request, now());
+            let refused = wires.session.submit(request, now());
             assert!(refused.is_ok(), "the session has the queue's depth");
         }
         for tag in self.pending.in_the_way() {
-            wire.session.expire(tag, now());
+            wires.session.expire(tag, now());
         }
     }
 
-    fn handle_events(&mut self, wire: &mut Wire) -> Result<Option<End>, Error> {
+    fn handle_events(
+        &mut self,
+        wires: &mut Wires,
+        counted: &mut Counted,
+    ) -> Result<Option<End>, Error> {
         let mut changed = None;
-        while let Some(event) = wire.connection.poll_event() {
+        // before it forgets the connections that ended
+        counted.add_to(&mut self.statistics, wires);
+        while let Some(event) = wires.poll_event() {
             match event {
                 Event::Completed { tag, result } => {
                     let generation = self.shared.generation();
@@ -270,7 +339,15 @@ impl Driver {
                     return Ok(Some(End::Lost { reason, wait }));
                 }
                 Event::LoggedOut { .. } => return Ok(Some(End::Closed)),
-                Event::LogoutRequested => debug!("the target asks for a logout"),
+                Event::LogoutRequested { cid } => debug!(cid = cid.0, "asked for a logout"),
+                Event::Closed { cid, error } => {
+                    debug!(cid = cid.0, %error, "a connection ended");
+                    let is_loss = !matches!(error, initiator::Error::LoggedOut { .. });
+                    self.statistics.connections_lost += u64::from(is_loss);
+                }
+                Event::Returned(requests) => {
+                    self.pending.replay(requests, &mut self.statistics);
+                }
                 Event::Sense(_, sense) => {
                     changed = sense.and_then(|sense| self.attend(sense)).or(changed);
                 }
@@ -369,6 +446,16 @@ impl Driver {
     fn publish(&self) {
         *self.shared.statistics.lock() = self.statistics;
     }
+
+    fn publish_connections(&self, wires: &Wires) {
+        let mut connections = self.shared.connections.lock();
+        connections.clear();
+        connections.extend(wires.traffic().map(|(cid, bytes_in, bytes_out)| {
+            let load = wires.session.load(cid).unwrap_or_default();
+            let (commands, bytes) = (load.commands, load.bytes);
+            ConnectionStatistics { cid: cid.0, commands, bytes, bytes_out, bytes_in }
+        }));
+    }
 }
 
 async fn attempt(
@@ -381,27 +468,126 @@ async fn attempt(
     match expected.check(&live.facts) {
         Ok(()) => Ok(live),
         Err(error) => {
-            live.wire.log_out().await;
+            live.wires.log_out().await;
             Err(error)
         }
     }
 }
 
-/// How much of a connection's counts has been added to the statistics.
+/// As good as never, for a timer.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// The connections that are wanted and not there.
+struct Crew {
+    settings: Arc<Settings>,
+    /// So many are wanted.
+    wanted: usize,
+    /// So many there were at most: what is added beyond is no replacement.
+    most: usize,
+    joining: Option<Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>>,
+    pauses: Pauses,
+    /// When the last one was added.
+    added: Instant,
+    /// Not before then.
+    next: Instant,
+    present: usize,
+}
+
+impl Crew {
+    fn new(settings: &Arc<Settings>, wires: &Wires) -> Self {
+        let offered = wires.session.parameters().max_connections;
+        Self {
+            settings: settings.clone(),
+            wanted: usize::from(settings.offer().max_connections.min(offered).max(1)),
+            most: wires.len(),
+            joining: None,
+            pauses: Pauses::new(settings),
+            added: now(),
+            next: now(),
+            present: wires.len(),
+        }
+    }
+
+    /// Begins to add a connection if one is missing and it is time.
+    fn look(&mut self, wires: &Wires, closing: bool) {
+        if wires.len() < self.present {
+            // One that did not last is not made again at once.
+            if now().saturating_duration_since(self.added) >= GOOD_CONNECTION {
+                self.pauses = Pauses::new(&self.settings);
+            }
+            self.next = self.next.max(now() + self.pauses.next());
+        }
+        self.present = wires.len();
+        if wires.len() == 0
+            && let Some(at) = wires.session.reinstate_at()
+        {
+            self.next = self.next.max(at);
+        }
+        if self.joining.is_some() || closing || self.present >= self.wanted || now() < self.next {
+            return;
+        }
+        let (settings, purpose) = (self.settings.clone(), wires.next_join());
+        self.joining = Some(Box::pin(async move { log_in(&settings, purpose).await }));
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        (self.joining.is_none() && self.present < self.wanted).then_some(self.next)
+    }
+
+    /// Waits for the connection that is being added; for ever if there is none.
+    async fn joined(&mut self) -> Result<LoggedIn, Error> {
+        match &mut self.joining {
+            Some(joining) => {
+                let joined = joining.await;
+                self.joining = None;
+                joined
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    fn succeeded(&mut self) {
+        self.present += 1;
+        self.added = now();
+    }
+
+    /// Whether the one that was just added takes the place of another.
+    fn replaces(&mut self) -> bool {
+        let replaces = self.present <= self.most;
+        self.most = self.most.max(self.present);
+        replaces
+    }
+
+    fn failed(&mut self) {
+        self.next = now() + self.pauses.next();
+    }
+}
+
+/// How much of each connection's counts has been added to the statistics.
 #[derive(Default)]
 struct Counted {
-    counters: Counters,
+    connections: Vec<(Cid, Counters)>,
     bytes_in: u64,
     bytes_out: u64,
 }
 
 impl Counted {
-    fn add_to(&mut self, statistics: &mut Statistics, wire: &Wire) {
-        let counters = wire.connection.counters();
-        statistics.add_counters(&self.counters, &counters);
-        statistics.bytes_in += wire.bytes_in - self.bytes_in;
-        statistics.bytes_out += wire.bytes_out - self.bytes_out;
-        *self = Self { counters, bytes_in: wire.bytes_in, bytes_out: wire.bytes_out };
+    fn add_to(&mut self, statistics: &mut Statistics, wires: &Wires) {
+        self.connections.retain(|&(cid, _)| wires.session.counters(cid).is_some());
+        for cid in wires.session.cids() {
+            let counters = wires.session.counters(cid).unwrap_or_default();
+            let at = self.connections.iter().position(|&(known, _)| known == cid);
+            let at = at.unwrap_or_else(|| {
+                self.connections.push((cid, Counters::default()));
+                self.connections.len() - 1
+            });
+            statistics.add_counters(&self.connections[at].1, &counters);
+            self.connections[at].1 = counters;
+        }
+        let (bytes_in, bytes_out) = wires.bytes();
+        statistics.bytes_in += bytes_in - self.bytes_in;
+        statistics.bytes_out += bytes_out - self.bytes_out;
+        (self.bytes_in, self.bytes_out) = (bytes_in, bytes_out);
     }
 }
 

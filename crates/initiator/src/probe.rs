@@ -10,7 +10,7 @@ use volume::Geometry;
 use crate::{
     Error, Facts, Settings,
     facts::{self, BlockLimits, Caching, Capacity, Inquiry},
-    wire::Wire,
+    wires::Wires,
 };
 
 /// Unit attentions in a row that are taken for the usual news of a new nexus (open-iscsi's and
@@ -21,7 +21,7 @@ pub(crate) const MOST_UNIT_ATTENTIONS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Everything there is to know about the unit of `settings`.
-pub(crate) async fn probe(wire: &mut Wire, settings: &Settings) -> Result<Facts, Error> {
+pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts, Error> {
     let mut ask = Ask { wire, settings };
     ask.until_ready().await?;
     let inquiry = ask.data(&Command::Inquiry { page: None, allocation_length: 36 }, 36).await?;
@@ -76,7 +76,7 @@ pub(crate) async fn probe(wire: &mut Wire, settings: &Settings) -> Result<Facts,
 const WRITE_SAME_BLOCKS: u32 = 0xffff;
 
 struct Ask<'a> {
-    wire: &'a mut Wire,
+    wire: &'a mut Wires,
     settings: &'a Settings,
 }
 

@@ -13,11 +13,11 @@ use tokio::{
 use volume::Geometry;
 
 use crate::{
-    Answer, CommandError, Error, Facts, LinkState, Settings, Statistics,
+    Answer, CommandError, ConnectionStatistics, Error, Facts, LinkState, Settings, Statistics,
     driver::{Driver, Expected, Live, Message, connect},
     pending::Job,
     shared::Shared,
-    wire::now,
+    wires::now,
 };
 
 /// A session with one unit. Clones are handles on the same one; when the last is gone it logs out.
@@ -102,6 +102,12 @@ impl Session {
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.shared.generation()
+    }
+
+    /// What each connection that there is now carries.
+    #[must_use]
+    pub fn connections(&self) -> Vec<ConnectionStatistics> {
+        self.shared.connections.lock().clone()
     }
 
     /// What was counted so far.

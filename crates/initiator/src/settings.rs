@@ -33,8 +33,17 @@ pub struct Settings {
     pub isid: Isid,
     /// How we prove who we are, and whether the target has to. Default: not at all.
     pub chap: Option<Chap>,
-    /// Digests, burst lengths and so on, as proposed at login.
+    /// Digests, burst lengths and so on, as proposed at login; connections and error recovery level
+    /// are taken from the fields below.
     pub offer: Offer,
+    /// Connections of the session, 1 to 8, as many as the target takes. Default 1. Commands go to
+    /// the one with the least to do; where one stalls, the others go on.
+    pub connections: u16,
+    /// The most of error recovery that is asked for (RFC 7143, 7.1.5): 0, the session is made anew
+    /// and commands are sent again; 1, what is lost or damaged is asked for again; 2, commands of a
+    /// connection that fails go on where they were on another one. Default 2; the target may have
+    /// less.
+    pub error_recovery_level: u8,
     /// Commands on their way at once, at least 1. Default 64: over 8 ms of round trip, 64 runs of 64 KiB are
     /// four times what a gigabit carries.
     pub queue_depth: usize,
@@ -76,6 +85,8 @@ impl Settings {
             isid: random_isid(),
             chap: None,
             offer: Offer::initiator(),
+            connections: 1,
+            error_recovery_level: 2,
             queue_depth: 64,
             piece_bytes: 1 << 20,
             connect_time_out: Duration::from_secs(5),
@@ -87,6 +98,15 @@ impl Settings {
             back_off_max: Duration::from_secs(5),
             timing: Timing::default(),
             socket: SocketOptions::default(),
+        }
+    }
+
+    /// What is proposed at login.
+    pub(crate) fn offer(&self) -> Offer {
+        Offer {
+            max_connections: self.connections.clamp(1, MOST_CONNECTIONS),
+            error_recovery_level: self.error_recovery_level.min(2),
+            ..self.offer.clone()
         }
     }
 
@@ -107,6 +127,9 @@ impl Settings {
         isid_of(hash)
     }
 }
+
+/// One process fills a link of 100 Gbit/s with fewer.
+const MOST_CONNECTIONS: u16 = 8;
 
 fn random_isid() -> Isid {
     isid_of(RandomState::new().hash_one(0))

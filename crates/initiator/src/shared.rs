@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::{Facts, Statistics};
+use crate::{ConnectionStatistics, Facts, Statistics};
 
 /// Whether there is a session.
 #[derive(Clone, Debug)]
@@ -39,6 +39,7 @@ pub(crate) struct Shared {
     /// As of the last login.
     pub(crate) facts: Mutex<Option<Arc<Facts>>>,
     pub(crate) statistics: Mutex<Statistics>,
+    pub(crate) connections: Mutex<Vec<ConnectionStatistics>>,
     generation: AtomicU64,
 }
 
@@ -49,6 +50,7 @@ impl Shared {
             state: watch::Sender::new(LinkState::Down { since, reason, given_up: false }),
             facts: Mutex::new(None),
             statistics: Mutex::new(Statistics::default()),
+            connections: Mutex::new(Vec::new()),
             generation: AtomicU64::new(0),
         }
     }

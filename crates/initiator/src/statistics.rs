@@ -29,8 +29,18 @@ pub struct Statistics {
     pub bytes_in: u64,
     /// R2Ts served: each of them is a round trip that a write waited for.
     pub r2ts: u64,
-    /// Connections made after the first.
+    /// Connections that failed.
+    pub connections_lost: u64,
+    /// Connections made in the place of one that failed, with the session or within it.
     pub reconnects: u64,
+    /// Commands that went on where they were on another connection (level 2).
+    pub reassigned: u64,
+    /// Commands sent again because the target had not got them.
+    pub resent: u64,
+    /// Requests for what was lost or damaged on its way (level 1).
+    pub snacks: u64,
+    /// Data that came damaged.
+    pub digest_errors: u64,
     /// Commands sent again because their connection was lost.
     pub replays: u64,
     /// Commands sent again because of a unit attention.
@@ -41,6 +51,21 @@ pub struct Statistics {
     pub time_outs: u64,
     /// From the moment a command is submitted to its answer.
     pub round_trips: RoundTrips,
+}
+
+/// One connection of a session.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ConnectionStatistics {
+    /// Its number.
+    pub cid: u16,
+    /// Commands on it that are not answered.
+    pub commands: u32,
+    /// What they move, in bytes.
+    pub bytes: u64,
+    /// Bytes sent, headers included.
+    pub bytes_out: u64,
+    /// Bytes received, headers included.
+    pub bytes_in: u64,
 }
 
 /// How long commands took: as a sum, and in classes that double.
@@ -94,6 +119,10 @@ impl Statistics {
         self.pdus_out += now.pdus_out - before.pdus_out;
         self.pdus_in += now.pdus_in - before.pdus_in;
         self.r2ts += now.r2ts - before.r2ts;
+        self.reassigned += now.reassigned - before.reassigned;
+        self.resent += now.retries - before.retries;
+        self.snacks += now.snacks - before.snacks;
+        self.digest_errors += now.digest_errors - before.digest_errors;
     }
 
     /// Counts an answered command by its operation code.

@@ -14,7 +14,7 @@ use iscsi::{
         TaskFunctionResult, TaskResponse, TextResponse,
     },
     session::initiator::{
-        Connection, Error, Event, Failure, Request, Session, Timing, Transfer, Window,
+        Error, Event, Failure, Joined, Request, Session, Timing, Transfer, Window,
     },
 };
 use proptest::prelude::*;
@@ -29,7 +29,6 @@ type Change<P> = fn(&mut P);
 struct Scene {
     now: Instant,
     session: Session,
-    connection: Connection,
     decoder: Decoder,
     stat_sn: u32,
 }
@@ -49,12 +48,18 @@ impl Scene {
 
     fn with(parameters: Parameters) -> Self {
         let now = Instant::now();
-        let digests = Digests::default();
-        let connection = Connection::new(Cid(0), digests, Serial(7), Timing::default(), now);
+        let first = Joined {
+            cid: Cid(0),
+            digests: Digests::default(),
+            max_send_data_segment_length: parameters.max_send_data_segment_length,
+            exp_stat_sn: Serial(7),
+            exp_cmd_sn: Serial(1),
+            max_cmd_sn: Serial(32),
+        };
         let window = Window::new(Serial(1), Serial(32));
-        let session = Session::new(parameters, window, 32);
+        let session = Session::new(parameters, window, 32, Timing::default(), first, now);
         let decoder = Decoder::new(65536, 1 << 20);
-        Self { now, session, connection, decoder, stat_sn: 7 }
+        Self { now, session, decoder, stat_sn: 7 }
     }
 
     fn submit(&mut self, tag: u64, transfer: Transfer) -> ScsiCommand {
@@ -82,8 +87,8 @@ impl Scene {
 
     /// What the initiator sends.
     fn sent(&mut self) -> Vec<Pdu> {
-        self.connection.transmit(&mut self.session);
-        let output = self.connection.output();
+        self.session.transmit();
+        let Some(output) = self.session.output(Cid(0)) else { return Vec::new() };
         let mut pdus = Vec::new();
         while !output.is_empty() {
             let mut slices = [std::io::IoSlice::new(&[]); 8];
@@ -112,7 +117,7 @@ impl Scene {
             data: data.concat().into(),
             data_digest_error: false,
         };
-        self.connection.handle_frame(&mut self.session, frame, self.now)
+        self.session.handle_frame(Cid(0), frame, self.now)
     }
 
     fn next_status(&mut self) -> Numbers {
@@ -126,11 +131,12 @@ impl Scene {
 
     fn pass(&mut self, time: Duration) -> Result<(), Error> {
         self.now += time;
-        self.connection.handle_timeout(&mut self.session, self.now)
+        self.session.handle_timeout(self.now);
+        self.session.error().cloned().map_or(Ok(()), Err)
     }
 
     fn event(&mut self) -> Option<Event> {
-        self.connection.poll_event()
+        self.session.poll_event()
     }
 }
 
@@ -326,12 +332,12 @@ fn good_for_a_write_without_its_data_is_not_believed() {
 fn a_second_answer_ends_the_connection() {
     let mut scene = Scene::new();
     let itt = scene.read(100);
-    for expected in [true, false] {
-        let response = scene.respond(itt);
-        assert_eq!(scene.receive(Pdu::ScsiResponse(response)).is_ok(), expected);
-    }
-    // and the place is used again under another tag
+    let response = scene.respond(itt);
+    scene.receive(Pdu::ScsiResponse(response)).unwrap();
+    // the place is used again under another tag
     assert_ne!(scene.read(100), itt);
+    let again = scene.respond(itt);
+    assert!(scene.receive(Pdu::ScsiResponse(again)).is_err());
 }
 
 #[test]
@@ -441,7 +447,7 @@ fn a_data_digest_error_ends_the_connection() {
     let (bhs, _, data) = Pdu::DataIn(data_in(itt, 0, 0, &[1; 100])).encode();
     let frame =
         Frame { bhs, ahs: Bytes::new(), data: data.concat().into(), data_digest_error: true };
-    let taken = scene.connection.handle_frame(&mut scene.session, frame, scene.now);
+    let taken = scene.session.handle_frame(Cid(0), frame, scene.now);
     assert_eq!(taken, Err(Error::DataDigest));
 }
 
@@ -504,7 +510,7 @@ fn a_target_that_drops_the_session_says_when_to_come_back() {
         numbers: scene.next_status(),
         data: Bytes::new(),
     };
-    assert_eq!(scene.receive(Pdu::Async(news)), Err(Error::Dropped { time2wait: 3 }));
+    assert_eq!(scene.receive(Pdu::Async(news)), Err(Error::SessionDropped { time2wait: 3 }));
 }
 
 #[test]
@@ -542,8 +548,8 @@ fn text_without_end_ends_the_connection() {
     for text in [&b""[..], &[b'x'; 8000]] {
         let mut scene = Scene::new();
         let wish = Bytes::from_static(b"SendTargets=All\0");
-        assert!(scene.connection.text(&mut scene.session, wish.clone(), scene.now));
-        assert!(!scene.connection.text(&mut scene.session, wish, scene.now), "one at a time");
+        assert!(scene.session.text(wish.clone(), scene.now));
+        assert!(!scene.session.text(wish, scene.now), "one at a time");
         let itt = match &scene.sent()[..] {
             [Pdu::TextRequest(request)] => request.itt,
             other => panic!("{other:?}"),
@@ -604,7 +610,7 @@ proptest! {
             bhs[24..28].copy_from_slice(&scene.stat_sn.to_be_bytes());
             let data = Bytes::copy_from_slice(&data);
             let frame = Frame { bhs, ahs: Bytes::new(), data, data_digest_error: false };
-            if scene.connection.handle_frame(&mut scene.session, frame, scene.now).is_err() {
+            if scene.session.handle_frame(Cid(0), frame, scene.now).is_err() {
                 break;
             }
             scene.sent();

@@ -217,7 +217,7 @@ fn a_target_that_asks_for_a_logout_gets_it_after_the_commands() {
     pair.ask_for_logout(10);
     pair.run();
     pair.submit(Op::Read { seed: 2, length: 512 });
-    assert!(matches!(pair.events[..], [Event::LogoutRequested]), "{:?}", pair.events);
+    assert!(matches!(pair.events[..], [Event::LogoutRequested { .. }]), "{:?}", pair.events);
     pair.answer_held(usize::MAX);
     pair.run();
     assert_eq!(pair.take_done(), [Op::Read { seed: 1, length: 512 }]);
@@ -234,7 +234,9 @@ fn a_target_that_asks_for_a_logout_does_not_wait_for_ever() {
     pair.run();
     pair.ask_for_logout(3);
     pair.run_for(Duration::from_millis(2500));
-    assert!(matches!(pair.events[..], [Event::LogoutRequested, Event::LoggedOut { .. }]));
+    let expected =
+        matches!(pair.events[..], [Event::LogoutRequested { .. }, Event::LoggedOut { .. }]);
+    assert!(expected, "{:?}", pair.events);
     assert_eq!(pair.take_unanswered(), [Op::Read { seed: 1, length: 512 }]);
 }
 

@@ -65,6 +65,8 @@ pub(crate) struct Negotiation {
     /// Starts with the standard's defaults.
     parameters: Parameters,
     pub(crate) declared: Declared,
+    /// This is the first connection of its session.
+    leading: bool,
 }
 
 impl Negotiation {
@@ -82,6 +84,7 @@ impl Negotiation {
             length_declared: false,
             parameters: Parameters::default(),
             declared: Declared::default(),
+            leading: true,
         }
     }
 
@@ -264,6 +267,12 @@ impl Negotiation {
         Ok(())
     }
 
+    /// This connection joins a session whose own keys are settled: only digests and lengths are
+    /// this connection's to agree on (RFC 7143, 13: use LO).
+    pub(crate) fn join_session(&mut self) {
+        self.leading = false;
+    }
+
     /// Who and where to are known after the first text, and cannot be told later.
     pub(crate) fn close_identity(&mut self) {
         for key in [Key::SessionType, Key::InitiatorName, Key::TargetName] {
@@ -316,8 +325,12 @@ impl Negotiation {
     }
 
     fn is_open(&self, key: Key) -> bool {
-        let relevant = !(key.row().normal_only && self.declared.discovery);
-        relevant && self.states[key as usize] == State::Open
+        self.is_relevant(key) && self.states[key as usize] == State::Open
+    }
+
+    fn is_relevant(&self, key: Key) -> bool {
+        let of_connection = matches!(key, Key::HeaderDigest | Key::DataDigest);
+        (self.leading || of_connection) && !(key.row().normal_only && self.declared.discovery)
     }
 
     fn propose(&mut self, key: Key, text: &mut Vec<u8>) {
@@ -347,7 +360,7 @@ impl Negotiation {
         }
         self.states = [State::Settled; KEYS];
         for key in PROPOSED {
-            if !(key.row().normal_only && self.declared.discovery) {
+            if self.is_relevant(key) {
                 self.check(key)?;
             }
         }

@@ -90,7 +90,8 @@ pub struct InitiatorLogin {
 }
 
 impl InitiatorLogin {
-    /// `tsih` 0 asks for a new session, whose first CmdSN is `cmd_sn`.
+    /// `tsih` 0 asks for a new session, whose first CmdSN is `cmd_sn`; any other for another
+    /// connection of that session, or one in the place of the connection with the number `cid`.
     ///
     /// # Panics
     ///
@@ -106,6 +107,9 @@ impl InitiatorLogin {
     ) -> Self {
         let mut negotiation = Negotiation::new(Side::Initiator, offer);
         negotiation.declared.discovery = names.target_name.is_none();
+        if tsih != Tsih(0) {
+            negotiation.join_session();
+        }
         Self {
             names,
             negotiation,

@@ -13,7 +13,7 @@ use iscsi::{
     keys::Offer,
     login::{Denial, Directory, InitiatorLogin, InitiatorNames, InitiatorStep},
     session::{
-        initiator::{self, Counters, Event, Failure, Request, Timing, Transfer, Window},
+        initiator::{self, Counters, Event, Failure, Joined, Request, Timing, Transfer, Window},
         target::{self, LoginPhase, LoginProgress},
     },
 };
@@ -61,6 +61,8 @@ impl Op {
     }
 }
 
+const CID: Cid = Cid(0);
+
 const READ: u8 = 0x88;
 const WRITE: u8 = 0x8a;
 
@@ -106,7 +108,7 @@ pub struct Pair {
     now: Instant,
     up: Link,
     down: Link,
-    near: (initiator::Session, initiator::Connection, Decoder),
+    near: (initiator::Session, Decoder),
     far: (target::Session, target::Connection, Decoder),
     submitted: Vec<Op>,
     done: Vec<Op>,
@@ -188,14 +190,21 @@ impl Pair {
         near_decoder.configure(65536, done.parameters.max_recv_data_segment_length, digests);
         far_decoder.configure(65536, session.parameters().max_recv_data_segment_length, digests);
         let window = Window::new(done.cmd_sn, done.max_cmd_sn);
-        let near_session = initiator::Session::new(done.parameters, window, wish.depth);
-        let near =
-            initiator::Connection::new(done.cid, digests, done.exp_stat_sn, Timing::default(), now);
+        let first = Joined {
+            cid: done.cid,
+            digests,
+            max_send_data_segment_length: done.parameters.max_send_data_segment_length,
+            exp_stat_sn: done.exp_stat_sn,
+            exp_cmd_sn: done.exp_cmd_sn,
+            max_cmd_sn: done.max_cmd_sn,
+        };
+        let timing = Timing::default();
+        let near = initiator::Session::new(done.parameters, window, wish.depth, timing, first, now);
         Self {
             now,
             up,
             down,
-            near: (near_session, near, near_decoder),
+            near: (near, near_decoder),
             far: (session, connection, far_decoder),
             submitted: Vec::new(),
             done: Vec::new(),
@@ -240,9 +249,9 @@ impl Pair {
         let end = self.now + time;
         self.ship();
         while self.broken.is_none() {
-            let timers =
-                [self.near.1.poll_timeout(&self.near.0), self.far.1.poll_timeout(&self.far.0)];
-            let next = timers.into_iter().chain(self.next_arrival()).min().expect("two timers");
+            let timers = self.near.0.poll_timeout().into_iter();
+            let timers = timers.chain([self.far.1.poll_timeout(&self.far.0)]);
+            let next = timers.chain(self.next_arrival()).min().expect("two timers");
             if next > end {
                 break;
             }
@@ -291,7 +300,7 @@ impl Pair {
     }
 
     pub fn initiator_counters(&self) -> Counters {
-        self.near.1.counters()
+        self.near.0.counters(CID).expect("connected")
     }
 
     /// Bytes sent upwards and downwards, login included.
@@ -316,7 +325,7 @@ impl Pair {
     }
 
     pub fn log_out(&mut self) {
-        self.near.1.logout(&mut self.near.0, self.now);
+        self.near.0.log_out(self.now);
     }
 
     pub fn ask_for_logout(&mut self, seconds: u16) {
@@ -325,7 +334,7 @@ impl Pair {
 
     pub fn send_targets(&mut self) {
         let text = Bytes::from_static(b"SendTargets=All\0");
-        assert!(self.near.1.text(&mut self.near.0, text, self.now));
+        assert!(self.near.0.text(text, self.now));
     }
 
     fn next_arrival(&self) -> Option<Instant> {
@@ -381,11 +390,11 @@ impl Pair {
     fn near_receives(&mut self, bytes: &Bytes) {
         let mut rest = &bytes[..];
         while !rest.is_empty() && self.broken.is_none() {
-            feed(&mut self.near.2, &mut rest);
+            feed(&mut self.near.1, &mut rest);
             loop {
-                match self.near.2.next() {
+                match self.near.1.next() {
                     Ok(Some(frame)) => {
-                        let taken = self.near.1.handle_frame(&mut self.near.0, frame, self.now);
+                        let taken = self.near.0.handle_frame(CID, frame, self.now);
                         self.take_events();
                         if let Err(error) = taken {
                             self.broken = Some(format!("initiator: {error}"));
@@ -403,10 +412,12 @@ impl Pair {
     }
 
     fn handle_timeouts(&mut self) {
-        let near = self.near.1.handle_timeout(&mut self.near.0, self.now);
+        self.near.0.handle_timeout(self.now);
         self.take_events();
         let far = self.far.1.handle_timeout(&self.far.0, self.now);
-        if let Err(error) = near {
+        if let Some(error) = self.near.0.error()
+            && !matches!(error, initiator::Error::LoggedOut { .. })
+        {
             self.broken.get_or_insert(format!("initiator: {error}"));
         }
         if let Err(error) = far {
@@ -416,7 +427,7 @@ impl Pair {
     }
 
     fn take_events(&mut self) {
-        while let Some(event) = self.near.1.poll_event() {
+        while let Some(event) = self.near.0.poll_event() {
             let Event::Completed { tag, result } = event else {
                 self.events.push(event);
                 continue;
@@ -473,11 +484,11 @@ impl Pair {
             return;
         }
         loop {
-            self.near.1.transmit(&mut self.near.0);
-            if self.near.1.output().is_empty() {
-                break;
+            self.near.0.transmit();
+            match self.near.0.output(CID) {
+                Some(output) if !output.is_empty() => ship(output, &mut self.up, self.now),
+                _ => break,
             }
-            ship(self.near.1.output(), &mut self.up, self.now);
         }
         ship(self.far.1.output_mut(), &mut self.down, self.now);
     }

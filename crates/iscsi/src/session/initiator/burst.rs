@@ -20,17 +20,19 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// Puts the immediate data into `command`, and returns the burst that follows it unasked.
+    /// Puts the immediate data into `command`, at most `segment` bytes, and returns the burst that
+    /// follows it unasked.
     pub(super) fn begin(
         command: &mut ScsiCommand,
         data: &bytes::Bytes,
         parameters: &Parameters,
+        segment: u32,
     ) -> Option<Self> {
         let length = data.len() as u32;
         let first = length.min(parameters.first_burst_length);
         let mut next = 0;
         if parameters.immediate_data {
-            next = first.min(parameters.max_send_data_segment_length);
+            next = first.min(segment);
             command.data = data.slice(..next as usize);
         }
         let end = if parameters.initial_r2t { next } else { first };
@@ -59,13 +61,11 @@ impl Burst {
         if r2t.ttt == Ttt::NONE {
             return Err(Error::Protocol("an R2T without a tag"));
         }
-        if r2t.r2t_sn != task.r2t_sn {
-            return Err(Error::Protocol("an R2TSN out of order"));
-        }
         if length == 0 || length > parameters.max_burst_length {
             return Err(Error::Protocol("an R2T for nothing or more than MaxBurstLength"));
         }
-        if r2t.buffer_offset != task.sent {
+        // From level 1 on a target may ask again for what was lost (recovery R2T, RFC 7143, 7.8).
+        if r2t.buffer_offset != task.sent && parameters.error_recovery_level == 0 {
             return Err(Error::Protocol("an R2T out of order"));
         }
         let Some(end) = end.filter(|&end| end as usize <= data.len()) else {

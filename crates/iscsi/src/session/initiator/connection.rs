@@ -6,38 +6,51 @@ use bytes::{Bytes, BytesMut};
 use scsi::{Sense, Status};
 
 use super::{
-    Error, Event, Failure, Outcome, Session, Timing, Transfer, Waiting, burst::Burst,
-    gather::Gather, task::Task,
+    Error, Event, Failure, Load, Outcome, Timing, Transfer,
+    burst::Burst,
+    commands::{Commands, Waiting},
+    gather::Taken,
+    statuses::{Arrival, Statuses},
+    task::{Ending, Task},
 };
 use crate::{
     Cid, DataSegment, Itt, Pdu, Serial, Ttt,
     codec::{Digests, Frame, Output},
     pdu::{
         AsyncEvent, AsyncMessage, DataIn, Numbers, ReadyToTransfer, Reject, RejectReason, Residual,
-        ScsiCommand, ScsiResponse,
+        ScsiCommand, ScsiResponse, SnackKind,
     },
 };
 
-/// What belongs to one TCP connection. The driver hands in frames and time, and after each batch
-/// of them polls: [`Connection::transmit`], [`Connection::output`], [`Connection::poll_event`],
-/// [`Connection::poll_timeout`]. After an error there is nothing more to do with it.
-pub struct Connection {
+/// What belongs to one TCP connection.
+pub(super) struct Connection {
     pub(super) cid: Cid,
     digests: Digests,
+    /// What the target takes in one data segment, on this connection.
+    max_send_data_segment_length: u32,
     pub(super) timing: Timing,
-    pub(super) exp_stat_sn: Serial,
-    output: Output,
+    pub(super) statuses: Statuses,
+    pub(super) output: Output,
     /// Data being sent, first come first served: unsolicited data must follow the order of the
     /// commands (RFC 7143, 4.2.4.2).
     bursts: VecDeque<Burst>,
-    pub(super) events: VecDeque<Event>,
     /// When anything was last heard.
     pub(super) heard: Instant,
     pub(super) ping: Option<Ping>,
-    pub(super) aborts: Vec<Abort>,
+    /// How long to wait, with commands on their way and nothing heard, before asking.
+    pub(super) probe_after: std::time::Duration,
+    /// Since when something that the target sent is missing.
+    pub(super) missing_since: Option<Instant>,
+    /// How often in a row something was missing when a ping was answered.
+    pub(super) rounds: u32,
+    pub(super) requests: Vec<TaskManagement>,
     pub(super) text: Option<Text>,
     pub(super) logout: Logout,
-    counters: Counters,
+    /// Logouts that were sent here for connections that failed.
+    pub(super) foreign_logouts: Vec<Itt>,
+    /// What the commands on this connection move.
+    pub(super) load: Load,
+    pub(super) counters: Counters,
 }
 
 /// PDUs of a connection, and payload bytes in them.
@@ -53,17 +66,35 @@ pub struct Counters {
     pub data_out_bytes: u64,
     /// Bytes of Data-In.
     pub data_in_bytes: u64,
+    /// Data segments that came damaged.
+    pub digest_errors: u64,
+    /// SNACKs that asked for something again.
+    pub snacks: u64,
+    /// Commands that the target did not get, sent again with their number.
+    pub retries: u64,
+    /// Tasks taken over from another connection.
+    pub reassigned: u64,
 }
 
 pub(super) struct Ping {
     pub(super) itt: Itt,
     pub(super) sent: Instant,
+    /// Commands on this connection with a number before this were sent before the ping.
+    pub(super) cmd_sn: Serial,
+    /// It took so long that the other connections were asked, too.
+    pub(super) suspected: bool,
 }
 
-/// An ABORT TASK under way.
-pub(super) struct Abort {
+/// A task management function under way.
+pub(super) struct TaskManagement {
     pub(super) itt: Itt,
     pub(super) task: Itt,
+    pub(super) kind: Management,
+}
+
+pub(super) enum Management {
+    Abort,
+    Reassign { deadline: Instant },
 }
 
 /// A text exchange under way.
@@ -78,24 +109,38 @@ pub(super) struct Text {
 pub(super) enum Logout {
     /// Nobody wants one.
     No,
-    /// The target does: no new commands; at the latest then.
+    /// Somebody does: no new commands; at the latest then.
     Draining(Instant),
-    /// Sent.
-    Sent { itt: Itt, deadline: Instant },
-    /// Answered.
-    Done,
+    /// Sent: of this connection, of another one, or of the session.
+    Sent { itt: Itt, deadline: Instant, scope: Scope },
+    /// Another connection is logging out the session.
+    Ending,
+    /// Answered: so many seconds before the next login.
+    Done { time2wait: u16, scope: Scope },
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Scope {
+    Connection,
+    Session,
 }
 
 /// No PDU is made while this much output waits: enough for the bandwidth-delay product of a
 /// gigabit over 8 ms, and what is cut late can still be left out when its task has ended.
 const OUTPUT_BYTES: usize = 1 << 20;
 
+/// A command that does not arrive is sent so often, and what is missing is asked for so often,
+/// before the connection is given up: each takes another loss, and a network that loses more than
+/// every tenth PDU past TCP's checksum is better left.
+const MOST_RETRIES: u32 = 5;
+pub(super) const MOST_ROUNDS: u32 = 5;
+
 impl Connection {
     /// A connection that has just logged in. `exp_stat_sn` is the next status number.
-    #[must_use]
-    pub fn new(
+    pub(super) fn new(
         cid: Cid,
         digests: Digests,
+        max_send_data_segment_length: u32,
         exp_stat_sn: Serial,
         timing: Timing,
         now: Instant,
@@ -103,122 +148,78 @@ impl Connection {
         Self {
             cid,
             digests,
+            max_send_data_segment_length,
             timing,
-            exp_stat_sn,
+            statuses: Statuses::new(exp_stat_sn),
             output: Output::default(),
             bursts: VecDeque::new(),
-            events: VecDeque::new(),
             heard: now,
             ping: None,
-            aborts: Vec::new(),
+            probe_after: timing.probe_after,
+            missing_since: None,
+            rounds: 0,
+            requests: Vec::new(),
             text: None,
             logout: Logout::No,
+            foreign_logouts: Vec::new(),
+            load: Load::default(),
             counters: Counters::default(),
         }
     }
 
-    /// What to write to the socket.
-    pub fn output(&mut self) -> &mut Output {
-        &mut self.output
+    pub(super) fn exp_stat_sn(&self) -> Serial {
+        self.statuses.exp_stat_sn()
     }
 
-    /// PDUs and bytes so far.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.counters
+    /// Something is on its way that the target has to answer.
+    pub(super) fn expects(&self) -> bool {
+        self.load.commands > 0
+            || !self.requests.is_empty()
+            || !self.foreign_logouts.is_empty()
+            || self.missing_since.is_some()
     }
 
-    /// The next event, if there is one.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+    /// May commands be sent on it?
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.logout, Logout::No)
     }
 
-    /// When [`Connection::handle_timeout`] wants to be called.
-    #[must_use]
-    pub fn poll_timeout(&self, session: &Session) -> Instant {
-        let mut next = match &self.ping {
-            None => self.heard + self.timing.ping_after,
-            Some(ping) => self.heard.max(ping.sent) + self.timing.ping_time_out,
-        };
-        if let Some(deadline) = session.earliest_deadline {
-            next = next.min(deadline);
-        }
-        if let Some(text) = &self.text {
-            next = next.min(text.deadline);
-        }
-        match self.logout {
-            Logout::Draining(deadline) | Logout::Sent { deadline, .. } => next.min(deadline),
-            Logout::No | Logout::Done => next,
-        }
+    pub(super) fn has_room(&self) -> bool {
+        self.output.len() < OUTPUT_BYTES
     }
 
     /// A PDU arrived.
-    pub fn handle_frame(
+    pub(super) fn handle_frame(
         &mut self,
-        session: &mut Session,
+        commands: &mut Commands,
         frame: Frame,
         now: Instant,
     ) -> Result<(), Error> {
         self.heard = now;
         self.counters.pdus_in += 1;
         if frame.data_digest_error {
-            return Err(Error::DataDigest);
-        }
-        match Pdu::parse(&frame.bhs, &frame.ahs, frame.data)? {
-            Pdu::DataIn(pdu) => self.handle_data_in(session, pdu)?,
-            Pdu::ScsiResponse(pdu) => self.handle_response(session, pdu)?,
-            Pdu::ReadyToTransfer(pdu) => self.handle_r2t(session, pdu)?,
-            Pdu::NopIn(pdu) => self.handle_nop(session, pdu)?,
-            Pdu::TaskResponse(pdu) => self.handle_task_response(session, pdu)?,
-            Pdu::TextResponse(pdu) => self.handle_text(session, pdu)?,
-            Pdu::LogoutResponse(pdu) => self.handle_logout(session, &pdu)?,
-            Pdu::Async(pdu) => self.handle_async(session, pdu, now)?,
-            Pdu::Reject(pdu) => self.handle_reject(session, pdu)?,
-            Pdu::LoginResponse(_) => {
-                return Err(Error::Protocol("a login response after the login"));
+            self.counters.digest_errors += 1;
+            if !commands.recovers() {
+                return Err(Error::DataDigest);
             }
-            _ => return Err(Error::Protocol("a PDU that only initiators send")),
+            return self.handle_damaged(commands, &frame.bhs, now);
         }
-        if matches!(self.logout, Logout::Draining(_)) && session.tasks.len() == 0 {
-            self.logout(session, now);
+        let pdu = Pdu::parse(&frame.bhs, &frame.ahs, frame.data)?;
+        if !matches!(pdu, Pdu::NopIn(_)) {
+            self.probe_after = self.timing.probe_after;
         }
-        Ok(())
-    }
-
-    /// Time passed.
-    pub fn handle_timeout(&mut self, session: &mut Session, now: Instant) -> Result<(), Error> {
-        self.check_ping(session, now)?;
-        if self.text.as_ref().is_some_and(|text| text.deadline <= now) {
-            return Err(Error::Unanswered("a text request"));
-        }
-        match self.logout {
-            Logout::Draining(deadline) if deadline <= now => self.logout(session, now),
-            Logout::Sent { deadline, .. } if deadline <= now => {
-                return Err(Error::Unanswered("a logout"));
-            }
-            _ => {}
-        }
-        if session.earliest_deadline.is_some_and(|deadline| deadline <= now) {
-            for request in session.expire_waiting(now) {
-                self.complete(request.tag, Err(Failure::TimedOut));
-            }
-            self.abort_late_tasks(session, now)?;
-            session.recompute_deadline();
-        }
-        Ok(())
-    }
-
-    /// Makes PDUs out of what may be sent now. Call it after every batch of frames, verbs and
-    /// whenever output was written.
-    pub fn transmit(&mut self, session: &mut Session) {
-        // A command, then a Data-Out, in turn: neither do small reads wait for a long burst, nor
-        // does data that the target waits for queue behind all commands.
-        while self.output.len() < OUTPUT_BYTES {
-            let command = self.send_command(session);
-            let data = self.send_data(session);
-            if !command && !data {
-                break;
-            }
+        match pdu {
+            Pdu::DataIn(pdu) => self.handle_data_in(commands, pdu, now),
+            Pdu::ScsiResponse(pdu) => self.handle_response(commands, pdu, now),
+            Pdu::ReadyToTransfer(pdu) => self.handle_r2t(commands, pdu, now),
+            Pdu::NopIn(pdu) => self.handle_nop(commands, pdu, now),
+            Pdu::TaskResponse(pdu) => self.handle_task_response(commands, pdu, now),
+            Pdu::TextResponse(pdu) => self.handle_text(commands, pdu, now),
+            Pdu::LogoutResponse(pdu) => self.handle_logout(commands, &pdu, now),
+            Pdu::Async(pdu) => self.handle_async(commands, pdu, now),
+            Pdu::Reject(pdu) => self.handle_reject(commands, pdu, now),
+            Pdu::LoginResponse(_) => Err(Error::Protocol("a login response after the login")),
+            _ => Err(Error::Protocol("a PDU that only initiators send")),
         }
     }
 
@@ -227,14 +228,56 @@ impl Connection {
         self.output.push(pdu, self.digests);
     }
 
-    fn send_command(&mut self, session: &mut Session) -> bool {
-        if !matches!(self.logout, Logout::No) {
-            return false;
+    /// Sends a command for the first time.
+    pub(super) fn send_new(&mut self, commands: &mut Commands, waiting: Waiting) {
+        let Waiting { request, order, deadline } = waiting;
+        let task = Task::new(request, order, commands.window.take(), deadline);
+        let itt = commands.tasks.insert(task);
+        self.adopt(commands, itt);
+        self.send_command(commands, itt);
+    }
+
+    /// Sends a command that the target has never got with its number again (RFC 7143, 7.2.1).
+    pub(super) fn send_again(&mut self, commands: &mut Commands, itt: Itt) {
+        self.adopt(commands, itt);
+        self.counters.retries += 1;
+        self.send_command(commands, itt);
+    }
+
+    /// The same for one whose connection this was all the time.
+    pub(super) fn retry(&mut self, commands: &mut Commands, itt: Itt) -> Result<(), Error> {
+        let task = self.task(commands, itt)?;
+        task.retries += 1;
+        if task.retries > MOST_RETRIES {
+            return Err(Error::Unanswered("a command, which never arrives"));
         }
-        let Some(Waiting { request, order, deadline }) = session.next_to_send() else {
-            return false;
-        };
-        let cmd_sn = session.window.take();
+        self.bursts.retain(|burst| burst.itt != itt);
+        self.counters.retries += 1;
+        self.send_command(commands, itt);
+        Ok(())
+    }
+
+    /// A task belongs to this connection from now on.
+    pub(super) fn adopt(&mut self, commands: &mut Commands, itt: Itt) {
+        let task = commands.tasks.get_mut(itt).expect("the caller has found it");
+        (task.allegiance, task.lost) = (self.cid, false);
+        self.load.add(task.bytes());
+        let deadline = task.deadline;
+        commands.note_deadline(deadline);
+    }
+
+    /// A task has ended, or belongs to this connection no more.
+    pub(super) fn finish(&mut self, commands: &mut Commands, itt: Itt) -> Option<Task> {
+        let task = commands.tasks.remove(itt)?;
+        self.load.remove(task.bytes());
+        Some(task)
+    }
+
+    fn send_command(&mut self, commands: &mut Commands, itt: Itt) {
+        let Commands { tasks, parameters, .. } = commands;
+        let task = tasks.get_mut(itt).expect("the caller has found it");
+        task.start_again();
+        let request = &task.request;
         let (read, write, length) = match &request.transfer {
             Transfer::None => (false, false, 0),
             Transfer::In(length) => (true, false, *length),
@@ -246,106 +289,181 @@ impl Connection {
             write,
             attribute: SIMPLE,
             lun: request.lun,
+            itt,
             expected_data_transfer_length: length,
-            cmd_sn,
-            exp_stat_sn: self.exp_stat_sn,
+            cmd_sn: task.cmd_sn,
+            exp_stat_sn: self.exp_stat_sn(),
             cdb: request.cdb.clone(),
             ..ScsiCommand::default()
         };
-        let data_out = match &request.transfer {
-            Transfer::Out(data) => data.clone(),
-            _ => Bytes::new(),
-        };
-        let task = Task {
-            gather: Gather::new(if read { length } else { 0 }),
-            request,
-            order,
-            cmd_sn,
-            allegiance: self.cid,
-            deadline,
-            abort: None,
-            r2t_sn: 0,
-            sent: 0,
-            open_r2ts: 0,
-        };
-        command.itt = session.tasks.insert(task);
-        if write {
-            let burst = Burst::begin(&mut command, &data_out, &session.parameters);
-            let sent = burst.as_ref().map_or(command.data.len() as u32, Burst::end);
-            let task = session.tasks.get_mut(command.itt).expect("just inserted");
-            task.sent = sent;
+        if let Transfer::Out(data) = &request.transfer {
+            let segment = self.max_send_data_segment_length;
+            let burst = Burst::begin(&mut command, data, parameters, segment);
+            task.sent = burst.as_ref().map_or(command.data.len() as u32, Burst::end);
             self.bursts.extend(burst);
             self.counters.data_out_bytes += command.data.len() as u64;
         }
         self.send(Pdu::ScsiCommand(command));
-        true
     }
 
     /// Sends one Data-Out PDU of the oldest burst.
-    fn send_data(&mut self, session: &mut Session) -> bool {
+    pub(super) fn send_data(&mut self, commands: &mut Commands) -> bool {
         loop {
             let Some(burst) = self.bursts.front_mut() else { return false };
             // A task may end before all its data was sent; then the rest is not wanted.
-            let Some(task) = session.tasks.get_mut(burst.itt) else {
+            let Some(task) = commands.tasks.get_mut(burst.itt) else {
                 self.bursts.pop_front();
                 continue;
             };
             let Transfer::Out(data) = &task.request.transfer else {
                 unreachable!("bursts are made of Data-Out only")
             };
-            let mut pdu = burst.next_pdu(data, session.parameters.max_send_data_segment_length);
+            let mut pdu = burst.next_pdu(data, self.max_send_data_segment_length);
             if pdu.is_final {
                 if burst.ttt != Ttt::NONE {
                     task.open_r2ts -= 1;
                 }
                 self.bursts.pop_front();
             }
-            pdu.exp_stat_sn = self.exp_stat_sn;
+            pdu.exp_stat_sn = self.exp_stat_sn();
             self.counters.data_out_bytes += pdu.data.len() as u64;
             self.send(Pdu::DataOut(pdu));
             return true;
         }
     }
 
-    fn handle_data_in(&mut self, session: &mut Session, pdu: DataIn) -> Result<(), Error> {
+    fn handle_data_in(
+        &mut self,
+        commands: &mut Commands,
+        pdu: DataIn,
+        now: Instant,
+    ) -> Result<(), Error> {
         let (itt, status, numbers) = (pdu.itt, pdu.status, pdu.numbers);
-        if status.is_some() {
-            self.take_stat_sn(session, &numbers)?;
-        } else {
-            session.window.update(&numbers);
-        }
+        commands.window.update(&numbers);
         let length: usize = pdu.data.iter().map(Bytes::len).sum();
         self.counters.data_in_bytes += length as u64;
-        self.task(session, itt)?.gather.take(pdu)?;
-        match status {
-            Some(status) => {
-                self.end_task(session, itt, status.status, Bytes::new(), status.residual)
-            }
-            None => Ok(()),
+        let recovers = commands.recovers();
+        let Some(task) = self.find_task(commands, itt)? else {
+            // Asked for twice, and the first answer ended the task.
+            return match status {
+                Some(_) => self.take_stat_sn(commands, &numbers, now).map(drop),
+                None => Ok(()),
+            };
+        };
+        if recovers && pdu.acknowledge {
+            task.gather.wish(pdu.ttt, pdu.lun);
         }
+        let taken = task.gather.take(pdu, recovers)?;
+        if let Taken::After { first, count } = taken {
+            self.ask_for_data(itt, first, count, now);
+        }
+        if let Some(status) = status {
+            let (status, residual, stat_sn) = (status.status, status.residual, numbers.stat_sn);
+            let ending = Ending { status, sense: Bytes::new(), residual, stat_sn };
+            return self.take_ending(commands, itt, ending, now);
+        }
+        self.look_at(commands, itt)
     }
 
-    fn handle_response(&mut self, session: &mut Session, pdu: ScsiResponse) -> Result<(), Error> {
-        self.take_stat_sn(session, &pdu.numbers)?;
-        self.task(session, pdu.itt)?;
+    fn handle_response(
+        &mut self,
+        commands: &mut Commands,
+        pdu: ScsiResponse,
+        now: Instant,
+    ) -> Result<(), Error> {
+        let recovers = commands.recovers();
+        commands.window.update(&pdu.numbers);
+        let Some(task) = self.find_task(commands, pdu.itt)? else {
+            return self.take_stat_sn(commands, &pdu.numbers, now).map(drop);
+        };
         if pdu.response != 0 {
-            let task = session.tasks.remove(pdu.itt).expect("just looked at");
-            self.complete(task.request.tag, Err(Failure::Response(pdu.response)));
+            if self.take_stat_sn(commands, &pdu.numbers, now)?
+                && let Some(task) = self.finish(commands, pdu.itt)
+            {
+                commands.complete(task.request.tag, Err(Failure::Response(pdu.response)));
+            }
             return Ok(());
         }
-        self.end_task(session, pdu.itt, pdu.status, pdu.sense, pdu.residual)
+        // The data of a command that failed is not worth asking for.
+        let is_read = matches!(task.request.transfer, Transfer::In(_));
+        if recovers && is_read && pdu.status == Status::Good as u8 {
+            let expected = task.gather.expect(pdu.exp_data_sn, 0);
+            if let Taken::After { first, count } = expected {
+                self.ask_for_data(pdu.itt, first, count, now);
+            }
+        }
+        let stat_sn = pdu.numbers.stat_sn;
+        let ending =
+            Ending { status: pdu.status, sense: pdu.sense, residual: pdu.residual, stat_sn };
+        self.take_ending(commands, pdu.itt, ending, now)
     }
 
-    fn handle_r2t(&mut self, session: &mut Session, pdu: ReadyToTransfer) -> Result<(), Error> {
-        session.window.update(&pdu.numbers);
-        let cid = self.cid;
-        let parameters = &session.parameters;
-        let task = session.tasks.get_mut(pdu.itt).filter(|task| task.allegiance == cid);
-        let task = task.ok_or(UNKNOWN_TASK)?;
+    /// A status has come. It ends its task, unless data of it is missing.
+    fn take_ending(
+        &mut self,
+        commands: &mut Commands,
+        itt: Itt,
+        ending: Ending,
+        now: Instant,
+    ) -> Result<(), Error> {
+        let recovers = commands.recovers();
+        let task = self.task(commands, itt)?;
+        let waits = recovers && ending.status == Status::Good as u8 && !task.gather.is_whole();
+        let arrival = self.statuses.arrive(ending.stat_sn, !waits);
+        if !self.judge(arrival, recovers, now)? {
+            return Ok(());
+        }
+        if waits {
+            let task = self.task(commands, itt)?;
+            task.status = Some(ending);
+            return Ok(());
+        }
+        self.end_task(commands, itt, ending)
+    }
+
+    /// Does what was waiting for the data that has just come.
+    fn look_at(&mut self, commands: &mut Commands, itt: Itt) -> Result<(), Error> {
+        let task = self.task(commands, itt)?;
+        if task.status.is_some() {
+            if !task.gather.is_whole() {
+                return Ok(());
+            }
+            let ending = task.status.take().expect("just looked at");
+            self.statuses.settle(ending.stat_sn);
+            return self.end_task(commands, itt, ending);
+        }
+        if let Some((ttt, lun, begin)) = task.gather.acknowledgment() {
+            self.send_snack(SnackKind::DataAck, lun, Itt::NONE, ttt, begin, 0);
+        }
+        Ok(())
+    }
+
+    fn handle_r2t(
+        &mut self,
+        commands: &mut Commands,
+        pdu: ReadyToTransfer,
+        now: Instant,
+    ) -> Result<(), Error> {
+        commands.window.update(&pdu.numbers);
+        let recovers = commands.recovers();
+        let Some(task) = self.find_task(commands, pdu.itt)? else { return Ok(()) };
+        let expected = task.r2t_sn.unwrap_or(pdu.r2t_sn);
+        if pdu.r2t_sn != expected {
+            if !recovers {
+                return Err(Error::Protocol("an R2TSN out of order"));
+            }
+            if expected < pdu.r2t_sn {
+                // This one comes again, too.
+                self.ask_for_data(pdu.itt, expected, 0, now);
+            }
+            return Ok(());
+        }
+        let Commands { tasks, parameters, .. } = commands;
+        let task = tasks.get_mut(pdu.itt).expect("just found");
         let burst = Burst::solicited(&pdu, task, parameters)?;
-        task.r2t_sn = task.r2t_sn.wrapping_add(1);
+        task.r2t_sn = Some(expected.wrapping_add(1));
         task.open_r2ts += 1;
-        task.sent = burst.end();
+        task.sent = task.sent.max(burst.end());
         self.counters.r2ts += 1;
         self.bursts.push_back(burst);
         Ok(())
@@ -353,56 +471,82 @@ impl Connection {
 
     fn handle_async(
         &mut self,
-        session: &mut Session,
+        commands: &mut Commands,
         pdu: AsyncMessage,
         now: Instant,
     ) -> Result<(), Error> {
-        self.take_stat_sn(session, &pdu.numbers)?;
+        if !self.take_stat_sn(commands, &pdu.numbers, now)? {
+            return Ok(());
+        }
         match pdu.event {
             AsyncEvent::Scsi => {
-                self.events.push_back(Event::Sense(pdu.lun, Sense::from_bytes(&pdu.data)));
+                commands.events.push_back(Event::Sense(pdu.lun, Sense::from_bytes(&pdu.data)));
             }
             AsyncEvent::LogoutRequested { time } => {
-                if matches!(self.logout, Logout::No) {
+                if self.is_open() {
                     // a second before the target's time is up, half of it if it is short
                     let time = std::time::Duration::from_secs(u64::from(time));
                     let wait = time.saturating_sub(std::time::Duration::from_secs(1)).max(time / 2);
                     self.logout = Logout::Draining(now + wait);
-                    self.events.push_back(Event::LogoutRequested);
+                    commands.events.push_back(Event::LogoutRequested { cid: self.cid });
                 }
             }
             AsyncEvent::ConnectionDropped { cid, time2wait, .. } if cid == self.cid => {
                 return Err(Error::Dropped { time2wait });
             }
+            AsyncEvent::ConnectionDropped { cid, time2wait, .. } => {
+                commands
+                    .events
+                    .push_back(Event::Closed { cid, error: Error::Dropped { time2wait } });
+            }
             AsyncEvent::SessionDropped { time2wait, .. } => {
-                return Err(Error::Dropped { time2wait });
+                return Err(Error::SessionDropped { time2wait });
             }
             // The standard has us answer with a text request, which may be empty.
             AsyncEvent::NegotiationRequested { .. } if self.text.is_none() => {
-                self.begin_text(session, Bytes::new(), false, now);
+                self.begin_text(commands, Bytes::new(), false, now);
             }
-            // News of other connections, vendors' news; terminated tasks run into their time-out
-            // and are found missing by the ABORT TASK.
+            // Vendors' news; terminated tasks run into their time-out and are found missing by
+            // the ABORT TASK.
             _ => {}
         }
         Ok(())
     }
 
-    fn handle_reject(&mut self, session: &mut Session, pdu: Reject) -> Result<(), Error> {
-        self.take_stat_sn(session, &pdu.numbers)?;
+    fn handle_reject(
+        &mut self,
+        commands: &mut Commands,
+        pdu: Reject,
+        now: Instant,
+    ) -> Result<(), Error> {
+        if !self.take_stat_sn(commands, &pdu.numbers, now)? {
+            return Ok(());
+        }
         let Some(header) = pdu.header.first_chunk::<48>() else {
             return Err(Error::Rejected(pdu.reason));
         };
         let itt = Itt(u32::from_be_bytes([header[16], header[17], header[18], header[19]]));
         match (header[0] & 0x3f, pdu.reason) {
-            // The command did not arrive whole: sent again by way of a new session.
+            // The command did not arrive whole: once more.
+            (OPCODE_SCSI_COMMAND, RejectReason::DataDigestError) if commands.recovers() => {
+                match self.find_task(commands, itt)? {
+                    Some(_) => self.retry(commands, itt),
+                    None => Ok(()),
+                }
+            }
+            // The target asks for it again, or ends the command with a status.
+            (OPCODE_DATA_OUT, RejectReason::DataDigestError) if commands.recovers() => Ok(()),
+            // At level 0 it is sent again by way of a new session.
             (_, RejectReason::DataDigestError | RejectReason::WaitingForLogout) => {
                 Err(Error::Rejected(pdu.reason))
             }
             (OPCODE_SCSI_COMMAND, reason) => {
-                self.task(session, itt)?;
-                let task = session.tasks.remove(itt).expect("just looked at");
-                self.complete(task.request.tag, Err(Failure::Rejected(reason)));
+                if self.find_task(commands, itt)?.is_some()
+                    && let Some(task) = self.finish(commands, itt)
+                {
+                    commands.complete(task.request.tag, Err(Failure::Rejected(reason)));
+                    self.plug(commands, &task, itt);
+                }
                 Ok(())
             }
             // The ping arrived, which is what it was for.
@@ -412,6 +556,10 @@ impl Connection {
             }
             // The command that the data belongs to is going to end with a status.
             (OPCODE_DATA_OUT, _) => Ok(()),
+            (OPCODE_SNACK, reason) => self.handle_refused_snack(commands, header, itt, reason),
+            (OPCODE_TASK_REQUEST, RejectReason::ImmediateCommandReject) => {
+                self.handle_refused_management(commands, itt)
+            }
             (OPCODE_TEXT_REQUEST, _) if self.text.as_ref().is_some_and(|text| !text.wanted) => {
                 self.text = None;
                 Ok(())
@@ -420,36 +568,63 @@ impl Connection {
         }
     }
 
-    /// The numbers of a PDU that carries a status. Nothing is lost on TCP, so a gap or a
-    /// repetition is a target that lost its count.
+    /// The numbers of a PDU that carries a status. False if it was here before. At level 0 nothing
+    /// is lost on TCP, so a gap or a repetition is a target that lost its count.
     pub(super) fn take_stat_sn(
         &mut self,
-        session: &mut Session,
+        commands: &mut Commands,
         numbers: &Numbers,
-    ) -> Result<(), Error> {
-        session.window.update(numbers);
-        if numbers.stat_sn != self.exp_stat_sn {
-            return Err(Error::Protocol("a StatSN out of order"));
+        now: Instant,
+    ) -> Result<bool, Error> {
+        commands.window.update(numbers);
+        let arrival = self.statuses.arrive(numbers.stat_sn, true);
+        self.judge(arrival, commands.recovers(), now)
+    }
+
+    fn judge(&mut self, arrival: Arrival, recovers: bool, now: Instant) -> Result<bool, Error> {
+        match arrival {
+            Arrival::Next => Ok(true),
+            Arrival::OutOfOrder if recovers => {
+                self.ask_for_statuses(now);
+                Ok(true)
+            }
+            Arrival::Repeated if recovers => Ok(false),
+            _ => Err(Error::Protocol("a StatSN out of order")),
         }
-        self.exp_stat_sn = self.exp_stat_sn.next();
-        Ok(())
     }
 
     /// The task that a PDU of this connection may speak of.
-    fn task<'a>(&self, session: &'a mut Session, itt: Itt) -> Result<&'a mut Task, Error> {
-        let task = session.tasks.get_mut(itt).filter(|task| task.allegiance == self.cid);
-        task.ok_or(UNKNOWN_TASK)
+    pub(super) fn task<'a>(
+        &self,
+        commands: &'a mut Commands,
+        itt: Itt,
+    ) -> Result<&'a mut Task, Error> {
+        let is_ours = |task: &&mut Task| task.allegiance == self.cid && !task.lost;
+        commands.tasks.get_mut(itt).filter(is_ours).ok_or(UNKNOWN_TASK)
     }
 
-    fn end_task(
-        &mut self,
-        session: &mut Session,
+    /// The same, where a PDU may have been sent again for a task that has ended meanwhile.
+    pub(super) fn find_task<'a>(
+        &self,
+        commands: &'a mut Commands,
         itt: Itt,
-        status: u8,
-        sense: Bytes,
-        residual: Residual,
+    ) -> Result<Option<&'a mut Task>, Error> {
+        let recovers = commands.recovers();
+        match self.task(commands, itt) {
+            Ok(task) => Ok(Some(task)),
+            Err(_) if recovers => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn end_task(
+        &mut self,
+        commands: &mut Commands,
+        itt: Itt,
+        ending: Ending,
     ) -> Result<(), Error> {
-        let task = self.task(session, itt)?;
+        let Ending { status, sense, residual, .. } = ending;
+        let task = self.task(commands, itt)?;
         // Never report a success that did not happen. The task stays, for the next session.
         if Status::from_byte(status) == Some(Status::Good)
             && residual == Residual::None
@@ -458,19 +633,15 @@ impl Connection {
         {
             return Err(Error::Protocol("GOOD for a write whose data it has not got"));
         }
-        let mut task = session.tasks.remove(itt).expect("just looked at");
+        let mut task = self.finish(commands, itt).expect("just looked at");
         let Some(status) = Status::from_byte(status) else {
-            self.complete(task.request.tag, Err(Failure::Status(status)));
+            commands.complete(task.request.tag, Err(Failure::Status(status)));
             return Ok(());
         };
         let sense = if status == Status::CheckCondition { Sense::from_bytes(&sense) } else { None };
         let data_in: DataSegment = task.gather.finish();
-        self.complete(task.request.tag, Ok(Outcome { status, sense, data_in, residual }));
+        commands.complete(task.request.tag, Ok(Outcome { status, sense, data_in, residual }));
         Ok(())
-    }
-
-    pub(super) fn complete(&mut self, tag: u64, result: Result<Outcome, Failure>) {
-        self.events.push_back(Event::Completed { tag, result });
     }
 }
 
@@ -481,5 +652,7 @@ const SIMPLE: u8 = 1;
 
 const OPCODE_NOP_OUT: u8 = 0x00;
 const OPCODE_SCSI_COMMAND: u8 = 0x01;
+const OPCODE_TASK_REQUEST: u8 = 0x02;
 const OPCODE_TEXT_REQUEST: u8 = 0x04;
 const OPCODE_DATA_OUT: u8 = 0x05;
+const OPCODE_SNACK: u8 = 0x10;

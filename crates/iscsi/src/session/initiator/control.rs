@@ -1,15 +1,16 @@
-//! What a connection says beside commands: pings, aborts, text, the logout.
+//! What a connection says beside commands: pings, task management, text, logouts.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 
 use super::{
-    Error, Event, Failure, Session,
-    connection::{Abort, Connection, Logout, Ping, Text},
+    Error, Event, Failure,
+    commands::Commands,
+    connection::{Connection, Logout, Management, Ping, Scope, TaskManagement, Text},
 };
 use crate::{
-    Itt, Pdu, Ttt,
+    Cid, Itt, Pdu, Ttt,
     pdu::{
         LogoutReason, LogoutRequest, LogoutResponse, NopIn, NopOut, TaskFunction,
         TaskFunctionResult, TaskRequest, TaskResponse, TextRequest, TextResponse,
@@ -24,43 +25,87 @@ const TEXT_BYTES: usize = 1 << 20;
 const MOST_ABORTS: usize = 1024;
 
 impl Connection {
-    /// Asks for text keys, for example `SendTargets=All`; the answer is an [`Event::Text`]. False,
-    /// and nothing happens, while another exchange is under way: the target may have asked for one.
-    #[must_use]
-    pub fn text(&mut self, session: &mut Session, text: Bytes, now: Instant) -> bool {
-        let free = self.text.is_none();
-        if free {
-            self.begin_text(session, text, true, now);
-        }
-        free
-    }
-
-    /// Leaves: closes the session. The answer is an [`Event::LoggedOut`]. Commands on their way
-    /// may or may not be performed.
-    pub fn logout(&mut self, session: &mut Session, now: Instant) {
-        if matches!(self.logout, Logout::Sent { .. } | Logout::Done) {
-            return;
-        }
-        let itt = session.control_itt();
-        self.logout = Logout::Sent { itt, deadline: now + self.timing.abort_time_out };
+    /// Leaves, with the session or without it; `reason` is about `cid`, this connection or one
+    /// that is gone.
+    pub(super) fn send_logout(
+        &mut self,
+        commands: &mut Commands,
+        reason: LogoutReason,
+        cid: Cid,
+    ) -> Itt {
+        let itt = commands.control_itt();
         self.send(Pdu::LogoutRequest(LogoutRequest {
             immediate: true,
-            reason: Ok(LogoutReason::CloseSession),
+            reason: Ok(reason),
             itt,
-            cid: self.cid,
-            cmd_sn: session.window.cmd_sn(),
-            exp_stat_sn: self.exp_stat_sn,
+            cid,
+            cmd_sn: commands.window.cmd_sn(),
+            exp_stat_sn: self.exp_stat_sn(),
         }));
+        itt
     }
 
-    pub(super) fn handle_nop(&mut self, session: &mut Session, pdu: NopIn) -> Result<(), Error> {
+    /// Logs this connection out, or the session.
+    pub(super) fn log_out(&mut self, commands: &mut Commands, scope: Scope, now: Instant) {
+        if matches!(self.logout, Logout::Sent { .. } | Logout::Done { .. }) {
+            return;
+        }
+        let reason = match scope {
+            Scope::Connection => LogoutReason::CloseConnection,
+            Scope::Session => LogoutReason::CloseSession,
+        };
+        let itt = self.send_logout(commands, reason, self.cid);
+        self.logout = Logout::Sent { itt, deadline: now + self.timing.abort_time_out, scope };
+    }
+
+    pub(super) fn handle_logout(
+        &mut self,
+        commands: &mut Commands,
+        pdu: &LogoutResponse,
+        now: Instant,
+    ) -> Result<(), Error> {
+        if !self.take_stat_sn(commands, &pdu.numbers, now)? {
+            return Ok(());
+        }
+        if let Some(at) = self.foreign_logouts.iter().position(|itt| *itt == pdu.itt) {
+            self.foreign_logouts.swap_remove(at);
+            commands.logged_out.push(*pdu);
+            return Ok(());
+        }
+        match self.logout {
+            Logout::Sent { itt, scope, .. } if itt == pdu.itt => {
+                self.logout = Logout::Done { time2wait: pdu.time2wait, scope };
+                Ok(())
+            }
+            _ => Err(Error::Protocol("an answer to a logout that was not asked")),
+        }
+    }
+
+    pub(super) fn handle_nop(
+        &mut self,
+        commands: &mut Commands,
+        pdu: NopIn,
+        now: Instant,
+    ) -> Result<(), Error> {
         if pdu.itt == Itt::NONE {
-            session.window.update(&pdu.numbers);
+            commands.window.update(&pdu.numbers);
+            if commands.recovers() && self.statuses.expect(pdu.numbers.stat_sn) {
+                self.ask_for_statuses(now);
+            }
         } else {
-            self.take_stat_sn(session, &pdu.numbers)?;
-            match &self.ping {
-                Some(ping) if ping.itt == pdu.itt => self.ping = None,
-                _ => return Err(Error::Protocol("an answer to a ping that was not sent")),
+            if !self.take_stat_sn(commands, &pdu.numbers, now)? {
+                return Ok(());
+            }
+            match self.ping.take_if(|ping| ping.itt == pdu.itt) {
+                Some(ping) => {
+                    commands.note_round_trip(now.saturating_duration_since(ping.sent));
+                    // Nothing new: the next question can wait longer.
+                    self.probe_after = (self.probe_after * 2).min(self.timing.ping_after);
+                    self.review(commands, &ping, now)?;
+                }
+                // One that was given up, whose answer comes with a SNACK's.
+                None if commands.recovers() => {}
+                None => return Err(Error::Protocol("an answer to a ping that was not sent")),
             }
         }
         if pdu.ttt != Ttt::NONE {
@@ -69,8 +114,8 @@ impl Connection {
                 lun: pdu.lun,
                 itt: Itt::NONE,
                 ttt: pdu.ttt,
-                cmd_sn: session.window.cmd_sn(),
-                exp_stat_sn: self.exp_stat_sn,
+                cmd_sn: commands.window.cmd_sn(),
+                exp_stat_sn: self.exp_stat_sn(),
                 data: Bytes::new(),
             }));
         }
@@ -79,34 +124,155 @@ impl Connection {
 
     pub(super) fn handle_task_response(
         &mut self,
-        session: &mut Session,
+        commands: &mut Commands,
         pdu: TaskResponse,
+        now: Instant,
     ) -> Result<(), Error> {
-        self.take_stat_sn(session, &pdu.numbers)?;
-        let Some(index) = self.aborts.iter().position(|abort| abort.itt == pdu.itt) else {
+        if !self.take_stat_sn(commands, &pdu.numbers, now)? {
+            return Ok(());
+        }
+        let Some(index) = self.requests.iter().position(|request| request.itt == pdu.itt) else {
             return Err(Error::Protocol("an answer to a task management that was not asked"));
         };
-        let abort = self.aborts.swap_remove(index);
+        let request = self.requests.swap_remove(index);
+        let itt = request.task;
         // It may have ended while the request was on its way: then that is what counts.
-        let Some(task) = session.tasks.get_mut(abort.task) else { return Ok(()) };
-        match pdu.result {
-            // A response that was sent before this one would have arrived before it.
-            TaskFunctionResult::Complete | TaskFunctionResult::NoTask => {
-                let tag = task.request.tag;
-                session.tasks.remove(abort.task);
-                self.complete(tag, Err(Failure::TimedOut));
+        let Some(task) = commands.tasks.get_mut(itt) else { return Ok(()) };
+        match (request.kind, pdu.result) {
+            // A response that was sent before this one would have arrived before it; if it was
+            // lost, a SNACK for it is on its way, and the task with it.
+            (Management::Abort, TaskFunctionResult::Complete | TaskFunctionResult::NoTask) => {
+                if let Some(task) = self.finish(commands, itt) {
+                    let request = task.request;
+                    if task.returns {
+                        commands.events.push_back(Event::Returned(vec![request]));
+                    } else {
+                        commands.complete(request.tag, Err(Failure::TimedOut));
+                    }
+                }
                 Ok(())
             }
-            _ => Err(Error::Unanswered("a command, and it cannot be aborted")),
+            (Management::Abort, _) => Err(Error::Unanswered("a command, and it cannot be aborted")),
+            (Management::Reassign { .. }, TaskFunctionResult::Complete) => {
+                task.r2t_sn = None;
+                (task.open_r2ts, task.status) = (0, None);
+                self.counters.reassigned += 1;
+                self.adopt(commands, itt);
+                Ok(())
+            }
+            // The target can do it no more, and nobody knows whether it has.
+            (Management::Reassign { .. }, TaskFunctionResult::NoTask) => {
+                if let Some(task) = commands.tasks.remove(itt) {
+                    commands.events.push_back(Event::Returned(vec![task.request]));
+                }
+                Ok(())
+            }
+            // It is the target's to keep or to drop no more: it is aborted, which another
+            // connection may do once the first is logged out (RFC 7143, 11.5.1).
+            (Management::Reassign { .. }, _) => {
+                (task.returns, task.deadline) = (true, now);
+                self.adopt(commands, itt);
+                Ok(())
+            }
         }
+    }
+
+    /// Asks for a task of a connection that was logged out (level 2; RFC 7143, 7.2.2).
+    pub(super) fn send_reassign(&mut self, commands: &mut Commands, task_itt: Itt, now: Instant) {
+        let itt = commands.control_itt();
+        let cmd_sn = commands.window.cmd_sn();
+        let Some(task) = commands.tasks.get_mut(task_itt) else { return };
+        // From here on it may be this connection's at the target.
+        task.allegiance = self.cid;
+        let exp_data_sn = task.gather.change_connection();
+        let deadline = now + self.timing.abort_time_out;
+        let kind = Management::Reassign { deadline };
+        self.requests.push(TaskManagement { itt, task: task_itt, kind });
+        self.send(Pdu::TaskRequest(TaskRequest {
+            immediate: true,
+            function: Ok(TaskFunction::TaskReassign),
+            lun: scsi::Lun(0),
+            itt,
+            referenced_itt: task_itt,
+            cmd_sn,
+            exp_stat_sn: self.exp_stat_sn(),
+            ref_cmd_sn: crate::Serial(0),
+            exp_data_sn,
+        }));
+    }
+
+    /// Tasks that are being taken over.
+    pub(super) fn reassigning(&self) -> usize {
+        let is_reassign =
+            |request: &&TaskManagement| matches!(request.kind, Management::Reassign { .. });
+        self.requests.iter().filter(is_reassign).count()
+    }
+
+    /// When the answer to a TASK REASSIGN is overdue.
+    pub(super) fn reassign_deadline(&self) -> Option<Instant> {
+        let deadlines = self.requests.iter().filter_map(|request| match request.kind {
+            Management::Reassign { deadline } => Some(deadline),
+            Management::Abort => None,
+        });
+        deadlines.min()
+    }
+
+    /// Too many immediate requests for the target: aborts are due once more, and so are
+    /// reassignments.
+    pub(super) fn handle_refused_management(
+        &mut self,
+        commands: &mut Commands,
+        itt: Itt,
+    ) -> Result<(), Error> {
+        let Some(index) = self.requests.iter().position(|request| request.itt == itt) else {
+            return Ok(());
+        };
+        let request = self.requests.swap_remove(index);
+        if let Some(task) = commands.tasks.get_mut(request.task) {
+            task.retries += 1;
+            task.abort = None;
+            if task.retries > MOST_REFUSALS {
+                return Err(Error::Unanswered("task management, which is refused"));
+            }
+            if task.lost {
+                commands.orphans.push_back(request.task);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin_text(
+        &mut self,
+        commands: &mut Commands,
+        text: Bytes,
+        wanted: bool,
+        now: Instant,
+    ) {
+        let itt = commands.control_itt();
+        let deadline = now + self.timing.ping_after + self.timing.ping_time_out;
+        self.text = Some(Text { itt, answer: BytesMut::new(), deadline, wanted });
+        self.send(Pdu::TextRequest(TextRequest {
+            immediate: true,
+            is_final: true,
+            continues: false,
+            lun: scsi::Lun(0),
+            itt,
+            ttt: Ttt::NONE,
+            cmd_sn: commands.window.cmd_sn(),
+            exp_stat_sn: self.exp_stat_sn(),
+            text,
+        }));
     }
 
     pub(super) fn handle_text(
         &mut self,
-        session: &mut Session,
+        commands: &mut Commands,
         pdu: TextResponse,
+        now: Instant,
     ) -> Result<(), Error> {
-        self.take_stat_sn(session, &pdu.numbers)?;
+        if !self.take_stat_sn(commands, &pdu.numbers, now)? {
+            return Ok(());
+        }
         let text = self.text.as_mut().filter(|text| text.itt == pdu.itt);
         let text = text.ok_or(Error::Protocol("an answer to a text that was not asked"))?;
         if text.answer.len() + pdu.text.len() > TEXT_BYTES {
@@ -116,7 +282,7 @@ impl Connection {
         if pdu.is_final && !pdu.continues {
             let text = self.text.take().expect("just looked at");
             if text.wanted {
-                self.events.push_back(Event::Text(text.answer.freeze()));
+                commands.events.push_back(Event::Text(text.answer.freeze()));
             }
             return Ok(());
         }
@@ -134,109 +300,170 @@ impl Connection {
             lun: pdu.lun,
             itt: pdu.itt,
             ttt: pdu.ttt,
-            cmd_sn: session.window.cmd_sn(),
-            exp_stat_sn: self.exp_stat_sn,
+            cmd_sn: commands.window.cmd_sn(),
+            exp_stat_sn: self.exp_stat_sn(),
             text: Bytes::new(),
         }));
         Ok(())
     }
 
-    pub(super) fn check_ping(&mut self, session: &mut Session, now: Instant) -> Result<(), Error> {
-        match &self.ping {
+    /// When [`Connection::check`] has something to do. `heard_elsewhere`: when another connection
+    /// of the session was last heard; `None` without another one.
+    pub(super) fn poll_timeout(
+        &self,
+        commands: &Commands,
+        heard_elsewhere: Option<Instant>,
+    ) -> Instant {
+        let mut next = match &self.ping {
+            None => self.ping_due(commands, heard_elsewhere),
+            Some(ping) => {
+                let judged = self.heard.max(ping.sent) + self.timing.ping_time_out;
+                let suspected = ping.sent + self.suspect_after(commands);
+                // The others are asked whether it is the target that is silent.
+                let is_suspect = heard_elsewhere.is_some() && self.heard <= ping.sent;
+                if is_suspect && !ping.suspected { judged.min(suspected) } else { judged }
+            }
+        };
+        if self.ping.as_ref().is_some_and(|ping| ping.suspected) && self.is_stalled(heard_elsewhere)
+        {
+            next = self.heard;
+        }
+        if let Some(text) = &self.text {
+            next = next.min(text.deadline);
+        }
+        if let Some(deadline) = self.reassign_deadline() {
+            next = next.min(deadline);
+        }
+        match self.logout {
+            Logout::Draining(deadline) | Logout::Sent { deadline, .. } => next.min(deadline),
+            Logout::No | Logout::Ending | Logout::Done { .. } => next,
+        }
+    }
+
+    /// Looks after pings and overdue answers. True: the other connections should be asked whether
+    /// the target is there, since this one does not hear it.
+    pub(super) fn check(
+        &mut self,
+        commands: &mut Commands,
+        heard_elsewhere: Option<Instant>,
+        now: Instant,
+    ) -> Result<bool, Error> {
+        if self.text.as_ref().is_some_and(|text| text.deadline <= now) {
+            return Err(Error::Unanswered("a text request"));
+        }
+        if self.reassign_deadline().is_some_and(|deadline| deadline <= now) {
+            return Err(Error::Unanswered("a TASK REASSIGN"));
+        }
+        if let Logout::Sent { deadline, .. } = self.logout
+            && deadline <= now
+        {
+            return Err(Error::Unanswered("a logout"));
+        }
+        if self.is_stalled(heard_elsewhere) {
+            return Err(Error::Stalled);
+        }
+        let suspect_after = self.suspect_after(commands);
+        let ping_due = self.ping_due(commands, heard_elsewhere);
+        match &mut self.ping {
             // Counted from the ping, so that a process that was suspended asks before it judges.
             Some(ping) if self.heard.max(ping.sent) + self.timing.ping_time_out <= now => {
                 Err(Error::Silent)
             }
-            None if self.heard + self.timing.ping_after <= now => {
-                let itt = session.control_itt();
-                self.ping = Some(Ping { itt, sent: now });
-                self.send(Pdu::NopOut(NopOut {
-                    immediate: true,
-                    lun: scsi::Lun(0),
-                    itt,
-                    ttt: Ttt::NONE,
-                    cmd_sn: session.window.cmd_sn(),
-                    exp_stat_sn: self.exp_stat_sn,
-                    data: Bytes::new(),
-                }));
-                Ok(())
+            Some(ping)
+                if heard_elsewhere.is_some()
+                    && !ping.suspected
+                    && self.heard <= ping.sent
+                    && ping.sent + suspect_after <= now =>
+            {
+                ping.suspected = true;
+                Ok(true)
             }
-            _ => Ok(()),
+            None if ping_due <= now => {
+                self.ping(commands, now);
+                Ok(false)
+            }
+            _ => Ok(false),
         }
+    }
+
+    /// The ping is overdue, and another connection was heard since that was noticed.
+    fn is_stalled(&self, heard_elsewhere: Option<Instant>) -> bool {
+        let Some(ping) = &self.ping else { return false };
+        ping.suspected
+            && self.heard <= ping.sent
+            && heard_elsewhere.is_some_and(|heard| heard > ping.sent)
+    }
+
+    fn suspect_after(&self, commands: &Commands) -> Duration {
+        let usual = commands.round_trip() * 4;
+        usual.clamp(self.timing.stall_time_out, self.timing.ping_time_out)
+    }
+
+    fn ping_due(&self, commands: &Commands, heard_elsewhere: Option<Instant>) -> Instant {
+        let mut due = self.heard + self.timing.ping_after;
+        if self.expects() && (commands.recovers() || heard_elsewhere.is_some()) {
+            due = due.min(self.heard + self.probe_after);
+        }
+        // On a busy connection it is heard all the time what it has to say but this.
+        self.missing_since.map_or(due, |since| due.min(since + self.timing.probe_after))
+    }
+
+    /// Asks whether the target is there, and what it has got.
+    pub(super) fn ping(&mut self, commands: &mut Commands, now: Instant) {
+        if self.ping.is_some() {
+            return;
+        }
+        let (itt, cmd_sn) = (commands.control_itt(), commands.window.cmd_sn());
+        self.ping = Some(Ping { itt, sent: now, cmd_sn, suspected: false });
+        self.send(Pdu::NopOut(NopOut {
+            immediate: true,
+            lun: scsi::Lun(0),
+            itt,
+            ttt: Ttt::NONE,
+            cmd_sn,
+            exp_stat_sn: self.exp_stat_sn(),
+            data: Bytes::new(),
+        }));
     }
 
     pub(super) fn abort_late_tasks(
         &mut self,
-        session: &mut Session,
+        commands: &mut Commands,
         now: Instant,
     ) -> Result<(), Error> {
         let mut late = Vec::new();
-        for (itt, task) in session.tasks.iter_mut() {
-            if task.allegiance == self.cid && task.deadline <= now {
+        for (itt, task) in commands.tasks.iter() {
+            if task.allegiance == self.cid && !task.lost && task.deadline <= now {
                 if task.abort.is_some() {
                     return Err(Error::Unanswered("an ABORT TASK"));
                 }
                 late.push((itt, task.request.lun, task.cmd_sn));
             }
         }
-        if self.aborts.len() + late.len() > MOST_ABORTS {
+        if self.requests.len() + late.len() > MOST_ABORTS {
             return Err(Error::Unanswered("many an ABORT TASK"));
         }
         for (itt, lun, ref_cmd_sn) in late {
-            let abort = session.control_itt();
-            let task = session.tasks.get_mut(itt).expect("just found");
+            let abort = commands.control_itt();
+            let task = commands.tasks.get_mut(itt).expect("just found");
             task.abort = Some(abort);
             task.deadline = now + self.timing.abort_time_out;
-            self.aborts.push(Abort { itt: abort, task: itt });
+            self.requests.push(TaskManagement { itt: abort, task: itt, kind: Management::Abort });
             self.send(Pdu::TaskRequest(TaskRequest {
                 immediate: true,
                 function: Ok(TaskFunction::AbortTask),
                 lun,
                 itt: abort,
                 referenced_itt: itt,
-                cmd_sn: session.window.cmd_sn(),
-                exp_stat_sn: self.exp_stat_sn,
+                cmd_sn: commands.window.cmd_sn(),
+                exp_stat_sn: self.exp_stat_sn(),
                 ref_cmd_sn,
                 exp_data_sn: 0,
             }));
         }
         Ok(())
     }
-
-    pub(super) fn begin_text(
-        &mut self,
-        session: &mut Session,
-        text: Bytes,
-        wanted: bool,
-        now: Instant,
-    ) {
-        let itt = session.control_itt();
-        let deadline = now + self.timing.ping_after + self.timing.ping_time_out;
-        self.text = Some(Text { itt, answer: BytesMut::new(), deadline, wanted });
-        self.send(Pdu::TextRequest(TextRequest {
-            immediate: true,
-            is_final: true,
-            continues: false,
-            lun: scsi::Lun(0),
-            itt,
-            ttt: Ttt::NONE,
-            cmd_sn: session.window.cmd_sn(),
-            exp_stat_sn: self.exp_stat_sn,
-            text,
-        }));
-    }
-
-    pub(super) fn handle_logout(
-        &mut self,
-        session: &mut Session,
-        pdu: &LogoutResponse,
-    ) -> Result<(), Error> {
-        self.take_stat_sn(session, &pdu.numbers)?;
-        match self.logout {
-            Logout::Sent { itt, .. } if itt == pdu.itt => self.logout = Logout::Done,
-            _ => return Err(Error::Protocol("an answer to a logout that was not asked")),
-        }
-        self.events.push_back(Event::LoggedOut { time2wait: pdu.time2wait });
-        Ok(())
-    }
 }
+
+/// How often the target may have no room for one immediate request.
+const MOST_REFUSALS: u32 = 20;

@@ -2,8 +2,10 @@
 
 use bytes::{Bytes, BytesMut};
 
+use scsi::Lun;
+
 use super::Error;
-use crate::{DataSegment, pdu::DataIn};
+use crate::{DataSegment, Ttt, pdu::DataIn};
 
 /// What has arrived of a command's Data-In.
 ///
@@ -14,10 +16,28 @@ pub(super) struct Gather {
     /// Room for so many bytes.
     expected: u32,
     received: u32,
+    /// All PDUs before this one are here.
     data_sn: u32,
+    /// PDUs before this one were sent; those from `data_sn` on that are not `ahead` were lost.
+    sent: u32,
+    /// PDUs that came after one that was lost, in order.
+    ahead: Vec<DataIn>,
+    /// A wish for an acknowledgment that waits for what was lost.
+    wish: Option<(Ttt, Lun)>,
     pieces: DataSegment,
     /// Small pieces after the first few are copied together here.
     small: BytesMut,
+}
+
+/// What became of a Data-In.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Taken {
+    /// It was new.
+    New,
+    /// It was new, and so many before it, from this one on, were lost.
+    After { first: u32, count: u32 },
+    /// It was here already.
+    Repeated,
 }
 
 /// A piece keeps the receive buffer that it was cut from alive. A target that sends a megabyte
@@ -26,6 +46,10 @@ pub(super) struct Gather {
 const FREE_PIECES: usize = 8;
 const SMALL_PIECE: usize = 2048;
 
+/// PDUs kept that came after one that is missing: 8 MiB in PDUs of 8 KiB, the standard's default,
+/// as many as can be on their way before the target hears of the loss.
+const MOST_AHEAD: usize = 1024;
+
 impl Gather {
     /// Nothing arrived of at most `expected` bytes.
     pub(super) fn new(expected: u32) -> Self {
@@ -33,16 +57,92 @@ impl Gather {
             expected,
             received: 0,
             data_sn: 0,
+            sent: 0,
+            ahead: Vec::new(),
+            wish: None,
             pieces: DataSegment::new(),
             small: BytesMut::new(),
         }
     }
 
-    /// Takes the data of one PDU, or says what is wrong with it.
-    pub(super) fn take(&mut self, pdu: DataIn) -> Result<(), Error> {
-        if pdu.data_sn != self.data_sn {
+    /// Takes the data of one PDU, or says what is wrong with it. Where nothing can be lost
+    /// (`recovers` is false), a gap is wrong, too.
+    pub(super) fn take(&mut self, pdu: DataIn, recovers: bool) -> Result<Taken, Error> {
+        let data_sn = pdu.data_sn;
+        if data_sn == self.data_sn {
+            self.append(pdu)?;
+            while self.ahead.first().is_some_and(|pdu| pdu.data_sn == self.data_sn) {
+                let next = self.ahead.remove(0);
+                self.append(next)?;
+            }
+            self.sent = self.sent.max(self.data_sn);
+            return Ok(Taken::New);
+        }
+        if !recovers {
             return Err(Error::Protocol("a Data-In with a DataSN out of order"));
         }
+        let place = self.ahead.binary_search_by_key(&data_sn, |pdu| pdu.data_sn);
+        let (false, Err(place)) = (data_sn < self.data_sn, place) else {
+            return Ok(Taken::Repeated);
+        };
+        if self.ahead.len() >= MOST_AHEAD {
+            return Err(Error::Protocol("many a Data-In after one that is missing"));
+        }
+        self.ahead.insert(place, pdu);
+        Ok(self.expect(data_sn, 1))
+    }
+
+    /// A PDU was sent and its data is lost.
+    pub(super) fn lose(&mut self, data_sn: u32) -> Taken {
+        self.expect(data_sn.saturating_add(1), 0)
+    }
+
+    /// So many PDUs were sent, and `more` that are here: which of them are newly known to be lost?
+    pub(super) fn expect(&mut self, sent: u32, more: u32) -> Taken {
+        let first = self.sent.max(self.data_sn);
+        self.sent = first.max(sent.saturating_add(more));
+        if sent > first { Taken::After { first, count: sent - first } } else { Taken::New }
+    }
+
+    /// Nothing that was sent is missing.
+    pub(super) fn is_whole(&self) -> bool {
+        self.data_sn >= self.sent
+    }
+
+    /// The first run of PDUs that are missing.
+    pub(super) fn missing(&self) -> Option<(u32, u32)> {
+        let end = self.ahead.first().map_or(self.sent, |pdu| pdu.data_sn);
+        (end > self.data_sn).then(|| (self.data_sn, end - self.data_sn))
+    }
+
+    /// The target wants to know when all before is here.
+    pub(super) fn wish(&mut self, ttt: Ttt, lun: Lun) {
+        self.wish = Some((ttt, lun));
+    }
+
+    /// The wish, if it can be fulfilled now: all PDUs before the returned number are here.
+    pub(super) fn acknowledgment(&mut self) -> Option<(Ttt, Lun, u32)> {
+        if self.wish.is_none() || !self.is_whole() {
+            return None;
+        }
+        self.wish.take().map(|(ttt, lun)| (ttt, lun, self.data_sn))
+    }
+
+    /// What comes next comes from another connection: what is out of order will come again
+    /// (RFC 7143, 11.5.6). Returns the first PDU that is not here.
+    pub(super) fn change_connection(&mut self) -> u32 {
+        self.ahead.clear();
+        self.wish = None;
+        self.sent = self.data_sn;
+        self.data_sn
+    }
+
+    /// Forgets everything: the command is sent again.
+    pub(super) fn start_again(&mut self) {
+        *self = Self::new(self.expected);
+    }
+
+    fn append(&mut self, pdu: DataIn) -> Result<(), Error> {
         self.data_sn = self.data_sn.wrapping_add(1);
         let length: usize = pdu.data.iter().map(Bytes::len).sum();
         // A PDU without data (it may carry the status) has no offset to speak of.
@@ -105,8 +205,8 @@ mod tests {
     #[test]
     fn pieces_in_order_read_as_one_run() {
         let mut gather = Gather::new(5);
-        gather.take(data_in(0, 0, b"ab")).unwrap();
-        gather.take(data_in(1, 2, b"cde")).unwrap();
+        gather.take(data_in(0, 0, b"ab"), false).unwrap();
+        gather.take(data_in(1, 2, b"cde"), false).unwrap();
         assert_eq!(gather.finish().concat(), b"abcde");
     }
 
@@ -119,15 +219,47 @@ mod tests {
             (data_in(0, u32::MAX, b"a"), "an offset far away"),
         ];
         for (pdu, what) in wrong {
-            assert!(Gather::new(5).take(pdu).is_err(), "{what}");
+            assert!(Gather::new(5).take(pdu, false).is_err(), "{what}");
         }
+    }
+
+    #[test]
+    fn what_was_lost_is_named_and_filled_in() {
+        let mut gather = Gather::new(6);
+        gather.take(data_in(0, 0, b"a"), true).unwrap();
+        let after = gather.take(data_in(3, 3, b"d"), true).unwrap();
+        assert_eq!(after, Taken::After { first: 1, count: 2 });
+        assert_eq!(gather.take(data_in(4, 4, b"e"), true).unwrap(), Taken::New);
+        assert_eq!(gather.lose(5), Taken::After { first: 5, count: 1 });
+        assert_eq!(gather.missing(), Some((1, 2)));
+        gather.take(data_in(2, 2, b"c"), true).unwrap();
+        assert_eq!(gather.missing(), Some((1, 1)));
+        gather.take(data_in(1, 1, b"b"), true).unwrap();
+        assert_eq!(gather.missing(), Some((5, 1)));
+        for repeated in [data_in(0, 0, b"a"), data_in(3, 3, b"d")] {
+            assert_eq!(gather.take(repeated, true).unwrap(), Taken::Repeated);
+        }
+        gather.take(data_in(5, 5, b"f"), true).unwrap();
+        assert!(gather.is_whole());
+        assert_eq!(gather.finish().concat(), b"abcdef");
+    }
+
+    #[test]
+    fn an_acknowledgment_waits_for_what_is_missing() {
+        let mut gather = Gather::new(3);
+        gather.take(data_in(1, 1, b"b"), true).unwrap();
+        gather.wish(Ttt(7), scsi::Lun(0));
+        assert_eq!(gather.acknowledgment(), None);
+        gather.take(data_in(0, 0, b"a"), true).unwrap();
+        assert_eq!(gather.acknowledgment(), Some((Ttt(7), scsi::Lun(0), 2)));
+        assert_eq!(gather.acknowledgment(), None);
     }
 
     #[test]
     fn a_byte_at_a_time_does_not_pile_up() {
         let mut gather = Gather::new(4000);
         for at in 0..4000 {
-            gather.take(data_in(at, at, b"x")).unwrap();
+            gather.take(data_in(at, at, b"x"), false).unwrap();
         }
         let pieces = gather.finish();
         assert_eq!(pieces.len(), FREE_PIECES + 1);

@@ -76,17 +76,74 @@ pub(super) struct Task {
     pub(super) cmd_sn: Serial,
     /// Data and status of the command stay on this connection.
     pub(super) allegiance: Cid,
+    /// That connection is gone: nothing is to be expected until the task has another one.
+    pub(super) lost: bool,
+    /// How often the command was sent again with its number.
+    pub(super) retries: u32,
     /// When it is aborted; when it has been, when we stop waiting for that.
     pub(super) deadline: Instant,
     /// The tag of the ABORT TASK that is under way.
     pub(super) abort: Option<Itt>,
+    /// When that has ended it, the command is the application's to send again.
+    pub(super) returns: bool,
     pub(super) gather: Gather,
-    /// The next R2TSN.
-    pub(super) r2t_sn: u32,
+    /// The next R2TSN; `None` after a reassignment: the target's choice.
+    pub(super) r2t_sn: Option<u32>,
     /// Where the next R2T must begin: each byte is sent once (DataSequenceInOrder=Yes).
     pub(super) sent: u32,
     /// R2Ts being served.
     pub(super) open_r2ts: u16,
+    /// A status that has come before all data has.
+    pub(super) status: Option<Ending>,
+}
+
+/// What a target says at the end of a task.
+#[derive(Clone, Debug)]
+pub(super) struct Ending {
+    pub(super) status: u8,
+    pub(super) sense: Bytes,
+    pub(super) residual: Residual,
+    /// Not acknowledged before all data is there (RFC 7143, 7.9).
+    pub(super) stat_sn: Serial,
+}
+
+impl Task {
+    /// A command that was not sent yet.
+    pub(super) fn new(request: Request, order: u64, cmd_sn: Serial, deadline: Instant) -> Self {
+        let expected = if let Transfer::In(length) = request.transfer { length } else { 0 };
+        Self {
+            gather: Gather::new(expected),
+            request,
+            order,
+            cmd_sn,
+            allegiance: Cid(0),
+            lost: false,
+            retries: 0,
+            deadline,
+            abort: None,
+            returns: false,
+            r2t_sn: Some(0),
+            sent: 0,
+            open_r2ts: 0,
+            status: None,
+        }
+    }
+
+    /// As if nothing had come of it: the target has not got the command.
+    pub(super) fn start_again(&mut self) {
+        self.gather.start_again();
+        (self.r2t_sn, self.sent, self.open_r2ts) = (Some(0), 0, 0);
+        self.status = None;
+    }
+
+    /// What it moves, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.request.transfer {
+            Transfer::None => 0,
+            Transfer::In(length) => u64::from(*length),
+            Transfer::Out(data) => data.len() as u64,
+        }
+    }
 }
 
 /// Tasks by their tag: the low half of an ITT is a place in the table, the high half counts how
@@ -127,6 +184,11 @@ impl TaskTable {
         Itt(u32::from(place.generation) << 16 | u32::from(index))
     }
 
+    pub(super) fn get(&self, itt: Itt) -> Option<&Task> {
+        let place = self.places.get(usize::from(itt.0 as u16))?;
+        place.task.as_ref().filter(|_| u32::from(place.generation) == itt.0 >> 16)
+    }
+
     pub(super) fn get_mut(&mut self, itt: Itt) -> Option<&mut Task> {
         let place = self.places.get_mut(usize::from(itt.0 as u16))?;
         if u32::from(place.generation) != itt.0 >> 16 {
@@ -142,6 +204,14 @@ impl TaskTable {
     }
 
     /// All tasks with their tags, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Itt, &Task)> {
+        self.places.iter().enumerate().filter_map(|(index, place)| {
+            let itt = Itt(u32::from(place.generation) << 16 | index as u32);
+            place.task.as_ref().map(|task| (itt, task))
+        })
+    }
+
+    /// The same, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Itt, &mut Task)> {
         self.places.iter_mut().enumerate().filter_map(|(index, place)| {
             let itt = Itt(u32::from(place.generation) << 16 | index as u32);

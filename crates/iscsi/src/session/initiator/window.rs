@@ -28,6 +28,12 @@ impl Window {
         self.cmd_sn
     }
 
+    /// The first command that the target has not got, as far as we know.
+    #[must_use]
+    pub fn exp_cmd_sn(&self) -> Serial {
+        self.exp_cmd_sn
+    }
+
     /// May another command be sent now?
     #[must_use]
     pub fn is_open(&self) -> bool {

@@ -1,0 +1,163 @@
+//! From a portal's address to a logged-in connection.
+
+use iscsi::{
+    Cid, Pdu, Serial, Tsih,
+    codec::{Decoder, Digests, Frame, Output},
+    login::{
+        Established, InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure,
+        chap::{CHALLENGE_BYTES, Challenge},
+    },
+    pdu::{LoginRequest, LoginResponse},
+    session::initiator,
+};
+use tokio::{net::TcpStream, time::timeout};
+use transport::{Received, receive, send};
+
+use crate::{Error, Settings, url::parse_portal, wire::Wire};
+
+/// Which session a connection is for.
+#[derive(Clone, Debug)]
+pub(crate) enum Purpose {
+    /// One to look for targets.
+    Discovery,
+    /// A new one.
+    Session,
+    /// One that there is already: at this portal, under this TSIH, with this CmdSN next.
+    Join {
+        /// `host:port`.
+        portal: String,
+        /// The target's half of its name.
+        tsih: Tsih,
+        /// The new connection's number.
+        cid: Cid,
+        /// The session's next CmdSN.
+        cmd_sn: Serial,
+    },
+}
+
+/// A connection that has just logged in.
+pub(crate) struct LoggedIn {
+    pub(crate) wire: Wire,
+    pub(crate) established: Established,
+    /// Where: redirections are followed.
+    pub(crate) portal: String,
+}
+
+/// The same during login, when RFC 7143 (13.12) lets a data segment have 8192 bytes.
+const LOGIN_BUFFER_BYTES: usize = 16 * 1024;
+const LOGIN_DATA_SEGMENT: u32 = 8192;
+
+/// A target may send a login elsewhere (RFC 7143, 11.13.5); circles end here.
+const REDIRECTIONS: usize = 4;
+
+/// Connects and logs in to the settings' target. Bounded by the settings.
+pub(crate) async fn log_in(settings: &Settings, purpose: Purpose) -> Result<LoggedIn, Error> {
+    let mut portal = match &purpose {
+        Purpose::Join { portal, .. } => portal.clone(),
+        _ => settings.portal.clone(),
+    };
+    for _ in 0..=REDIRECTIONS {
+        let stream = connect(&portal, settings).await?;
+        let exchange = exchange(stream, settings, &purpose);
+        let login = timeout(settings.login_time_out, exchange).await;
+        match login.map_err(|_| Error::TimedOut("login"))?? {
+            Login::Done(wire, established) => {
+                return Ok(LoggedIn { wire, established: *established, portal });
+            }
+            Login::Elsewhere(address) => portal = address,
+        }
+    }
+    Err(Error::Redirected(portal.into()))
+}
+
+enum Login {
+    Done(Wire, Box<Established>),
+    Elsewhere(String),
+}
+
+async fn connect(portal: &str, settings: &Settings) -> Result<TcpStream, Error> {
+    let failed = |reason: String| Error::Connect { portal: portal.into(), reason: reason.into() };
+    let (host, port) = parse_portal(portal).map_err(|reason| failed(reason.to_owned()))?;
+    let connecting = TcpStream::connect((host.as_str(), port));
+    let stream = match timeout(settings.connect_time_out, connecting).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(failed(error.to_string())),
+        Err(_) => return Err(failed(format!("no answer in {:?}", settings.connect_time_out))),
+    };
+    settings.socket.apply(&stream)?;
+    Ok(stream)
+}
+
+async fn exchange(
+    stream: TcpStream,
+    settings: &Settings,
+    purpose: &Purpose,
+) -> Result<Login, Error> {
+    let discovery = matches!(purpose, Purpose::Discovery);
+    let names = InitiatorNames {
+        initiator_name: settings.initiator_name.clone(),
+        initiator_alias: settings.initiator_alias.clone(),
+        target_name: (!discovery).then(|| settings.target.clone()),
+    };
+    let (tsih, cid, cmd_sn) = match purpose {
+        Purpose::Join { tsih, cid, cmd_sn, .. } => (*tsih, *cid, *cmd_sn),
+        _ => (Tsih(0), Cid(0), Serial(1)),
+    };
+    let offer = settings.offer();
+    let mut login = InitiatorLogin::new(offer, names, settings.isid, tsih, cid, cmd_sn);
+    if let Some(chap) = &settings.chap {
+        login = login.with_chap(chap.clone(), challenge()?);
+    }
+    let mut decoder = Decoder::new(LOGIN_BUFFER_BYTES, LOGIN_DATA_SEGMENT);
+    let mut request = login.start();
+    loop {
+        send_request(&stream, request).await?;
+        match login.handle_response(receive_response(&stream, &mut decoder).await?) {
+            InitiatorStep::Send(next) => request = next,
+            InitiatorStep::Established(established) => {
+                let wire = Wire::new(stream, decoder, &established);
+                return Ok(Login::Done(wire, established));
+            }
+            InitiatorStep::Redirected { address, .. } => return Ok(Login::Elsewhere(address)),
+            InitiatorStep::Failed(failure) => return Err(failure.into()),
+        }
+    }
+}
+
+async fn send_request(stream: &TcpStream, request: LoginRequest) -> Result<(), Error> {
+    let mut output = Output::default();
+    output.push(Pdu::LoginRequest(request), Digests::default());
+    while !output.is_empty() {
+        stream.writable().await?;
+        send(stream, &mut output)?;
+    }
+    Ok(())
+}
+
+async fn receive_response(
+    stream: &TcpStream,
+    decoder: &mut Decoder,
+) -> Result<LoginResponse, Error> {
+    loop {
+        if let Some(Frame { bhs, ahs, data, .. }) = decoder.next()? {
+            let pdu = Pdu::parse(&bhs, &ahs, data).map_err(initiator::Error::from)?;
+            let Pdu::LoginResponse(response) = pdu else {
+                return Err(LoginFailure::Protocol("a PDU that is no login response").into());
+            };
+            return Ok(response);
+        }
+        stream.readable().await?;
+        if receive(stream, decoder)? == Received::Closed {
+            return Err(Error::Closed);
+        }
+    }
+}
+
+/// Random bytes of the operating system, for a target that has to prove who it is.
+fn challenge() -> Result<Challenge, Error> {
+    let mut random = [0; 1 + CHALLENGE_BYTES];
+    let filled = getrandom::fill(&mut random);
+    filled.map_err(|error| Error::Io(error.to_string().into()))?;
+    let [identifier, value @ ..] = random;
+    Ok(Challenge { identifier, value })
+}

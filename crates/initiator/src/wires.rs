@@ -1,0 +1,256 @@
+//! A session's machine with its sockets.
+
+use std::{future::poll_fn, task::Poll, time::Instant};
+
+use bytes::Bytes;
+use iscsi::{
+    Cid, Tsih,
+    login::Established,
+    session::initiator::{
+        self, Event, Failure, Joined, Outcome, Request, Session, Transfer, Window,
+    },
+};
+use scsi::{Cdb, Lun};
+use tokio::time::sleep_until;
+
+use crate::{
+    CommandError, Error, Settings,
+    login::{LoggedIn, Purpose, log_in},
+    wire::Wire,
+};
+
+/// A session in full feature phase with its connections. Whoever holds it runs it:
+/// [`Wires::pump`], then wait for [`Wires::readiness`] or [`Wires::deadline`], then
+/// [`Wires::receive`] or [`Wires::handle_timeout`]; events come from [`Wires::poll_event`].
+pub(crate) struct Wires {
+    pub(crate) session: Session,
+    wires: Vec<Wire>,
+    tsih: Tsih,
+    portal: String,
+    /// Why a connection was lost last; more exact than the machine knows.
+    reason: Option<Error>,
+    /// Bytes of connections that are no more.
+    gone: (u64, u64),
+}
+
+impl Wires {
+    /// Connects and logs in. Bounded by the settings.
+    pub(crate) async fn open(settings: &Settings, discovery: bool) -> Result<Self, Error> {
+        let purpose = if discovery { Purpose::Discovery } else { Purpose::Session };
+        let LoggedIn { wire, established, portal } = log_in(settings, purpose).await?;
+        let first = joined(&established);
+        let window = Window::new(established.cmd_sn, established.max_cmd_sn);
+        let (depth, timing) = (settings.queue_depth, settings.timing);
+        let parameters = established.parameters;
+        let session = Session::new(parameters, window, depth, timing, first, now());
+        let (wires, tsih) = (vec![wire], established.tsih);
+        Ok(Self { session, wires, tsih, portal, reason: None, gone: (0, 0) })
+    }
+
+    /// What a login for another connection needs to know.
+    pub(crate) fn next_join(&self) -> Purpose {
+        let (cid, cmd_sn) = (self.session.next_cid(), self.session.cmd_sn());
+        Purpose::Join { portal: self.portal.clone(), tsih: self.tsih, cid, cmd_sn }
+    }
+
+    /// Takes another connection in.
+    pub(crate) fn join(&mut self, logged_in: LoggedIn) {
+        self.session.join(joined(&logged_in.established), now());
+        self.wires.push(logged_in.wire);
+    }
+
+    /// How many connections there are.
+    pub(crate) fn len(&self) -> usize {
+        self.wires.len()
+    }
+
+    /// The connections with the bytes they received and sent.
+    pub(crate) fn traffic(&self) -> impl Iterator<Item = (Cid, u64, u64)> {
+        self.wires.iter().map(|wire| (wire.cid, wire.bytes_in, wire.bytes_out))
+    }
+
+    /// Bytes received and sent by all connections there were.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        self.traffic()
+            .fold(self.gone, |sum, (_, bytes_in, bytes_out)| (sum.0 + bytes_in, sum.1 + bytes_out))
+    }
+
+    /// The session is over, and why; `None` while it goes on.
+    pub(crate) fn check(&mut self) -> Result<(), Error> {
+        match self.session.error() {
+            None => Ok(()),
+            Some(initiator::Error::Closed) => Err(self.reason.take().unwrap_or(Error::Closed)),
+            Some(error) => Err(error.clone().into()),
+        }
+    }
+
+    /// Makes output and writes what the sockets take.
+    pub(crate) fn pump(&mut self) {
+        loop {
+            self.session.transmit();
+            // Whoever has written all may have more to write.
+            let mut again = false;
+            let mut broken = None;
+            for wire in &mut self.wires {
+                let Some(output) = self.session.output(wire.cid) else { continue };
+                if output.is_empty() {
+                    continue;
+                }
+                match wire.send(output) {
+                    Ok(all) => again |= all,
+                    Err(error) => broken = Some((wire.cid, error)),
+                }
+            }
+            if let Some((cid, error)) = broken {
+                self.fail(cid, error);
+            } else if !again {
+                return;
+            }
+        }
+    }
+
+    /// Waits until a socket has something for us, or takes what it did not take before.
+    pub(crate) async fn readiness(&mut self) {
+        poll_fn(|context| {
+            let mut ready = false;
+            for wire in &self.wires {
+                let unsent = self.session.output(wire.cid).map_or(0, |output| output.len());
+                ready |= wire.poll_ready(unsent, context).is_ready();
+            }
+            if ready { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Reads what is there and runs every PDU.
+    pub(crate) fn receive(&mut self, now: Instant) {
+        let mut failed = Vec::new();
+        for wire in &mut self.wires {
+            if let Err(error) = wire.receive(&mut self.session, now) {
+                failed.push((wire.cid, error));
+            }
+        }
+        failed.into_iter().for_each(|(cid, error)| self.fail(cid, error));
+    }
+
+    /// When [`Wires::handle_timeout`] is due.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.session.poll_timeout()
+    }
+
+    /// Time passed.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.session.handle_timeout(now);
+    }
+
+    /// The next event; those of connections that ended are seen to.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        let event = self.session.poll_event()?;
+        if let Event::Closed { cid, error } = &event {
+            self.fail(*cid, error.clone().into());
+        }
+        Some(event)
+    }
+
+    /// A connection is of no use any more.
+    fn fail(&mut self, cid: Cid, error: Error) {
+        let Some(at) = self.wires.iter().position(|wire| wire.cid == cid) else { return };
+        let wire = self.wires.remove(at);
+        self.gone = (self.gone.0 + wire.bytes_in, self.gone.1 + wire.bytes_out);
+        let told = match &error {
+            Error::Dropped(error) => error.clone(),
+            _ => initiator::Error::Closed,
+        };
+        tracing::debug!(cid = cid.0, %error, "a connection ended");
+        self.reason = Some(error);
+        self.session.close(cid, told, now());
+    }
+
+    /// Performs one command while nothing else is under way; what its status says is the caller's.
+    pub(crate) async fn execute(
+        &mut self,
+        settings: &Settings,
+        cdb: Cdb,
+        transfer: Transfer,
+    ) -> Result<Outcome, Error> {
+        let lun = Lun::from_number(settings.lun);
+        let lun = lun.ok_or_else(|| Error::unit("LUNs end at 16383"))?;
+        let time_out = settings.command_time_out;
+        let request = Request { tag: 0, lun, cdb, transfer, time_out };
+        let submitted = self.session.submit(request, now());
+        submitted.map_err(|_| Error::unit("the queue depth is zero"))?;
+        loop {
+            match self.turn().await? {
+                Event::Completed { result: Ok(outcome), .. } => return Ok(outcome),
+                Event::Completed { result: Err(Failure::TimedOut), .. } => {
+                    return Err(Error::TimedOut("a command"));
+                }
+                Event::Completed { result: Err(failure), .. } => {
+                    return Err(Error::unit(CommandError::from(failure).to_string()));
+                }
+                Event::Returned(_) => return Err(Error::Closed),
+                _ => {}
+            }
+        }
+    }
+
+    /// Exchanges text while nothing else is under way.
+    pub(crate) async fn text(&mut self, text: Bytes) -> Result<Bytes, Error> {
+        if !self.session.text(text, now()) {
+            let wrong = initiator::Error::Protocol("a wish to negotiate, in the middle of things");
+            return Err(wrong.into());
+        }
+        loop {
+            if let Event::Text(answer) = self.turn().await? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Leaves politely while nothing else is under way; bounded by the machine. Whether the
+    /// target answers is of no interest any more.
+    pub(crate) async fn log_out(mut self) {
+        self.session.log_out(now());
+        while let Ok(event) = self.turn().await {
+            if matches!(event, Event::LoggedOut { .. }) {
+                break;
+            }
+        }
+    }
+
+    /// Runs the session until there is an event. One without connections is not waited for.
+    async fn turn(&mut self) -> Result<Event, Error> {
+        loop {
+            if let Some(event) = self.poll_event() {
+                return Ok(event);
+            }
+            self.check()?;
+            if self.wires.is_empty() {
+                return Err(self.reason.take().unwrap_or(Error::Closed));
+            }
+            self.pump();
+            let Some(deadline) = self.deadline() else { continue };
+            tokio::select! {
+                biased;
+                () = self.readiness() => self.receive(now()),
+                () = sleep_until(deadline.into()) => self.handle_timeout(now()),
+            }
+        }
+    }
+}
+
+/// The time, from the clock that a test can pause.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+fn joined(login: &Established) -> Joined {
+    Joined {
+        cid: login.cid,
+        digests: login.parameters.digests,
+        max_send_data_segment_length: login.parameters.max_send_data_segment_length,
+        exp_stat_sn: login.exp_stat_sn,
+        exp_cmd_sn: login.exp_cmd_sn,
+        max_cmd_sn: login.max_cmd_sn,
+    }
+}

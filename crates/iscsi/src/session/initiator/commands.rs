@@ -1,0 +1,220 @@
+//! What the connections of a session share: the command window, the tasks, what waits.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use super::{Event, Failure, Outcome, Request, Transfer, task::TaskTable, window::Window};
+use crate::{Cid, Itt, Serial, keys::Parameters, pdu::LogoutResponse};
+
+/// The commands of a session, from their submission to their end.
+#[derive(Debug)]
+pub(super) struct Commands {
+    pub(super) parameters: Parameters,
+    pub(super) window: Window,
+    pub(super) tasks: TaskTable,
+    /// Commands that wait for the window, oldest first.
+    queue: VecDeque<Waiting>,
+    /// Tasks that the target has never got, and whose connection is gone: they are sent again with
+    /// their number, on another connection, in the order of their numbers.
+    again: VecDeque<Itt>,
+    /// Tasks that the target has, and whose connection was logged out: to be reassigned.
+    pub(super) orphans: VecDeque<Itt>,
+    /// Commands that may be queued and on their way together.
+    depth: usize,
+    submitted: u64,
+    controls: u16,
+    /// No deadline of a command is before this. May be too early, never too late.
+    earliest_deadline: Option<Instant>,
+    pub(super) events: VecDeque<Event>,
+    /// Answers to the logouts of connections that failed.
+    pub(super) logged_out: Vec<LogoutResponse>,
+    /// How long pings took lately: 7/8 of what it was and 1/8 of the last.
+    round_trip: Option<Duration>,
+}
+
+/// A command that was not sent yet.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) request: Request,
+    pub(super) order: u64,
+    pub(super) deadline: Instant,
+}
+
+/// What is to be sent.
+pub(super) enum Next {
+    /// For the first time.
+    New(Waiting),
+    /// Again.
+    Again(Itt),
+}
+
+impl Commands {
+    pub(super) fn new(parameters: Parameters, window: Window, depth: usize) -> Self {
+        Self {
+            parameters,
+            window,
+            tasks: TaskTable::default(),
+            queue: VecDeque::new(),
+            again: VecDeque::new(),
+            orphans: VecDeque::new(),
+            depth,
+            submitted: 0,
+            controls: 0,
+            earliest_deadline: None,
+            events: VecDeque::new(),
+            logged_out: Vec::new(),
+            round_trip: None,
+        }
+    }
+
+    /// Losses are made good within the connection (level 1 and above).
+    pub(super) fn recovers(&self) -> bool {
+        self.parameters.error_recovery_level > 0
+    }
+
+    /// Tasks move from one connection to another (level 2).
+    pub(super) fn reassigns(&self) -> bool {
+        self.parameters.error_recovery_level >= 2
+    }
+
+    pub(super) fn unanswered(&self) -> usize {
+        self.queue.len() + self.tasks.len()
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn submit(&mut self, request: Request, now: Instant) -> Result<(), Request> {
+        if self.unanswered() >= self.depth {
+            return Err(request);
+        }
+        if let Transfer::Out(data) = &request.transfer {
+            assert!(u32::try_from(data.len()).is_ok(), "EDTL has 32 bits");
+        }
+        let deadline = now + request.time_out;
+        self.note_deadline(deadline);
+        self.queue.push_back(Waiting { request, order: self.submitted, deadline });
+        self.submitted += 1;
+        Ok(())
+    }
+
+    pub(super) fn expire(&mut self, tag: u64, now: Instant) {
+        let tasks = self.tasks.iter_mut().filter(|(_, task)| task.abort.is_none());
+        let sent = tasks.map(|(_, task)| (task.request.tag, &mut task.deadline));
+        let waiting = self.queue.iter_mut().map(|w| (w.request.tag, &mut w.deadline));
+        let found = sent.chain(waiting).find(|(found, _)| *found == tag);
+        if let Some((_, deadline)) = found
+            && *deadline > now
+        {
+            *deadline = now;
+            self.note_deadline(now);
+        }
+    }
+
+    pub(super) fn take_unanswered(&mut self) -> Vec<Request> {
+        self.again.clear();
+        self.orphans.clear();
+        let sent = self.tasks.drain().map(|task| (task.order, task.request));
+        let waiting = self.queue.drain(..).map(|waiting| (waiting.order, waiting.request));
+        let mut all: Vec<_> = sent.chain(waiting).collect();
+        all.sort_by_key(|&(order, _)| order);
+        all.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// A tag for what is not a command: ping, task management, text, logout. Its low half is one
+    /// that the table of tasks never gives.
+    pub(super) fn control_itt(&mut self) -> Itt {
+        self.controls = self.controls.wrapping_add(1);
+        Itt(u32::from(self.controls) << 16 | 0xfffe)
+    }
+
+    /// What may be sent next.
+    pub(super) fn next_to_send(&mut self) -> Option<Next> {
+        while let Some(itt) = self.again.pop_front() {
+            if self.tasks.get(itt).is_some_and(|task| task.lost) {
+                return Some(Next::Again(itt));
+            }
+        }
+        if !self.window.is_open() || self.tasks.is_full() {
+            return None;
+        }
+        self.queue.pop_front().map(Next::New)
+    }
+
+    /// What a connection leaves behind: its tasks that the target has, and those that it has not
+    /// got and which are to be sent again.
+    pub(super) fn split_lost(&mut self, cid: Cid) -> Vec<Itt> {
+        let expected = self.window.exp_cmd_sn();
+        let mut known = Vec::new();
+        for (itt, task) in self.tasks.iter() {
+            if !(task.lost && task.allegiance == cid) {
+                continue;
+            }
+            if task.cmd_sn.is_before(expected) {
+                known.push((task.order, itt));
+            } else if !self.again.contains(&itt) {
+                self.again.push_back(itt);
+            }
+        }
+        let tasks = &self.tasks;
+        let distance =
+            |itt: &Itt| tasks.get(*itt).map_or(0, |task| task.cmd_sn.distance_from(expected));
+        self.again.make_contiguous().sort_by_key(distance);
+        known.sort_unstable_by_key(|&(order, _)| order);
+        known.into_iter().map(|(_, itt)| itt).collect()
+    }
+
+    /// The task of this connection that the target ought to have got when it answered a ping that
+    /// was sent before `cmd_sn`, and has not.
+    pub(super) fn first_missed(&self, cid: Cid, cmd_sn: Serial) -> Option<Itt> {
+        let expected = self.window.exp_cmd_sn();
+        if !expected.is_before(cmd_sn) {
+            return None;
+        }
+        let mut tasks = self.tasks.iter();
+        let found =
+            tasks.find(|(_, task)| task.cmd_sn == expected && task.allegiance == cid && !task.lost);
+        found.map(|(itt, _)| itt)
+    }
+
+    pub(super) fn complete(&mut self, tag: u64, result: Result<Outcome, Failure>) {
+        self.events.push_back(Event::Completed { tag, result });
+    }
+
+    pub(super) fn note_deadline(&mut self, deadline: Instant) {
+        let earliest = self.earliest_deadline.map_or(deadline, |earliest| earliest.min(deadline));
+        self.earliest_deadline = Some(earliest);
+    }
+
+    pub(super) fn earliest_deadline(&self) -> Option<Instant> {
+        self.earliest_deadline
+    }
+
+    /// Ends the commands whose time ended before they could be sent.
+    pub(super) fn expire_waiting(&mut self, now: Instant) {
+        let (expired, waiting): (VecDeque<_>, _) =
+            self.queue.drain(..).partition(|waiting: &Waiting| waiting.deadline <= now);
+        self.queue = waiting;
+        for waiting in expired {
+            self.complete(waiting.request.tag, Err(Failure::TimedOut));
+        }
+    }
+
+    /// Tasks without a connection cannot be aborted: their deadlines count when they have one.
+    pub(super) fn recompute_deadline(&mut self) {
+        let tasks = self.tasks.iter().filter(|(_, task)| !task.lost).map(|(_, task)| task.deadline);
+        self.earliest_deadline = tasks.chain(self.queue.iter().map(|w| w.deadline)).min();
+    }
+
+    pub(super) fn note_round_trip(&mut self, time: Duration) {
+        let smooth = |before: Duration| (before * 7 + time) / 8;
+        self.round_trip = Some(self.round_trip.map_or(time, smooth));
+    }
+
+    pub(super) fn round_trip(&self) -> Duration {
+        self.round_trip.unwrap_or_default()
+    }
+}

@@ -1,0 +1,237 @@
+//! What becomes of a connection that failed, and of its tasks (RFC 7143, 7.1.4.3, 7.2).
+//!
+//! ```text
+//!           Waiting ──── logout on another connection ───▶ LoggingOut ──▶ Resting ──▶ its tasks
+//! lost ──▶ (Time2Wait)                                                       ▲
+//!             └───────── login with its number (no other connection left) ───┘
+//! ```
+//!
+//! Nothing is done twice: until the target has answered the logout (or the login in its place) it
+//! may still perform a task, so nothing is sent again before. Afterwards
+//! - a command that the target has never got (CmdSN from ExpCmdSN on) is sent again with its
+//!   number, which fills the gap that it left;
+//! - at level 2 any other task is reassigned to another connection, and goes on where it was;
+//! - at levels 0 and 1, and where the target has it no more, the target has terminated it: it is
+//!   handed back to the application ([`Event::Returned`]), which submits it again.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    Error, Event, Request,
+    connection::{Connection, Logout, Scope},
+    session::Session,
+};
+use crate::{
+    Cid, Itt,
+    pdu::{LogoutReason, LogoutResponse, LogoutResult},
+};
+
+/// A connection that failed.
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) cid: Cid,
+    step: Step,
+    attempts: u32,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// No recovery before then (Time2Wait).
+    Waiting(Instant),
+    LoggingOut {
+        on: Cid,
+        itt: Itt,
+        deadline: Instant,
+    },
+    /// The target counts it as logged out; no task is asked for before then.
+    Resting(Instant),
+}
+
+/// Tasks that are asked for at once, on each connection: a target need not take more than one
+/// immediate request, and says so; ours takes 16.
+const REASSIGNS: usize = 8;
+
+/// A logout is tried so often, each within the time-out of a task management function.
+const MOST_LOGOUTS: u32 = 3;
+
+/// A target may ask for more patience than an application has: above this the session is made anew.
+const MOST_PATIENCE: Duration = Duration::from_secs(60);
+
+impl Session {
+    /// A connection is no more.
+    pub(super) fn lose(&mut self, cid: Cid, error: Error, now: Instant) {
+        let is_leaving = |connection: &Connection| {
+            matches!(connection.logout, Logout::Sent { scope: Scope::Session, .. } | Logout::Ending)
+        };
+        let leaving = self.connection(cid).is_some_and(is_leaving);
+        self.connections.retain(|connection| connection.cid != cid);
+        self.mark_lost(cid, now);
+        let reassigns = self.commands.reassigns();
+        let parameters = &self.commands.parameters;
+        let seconds = error.time2wait().unwrap_or(parameters.default_time2wait);
+        let wait = Duration::from_secs(seconds.into());
+        let retain = Duration::from_secs(parameters.default_time2retain.into());
+        if leaving || error.ends_session() || wait > MOST_PATIENCE {
+            self.end(error);
+            return;
+        }
+        for lost in &mut self.lost {
+            if matches!(lost.step, Step::LoggingOut { on, .. } if on == cid) {
+                lost.step = Step::Waiting(now);
+            }
+        }
+        self.lost.push_back(Lost { cid, step: Step::Waiting(now + wait), attempts: 0 });
+        if self.connections.is_empty() {
+            if !reassigns {
+                self.end(error);
+                return;
+            }
+            self.kept_until = Some(now + wait + retain.min(MOST_PATIENCE));
+        }
+        self.recover(now);
+    }
+
+    /// Nothing more comes of this session.
+    pub(super) fn end(&mut self, error: Error) {
+        self.over.get_or_insert(error);
+    }
+
+    /// Without a connection: when a login may take the place of a lost one. `None` if there is a
+    /// connection, or the session is over.
+    #[must_use]
+    pub fn reinstate_at(&self) -> Option<Instant> {
+        if !self.connections.is_empty() || self.is_over() {
+            return None;
+        }
+        self.lost.iter().find_map(|lost| match lost.step {
+            Step::Waiting(until) => Some(until),
+            _ => None,
+        })
+    }
+
+    /// The tasks of a connection have none any more.
+    pub(super) fn mark_lost(&mut self, cid: Cid, now: Instant) {
+        for (_, task) in self.commands.tasks.iter_mut() {
+            if task.allegiance == cid {
+                task.lost = true;
+                // An abort under way is begun again when the task has another connection.
+                if task.abort.take().is_some() {
+                    task.deadline = now;
+                }
+            }
+        }
+        self.commands.recompute_deadline();
+    }
+
+    /// A login has taken the place of a connection.
+    pub(super) fn note_reinstated(&mut self, cid: Cid, now: Instant) {
+        if let Some(lost) = self.lost.iter_mut().find(|lost| lost.cid == cid) {
+            lost.step = Step::Resting(now);
+        }
+    }
+
+    pub(super) fn recovery_timeout(&self) -> Option<Instant> {
+        let carried = self.connections.iter().any(Connection::is_open);
+        let due = self.lost.iter().filter_map(|lost| match lost.step {
+            Step::Waiting(until) | Step::Resting(until) => carried.then_some(until),
+            Step::LoggingOut { deadline, .. } => Some(deadline),
+        });
+        due.min()
+    }
+
+    /// Goes on with every connection that failed.
+    pub(super) fn recover(&mut self, now: Instant) {
+        if self.is_over() {
+            return;
+        }
+        for at in 0..self.lost.len() {
+            match self.lost[at].step {
+                Step::Waiting(until) if until <= now => self.log_out_lost(at, now),
+                Step::LoggingOut { deadline, .. } if deadline <= now => {
+                    self.end(Error::Unanswered("the logout of a connection that failed"));
+                }
+                _ => {}
+            }
+        }
+        while let Some(at) = self
+            .lost
+            .iter()
+            .position(|lost| matches!(lost.step, Step::Resting(until) if until <= now))
+        {
+            let cid = self.lost.remove(at).expect("just found").cid;
+            if self.commands.reassigns() {
+                let known = self.commands.split_lost(cid);
+                self.commands.orphans.extend(known);
+            } else {
+                self.give_back(cid);
+            }
+        }
+        self.reassign(now);
+    }
+
+    /// Tells the target that a connection is no more, on one that is.
+    fn log_out_lost(&mut self, at: usize, now: Instant) {
+        let reason = if self.commands.reassigns() {
+            LogoutReason::RemoveConnectionForRecovery
+        } else {
+            LogoutReason::CloseConnection
+        };
+        let open = self.connections.iter_mut().filter(|connection| connection.is_open());
+        let Some(carrier) = open.min_by_key(|connection| connection.load) else { return };
+        let lost = &mut self.lost[at];
+        lost.attempts += 1;
+        if lost.attempts > MOST_LOGOUTS {
+            self.end(Error::Unanswered("the logout of a connection that failed"));
+            return;
+        }
+        let itt = carrier.send_logout(&mut self.commands, reason, lost.cid);
+        carrier.foreign_logouts.push(itt);
+        let deadline = now + self.timing.abort_time_out;
+        lost.step = Step::LoggingOut { on: carrier.cid, itt, deadline };
+    }
+
+    /// The answer to that.
+    pub(super) fn handle_foreign_logout(&mut self, pdu: &LogoutResponse, now: Instant) {
+        let is_meant =
+            |lost: &Lost| matches!(lost.step, Step::LoggingOut { itt, .. } if itt == pdu.itt);
+        let Some(at) = self.lost.iter().position(is_meant) else { return };
+        let reassigns = self.commands.reassigns();
+        let patience = Duration::from_secs(pdu.time2wait.into());
+        let wait = if reassigns { patience } else { Duration::ZERO };
+        match pdu.result {
+            LogoutResult::Closed if wait <= MOST_PATIENCE => {
+                self.lost[at].step = Step::Resting(now + wait);
+            }
+            // It was logged out before; whether a task is left the target will say.
+            LogoutResult::CidNotFound => self.lost[at].step = Step::Resting(now),
+            LogoutResult::CleanupFailed if patience <= MOST_PATIENCE => {
+                self.lost[at].step = Step::Waiting(now + patience);
+            }
+            _ => self.end(Error::Unanswered("the logout of a connection that failed")),
+        }
+    }
+
+    /// What a connection leaves behind when the target has terminated its tasks.
+    pub(super) fn give_back(&mut self, cid: Cid) {
+        let known = self.commands.split_lost(cid);
+        let tasks = known.into_iter().filter_map(|itt| self.commands.tasks.remove(itt));
+        let requests: Vec<Request> = tasks.map(|task| task.request).collect();
+        if !requests.is_empty() {
+            self.commands.events.push_back(Event::Returned(requests));
+        }
+    }
+
+    /// Asks for tasks that have no connection.
+    fn reassign(&mut self, now: Instant) {
+        while let Some(&itt) = self.commands.orphans.front() {
+            let open = self.connections.iter_mut();
+            let open = open.filter(|c| c.is_open() && c.reassigning() < REASSIGNS);
+            let Some(carrier) = open.min_by_key(|connection| connection.load) else { return };
+            self.commands.orphans.pop_front();
+            if !self.commands.tasks.get(itt).is_some_and(|task| task.lost) {
+                continue;
+            }
+            carrier.send_reassign(&mut self.commands, itt, now);
+        }
+    }
+}

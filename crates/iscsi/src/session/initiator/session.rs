@@ -1,0 +1,429 @@
+//! A session: its connections, and which of them a command takes.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+
+use super::{
+    Error, Event, Request, Timing, Window,
+    commands::{Commands, Next},
+    connection::{Connection, Counters, Logout, Scope},
+    recovery::Lost,
+};
+use crate::{
+    Cid, Serial,
+    codec::{Digests, Frame, Output},
+    keys::Parameters,
+    pdu::Numbers,
+};
+
+/// A session and its connections. The driver hands in frames and time, and after each batch of
+/// them polls: [`Session::transmit`], [`Session::output`], [`Session::poll_event`],
+/// [`Session::poll_timeout`]. When [`Session::is_over`], what was not answered comes out of
+/// [`Session::take_unanswered`], to be submitted to the next one.
+pub struct Session {
+    pub(super) commands: Commands,
+    pub(super) timing: Timing,
+    /// At most eight or so: looked through, never indexed.
+    pub(super) connections: Vec<Connection>,
+    /// Connections that failed, until the target knows it and their tasks have found others.
+    pub(super) lost: VecDeque<Lost>,
+    /// Without any connection the target keeps the tasks until then.
+    pub(super) kept_until: Option<Instant>,
+    /// Why the session cannot go on.
+    pub(super) over: Option<Error>,
+}
+
+/// A connection that has just logged in.
+#[derive(Clone, Copy, Debug)]
+pub struct Joined {
+    /// Its number.
+    pub cid: Cid,
+    /// What was negotiated for it.
+    pub digests: Digests,
+    /// What the target takes in one data segment, in bytes.
+    pub max_send_data_segment_length: u32,
+    /// The next status number.
+    pub exp_stat_sn: Serial,
+    /// The window as the login's last response tells it.
+    pub exp_cmd_sn: Serial,
+    /// See `exp_cmd_sn`.
+    pub max_cmd_sn: Serial,
+}
+
+/// What commands on a connection move; the lesser is preferred.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Load {
+    /// Bytes, in either direction.
+    pub bytes: u64,
+    /// Commands.
+    pub commands: u32,
+}
+
+impl Load {
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.commands += 1;
+    }
+
+    pub(super) fn remove(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+        self.commands -= 1;
+    }
+}
+
+impl Session {
+    /// A session after the login of its first connection, which takes `depth` commands at a time.
+    #[must_use]
+    pub fn new(
+        parameters: Parameters,
+        window: Window,
+        depth: usize,
+        timing: Timing,
+        first: Joined,
+        now: Instant,
+    ) -> Self {
+        let mut session = Self {
+            commands: Commands::new(parameters, window, depth),
+            timing,
+            connections: Vec::new(),
+            lost: VecDeque::new(),
+            kept_until: None,
+            over: None,
+        };
+        session.join(first, now);
+        session
+    }
+
+    /// Another connection of this session has logged in. If it has the number of one that was
+    /// lost, the target has taken that for logged out (RFC 7143, 6.3.4).
+    pub fn join(&mut self, joined: Joined, now: Instant) {
+        let Joined { cid, digests, max_send_data_segment_length, exp_stat_sn, .. } = joined;
+        debug_assert!(self.connections.iter().all(|connection| connection.cid != cid));
+        let timing = self.timing;
+        let segment = max_send_data_segment_length;
+        let connection = Connection::new(cid, digests, segment, exp_stat_sn, timing, now);
+        self.connections.push(connection);
+        self.kept_until = None;
+        let Joined { exp_cmd_sn, max_cmd_sn, .. } = joined;
+        let numbers = Numbers { stat_sn: exp_stat_sn, exp_cmd_sn, max_cmd_sn };
+        self.commands.window.update(&numbers);
+        self.note_reinstated(cid, now);
+        self.recover(now);
+    }
+
+    /// What was negotiated by the first connection.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.commands.parameters
+    }
+
+    /// Commands submitted and not ended.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.commands.unanswered()
+    }
+
+    /// Commands that wait to be sent.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.commands.waiting()
+    }
+
+    /// The CmdSN that a login of another connection carries.
+    #[must_use]
+    pub fn cmd_sn(&self) -> Serial {
+        self.commands.window.cmd_sn()
+    }
+
+    /// The connections there are.
+    pub fn cids(&self) -> impl Iterator<Item = Cid> {
+        self.connections.iter().map(|connection| connection.cid)
+    }
+
+    /// A number for the next connection. While there are others, one that the target does not
+    /// know; else that of a lost one, which it takes the place of.
+    #[must_use]
+    pub fn next_cid(&self) -> Cid {
+        if self.connections.is_empty()
+            && let Some(lost) = self.lost.front()
+        {
+            return lost.cid;
+        }
+        let is_free = |cid: &Cid| {
+            self.connections.iter().all(|connection| connection.cid != *cid)
+                && self.lost.iter().all(|lost| lost.cid != *cid)
+        };
+        (0..u16::MAX).map(Cid).find(is_free).unwrap_or_default()
+    }
+
+    /// What a connection counted; `None` if there is no such connection (any more).
+    #[must_use]
+    pub fn counters(&self, cid: Cid) -> Option<Counters> {
+        self.connection(cid).map(|connection| connection.counters)
+    }
+
+    /// What the commands on a connection move.
+    #[must_use]
+    pub fn load(&self, cid: Cid) -> Option<Load> {
+        self.connection(cid).map(|connection| connection.load)
+    }
+
+    /// What to write to the socket of a connection.
+    pub fn output(&mut self, cid: Cid) -> Option<&mut Output> {
+        self.connection_mut(cid).map(|connection| &mut connection.output)
+    }
+
+    /// True when nothing more will come of this session.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    /// Why it is over.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.over.as_ref()
+    }
+
+    /// Takes a command. It is sent by [`Session::transmit`], as soon as the window is open, in
+    /// the order of submission. Comes back if `depth` commands are unanswered.
+    ///
+    /// A command that changes blocks must not be submitted before another one that changes some
+    /// of them has been answered: it may have to be sent again, and would then undo the later one.
+    pub fn submit(&mut self, request: Request, now: Instant) -> Result<(), Request> {
+        self.commands.submit(request, now)
+    }
+
+    /// Nobody waits for this command any more: its time ends now. The next
+    /// [`Session::handle_timeout`], due at once, aborts it.
+    pub fn expire(&mut self, tag: u64, now: Instant) {
+        self.commands.expire(tag, now);
+    }
+
+    /// Ends the session: every command that was not answered, in the order of submission, to be
+    /// submitted to the next one.
+    pub fn take_unanswered(&mut self) -> Vec<Request> {
+        self.commands.take_unanswered()
+    }
+
+    /// The next event, if there is one.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.commands.events.pop_front()
+    }
+
+    /// A PDU arrived on a connection. After an error the connection is no more: its socket is to
+    /// be closed.
+    pub fn handle_frame(&mut self, cid: Cid, frame: Frame, now: Instant) -> Result<(), Error> {
+        let Self { commands, connections, .. } = self;
+        let Some(connection) = connections.iter_mut().find(|connection| connection.cid == cid)
+        else {
+            return Ok(());
+        };
+        let taken = connection.handle_frame(commands, frame, now);
+        if let Err(error) = &taken {
+            self.lose(cid, error.clone(), now);
+            return taken;
+        }
+        if !matches!(connection.logout, Logout::No) {
+            self.leave(cid, now);
+        }
+        while let Some(answer) = self.commands.logged_out.pop() {
+            self.handle_foreign_logout(&answer, now);
+        }
+        if !self.lost.is_empty() || !self.commands.orphans.is_empty() {
+            self.recover(now);
+        }
+        Ok(())
+    }
+
+    /// The connection's socket is closed or broken: the connection is no more.
+    pub fn close(&mut self, cid: Cid, error: Error, now: Instant) {
+        if self.connection(cid).is_some() {
+            self.lose(cid, error, now);
+        }
+    }
+
+    /// When [`Session::handle_timeout`] wants to be called; never, if the session is over.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.is_over() {
+            return None;
+        }
+        let commands = &self.commands;
+        let connections = self.connections.iter().map(|connection| {
+            connection.poll_timeout(commands, self.heard_elsewhere(connection.cid))
+        });
+        let recovery = self.recovery_timeout().into_iter().chain(self.kept_until);
+        let deadline = self.commands.earliest_deadline();
+        connections.chain(recovery).chain(deadline).min()
+    }
+
+    /// Time passed. Connections that failed in it come out as [`Event::Closed`].
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.is_over() {
+            return;
+        }
+        let mut failed = Vec::new();
+        let mut asks = false;
+        for at in 0..self.connections.len() {
+            let heard_elsewhere = self.heard_elsewhere(self.connections[at].cid);
+            let connection = &mut self.connections[at];
+            match connection.check(&mut self.commands, heard_elsewhere, now) {
+                Ok(suspects) => asks |= suspects,
+                Err(error) => failed.push((connection.cid, error)),
+            }
+        }
+        if asks {
+            let commands = &mut self.commands;
+            self.connections.iter_mut().for_each(|connection| connection.ping(commands, now));
+        }
+        if self.commands.earliest_deadline().is_some_and(|deadline| deadline <= now) {
+            self.commands.expire_waiting(now);
+            for connection in &mut self.connections {
+                if let Err(error) = connection.abort_late_tasks(&mut self.commands, now) {
+                    failed.push((connection.cid, error));
+                }
+            }
+            self.commands.recompute_deadline();
+        }
+        for (cid, error) in failed {
+            if self.connection(cid).is_some() {
+                self.commands.events.push_back(Event::Closed { cid, error: error.clone() });
+                self.lose(cid, error, now);
+            }
+        }
+        let leaving: Vec<Cid> = self.cids().collect();
+        leaving.into_iter().for_each(|cid| self.leave(cid, now));
+        if self.kept_until.is_some_and(|until| until <= now) {
+            self.end(Error::Unanswered("a login, while the target kept the tasks"));
+        }
+        self.recover(now);
+    }
+
+    /// Makes PDUs out of what may be sent now. Call it after every batch of frames, verbs and
+    /// whenever output was written.
+    pub fn transmit(&mut self) {
+        // A command, then a Data-Out, in turn: neither do small reads wait for a long burst, nor
+        // does data that the target waits for queue behind all commands.
+        loop {
+            let mut sent = self.send_command();
+            for connection in &mut self.connections {
+                sent |= connection.has_room() && connection.send_data(&mut self.commands);
+            }
+            if !sent {
+                return;
+            }
+        }
+    }
+
+    /// Sends a command on the connection with the least to do, bytes before commands: what comes
+    /// slowly off one connection goes to the others.
+    fn send_command(&mut self) -> bool {
+        let several = self.connections.len() > 1;
+        let open = self.connections.iter_mut().filter(|c| c.is_open() && c.has_room());
+        // One that does not answer a ping gets nothing while another one does.
+        let in_doubt = |c: &Connection| several && c.ping.is_some() && c.load.commands > 0;
+        let Some(connection) = open.min_by_key(|c| (in_doubt(c), c.load)) else { return false };
+        match self.commands.next_to_send() {
+            None => return false,
+            Some(Next::New(waiting)) => connection.send_new(&mut self.commands, waiting),
+            Some(Next::Again(itt)) => connection.send_again(&mut self.commands, itt),
+        }
+        true
+    }
+
+    /// Asks for text keys, for example `SendTargets=All`; the answer is an [`Event::Text`]. False,
+    /// and nothing happens, while another exchange is under way: the target may have asked for one.
+    #[must_use]
+    pub fn text(&mut self, text: Bytes, now: Instant) -> bool {
+        let Some(connection) = self.connections.first_mut() else { return false };
+        let free = connection.text.is_none();
+        if free {
+            connection.begin_text(&mut self.commands, text, true, now);
+        }
+        free
+    }
+
+    /// Leaves: closes the session. The answer is an [`Event::LoggedOut`]. Commands on their way
+    /// may or may not be performed.
+    pub fn log_out(&mut self, now: Instant) {
+        let is_leaving = |c: &Connection| {
+            let session = Scope::Session;
+            matches!(c.logout, Logout::Sent { scope, .. } | Logout::Done { scope, .. } if scope == session)
+        };
+        if self.connections.iter().any(is_leaving) {
+            return;
+        }
+        let carrier = self.connections.iter().position(Connection::is_open).unwrap_or(0);
+        for (at, connection) in self.connections.iter_mut().enumerate() {
+            if at == carrier {
+                connection.log_out(&mut self.commands, Scope::Session, now);
+            } else {
+                connection.logout = Logout::Ending;
+            }
+        }
+    }
+
+    /// Takes a connection out of the session while others go on: its commands end, or are handed
+    /// back after `patience`; then it is logged out. The answer is an [`Event::Closed`].
+    pub fn remove(&mut self, cid: Cid, patience: Duration, now: Instant) {
+        if let Some(connection) = self.connection_mut(cid)
+            && connection.is_open()
+        {
+            connection.logout = Logout::Draining(now + patience);
+            self.leave(cid, now);
+        }
+    }
+
+    /// Goes on with a logout: sends it when the connection has no tasks left or its time is up,
+    /// and takes the connection away when it is answered.
+    fn leave(&mut self, cid: Cid, now: Instant) {
+        let alone = self.connections.len() == 1;
+        let Some(at) = self.connections.iter().position(|c| c.cid == cid) else { return };
+        let connection = &mut self.connections[at];
+        match connection.logout {
+            Logout::Draining(deadline) if connection.load.commands == 0 || deadline <= now => {
+                let scope = if alone { Scope::Session } else { Scope::Connection };
+                connection.log_out(&mut self.commands, scope, now);
+            }
+            Logout::Done { time2wait, scope: Scope::Session } => {
+                let error = Error::LoggedOut { time2wait };
+                self.end(error);
+                self.commands.events.push_back(Event::LoggedOut { time2wait });
+            }
+            Logout::Done { time2wait, scope: Scope::Connection } => {
+                self.connections.remove(at);
+                self.mark_lost(cid, now);
+                self.give_back(cid);
+                let error = Error::LoggedOut { time2wait };
+                self.commands.events.push_back(Event::Closed { cid, error: error.clone() });
+                if self.connections.is_empty() {
+                    self.end(error);
+                    self.commands.events.push_back(Event::LoggedOut { time2wait });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// When another connection was last heard.
+    fn heard_elsewhere(&self, cid: Cid) -> Option<Instant> {
+        if self.connections.len() < 2 {
+            return None;
+        }
+        let others = self.connections.iter().filter(|connection| connection.cid != cid);
+        others.map(|connection| connection.heard).max()
+    }
+
+    pub(super) fn connection(&self, cid: Cid) -> Option<&Connection> {
+        self.connections.iter().find(|connection| connection.cid == cid)
+    }
+
+    pub(super) fn connection_mut(&mut self, cid: Cid) -> Option<&mut Connection> {
+        self.connections.iter_mut().find(|connection| connection.cid == cid)
+    }
+}

@@ -1,0 +1,181 @@
+//! Recovery within a connection (level 1; RFC 7143, 7.1.4.1, 7.1.4.2): what was lost is asked for
+//! again with a SNACK, what never arrived is sent again.
+//!
+//! MaxRecvDataSegmentLength never changes while a connection lasts, nor from one connection to the
+//! next, so Data-In is always asked for by its numbers and never by an R-Data SNACK (11.16.3).
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use scsi::{Lun, Sense, SenseKey, Status};
+
+use super::{
+    Error,
+    commands::Commands,
+    connection::{Connection, MOST_ROUNDS, Management, Ping, TaskManagement},
+    gather::Taken,
+    task::{Ending, Task},
+};
+use crate::{
+    Bhs, Itt, Pdu, Serial, Ttt,
+    pdu::{RejectReason, Residual, Snack, SnackKind, TaskFunction, TaskRequest},
+};
+
+impl Connection {
+    /// A PDU whose data is damaged and whose header is not: it counts as lost.
+    pub(super) fn handle_damaged(
+        &mut self,
+        commands: &mut Commands,
+        bhs: &Bhs,
+        now: Instant,
+    ) -> Result<(), Error> {
+        let opcode = bhs[0] & 0x3f;
+        let word = |at: usize| u32::from_be_bytes([bhs[at], bhs[at + 1], bhs[at + 2], bhs[at + 3]]);
+        let (itt, stat_sn) = (Itt(word(16)), Serial(word(24)));
+        if opcode == OPCODE_DATA_IN {
+            let Pdu::DataIn(pdu) = Pdu::parse(bhs, &[], Bytes::new())? else {
+                unreachable!("the opcode says what it is")
+            };
+            if pdu.status.is_some() {
+                // It comes with its data.
+                self.statuses.expect(stat_sn.next());
+            }
+            if let Some(task) = self.find_task(commands, itt)?
+                && let Taken::After { first, count } = task.gather.lose(pdu.data_sn)
+            {
+                self.ask_for_data(itt, first, count, now);
+            } else {
+                self.missing_since.get_or_insert(now);
+            }
+        } else if !(opcode == OPCODE_NOP_IN && itt == Itt::NONE)
+            && self.statuses.expect(stat_sn.next())
+        {
+            self.ask_for_statuses(now);
+        }
+        Ok(())
+    }
+
+    /// Asks for Data-In or R2T PDUs of a task; `count` 0: for all from `first` on.
+    pub(super) fn ask_for_data(&mut self, itt: Itt, first: u32, count: u32, now: Instant) {
+        self.missing_since.get_or_insert(now);
+        self.counters.snacks += 1;
+        self.send_snack(SnackKind::DataOrR2t, Lun(0), itt, Ttt::NONE, first, count);
+    }
+
+    /// Asks for the first run of statuses that are missing, if there is one.
+    pub(super) fn ask_for_statuses(&mut self, now: Instant) {
+        let Some((first, count)) = self.statuses.missing() else { return };
+        self.missing_since.get_or_insert(now);
+        self.counters.snacks += 1;
+        self.send_snack(SnackKind::Status, Lun(0), Itt::NONE, Ttt::NONE, first.0, count);
+    }
+
+    pub(super) fn send_snack(
+        &mut self,
+        kind: SnackKind,
+        lun: Lun,
+        itt: Itt,
+        ttt: Ttt,
+        begin: u32,
+        run_length: u32,
+    ) {
+        let exp_stat_sn = self.exp_stat_sn();
+        let kind = Ok(kind);
+        self.send(Pdu::Snack(Snack { kind, lun, itt, ttt, exp_stat_sn, begin, run_length }));
+    }
+
+    /// A ping was answered: whatever the target had to say to what was sent before the ping has
+    /// been said. What has not come by now was lost.
+    pub(super) fn review(
+        &mut self,
+        commands: &mut Commands,
+        ping: &Ping,
+        now: Instant,
+    ) -> Result<(), Error> {
+        if let Some(itt) = commands.first_missed(self.cid, ping.cmd_sn) {
+            if !commands.recovers() {
+                return Err(Error::Unanswered("a command, which did not arrive"));
+            }
+            self.retry(commands, itt)?;
+        }
+        // What is missing since after the ping is asked for already.
+        if self.missing_since.is_none_or(|since| since > ping.sent) {
+            return Ok(());
+        }
+        let mut runs = Vec::new();
+        for (itt, task) in commands.tasks.iter() {
+            if task.allegiance == self.cid
+                && !task.lost
+                && let Some((first, count)) = task.gather.missing()
+            {
+                runs.push((itt, first, count));
+            }
+        }
+        self.missing_since = None;
+        if runs.is_empty() && self.statuses.missing().is_none() {
+            self.rounds = 0;
+            return Ok(());
+        }
+        self.rounds += 1;
+        if self.rounds > MOST_ROUNDS {
+            return Err(Error::Unanswered("a SNACK"));
+        }
+        for (itt, first, count) in runs {
+            self.ask_for_data(itt, first, count, now);
+        }
+        self.ask_for_statuses(now);
+        Ok(())
+    }
+
+    /// The target has not got what a SNACK asked for.
+    pub(super) fn handle_refused_snack(
+        &mut self,
+        commands: &mut Commands,
+        header: &Bhs,
+        itt: Itt,
+        reason: RejectReason,
+    ) -> Result<(), Error> {
+        match header[1] & 0x0f {
+            // Only the connection's end can tell what became of the command.
+            kind if kind == SnackKind::Status as u8 => Err(Error::Rejected(reason)),
+            kind if kind == SnackKind::DataOrR2t as u8 => {
+                let Some(task) = self.find_task(commands, itt)? else { return Ok(()) };
+                // Without a status yet the target ends the task itself (RFC 7143, 7.8).
+                let Some(ending) = task.status.take() else { return Ok(()) };
+                self.statuses.settle(ending.stat_sn);
+                let sense = PROTOCOL_SERVICE_CRC_ERROR.to_bytes().into();
+                let status = Status::CheckCondition as u8;
+                let residual = Residual::None;
+                self.end_task(commands, itt, Ending { status, sense, residual, ..ending })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A command was refused and has ended; where the target does not count its number as
+    /// received, an ABORT TASK makes it (RFC 7143, 7.3).
+    pub(super) fn plug(&mut self, commands: &mut Commands, task: &Task, itt: Itt) {
+        if task.cmd_sn.is_before(commands.window.exp_cmd_sn()) {
+            return;
+        }
+        let abort = commands.control_itt();
+        self.requests.push(TaskManagement { itt: abort, task: itt, kind: Management::Abort });
+        self.send(Pdu::TaskRequest(TaskRequest {
+            immediate: true,
+            function: Ok(TaskFunction::AbortTask),
+            lun: task.request.lun,
+            itt: abort,
+            referenced_itt: itt,
+            cmd_sn: commands.window.cmd_sn(),
+            exp_stat_sn: self.exp_stat_sn(),
+            ref_cmd_sn: task.cmd_sn,
+            exp_data_sn: 0,
+        }));
+    }
+}
+
+/// How a read ends whose data the target cannot send again (RFC 7143, 11.4.7.2).
+const PROTOCOL_SERVICE_CRC_ERROR: Sense = Sense::new(SenseKey::AbortedCommand, 0x47, 0x05);
+
+const OPCODE_NOP_IN: u8 = 0x20;
+const OPCODE_DATA_IN: u8 = 0x25;

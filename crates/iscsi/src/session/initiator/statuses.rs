@@ -1,0 +1,160 @@
+//! Which numbered responses of a connection have arrived (RFC 7143, 4.2.2.2).
+
+use std::collections::VecDeque;
+
+use crate::Serial;
+
+/// StatSNs from ExpStatSN on.
+#[derive(Debug)]
+pub(super) struct Statuses {
+    /// ExpStatSN: everything before it has arrived and is acknowledged.
+    exp: Serial,
+    /// `exp` and what follows, as far as known. Empty unless something was lost; the first is
+    /// never `Settled`.
+    ahead: VecDeque<State>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    /// Sent, and not arrived.
+    Missing,
+    /// Arrived, but data of its task has not: not to be acknowledged.
+    Held,
+    /// Arrived.
+    Settled,
+}
+
+/// What became of a status.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Arrival {
+    /// It is the one that was expected.
+    Next,
+    /// It is new, and others were lost before it or with it.
+    OutOfOrder,
+    /// It was here before.
+    Repeated,
+    /// It is further ahead than a target can be.
+    TooFar,
+}
+
+/// A target has at most its command window of unacknowledged statuses; the widest is 65,536.
+const MOST_AHEAD: u32 = 1 << 16;
+
+impl Statuses {
+    pub(super) fn new(exp: Serial) -> Self {
+        Self { exp, ahead: VecDeque::new() }
+    }
+
+    pub(super) fn exp_stat_sn(&self) -> Serial {
+        self.exp
+    }
+
+    /// A status has arrived; unless `settled` it is not to be acknowledged yet.
+    pub(super) fn arrive(&mut self, stat_sn: Serial, settled: bool) -> Arrival {
+        if stat_sn == self.exp && self.ahead.is_empty() && settled {
+            self.exp = stat_sn.next();
+            return Arrival::Next;
+        }
+        if stat_sn.is_before(self.exp) {
+            return Arrival::Repeated;
+        }
+        let place = stat_sn.distance_from(self.exp);
+        if place >= MOST_AHEAD {
+            return Arrival::TooFar;
+        }
+        let place = place as usize;
+        let is_next = place == self.ahead.len();
+        self.expect(stat_sn.next());
+        let state = &mut self.ahead[place];
+        if *state != State::Missing {
+            return Arrival::Repeated;
+        }
+        *state = if settled { State::Settled } else { State::Held };
+        self.advance();
+        if is_next { Arrival::Next } else { Arrival::OutOfOrder }
+    }
+
+    /// The data of a status that was held is complete.
+    pub(super) fn settle(&mut self, stat_sn: Serial) {
+        if let Some(state) = self.ahead.get_mut(stat_sn.distance_from(self.exp) as usize) {
+            *state = State::Settled;
+        }
+        self.advance();
+    }
+
+    /// All before `next` was sent. True if that tells of a loss.
+    pub(super) fn expect(&mut self, next: Serial) -> bool {
+        if next.is_before(self.exp) || next.distance_from(self.exp) > MOST_AHEAD {
+            return false;
+        }
+        let known = self.ahead.len();
+        let sent = next.distance_from(self.exp) as usize;
+        if sent > known {
+            self.ahead.resize(sent, State::Missing);
+        }
+        sent > known
+    }
+
+    /// The first run of missing ones.
+    pub(super) fn missing(&self) -> Option<(Serial, u32)> {
+        let is_missing = |state: &State| *state == State::Missing;
+        let first = self.ahead.iter().position(is_missing)?;
+        let count = self.ahead.iter().skip(first).take_while(|state| is_missing(state)).count();
+        Some((self.exp.add(first as u32), count as u32))
+    }
+
+    fn advance(&mut self) {
+        while self.ahead.front() == Some(&State::Settled) {
+            self.ahead.pop_front();
+            self.exp = self.exp.next();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_order_nothing_is_kept() {
+        let mut statuses = Statuses::new(Serial(u32::MAX));
+        assert_eq!(statuses.arrive(Serial(u32::MAX), true), Arrival::Next);
+        assert_eq!(statuses.arrive(Serial(0), true), Arrival::Next);
+        assert_eq!(statuses.exp_stat_sn(), Serial(1));
+        assert_eq!(statuses.missing(), None);
+    }
+
+    #[test]
+    fn what_was_lost_is_not_acknowledged() {
+        let mut statuses = Statuses::new(Serial(5));
+        assert_eq!(statuses.arrive(Serial(7), true), Arrival::OutOfOrder);
+        assert_eq!((statuses.exp_stat_sn(), statuses.missing()), (Serial(5), Some((Serial(5), 2))));
+        assert_eq!(statuses.arrive(Serial(7), true), Arrival::Repeated);
+        assert_eq!(statuses.arrive(Serial(6), true), Arrival::OutOfOrder);
+        assert_eq!(statuses.missing(), Some((Serial(5), 1)));
+        assert_eq!(statuses.arrive(Serial(5), true), Arrival::OutOfOrder);
+        assert_eq!((statuses.exp_stat_sn(), statuses.missing()), (Serial(8), None));
+        assert_eq!(statuses.arrive(Serial(4), true), Arrival::Repeated);
+    }
+
+    #[test]
+    fn a_status_is_held_until_its_data_is_there() {
+        let mut statuses = Statuses::new(Serial(5));
+        assert_eq!(statuses.arrive(Serial(5), false), Arrival::Next);
+        assert_eq!(statuses.arrive(Serial(6), true), Arrival::Next);
+        assert_eq!((statuses.exp_stat_sn(), statuses.missing()), (Serial(5), None));
+        statuses.settle(Serial(5));
+        assert_eq!(statuses.exp_stat_sn(), Serial(7));
+    }
+
+    #[test]
+    fn the_next_number_tells_of_lost_ones() {
+        let mut statuses = Statuses::new(Serial(5));
+        assert!(!statuses.expect(Serial(5)));
+        assert!(statuses.expect(Serial(7)));
+        assert!(!statuses.expect(Serial(7)));
+        assert_eq!(statuses.missing(), Some((Serial(5), 2)));
+        assert!(!statuses.expect(Serial(4)));
+        assert_eq!(statuses.arrive(Serial(5).add(MOST_AHEAD), true), Arrival::TooFar);
+    }
+}
