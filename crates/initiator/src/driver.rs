@@ -11,7 +11,7 @@ use std::{
 
 use iscsi::{
     Cid,
-    session::initiator::{self, Counters, Event},
+    session::initiator::{Counters, Event},
 };
 use scsi::{Lun, Sense};
 use tokio::{
@@ -342,11 +342,9 @@ impl Driver {
                 Event::LogoutRequested { cid } => debug!(cid = cid.0, "asked for a logout"),
                 Event::Closed { cid, error } => {
                     debug!(cid = cid.0, %error, "a connection ended");
-                    let is_loss = !matches!(error, initiator::Error::LoggedOut { .. });
-                    self.statistics.connections_lost += u64::from(is_loss);
                 }
                 Event::Returned(requests) => {
-                    self.pending.replay(requests, &mut self.statistics);
+                    self.pending.take_back(requests, &mut self.statistics);
                 }
                 Event::Sense(_, sense) => {
                     changed = sense.and_then(|sense| self.attend(sense)).or(changed);
@@ -569,6 +567,7 @@ struct Counted {
     connections: Vec<(Cid, Counters)>,
     bytes_in: u64,
     bytes_out: u64,
+    lost: u64,
 }
 
 impl Counted {
@@ -588,6 +587,8 @@ impl Counted {
         statistics.bytes_in += bytes_in - self.bytes_in;
         statistics.bytes_out += bytes_out - self.bytes_out;
         (self.bytes_in, self.bytes_out) = (bytes_in, bytes_out);
+        statistics.connections_lost += wires.lost - self.lost;
+        self.lost = wires.lost;
     }
 }
 

@@ -48,7 +48,7 @@ impl Error {
     /// Seconds before connecting again, if the target named them.
     pub(crate) fn time2wait(&self) -> Option<u16> {
         match self {
-            Self::Dropped(initiator::Error::Dropped { time2wait }) => Some(*time2wait),
+            Self::Dropped(error) => error.time2wait(),
             _ => None,
         }
     }

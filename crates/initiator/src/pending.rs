@@ -11,7 +11,7 @@ use iscsi::{
     pdu::Residual,
     session::initiator::{Failure, Outcome, Request, Transfer},
 };
-use scsi::{Cdb, Lun, Sense, SenseKey, Status};
+use scsi::{Cdb, Command, Lun, Sense, SenseKey, Status};
 use tokio::sync::oneshot;
 
 use crate::{CommandError, Statistics, probe::MOST_UNIT_ATTENTIONS};
@@ -34,16 +34,14 @@ pub(crate) struct Job {
     pub(crate) reply: oneshot::Sender<Result<Answer, CommandError>>,
 }
 
-impl Job {
-    fn is_write(&self) -> bool {
-        matches!(self.transfer, Transfer::Out(_))
-    }
-}
-
 struct Pending {
     job: Job,
+    /// What it changes.
+    reach: Reach,
     /// With the session.
     sent: bool,
+    /// Sent once at least: it may have been performed.
+    begun: bool,
     /// When it was last handed to the session.
     submitted: Instant,
     /// When the target was first too busy for it.
@@ -61,6 +59,10 @@ pub(crate) struct PendingTable {
     backlog: VecDeque<u64>,
     /// To be sent later.
     delayed: Vec<(Instant, u64)>,
+    /// Writes that wait for others to the same blocks, in order.
+    held: VecDeque<u64>,
+    /// What begun writes change: see [`PendingTable::next`].
+    begun: Vec<(u64, Reach)>,
     lun: Lun,
     command_time_out: Duration,
     busy_time_out: Duration,
@@ -90,6 +92,8 @@ impl PendingTable {
             next_tag: 0,
             backlog: VecDeque::new(),
             delayed: Vec::new(),
+            held: VecDeque::new(),
+            begun: Vec::new(),
             lun,
             command_time_out,
             busy_time_out,
@@ -105,9 +109,12 @@ impl PendingTable {
         let tag = self.next_tag;
         self.next_tag += 1;
         let (attentions, aborts, replays) = (0, 0, 0);
+        let reach = Reach::of(&job.cdb, &job.transfer);
         let pending = Pending {
             job,
+            reach,
             sent: false,
+            begun: false,
             submitted: now,
             busy_since: None,
             attentions,
@@ -119,44 +126,77 @@ impl PendingTable {
     }
 
     /// The next command to send. Those whose caller has gone are left out.
+    ///
+    /// No write is sent while another one to some of its blocks may still be performed: one that
+    /// was begun and has no answer yet. Whatever of that has to be sent again then undoes nothing
+    /// that came after it (decision 0006). That holds for one whose caller has gone, too.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Request> {
+        let tag = loop {
+            let tag = match self.next_held() {
+                Some(tag) => tag,
+                None => self.next_in_order()?,
+            };
+            if !self.jobs[&tag].job.reply.is_closed() {
+                break tag;
+            }
+            // It never was with the target, or is no more.
+            self.remove(tag);
+        };
+        let pending = self.jobs.get_mut(&tag)?;
+        if pending.reach != Reach::Nothing && !pending.begun {
+            self.begun.push((tag, pending.reach));
+        }
+        (pending.submitted, pending.sent, pending.begun) = (now, true, true);
+        Some(Request {
+            tag,
+            lun: self.lun,
+            cdb: pending.job.cdb.clone(),
+            transfer: pending.job.transfer.clone(),
+            time_out: self.command_time_out,
+        })
+    }
+
+    /// The first of those that waited and need to no more.
+    fn next_held(&mut self) -> Option<u64> {
+        let is_free = |at: &usize| {
+            let tag = self.held[*at];
+            !self.must_wait(tag, self.jobs[&tag].reach, *at)
+        };
+        let free = (0..self.held.len()).find(is_free)?;
+        self.held.remove(free)
+    }
+
+    fn next_in_order(&mut self) -> Option<u64> {
         loop {
-            let &tag = self.backlog.front()?;
-            let job = &self.jobs[&tag].job;
-            if job.reply.is_closed() {
-                self.backlog.pop_front();
-                self.jobs.remove(&tag);
-                continue;
+            let tag = self.backlog.pop_front()?;
+            let pending = &self.jobs[&tag];
+            if pending.begun || !self.must_wait(tag, pending.reach, self.held.len()) {
+                return Some(tag);
             }
-            if job.is_write() && self.abandoned_writes().next().is_some() {
-                return None;
-            }
-            self.backlog.pop_front();
-            let pending = self.jobs.get_mut(&tag)?;
-            (pending.submitted, pending.sent) = (now, true);
-            return Some(Request {
-                tag,
-                lun: self.lun,
-                cdb: pending.job.cdb.clone(),
-                transfer: pending.job.transfer.clone(),
-                time_out: self.command_time_out,
-            });
+            self.held.push_back(tag);
         }
     }
 
-    /// Writes on their way whose callers have gone. The target may perform one late, and must not
-    /// do so after a newer write to the same blocks: so no other write is sent before they ended.
-    fn abandoned_writes(&self) -> impl Iterator<Item = u64> {
-        let abandoned = |pending: &Pending| {
-            pending.sent && pending.job.is_write() && pending.job.reply.is_closed()
-        };
-        self.jobs.iter().filter(move |(_, pending)| abandoned(pending)).map(|(&tag, _)| tag)
+    /// Does a write have to wait for one that was begun, or for one of the first `held` of those
+    /// that wait?
+    fn must_wait(&self, tag: u64, reach: Reach, held: usize) -> bool {
+        if reach == Reach::Nothing {
+            return false;
+        }
+        let mut begun = self.begun.iter();
+        begun.any(|&(other, theirs)| other != tag && theirs.meets(reach))
+            || self.held.iter().take(held).any(|other| self.jobs[other].reach.meets(reach))
     }
 
-    /// Those of them that a newer write waits for.
+    /// Writes on their way whose callers have gone, and for which others wait: their time is up.
     pub(crate) fn in_the_way(&self) -> Vec<u64> {
-        let blocked = self.backlog.front().is_some_and(|tag| self.jobs[tag].job.is_write());
-        if blocked { self.abandoned_writes().collect() } else { Vec::new() }
+        if self.held.is_empty() {
+            return Vec::new();
+        }
+        let is_abandoned = |tag: &u64| {
+            self.jobs.get(tag).is_some_and(|pending| pending.sent && pending.job.reply.is_closed())
+        };
+        self.begun.iter().map(|&(tag, _)| tag).filter(is_abandoned).collect()
     }
 
     /// When a delayed command is due.
@@ -175,13 +215,24 @@ impl PendingTable {
         });
     }
 
-    /// The connection was lost: what was on its way is sent again, in order and before the rest.
+    /// The session was lost: what was on its way is sent again, in order and before the rest.
     pub(crate) fn replay(&mut self, unanswered: Vec<Request>, statistics: &mut Statistics) {
+        self.take_back(unanswered, statistics);
+        // a new connection may find the target less busy
+        self.backlog.extend(self.delayed.drain(..).map(|(_, tag)| tag));
+    }
+
+    /// Commands ended without an answer; the target can do them no more.
+    pub(crate) fn take_back(&mut self, unanswered: Vec<Request>, statistics: &mut Statistics) {
         for request in unanswered.into_iter().rev() {
             let Some(pending) = self.jobs.get_mut(&request.tag) else { continue };
             pending.replays += 1;
             pending.sent = false;
-            if pending.replays > MOST_REPLAYS {
+            if pending.job.reply.is_closed() {
+                // Nobody wants it, and nobody does it any more.
+                let gone = CommandError::Unreachable("the caller has gone".into());
+                self.finish(request.tag, Err(gone), statistics);
+            } else if pending.replays > MOST_REPLAYS {
                 let reason = format!("the connection was lost {MOST_REPLAYS} times");
                 let error = CommandError::Unreachable(reason.into());
                 self.finish(request.tag, Err(error), statistics);
@@ -190,14 +241,13 @@ impl PendingTable {
                 self.backlog.push_front(request.tag);
             }
         }
-        // a new connection may find the target less busy
-        self.backlog.extend(self.delayed.drain(..).map(|(_, tag)| tag));
     }
 
     /// Nothing will be answered.
     pub(crate) fn fail_all(&mut self, error: &CommandError, statistics: &mut Statistics) {
         self.backlog.clear();
         self.delayed.clear();
+        self.held.clear();
         let tags: Vec<u64> = self.jobs.keys().copied().collect();
         tags.into_iter().for_each(|tag| self.finish(tag, Err(error.clone()), statistics));
     }
@@ -270,16 +320,62 @@ impl PendingTable {
         news
     }
 
+    fn remove(&mut self, tag: u64) -> Option<Pending> {
+        let pending = self.jobs.remove(&tag)?;
+        if pending.begun && pending.reach != Reach::Nothing {
+            self.begun.retain(|&(begun, _)| begun != tag);
+        }
+        Some(pending)
+    }
+
     fn finish(
         &mut self,
         tag: u64,
         answer: Result<Answer, CommandError>,
         statistics: &mut Statistics,
     ) {
-        let Some(pending) = self.jobs.remove(&tag) else { return };
+        let Some(pending) = self.remove(tag) else { return };
         statistics.failures += u64::from(answer.is_err());
         // a caller that has gone does not mind
         let _ = pending.job.reply.send(answer);
+    }
+}
+
+/// The blocks that a command changes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Reach {
+    Nothing,
+    /// From the first up to before the second.
+    Blocks(u64, u64),
+    /// Perhaps all.
+    Everything,
+}
+
+impl Reach {
+    fn of(cdb: &Cdb, transfer: &Transfer) -> Self {
+        if !matches!(transfer, Transfer::Out(_)) {
+            return Self::Nothing;
+        }
+        match Command::parse(cdb) {
+            Ok(
+                Command::Write(blocks)
+                | Command::WriteAndVerify { transfer: blocks, .. }
+                | Command::WriteSame { transfer: blocks, .. },
+            ) if blocks.blocks > 0 => {
+                Self::Blocks(blocks.lba, blocks.lba.saturating_add(blocks.blocks.into()))
+            }
+            _ => Self::Everything,
+        }
+    }
+
+    fn meets(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Nothing, _) | (_, Self::Nothing) => false,
+            (Self::Blocks(first, end), Self::Blocks(other, other_end)) => {
+                first < other_end && other < end
+            }
+            _ => true,
+        }
     }
 }
 
@@ -400,6 +496,53 @@ mod tests {
         let mut statistics = Statistics::default();
         table.complete(tag, ended(Status::Good, None), 1, now, &mut statistics);
         assert!(table.next(now).is_some());
+    }
+
+    fn write(table: &mut PendingTable, lba: u8, blocks: u8, now: Instant) -> Answered {
+        let (reply, answer) = oneshot::channel();
+        let transfer = Transfer::Out(bytes::Bytes::from_static(b"x"));
+        let cdb = Cdb::new(&[0x2a, 0, 0, 0, 0, lba, 0, 0, blocks, 0]);
+        table.add(Job { cdb, transfer, reply }, now);
+        answer
+    }
+
+    #[test]
+    fn a_write_waits_for_others_to_its_blocks_and_nobody_else_for_it() {
+        let (mut table, now) = (table(), Instant::now());
+        let _answers: Vec<_> = [(0, 8), (7, 2), (8, 1), (20, 1)]
+            .map(|(lba, blocks)| write(&mut table, lba, blocks, now))
+            .into();
+        let _read = add(&mut table, 0x28, now);
+        let mut statistics = Statistics::default();
+        let mut sent = |table: &mut PendingTable| -> Vec<u64> {
+            std::iter::from_fn(|| table.next(now)).map(|request| request.tag).collect()
+        };
+        // the third waits for the second, which waits for the first
+        assert_eq!(sent(&mut table), [0, 3, 4]);
+        // busy: it may go on any time, so it still counts
+        table.complete(0, ended(Status::Busy, None), 1, now, &mut statistics);
+        assert!(sent(&mut table).is_empty());
+        table.wake(now + BUSY_PAUSE_MAX);
+        assert_eq!(sent(&mut table), [0]);
+        table.complete(0, ended(Status::Good, None), 1, now, &mut statistics);
+        assert_eq!(sent(&mut table), [1]);
+        table.complete(1, ended(Status::Good, None), 1, now, &mut statistics);
+        assert_eq!(sent(&mut table), [2]);
+    }
+
+    #[test]
+    fn a_write_that_is_sent_again_undoes_nothing_that_came_after_it() {
+        let (mut table, now) = (table(), Instant::now());
+        let _answers = [write(&mut table, 5, 1, now), write(&mut table, 5, 1, now)];
+        let mut statistics = Statistics::default();
+        for _ in 0..3 {
+            let request = table.next(now).unwrap();
+            assert_eq!((request.tag, table.next(now).is_none()), (0, true));
+            table.take_back(vec![request], &mut statistics);
+        }
+        assert_eq!(table.next(now).unwrap().tag, 0);
+        table.complete(0, ended(Status::Good, None), 1, now, &mut statistics);
+        assert_eq!(table.next(now).unwrap().tag, 1);
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub(crate) struct Wires {
     reason: Option<Error>,
     /// Bytes of connections that are no more.
     gone: (u64, u64),
+    /// Connections that failed.
+    pub(crate) lost: u64,
 }
 
 impl Wires {
@@ -44,7 +46,7 @@ impl Wires {
         let parameters = established.parameters;
         let session = Session::new(parameters, window, depth, timing, first, now());
         let (wires, tsih) = (vec![wire], established.tsih);
-        Ok(Self { session, wires, tsih, portal, reason: None, gone: (0, 0) })
+        Ok(Self { session, wires, tsih, portal, reason: None, gone: (0, 0), lost: 0 })
     }
 
     /// What a login for another connection needs to know.
@@ -157,6 +159,7 @@ impl Wires {
         let Some(at) = self.wires.iter().position(|wire| wire.cid == cid) else { return };
         let wire = self.wires.remove(at);
         self.gone = (self.gone.0 + wire.bytes_in, self.gone.1 + wire.bytes_out);
+        self.lost += u64::from(error.time2wait().is_none());
         let told = match &error {
             Error::Dropped(error) => error.clone(),
             _ => initiator::Error::Closed,
