@@ -475,6 +475,9 @@ async fn attempt(
 /// As good as never, for a timer.
 const IDLE: Duration = Duration::from_secs(3600);
 
+/// A connection on its way.
+type Joining = Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>;
+
 /// The connections that are wanted and not there.
 struct Crew {
     settings: Arc<Settings>,
@@ -482,7 +485,7 @@ struct Crew {
     wanted: usize,
     /// So many there were at most: what is added beyond is no replacement.
     most: usize,
-    joining: Option<Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>>,
+    joining: Option<Joining>,
     pauses: Pauses,
     /// When the last one was added.
     added: Instant,

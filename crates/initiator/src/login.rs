@@ -62,7 +62,7 @@ pub(crate) async fn log_in(settings: &Settings, purpose: Purpose) -> Result<Logg
         let login = timeout(settings.login_time_out, exchange).await;
         match login.map_err(|_| Error::TimedOut("login"))?? {
             Login::Done(wire, established) => {
-                return Ok(LoggedIn { wire, established: *established, portal });
+                return Ok(LoggedIn { wire: *wire, established: *established, portal });
             }
             Login::Elsewhere(address) => portal = address,
         }
@@ -71,7 +71,7 @@ pub(crate) async fn log_in(settings: &Settings, purpose: Purpose) -> Result<Logg
 }
 
 enum Login {
-    Done(Wire, Box<Established>),
+    Done(Box<Wire>, Box<Established>),
     Elsewhere(String),
 }
 
@@ -115,7 +115,7 @@ async fn exchange(
         match login.handle_response(receive_response(&stream, &mut decoder).await?) {
             InitiatorStep::Send(next) => request = next,
             InitiatorStep::Established(established) => {
-                let wire = Wire::new(stream, decoder, &established);
+                let wire = Box::new(Wire::new(stream, decoder, &established));
                 return Ok(Login::Done(wire, established));
             }
             InitiatorStep::Redirected { address, .. } => return Ok(Login::Elsewhere(address)),

@@ -514,7 +514,7 @@ mod tests {
             .into();
         let _read = add(&mut table, 0x28, now);
         let mut statistics = Statistics::default();
-        let mut sent = |table: &mut PendingTable| -> Vec<u64> {
+        let sent = |table: &mut PendingTable| -> Vec<u64> {
             std::iter::from_fn(|| table.next(now)).map(|request| request.tag).collect()
         };
         // the third waits for the second, which waits for the first

@@ -84,7 +84,8 @@ impl Settings {
             initiator_alias: None,
             isid: random_isid(),
             chap: None,
-            offer: Offer::initiator(),
+            // The target says how long it needs; what it needs not is waited for by nobody.
+            offer: Offer { default_time2wait: 0, ..Offer::initiator() },
             connections: 1,
             error_recovery_level: 2,
             queue_depth: 64,

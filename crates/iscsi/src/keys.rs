@@ -86,7 +86,13 @@ impl Offer {
     /// What our target takes unless told otherwise. Linux proposes the same MaxBurstLength.
     #[must_use]
     pub fn target() -> Self {
-        Self { max_burst_length: 16_776_192, max_outstanding_r2t: 16, ..Self::initiator() }
+        Self {
+            max_burst_length: 16_776_192,
+            max_outstanding_r2t: 16,
+            // it is ready at once; an initiator that wants to wait says so
+            default_time2wait: 0,
+            ..Self::initiator()
+        }
     }
 
     /// Names the field, as the key is spelled, that is outside its range (RFC 7143, 13).

@@ -85,6 +85,10 @@ pub struct Remote {
     pub chap: Vec<Chap>,
     /// Commands outstanding at once.
     pub queue_depth: u16,
+    /// Connections of the session.
+    pub connections: u16,
+    /// The most of error recovery that is asked for: 0, 1 or 2.
+    pub error_recovery_level: u8,
     /// Digests of headers.
     pub header_digest: Digest,
     /// Digests of data.
@@ -211,6 +215,8 @@ impl Default for Remote {
             mutual: None,
             chap: Chap::ALL.to_vec(),
             queue_depth: 64,
+            connections: 1,
+            error_recovery_level: 2,
             header_digest: Digest::default(),
             data_digest: Digest::default(),
             connect_timeout: Span::seconds(5),

@@ -271,6 +271,8 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
             }
             chap(&remote.chap, &at)?;
             range(&at, "queue_depth", remote.queue_depth, 1, 1024)?;
+            range(&at, "connections", remote.connections, 1, 8)?;
+            range(&at, "error_recovery_level", remote.error_recovery_level, 0, 2)?;
             let (least, most) = (Span::millis(100), Span::seconds(3600));
             range(&at, "connect_timeout", remote.connect_timeout, least, most)?;
             range(&at, "login_timeout", remote.login_timeout, least, most)?;

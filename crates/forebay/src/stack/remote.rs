@@ -62,9 +62,11 @@ pub fn session(remote: &Remote, us: &Us) -> Result<initiator::Settings, Failure>
     session.offer = Offer {
         header_digest: digest(remote.header_digest),
         data_digest: digest(remote.data_digest),
-        ..Offer::initiator()
+        ..session.offer
     };
     session.queue_depth = remote.queue_depth.into();
+    session.connections = remote.connections;
+    session.error_recovery_level = remote.error_recovery_level;
     session.connect_time_out = remote.connect_timeout.0;
     session.login_time_out = remote.login_timeout.0;
     session.command_time_out = remote.command_timeout.0;

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use initiator::Settings;
 use target::{Server, Target};
 use unit::{BlockUnit, Identity};
-use volume::{Fault, Faults, Geometry, MemVolume};
+use volume::{Delay, Fault, Faults, Geometry, Latency, MemVolume, Volume};
 
 /// How long a node that stops waits for logouts.
 pub const GRACE: Duration = Duration::from_secs(6);
@@ -26,9 +26,26 @@ impl Node {
         Self::start_named(geometry, "disk-1", "127.0.0.1:0".parse().expect("an address")).await
     }
 
+    /// Every read and write takes so long.
+    pub async fn start_slow(geometry: Geometry, latency: Duration) -> Self {
+        let disk = Arc::new(MemVolume::new(geometry));
+        let latency = Latency { read: latency, write: latency, ..Latency::default() };
+        let slow = Arc::new(Delay::new(disk.clone(), latency));
+        Self::serve(disk, slow, "disk-1", "127.0.0.1:0".parse().expect("an address")).await
+    }
+
     pub async fn start_named(geometry: Geometry, serial: &str, address: SocketAddr) -> Self {
         let disk = Arc::new(MemVolume::new(geometry));
-        let fault = Arc::new(Fault::new(disk.clone()));
+        Self::serve(disk.clone(), disk, serial, address).await
+    }
+
+    async fn serve(
+        disk: Arc<MemVolume>,
+        lower: Arc<dyn Volume>,
+        serial: &str,
+        address: SocketAddr,
+    ) -> Self {
+        let fault = Arc::new(Fault::new(lower));
         let faults = fault.faults().clone();
         let settings = unit::Settings::default();
         let unit = Arc::new(BlockUnit::new(fault, Identity::new(serial), settings));

@@ -1,42 +1,115 @@
-//! Passes bytes between an initiator and a node, until the test pulls the plug.
+//! Passes bytes between an initiator and a node, until the test pulls the plug or holds them back.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
     sync::watch,
 };
 
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    Passes,
+    /// Nothing gets through, in either direction; the sockets stay open.
+    Stalls,
+    Cut,
+}
+
 pub struct Relay {
     pub address: SocketAddr,
-    /// Counts the cuts.
-    plug: watch::Sender<u32>,
+    lines: Arc<Mutex<Vec<watch::Sender<State>>>>,
 }
 
 impl Relay {
     pub async fn start(to: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound");
-        let plug = watch::Sender::new(0);
-        let cuts = plug.clone();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let all = lines.clone();
         tokio::spawn(async move {
-            while let Ok((mut near, _)) = listener.accept().await {
-                let mut cut = cuts.subscribe();
+            while let Ok((near, _)) = listener.accept().await {
+                let state = watch::Sender::new(State::Passes);
+                all.lock().push(state.clone());
                 tokio::spawn(async move {
-                    let Ok(mut far) = TcpStream::connect(to).await else { return };
+                    let Ok(far) = TcpStream::connect(to).await else { return };
+                    let _ = (near.set_nodelay(true), far.set_nodelay(true));
+                    let ((near_in, near_out), (far_in, far_out)) =
+                        (near.into_split(), far.into_split());
+                    // whichever ends first takes the other with it
                     tokio::select! {
-                        _ = copy_bidirectional(&mut near, &mut far) => {}
-                        _ = cut.changed() => {}
+                        () = pass(near_in, far_out, state.subscribe()) => {}
+                        () = pass(far_in, near_out, state.subscribe()) => {}
                     }
+                    state.send_replace(State::Cut);
                 });
             }
         });
-        Self { address, plug }
+        Self { address, lines }
     }
 
     /// Drops all connections; new ones are taken.
     pub fn cut(&self) {
-        self.plug.send_modify(|cuts| *cuts += 1);
+        self.lines.lock().drain(..).for_each(|line| _ = line.send_replace(State::Cut));
+    }
+
+    /// Drops one of those that stand: the `which`th, counted around.
+    pub fn cut_one(&self, which: usize) {
+        self.standing(which).send_replace(State::Cut);
+    }
+
+    /// Holds back what one of those that stand should pass.
+    pub fn stall(&self, which: usize) {
+        self.standing(which).send_replace(State::Stalls);
+    }
+
+    /// All of them pass again.
+    pub fn go_on(&self) {
+        for line in self.lines.lock().iter() {
+            line.send_if_modified(|state| {
+                let stalls = *state == State::Stalls;
+                if stalls {
+                    *state = State::Passes;
+                }
+                stalls
+            });
+        }
+    }
+
+    fn standing(&self, which: usize) -> watch::Sender<State> {
+        let mut lines = self.lines.lock();
+        lines.retain(|line| *line.borrow() != State::Cut);
+        lines[which % lines.len()].clone()
+    }
+}
+
+/// Until either end closes, or it is cut. What was read is written whole.
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: watch::Receiver<State>) {
+    let mut buffer = vec![0; 64 * 1024];
+    let (mut state, mut cut) = (state.clone(), state);
+    loop {
+        let Ok(now) = state.wait_for(|state| *state != State::Stalls).await.map(|now| *now) else {
+            return;
+        };
+        if now == State::Cut {
+            return;
+        }
+        let count = tokio::select! {
+            read = from.read(&mut buffer) => match read {
+                Ok(0) | Err(_) => return,
+                Ok(count) => count,
+            },
+            _ = state.changed() => continue,
+        };
+        tokio::select! {
+            written = to.write_all(&buffer[..count]) => if written.is_err() {
+                return;
+            },
+            _ = cut.wait_for(|state| *state == State::Cut) => return,
+        }
     }
 }

@@ -52,16 +52,17 @@ pub struct Timing {
 
 impl Default for Timing {
     /// A ping after 5 s, given up 5 s later (open-iscsi's values); 5 s for ABORT TASK. A connection
-    /// that stalls beside others is given up in half a second, since commands on it may hold up
-    /// those on the others: 100 ms, and twice TCP's shortest retransmission time-out of 200 ms.
+    /// that stalls beside others is given up in a third of a second, since commands on it may hold
+    /// up those on the others: 50 ms, and 300 ms, above TCP's shortest retransmission time-out of
+    /// 200 ms.
     fn default() -> Self {
         let five = Duration::from_secs(5);
         Self {
             ping_after: five,
             ping_time_out: five,
             abort_time_out: five,
-            probe_after: Duration::from_millis(100),
-            stall_time_out: Duration::from_millis(400),
+            probe_after: Duration::from_millis(50),
+            stall_time_out: Duration::from_millis(300),
         }
     }
 }

@@ -123,7 +123,7 @@ fn ipxe_logs_in() {
     );
     assert!(said.contains(&"InitialR2T=Yes".to_owned()));
     assert!(agreed.initial_r2t && !agreed.immediate_data);
-    assert_eq!(agreed.default_time2wait, 2);
+    assert_eq!(agreed.default_time2wait, 0);
 }
 
 #[test]

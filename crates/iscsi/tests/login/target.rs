@@ -47,7 +47,7 @@ fn each_key_has_its_rule() {
     answers(&["MaxBurstLength=0x10000"], &["MaxBurstLength=65536"]);
     answers(&["MaxBurstLength=511"], &["MaxBurstLength=Reject"]);
     answers(&["MaxBurstLength=4096~8192"], &["MaxBurstLength=Reject"]);
-    answers(&["DefaultTime2Wait=0"], &["DefaultTime2Wait=2"]);
+    answers(&["DefaultTime2Wait=0"], &["DefaultTime2Wait=0"]);
     answers(&["DefaultTime2Wait=9"], &["DefaultTime2Wait=9"]);
     answers(&["DefaultTime2Wait=3601"], &["DefaultTime2Wait=Reject"]);
     answers(&["DefaultTime2Retain=0"], &["DefaultTime2Retain=0"]);

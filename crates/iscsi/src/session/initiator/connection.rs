@@ -1,6 +1,9 @@
 //! One connection of a session, as the initiator runs it: commands and their data.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use bytes::{Bytes, BytesMut};
 use scsi::{Sense, Status};
@@ -38,7 +41,7 @@ pub(super) struct Connection {
     pub(super) heard: Instant,
     pub(super) ping: Option<Ping>,
     /// How long to wait, with commands on their way and nothing heard, before asking.
-    pub(super) probe_after: std::time::Duration,
+    pub(super) probe_after: Duration,
     /// Since when something that the target sent is missing.
     pub(super) missing_since: Option<Instant>,
     /// How often in a row something was missing when a ping was answered.
@@ -482,14 +485,12 @@ impl Connection {
             AsyncEvent::Scsi => {
                 commands.events.push_back(Event::Sense(pdu.lun, Sense::from_bytes(&pdu.data)));
             }
-            AsyncEvent::LogoutRequested { time } => {
-                if self.is_open() {
-                    // a second before the target's time is up, half of it if it is short
-                    let time = std::time::Duration::from_secs(u64::from(time));
-                    let wait = time.saturating_sub(std::time::Duration::from_secs(1)).max(time / 2);
-                    self.logout = Logout::Draining(now + wait);
-                    commands.events.push_back(Event::LogoutRequested { cid: self.cid });
-                }
+            AsyncEvent::LogoutRequested { time } if self.is_open() => {
+                // a second before the target's time is up, half of it if it is short
+                let time = Duration::from_secs(u64::from(time));
+                let wait = time.saturating_sub(Duration::from_secs(1)).max(time / 2);
+                self.logout = Logout::Draining(now + wait);
+                commands.events.push_back(Event::LogoutRequested { cid: self.cid });
             }
             AsyncEvent::ConnectionDropped { cid, time2wait, .. } if cid == self.cid => {
                 return Err(Error::Dropped { time2wait });

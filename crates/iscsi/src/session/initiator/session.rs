@@ -29,6 +29,8 @@ pub struct Session {
     pub(super) timing: Timing,
     /// At most eight or so: looked through, never indexed.
     pub(super) connections: Vec<Connection>,
+    /// The number given last.
+    last_cid: Cid,
     /// Connections that failed, until the target knows it and their tasks have found others.
     pub(super) lost: VecDeque<Lost>,
     /// Without any connection the target keeps the tasks until then.
@@ -90,6 +92,7 @@ impl Session {
             commands: Commands::new(parameters, window, depth),
             timing,
             connections: Vec::new(),
+            last_cid: first.cid,
             lost: VecDeque::new(),
             kept_until: None,
             over: None,
@@ -107,6 +110,7 @@ impl Session {
         let segment = max_send_data_segment_length;
         let connection = Connection::new(cid, digests, segment, exp_stat_sn, timing, now);
         self.connections.push(connection);
+        self.last_cid = cid;
         self.kept_until = None;
         let Joined { exp_cmd_sn, max_cmd_sn, .. } = joined;
         let numbers = Numbers { stat_sn: exp_stat_sn, exp_cmd_sn, max_cmd_sn };
@@ -144,8 +148,9 @@ impl Session {
         self.connections.iter().map(|connection| connection.cid)
     }
 
-    /// A number for the next connection. While there are others, one that the target does not
-    /// know; else that of a lost one, which it takes the place of.
+    /// A number for the next connection. While there are others, one that was not used lately, so
+    /// that late news of a lost one are not taken for its; else that of a lost one, whose place it
+    /// takes.
     #[must_use]
     pub fn next_cid(&self) -> Cid {
         if self.connections.is_empty()
@@ -157,7 +162,8 @@ impl Session {
             self.connections.iter().all(|connection| connection.cid != *cid)
                 && self.lost.iter().all(|lost| lost.cid != *cid)
         };
-        (0..u16::MAX).map(Cid).find(is_free).unwrap_or_default()
+        let mut after = (1..=u16::MAX).map(|count| Cid(self.last_cid.0.wrapping_add(count)));
+        after.find(is_free).unwrap_or_default()
     }
 
     /// What a connection counted; `None` if there is no such connection (any more).

@@ -1,0 +1,145 @@
+//! Several connections in one session, on real sockets: some of them cut or stalled under load.
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use initiator::RemoteVolume;
+use support::{blocks, expect, node::Node, relay::Relay};
+use volume::{Durability, Geometry, Lba, Volume};
+
+async fn connect(node: &Node, relay: &Relay, connections: u16) -> Arc<RemoteVolume> {
+    let mut settings = node.settings();
+    settings.portal = relay.address.to_string();
+    settings.connections = connections;
+    let volume = RemoteVolume::connect(settings).await.expect("a session");
+    has_connections(&volume, connections.into()).await;
+    Arc::new(volume)
+}
+
+/// Waits until the session has so many connections.
+async fn has_connections(volume: &RemoteVolume, count: usize) {
+    let waiting = async {
+        while volume.session().connections().len() != count {
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+    assert!(waited.is_ok(), "{:?}", volume.session().connections());
+}
+
+#[tokio::test]
+async fn a_session_has_as_many_connections_as_both_want() {
+    let node = Node::start(Geometry::with_blocks(65536)).await;
+    let relay = Relay::start(node.address).await;
+    let volume = connect(&node, &relay, 4).await;
+    volume.write(Lba(0), blocks(0, 5000, 1), Durability::Volatile).await.unwrap();
+    expect(&volume, 0, 5000, 1).await;
+    let carried = volume.session().connections();
+    assert!(carried.iter().all(|connection| connection.bytes_in > 100_000), "{carried:?}");
+    volume.close().await;
+}
+
+/// Writers that write, read and compare; each has a part of the disk to itself.
+fn load(
+    volume: &Arc<RemoteVolume>,
+    writers: u64,
+    done: &Arc<AtomicBool>,
+    counted: &Arc<AtomicU64>,
+) -> Vec<tokio::task::JoinHandle<()>> {
+    let writer = |writer| {
+        let (volume, done, counted) = (volume.clone(), done.clone(), counted.clone());
+        tokio::spawn(async move {
+            let mut version = 0;
+            while !done.load(Ordering::Relaxed) {
+                version += 1;
+                let (lba, count) = (writer * 2000, 8 + (version % 5) as u32 * 100);
+                let data = blocks(lba, count, version);
+                volume.write(Lba(lba), data, Durability::Volatile).await.unwrap();
+                expect(&volume, lba, count, version).await;
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    (0..writers).map(writer).collect()
+}
+
+#[tokio::test]
+async fn cut_connections_of_four_lose_nothing() {
+    let node = Node::start(Geometry::with_blocks(65536)).await;
+    for level in 0..=2 {
+        let relay = Relay::start(node.address).await;
+        let mut settings = node.settings();
+        settings.portal = relay.address.to_string();
+        (settings.connections, settings.error_recovery_level) = (4, level);
+        let volume = Arc::new(RemoteVolume::connect(settings).await.unwrap());
+        has_connections(&volume, 4).await;
+        let (done, counted) = (Arc::default(), Arc::default());
+        let writers = load(&volume, 8, &done, &counted);
+        for cuts in 1..=6 {
+            while counted.load(Ordering::Relaxed) < cuts * 40 {
+                tokio::task::yield_now().await;
+            }
+            has_connections(&volume, 4).await;
+            relay.cut_one(cuts as usize);
+            let lost = async {
+                while volume.statistics().connections_lost < cuts {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(20), lost).await.expect("it is noticed");
+        }
+        done.store(true, Ordering::Relaxed);
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        let statistics = volume.statistics();
+        assert_eq!(
+            (statistics.failures, volume.generation()),
+            (0, 1),
+            "one session: {statistics:?}"
+        );
+        volume.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stalled_connection_does_not_stall_the_other() {
+    let node = Node::start_slow(Geometry::with_blocks(65536), Duration::from_millis(10)).await;
+    let relay = Relay::start(node.address).await;
+    let volume = connect(&node, &relay, 2).await;
+    let (done, counted) = (Arc::default(), Arc::<AtomicU64>::default());
+    let writers = load(&volume, 16, &done, &counted);
+    let second = Duration::from_secs(1);
+    tokio::time::sleep(second).await;
+
+    let begun = Instant::now();
+    let mut rates = Vec::new();
+    for at in 0..8 {
+        match at {
+            2 => relay.stall(0),
+            6 => relay.go_on(),
+            _ => {}
+        }
+        let (before, since) = (counted.load(Ordering::Relaxed), Instant::now());
+        tokio::time::sleep(second).await;
+        let count = counted.load(Ordering::Relaxed) - before;
+        rates.push(count as f64 / since.elapsed().as_secs_f64());
+    }
+    done.store(true, Ordering::Relaxed);
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+    assert!(rates.iter().all(|rate| *rate >= 0.4 * mean), "{rates:?} in {:?}", begun.elapsed());
+    let statistics = volume.statistics();
+    assert_eq!(statistics.failures, 0);
+    assert!(statistics.connections_lost >= 1, "it was given up: {statistics:?}");
+    has_connections(&volume, 2).await;
+}
