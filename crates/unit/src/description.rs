@@ -116,7 +116,7 @@ impl Description<'_> {
             write_same_blocks: u64::from(limits.maximum_blocks),
             atomic_blocks: limits.atomic_blocks,
             atomic_granularity_blocks: if limits.atomic_blocks > 0 {
-                limits.physical_blocks
+                limits.atomic_granularity
             } else {
                 0
             },

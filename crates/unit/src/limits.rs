@@ -19,6 +19,12 @@ pub struct Settings {
     /// The soft threshold of a thin volume, 1 to 100: percent of the space used, of used and left,
     /// above which initiators are told. `None`: never.
     pub soft_threshold_percent: Option<u8>,
+    /// Bytes of a physical block as initiators are told; `None`: as the volume has it. A power of
+    /// two, at least a logical block, at most what the volume has.
+    pub physical_block_bytes: Option<u32>,
+    /// INQUIRY claims SPC-3 in place of SPC-4, for initiators that know nothing newer, and what
+    /// SPC-3 has other rules for follows those.
+    pub spc_3: bool,
 }
 
 impl Default for Settings {
@@ -34,6 +40,8 @@ impl Default for Settings {
             write_same_to_end: false,
             removable: false,
             soft_threshold_percent: None,
+            physical_block_bytes: None,
+            spc_3: false,
         }
     }
 }
@@ -63,6 +71,8 @@ pub(crate) struct Limits {
     pub(crate) compare_and_write_blocks: u8,
     /// Blocks of one WRITE ATOMIC; zero: there is no such command.
     pub(crate) atomic_blocks: u32,
+    /// Blocks that it begins with and has a multiple of.
+    pub(crate) atomic_granularity: u32,
     /// See [`Settings::write_same_to_end`].
     pub(crate) write_same_to_end: bool,
 }
@@ -70,7 +80,8 @@ pub(crate) struct Limits {
 impl Limits {
     pub(crate) fn new(settings: &Settings, geometry: &Geometry) -> Self {
         let blocks = |bytes: u32| (bytes / geometry.block_size).max(1);
-        let physical_blocks = blocks(geometry.physical_block_size);
+        let below = blocks(geometry.physical_block_size);
+        let physical_blocks = settings.physical_block_bytes.map_or(below, blocks);
         let whole = |bytes| {
             let blocks = blocks(bytes);
             (blocks - blocks % physical_blocks).max(physical_blocks)
@@ -87,8 +98,9 @@ impl Limits {
             atomic_blocks: {
                 // Two bytes of length.
                 let most = geometry.atomic_blocks.min(maximum_blocks).min(u16::MAX.into());
-                most - most % physical_blocks
+                most - most % below
             },
+            atomic_granularity: below,
             write_same_to_end: settings.write_same_to_end,
         }
     }

@@ -120,11 +120,10 @@ impl BlockUnit {
         if transfer.blocks > limits.atomic_blocks {
             return Err(too_long(transfer.form));
         }
-        let physical = u64::from(limits.physical_blocks);
-        if !transfer.lba.is_multiple_of(physical) {
+        if !transfer.lba.is_multiple_of(limits.atomic_granularity.into()) {
             return Err(Sense::invalid_field_in_cdb(2));
         }
-        if !transfer.blocks.is_multiple_of(limits.physical_blocks) {
+        if !transfer.blocks.is_multiple_of(limits.atomic_granularity) {
             return Err(Sense::invalid_field_in_cdb(12));
         }
         Ok(extent)
