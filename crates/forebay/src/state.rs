@@ -25,11 +25,7 @@ pub fn open_unit(
     identity: Identity,
     folder: Option<&Path>,
 ) -> Result<BlockUnit, Failure> {
-    let settings = unit::Settings {
-        removable: unit.removable,
-        soft_threshold_percent: unit.soft_threshold.map(|share| (share * 100.0).round() as u8),
-        ..unit::Settings::default()
-    };
+    let settings = unit.behavior();
     let Some(folder) = folder else { return Ok(BlockUnit::new(top, identity, settings)) };
     let serial = identity.serial.clone();
     let opened = StateFiles::open(folder, &identity)

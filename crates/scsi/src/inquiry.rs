@@ -37,6 +37,8 @@ pub const SAM_5: u16 = 0x00a0;
 pub const ISCSI: u16 = 0x0960;
 /// SPC-4, no version claimed.
 pub const SPC_4: u16 = 0x0460;
+/// SPC-3, no version claimed.
+pub const SPC_3: u16 = 0x0300;
 /// SBC-3, no version claimed.
 pub const SBC_3: u16 = 0x04c0;
 
@@ -64,6 +66,18 @@ impl StandardInquiry {
             revision,
             version_descriptors: [SAM_5, ISCSI, SPC_4, SBC_3, 0, 0, 0, 0],
         }
+    }
+
+    /// The same, claiming SPC-3 in place of SPC-4 if `older`.
+    #[must_use]
+    pub fn with_spc_3(mut self, older: bool) -> Self {
+        if older {
+            self.version = 5;
+            for descriptor in self.version_descriptors.iter_mut().filter(|d| **d == SPC_4) {
+                *descriptor = SPC_3;
+            }
+        }
+        self
     }
 
     /// All 96 bytes.
@@ -142,6 +156,8 @@ mod tests {
         assert_eq!(bytes[..8], [0, 0, 6, 0x12, 91, 0, 0, 2]);
         assert_eq!(&bytes[8..36], b"FOREBAY VOLUME          0.1 ");
         assert_eq!(bytes[58..68], [0, 0xa0, 9, 0x60, 4, 0x60, 4, 0xc0, 0, 0]);
+        let older = StandardInquiry::from_bytes(&bytes).unwrap().with_spc_3(true).to_bytes();
+        assert_eq!((older[2], &older[62..64]), (5, &[3, 0][..]));
     }
 
     #[test]

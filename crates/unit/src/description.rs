@@ -28,6 +28,8 @@ pub(crate) struct Description<'a> {
     pub(crate) target_port: u16,
     /// THRESHOLD EXPONENT of page B2; 0 where nothing is known of the space.
     pub(crate) threshold_exponent: u8,
+    /// See [`crate::Settings::spc_3`].
+    pub(crate) spc_3: bool,
 }
 
 impl Description<'_> {
@@ -61,6 +63,7 @@ impl Description<'_> {
             target_port_groups: 3,
             ..StandardInquiry::disk(ascii(vendor), ascii(product), ascii(revision))
         }
+        .with_spc_3(self.spc_3)
     }
 
     fn serial(&self) -> String {

@@ -124,6 +124,12 @@ pub struct Unit {
     pub removable: bool,
     /// Share of a thin volume's space above which initiators are told; if left out, never.
     pub soft_threshold: Option<f64>,
+    /// Bytes of a physical block as initiators are told; if left out, as the volume has it.
+    pub physical_block_size: Option<Size>,
+    /// Whether a WRITE SAME of no blocks goes to the end of the unit.
+    pub write_same_to_end: bool,
+    /// The version of SPC that INQUIRY claims: 3 or 4.
+    pub spc: u8,
     /// Its layers, bottom first; required.
     pub stack: Vec<Layer>,
 }
@@ -177,7 +183,24 @@ impl Default for Unit {
             product: "VIRTUAL-DISK".into(),
             removable: false,
             soft_threshold: None,
+            physical_block_size: None,
+            write_same_to_end: false,
+            spc: 4,
             stack: Vec::new(),
+        }
+    }
+}
+
+impl Unit {
+    /// How the unit behaves.
+    pub fn behavior(&self) -> unit::Settings {
+        unit::Settings {
+            removable: self.removable,
+            soft_threshold_percent: self.soft_threshold.map(|share| (share * 100.0).round() as u8),
+            physical_block_bytes: self.physical_block_size.and_then(|s| u32::try_from(s.0).ok()),
+            write_same_to_end: self.write_same_to_end,
+            spc_3: self.spc == 3,
+            ..unit::Settings::default()
         }
     }
 }

@@ -182,6 +182,10 @@ fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut Seen<'a>) -> Checked 
                 "write a share of the space such as 0.8",
             );
         }
+        range(&at, "spc", unit.spc, 3, 4)?;
+        if let Some(size) = unit.physical_block_size {
+            physical_block_size(unit, &at, size)?;
+        }
         stack(unit, &at.key("stack"), files)?;
     }
     Ok(())
@@ -333,6 +337,20 @@ fn path<'a>(at: &KeyPath, name: &str, path: &'a Path, files: &mut Seen<'a>) -> C
         files.once(text, &at.key(name), "file", "give each its own")?;
     }
     Ok(())
+}
+
+/// A power of two from the logical block on, where that is known here, up to what volumes have.
+fn physical_block_size(unit: &Unit, at: &KeyPath, size: Size) -> Checked {
+    let least = match unit.stack.first() {
+        Some(Layer::Memory(memory)) => memory.block_size,
+        Some(Layer::File(file)) => file.block_size,
+        _ => Size(4096),
+    };
+    if size.0.is_power_of_two() && size >= least && size <= Size(4096) {
+        return Ok(());
+    }
+    let message = format!("{size} is not a power of two from {least} to 4KiB");
+    wrong(at.key("physical_block_size"), message, "leave it out, or write 512 or 4096")
 }
 
 fn block_size(at: &KeyPath, size: Size) -> Checked {

@@ -80,6 +80,10 @@ impl BlockUnit {
     async fn copy(&self, nexus: &Nexus, list: &CopyList, running: &Running) -> Result<(), Failure> {
         let mut parties = Vec::with_capacity(list.cscds.len());
         for cscd in &list.cscds {
+            // Reserved in SPC-3, not looked at since.
+            if self.settings.spc_3 && cscd.lu_id_type != 0 {
+                return Err(Sense::invalid_field_in_parameter_list(17).into());
+            }
             parties.push(self.reach(nexus, cscd));
         }
         let mut checked = Vec::with_capacity(list.segments.len());
@@ -120,7 +124,8 @@ impl BlockUnit {
 
     /// The unit of this designator, if the nexus reaches it.
     pub(super) fn reach<'a>(&'a self, nexus: &'a Nexus, cscd: &Cscd) -> Option<Party<'a>> {
-        let naa = cscd.naa.filter(|_| !cscd.null)?;
+        // NUL of SPC-3: no unit is meant. It is reserved since.
+        let naa = cscd.naa.filter(|_| !(cscd.null && self.settings.spc_3))?;
         let unit = if naa == self.identity.naa {
             Reached::Own(self)
         } else {

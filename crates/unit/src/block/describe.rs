@@ -82,6 +82,7 @@ impl BlockUnit {
             removable: self.settings.removable,
             target_port: nexus.target_port,
             threshold_exponent: if has_space { space::exponent(&geometry) } else { 0 },
+            spc_3: self.settings.spc_3,
         }
     }
 

@@ -10,16 +10,26 @@ use anyhow::Result;
 
 use crate::node::{Line, Node};
 use crate::steps::{Steps, Tally};
+use crate::suite::conformance::{self, Setup};
 use crate::suite::pass::{self, Range};
-use crate::suite::{conformance, tools};
+use crate::suite::tools;
 use crate::tgt::Tgt;
 
 /// A unit just under 1 GiB: else some tests of the suite skip themselves.
 const SUITE_UNIT: &str = "1023MiB";
 const SUITE_BLOCKS: u64 = 1023 * 2048;
 
-/// Units on which tests of the suite run at the same time; most of them wait more than they work.
-const SUITE_WORKERS: usize = 3;
+/// How each unit of the suite is set up; as many tests run at the same time, and most of them wait
+/// more than they work.
+const SUITE: [Setup; 7] = [
+    Setup::Default,
+    Setup::Default,
+    Setup::Removable,
+    Setup::Removable,
+    Setup::Slow,
+    Setup::Physical,
+    Setup::ReadOnly,
+];
 
 /// Every step that needs foreign tools.
 pub fn steps(steps: &mut Steps, program: &Path) {
@@ -70,10 +80,9 @@ fn chap(program: &Path) -> Result<Tally> {
 fn test_suite(program: &Path) -> Result<Tally> {
     let folder = tempfile::tempdir()?;
     let node = Node::start(program, folder.path(), "target", &suite_settings())?;
-    let tally = conformance::run(&conformance::Units {
-        writable: (0..SUITE_WORKERS).map(|number| node.url(&suite_target(number), 0)).collect(),
-        read_only: node.url(&suite_target(0), 1),
-    })?;
+    let url = |number| node.url(&suite_target(number), 0);
+    let units = SUITE.iter().enumerate().map(|(number, setup)| (*setup, url(number))).collect();
+    let tally = conformance::run(&units)?;
     node.stop()?;
     Ok(tally)
 }
@@ -84,15 +93,28 @@ fn suite_target(number: usize) -> String {
 
 fn suite_settings() -> String {
     let mut settings = "listen = [\"127.0.0.1:0\"]\n".to_owned();
-    for number in 0..SUITE_WORKERS {
+    for (number, setup) in SUITE.iter().enumerate() {
         let name = suite_target(number);
+        let (unit, stack) = suite_unit(*setup);
         settings += &format!(
-            "[[target]]\nname = \"{name}\"\n\
-             [[target.unit]]\nlun = 0\nstack = [{{ memory = {{ size = \"{SUITE_UNIT}\" }} }}]\n\
-             [[target.unit]]\nlun = 1\nstack = [{{ memory = {{ size = \"{SUITE_UNIT}\" }} }}, \"read-only\"]\n"
+            "[[target]]\nname = \"{name}\"\n[[target.unit]]\n{unit}\
+             stack = [{{ memory = {{ size = \"{SUITE_UNIT}\" }} }}{stack}]\n"
         );
     }
     settings
+}
+
+/// Settings of a unit, and what lies on the memory in its stack.
+fn suite_unit(setup: Setup) -> (&'static str, &'static str) {
+    const REMOVABLE: &str = "removable = true\nphysical_block_size = \"512B\"\n\
+                             write_same_to_end = true\nspc = 3\n";
+    match setup {
+        Setup::Removable => (REMOVABLE, ""),
+        // Ten seconds for all of its 1,023 MiB.
+        Setup::Slow => (REMOVABLE, ", { delay = { write = \"10ms\" } }"),
+        Setup::Physical | Setup::Default => ("", ""),
+        Setup::ReadOnly => ("", ", \"read-only\""),
+    }
 }
 
 const FILE: &str = "iqn.2026-11.forebay.test:file";
