@@ -24,7 +24,13 @@ impl BlockUnit {
     ) -> Result<Answer<'a>, Completion> {
         let Work { data, geometry, turn } = work;
         let extent = self.check_compare_and_write(&transfer, &geometry)?;
-        let Some(extent) = extent else { return Err(taking(0)) };
+        let Some(extent) = extent else {
+            // Who asks for 256 blocks asks for none, since the length has one byte.
+            if data.is_empty() {
+                return Err(taking(0));
+            }
+            return Err(taking_with(0, Sense::invalid_field_in_cdb(13).into()));
+        };
         let half = extent.blocks * geometry.block_size;
         if data.len() != 2 * half as usize {
             let sense = Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT;

@@ -58,6 +58,8 @@ fn data_of_another_length_is_refused() {
         );
     }
     host.good(&compare_and_write(0, 0), &[]);
+    let none = host.fails(&compare_and_write(0, 0), &[0; BLOCK]);
+    assert_eq!(none, Sense::INVALID_FIELD_IN_CDB, "256 blocks cannot be asked for");
     host.good(&compare_and_write(geometry().blocks, 0), &[]);
 }
 
