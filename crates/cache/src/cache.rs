@@ -6,7 +6,7 @@ use std::{
 };
 
 use tokio::time::timeout;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
+use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
 
 use crate::{
     destage,
@@ -153,6 +153,42 @@ impl Cache {
         self.shared.write(sector, zeros, Durability::Stable).await
     }
 
+    /// What is only here is mapped, whatever the lower volume says of it; and where that says
+    /// nothing, all is.
+    async fn allocation_of(&self, extent: Extent) -> Result<Allocation, Error> {
+        let (sector, _) = self.sectors(extent)?;
+        let shared = &self.shared;
+        let factor = shared.sectors_per_block();
+        let per_slot = u64::from(SECTORS);
+        let blocks = u64::from(extent.blocks).min(SLOTS_LOOKED_AT * per_slot / factor);
+        let extent = Extent { blocks: blocks as u32, ..extent };
+        let slot_of = |block: u64| (sector + block * factor) / per_slot;
+        // Before the lower volume is asked: what is destaged meanwhile is there by then.
+        let held: Vec<bool> = {
+            let state = shared.state.lock();
+            (slot_of(0)..=slot_of(blocks - 1))
+                .map(|slot| {
+                    let entry = state.table.find(slot).map(|index| state.table.entry(index));
+                    entry.is_some_and(|entry| entry.pending() || entry.place.is_some())
+                })
+                .collect()
+        };
+        let asked = shared.lower.allocation(extent).await;
+        let lower = asked.unwrap_or_else(|_| Allocation::mapped(extent.blocks));
+        let mut allocation = Allocation::default();
+        let mut block = 0;
+        'runs: for run in lower.runs() {
+            for _ in 0..run.blocks {
+                let held = held[(slot_of(block) - slot_of(0)) as usize];
+                if !allocation.push(1, run.mapped || held) {
+                    break 'runs;
+                }
+                block += 1;
+            }
+        }
+        Ok(allocation)
+    }
+
     fn count(&self) {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
     }
@@ -221,6 +257,10 @@ impl Volume for Cache {
         })
     }
 
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        Box::pin(self.allocation_of(extent))
+    }
+
     fn admit(&self, _bytes: usize) -> Result<(), Error> {
         self.shared.admit()
     }
@@ -242,6 +282,9 @@ impl Drop for Draining<'_> {
         self.0.state.lock().draining -= 1;
     }
 }
+
+/// What one question about holes looks at, 64 MiB: the lock is held for less than a millisecond.
+const SLOTS_LOOKED_AT: u64 = 1 << 14;
 
 /// What a stop waits for the log disk and for calls to the lower volume under way: twice this is
 /// less than the five seconds that a stop may take.

@@ -27,6 +27,17 @@ async fn what_was_written_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_only_in_the_log_is_mapped() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.poke(160, vec![9; 4096]).await;
+    let cache = gateway.open().await;
+    write(&cache, 82, 1, 3).await.unwrap();
+    let told = cache.allocation(Extent { lba: Lba(77), blocks: 100 }).await.unwrap();
+    let runs: Vec<_> = told.runs().iter().map(|run| (run.blocks, run.mapped)).collect();
+    assert_eq!(runs, [(3, false), (8, true), (72, false), (8, true), (9, false)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn part_of_a_slot_is_written_without_reading_the_rest() {
     let gateway = Gateway::new(LOG);
     gateway.far.poke(0, vec![9; 4096]).await;

@@ -64,7 +64,9 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
             read_only: caching.read_only,
             thin: write_same,
             volatile_cache: caching.volatile_cache,
-            ..Geometry::with_blocks(0)
+            atomic_blocks: 0,
+            // What the far side keeps beside its blocks is not known here.
+            in_place: false,
         },
         fua: caching.fua,
         max_transfer_blocks: limits.max_transfer_blocks,

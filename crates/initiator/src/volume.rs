@@ -9,8 +9,8 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use iscsi::session::initiator::Transfer;
 use parking_lot::Mutex;
-use scsi::{Cdb, Command, Form};
-use volume::{Data, Durability, Extent, Geometry, Io, Lba, Volume};
+use scsi::{Cdb, Command, Form, LbaStatus, parse_lba_status_list};
+use volume::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, Volume};
 
 use crate::{
     Answer, CommandError, Error, Facts, LinkState, Session, Settings, Statistics,
@@ -34,6 +34,8 @@ pub struct RemoteVolume {
     stability: Mutex<Stability>,
     /// The unit announces WRITE SAME with UNMAP, and refuses it.
     no_write_same: AtomicBool,
+    /// The unit knows no GET LBA STATUS.
+    no_lba_status: AtomicBool,
 }
 
 /// Pieces of one call that are on their way at once: 16 MiB in pieces of 1 MiB, sixteen times what
@@ -71,6 +73,7 @@ impl RemoteVolume {
             piece_bytes,
             stability: Mutex::new(Stability::default()),
             no_write_same: AtomicBool::new(false),
+            no_lba_status: AtomicBool::new(false),
         }
     }
 
@@ -318,10 +321,57 @@ impl Volume for RemoteVolume {
         })
     }
 
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        Box::pin(async move {
+            if !self.geometry.thin || self.no_lba_status.load(Ordering::Relaxed) {
+                return Ok(Allocation::mapped(extent.blocks));
+            }
+            let allocation_length = LBA_STATUS_BYTES;
+            let asked = Command::GetLbaStatus { lba: extent.lba.0, allocation_length };
+            let transfer = Transfer::In(allocation_length);
+            match self.session.execute(asked.encode(), transfer).await {
+                Ok(answer) => {
+                    let told: Data = answer.data_in.into_iter().collect();
+                    let told = told.into_bytes();
+                    Ok(allocation(extent, parse_lba_status_list(&told)))
+                }
+                Err(error) if error.is_not_supported() => {
+                    self.no_lba_status.store(true, Ordering::Relaxed);
+                    Ok(Allocation::mapped(extent.blocks))
+                }
+                Err(error) => Err(error.into_volume_error(extent)),
+            }
+        })
+    }
+
     fn admit(&self, _bytes: usize) -> Result<(), volume::Error> {
         refusal(&self.session.state()).map_or(Ok(()), Err)
     }
 }
+
+/// What a unit told, as far as it makes sense: descriptors that follow each other from the first
+/// block on. A block of which it says nothing to rely on is mapped.
+fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocation {
+    let mut allocation = Allocation::default();
+    let mut next = extent.lba.0;
+    for status in told {
+        let end = status.lba.checked_add(u64::from(status.blocks));
+        let Some(end) = end.filter(|end| status.lba <= next && *end > next) else { break };
+        let left = extent.end().0 - next;
+        let blocks = (end - next).min(left) as u32;
+        if blocks == 0 || !allocation.push(blocks, status.mapped) {
+            break;
+        }
+        next += u64::from(blocks);
+    }
+    if allocation.blocks() == 0 {
+        return Allocation::mapped(extent.blocks);
+    }
+    allocation
+}
+
+/// Header and descriptors of one GET LBA STATUS: as many runs as a volume tells at once.
+const LBA_STATUS_BYTES: u32 = 8 + 16 * volume::MOST_RUNS as u32;
 
 /// How often a stable write to a unit without FUA is sent while the unit keeps starting anew.
 const STABLE_ATTEMPTS: usize = 3;

@@ -28,12 +28,23 @@ async fn connect(node: &Node) -> RemoteVolume {
 #[tokio::test]
 async fn a_volume_says_what_the_unit_is() {
     for block_size in [512, 4096] {
-        let expected = Geometry { block_size, ..geometry() };
-        let node = Node::start(expected).await;
+        let served = Geometry { block_size, ..geometry() };
+        let expected = Geometry { in_place: false, ..served };
+        let node = Node::start(served).await;
         let volume = connect(&node).await;
         assert_eq!(volume.geometry(), expected);
         assert!(volume.identity().starts_with("naa.6"), "{}", volume.identity());
     }
+}
+
+#[tokio::test]
+async fn holes_of_the_unit_are_told() {
+    let node = Node::start(geometry()).await;
+    let volume = connect(&node).await;
+    volume.write(Lba(64), blocks(64, 64, 1), Durability::Volatile).await.unwrap();
+    let all = volume.allocation(Extent { lba: Lba(60), blocks: 1000 }).await.unwrap();
+    let runs: Vec<_> = all.runs().iter().map(|run| (run.blocks, run.mapped)).collect();
+    assert_eq!(runs, [(4, false), (64, true), (932, false)]);
 }
 
 #[tokio::test]

@@ -176,6 +176,11 @@ impl Default for Parameters {
     }
 }
 
+/// The names of all keys that are negotiated, as on the wire; those of CHAP are apart.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    table::names()
+}
+
 /// Text that does not read or does not fit the negotiation. Who receives it ends the login.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyError {

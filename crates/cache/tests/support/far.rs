@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume};
+use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume};
 
 /// One call: what, first block, how many.
 pub type Call = (&'static str, u64, u64);
@@ -124,5 +124,9 @@ impl Volume for Far {
             self.travel(("discard", extent.lba.0, u64::from(extent.blocks))).await?;
             self.memory.discard(extent).await
         })
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.memory.allocation(extent)
     }
 }

@@ -38,7 +38,9 @@ impl Gateway {
     }
 
     pub fn identity(&self) -> Identity {
-        Identity { name: "far".into(), geometry: self.far.geometry() }
+        // What is atomic there is not atomic here, and not kept in the log.
+        let geometry = Geometry { atomic_blocks: 0, ..self.far.geometry() };
+        Identity { name: "far".into(), geometry }
     }
 
     pub async fn try_open(&self) -> Result<Arc<Cache>, OpenError> {

@@ -110,6 +110,11 @@ impl Key {
     }
 }
 
+/// Every key's name, as on the wire.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|row| row.name)
+}
+
 const fn row(key: Key, name: &'static str, when: Use, kind: Kind) -> Row {
     Row { key, name, when, kind, normal_only: false }
 }

@@ -1,0 +1,135 @@
+//! docs/protocols.md lists what is served, all of it and nothing else: its tables are compared with
+//! those of the code.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use scsi::{Cdb, Lun, OPERATIONS, SenseKey, Status, mode::ModeParameters};
+use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
+use volume::{FileVolume, Geometry, MemVolume, Options, Stack};
+
+const PAGE: &str = include_str!("../../../docs/protocols.md");
+const SENSE: &str = include_str!("../../scsi/src/sense.rs");
+
+/// The cells of every row of the table below a heading, without the table's own head.
+fn table(heading: &str) -> Vec<Vec<&'static str>> {
+    let (_, rest) = PAGE.split_once(&format!("\n{heading}\n")).expect(heading);
+    let lines = rest.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = lines.take_while(|line| line.starts_with('|')).skip(2);
+    rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+fn hex(text: &str) -> u8 {
+    u8::from_str_radix(text, 16).unwrap_or_else(|_| panic!("`{text}` is no code"))
+}
+
+/// `08, 28, 9E/10, 5E/00-03` as operation codes with their service actions.
+fn operations(cell: &str) -> Vec<(u8, Option<u16>)> {
+    let one = |text: &str| {
+        let Some((opcode, actions)) = text.split_once('/') else { return vec![(hex(text), None)] };
+        let (first, last) = actions.split_once('-').unwrap_or((actions, actions));
+        let all = u16::from(hex(first))..=u16::from(hex(last));
+        all.map(|action| (hex(opcode), Some(action))).collect()
+    };
+    cell.split(", ").flat_map(one).collect()
+}
+
+#[test]
+fn every_operation_code_is_on_the_page_once() {
+    let told: Vec<_> = table("## Commands").iter().flat_map(|row| operations(row[0])).collect();
+    let served: BTreeSet<_> = OPERATIONS.iter().map(|o| (o.opcode, o.service_action)).collect();
+    assert_eq!(told.iter().copied().collect::<BTreeSet<_>>(), served);
+    assert_eq!(told.len(), served.len(), "none is there twice");
+}
+
+#[test]
+fn every_page_of_a_unit_is_on_the_page() {
+    let told = |kind: &str| {
+        let rows = table("### Pages of a unit").into_iter().filter(|row| row[0] == kind);
+        let code = |row: Vec<&str>| {
+            let (page, subpage) = row[1].split_once('/').unwrap_or((row[1], "00"));
+            (hex(page), hex(subpage))
+        };
+        rows.map(code).collect::<BTreeSet<_>>()
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let options =
+        Options { create: Some(1 << 20), ..Options::new(folder.path().join("volume")) };
+    let file: Stack = Arc::new(FileVolume::open(&options).expect("opened"));
+    let memory: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(2048)));
+    let (mut vpd, mut mode, mut log) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for volume in [file, memory] {
+        let settings = Settings { soft_threshold_percent: Some(80), ..Settings::default() };
+        let unit = BlockUnit::new(volume, Identity::new("f00d"), settings);
+        let pages = ask(&unit, &[0x12, 1, 0, 0, 255, 0]);
+        vpd.extend(pages[4..].iter().map(|page| (*page, 0)));
+        let pages = ask(&unit, &[0x5a, 0x08, 0x3f, 0xff, 0, 0, 0, 4, 0, 0]);
+        let pages = ModeParameters::from_bytes_10(&pages).expect("mode parameters").pages;
+        mode.extend(pages.iter().map(|page| (page.code, page.subpage)));
+        let pages = ask(&unit, &[0x4d, 0, 0x40, 0xff, 0, 0, 0, 4, 0, 0]);
+        log.extend(pages[4..].chunks_exact(2).map(|page| (page[0] & 0x3f, page[1])));
+    }
+    assert_eq!(told("VPD"), vpd);
+    assert_eq!(told("mode"), mode);
+    assert_eq!(told("log"), log);
+}
+
+/// What a command returns that must end in GOOD.
+fn ask(unit: &BlockUnit, cdb: &[u8]) -> Vec<u8> {
+    let nexus = Nexus {
+        number: 1,
+        initiator_port: Arc::from("iqn.2026-11.io.forebay:host,i,0x1"),
+        target_port: 1,
+    };
+    let mut answer = unit.execute(Task {
+        nexus,
+        lun: Lun(0),
+        cdb: Cdb::new(cdb),
+        attribute: TaskAttribute::Simple,
+        data_out: Default::default(),
+        data_in_capacity: u32::MAX,
+    });
+    let Poll::Ready(done) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("{cdb:x?} waits");
+    };
+    assert_eq!(done.status, Status::Good, "{cdb:x?}: {:?}", done.sense);
+    done.data_in.into_bytes().to_vec()
+}
+
+#[test]
+fn every_sense_code_is_on_the_page() {
+    let told: BTreeSet<_> =
+        table("### Sense data").iter().map(|row| row[0].to_owned()).collect();
+    // The constants are the only sense data there is; they have no list of their own.
+    let source: String = SENSE.split("mod tests").next().expect("before the tests").to_owned();
+    let source: String = source.chars().filter(|c| !c.is_whitespace()).collect();
+    let mut given = BTreeSet::new();
+    for constant in source.split("Self=Self::new(SenseKey::").skip(1) {
+        let (values, _) = constant.split_once(')').expect("a call ends");
+        let values: Vec<&str> = values.split(',').collect();
+        let key = (0..16).find(|key| {
+            SenseKey::from_byte(*key).is_some_and(|known| format!("{known:?}") == values[0])
+        });
+        let number = |text: &str| hex(text.strip_prefix("0x").expect("hexadecimal"));
+        let key = key.expect("a sense key");
+        given.insert(format!("{key:X}/{:02X}/{:02X}", number(values[1]), number(values[2])));
+    }
+    assert!(given.len() > 20, "the source is read as it is written");
+    assert_eq!(told, given);
+}
+
+#[test]
+fn every_text_key_is_on_the_page() {
+    let told: BTreeSet<_> = table("## Text keys")
+        .iter()
+        .flat_map(|row| row[0].split(", "))
+        .filter(|key| *key != "any other")
+        .collect();
+    assert_eq!(told, iscsi::keys::names().collect());
+    for key in ["CHAP_A", "CHAP_I", "CHAP_C", "CHAP_N", "CHAP_R"] {
+        assert!(PAGE.contains(key), "{key}");
+    }
+}
