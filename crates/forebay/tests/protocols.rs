@@ -56,8 +56,7 @@ fn every_page_of_a_unit_is_on_the_page() {
         rows.map(code).collect::<BTreeSet<_>>()
     };
     let folder = tempfile::tempdir().expect("a folder");
-    let options =
-        Options { create: Some(1 << 20), ..Options::new(folder.path().join("volume")) };
+    let options = Options { create: Some(1 << 20), ..Options::new(folder.path().join("volume")) };
     let file: Stack = Arc::new(FileVolume::open(&options).expect("opened"));
     let memory: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(2048)));
     let (mut vpd, mut mode, mut log) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
@@ -101,8 +100,7 @@ fn ask(unit: &BlockUnit, cdb: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_sense_code_is_on_the_page() {
-    let told: BTreeSet<_> =
-        table("### Sense data").iter().map(|row| row[0].to_owned()).collect();
+    let told: BTreeSet<_> = table("### Sense data").iter().map(|row| row[0].to_owned()).collect();
     // The constants are the only sense data there is; they have no list of their own.
     let source: String = SENSE.split("mod tests").next().expect("before the tests").to_owned();
     let source: String = source.chars().filter(|c| !c.is_whitespace()).collect();

@@ -113,8 +113,6 @@ impl Sense {
     pub const TOKEN_REVOKED: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x06);
     /// The token was not used for too long.
     pub const TOKEN_EXPIRED: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x07);
-    /// A token is 512 bytes.
-    pub const INVALID_TOKEN_LENGTH: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x0a);
     /// A field of the CDB is wrong; see [`Sense::invalid_field_in_cdb`].
     pub const INVALID_FIELD_IN_CDB: Self = Self::new(SenseKey::IllegalRequest, 0x24, 0x00);
     /// No logical unit has this number.
