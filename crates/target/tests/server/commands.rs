@@ -6,8 +6,13 @@ use iscsi::{
     Pdu, Tsih,
     keys::{DigestPolicy, Offer},
 };
-use scsi::Lun;
-use target::Settings;
+use scsi::{
+    Lun,
+    copy::{CopyList, Cscd, Segment},
+};
+use target::{Server, Settings, Target};
+use unit::{BlockUnit, Identity, LogicalUnit};
+use volume::{Geometry, MemVolume};
 
 use crate::client::{Client, Stalling, TARGET, memory, server, until};
 
@@ -154,4 +159,39 @@ async fn data_of_commands_that_are_not_done_is_bounded() {
         }
     }
     assert_eq!(unit.alive(), 0);
+}
+
+/// CVE-2020-28374: a copy manager that knew all units of the server let any session read and write
+/// those of others.
+#[tokio::test]
+async fn cve_2020_28374_a_session_copies_only_among_the_units_of_its_target() {
+    let unit = |serial: &str| -> Arc<dyn LogicalUnit> {
+        let volume = Arc::new(MemVolume::new(Geometry::with_blocks(64)));
+        Arc::new(BlockUnit::new(volume, Identity::new(serial), unit::Settings::default()))
+    };
+    let targets = vec![
+        Target::new(TARGET, vec![(0, unit("a")), (1, unit("b"))]),
+        Target::new("iqn.2026-11.io.forebay:other", vec![(0, unit("c"))]),
+    ];
+    let server = Server::new(Settings::default(), targets).unwrap();
+    let address = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let mut client = Client::log_in(address, 1).await;
+    client.settle().await;
+    let cscd = |serial: &str| Cscd::naa(Identity::new(serial).naa, 512);
+    let segment =
+        Segment { source: 0, destination: 1, blocks: 8, source_lba: 0, destination_lba: 0 };
+    for (from, to, status) in [("a", "b", 0), ("b", "a", 0), ("a", "c", 2), ("c", "a", 2)] {
+        let list = CopyList {
+            list: 1,
+            identified: true,
+            cscds: vec![cscd(from), cscd(to)],
+            segments: vec![segment],
+        };
+        let data = list.to_bytes(false);
+        let length = data.len() as u32;
+        let copy = scsi::Command::ExtendedCopy { long: false, parameter_list_length: length };
+        let mut command = client.command(&copy.encode(), length);
+        (command.read, command.write, command.data) = (false, true, data.into());
+        assert_eq!(client.read(command).await.0, status, "{from} to {to}");
+    }
 }

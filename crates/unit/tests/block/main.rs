@@ -10,6 +10,7 @@ mod sanitize;
 mod party;
 mod copy;
 mod token;
+mod large;
 mod provisioning;
 mod attention;
 mod reservation;
