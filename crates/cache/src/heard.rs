@@ -76,10 +76,6 @@ impl Volume for Heard {
         Box::pin(self.ask(self.lower.write(lba, data, durability)))
     }
 
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Box::pin(self.ask(self.lower.allocation(extent)))
-    }
-
     fn flush(&self) -> Io<'_, ()> {
         Box::pin(self.ask(self.lower.flush()))
     }
