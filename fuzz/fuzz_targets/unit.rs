@@ -28,6 +28,7 @@ fuzz_target!(|input: &[u8]| {
     let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a", 1);
     let unit = BlockUnit::new(volume, identity, Settings::default());
     let nexuses = [1, 2].map(|number| Nexus {
+        target_port: 1,
         number,
         initiator_port: format!("iqn.2026-11.io.forebay:host-{number},i,0x1").into(),
     });
