@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::check::root;
 use crate::client::Login;
 use crate::machine;
-use crate::process::{self, Running};
+use crate::process::{self, Finished, Running};
 
 /// From start to listening, with a log of some hundred megabytes to recover or to create.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -111,6 +111,11 @@ impl Node {
         self.portals[0]
     }
 
+    /// The port of every portal, in the order of the settings.
+    pub fn ports(&self) -> Vec<u16> {
+        self.portals.iter().map(SocketAddr::port).collect()
+    }
+
     /// How to reach unit 0 of a target.
     pub fn login(&self, target: &str) -> Login {
         Login { portal: self.portal(), target: target.to_owned(), lun: 0, digests: false }
@@ -123,11 +128,16 @@ impl Node {
 
     /// What `forebay status --json` says.
     pub fn status(&self) -> Result<Value> {
-        let mut command = Command::new(&self.program);
-        command.args(["status", "--json", "--config"]).arg(&self.settings);
-        let finished = process::run(&mut command, STATUS_LIMIT)?;
+        let finished = self.ask(&["status", "--json"])?;
         ensure!(finished.success(), "forebay status {}: {}", finished.ending(), finished.tail(5));
         Ok(serde_json::from_str(&finished.output)?)
+    }
+
+    /// Runs a command of the program that speaks with this process over its control socket.
+    pub fn ask(&self, arguments: &[&str]) -> Result<Finished> {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).arg("--config").arg(&self.settings);
+        process::run(&mut command, STATUS_LIMIT)
     }
 
     /// Its events so far, the last lines.

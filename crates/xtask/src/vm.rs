@@ -58,6 +58,13 @@ pub struct Played {
     pub failed: Option<String>,
 }
 
+impl Played {
+    /// Whether it showed something and did not fail.
+    pub fn passed(&self) -> bool {
+        self.failed.is_none() && !self.held.is_empty()
+    }
+}
+
 /// Prints the names of the scenarios and what they show.
 pub fn list() {
     let rows = scenario::SCENARIOS.iter();
@@ -141,6 +148,7 @@ fn finish(played: &[Played]) -> bool {
     let rows = played.iter().map(|played| {
         let result = match &played.failed {
             Some(failed) => format!("FAILED: {}", failed.lines().next().unwrap_or_default()),
+            None if played.held.is_empty() => "not shown".to_owned(),
             None => format!("{} held", played.held.len()),
         };
         vec![played.name.to_owned(), format!("{:.1} s", played.took.as_secs_f64()), result]
@@ -150,6 +158,7 @@ fn finish(played: &[Played]) -> bool {
         skipped.iter().for_each(|(what, why)| println!("not shown by {name}: {what}: {why}"));
     }
     let failed = played.iter().filter(|played| played.failed.is_some()).count();
-    println!("{} passed, {failed} failed", played.len() - failed);
-    failed == 0 && !played.is_empty()
+    let passed = played.iter().filter(|played| played.passed()).count();
+    println!("{passed} passed, {failed} failed, {} not shown", played.len() - passed - failed);
+    failed == 0 && passed > 0
 }

@@ -2,8 +2,14 @@
 
 pub mod filesystem;
 pub mod cut;
+pub mod space;
+pub mod multipath;
+pub mod reservations;
 pub mod tools;
 pub mod conformance;
+pub mod digests;
+pub mod lio;
+pub mod gateway;
 
 use anyhow::Result;
 
@@ -32,6 +38,21 @@ pub const SCENARIOS: &[Scenario] = &[
         play: cut::play,
     },
     Scenario {
+        name: "space",
+        shows: "give space back by discard, and grow while in use",
+        play: space::play,
+    },
+    Scenario {
+        name: "multipath",
+        shows: "two paths by multipath, each of them cut under load",
+        play: multipath::play,
+    },
+    Scenario {
+        name: "reservations",
+        shows: "persistent reservations of two initiators, kept through a restart of the target",
+        play: reservations::play,
+    },
+    Scenario {
         name: "tools",
         shows: "sg3-utils through the kernel: inquiry, pages, provisioning, compare, sanitize",
         play: tools::play,
@@ -40,6 +61,21 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "conformance",
         shows: "iscsi-test-cu from inside the machine: fast families, or every test with --all",
         play: conformance::play,
+    },
+    Scenario {
+        name: "digests",
+        shows: "header and data digests in every combination",
+        play: digests::play,
+    },
+    Scenario {
+        name: "lio",
+        shows: "our initiator on the kernel's target, through cuts",
+        play: lio::play,
+    },
+    Scenario {
+        name: "gateway",
+        shows: "a gateway over a slow line is killed under load and started again",
+        play: gateway::play,
     },
 ];
 

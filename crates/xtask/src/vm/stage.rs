@@ -15,6 +15,24 @@ pub const SHORT: Duration = Duration::from_secs(40);
 /// A script that waits for recovery or moves some tens of megabytes.
 pub const LONG: Duration = Duration::from_secs(90);
 
+/// The name that machines log in under.
+pub const INITIATOR: &str = "iqn.2026-11.forebay.vm:guest";
+
+/// Settings of a target with one unit, on these ports of the loopback (0: any).
+pub fn settings(target: &str, ports: &[u16], stack: &str) -> String {
+    let portals: Vec<String> = ports.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
+    let portals = portals.join(", ");
+    format!(
+        "listen = [{portals}]\n[[target]]\nname = \"{target}\"\n[[target.unit]]\n\
+         serial = \"VM-UNIT\"\nstack = [{stack}]\n"
+    )
+}
+
+/// A layer: a file of so many MiB.
+pub fn file(name: &str, mib: u32) -> String {
+    format!("{{ file = {{ path = \"{name}\", size = \"{mib}MiB\" }} }}")
+}
+
 /// The stage of one scenario.
 pub struct Stage<'a> {
     /// The program under test.

@@ -8,12 +8,12 @@ start_initiator() {
     iscsid
 }
 
-# record TARGET PORTAL [KEY=VALUE ...]: makes a node record. The target shows its portals as it sees
+# record TARGET PORTAL [KEY=VALUE ...]: makes a node record, of the interface $IFACE if set. The target shows its portals as it sees
 # them itself, which is not how they are reached through the user-mode network: so none is discovered.
 record() {
     local target=$1 portal=$2 setting
     shift 2
-    iscsiadm -m node -T "$target" -p "$portal" -o new >/dev/null
+    iscsiadm -m node -T "$target" -p "$portal" ${IFACE:+-I "$IFACE"} -o new >/dev/null
     for setting in node.session.initial_login_retry_max=1 "$@"; do
         iscsiadm -m node -T "$target" -p "$portal" -o update -n "${setting%%=*}" -v "${setting#*=}"
     done
@@ -44,7 +44,8 @@ disk() {
 
 # start_load FOLDER [FILES]: writes files of a MiB and a bit, each made stable, one after the other,
 # over and over (40 names if not said), until stop_load. What was finished is counted in
-# /run/load/done, the longest time of one file in /run/load/longest (ms).
+# /run/load/done, the longest time of one file since somebody put 0 there in
+# /run/load/longest (ms).
 start_load() {
     local folder=$1 files=${2:-40}
     rm -rf /run/load
@@ -55,7 +56,6 @@ start_load() {
     (
         set +e
         number=0
-        longest=0
         while [ ! -e /run/load/stop ]; do
             number=$((number + 1))
             began=${EPOCHREALTIME/./}
@@ -66,7 +66,7 @@ start_load() {
                 break
             fi
             took=$(((${EPOCHREALTIME/./} - began) / 1000))
-            [ $took -gt $longest ] && longest=$took && echo $longest >/run/load/longest
+            [ $took -gt "$(cat /run/load/longest)" ] && echo $took >/run/load/longest
             echo $number >/run/load/done
         done
         touch /run/load/ended

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use crate::suite::conformance::{self, Outcome};
 use crate::vm::guest::{HOSTS, Hardware};
-use crate::vm::stage::{SHORT, Stage};
+use crate::vm::stage::{SHORT, Stage, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:conformance";
 
@@ -34,13 +34,8 @@ const LIMIT: Duration = Duration::from_secs(100);
 /// Plays it.
 pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     // Just under 1 GiB: else some tests skip themselves.
-    let node = stage.serve(
-        "target",
-        &format!(
-            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.unit]]\n\
-             stack = [{{ memory = {{ size = \"1023MiB\" }} }}]\n"
-        ),
-    )?;
+    let unit = "{ memory = { size = \"1023MiB\" } }";
+    let node = stage.serve("target", &settings(TARGET, &[0], unit))?;
     let mut guest = stage.boot(Hardware::default())?;
     let url = format!("iscsi://{}:{}/{TARGET}/0", HOSTS[0], node.portal().port());
     let list = guest.run("iscsi-test-cu --list", SHORT, "iscsi-test-cu --list")?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::vm::guest::{HOSTS, Hardware};
-use crate::vm::stage::{LONG, SHORT, Stage};
+use crate::vm::stage::{INITIATOR, LONG, SHORT, Stage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:cut";
 
@@ -15,20 +15,14 @@ const AWAY: Duration = Duration::from_secs(20);
 
 /// Plays it.
 pub fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let node = stage.serve(
-        "target",
-        &format!(
-            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.unit]]\n\
-             stack = [{{ file = {{ path = \"unit.img\", size = \"256MiB\" }} }}]\n"
-        ),
-    )?;
+    let node = stage.serve("target", &settings(TARGET, &[0], &file("unit.img", 256)))?;
     let mut guest = stage.boot(Hardware::default())?;
     let unit = format!("{TARGET} {}:{}", HOSTS[0], node.portal().port());
     guest.run(
         "log in, make a file system, begin to write",
         LONG,
         &format!(
-            "start_initiator iqn.2026-11.forebay.vm:guest\n\
+            "start_initiator {INITIATOR}\n\
              record {unit} node.session.timeo.replacement_timeout=120\nlogin {unit}\n\
              mkfs.ext4 -q $(disk {unit})\nmount $(disk {unit}) /mnt/a\nstart_load /mnt/a\n\
              wait_for 30 '3 files' wrote_more_than 2"

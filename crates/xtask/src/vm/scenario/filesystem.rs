@@ -3,26 +3,20 @@
 use anyhow::Result;
 
 use crate::vm::guest::{HOSTS, Hardware};
-use crate::vm::stage::{LONG, SHORT, Stage};
+use crate::vm::stage::{INITIATOR, LONG, SHORT, Stage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:filesystem";
 
 /// Plays it.
 pub fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let node = stage.serve(
-        "target",
-        &format!(
-            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.unit]]\n\
-             stack = [{{ file = {{ path = \"unit.img\", size = \"256MiB\" }} }}]\n"
-        ),
-    )?;
+    let node = stage.serve("target", &settings(TARGET, &[0], &file("unit.img", 256)))?;
     let mut guest = stage.boot(Hardware::default())?;
     let portal = format!("{}:{}", HOSTS[0], node.portal().port());
     let unit = format!("{TARGET} {portal}");
     guest.run(
         "log in",
         SHORT,
-        &format!("start_initiator iqn.2026-11.forebay.vm:guest\nrecord {unit}\nlogin {unit}"),
+        &format!("start_initiator {INITIATOR}\nrecord {unit}\nlogin {unit}"),
     )?;
     guest.run(
         "make a file system and write 40 files",

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use crate::process::Finished;
 use crate::vm::guest::{HOSTS, Hardware};
-use crate::vm::stage::{SHORT, Stage};
+use crate::vm::stage::{INITIATOR, SHORT, Stage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:tools";
 
@@ -41,7 +41,7 @@ const CALLS: &[Call] = &[
     says("sg_turs $D", ""),
     says("sg_inq $D", "FOREBAY"),
     says("sg_vpd $D", "Supported VPD pages"),
-    says("sg_vpd --page=sn $D", "VM-TOOLS"),
+    says("sg_vpd --page=sn $D", "VM-UNIT"),
     says("sg_vpd --page=di $D", "NAA"),
     says("sg_vpd --page=bl $D", "Maximum unmap LBA count"),
     says("sg_vpd --page=bdc $D", "Non-rotating medium"),
@@ -71,20 +71,14 @@ const CALLS: &[Call] = &[
 
 /// Plays it.
 pub fn play(stage: &mut Stage<'_>) -> Result<()> {
-    let node = stage.serve(
-        "target",
-        &format!(
-            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.unit]]\n\
-             serial = \"VM-TOOLS\"\nstack = [{{ file = {{ path = \"unit.img\", size = \"64MiB\" }} }}]\n"
-        ),
-    )?;
+    let node = stage.serve("target", &settings(TARGET, &[0], &file("unit.img", 64)))?;
     let mut guest = stage.boot(Hardware::default())?;
     let unit = format!("{TARGET} {}:{}", HOSTS[0], node.portal().port());
     let disk = guest.run(
         "log in",
         SHORT,
         &format!(
-            "start_initiator iqn.2026-11.forebay.vm:guest >&2\n\
+            "start_initiator {INITIATOR} >&2\n\
              record {unit} >&2\nlogin {unit} >/dev/null\n\
              head -c 65536 /dev/zero | tr '\\0' '1' >/tmp/ones\n\
              {{ head -c 512 /tmp/ones && head -c 512 /dev/zero; }} >/tmp/swap\ndisk {unit}"

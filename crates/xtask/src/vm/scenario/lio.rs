@@ -1,0 +1,96 @@
+//! The other way round: the kernel's own target in the machine, our initiator on the host, as the
+//! lower volume of a unit that is written and read there.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::client::Login;
+use crate::suite::pass::{self, Range};
+use crate::tgt;
+use crate::vm::guest::{Guest, Hardware};
+use crate::vm::stage::{SHORT, Stage, settings};
+
+const LIO: &str = "iqn.2026-11.forebay.vm:lio";
+const NEAR: &str = "iqn.2026-11.forebay.vm:near";
+
+/// Makes the target with kernel's own files: a unit of 64 MiB, open to all, four connections.
+const MAKE: &str = "\
+mount -t configfs configfs /sys/kernel/config 2>/dev/null || modprobe configfs
+mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
+modprobe -a target_core_mod target_core_file iscsi_target_mod
+truncate -s 64M /tmp/unit.img
+store=/sys/kernel/config/target/core/fileio_0/unit
+mkdir -p $store
+echo fd_dev_name=/tmp/unit.img,fd_dev_size=67108864 >$store/control
+echo 1 >$store/enable
+group=/sys/kernel/config/target/iscsi/$NAME/tpgt_1
+mkdir -p /sys/kernel/config/target/iscsi
+mkdir -p $group/np/0.0.0.0:3260 $group/lun/lun_0
+ln -s $store $group/lun/lun_0/unit
+echo 0 >$group/attrib/authentication
+echo 1 >$group/attrib/generate_node_acls
+echo 1 >$group/attrib/cache_dynamic_acls
+echo 0 >$group/attrib/demo_mode_write_protect
+echo 4 >$group/param/MaxConnections
+echo 1 >$group/enable";
+
+/// 16 MiB in blocks of 16 KiB, written over and over.
+const WRITTEN: Range = Range { each: 32, commands: 1024, depth: 32 };
+
+/// Long enough for a login to fail, short enough for three of them.
+const AWAY: Duration = Duration::from_secs(5);
+
+const CUTS: u64 = 2;
+
+/// Plays it.
+pub fn play(stage: &mut Stage<'_>) -> Result<()> {
+    let port = tgt::free_port()?.port();
+    let mut guest = stage.boot(Hardware { forwarded: Some(port), ..Hardware::default() })?;
+    guest.run("set the kernel's target up", SHORT, &format!("NAME={LIO}\n{MAKE}"))?;
+    let remote = format!(
+        "{{ remote = {{ url = \"iscsi://127.0.0.1:{port}/{LIO}/0\", connect_timeout = \"3s\", \
+         login_timeout = \"3s\", command_timeout = \"10s\", ping_interval = \"1s\", \
+         give_up_after = \"60s\" }} }}"
+    );
+    let near = stage.serve("near", &settings(NEAR, &[0], &remote))?;
+    let login = near.login(NEAR);
+    let done = AtomicBool::new(false);
+    let passes = thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(&done, &login));
+        let cut = cuts(&mut guest);
+        done.store(true, Ordering::Relaxed);
+        let passes = writer.join().expect("the writer does not panic");
+        cut.and(passes)
+    })?;
+    let wrong = pass::read(&login, WRITTEN, passes)?;
+    ensure!(wrong == 0, "{wrong} of {} reads are wrong", WRITTEN.commands);
+    stage.held(format!(
+        "our initiator writes through {CUTS} cuts of {} s: no error, data verified",
+        AWAY.as_secs()
+    ));
+    near.stop()?;
+    Ok(())
+}
+
+/// Writes everything again and again, each time as a new version; says which was the last.
+fn write_until(done: &AtomicBool, login: &Login) -> Result<u64> {
+    let mut version = 0;
+    while version == 0 || !done.load(Ordering::Relaxed) {
+        version += 1;
+        pass::write(login, WRITTEN, version).with_context(|| format!("pass {version}"))?;
+    }
+    Ok(version)
+}
+
+fn cuts(guest: &mut Guest) -> Result<()> {
+    for _ in 0..CUTS {
+        guest.run("under load", SHORT, "sleep 2")?;
+        guest.pull(0)?;
+        guest.run("the network is away", AWAY + SHORT, &format!("sleep {}", AWAY.as_secs()))?;
+        guest.plug(0)?;
+    }
+    Ok(())
+}
