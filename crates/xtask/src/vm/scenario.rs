@@ -8,6 +8,7 @@ pub mod reservations;
 pub mod tools;
 pub mod conformance;
 pub mod digests;
+pub mod chap;
 pub mod lio;
 pub mod gateway;
 
@@ -66,6 +67,11 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "digests",
         shows: "header and data digests in every combination",
         play: digests::play,
+    },
+    Scenario {
+        name: "chap",
+        shows: "CHAP, one-way and mutual, with every hash that open-iscsi has; refusals",
+        play: chap::play,
     },
     Scenario {
         name: "lio",

@@ -74,6 +74,17 @@ impl<'a> Stage<'a> {
         Node::start(self.program, &self.folder, name, settings)
     }
 
+    /// The same, or nothing if the program does not know the setting `key` yet.
+    pub fn serve_if_known(&self, name: &str, settings: &str, key: &str) -> Result<Option<Node>> {
+        match self.serve(name, settings) {
+            Ok(node) => Ok(Some(node)),
+            Err(error) if format!("{error:#}").contains(&format!("unknown field `{key}`")) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Remembers something that held.
     pub fn held(&mut self, what: impl Into<String>) {
         self.held.push(what.into());

@@ -37,6 +37,12 @@ echo 0 >$group/attrib/demo_mode_write_protect
 echo 4 >$group/param/MaxConnections
 echo 1 >$group/enable";
 
+/// As many as the target above allows.
+const CONNECTIONS: u16 = 4;
+
+/// Established connections to port 3260 (0CBCh), as the machine's kernel lists them.
+const COUNT: &str = "grep -c -E '^ *[0-9]+: [0-9A-F]+:0CBC [0-9A-F]+:[0-9A-F]+ 01 ' /proc/net/tcp";
+
 /// 16 MiB in blocks of 16 KiB, written over and over.
 const WRITTEN: Range = Range { each: 32, commands: 1024, depth: 32 };
 
@@ -50,12 +56,27 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     let port = tgt::free_port()?.port();
     let mut guest = stage.boot(Hardware { forwarded: Some(port), ..Hardware::default() })?;
     guest.run("set the kernel's target up", SHORT, &format!("NAME={LIO}\n{MAKE}"))?;
-    let remote = format!(
-        "{{ remote = {{ url = \"iscsi://127.0.0.1:{port}/{LIO}/0\", connect_timeout = \"3s\", \
-         login_timeout = \"3s\", command_timeout = \"10s\", ping_interval = \"1s\", \
-         give_up_after = \"60s\" }} }}"
-    );
-    let near = stage.serve("near", &settings(NEAR, &[0], &remote))?;
+    let remote = |more: &str| {
+        let stack = format!(
+            "{{ remote = {{ url = \"iscsi://127.0.0.1:{port}/{LIO}/0\", connect_timeout = \"3s\", \
+             login_timeout = \"3s\", command_timeout = \"10s\", ping_interval = \"1s\", \
+             give_up_after = \"60s\"{more} }} }}"
+        );
+        settings(NEAR, &[0], &stack)
+    };
+    let several = remote(&format!(", connections = {CONNECTIONS}"));
+    let near = match stage.serve_if_known("near", &several, "connections")? {
+        Some(near) => {
+            let count = guest.run("count connections", SHORT, COUNT)?;
+            ensure!(count.trim() == CONNECTIONS.to_string(), "{} connections", count.trim());
+            stage.held(format!("a session of {CONNECTIONS} connections (MaxConnections)"));
+            near
+        }
+        None => {
+            stage.skip("several connections", "our initiator has no setting for them");
+            stage.serve("near", &remote(""))?
+        }
+    };
     let login = near.login(NEAR);
     let done = AtomicBool::new(false);
     let passes = thread::scope(|scope| {

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use crate::vm::guest::{HOSTS, Hardware};
+use crate::node::Node;
+use crate::vm::guest::{Guest, HOSTS, Hardware};
 use crate::vm::stage::{INITIATOR, LONG, SHORT, Stage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:reservations";
@@ -15,7 +16,11 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     // Ports that stay over the restart; one for each initiator, so that the disks have two names.
     let ports = [crate::tgt::free_port()?.port(), crate::tgt::free_port()?.port()];
     let settings = settings(TARGET, &ports, &file("unit.img", 64));
-    let node = stage.serve("target", &settings)?;
+    let lasting = format!("state = \"state\"\n{settings}");
+    let (node, settings, lasts) = match stage.serve_if_known("target", &lasting, "state")? {
+        Some(node) => (node, lasting, true),
+        None => (stage.serve("target", &settings)?, settings, false),
+    };
     let mut guest = stage.boot(Hardware::default())?;
     let [first, second] = ports.map(|port| format!("{TARGET} {}:{port}", HOSTS[0]));
     guest.run(
@@ -37,14 +42,15 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
         node.stop()?;
         return Ok(());
     }
+    let aptpl = if lasts { "--param-aptpl" } else { "" };
     guest.run(
         "register, reserve, shut the other out",
         LONG,
         &format!(
             "{CONFLICTS}\n\
              sg_persist --out --register --param-sark=a1 /run/a\n\
-             sg_persist --out --register --param-sark=b2 --param-aptpl /run/b\n\
-             sg_persist --out --register-ignore --param-sark=a1 --param-aptpl /run/a\n\
+             sg_persist --out --register --param-sark=b2 {aptpl} /run/b\n\
+             sg_persist --out --register-ignore --param-sark=a1 {aptpl} /run/a\n\
              sg_persist --in --read-keys /run/b | grep -c -E '0x(a1|b2)' | grep -x 2\n\
              sg_persist --out --reserve --param-rk=a1 --prout-type=1 /run/a\n\
              sg_persist --in --read-reservation /run/b | grep -q 'Write Exclusive'\n\
@@ -52,20 +58,12 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
         ),
     )?;
     stage.held("write exclusive: the holder writes, the other only reads (RESERVATION CONFLICT)");
-    node.stop()?;
-    let node = stage.serve("target", &settings)?;
-    guest.run(
-        "the same after a restart of the target",
-        LONG,
-        &format!(
-            "{CONFLICTS}\n\
-             wait_for 40 'the first session' reads /run/a\nwait_for 40 'the second' reads /run/b\n\
-             sg_persist --in --read-full-status /run/b\n\
-             sg_persist --in --read-keys /run/b | grep -c -E '0x(a1|b2)' | grep -x 2\n\
-             writes /run/a\nrefused /run/b"
-        ),
-    )?;
-    stage.held("registrations and the reservation last over a restart of the target (APTPL)");
+    let node = if lasts {
+        restart(stage, node, &settings, &mut guest)?
+    } else {
+        stage.skip("reservations over a restart", "the program has no place to keep them");
+        node
+    };
     guest.run(
         "preempt, clear",
         LONG,
@@ -82,6 +80,25 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     stage.held("preempt takes the reservation over, clear ends it");
     node.stop()?;
     Ok(())
+}
+
+/// Stops the target and starts it again: everything must be as before.
+fn restart(stage: &mut Stage<'_>, node: Node, settings: &str, guest: &mut Guest) -> Result<Node> {
+    node.stop()?;
+    let node = stage.serve("target", settings)?;
+    guest.run(
+        "the same after a restart of the target",
+        LONG,
+        &format!(
+            "{CONFLICTS}\n\
+             wait_for 40 'the first session' reads /run/a\nwait_for 40 'the second' reads /run/b\n\
+             sg_persist --in --read-full-status /run/b\n\
+             sg_persist --in --read-keys /run/b | grep -c -E '0x(a1|b2)' | grep -x 2\n\
+             writes /run/a\nrefused /run/b"
+        ),
+    )?;
+    stage.held("registrations and the reservation last over a restart of the target (APTPL)");
+    Ok(node)
 }
 
 /// What each initiator may do, asked by the tools: the kernel would retry. They end with 24 at
