@@ -37,6 +37,7 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     };
     let mut guest = stage.boot(Hardware::default())?;
     let unit = format!("{TARGET} {}:{}", HOSTS[0], node.portal().port());
+    let record = format!("-T {TARGET} -p {}:{}", HOSTS[0], node.portal().port());
     guest.run("start", SHORT, &format!("start_initiator {INITIATOR}"))?;
     for hash in HASHES {
         for mutual in [None, Some(TARGETS_SECRET)] {
@@ -46,7 +47,8 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
                 &format!("{kind} CHAP with {hash}"),
                 LONG,
                 &format!(
-                    "record {unit} {keys}\nlogin {unit}\nsg_turs $(disk {unit})\nlogout {unit}"
+                    "record {unit} {keys}\niscsiadm -m node {record} --login\n\
+                     iscsiadm -m session | grep {TARGET}\niscsiadm -m node {record} --logout"
                 ),
             )?;
         }

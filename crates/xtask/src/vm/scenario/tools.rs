@@ -16,8 +16,9 @@ const INVALID_OPERATION: i32 = 9;
 /// The same for data that is not as compared.
 const MISCOMPARE: i32 = 14;
 
-/// A tool takes a moment; SANITIZE goes over the whole unit.
-const LIMIT: Duration = Duration::from_secs(40);
+/// A tool takes a moment; SANITIZE goes over the whole unit, and is waited for here (the tool looks only
+/// once a minute otherwise).
+const LIMIT: Duration = Duration::from_secs(50);
 
 /// One call of a tool: `$D` is the disk.
 struct Call {
@@ -64,7 +65,7 @@ const CALLS: &[Call] = &[
     says("sg_unmap --lba=0 --num=128 $D", ""),
     says("sg_dd if=$D of=/tmp/back bs=512 count=128 && cmp -n 65536 /tmp/back /dev/zero", ""),
     says("sg_write_same --lba=128 --num=64 --unmap --in=/dev/zero --xferlen=512 $D", ""),
-    says("sg_sanitize --block --quick $D", ""),
+    says("sg_sanitize --block --quick --wait $D", ""),
     says("sg_start --stop $D && sg_start --start $D", ""),
     says("sg_reset --device $D", ""),
 ];
