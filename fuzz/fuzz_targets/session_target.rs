@@ -21,12 +21,14 @@ use iscsi::{
         Snack, SnackKind, Stage, TaskFunction, TaskFunctionResult, TaskRequest, TextRequest,
     },
     session::target::{
-        Admitted, Connection, Event, LoginPhase, LoginProgress, Outcome, Session, Settings,
+        Connection, Event, LoginPhase, LoginProgress, Outcome, Session, Settings,
     },
 };
 use libfuzzer_sys::fuzz_target;
 use scsi::{Cdb, Lun, Sense, SenseKey};
 
+/// A login request that says nothing else has it.
+const CID: Cid = Cid(0);
 const SEGMENT: u32 = 1024;
 const BURST: u32 = 4096;
 
@@ -41,7 +43,6 @@ impl Directory for Anybody {
 struct Scene<'a> {
     choices: Choices<'a>,
     session: Session,
-    connection: Connection,
     now: Instant,
     cmd_sn: u32,
     /// The last R2T's tag, and where its data goes on.
@@ -55,11 +56,10 @@ struct Scene<'a> {
 
 fuzz_target!(|input: &[u8]| {
     let mut choices = Choices::new(input);
-    let Some((session, connection, now)) = log_in(&mut choices) else { return };
+    let Some((session, now)) = log_in(&mut choices) else { return };
     let mut scene = Scene {
         choices,
         session,
-        connection,
         now,
         cmd_sn: 1,
         r2t: (Itt::NONE, Ttt::NONE, 0),
@@ -74,16 +74,16 @@ fuzz_target!(|input: &[u8]| {
         }
         let mut frame = frame(pdu);
         frame.data_digest_error = scene.choices.byte() == 0xfe;
-        let (session, connection) = (&mut scene.session, &mut scene.connection);
-        let alive = connection.handle_frame(session, frame, scene.now).is_ok();
+        let alive = scene.session.handle_frame(CID, frame, scene.now).is_ok();
         scene.collect();
-        if !alive || scene.connection.is_closing() {
+        let is_closing = |connection: &Connection| connection.is_closing();
+        if !alive || scene.session.connection(CID).is_none_or(is_closing) {
             return;
         }
         scene.answer();
         if scene.choices.byte() == 0xfd {
             scene.now += Duration::from_secs(20);
-            if scene.connection.handle_timeout(&scene.session, scene.now).is_err() {
+            if !scene.session.handle_timeout(scene.now).is_empty() {
                 return;
             }
         }
@@ -91,7 +91,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn log_in(choices: &mut Choices) -> Option<(Session, Connection, Instant)> {
+fn log_in(choices: &mut Choices) -> Option<(Session, Instant)> {
     let flags = choices.byte();
     let yes = |bit: u8| if flags & bit != 0 { "Yes" } else { "No" };
     let mut text = Vec::new();
@@ -128,9 +128,10 @@ fn log_in(choices: &mut Choices) -> Option<(Session, Connection, Instant)> {
     let mut login = LoginPhase::new(offer, Arc::new(Anybody), settings, now);
     let progress = login.handle_frame(&frame(Pdu::LoginRequest(request)));
     let LoginProgress::Established(_) = progress else { return None };
-    let Admitted { session, mut connection } = login.accept(Tsih(1), now)?;
+    let mut session = login.accept(Tsih(1), now)?;
+    let connection = session.connection_mut(CID)?;
     drain(connection.output_mut(), Digests::default(), SEGMENT);
-    Some((session, connection, now))
+    Some((session, now))
 }
 
 impl Scene<'_> {
@@ -263,7 +264,7 @@ impl Scene<'_> {
 
     /// The units do some of what they were told.
     fn answer(&mut self) {
-        while let Some(event) = self.connection.poll_event() {
+        while let Some(event) = self.session.poll_event() {
             match &event {
                 Event::Abort(itt) => {
                     self.known.remove(&itt.0);
@@ -282,7 +283,7 @@ impl Scene<'_> {
                     self.collect();
                     continue;
                 }
-                Event::Management(_) | Event::SendTargets(_) => {}
+                Event::Management(_) | Event::SendTargets(..) => {}
             }
             self.waiting.push(event);
         }
@@ -298,7 +299,7 @@ impl Scene<'_> {
     }
 
     fn perform(&mut self, event: Event, choice: u8) {
-        let (session, connection) = (&mut self.session, &mut self.connection);
+        let session = &mut self.session;
         match event {
             Event::Command(command) => {
                 if !self.known.remove(&command.itt.0) {
@@ -310,25 +311,25 @@ impl Scene<'_> {
                 } else {
                     Outcome::check_condition(Sense::new(SenseKey::MediumError, 0x11, 0))
                 };
-                connection.complete(session, command.itt, outcome);
+                session.complete(command.itt, outcome);
             }
             Event::Admission(admission) if choice & 2 == 0 => {
-                connection.admit(session, admission.itt)
+                session.admit(admission.itt)
             }
             Event::Admission(admission) => {
                 let outcome = Outcome::check_condition(Sense::new(SenseKey::DataProtect, 0x27, 0));
-                connection.complete(session, admission.itt, outcome);
+                session.complete(admission.itt, outcome);
             }
             Event::Management(request) => {
                 if choice & 2 == 0 {
-                    connection.abort_for(session, &request);
+                    session.abort_for(&request);
                 }
-                connection.answer_management(session, request.itt, TaskFunctionResult::Complete);
+                session.answer_management(request.itt, TaskFunctionResult::Complete);
             }
-            Event::SendTargets(_) => {
+            Event::SendTargets(cid, _) => {
                 let addresses = ["127.0.0.1:3260,1".to_owned()];
                 let targets = (0..choice).map(|_| ("t", &addresses[..]));
-                connection.answer_send_targets(session, targets);
+                session.answer_send_targets(cid, targets);
             }
             Event::Abort(_) => unreachable!("taken out before"),
         }
@@ -336,7 +337,8 @@ impl Scene<'_> {
 
     /// What the target says.
     fn collect(&mut self) {
-        for pdu in drain(self.connection.output_mut(), Digests::default(), SEGMENT) {
+        let Some(connection) = self.session.connection_mut(CID) else { return };
+        for pdu in drain(connection.output_mut(), Digests::default(), SEGMENT) {
             match pdu {
                 Pdu::ReadyToTransfer(r2t) => {
                     assert!((1..=BURST).contains(&r2t.desired_data_transfer_length));

@@ -305,7 +305,7 @@ fn crc32c_of_segment(data: &DataSegment, padding: usize) -> u32 {
 }
 
 /// Queued output: headers in an arena, payload by reference, ready for vectored writes.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Output {
     /// Headers, digests, padding and short payloads, in the order of `chunks`.
     arena: Vec<u8>,
@@ -316,6 +316,7 @@ pub struct Output {
     length: usize,
 }
 
+#[derive(Debug)]
 enum Chunk {
     /// So many bytes of the arena. Neighbours are joined: ten write responses are one slice.
     Arena(usize),

@@ -83,14 +83,17 @@ impl Offer {
         }
     }
 
-    /// What our target takes unless told otherwise. Linux proposes the same MaxBurstLength.
+    /// What our target takes unless told otherwise. Linux proposes the same MaxBurstLength. Four
+    /// connections are what initiators that have several at all open by default at most.
     #[must_use]
     pub fn target() -> Self {
         Self {
+            max_connections: 4,
             max_burst_length: 16_776_192,
             max_outstanding_r2t: 16,
             // it is ready at once; an initiator that wants to wait says so
             default_time2wait: 0,
+            error_recovery_level: 2,
             ..Self::initiator()
         }
     }

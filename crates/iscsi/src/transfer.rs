@@ -12,10 +12,16 @@ use crate::{DataSegment, Ttt, pdu::DataOut};
 /// A fault does not end it at once: the initiator still sends what it was asked for, and the
 /// status has to wait until then (RFC 7143, 11.4.2). So a gather with a `failure` *drains*: it
 /// drops data and only looks for the F bits that end the open sequences.
+///
+/// From recovery level 1 on, data that was lost is asked for again instead (RFC 7143, 7.8): what
+/// came of a sequence before the loss is kept, the rest of it is dropped until the F bit, and then
+/// becomes a sequence of its own that a recovery R2T asks for.
 #[derive(Debug)]
 pub(crate) struct Gather {
     /// Expected data transfer length, in bytes.
     length: u32,
+    /// How much of it may come unasked.
+    unsolicited: u32,
     /// Unsolicited data first, then one sequence for each R2T, in order of offset.
     sequences: SmallVec<[Sequence; 2]>,
     /// The first byte that nobody asked for yet.
@@ -24,6 +30,8 @@ pub(crate) struct Gather {
     failure: Option<Sense>,
     /// Data is dropped as it comes: the command failed or was refused.
     drains: bool,
+    /// How often lost data was asked for again, at most [`RECOVERIES`].
+    recoveries: u32,
 }
 
 /// A run of Data-Out PDUs that ends with an F bit.
@@ -36,11 +44,40 @@ struct Sequence {
     limit: u32,
     received: u32,
     next_data_sn: u32,
-    ended: bool,
+    state: State,
+    /// The number of its R2T; means nothing for unsolicited data.
+    r2t_sn: u32,
+    /// Its R2T was sent a second time, and still nothing has come.
+    repeated: bool,
     pieces: SmallVec<[Bytes; 1]>,
     /// Short pieces at the end of the run, copied: see [`SHORT`].
     tail: BytesMut,
 }
+
+/// ```text
+/// Unasked ── R2T ──▶ Open ── F bit ──▶ Ended
+///                     └── loss ──▶ Damaged ── F bit or time ──▶ Ended, the rest Unasked
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    /// Was lost and must be asked for.
+    Unasked,
+    Open,
+    /// Something of it was lost: what comes until the F bit is dropped.
+    Damaged,
+    Ended,
+}
+
+impl State {
+    /// More may come.
+    fn is_open(self) -> bool {
+        matches!(self, Self::Open | Self::Damaged)
+    }
+}
+
+/// Lost data of one command is asked for so often, then the command fails: a path that damages
+/// that much will not get better by itself.
+const RECOVERIES: u32 = 8;
 
 /// Up to this many bytes a piece is copied. A write sent byte by byte would otherwise hold a
 /// receive buffer for every thousandth byte.
@@ -54,7 +91,9 @@ impl Sequence {
             limit,
             received: 0,
             next_data_sn: 0,
-            ended: false,
+            state: State::Open,
+            r2t_sn: 0,
+            repeated: false,
             pieces: SmallVec::new(),
             tail: BytesMut::new(),
         }
@@ -73,6 +112,12 @@ impl Sequence {
         if !self.tail.is_empty() {
             self.pieces.push(self.tail.split().freeze());
         }
+    }
+
+    /// As an R2T asks for it.
+    fn burst(&self) -> Burst {
+        let (ttt, r2t_sn) = (self.ttt, self.r2t_sn);
+        Burst { ttt, r2t_sn, offset: self.offset, length: self.limit }
     }
 }
 
@@ -104,14 +149,25 @@ impl Gather {
         let received = immediate.len() as u32;
         let limit = unsolicited_limit.unwrap_or(received).min(length).max(received);
         let mut first = Sequence::new(Ttt::NONE, 0, limit);
-        first.ended = unsolicited_limit.is_none();
+        if unsolicited_limit.is_none() {
+            first.state = State::Ended;
+        }
         if received > 0 {
             first.push(immediate);
             first.received = received;
         }
         let mut sequences = SmallVec::new();
         sequences.push(first);
-        Self { length, sequences, next_offset: limit, r2t_sn: 0, failure: None, drains: false }
+        Self {
+            length,
+            unsolicited: limit,
+            sequences,
+            next_offset: limit,
+            r2t_sn: 0,
+            failure: None,
+            drains: false,
+            recoveries: 0,
+        }
     }
 
     /// The command fails with this, once everything on its way has come.
@@ -126,6 +182,9 @@ impl Gather {
         for sequence in &mut self.sequences {
             sequence.pieces.clear();
             sequence.tail = BytesMut::new();
+            if sequence.state == State::Unasked {
+                sequence.state = State::Ended;
+            }
         }
     }
 
@@ -139,14 +198,19 @@ impl Gather {
         self.r2t_sn
     }
 
-    /// How many bytes must be asked for with R2Ts, all together.
+    /// How many bytes must be asked for with R2Ts, all together, but for what gets lost.
     pub(crate) fn to_solicit(&self) -> u32 {
-        self.length - self.sequences[0].limit
+        self.length - self.unsolicited
+    }
+
+    /// Something was lost and is still to be asked for.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.sequences.iter().any(|sequence| sequence.state == State::Unasked)
     }
 
     /// No more data is on its way.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.sequences.iter().all(|sequence| sequence.ended)
+        self.sequences.iter().all(|sequence| sequence.state == State::Ended)
     }
 
     /// All data is there.
@@ -155,24 +219,40 @@ impl Gather {
     }
 
     /// Data has come, or was lost to a data digest error. An error: reject the PDU; the command
-    /// fails then.
+    /// fails then. With `recovers`, lost data is asked for again.
     pub(crate) fn handle_data(
         &mut self,
         data_out: DataOut,
         digest_error: bool,
+        recovers: bool,
     ) -> Result<(), UnknownTransfer> {
-        let is_meant = |s: &&mut Sequence| s.ttt == data_out.ttt && !s.ended;
-        let Some(sequence) = self.sequences.iter_mut().find(is_meant) else {
+        let is_meant = |s: &Sequence| s.ttt == data_out.ttt && s.state.is_open();
+        let Some(at) = self.sequences.iter().position(is_meant) else {
+            if self.recoveries > 0 {
+                // It was given up for lost, and comes after all.
+                return Ok(());
+            }
             self.fail(INCORRECT_AMOUNT_OF_DATA);
             return Err(UnknownTransfer);
         };
+        let sequence = &mut self.sequences[at];
         let length = data_out.data.len() as u32;
-        sequence.ended = data_out.is_final;
         let in_place = sequence.offset.checked_add(sequence.received)
             == Some(data_out.buffer_offset)
             && length <= sequence.limit - sequence.received;
-        let fault = if digest_error || data_out.data_sn != sequence.next_data_sn {
-            // A gap in DataSN is data that was lost, as with a digest error (RFC 7143, 7.9).
+        // A gap in DataSN is data that was lost, as with a digest error (RFC 7143, 7.9).
+        let lost = digest_error
+            || sequence.state == State::Damaged
+            || data_out.data_sn != sequence.next_data_sn;
+        let ended = data_out.is_final;
+        let fault = if lost {
+            if recovers && !self.drains && self.recoveries < RECOVERIES {
+                sequence.state = State::Damaged;
+                if ended {
+                    self.recover(at);
+                }
+                return Ok(());
+            }
             Some(PROTOCOL_SERVICE_CRC_ERROR)
         } else if !in_place {
             Some(INCORRECT_AMOUNT_OF_DATA)
@@ -182,38 +262,133 @@ impl Gather {
                 sequence.push(data_out.data);
             }
             sequence.received += length;
-            let short = sequence.ended && sequence.received < sequence.limit;
+            let short = ended && sequence.received < sequence.limit;
             short.then_some(INCORRECT_AMOUNT_OF_DATA)
         };
+        if ended {
+            sequence.state = State::Ended;
+        }
         if let Some(sense) = fault {
             self.fail(sense);
         }
         Ok(())
     }
 
-    /// The next burst to ask for, if fewer than `max_outstanding` are open and unsolicited data
-    /// has ended (how much of it comes is not known before).
+    /// What did not come of a sequence becomes one of its own, to be asked for.
+    fn recover(&mut self, at: usize) {
+        self.recoveries += 1;
+        let sequence = &mut self.sequences[at];
+        sequence.state = State::Ended;
+        let (received, missing) = (sequence.received, sequence.limit - sequence.received);
+        sequence.limit = received;
+        let offset = sequence.offset + received;
+        if missing > 0 {
+            let mut rest = Sequence::new(Ttt::NONE, offset, missing);
+            rest.state = State::Unasked;
+            self.sequences.insert(at + 1, rest);
+        }
+    }
+
+    /// Nothing has come for a long time (RFC 7143, 7.1.4.1 b). An R2T that was not answered at all
+    /// is to be sent again as it was, for it may have been lost: the return. Otherwise what is
+    /// missing is asked for anew, or the command fails.
+    pub(crate) fn handle_silence(&mut self) -> Option<Burst> {
+        let at = self.sequences.iter().position(|sequence| sequence.state.is_open())?;
+        if self.drains {
+            // Nobody waits for the data, only for its end.
+            self.sequences.iter_mut().for_each(|sequence| sequence.state = State::Ended);
+            return None;
+        }
+        let sequence = &mut self.sequences[at];
+        let is_untouched = sequence.state == State::Open
+            && sequence.next_data_sn == 0
+            && sequence.ttt != Ttt::NONE;
+        if is_untouched && !sequence.repeated {
+            sequence.repeated = true;
+            return Some(sequence.burst());
+        }
+        if self.recoveries < RECOVERIES {
+            self.recover(at);
+        } else {
+            self.fail(PROTOCOL_SERVICE_CRC_ERROR);
+            self.sequences.iter_mut().for_each(|sequence| sequence.state = State::Ended);
+        }
+        None
+    }
+
+    /// The connection has gone: what was on its way must be asked for again on another.
+    pub(crate) fn reopen(&mut self) {
+        while let Some(at) = self.sequences.iter().position(|sequence| sequence.state.is_open()) {
+            if self.drains {
+                self.sequences[at].state = State::Ended;
+            } else {
+                self.recover(at);
+            }
+        }
+    }
+
+    /// The R2Ts that were sent, were not answered in full, and have numbers from `begin` on: `run`
+    /// of them, or all with 0. `None` if one of those that were named was not sent or was
+    /// answered.
+    pub(crate) fn open_bursts(&self, begin: u32, run: u32) -> Option<SmallVec<[Burst; 2]>> {
+        let is_meant = |r2t_sn: u32| r2t_sn >= begin && (run == 0 || r2t_sn - begin < run);
+        let bursts: SmallVec<[Burst; 2]> = self
+            .sequences
+            .iter()
+            .filter(|s| s.state.is_open() && s.ttt != Ttt::NONE && is_meant(s.r2t_sn))
+            .map(Sequence::burst)
+            .collect();
+        let all_there = run == 0 && begin <= self.r2t_sn || bursts.len() as u32 == run;
+        all_there.then_some(bursts)
+    }
+
+    /// The next burst to ask for, if fewer than `max_outstanding` are open: what was lost first;
+    /// else, with `solicits`, what comes next, once unsolicited data has ended (how much of it
+    /// comes is not known before).
     pub(crate) fn next_burst(
         &mut self,
+        solicits: bool,
         max_outstanding: u16,
         max_burst_length: u32,
         ttt: impl FnOnce() -> Ttt,
     ) -> Option<Burst> {
-        let open = self.sequences.iter().filter(|sequence| !sequence.ended).count();
-        if self.drains
-            || self.next_offset == self.length
-            || !self.sequences[0].ended
-            || open >= usize::from(max_outstanding.max(1))
-        {
+        let open = self.sequences.iter().filter(|sequence| sequence.state.is_open()).count();
+        if self.drains || open >= usize::from(max_outstanding.max(1)) {
             return None;
         }
-        let offset = self.next_offset;
-        let length = (self.length - offset).min(max_burst_length.max(1));
-        let burst = Burst { ttt: ttt(), r2t_sn: self.r2t_sn, offset, length };
-        self.sequences.push(Sequence::new(burst.ttt, offset, length));
-        self.next_offset += length;
+        let max_burst_length = max_burst_length.max(1);
+        let lost = self.sequences.iter().position(|sequence| sequence.state == State::Unasked);
+        let at = match lost {
+            Some(at) => {
+                let Sequence { offset, limit, .. } = self.sequences[at];
+                if limit > max_burst_length {
+                    let mut rest = Sequence::new(
+                        Ttt::NONE,
+                        offset + max_burst_length,
+                        limit - max_burst_length,
+                    );
+                    rest.state = State::Unasked;
+                    self.sequences[at].limit = max_burst_length;
+                    self.sequences.insert(at + 1, rest);
+                }
+                at
+            }
+            None if solicits
+                && self.next_offset < self.length
+                && self.sequences[0].state == State::Ended =>
+            {
+                let offset = self.next_offset;
+                let length = (self.length - offset).min(max_burst_length);
+                self.sequences.push(Sequence::new(Ttt::NONE, offset, length));
+                self.next_offset += length;
+                self.sequences.len() - 1
+            }
+            None => return None,
+        };
+        let sequence = &mut self.sequences[at];
+        (sequence.ttt, sequence.r2t_sn, sequence.state) = (ttt(), self.r2t_sn, State::Open);
         self.r2t_sn += 1;
-        Some(burst)
+        Some(self.sequences[at].burst())
     }
 
     /// The data in order.
@@ -247,7 +422,7 @@ mod tests {
     }
 
     fn burst(gather: &mut Gather, ttt: u32, outstanding: u16) -> Option<Burst> {
-        gather.next_burst(outstanding, 1000, || Ttt(ttt))
+        gather.next_burst(true, outstanding, 1000, || Ttt(ttt))
     }
 
     #[test]
@@ -255,17 +430,17 @@ mod tests {
         let mut gather = Gather::new(3000, vec![9; 100].into(), Some(500));
         assert_eq!(gather.to_solicit(), 2500);
         assert_eq!(burst(&mut gather, 1, 8), None, "unsolicited data has not ended");
-        gather.handle_data(data_out(Ttt::NONE, 0, 100, 200, false), false).unwrap();
-        gather.handle_data(data_out(Ttt::NONE, 1, 300, 200, true), false).unwrap();
+        gather.handle_data(data_out(Ttt::NONE, 0, 100, 200, false), false, false).unwrap();
+        gather.handle_data(data_out(Ttt::NONE, 1, 300, 200, true), false, false).unwrap();
         let bursts: Vec<_> = (1..5).map_while(|ttt| burst(&mut gather, ttt, 2)).collect();
         assert_eq!(bursts.len(), 2);
         assert_eq!((bursts[1].offset, bursts[1].length, bursts[1].r2t_sn), (1500, 1000, 1));
-        gather.handle_data(data_out(Ttt(1), 0, 500, 1000, true), false).unwrap();
+        gather.handle_data(data_out(Ttt(1), 0, 500, 1000, true), false, false).unwrap();
         let last = burst(&mut gather, 3, 2).unwrap();
         assert_eq!((last.offset, last.length), (2500, 500));
-        gather.handle_data(data_out(Ttt(3), 0, 2500, 500, true), false).unwrap();
-        gather.handle_data(data_out(Ttt(2), 0, 1500, 400, false), false).unwrap();
-        gather.handle_data(data_out(Ttt(2), 1, 1900, 600, true), false).unwrap();
+        gather.handle_data(data_out(Ttt(3), 0, 2500, 500, true), false, false).unwrap();
+        gather.handle_data(data_out(Ttt(2), 0, 1500, 400, false), false, false).unwrap();
+        gather.handle_data(data_out(Ttt(2), 1, 1900, 600, true), false, false).unwrap();
         assert!(gather.is_complete());
         let data = gather.into_data().concat();
         assert_eq!(data.len(), 3000);
@@ -281,14 +456,14 @@ mod tests {
         let mut gather = Gather::new(2000, Bytes::new(), None);
         burst(&mut gather, 1, 2).unwrap();
         burst(&mut gather, 2, 2).unwrap();
-        gather.handle_data(faulty.clone(), digest_error).unwrap();
+        gather.handle_data(faulty.clone(), digest_error, false).unwrap();
         assert_eq!(gather.failure(), Some(sense));
         assert!(!gather.is_complete());
         if !faulty.is_final {
-            gather.handle_data(data_out(Ttt(1), 1, 999, 1, true), false).unwrap();
+            gather.handle_data(data_out(Ttt(1), 1, 999, 1, true), false, false).unwrap();
         }
         assert!(!gather.is_quiet(), "the other burst is still on its way");
-        gather.handle_data(data_out(Ttt(2), 0, 1000, 1000, true), false).unwrap();
+        gather.handle_data(data_out(Ttt(2), 0, 1000, 1000, true), false, false).unwrap();
         assert!(gather.is_quiet() && !gather.is_complete());
         assert_eq!(burst(&mut gather, 3, 2), None);
         assert!(gather.into_data().is_empty());
@@ -309,9 +484,9 @@ mod tests {
         let mut gather = Gather::new(2000, Bytes::new(), None);
         burst(&mut gather, 1, 1).unwrap();
         let stranger = data_out(Ttt(7), 0, 0, 10, false);
-        assert_eq!(gather.handle_data(stranger, false), Err(UnknownTransfer));
+        assert_eq!(gather.handle_data(stranger, false, false), Err(UnknownTransfer));
         let unasked = data_out(Ttt::NONE, 0, 0, 10, false);
-        assert_eq!(gather.handle_data(unasked, false), Err(UnknownTransfer));
+        assert_eq!(gather.handle_data(unasked, false, false), Err(UnknownTransfer));
         assert!(gather.failure().is_some());
     }
 
@@ -319,14 +494,14 @@ mod tests {
     fn an_empty_final_data_out_ends_a_sequence() {
         let mut gather = Gather::new(100, vec![1; 100].into(), Some(100));
         assert!(!gather.is_complete());
-        gather.handle_data(data_out(Ttt::NONE, 0, 100, 0, true), false).unwrap();
+        gather.handle_data(data_out(Ttt::NONE, 0, 100, 0, true), false, false).unwrap();
         assert!(gather.is_complete());
     }
 
     #[test]
     fn too_little_unsolicited_data_fails_the_command() {
         let mut gather = Gather::new(1000, Bytes::new(), Some(500));
-        gather.handle_data(data_out(Ttt::NONE, 0, 0, 100, true), false).unwrap();
+        gather.handle_data(data_out(Ttt::NONE, 0, 0, 100, true), false, false).unwrap();
         assert_eq!(gather.failure(), Some(INCORRECT_AMOUNT_OF_DATA));
     }
 }

@@ -90,6 +90,25 @@ impl<T> Window<T> {
         self.held.iter_mut().find(|(_, item)| item.as_ref().is_some_and(&mut is_meant))?.1.take()
     }
 
+    /// The first held command for which `is_meant` holds.
+    pub(crate) fn find_held(&mut self, mut is_meant: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        self.held.iter_mut().filter_map(|(_, item)| item.as_mut()).find(|item| is_meant(item))
+    }
+
+    /// Forgets held commands: their numbers are gaps again, to be filled by a retry.
+    pub(crate) fn discard_held(&mut self, mut is_meant: impl FnMut(&T) -> bool) {
+        self.held.retain(|(_, item)| !item.as_ref().is_some_and(&mut is_meant));
+    }
+
+    /// Counts all commands before `cmd_sn` as received, if it is in the window or just after it;
+    /// what is held of them is dropped.
+    pub(crate) fn plug(&mut self, cmd_sn: Serial) {
+        if self.contains(cmd_sn) || cmd_sn == self.max_cmd_sn.next() {
+            self.held.retain(|(held, _)| !held.is_before(cmd_sn));
+            self.exp_cmd_sn = cmd_sn;
+        }
+    }
+
     /// Moves MaxCmdSN as far as `in_progress` commands leave room.
     pub(crate) fn open(&mut self, in_progress: u32) {
         let last = self.exp_cmd_sn.add(self.limit.saturating_sub(in_progress)).add(u32::MAX);
@@ -171,5 +190,24 @@ mod tests {
         assert!(!window.void(first.add(1)));
         assert!(!window.void(first.add(8)));
         assert_eq!(window.poll(), Some(2));
+    }
+
+    #[test]
+    fn what_is_discarded_leaves_a_gap_and_what_is_plugged_none() {
+        let mut window = window();
+        let first = window.exp_cmd_sn();
+        window.hold(first.add(1), 1);
+        window.hold(first.add(2), 2);
+        window.discard_held(|item| *item == 1);
+        assert_eq!(window.arrive(first), Turn::Now);
+        assert_eq!(window.poll(), None);
+        assert_eq!(window.arrive(first.add(1)), Turn::Now, "a retry fills the gap");
+        assert_eq!(window.poll(), Some(2));
+        window.hold(first.add(4), 4);
+        window.hold(first.add(5), 5);
+        window.plug(first.add(9));
+        assert_eq!(window.exp_cmd_sn(), first.add(3), "beyond the window");
+        window.plug(first.add(5));
+        assert_eq!(window.poll(), Some(5));
     }
 }

@@ -1,11 +1,13 @@
-//! One connection in full feature phase: the task that owns its socket and its machine.
+//! One session in full feature phase: the task that owns its sockets, its machine and what its
+//! commands do at the units.
 //!
 //! Reads all that is there, runs every complete PDU inline, polls each command once (what is not
-//! done then is held), and writes the answers of a batch at once.
+//! done then is held), and writes the answers of a batch at once. A connection may come and go; a
+//! command outlives the one it came on if the machine says so. What a command does is in
+//! `tasks.rs`.
 
 use std::{
     future::poll_fn,
-    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -13,78 +15,56 @@ use std::{
 };
 
 use iscsi::{
-    codec::Decoder,
-    pdu::{TaskFunction, TaskFunctionResult},
-    session::target::{
-        Admission, Admitted, Command, Connection, Error, Event, ManagementRequest, Outcome,
-        SendTargets, Session,
-    },
+    Cid, Itt,
+    session::target::{Connection, Session},
 };
-use tokio::{net::TcpStream, sync::mpsc, time::Sleep};
-use transport::{Received, Sent, poll_receive, poll_send, receive_now};
-use unit::{Completion, Neighbours, Nexus, Task, TaskAttribute, TaskManagement};
+use tokio::time::Sleep;
+use tracing::{info, warn};
+use unit::{Neighbours, Nexus};
 
 use crate::{
-    device,
-    execution::{Execution, Executions, Finished},
+    deferred::Deferred,
+    end::End,
+    execution::Executions,
+    line::{Line, Socket},
     names::Device,
-    registry::{Order, Seat},
+    registry::{Joining, Order, Refused, Seat},
+    statistics::ConnectionStatistics,
     surroundings::Surroundings,
 };
 
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
-    #[error("logged out")]
-    LoggedOut,
-    #[error("closed by the initiator")]
-    ClosedByPeer,
-    #[error("{0}")]
-    Ordered(&'static str),
-    #[error(transparent)]
-    Protocol(#[from] Error),
-    #[error("the initiator reads nothing of what was sent")]
-    SlowReader,
-    #[error(transparent)]
-    Socket(#[from] io::Error),
-}
-
-/// Runs a connection until it ends. `decoder` may hold bytes that came with the login.
+/// Runs a session until it ends; `socket` is that of its leading connection.
 pub(crate) async fn run(
     surroundings: &Surroundings,
-    stream: TcpStream,
-    decoder: Decoder,
-    admitted: Admitted,
+    socket: Socket,
+    session: Session,
     seat: Seat,
 ) -> End {
-    let Admitted { session, connection } = admitted;
     let target = session.target_name().filter(|_| !session.is_discovery());
     let device = target.and_then(|name| surroundings.names.find(name));
     let port = initiator_port(&session);
     // A portal that was closed meanwhile belonged to a group with the usual tag, most likely.
-    let portal = stream.local_addr().ok().and_then(|local| surroundings.portals.entered(local));
+    let portal = surroundings.portals.entered(socket.local);
     let target_port = portal.map_or(1, |portal| portal.group.tag);
     let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
     // Dropped after the driver with all its executions: a unit never hears of a nexus again
     // after `nexus_closed`.
     let _presence = device.as_ref().map(|device| Presence::open(device, nexus.clone()));
+    let lines = session.connections().next().map(|leading| Line::new(socket, leading));
     let mut driver = Driver {
         surroundings,
         device: device.as_deref(),
         nexus,
-        stream,
-        decoder,
         session,
-        connection,
         executions: Executions::default(),
+        deferred: Deferred::default(),
         seat,
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
-        blocked_since: None,
-        last_input: Instant::now(),
         unsent: 0,
         closing_all: false,
+        last_end: End::NotRecovered,
+        lines: lines.into_iter().collect(),
     };
-    driver.configure();
     let end = poll_fn(|context| driver.poll(context)).await;
     driver.publish();
     end
@@ -113,46 +93,34 @@ impl Drop for Presence<'_> {
     }
 }
 
-struct Driver<'a> {
-    surroundings: &'a Surroundings,
+pub(crate) struct Driver<'a> {
+    pub(crate) surroundings: &'a Surroundings,
     /// `None` in a discovery session.
-    device: Option<&'a Device>,
-    nexus: Nexus,
-    stream: TcpStream,
-    decoder: Decoder,
-    session: Session,
-    connection: Connection,
-    executions: Executions<'a>,
-    seat: Seat,
+    pub(crate) device: Option<&'a Device>,
+    pub(crate) nexus: Nexus,
+    pub(crate) session: Session,
+    pub(crate) executions: Executions<'a>,
+    pub(crate) deferred: Deferred,
+    pub(crate) seat: Seat,
     timer: Pin<Box<Sleep>>,
-    /// The socket takes no output since then.
-    blocked_since: Option<Instant>,
-    last_input: Instant,
     /// Commands answered since the last write.
-    unsent: u32,
+    pub(crate) unsent: usize,
     /// TARGET COLD RESET: this session, too, ends when the answer is written.
-    closing_all: bool,
+    pub(crate) closing_all: bool,
+    /// Why the last connection ended.
+    last_end: End,
+    /// One for each connection of `session`. None for a while, if its tasks may be reassigned.
+    /// Dropped last: who waits for the connections to go waits for the commands, too.
+    pub(crate) lines: Vec<Line>,
 }
 
-/// What a full feature phase connection keeps for small PDUs: measured best for 4 KiB writes, as
-/// both ends work at once; 256 KiB make them take turns.
-const RECEIVE_BUFFER: usize = 64 * 1024;
-
-/// A connection without input for so long gives its buffers back when its timer runs out next.
-const REST: Duration = Duration::from_secs(10);
-
-/// How long the times of a connection are put off while its socket is not read.
+/// How long the times of a session are put off while its sockets are not read.
 const FULL_FOR: Duration = Duration::from_secs(1);
 
-/// Looks at the socket before a busy-polling task gives way to others: about two microseconds.
+/// Looks at the sockets before a busy-polling task gives way to others: about two microseconds.
 const LOOKS: usize = 8;
 
 impl Driver<'_> {
-    fn configure(&mut self) {
-        let limit = self.connection.max_recv_data_segment_length();
-        self.decoder.configure(RECEIVE_BUFFER, limit, self.connection.digests());
-    }
-
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
         match self.advance(context) {
             Ok(()) => {
@@ -160,8 +128,12 @@ impl Driver<'_> {
                 Poll::Pending
             }
             Err(end) => {
-                // What is queued may say why; what the socket does not take now is lost.
-                let _ = poll_send(&mut self.stream, self.connection.output_mut(), context);
+                // What is queued may say why; what a socket does not take now is lost.
+                for line in &mut self.lines {
+                    if let Some(connection) = self.session.connection_mut(line.cid) {
+                        let _ = line.send(connection.output_mut(), context);
+                    }
+                }
                 Poll::Ready(end)
             }
         }
@@ -183,14 +155,8 @@ impl Driver<'_> {
             progress |= self.take_finished(context)?;
             progress |= self.receive(context)?;
             self.send(context)?;
-            if self.blocked_since.is_none() {
-                if self.closing_all {
-                    return Err(End::Ordered("target cold reset"));
-                }
-                if self.connection.is_closing() {
-                    return Err(End::LoggedOut);
-                }
-            }
+            progress |= self.run_deferred(context);
+            progress |= self.close_lines(context)?;
             if !progress && !self.poll_timer(context)? {
                 return Ok(());
             }
@@ -203,12 +169,16 @@ impl Driver<'_> {
             progress = true;
             match order {
                 Order::Close(why) => return Err(End::Ordered(why)),
-                Order::AskForLogout(seconds) => {
-                    self.connection.ask_for_logout(&self.session, seconds);
+                Order::Stop(why) => {
+                    let time2wait = self.session.parameters().default_time2wait;
+                    self.session.announce_end(time2wait);
+                    return Err(End::Ordered(why));
                 }
+                Order::AskForLogout(seconds) => self.session.ask_for_logout(seconds),
+                Order::Join(joining) => self.join(*joining, context),
                 Order::Clear { lun, done } => {
-                    self.connection.abort_tasks(&mut self.session, lun);
-                    self.take_events(context)?;
+                    self.session.abort_tasks(lun);
+                    self.take_events(context);
                     drop(done);
                 }
             }
@@ -216,214 +186,195 @@ impl Driver<'_> {
         Ok(progress)
     }
 
-    fn take_finished(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+    /// A connection that has logged in is added, or takes the place of one with its CID.
+    fn join(&mut self, joining: Joining, context: &mut Context<'_>) {
+        let Joining { socket, phase, reply } = joining;
+        match phase.join(&mut self.session, Instant::now()) {
+            Ok(cid) => {
+                self.lines.retain(|line| line.cid != cid);
+                if let Some(connection) = self.session.connection(cid) {
+                    let (initiator, address) = (self.session.initiator_name(), socket.address);
+                    let tsih = self.seat.tsih.0;
+                    info!(%address, %initiator, tsih, cid = cid.0, "connection added");
+                    self.lines.push(Line::new(socket, connection));
+                }
+                let _ = reply.send(None); // whether anybody listens changes nothing
+            }
+            Err(refused) => {
+                let _ = reply.send(Some(Refused { socket, refused }));
+            }
+        }
+        self.take_events(context);
+    }
+
+    /// Runs what was received on each connection, then reads each once. False if there was nothing
+    /// to read, or if the initiator must read first.
+    fn receive(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
         let mut progress = false;
-        while let Some(finished) = self.executions.poll(context) {
-            progress = true;
-            match finished {
-                Finished::Command(itt, completion) => self.complete(itt, completion),
-                Finished::Management(itt, function) => {
-                    let result = TaskFunctionResult::Complete;
-                    self.connection.answer_management(&mut self.session, itt, result);
-                    self.closing_all |= function == TaskFunction::TargetColdReset;
+        let mut at = 0;
+        while let Some(line) = self.lines.get(at) {
+            let cid = line.cid;
+            match self.receive_on(at, context) {
+                Ok(more) => progress |= more,
+                Err(end) => {
+                    self.drop_line(cid, end, context)?;
+                    progress = true;
+                    continue;
                 }
             }
-            if self.unsent >= self.surroundings.settings.batch_commands {
-                self.send(context)?;
-            }
+            at += 1;
         }
         Ok(progress)
     }
 
-    /// Runs what was received, then reads once. False if there was nothing to read, or if the
-    /// initiator must read first.
-    fn receive(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
-        if !self.run_frames(context)? {
-            return Ok(false);
-        }
-        match poll_receive(&mut self.stream, &mut self.decoder, context) {
-            Poll::Ready(Ok(Received::Bytes(_))) => self.run_frames(context),
-            Poll::Ready(Ok(Received::Closed)) => Err(End::ClosedByPeer),
-            Poll::Ready(Ok(Received::Nothing)) | Poll::Pending => Ok(false),
-            Poll::Ready(Err(error)) => Err(error.into()),
-        }
-    }
-
-    /// Whether the commands that are not done hold this connection's share of memory. Those that
-    /// end wake the driver.
-    fn is_full(&self) -> bool {
-        let held = self.executions.held_bytes();
-        held > 0 && {
-            let connections = self.surroundings.registry.connections.get().max(1);
-            held >= self.surroundings.settings.held_bytes / connections
-        }
+    fn receive_on(&mut self, at: usize, context: &mut Context<'_>) -> Result<bool, End> {
+        Ok(self.run_frames(at, context)?
+            && self.lines[at].receive(context)?
+            && self.run_frames(at, context)?)
     }
 
     /// Runs every PDU that is there. False if some are left since too much output waits, or too
     /// much data.
-    fn run_frames(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+    fn run_frames(&mut self, at: usize, context: &mut Context<'_>) -> Result<bool, End> {
+        let cid = self.lines[at].cid;
         let mut now = None;
         loop {
             if self.is_full() {
                 return Ok(false);
             }
-            if self.connection.output().len() > self.surroundings.settings.output_bytes {
-                self.send(context)?;
-                if self.blocked_since.is_some() {
-                    return Ok(false);
+            let limit = self.surroundings.settings.output_bytes;
+            let queued = self.session.connection(cid).map_or(0, |c| c.output().len());
+            if queued > limit {
+                self.send_on(at, context)?;
+                // Commands that are not read here would stop those after them that come on other
+                // connections; so they are read, and wait in `deferred`. What is not a command
+                // must not pile up either.
+                let is_shared = self.lines.len() > 1;
+                let line = &mut self.lines[at];
+                if line.blocked_since.is_some() {
+                    let held_at = *line.held_at.get_or_insert(queued);
+                    if !is_shared || queued > held_at.saturating_add(limit) {
+                        return Ok(false);
+                    }
                 }
+            } else {
+                self.lines[at].held_at = None;
             }
-            let frame = match self.decoder.next() {
+            let line = &mut self.lines[at];
+            let frame = match line.decoder.next() {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(true),
-                Err(error) => return Err(self.connection.handle_codec_error(error).into()),
+                Err(error) => return Err(self.session.handle_codec_error(cid, error).into()),
             };
             let now = *now.get_or_insert_with(Instant::now);
-            self.last_input = now;
-            self.connection.handle_frame(&mut self.session, frame, now)?;
-            self.take_events(context)?;
-            if self.unsent >= self.surroundings.settings.batch_commands {
-                self.send(context)?;
+            line.last_input = now;
+            self.session.handle_frame(cid, frame, now)?;
+            self.take_events(context);
+            if self.is_batch() {
+                self.send_what_goes(context);
             }
         }
     }
 
-    fn take_events(&mut self, context: &mut Context<'_>) -> Result<(), End> {
-        while let Some(event) = self.connection.poll_event() {
-            match event {
-                Event::Command(command) => self.execute(command, context),
-                Event::Admission(admission) => self.admit(admission),
-                Event::Abort(itt) => self.executions.abort(itt, context),
-                Event::Management(request) => self.manage(request, context),
-                Event::SendTargets(which) => self.send_targets(&which)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn execute(&mut self, command: Command, context: &mut Context<'_>) {
-        let Command { itt, lun, cdb, attribute, data_out, data_in_capacity } = command;
-        let task = Task {
-            nexus: self.nexus.clone(),
-            lun,
-            cdb,
-            attribute: task_attribute(attribute),
-            data_out: data_out.into_iter().collect(),
-            data_in_capacity,
-        };
-        let Some(device) = self.device else { return };
-        let unit = if device::is_meant(&task.cdb) { None } else { device.unit(lun) };
-        let Some(unit) = unit else {
-            let completion = device::execute(&task, &device.luns);
-            self.complete(itt, completion);
-            return;
-        };
-        let bytes = task.data_out.len();
-        let mut execution: Execution<'_> = unit.execute(task);
-        match execution.as_mut().poll(context) {
-            Poll::Ready(completion) => self.complete(itt, completion),
-            Poll::Pending => self.executions.hold(itt, bytes, execution),
+    /// Whether the commands that are not done hold this session's share of memory. Those that end
+    /// wake the driver.
+    fn is_full(&self) -> bool {
+        let held = self.executions.held_bytes() + self.deferred.bytes();
+        held > 0 && {
+            let connections = self.surroundings.registry.connections.get().max(1);
+            let share = self.surroundings.settings.held_bytes / connections;
+            held >= share.saturating_mul(self.lines.len().max(1))
         }
     }
 
-    fn complete(&mut self, itt: iscsi::Itt, completion: Completion) {
-        self.unsent += 1;
-        self.connection.complete(&mut self.session, itt, outcome(completion));
+    /// Whether answers wait for this initiator to read others on the connection of this command.
+    pub(crate) fn is_held_back(&self, itt: Itt) -> bool {
+        let Some(connection) = self.session.allegiance(itt) else { return false };
+        let line = self.lines.iter().find(|line| line.cid == connection.cid());
+        line.is_some_and(|line| line.blocked_since.is_some())
+            && connection.output().len() > self.surroundings.settings.output_bytes
     }
 
-    fn admit(&mut self, admission: Admission) {
-        let Admission { itt, lun, cdb, data_out_length } = admission;
-        let unit = self.device.and_then(|device| device.unit(lun));
-        match unit.and_then(|unit| unit.admit(&self.nexus, &cdb, data_out_length)) {
-            Some(refusal) => self.complete(itt, refusal),
-            None => self.connection.admit(&mut self.session, itt),
-        }
+    /// Enough was answered to be worth a write for each connection.
+    pub(crate) fn is_batch(&self) -> bool {
+        self.unsent >= self.surroundings.settings.batch_commands as usize * self.lines.len().max(1)
     }
 
-    /// Own tasks first, then those of other sessions, then the units are told, then the answer.
-    fn manage(&mut self, request: ManagementRequest, context: &mut Context<'_>) {
-        let ManagementRequest { itt, function, lun } = request;
-        let Some(device) = self.device else { return };
-        let is_for_target =
-            matches!(function, TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset);
-        if !is_for_target {
-            if device.unit(lun).is_none() {
-                let result = TaskFunctionResult::NoLun;
-                self.connection.answer_management(&mut self.session, itt, result);
-                return;
-            }
-            self.connection.abort_for(&mut self.session, &request);
-            while let Some(event) = self.connection.poll_event() {
-                if let Event::Abort(itt) = event {
-                    self.executions.abort(itt, context);
-                }
-            }
-        }
-        let others = if function == TaskFunction::AbortTaskSet {
-            Vec::new()
-        } else {
-            self.surroundings.registry.drivers(Some(&device.name), self.seat.number)
-        };
-        let nexus = self.nexus.clone();
-        let cleared = (!is_for_target).then_some(lun);
-        self.executions.hold_management(itt, function, async move {
-            clear(&others, cleared).await;
-            if let Some(function) = task_management(function) {
-                match cleared {
-                    Some(lun) => {
-                        device.unit(lun).iter().for_each(|u| u.task_management(&nexus, function));
-                    }
-                    None => device.units().for_each(|u| u.task_management(&nexus, function)),
-                }
-            }
-            if function == TaskFunction::TargetColdReset {
-                // All sessions of the target end (RFC 7143, 11.5.1); ours after the answer.
-                for other in &others {
-                    let _ = other.send(Order::Close("target cold reset")).await;
-                }
-            }
-        });
-    }
-
-    fn send_targets(&mut self, which: &SendTargets) -> Result<(), End> {
-        let (local, peer) = (self.stream.local_addr()?, self.stream.peer_addr()?);
-        let door = self.surroundings.door(local, peer.ip());
-        let user = self.seat.user.as_deref();
-        let mut targets = door.targets(self.session.initiator_name(), user);
-        let wanted = match which {
-            SendTargets::All => None,
-            SendTargets::Named(name) => Some(name.as_str()),
-            SendTargets::Own => Some(self.session.target_name().unwrap_or_default()),
-        };
-        targets.retain(|(name, _)| wanted.is_none_or(|wanted| wanted == name));
-        let targets = targets.iter().map(|(name, addresses)| (name.as_str(), &addresses[..]));
-        self.connection.answer_send_targets(&self.session, targets);
-        Ok(())
-    }
-
+    /// Writes what can be written; a connection whose socket fails is dropped.
     fn send(&mut self, context: &mut Context<'_>) -> Result<(), End> {
         self.unsent = 0;
-        let before = self.connection.output().len();
-        if before == 0 {
-            return Ok(());
-        }
-        match poll_send(&mut self.stream, self.connection.output_mut(), context)? {
-            Sent::All => self.blocked_since = None,
-            Sent::Blocked if self.connection.output().len() < before => {
-                self.blocked_since = Some(Instant::now());
-            }
-            Sent::Blocked => {
-                self.blocked_since.get_or_insert_with(Instant::now);
+        let mut at = 0;
+        while let Some(line) = self.lines.get(at) {
+            let cid = line.cid;
+            match self.send_on(at, context) {
+                Ok(()) => at += 1,
+                Err(end) => self.drop_line(cid, end, context)?,
             }
         }
+        Ok(())
+    }
+
+    /// The same in the middle of something: what fails is noticed by the next read or write.
+    pub(crate) fn send_what_goes(&mut self, context: &mut Context<'_>) {
+        self.unsent = 0;
+        for at in 0..self.lines.len() {
+            let _ = self.send_on(at, context);
+        }
+    }
+
+    fn send_on(&mut self, at: usize, context: &mut Context<'_>) -> Result<(), End> {
+        let line = &mut self.lines[at];
+        match self.session.connection_mut(line.cid) {
+            Some(connection) => line.send(connection.output_mut(), context),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes what is logged out, and the session if nothing is left of it.
+    fn close_lines(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
+        if self.closing_all && self.lines.iter().all(|line| line.blocked_since.is_none()) {
+            return Err(End::Ordered("target cold reset"));
+        }
+        let is_done = |c: &Connection| c.is_closing() && c.output().is_empty();
+        let mut progress = false;
+        loop {
+            let done = self.session.connections().find(|c| is_done(c)).map(Connection::cid);
+            let Some(done) = done else { return Ok(progress) };
+            self.drop_line(done, End::LoggedOut, context)?;
+            progress = true;
+        }
+    }
+
+    /// A connection ends, and perhaps the session with it.
+    fn drop_line(&mut self, cid: Cid, end: End, context: &mut Context<'_>) -> Result<(), End> {
+        if end.ends_session() {
+            return Err(end);
+        }
+        let line = self.lines.iter().position(|line| line.cid == cid);
+        let address = line.map(|at| {
+            // What is queued may say why; what the socket does not take now is lost.
+            let _ = self.send_on(at, context);
+            self.lines.remove(at).address
+        });
+        self.session.drop_connection(cid, Instant::now());
+        self.take_events(context);
+        if self.session.is_over() {
+            return Err(end);
+        }
+        let (initiator, tsih, cid) = (self.session.initiator_name(), self.seat.tsih.0, cid.0);
+        let left = self.lines.len();
+        if end.is_expected() {
+            info!(?address, %initiator, tsih, cid, left, %end, "connection closed");
+        } else {
+            warn!(?address, %initiator, tsih, cid, left, %end, "connection dropped");
+        }
+        self.last_end = end;
         Ok(())
     }
 
     /// True if a time had come and something was done.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
-        let slow = self.surroundings.settings.slow_reader;
-        let due = self.connection.poll_timeout(&self.session);
-        let due = self.blocked_since.map_or(due, |since| due.min(since + slow));
+        let due = self.due();
         // The timer is not moved with every PDU, only when it has run out or is too late.
         let set = self.timer.deadline().into_std();
         if due < set {
@@ -433,94 +384,86 @@ impl Driver<'_> {
             return Ok(false);
         }
         let now = Instant::now();
-        if self.blocked_since.is_some_and(|since| now >= since + slow) {
-            return Err(End::SlowReader);
+        let slow = self.surroundings.settings.slow_reader;
+        let is_slow = |line: &&Line| line.blocked_since.is_some_and(|since| now >= since + slow);
+        while let Some(cid) = self.lines.iter().find(is_slow).map(|line| line.cid) {
+            self.drop_line(cid, End::SlowReader, context)?;
         }
-        // An initiator whose socket is not read for now cannot be blamed for its silence.
+        // An initiator whose sockets are not read for now cannot be blamed for its silence.
         if self.is_full() {
             self.timer.as_mut().reset((now + FULL_FOR).into());
             return Ok(true);
         }
-        self.connection.handle_timeout(&self.session, now)?;
-        if now.duration_since(self.last_input) >= REST {
-            self.decoder.rest();
+        for (cid, error) in self.session.handle_timeout(now) {
+            self.drop_line(cid, error.into(), context)?;
         }
-        let due = self.connection.poll_timeout(&self.session);
-        let due = self.blocked_since.map_or(due, |since| due.min(since + slow));
+        self.take_events(context);
+        if self.session.is_over() {
+            return Err(std::mem::replace(&mut self.last_end, End::NotRecovered));
+        }
+        self.lines.iter_mut().for_each(|line| line.rest(now));
+        let due = self.due();
         self.timer.as_mut().reset(due.into());
         Ok(true)
     }
 
-    /// Asks for input past the runtime while the connection is active. True if some came; else
-    /// the task gives way to others, and has arranged to come back if it is still active.
+    /// When the clock has to be looked at next.
+    fn due(&self) -> Instant {
+        let slow = self.surroundings.settings.slow_reader;
+        let blocked = self.lines.iter().filter_map(|line| line.blocked_since);
+        let due = blocked.map(|since| since + slow).chain(self.session.poll_timeout()).min();
+        due.unwrap_or_else(|| Instant::now() + FULL_FOR)
+    }
+
+    /// Asks for input past the runtime while connections are active. True if some came; else the
+    /// task gives way to others, and has arranged to come back if one is still active.
     fn busy_poll(&mut self, context: &mut Context<'_>) -> Result<bool, End> {
         let limit = self.surroundings.settings.busy_poll;
-        let held_back = self.blocked_since.is_some() || self.is_full();
-        if limit.is_zero() || held_back || self.last_input.elapsed() >= limit {
+        if limit.is_zero() || self.is_full() {
+            return Ok(false);
+        }
+        let is_active =
+            |line: &Line| line.blocked_since.is_none() && line.last_input.elapsed() < limit;
+        if !self.lines.iter().any(is_active) {
             return Ok(false);
         }
         for _ in 0..LOOKS {
-            match receive_now(&self.stream, &mut self.decoder)? {
-                Received::Bytes(_) => return Ok(true),
-                Received::Closed => return Err(End::ClosedByPeer),
-                Received::Nothing => std::hint::spin_loop(),
+            let mut at = 0;
+            while let Some(line) = self.lines.get_mut(at) {
+                let cid = line.cid;
+                if line.blocked_since.is_some() {
+                    at += 1;
+                    continue;
+                }
+                match line.look() {
+                    Ok(true) => return Ok(true),
+                    Ok(false) => at += 1,
+                    Err(end) => self.drop_line(cid, end, context)?,
+                }
             }
+            std::hint::spin_loop();
         }
         context.waker().wake_by_ref();
         Ok(false)
     }
 
     fn publish(&self) {
-        *self.seat.counters.lock() = self.connection.counters();
+        let mut published = self.seat.published.lock();
+        published.counters = self.session.counters();
+        published.connections.resize_with(self.lines.len(), Default::default);
+        for (published, line) in published.connections.iter_mut().zip(&self.lines) {
+            let counters = self.session.connection(line.cid).map(Connection::counters);
+            *published = ConnectionStatistics {
+                cid: line.cid.0,
+                address: Some(line.address),
+                counters: counters.unwrap_or_default(),
+            };
+        }
     }
-}
-
-/// Has other drivers abort what they have in progress at a unit, or at all; returns when they did.
-async fn clear(drivers: &[mpsc::Sender<Order>], lun: Option<scsi::Lun>) {
-    let (done, mut all_done) = mpsc::channel(1);
-    for driver in drivers {
-        // A driver that has gone has nothing in progress.
-        let _ = driver.send(Order::Clear { lun, done: done.clone() }).await;
-    }
-    drop(done);
-    while all_done.recv().await.is_some() {}
 }
 
 /// The name of an initiator port (RFC 7143, 3.4.3).
 fn initiator_port(session: &Session) -> Arc<str> {
     let isid: String = session.isid().0.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{},i,0x{isid}", session.initiator_name()).into()
-}
-
-fn outcome(completion: Completion) -> Outcome {
-    Outcome {
-        status: completion.status,
-        sense: completion.sense,
-        data_in: completion.data_in.into_parts(),
-        data_out_length: completion.data_out_length,
-    }
-}
-
-/// RFC 7143, 11.3.1; reserved values count as untagged.
-fn task_attribute(attribute: u8) -> TaskAttribute {
-    match attribute {
-        1 => TaskAttribute::Simple,
-        2 => TaskAttribute::Ordered,
-        3 => TaskAttribute::HeadOfQueue,
-        4 => TaskAttribute::Aca,
-        _ => TaskAttribute::Untagged,
-    }
-}
-
-fn task_management(function: TaskFunction) -> Option<TaskManagement> {
-    Some(match function {
-        TaskFunction::AbortTask => TaskManagement::AbortTask,
-        TaskFunction::AbortTaskSet => TaskManagement::AbortTaskSet,
-        TaskFunction::ClearAca => TaskManagement::ClearAca,
-        TaskFunction::ClearTaskSet => TaskManagement::ClearTaskSet,
-        TaskFunction::LogicalUnitReset => TaskManagement::LogicalUnitReset,
-        TaskFunction::TargetWarmReset => TaskManagement::TargetWarmReset,
-        TaskFunction::TargetColdReset => TaskManagement::TargetColdReset,
-        TaskFunction::TaskReassign => return None,
-    })
 }

@@ -15,10 +15,11 @@ use iscsi::{
         chap::{CHALLENGE_BYTES, Challenge},
     },
     pdu::LoginStatus,
-    session::target::{Admitted, Error, LoginPhase, LoginProgress},
+    session::target::{Error, LoginPhase, LoginProgress, NotJoined, Session},
 };
 use tokio::{
     net::TcpStream,
+    sync::oneshot,
     time::{sleep_until, timeout_at},
 };
 use tracing::{debug, info, warn};
@@ -28,7 +29,8 @@ use crate::{
     door::Door,
     driver,
     guard::Place,
-    registry::{Permit, Seat},
+    line::Socket,
+    registry::{Joining, Order, Permit, Refused, Seat},
     statistics::count,
     surroundings::Surroundings,
 };
@@ -51,56 +53,69 @@ enum Failure {
     Protocol(#[from] Error),
     #[error("closed by the initiator")]
     Closed,
+    #[error("the session ended meanwhile")]
+    SessionGone,
     #[error("the server stops")]
     Stopping,
     #[error(transparent)]
     Socket(#[from] io::Error),
 }
 
-/// Serves a connection from its first byte to its last.
+/// What has become of a connection that was let in.
+enum Entered {
+    /// It leads a new session.
+    Leading(Box<(Socket, Session, Seat)>),
+    /// The driver of an older session has it.
+    Joined,
+}
+
+/// Serves a connection from its first byte, and its session to the end if it is a new one.
 pub(crate) async fn serve(
     surroundings: &Surroundings,
     stream: TcpStream,
     address: SocketAddr,
     login: (Permit, Place),
+    connection: Permit,
 ) {
     if let Err(error) = surroundings.settings.socket.apply(&stream) {
         debug!(%address, %error, "socket options");
     }
     let mut stopping = surroundings.stopping.subscribe();
-    let admitted = tokio::select! {
-        admitted = log_in(surroundings, &stream, address) => admitted,
+    let entered = tokio::select! {
+        entered = log_in(surroundings, stream, address, connection) => entered,
         _ = stopping.wait_for(|stopping| *stopping) => Err(Failure::Stopping),
     };
     drop(login);
-    let (decoder, admitted, seat) = match admitted {
-        Ok(admitted) => admitted,
+    let (socket, session, seat) = match entered {
+        Ok(Entered::Leading(leading)) => *leading,
+        Ok(Entered::Joined) => return,
         Err(failure) => {
             count(&surroundings.registry.events.failed_logins);
             debug!(%address, %failure, "no login");
             return;
         }
     };
-    let initiator = admitted.session.initiator_name().to_owned();
-    let target = admitted.session.target_name().unwrap_or("(discovery)").to_owned();
+    let initiator = session.initiator_name().to_owned();
+    let target = session.target_name().unwrap_or("(discovery)").to_owned();
     let user = seat.user.as_deref().map(printable);
     info!(%address, %initiator, %target, user, tsih = seat.tsih.0, "session opened");
-    let end = driver::run(surroundings, stream, decoder, admitted, seat).await;
-    match end {
-        driver::End::LoggedOut | driver::End::ClosedByPeer | driver::End::Ordered(_) => {
-            info!(%address, %initiator, %target, %end, "session closed");
-        }
-        end => warn!(%address, %initiator, %target, %end, "session dropped"),
+    let end = driver::run(surroundings, socket, session, seat).await;
+    if end.is_expected() {
+        info!(%address, %initiator, %target, %end, "session closed");
+    } else {
+        warn!(%address, %initiator, %target, %end, "session dropped");
     }
 }
 
 async fn log_in(
     surroundings: &Surroundings,
-    stream: &TcpStream,
+    stream: TcpStream,
     address: SocketAddr,
-) -> Result<(Decoder, Admitted, Seat), Failure> {
+    permit: Permit,
+) -> Result<Entered, Failure> {
     let settings = &surroundings.settings;
-    let door = surroundings.door(stream.local_addr()?, address.ip());
+    let local = stream.local_addr()?;
+    let door = surroundings.door(local, address.ip());
     let mut phase = LoginPhase::new(
         settings.offer.clone(),
         Arc::new(door.clone()),
@@ -110,32 +125,82 @@ async fn log_in(
     if let Some(challenge) = challenge() {
         phase = phase.with_challenge(challenge);
     }
-    let mut decoder = Decoder::new(RECEIVE_BUFFER, DATA_SEGMENT);
+    let decoder = Decoder::new(RECEIVE_BUFFER, DATA_SEGMENT);
+    let mut socket = Socket { stream, decoder, address, local, permit };
     let deadline = phase.poll_timeout().into();
-    let result = timeout_at(deadline, async {
-        let login = converse(surroundings, stream, address, &mut decoder, &mut phase).await?;
-        Ok(take_seat(surroundings, &door, &login, address).await)
-    });
-    let failure = match result.await {
-        Ok(Ok(Ok(seat))) => {
-            let admitted = phase.accept(seat.tsih, Instant::now());
-            // `converse` only returns when a login is established.
-            let admitted = admitted.ok_or(Failure::Refused(LoginStatus::TargetError))?;
-            return Ok((decoder, admitted, seat));
+    let conversation = converse(surroundings, &mut socket, &mut phase);
+    let failure = match timeout_at(deadline, conversation).await {
+        Ok(Ok(login)) => {
+            let entering = enter(surroundings, &door, &login, socket, phase);
+            match timeout_at(deadline, entering).await {
+                Ok(Ok(entered)) => return Ok(entered),
+                Ok(Err((failure, refused))) => {
+                    let Some(refused) = refused else { return Err(failure) };
+                    (socket, phase) = refused;
+                    failure
+                }
+                Err(_) => return Err(Failure::Protocol(Error::LoginTimeout)),
+            }
         }
-        Ok(Ok(Err(status))) => {
-            phase.refuse(status);
-            let _ = timeout_at(deadline, flush(stream, &mut phase)).await;
-            Failure::Refused(status)
-        }
-        Ok(Err(failure)) => {
-            let _ = timeout_at(deadline, flush(stream, &mut phase)).await;
-            failure
-        }
+        Ok(Err(failure)) => failure,
         Err(_) => Failure::Protocol(Error::LoginTimeout),
     };
+    let _ = timeout_at(deadline, flush(&socket.stream, &mut phase)).await;
     tell(surroundings, address, &door, &phase, &failure);
     Err(failure)
+}
+
+/// Why a login came to nothing, and what is left to tell the initiator so.
+type Turned = (Failure, Option<(Socket, LoginPhase)>);
+
+/// Lets a connection in: with a new session, or to the one that it names.
+async fn enter(
+    surroundings: &Surroundings,
+    door: &Door,
+    login: &Established,
+    socket: Socket,
+    mut phase: LoginPhase,
+) -> Result<Entered, Turned> {
+    if login.tsih != Tsih(0) {
+        return join(surroundings, login, socket, phase).await;
+    }
+    match take_seat(surroundings, door, login, socket.address).await {
+        Ok(seat) => {
+            // A session is made of every login that is established, as this one is.
+            let session = phase.accept(seat.tsih, Instant::now());
+            let session = session.ok_or((Failure::Refused(LoginStatus::TargetError), None))?;
+            Ok(Entered::Leading(Box::new((socket, session, seat))))
+        }
+        Err(status) => {
+            phase.refuse(status);
+            Err((Failure::Refused(status), Some((socket, phase))))
+        }
+    }
+}
+
+/// Hands a connection to the driver of the session that it names.
+async fn join(
+    surroundings: &Surroundings,
+    login: &Established,
+    socket: Socket,
+    mut phase: LoginPhase,
+) -> Result<Entered, Turned> {
+    let Some(driver) = surroundings.registry.find(login) else {
+        let status = LoginStatus::SessionDoesNotExist;
+        phase.refuse(status);
+        return Err((Failure::Refused(status), Some((socket, phase))));
+    };
+    let (reply, answer) = oneshot::channel();
+    let order = Order::Join(Box::new(Joining { socket, phase, reply }));
+    driver.send(order).await.map_err(|_| (Failure::SessionGone, None))?;
+    match answer.await {
+        Ok(None) => Ok(Entered::Joined),
+        Ok(Some(Refused { socket, refused })) => {
+            let NotJoined { phase, status } = *refused;
+            Err((Failure::Refused(status), Some((socket, phase))))
+        }
+        Err(_) => Err((Failure::SessionGone, None)),
+    }
 }
 
 /// Random bytes of the operating system: nothing else may ask for a proof (CVE-2024-45751).
@@ -191,11 +256,10 @@ fn printable(name: &str) -> String {
 /// Exchanges login PDUs until the initiator may be let in.
 async fn converse(
     surroundings: &Surroundings,
-    stream: &TcpStream,
-    address: SocketAddr,
-    decoder: &mut Decoder,
+    socket: &mut Socket,
     phase: &mut LoginPhase,
 ) -> Result<Established, Failure> {
+    let Socket { stream, decoder, address, .. } = socket;
     loop {
         while let Some(frame) = decoder.next().map_err(Error::from)? {
             let guard = &surroundings.guard;
@@ -232,9 +296,8 @@ async fn flush(stream: &TcpStream, phase: &mut LoginPhase) -> io::Result<()> {
     Ok(())
 }
 
-/// Finds the session that the connection is for: always a new one, since sessions have one
-/// connection so far. An older one of the same name ends first, and with it everything that it had
-/// in progress: a write of the old session must not land after one of the new.
+/// Makes room for a new session. An older one of the same name ends first, and with it everything
+/// that it had in progress: a write of the old session must not land after one of the new.
 async fn take_seat(
     surroundings: &Surroundings,
     door: &Door,
@@ -242,13 +305,6 @@ async fn take_seat(
     address: SocketAddr,
 ) -> Result<Seat, LoginStatus> {
     let registry = &surroundings.registry;
-    if login.tsih != Tsih(0) {
-        return Err(if registry.is_open(login) {
-            LoginStatus::TooManyConnections
-        } else {
-            LoginStatus::SessionDoesNotExist
-        });
-    }
     while let Some(predecessor) = registry.predecessor(login) {
         if tokio::time::timeout(REPLACEMENT, predecessor.close()).await.is_err() {
             return Err(LoginStatus::OutOfResources);

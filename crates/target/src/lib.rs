@@ -1,6 +1,6 @@
 //! iSCSI targets on real TCP: a [`Server`] listens on portals and serves the units of its targets.
 //!
-//! One task for each connection owns its socket and its protocol machine, runs every complete PDU
+//! One task for each session owns its sockets and its protocol machine, runs every complete PDU
 //! inline and answers in batches. Which storage is behind a unit is not known here.
 
 mod access;
@@ -11,10 +11,14 @@ mod names;
 mod door;
 mod statistics;
 mod guard;
+mod end;
 mod registry;
 mod surroundings;
 mod execution;
+mod deferred;
+mod line;
 mod driver;
+mod tasks;
 mod entrance;
 mod server;
 
@@ -23,4 +27,4 @@ pub use names::{Target, TargetError};
 pub use portal::{Portal, PortalGroup, Redirect};
 pub use server::Server;
 pub use settings::Settings;
-pub use statistics::{SessionStatistics, Statistics};
+pub use statistics::{ConnectionStatistics, SessionStatistics, Statistics};

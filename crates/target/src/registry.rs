@@ -9,22 +9,47 @@ use std::{
     },
 };
 
-use iscsi::{Isid, Tsih, login::Established, session::target::Counters};
+use iscsi::{
+    Isid, Tsih,
+    login::Established,
+    session::target::{Counters, LoginPhase, NotJoined},
+};
 use parking_lot::Mutex;
 use scsi::Lun;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::statistics::{Events, SessionStatistics, Statistics, count};
+use crate::{
+    line::Socket,
+    statistics::{Events, Published, SessionStatistics, Statistics, count},
+};
 
 /// What one driver is told by another, or by the server.
 pub(crate) enum Order {
     /// Close now.
     Close(&'static str),
+    /// Say that the session is dropped, and close.
+    Stop(&'static str),
+    /// A connection wants to join the session.
+    Join(Box<Joining>),
     /// Ask the initiator to log out within so many seconds.
     AskForLogout(u16),
     /// Another session has cleared or reset a unit, or all of them: abort what is in progress
     /// there. Done when the sender in it is dropped.
     Clear { lun: Option<Lun>, done: mpsc::Sender<()> },
+}
+
+/// A connection that has logged in to a session that is there.
+pub(crate) struct Joining {
+    pub(crate) socket: Socket,
+    pub(crate) phase: LoginPhase,
+    /// `None`: it has joined.
+    pub(crate) reply: oneshot::Sender<Option<Refused>>,
+}
+
+/// A connection that a session did not take.
+pub(crate) struct Refused {
+    pub(crate) socket: Socket,
+    pub(crate) refused: Box<NotJoined>,
 }
 
 /// Orders that wait for one driver. They come from task management functions and the server's
@@ -58,7 +83,7 @@ struct Entry {
     tsih: Tsih,
     address: SocketAddr,
     orders: mpsc::Sender<Order>,
-    counters: Arc<Mutex<Counters>>,
+    published: Arc<Mutex<Published>>,
     /// Closed when the driver is gone with everything that it had in progress.
     gone: watch::Receiver<()>,
 }
@@ -73,7 +98,7 @@ pub(crate) struct Seat {
     pub(crate) user: Option<String>,
     pub(crate) orders: mpsc::Receiver<Order>,
     /// What `Statistics` shows.
-    pub(crate) counters: Arc<Mutex<Counters>>,
+    pub(crate) published: Arc<Mutex<Published>>,
     _alive: watch::Sender<()>,
 }
 
@@ -94,10 +119,12 @@ impl Registry {
             .map(|entry| Predecessor { orders: entry.orders.clone(), gone: entry.gone.clone() })
     }
 
-    /// Is there a session with this TSIH for the same initiator and target?
-    pub(crate) fn is_open(&self, login: &Established) -> bool {
+    /// The driver of the session with this TSIH for the same initiator and target.
+    pub(crate) fn find(&self, login: &Established) -> Option<mpsc::Sender<Order>> {
         let inner = self.inner.lock();
-        inner.sessions.values().any(|e| e.tsih == login.tsih && e.is_named_like(login))
+        let mut sessions = inner.sessions.values();
+        let is_meant = |entry: &&Entry| entry.tsih == login.tsih && entry.is_named_like(login);
+        sessions.find(is_meant).map(|entry| entry.orders.clone())
     }
 
     /// Takes a seat for a new session. `None` if all 65,535 TSIHs are taken, or another session
@@ -116,7 +143,7 @@ impl Registry {
         let number = inner.last_number;
         let (sender, orders) = mpsc::channel(ORDERS);
         let (alive, gone) = watch::channel(());
-        let counters = Arc::new(Mutex::new(Counters::default()));
+        let published = Arc::<Mutex<Published>>::default();
         inner.sessions.insert(
             number,
             Entry {
@@ -127,14 +154,14 @@ impl Registry {
                 tsih,
                 address,
                 orders: sender,
-                counters: counters.clone(),
+                published: published.clone(),
                 gone,
             },
         );
         drop(inner);
         count(&self.events.opened_sessions);
         let (registry, user) = (self.clone(), login.user.clone());
-        Some(Seat { registry, number, tsih, user, orders, counters, _alive: alive })
+        Some(Seat { registry, number, tsih, user, orders, published, _alive: alive })
     }
 
     /// The drivers of all sessions to a target (or of all there are), but for one.
@@ -146,13 +173,14 @@ impl Registry {
         inner.sessions.iter().filter(is_meant).map(|(_, entry)| entry.orders.clone()).collect()
     }
 
-    /// Returns when no session to this target is open.
-    pub(crate) async fn empty(&self, target: &str) {
+    /// Returns when no session to this target is open, or none at all.
+    pub(crate) async fn empty(&self, target: Option<&str>) {
         loop {
             let open = {
                 let inner = self.inner.lock();
                 let mut entries = inner.sessions.values();
-                let open = entries.find(|entry| entry.target_name.as_deref() == Some(target));
+                let is_meant = |e: &&Entry| target.is_none() || e.target_name.as_deref() == target;
+                let open = entries.find(is_meant);
                 open.map(|entry| entry.gone.clone())
             };
             let Some(mut gone) = open else { return };
@@ -167,15 +195,16 @@ impl Registry {
             .sessions
             .iter()
             .map(|(number, entry)| {
-                let counters = *entry.counters.lock();
-                add(&mut total, &counters);
+                let published = entry.published.lock();
+                total += published.counters;
                 let session = SessionStatistics {
                     initiator_name: entry.initiator_name.clone(),
                     address: entry.address,
                     target_name: entry.target_name.clone(),
                     portal_group: entry.tpgt,
                     tsih: entry.tsih.0,
-                    counters,
+                    counters: published.counters,
+                    connections: published.connections.clone(),
                 };
                 (*number, session)
             })
@@ -228,19 +257,8 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut inner = self.registry.inner.lock();
         inner.sessions.remove(&self.number);
-        add(&mut inner.past, &self.counters.lock());
+        inner.past += self.published.lock().counters;
     }
-}
-
-fn add(sum: &mut Counters, counters: &Counters) {
-    sum.pdus_in += counters.pdus_in;
-    sum.pdus_out += counters.pdus_out;
-    sum.commands += counters.commands;
-    sum.data_out_bytes += counters.data_out_bytes;
-    sum.data_in_bytes += counters.data_in_bytes;
-    sum.rejects += counters.rejects;
-    sum.digest_errors += counters.digest_errors;
-    sum.ignored += counters.ignored;
 }
 
 /// How many of something there are now.

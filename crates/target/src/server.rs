@@ -135,9 +135,11 @@ impl Server {
     async fn close_sessions(&self, target: Option<&str>, deadline: Duration, why: &'static str) {
         let registry = &self.surroundings.registry;
         let gone = || async {
-            match target {
-                Some(name) => registry.empty(name).await,
-                None => registry.connections.empty().await,
+            // A session may be there without a connection for a while, and a connection without
+            // a session.
+            registry.empty(target).await;
+            if target.is_none() {
+                registry.connections.empty().await;
             }
         };
         let end = Instant::now() + deadline;
@@ -149,7 +151,7 @@ impl Server {
         }
         let end = Instant::now() + CLOSING;
         let drivers = registry.drivers(target, 0);
-        let _ = timeout_at(end, tell(&drivers, || Order::Close(why))).await;
+        let _ = timeout_at(end, tell(&drivers, || Order::Stop(why))).await;
         if timeout_at(end, gone()).await.is_err() {
             warn!(target, open = registry.connections.get(), "connections did not close");
         }
@@ -191,7 +193,6 @@ fn admit(surroundings: &Arc<Surroundings>, stream: TcpStream, address: SocketAdd
     };
     let surroundings = surroundings.clone();
     tokio::spawn(async move {
-        entrance::serve(&surroundings, stream, address, (login, place)).await;
-        drop(connection);
+        entrance::serve(&surroundings, stream, address, (login, place), connection).await;
     });
 }

@@ -31,7 +31,7 @@ pub struct Statistics {
 pub struct SessionStatistics {
     /// The initiator's iSCSI name.
     pub initiator_name: String,
-    /// Where it comes from.
+    /// Where its first connection came from.
     pub address: SocketAddr,
     /// Where it is logged in; `None` for discovery.
     pub target_name: Option<String>,
@@ -39,8 +39,28 @@ pub struct SessionStatistics {
     pub portal_group: Option<u16>,
     /// Our half of the session's name.
     pub tsih: u16,
+    /// What was counted, on all connections that there were.
+    pub counters: Counters,
+    /// The connections that are open; none for a while, if their tasks may be taken over.
+    pub connections: Vec<ConnectionStatistics>,
+}
+
+/// One connection of a session.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ConnectionStatistics {
+    /// The initiator's number for it.
+    pub cid: u16,
+    /// Where it comes from.
+    pub address: Option<SocketAddr>,
     /// What was counted.
     pub counters: Counters,
+}
+
+/// What a driver shows of its session.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    pub(crate) counters: Counters,
+    pub(crate) connections: Vec<ConnectionStatistics>,
 }
 
 /// Counters that belong to no session.

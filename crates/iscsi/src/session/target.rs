@@ -1,25 +1,33 @@
-//! The target's machine: [`LoginPhase`] until a connection is let in, then a [`Session`] that its
-//! [`Connection`]s share. No I/O, no clock: frames and time come in, events are polled, output
-//! waits in each connection's `Output`.
+//! The target's machine: [`LoginPhase`] until a connection is let in, then a [`Session`] with its
+//! [`Connection`]s. No I/O, no clock: frames and time come in, events are polled, output waits in
+//! each connection's `Output`.
 //!
 //! What belongs to whom: command order (CmdSN), the tasks and what was agreed on are the
-//! session's; statuses (StatSN), data transfers and digests are the connection's.
+//! session's; statuses (StatSN), what is kept until it is acknowledged, and digests are the
+//! connection's. Each task knows the connection that its data and status go to.
 
 mod settings;
 mod event;
 mod exchange;
 mod task;
-mod session;
+mod response;
+mod retained;
 mod connection;
+mod session;
 mod respond;
 mod command;
+mod loss;
 mod management;
+mod reassign;
+mod snack;
 mod text;
+mod logout;
+mod time;
 mod receive;
 mod login;
 
 pub use connection::{Connection, Counters, Error};
 pub use event::{Admission, Command, Event, ManagementRequest, Outcome, SendTargets};
-pub use login::{Admitted, LoginPhase, LoginProgress};
+pub use login::{LoginPhase, LoginProgress, NotJoined};
 pub use session::Session;
 pub use settings::Settings;

@@ -35,7 +35,7 @@ fn each_key_has_its_rule() {
     answers(&["HeaderDigest=None,CRC32C"], &["HeaderDigest=None"]);
     answers(&["DataDigest=Y-com.example.md5,CRC32C"], &["DataDigest=CRC32C"]);
     answers(&["DataDigest=Y-com.example.md5"], &["DataDigest=Reject"]);
-    answers(&["MaxConnections=8"], &["MaxConnections=1"]);
+    answers(&["MaxConnections=8"], &["MaxConnections=4"]);
     answers(&["InitialR2T=Yes"], &["InitialR2T=Yes"]);
     answers(&["InitialR2T=No"], &["InitialR2T=No"]);
     answers(&["ImmediateData=Yes"], &["ImmediateData=Yes"]);
@@ -55,7 +55,7 @@ fn each_key_has_its_rule() {
     answers(&["MaxOutstandingR2T=0"], &["MaxOutstandingR2T=Reject"]);
     answers(&["DataPDUInOrder=No"], &["DataPDUInOrder=Yes"]);
     answers(&["DataSequenceInOrder=No"], &["DataSequenceInOrder=Yes"]);
-    answers(&["ErrorRecoveryLevel=2"], &["ErrorRecoveryLevel=0"]);
+    answers(&["ErrorRecoveryLevel=2"], &["ErrorRecoveryLevel=2"]);
     answers(&["ErrorRecoveryLevel=3"], &["ErrorRecoveryLevel=Reject"]);
     answers(&["TaskReporting=FastAbort,ResponseFence,RFC3720"], &["TaskReporting=RFC3720"]);
     answers(&["iSCSIProtocolLevel=2"], &["iSCSIProtocolLevel=1"]);

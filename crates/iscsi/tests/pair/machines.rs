@@ -109,7 +109,7 @@ pub struct Pair {
     up: Link,
     down: Link,
     near: (initiator::Session, Decoder),
-    far: (target::Session, target::Connection, Decoder),
+    far: (target::Session, Decoder),
     submitted: Vec<Op>,
     done: Vec<Op>,
     failed: Vec<(u32, Result<Status, Failure>)>,
@@ -179,9 +179,9 @@ impl Pair {
             }
         };
         assert!(established.is_none(), "the target is the one who ends the login");
-        let target::Admitted { session, mut connection } =
-            phase.accept(Tsih(1), now).expect("established");
-        ship(connection.output_mut(), &mut down, now);
+        let mut session = phase.accept(Tsih(1), now).expect("established");
+        let leading = session.connection_mut(CID).expect("the leading connection");
+        ship(leading.output_mut(), &mut down, now);
         now = down.arrival().expect("the last response");
         take(&mut down, &mut near_decoder, now);
         let done = step(&mut login, &mut near_decoder, &mut output).expect("established");
@@ -205,7 +205,7 @@ impl Pair {
             up,
             down,
             near: (near, near_decoder),
-            far: (session, connection, far_decoder),
+            far: (session, far_decoder),
             submitted: Vec::new(),
             done: Vec::new(),
             failed: Vec::new(),
@@ -250,8 +250,8 @@ impl Pair {
         self.ship();
         while self.broken.is_none() {
             let timers = self.near.0.poll_timeout().into_iter();
-            let timers = timers.chain([self.far.1.poll_timeout(&self.far.0)]);
-            let next = timers.chain(self.next_arrival()).min().expect("two timers");
+            let timers = timers.chain(self.far.0.poll_timeout());
+            let next = timers.chain(self.next_arrival()).min().expect("a timer");
             if next > end {
                 break;
             }
@@ -329,7 +329,7 @@ impl Pair {
     }
 
     pub fn ask_for_logout(&mut self, seconds: u16) {
-        self.far.1.ask_for_logout(&self.far.0, seconds);
+        self.far.0.ask_for_logout(seconds);
     }
 
     pub fn send_targets(&mut self) {
@@ -365,13 +365,11 @@ impl Pair {
     fn far_receives(&mut self, bytes: &Bytes) {
         let mut rest = &bytes[..];
         while !rest.is_empty() && self.broken.is_none() {
-            feed(&mut self.far.2, &mut rest);
+            feed(&mut self.far.1, &mut rest);
             loop {
-                match self.far.2.next() {
+                match self.far.1.next() {
                     Ok(Some(frame)) => {
-                        if let Err(error) =
-                            self.far.1.handle_frame(&mut self.far.0, frame, self.now)
-                        {
+                        if let Err(error) = self.far.0.handle_frame(CID, frame, self.now) {
                             self.broken = Some(format!("target: {error}"));
                             return;
                         }
@@ -414,13 +412,13 @@ impl Pair {
     fn handle_timeouts(&mut self) {
         self.near.0.handle_timeout(self.now);
         self.take_events();
-        let far = self.far.1.handle_timeout(&self.far.0, self.now);
+        let far = self.far.0.handle_timeout(self.now);
         if let Some(error) = self.near.0.error()
             && !matches!(error, initiator::Error::LoggedOut { .. })
         {
             self.broken.get_or_insert(format!("initiator: {error}"));
         }
-        if let Err(error) = far {
+        if let Some((_, error)) = far.first() {
             self.broken.get_or_insert(format!("target: {error}"));
         }
         self.ship();
@@ -449,15 +447,15 @@ impl Pair {
 
     /// The disk.
     fn serve(&mut self) {
-        while let Some(event) = self.far.1.poll_event() {
+        while let Some(event) = self.far.0.poll_event() {
             match event {
                 target::Event::Command(command) if self.hold_answers => self.held.push(command),
                 target::Event::Command(command) => self.answer(&command),
-                target::Event::Admission(write) => self.far.1.admit(&mut self.far.0, write.itt),
+                target::Event::Admission(write) => self.far.0.admit(write.itt),
                 target::Event::Abort(_) => self.aborted += 1,
-                target::Event::SendTargets(_) => {
+                target::Event::SendTargets(cid, _) => {
                     let targets = self.targets.iter().map(|name| (name.as_str(), &[][..]));
-                    self.far.1.answer_send_targets(&self.far.0, targets);
+                    self.far.0.answer_send_targets(cid, targets);
                 }
                 target::Event::Management(_) => unreachable!("we only abort tasks"),
             }
@@ -476,7 +474,7 @@ impl Pair {
             }
             opcode => unreachable!("opcode {opcode:#x}"),
         };
-        self.far.1.complete(&mut self.far.0, itt, target::Outcome::good(data));
+        self.far.0.complete(itt, target::Outcome::good(data));
     }
 
     fn ship(&mut self) {
@@ -490,7 +488,8 @@ impl Pair {
                 _ => break,
             }
         }
-        ship(self.far.1.output_mut(), &mut self.down, self.now);
+        let far = self.far.0.connection_mut(CID).expect("the only connection");
+        ship(far.output_mut(), &mut self.down, self.now);
     }
 }
 

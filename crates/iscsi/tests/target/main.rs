@@ -8,3 +8,6 @@ mod order;
 mod management;
 mod text;
 mod upkeep;
+mod connections;
+mod recovery;
+mod reassign;

@@ -22,7 +22,7 @@ fn three_tasks() -> Rig {
 
 fn aborts(rig: &mut Rig) -> Vec<u32> {
     let mut aborted = Vec::new();
-    while let Some(event) = rig.connection.poll_event() {
+    while let Some(event) = rig.session.poll_event() {
         match event {
             Event::Abort(itt) => aborted.push(itt.0),
             event => panic!("{event:?}"),
@@ -110,11 +110,11 @@ fn check_unit_function(function: TaskFunction, lun: Lun, expected: &[u32]) {
     let mut request = rig.task_request(function, 10, u32::MAX);
     request.lun = lun;
     assert!(rig.send(Pdu::TaskRequest(request)).is_empty(), "the answer waits for the driver");
-    let Some(Event::Management(request)) = rig.connection.poll_event() else { panic!() };
+    let Some(Event::Management(request)) = rig.session.poll_event() else { panic!() };
     assert_eq!(request, ManagementRequest { itt: Itt(10), function, lun });
-    rig.connection.abort_for(&mut rig.session, &request);
+    rig.session.abort_for(&request);
     assert_eq!(aborts(&mut rig), expected);
-    rig.connection.answer_management(&mut rig.session, Itt(10), TaskFunctionResult::Complete);
+    rig.session.answer_management(Itt(10), TaskFunctionResult::Complete);
     assert_eq!(task_result(&rig.output()), TaskFunctionResult::Complete);
     assert_eq!(rig.session.tasks(), 3 - expected.len());
 }
@@ -136,7 +136,7 @@ fn a_target_reset_aborts_everything_before_the_driver_hears_of_it() {
         let mut rig = three_tasks();
         let request = rig.task_request(function, 10, u32::MAX);
         assert!(rig.send(Pdu::TaskRequest(request)).is_empty());
-        let events: Vec<_> = std::iter::from_fn(|| rig.connection.poll_event()).collect();
+        let events: Vec<_> = std::iter::from_fn(|| rig.session.poll_event()).collect();
         assert_eq!(events.len(), 4);
         assert!(matches!(events[3], Event::Management(_)));
     }
@@ -148,8 +148,8 @@ fn an_immediate_function_does_not_reach_commands_after_it() {
     let mut request = rig.task_request(TaskFunction::AbortTaskSet, 10, u32::MAX);
     request.cmd_sn = rig.login_response.numbers.exp_cmd_sn;
     rig.send(Pdu::TaskRequest(request));
-    let Some(Event::Management(request)) = rig.connection.poll_event() else { panic!() };
-    rig.connection.abort_for(&mut rig.session, &request);
+    let Some(Event::Management(request)) = rig.session.poll_event() else { panic!() };
+    rig.session.abort_for(&request);
     assert_eq!(aborts(&mut rig), [1]);
 }
 
@@ -179,11 +179,11 @@ fn a_function_with_a_tag_in_use_is_rejected() {
 #[test]
 fn another_session_may_clear_the_tasks_of_a_unit() {
     let mut rig = three_tasks();
-    rig.connection.abort_tasks(&mut rig.session, Some(Lun(0)));
+    rig.session.abort_tasks(Some(Lun(0)));
     assert_eq!(aborts(&mut rig), [1, 2]);
-    rig.connection.abort_tasks(&mut rig.session, None);
+    rig.session.abort_tasks(None);
     assert_eq!(aborts(&mut rig), [3]);
-    rig.connection.abort_tasks(&mut rig.session, None);
+    rig.session.abort_tasks(None);
     assert_eq!(rig.session.tasks(), 0);
     let pdus = rig.output();
     let [Pdu::NopIn(first), Pdu::NopIn(second)] = &pdus[..] else { panic!("{pdus:?}") };

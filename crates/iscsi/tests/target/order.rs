@@ -36,7 +36,7 @@ fn of_two_commands_with_one_number_the_first_runs() {
     rig.deliver(first);
     assert!(rig.send(Pdu::ScsiCommand(second)).is_empty());
     rig.no_event();
-    assert_eq!(rig.connection.counters().ignored, 1);
+    assert_eq!(rig.session.counters().ignored, 1);
 }
 
 #[test]
@@ -127,6 +127,6 @@ fn a_discovery_session_runs_no_commands() {
     let mut rig = Rig::discovery("");
     let command = rig.read(1, 0);
     assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::ProtocolError);
-    let event: Option<Event> = rig.connection.poll_event();
+    let event: Option<Event> = rig.session.poll_event();
     assert!(event.is_none());
 }

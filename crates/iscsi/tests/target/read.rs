@@ -165,7 +165,7 @@ fn completing_twice_answers_once() {
 #[test]
 fn digests_go_both_ways() {
     let mut rig = Rig::new("HeaderDigest=CRC32C\nDataDigest=CRC32C\n");
-    let digests = rig.connection.digests();
+    let digests = rig.connection().digests();
     assert!(digests.header && digests.data);
     let command = rig.read(1, 5);
     rig.deliver(command);

@@ -18,12 +18,14 @@ use iscsi::{
         TaskRequest, TextRequest,
     },
     session::target::{
-        Admitted, Command, Connection, Error, Event, LoginPhase, LoginProgress, Session, Settings,
+        Command, Connection, Error, Event, LoginPhase, LoginProgress, Session, Settings,
     },
 };
 use scsi::{Cdb, Lun};
 
 pub const TARGET: &str = "iqn.2026-11.io.forebay:target";
+/// Of the first connection of a rig.
+pub const CID: Cid = Cid(7);
 const INITIATOR: &str = "iqn.2026-11.io.forebay:initiator";
 
 pub struct OneTarget;
@@ -81,7 +83,7 @@ pub fn login_request(text: &str) -> LoginRequest {
         isid: Isid([0x80, 1, 2, 3, 4, 5]),
         tsih: Tsih(0),
         itt: Itt(0x1000),
-        cid: Cid(7),
+        cid: CID,
         cmd_sn: Serial(100),
         exp_stat_sn: Serial(500),
         text: text.replace('\n', "\0").into(),
@@ -100,10 +102,11 @@ pub fn login_output(phase: &mut LoginPhase) -> Vec<Pdu> {
 
 pub struct Rig {
     pub session: Session,
-    pub connection: Connection,
     pub now: Instant,
     pub cmd_sn: Serial,
     pub login_response: LoginResponse,
+    /// What further connections say of themselves.
+    own_keys: String,
 }
 
 impl Rig {
@@ -136,23 +139,76 @@ impl Rig {
             login_output(&mut phase);
             request = login_request("");
         }
-        let Admitted { session, mut connection } = phase.accept(Tsih(3), now).unwrap();
+        let is_own = |key: &&str| key.starts_with("MaxRecv") || key.contains("Digest=");
+        let own_keys = text.lines().filter(is_own).map(|key| format!("{key}\n")).collect();
+        let mut session = phase.accept(Tsih(3), now).unwrap();
+        let connection = session.connection_mut(CID).unwrap();
         let pdus = drain(connection.output_mut(), Digests::default());
         let Some(Pdu::LoginResponse(login_response)) = pdus.last().cloned() else {
             panic!("{pdus:?}");
         };
-        Self { session, connection, now, cmd_sn: Serial(100), login_response }
+        Self { session, now, cmd_sn: Serial(100), login_response, own_keys }
+    }
+
+    /// One more connection; the target's final response, and what it says if it refuses.
+    pub fn try_join(&mut self, request: LoginRequest) -> Result<LoginResponse, LoginStatus> {
+        let mut phase = login_phase(Offer::target(), Settings::default(), self.now);
+        let cid = request.cid;
+        match phase.handle_frame(&frame(Pdu::LoginRequest(request))) {
+            LoginProgress::Established(_) => {}
+            progress => panic!("{progress:?}"),
+        }
+        if let Err(mut refused) = phase.join(&mut self.session, self.now) {
+            let pdus = login_output(&mut refused.phase);
+            let Some(Pdu::LoginResponse(response)) = pdus.last() else { panic!("{pdus:?}") };
+            assert_eq!(response.status, refused.status);
+            return Err(refused.status);
+        }
+        let connection = self.session.connection_mut(cid).unwrap();
+        let pdus = drain(connection.output_mut(), Digests::default());
+        let [Pdu::LoginResponse(response)] = &pdus[..] else { panic!("{pdus:?}") };
+        Ok(response.clone())
+    }
+
+    pub fn join_request(&self, cid: u16) -> LoginRequest {
+        let names = format!("InitiatorName={INITIATOR}\nTargetName={TARGET}\n");
+        let text = format!("{names}SessionType=Normal\n{}", self.own_keys);
+        let cmd_sn = self.cmd_sn;
+        LoginRequest { tsih: Tsih(3), cid: Cid(cid), cmd_sn, ..login_request(&text) }
+    }
+
+    /// One more connection.
+    pub fn join(&mut self, cid: u16) -> Cid {
+        let request = self.join_request(cid);
+        self.try_join(request).unwrap();
+        Cid(cid)
     }
 
     /// What the target sends by itself or has queued.
     pub fn output(&mut self) -> Vec<Pdu> {
-        let digests = self.connection.digests();
-        drain(self.connection.output_mut(), digests)
+        self.output_of(CID)
+    }
+
+    /// What it sends on one of its connections.
+    pub fn output_of(&mut self, cid: Cid) -> Vec<Pdu> {
+        let connection = self.session.connection_mut(cid).unwrap();
+        let digests = connection.digests();
+        drain(connection.output_mut(), digests)
+    }
+
+    pub fn connection(&self) -> &Connection {
+        self.session.connection(CID).unwrap()
     }
 
     pub fn try_frame(&mut self, frame: Frame) -> (Result<(), Error>, Vec<Pdu>) {
-        let result = self.connection.handle_frame(&mut self.session, frame, self.now);
+        let result = self.session.handle_frame(CID, frame, self.now);
         (result, self.output())
+    }
+
+    /// Hands in a PDU on one of its connections; returns the answers there.
+    pub fn send_on(&mut self, cid: Cid, pdu: Pdu) -> Vec<Pdu> {
+        self.session.handle_frame(cid, frame(pdu), self.now).unwrap();
+        self.output_of(cid)
     }
 
     /// Hands in a PDU that must not end the connection; returns the answers.
@@ -210,30 +266,30 @@ impl Rig {
     /// The command that the driver gets next.
     #[track_caller]
     pub fn command(&mut self) -> Command {
-        match self.connection.poll_event() {
+        match self.session.poll_event() {
             Some(Event::Command(command)) => command,
             event => panic!("{event:?}"),
         }
     }
 
     pub fn complete(&mut self, itt: u32, outcome: iscsi::session::target::Outcome) -> Vec<Pdu> {
-        self.connection.complete(&mut self.session, Itt(itt), outcome);
+        self.session.complete(Itt(itt), outcome);
         self.output()
     }
 
     /// Lets a write go on after its admission was asked for.
     #[track_caller]
     pub fn admit(&mut self, itt: u32) -> Vec<Pdu> {
-        match self.connection.poll_event() {
+        match self.session.poll_event() {
             Some(Event::Admission(admission)) => assert_eq!(admission.itt, Itt(itt)),
             event => panic!("{event:?}"),
         }
-        self.connection.admit(&mut self.session, Itt(itt));
+        self.session.admit(Itt(itt));
         self.output()
     }
 
     pub fn no_event(&mut self) {
-        let event = self.connection.poll_event();
+        let event = self.session.poll_event();
         assert!(event.is_none(), "{event:?}");
     }
 
@@ -279,7 +335,10 @@ impl Rig {
 
     pub fn pass(&mut self, time: Duration) -> Result<(), Error> {
         self.now += time;
-        self.connection.handle_timeout(&self.session, self.now)
+        match self.session.handle_timeout(self.now).pop() {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use iscsi::{
     session::target::{Event, SendTargets},
 };
 
-use crate::rig::{Rig, TARGET, reject};
+use crate::rig::{CID, Rig, TARGET, reject};
 
 #[track_caller]
 fn response(pdus: &[Pdu]) -> &TextResponse {
@@ -18,14 +18,14 @@ fn response(pdus: &[Pdu]) -> &TextResponse {
 
 #[track_caller]
 fn asked(rig: &mut Rig) -> SendTargets {
-    match rig.connection.poll_event() {
-        Some(Event::SendTargets(which)) => which,
+    match rig.session.poll_event() {
+        Some(Event::SendTargets(CID, which)) => which,
         event => panic!("{event:?}"),
     }
 }
 
 fn answer(rig: &mut Rig, targets: &[(&str, &[String])]) -> Vec<Pdu> {
-    rig.connection.answer_send_targets(&rig.session, targets.iter().copied());
+    rig.session.answer_send_targets(CID, targets.iter().copied());
     rig.output()
 }
 

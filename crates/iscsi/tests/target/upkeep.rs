@@ -15,7 +15,7 @@ use iscsi::{
 use proptest::prelude::*;
 use scsi::Lun;
 
-use crate::rig::{Rig, frame, pattern, reject};
+use crate::rig::{CID, Rig, frame, pattern, reject};
 
 fn logout(rig: &mut Rig, reason: Result<LogoutReason, u8>, cid: u16) -> Vec<Pdu> {
     let cmd_sn = rig.next_cmd_sn();
@@ -107,8 +107,8 @@ fn logout_ends_everything_after_its_answer() {
         let command = rig.read(1, 0);
         rig.deliver(command);
         assert_eq!(logout_result(&logout(&mut rig, Ok(reason), cid)), LogoutResult::Closed);
-        assert!(matches!(rig.connection.poll_event(), Some(Event::Abort(Itt(1)))));
-        assert!(rig.connection.is_closing());
+        assert!(matches!(rig.session.poll_event(), Some(Event::Abort(Itt(1)))));
+        assert!(rig.connection().is_closing());
         let late = rig.read(2, 0);
         assert!(rig.send(Pdu::ScsiCommand(late)).is_empty());
         rig.no_event();
@@ -122,13 +122,13 @@ fn what_cannot_be_logged_out_is_said() {
     assert_eq!(logout_result(&pdus), LogoutResult::CidNotFound);
     let pdus = logout(&mut rig, Ok(LogoutReason::RemoveConnectionForRecovery), 7);
     assert_eq!(logout_result(&pdus), LogoutResult::RecoveryNotSupported);
-    assert!(!rig.connection.is_closing());
+    assert!(!rig.connection().is_closing());
 }
 
 #[test]
 fn the_target_may_ask_for_a_logout() {
     let mut rig = Rig::new("");
-    rig.connection.ask_for_logout(&rig.session, 3);
+    rig.session.ask_for_logout(3);
     let pdus = rig.output();
     let [Pdu::Async(message)] = &pdus[..] else { panic!("{pdus:?}") };
     assert_eq!(message.event, AsyncEvent::LogoutRequested { time: 3 });
@@ -198,21 +198,21 @@ proptest! {
             }
             let frame = Frame { bhs, ahs: Bytes::new(), data: data.into(), data_digest_error: digest_error };
             let (result, _) = rig.try_frame(frame);
-            if result.is_err() || rig.connection.is_closing() {
+            if result.is_err() || rig.connection().is_closing() {
                 break;
             }
-            while let Some(event) = rig.connection.poll_event() {
+            while let Some(event) = rig.session.poll_event() {
                 match event {
-                    Event::Admission(admission) => rig.connection.admit(&mut rig.session, admission.itt),
+                    Event::Admission(admission) => rig.session.admit(admission.itt),
                     Event::Command(command) if back[2] % 2 == 0 => {
                         let outcome = iscsi::session::target::Outcome::status(scsi::Status::Good);
-                        rig.connection.complete(&mut rig.session, command.itt, outcome);
+                        rig.session.complete(command.itt, outcome);
                     }
-                    Event::SendTargets(_) => rig.connection.answer_send_targets(&rig.session, []),
+                    Event::SendTargets(..) => rig.session.answer_send_targets(CID, []),
                     Event::Management(request) => {
-                        rig.connection.abort_for(&mut rig.session, &request);
+                        rig.session.abort_for(&request);
                         let result = iscsi::pdu::TaskFunctionResult::Complete;
-                        rig.connection.answer_management(&mut rig.session, request.itt, result);
+                        rig.session.answer_management(request.itt, result);
                     }
                     Event::Command(_) | Event::Abort(_) => {}
                 }

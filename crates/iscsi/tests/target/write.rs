@@ -129,7 +129,7 @@ fn check_fails(keys: &str, immediate: usize, length: u32, is_final: bool, expect
     let mut rig = Rig::new(keys);
     let command = rig.write(1, length, immediate, is_final);
     let mut pdus = rig.send(Pdu::ScsiCommand(command));
-    if let Some(event) = rig.connection.poll_event() {
+    if let Some(event) = rig.session.poll_event() {
         assert!(matches!(event, Event::Admission(_)), "{event:?}");
     }
     if !is_final {
@@ -212,7 +212,7 @@ fn a_data_digest_error_is_rejected_and_fails_the_command() {
     assert_eq!(reject(&pdus), RejectReason::DataDigestError);
     let pdus = rig.send(burst(&r2ts[1], 1024).remove(0));
     assert_eq!(sense(response(&pdus)), (0xb, 0x47, 0x05));
-    assert_eq!(rig.connection.counters().digest_errors, 1);
+    assert_eq!(rig.session.counters().digest_errors, 1);
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn data_for_an_unknown_task_is_ignored() {
     let mut rig = Rig::new("");
     assert!(rig.send(data_out(77, Ttt(1), 0, 0, 512, true)).is_empty());
     assert!(rig.send(data_out(77, Ttt::NONE, 0, 0, 512, true)).is_empty());
-    assert_eq!(rig.connection.counters().ignored, 2);
+    assert_eq!(rig.session.counters().ignored, 2);
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_refused_write_is_answered_when_its_unsolicited_data_has_come() {
     let mut rig = Rig::new("InitialR2T=No\nFirstBurstLength=1024\n");
     let command = rig.write(1, 8192, 512, false);
     assert!(rig.send(Pdu::ScsiCommand(command)).is_empty());
-    assert!(matches!(rig.connection.poll_event(), Some(Event::Admission(_))));
+    assert!(matches!(rig.session.poll_event(), Some(Event::Admission(_))));
     assert!(rig.complete(1, Outcome::status(Status::Busy)).is_empty());
     let pdus = rig.send(data_out(1, Ttt::NONE, 0, 512, 512, true));
     assert_eq!(response(&pdus).status, Status::Busy as u8);
@@ -290,7 +290,7 @@ fn a_write_refused_before_any_data_was_asked_for_is_answered_at_once() {
     let mut rig = Rig::new("InitialR2T=Yes\nImmediateData=Yes\n");
     let command = rig.write(1, 8192, 512, true);
     assert!(rig.send(Pdu::ScsiCommand(command)).is_empty());
-    assert!(matches!(rig.connection.poll_event(), Some(Event::Admission(_))));
+    assert!(matches!(rig.session.poll_event(), Some(Event::Admission(_))));
     let pdus = rig.complete(1, Outcome::status(Status::TaskSetFull));
     assert_eq!(response(&pdus).status, Status::TaskSetFull as u8);
 }

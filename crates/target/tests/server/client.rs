@@ -64,7 +64,11 @@ pub struct Client {
     decoder: Decoder,
     output: Output,
     digests: Digests,
-    cmd_sn: Serial,
+    /// Of the next command; shared by all connections of a session.
+    pub cmd_sn: Serial,
+    /// All statuses before this one have come.
+    pub exp_stat_sn: Serial,
+    pub tsih: Tsih,
     itt: u32,
 }
 
@@ -81,6 +85,8 @@ impl Client {
             output: Output::default(),
             digests: Digests::default(),
             cmd_sn: Serial(1),
+            exp_stat_sn: Serial(0),
+            tsih: Tsih(0),
             itt: 0,
         }
     }
@@ -98,13 +104,23 @@ impl Client {
         target: Option<&str>,
     ) -> Result<Self, LoginFailure> {
         let client = Self::connect(address).await;
-        let names = InitiatorNames {
-            initiator_name: format!("iqn.2026-11.io.forebay:initiator-{who}"),
-            initiator_alias: None,
-            target_name: target.map(str::to_owned),
-        };
-        let isid = Isid([0x80, 0, 0, 0, 0, who]);
-        let login = InitiatorLogin::new(offer, names, isid, tsih, Cid(1), client.cmd_sn);
+        let login = login(who, offer, tsih, target, Cid(1), client.cmd_sn);
+        client.run(login).await
+    }
+
+    /// One more connection of the session of this one, with the next command's number as it is
+    /// here.
+    pub async fn try_join(
+        &self,
+        address: SocketAddr,
+        who: u8,
+        offer: Offer,
+        cid: Cid,
+    ) -> Result<Self, LoginFailure> {
+        let mut client = Self::connect(address).await;
+        client.cmd_sn = self.cmd_sn;
+        client.itt = u32::from(cid.0) << 16;
+        let login = login(who, offer, self.tsih, Some(TARGET), cid, self.cmd_sn);
         client.run(login).await
     }
 
@@ -120,6 +136,7 @@ impl Client {
                 InitiatorStep::Send(next) => request = next,
                 InitiatorStep::Established(established) => {
                     self.digests = established.parameters.digests;
+                    (self.tsih, self.exp_stat_sn) = (established.tsih, established.exp_stat_sn);
                     self.decoder.configure(65_536, 262_144, self.digests);
                     return Ok(self);
                 }
@@ -141,7 +158,9 @@ impl Client {
         loop {
             if let Some(frame) = self.decoder.next().unwrap() {
                 assert!(!frame.data_digest_error);
-                return Some(Pdu::parse(&frame.bhs, &frame.ahs, frame.data).unwrap());
+                let pdu = Pdu::parse(&frame.bhs, &frame.ahs, frame.data).unwrap();
+                self.note_status(&pdu);
+                return Some(pdu);
             }
             match receive(&self.stream, &mut self.decoder) {
                 Ok(Received::Bytes(_)) => {}
@@ -149,6 +168,18 @@ impl Client {
                 Ok(Received::Closed) | Err(_) => return None,
             }
         }
+    }
+
+    fn note_status(&mut self, pdu: &Pdu) {
+        let numbers = match pdu {
+            Pdu::ScsiResponse(pdu) => pdu.numbers,
+            Pdu::DataIn(pdu) if pdu.status.is_some() => pdu.numbers,
+            Pdu::TaskResponse(pdu) => pdu.numbers,
+            Pdu::LogoutResponse(pdu) => pdu.numbers,
+            Pdu::Async(pdu) => pdu.numbers,
+            _ => return,
+        };
+        self.exp_stat_sn = numbers.stat_sn.next();
     }
 
     pub fn next_itt(&mut self) -> Itt {
@@ -169,6 +200,7 @@ impl Client {
             itt: self.next_itt(),
             expected_data_transfer_length: expected,
             cmd_sn,
+            exp_stat_sn: self.exp_stat_sn,
             cdb: Cdb::new(&padded),
             ..Default::default()
         }
@@ -178,6 +210,11 @@ impl Client {
     pub async fn read(&mut self, command: ScsiCommand) -> (u8, Vec<u8>) {
         let itt = command.itt;
         self.send(Pdu::ScsiCommand(command)).await;
+        self.answer(itt).await
+    }
+
+    /// The status of a command that was sent, and its data.
+    pub async fn answer(&mut self, itt: Itt) -> (u8, Vec<u8>) {
         let mut data = Vec::new();
         loop {
             match self.receive().await.expect("open") {
@@ -236,6 +273,23 @@ impl Client {
             pdu => panic!("{pdu:?}"),
         }
     }
+}
+
+fn login(
+    who: u8,
+    offer: Offer,
+    tsih: Tsih,
+    target: Option<&str>,
+    cid: Cid,
+    cmd_sn: Serial,
+) -> InitiatorLogin {
+    let names = InitiatorNames {
+        initiator_name: format!("iqn.2026-11.io.forebay:initiator-{who}"),
+        initiator_alias: None,
+        target_name: target.map(str::to_owned),
+    };
+    let isid = Isid([0x80, 0, 0, 0, 0, who]);
+    InitiatorLogin::new(offer, names, isid, tsih, cid, cmd_sn)
 }
 
 pub fn refused(failure: LoginFailure) -> LoginStatus {

@@ -4,6 +4,7 @@ mod access;
 mod client;
 mod attacks;
 mod commands;
+mod connections;
 mod doors;
 mod many;
 mod sessions;

@@ -2,44 +2,46 @@
 
 use bytes::Bytes;
 use scsi::{Sense, SenseKey};
+use smallvec::SmallVec;
 
 use crate::{
-    Bhs, Itt,
-    pdu::{DataOut, RejectReason, ScsiCommand},
-    transfer::{Gather, INCORRECT_AMOUNT_OF_DATA, UNEXPECTED_UNSOLICITED_DATA},
+    Bhs, Itt, Pdu,
+    pdu::{DataOut, Numbers, ReadyToTransfer, RejectReason, ScsiCommand},
+    transfer::{Burst, Gather, INCORRECT_AMOUNT_OF_DATA, UNEXPECTED_UNSOLICITED_DATA},
 };
 
 use super::{
-    connection::{AdmissionState, Connection, Transfer},
     event::{Admission, Command, Event, Outcome},
-    session::Session,
-    task::{Stage, Task},
+    session::{Session, new_ttt},
+    task::{AdmissionState, Stage, Task, Transfer},
 };
 
 /// For a write that is longer than we ever take in one command.
 const INVALID_FIELD_IN_CDB: Sense = Sense::new(SenseKey::IllegalRequest, 0x24, 0x00);
 
-impl Connection {
-    pub(super) fn handle_command(&mut self, session: &mut Session, pdu: ScsiCommand, bhs: &Bhs) {
+impl Session {
+    pub(super) fn handle_command(&mut self, at: usize, pdu: ScsiCommand, bhs: &Bhs) {
         let itt = pdu.itt;
-        if itt == Itt::NONE || session.tasks.contains_key(&itt) || !(pdu.write || pdu.is_final) {
+        if itt == Itt::NONE || self.tasks.contains_key(&itt) || !(pdu.write || pdu.is_final) {
             // A tag in use is an invalid field rather than "task in progress", which belongs to
             // TASK REASSIGN (RFC 7143, 11.17.1, note 2). W or F must be set: 11.3.1.
-            self.reject(session, RejectReason::InvalidPduField, bhs);
+            self.reject(at, RejectReason::InvalidPduField, bhs);
             return;
         }
-        if pdu.immediate && session.immediate >= session.settings.immediate_commands {
-            self.reject(session, RejectReason::ImmediateCommandReject, bhs);
+        if pdu.immediate && self.immediate >= self.settings.immediate_commands {
+            self.reject(at, RejectReason::ImmediateCommandReject, bhs);
             return;
         }
-        self.counters.commands += 1;
+        // Who uses a tag again has the answer to the command that had it before.
+        self.lost.iter_mut().for_each(|lost| _ = lost.responses.remove(&itt));
+        self.connections[at].counters.commands += 1;
         let length = pdu.expected_data_transfer_length;
-        let fault = unsolicited_fault(session, &pdu);
+        let fault = self.unsolicited_fault(&pdu);
         let all_there =
             !pdu.write || fault.is_none() && pdu.is_final && pdu.data.len() == length as usize;
         let stage = if all_there && fault.is_none() { Stage::Executing } else { Stage::Gathering };
         let task = Task {
-            allegiance: self.cid,
+            allegiance: self.connections[at].instance,
             lun: pdu.lun,
             cmd_sn: pdu.cmd_sn,
             immediate: pdu.immediate,
@@ -50,11 +52,12 @@ impl Connection {
             bidirectional_read_length: pdu.bidirectional_read_length,
             solicited: 0,
             r2t_sn: 0,
+            snack_tag: 0,
         };
         if stage == Stage::Executing {
             let data_in_capacity = task.data_in_capacity();
-            session.begin(itt, task);
-            self.counters.data_out_bytes += pdu.data.len() as u64;
+            self.begin(itt, task);
+            self.connections[at].counters.data_out_bytes += pdu.data.len() as u64;
             let data_out = Some(pdu.data).filter(|data| !data.is_empty()).into_iter().collect();
             self.events.push_back(Event::Command(Command {
                 itt,
@@ -66,22 +69,22 @@ impl Connection {
             }));
             return;
         }
-        session.begin(itt, task);
-        self.begin_gather(session, pdu, fault);
+        self.begin(itt, task);
+        self.begin_gather(pdu, fault);
     }
 
     /// A write with data still to come, or one that is wrong and must be answered when the data
     /// that is on its way has come.
-    fn begin_gather(&mut self, session: &mut Session, pdu: ScsiCommand, fault: Option<Sense>) {
+    fn begin_gather(&mut self, pdu: ScsiCommand, fault: Option<Sense>) {
         let itt = pdu.itt;
         let length = pdu.expected_data_transfer_length;
-        let follows = (!pdu.is_final).then_some(session.parameters.first_burst_length);
+        let follows = (!pdu.is_final).then_some(self.parameters.first_burst_length);
         let immediate = if fault.is_some() { Bytes::new() } else { pdu.data };
         let mut gather = Gather::new(length, immediate, follows);
         if let Some(sense) = fault {
             gather.fail(sense);
         } else if gather.to_solicit() > 0 {
-            if length > session.settings.max_transfer_bytes {
+            if length > self.settings.max_transfer_bytes {
                 gather.fail(INVALID_FIELD_IN_CDB);
             } else {
                 self.events.push_back(Event::Admission(Admission {
@@ -98,71 +101,150 @@ impl Connection {
             attribute: pdu.attribute,
             admission: AdmissionState::Pending,
             refusal: None,
+            progress: self.now,
         };
         self.gathers.insert(itt, transfer);
-        self.advance_transfer(session, itt);
+        if self.recovers(1) && self.sequence_check.is_none() {
+            self.sequence_check = Some(self.now + self.settings.sequence_time);
+        }
+        self.advance_transfer(itt);
     }
 
     /// The data of a write is wanted (answer to `Event::Admission`).
-    pub fn admit(&mut self, session: &mut Session, itt: Itt) {
+    pub fn admit(&mut self, itt: Itt) {
         let Some(transfer) = self.gathers.get_mut(&itt) else { return };
         if transfer.admission == AdmissionState::Pending && transfer.gather.to_solicit() > 0 {
             transfer.admission = AdmissionState::Waiting;
-            self.waiting.push_back(itt);
-            self.grant_waiting(session);
+            let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
+            if let Some(at) = allegiance.and_then(|instance| self.position(instance)) {
+                self.connections[at].waiting.push_back(itt);
+                self.grant_waiting(at);
+            }
         }
     }
 
     /// Lets writes that wait go on while there is room for their data.
-    pub(super) fn grant_waiting(&mut self, session: &mut Session) {
-        while let Some(&itt) = self.waiting.front() {
+    pub(super) fn grant_waiting(&mut self, at: usize) {
+        while let Some(&itt) = self.connections[at].waiting.front() {
+            let connection = &mut self.connections[at];
             let (Some(transfer), Some(task)) =
-                (self.gathers.get_mut(&itt), session.tasks.get_mut(&itt))
+                (self.gathers.get_mut(&itt), self.tasks.get_mut(&itt))
             else {
-                self.waiting.pop_front(); // aborted or failed meanwhile
+                connection.waiting.pop_front(); // aborted or failed meanwhile
                 continue;
             };
             let wanted = u64::from(transfer.gather.to_solicit());
-            if self.solicited > 0 && self.solicited + wanted > session.settings.solicited_bytes {
+            let limit = self.settings.solicited_bytes;
+            if connection.solicited > 0 && connection.solicited + wanted > limit {
                 return;
             }
-            self.waiting.pop_front();
+            connection.waiting.pop_front();
             transfer.admission = AdmissionState::Granted;
             task.solicited = wanted;
-            self.solicited += wanted;
-            self.solicit(session, itt);
+            connection.solicited += wanted;
+            self.solicit(at, itt);
+        }
+    }
+
+    /// Asks for the bursts of `itt` that may be open now.
+    fn solicit(&mut self, at: usize, itt: Itt) {
+        let outstanding = self.parameters.max_outstanding_r2t;
+        let max_burst = self.parameters.max_burst_length;
+        let Some(transfer) = self.gathers.get_mut(&itt) else { return };
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let solicits = transfer.admission == AdmissionState::Granted;
+        let mut bursts = SmallVec::<[Burst; 4]>::new();
+        while let Some(burst) = transfer
+            .gather
+            .next_burst(solicits, outstanding, max_burst, || new_ttt(&mut self.next_ttt))
+        {
+            bursts.push(burst);
+        }
+        if bursts.is_empty() {
+            return;
+        }
+        transfer.progress = self.now;
+        task.r2t_sn = transfer.gather.r2t_sn();
+        self.ask_for(at, itt, &bursts);
+    }
+
+    /// Sends R2Ts.
+    pub(super) fn ask_for(&mut self, at: usize, itt: Itt, bursts: &[Burst]) {
+        let Some(lun) = self.tasks.get(&itt).map(|task| task.lun) else { return };
+        let window = self.window_numbers();
+        let connection = &mut self.connections[at];
+        for burst in bursts {
+            let numbers = Numbers { stat_sn: connection.stat_sn, ..window };
+            connection.send(Pdu::ReadyToTransfer(ReadyToTransfer {
+                lun,
+                itt,
+                ttt: burst.ttt,
+                numbers,
+                r2t_sn: burst.r2t_sn,
+                buffer_offset: burst.offset,
+                desired_data_transfer_length: burst.length,
+            }));
         }
     }
 
     pub(super) fn handle_data_out(
         &mut self,
-        session: &mut Session,
+        at: usize,
         data_out: DataOut,
         digest_error: bool,
         bhs: &Bhs,
     ) {
         let itt = data_out.itt;
-        let Some(transfer) = self.gathers.get_mut(&itt) else {
-            // Data of a task that was aborted may still be on its way.
-            self.counters.ignored += 1;
+        let instance = self.connections[at].instance;
+        let is_own = |task: &Task| task.allegiance == instance;
+        if !self.gathers.contains_key(&itt) || !self.tasks.get(&itt).is_some_and(is_own) {
+            if digest_error || !self.keep_early_data(at, data_out, bhs) {
+                // Data of a task that was aborted may still be on its way.
+                self.connections[at].counters.ignored += 1;
+            }
+            return;
+        }
+        let recovers = self.recovers(1);
+        let (Some(transfer), Some(task)) = (self.gathers.get_mut(&itt), self.tasks.get(&itt))
+        else {
             return;
         };
-        let lun_fits = data_out.ttt == crate::Ttt::NONE
-            || session.tasks.get(&itt).is_some_and(|task| task.lun == data_out.lun);
+        transfer.progress = self.now;
+        let lun_fits = data_out.ttt == crate::Ttt::NONE || task.lun == data_out.lun;
         let mut is_known = lun_fits;
         if lun_fits {
-            is_known = transfer.gather.handle_data(data_out, digest_error).is_ok();
+            is_known = transfer.gather.handle_data(data_out, digest_error, recovers).is_ok();
         } else {
             transfer.gather.fail(INCORRECT_AMOUNT_OF_DATA);
         }
         if !is_known && !digest_error {
-            self.reject(session, RejectReason::InvalidPduField, bhs);
+            self.reject(at, RejectReason::InvalidPduField, bhs);
         }
-        self.advance_transfer(session, itt);
+        self.advance_transfer(itt);
+    }
+
+    /// Keeps unsolicited data of a command that waits for its turn: with several connections that
+    /// is nothing unusual. False if there is no such command, or this is more than it may send.
+    fn keep_early_data(&mut self, at: usize, data_out: DataOut, bhs: &Bhs) -> bool {
+        let instance = self.connections[at].instance;
+        let limit = self.parameters.first_burst_length as usize;
+        let early = self.window.find_held(|early| {
+            early.allegiance == instance
+                && matches!(&early.pdu, Pdu::ScsiCommand(command) if command.itt == data_out.itt)
+        });
+        let Some(early) = early else { return false };
+        // Each counts for at least a header, so that empty ones are bounded, too.
+        let bytes = early.data_bytes + data_out.data.len().max(size_of::<Bhs>());
+        if bytes > limit {
+            return false;
+        }
+        early.data_bytes = bytes;
+        early.data.push((data_out, *bhs));
+        true
     }
 
     /// Does what the state of a write calls for: ask for more, answer, or hand it to the driver.
-    fn advance_transfer(&mut self, session: &mut Session, itt: Itt) {
+    pub(super) fn advance_transfer(&mut self, itt: Itt) {
         let Some(transfer) = self.gathers.get_mut(&itt) else { return };
         if transfer.gather.is_quiet()
             && (transfer.gather.failure().is_some() || transfer.refusal.is_some())
@@ -171,18 +253,21 @@ impl Connection {
             let refusal = transfer.refusal.take();
             self.gathers.remove(&itt);
             if let Some(outcome) = refusal.or(failure) {
-                self.finish(session, itt, outcome);
+                self.finish(itt, outcome);
             }
         } else if transfer.gather.is_complete() {
-            let Some(task) = session.tasks.get_mut(&itt) else { return };
+            let Some(task) = self.tasks.get_mut(&itt) else { return };
             task.stage = Stage::Executing;
             let (lun, data_in_capacity) = (task.lun, task.data_in_capacity());
+            let allegiance = task.allegiance;
             let Some(Transfer { gather, cdb, attribute, .. }) = self.gathers.remove(&itt) else {
                 return;
             };
             let data_out = gather.into_data();
-            self.counters.data_out_bytes +=
-                data_out.iter().map(|piece| piece.len() as u64).sum::<u64>();
+            if let Some(at) = self.position(allegiance) {
+                self.connections[at].counters.data_out_bytes +=
+                    data_out.iter().map(|piece| piece.len() as u64).sum::<u64>();
+            }
             self.events.push_back(Event::Command(Command {
                 itt,
                 lun,
@@ -191,21 +276,24 @@ impl Connection {
                 data_out,
                 data_in_capacity,
             }));
-        } else if transfer.admission == AdmissionState::Granted {
-            self.solicit(session, itt);
+        } else if transfer.admission == AdmissionState::Granted || transfer.gather.is_recovering() {
+            let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
+            if let Some(at) = allegiance.and_then(|instance| self.position(instance)) {
+                self.solicit(at, itt);
+            }
         }
     }
-}
 
-/// Is the unsolicited data of a command what was agreed on (RFC 7143, 11.4.7.2)?
-fn unsolicited_fault(session: &Session, pdu: &ScsiCommand) -> Option<Sense> {
-    let parameters = &session.parameters;
-    let immediate = pdu.data.len() as u64;
-    let length = u64::from(pdu.expected_data_transfer_length);
-    let allowed = pdu.write && parameters.immediate_data;
-    if immediate > 0 && !allowed || !pdu.is_final && parameters.initial_r2t {
-        return Some(UNEXPECTED_UNSOLICITED_DATA);
+    /// Is the unsolicited data of a command what was agreed on (RFC 7143, 11.4.7.2)?
+    fn unsolicited_fault(&self, pdu: &ScsiCommand) -> Option<Sense> {
+        let parameters = &self.parameters;
+        let immediate = pdu.data.len() as u64;
+        let length = u64::from(pdu.expected_data_transfer_length);
+        let allowed = pdu.write && parameters.immediate_data;
+        if immediate > 0 && !allowed || !pdu.is_final && parameters.initial_r2t {
+            return Some(UNEXPECTED_UNSOLICITED_DATA);
+        }
+        (immediate > length.min(u64::from(parameters.first_burst_length)))
+            .then_some(INCORRECT_AMOUNT_OF_DATA)
     }
-    (immediate > length.min(u64::from(parameters.first_burst_length)))
-        .then_some(INCORRECT_AMOUNT_OF_DATA)
 }

@@ -1,76 +1,52 @@
-//! One connection in full feature phase: statuses, digests, data transfers, output.
+//! One connection in full feature phase: statuses, digests, output.
 
 use std::{collections::VecDeque, time::Instant};
 
 use bytes::Bytes;
-use scsi::{Cdb, Lun};
-use smallvec::SmallVec;
+use scsi::Lun;
 
 use crate::{
     Bhs, Cid, Itt, Pdu, Serial, Ttt,
     codec::{self, Digests, Output},
     keys::Parameters,
     login::Established,
-    pdu::{AsyncEvent, AsyncMessage, NopIn, Numbers, ReadyToTransfer, Reject, RejectReason},
-    transfer::Gather,
+    pdu::{DataIn, DataInStatus, NopIn, Numbers, Reject, RejectReason, ScsiResponse},
 };
 
 use super::{
-    event::{Event, Outcome},
     exchange::{Exchange, PendingText},
-    session::Session,
-    task::Tasks,
+    response::{Part, Pieces, Response},
+    retained::{Retained, Sent},
+    settings::Settings,
+    task::Instance,
 };
 
-/// One connection of a session after its login.
-///
-/// ```text
-/// loop { handle_frame() for every frame, handle_timeout() when poll_timeout() is due;
-///        poll_event() until None; write output(); close when is_closing() and all is written }
-/// ```
-///
-/// An `Err` of a `handle_*` ends the connection: write what is in the output and close.
+/// One connection of a [`Session`](super::Session) after its login: what its driver reads and
+/// writes. Whatever comes in is the session's to handle.
+#[derive(Debug)]
 pub struct Connection {
-    pub(super) cid: Cid,
-    stat_sn: Serial,
+    cid: Cid,
+    pub(super) instance: Instance,
+    pub(super) stat_sn: Serial,
+    /// The initiator has all statuses before this one.
+    pub(super) acknowledged: Serial,
+    /// What was sent since, if it is to be kept.
+    pub(super) retained: Retained,
+    /// So many bytes of Data-In are kept, from recovery level 1 on.
+    keeps: Option<usize>,
     pub(super) parameters: Parameters,
     output: Output,
-    pub(super) events: VecDeque<Event>,
-    /// Writes whose data is not complete, by tag.
-    pub(super) gathers: Tasks<Transfer>,
     /// Writes that were admitted and wait for their share of `Settings::solicited_bytes`.
     pub(super) waiting: VecDeque<Itt>,
     /// Data asked for and not worked off, in bytes.
     pub(super) solicited: u64,
-    next_ttt: u32,
     pub(super) text: Option<Exchange>,
     pub(super) pending_text: Option<PendingText>,
     last_received: Instant,
     /// When our NOP-In went out; `None` if anything came since.
-    ping: Option<Instant>,
+    pub(super) ping: Option<Instant>,
     pub(super) closing: bool,
     pub(super) counters: Counters,
-}
-
-/// A write on its way in.
-#[derive(Debug)]
-pub(super) struct Transfer {
-    pub(super) gather: Gather,
-    pub(super) cdb: Cdb,
-    pub(super) attribute: u8,
-    pub(super) admission: AdmissionState,
-    /// Refused by the driver; to be sent when no more data is on its way.
-    pub(super) refusal: Option<Outcome>,
-}
-
-/// Whether the data of a write may be asked for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum AdmissionState {
-    /// Nothing has to be asked for, or the driver has not answered.
-    Pending,
-    /// Waits for its share of `Settings::solicited_bytes`.
-    Waiting,
-    Granted,
 }
 
 /// Why a connection must be dropped.
@@ -91,9 +67,25 @@ pub enum Error {
     /// No answer to our NOP-In, and nothing else either.
     #[error("the initiator is silent")]
     Silent,
+    /// Statuses were sent and never acknowledged.
+    #[error("the initiator acknowledges nothing of what was sent")]
+    Unacknowledged,
     /// The login took too long.
     #[error("the login took too long")]
     LoginTimeout,
+}
+
+impl Error {
+    /// All connections of the session must be dropped: a format error shows that the two ends do
+    /// not understand each other (RFC 7143, 7.7).
+    #[must_use]
+    pub fn ends_session(&self) -> bool {
+        match self {
+            Self::Codec(error) => *error != codec::Error::HeaderDigest,
+            Self::Format(_) | Self::Protocol(_) => true,
+            Self::DataDigest | Self::Silent | Self::Unacknowledged | Self::LoginTimeout => false,
+        }
+    }
 }
 
 /// What a connection has seen so far.
@@ -117,18 +109,40 @@ pub struct Counters {
     pub ignored: u64,
 }
 
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.pdus_in += other.pdus_in;
+        self.pdus_out += other.pdus_out;
+        self.commands += other.commands;
+        self.data_out_bytes += other.data_out_bytes;
+        self.data_in_bytes += other.data_in_bytes;
+        self.rejects += other.rejects;
+        self.digest_errors += other.digest_errors;
+        self.ignored += other.ignored;
+    }
+}
+
 impl Connection {
-    pub(super) fn new(login: &Established, stat_sn: Serial, output: Output, now: Instant) -> Self {
+    pub(super) fn new(
+        login: &Established,
+        parameters: Parameters,
+        settings: &Settings,
+        instance: Instance,
+        stat_sn: Serial,
+        output: Output,
+        now: Instant,
+    ) -> Self {
         Self {
             cid: login.cid,
+            instance,
             stat_sn,
-            parameters: login.parameters.clone(),
+            acknowledged: stat_sn,
+            retained: Retained::new(stat_sn),
+            keeps: (parameters.error_recovery_level > 0).then_some(settings.retained_bytes),
+            parameters,
             output,
-            events: VecDeque::new(),
-            gathers: Tasks::default(),
             waiting: VecDeque::new(),
             solicited: 0,
-            next_ttt: 1,
             text: None,
             pending_text: None,
             last_received: now,
@@ -179,47 +193,21 @@ impl Connection {
         self.counters
     }
 
-    /// The next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+    /// Logged out from another connection, or replaced: nothing more goes out.
+    pub(super) fn close_at_once(&mut self) {
+        self.closing = true;
+        self.output = Output::default();
     }
 
-    /// When `handle_timeout` is to be called; changes with every frame.
-    #[must_use]
-    pub fn poll_timeout(&self, session: &Session) -> Instant {
+    /// When this connection needs a look.
+    pub(super) fn poll_timeout(&self, settings: &Settings) -> Instant {
         match self.ping {
-            Some(sent) => sent + session.settings.dead_after,
-            None => self.last_received + session.settings.ping_after,
+            Some(sent) => sent + settings.dead_after,
+            None if self.retained.len() > 0 => {
+                self.last_received + settings.acknowledge_after.min(settings.ping_after)
+            }
+            None => self.last_received + settings.ping_after,
         }
-    }
-
-    /// Time has passed.
-    pub fn handle_timeout(&mut self, session: &Session, now: Instant) -> Result<(), Error> {
-        if now < self.poll_timeout(session) {
-            return Ok(());
-        }
-        if self.ping.is_some() {
-            return Err(Error::Silent);
-        }
-        let ttt = self.new_ttt();
-        self.ping = Some(now);
-        self.send_nop(session, ttt);
-        Ok(())
-    }
-
-    /// Tells how far the command window is open; no answer is wanted.
-    pub(super) fn tell_window(&mut self, session: &Session) {
-        self.send_nop(session, Ttt::NONE);
-    }
-
-    fn send_nop(&mut self, session: &Session, ttt: Ttt) {
-        self.send(Pdu::NopIn(NopIn {
-            lun: Lun(0),
-            itt: Itt::NONE,
-            ttt,
-            numbers: session.numbers(self.stat_sn),
-            data: Bytes::new(),
-        }));
     }
 
     /// Something came, whatever it is: the initiator is alive.
@@ -229,28 +217,15 @@ impl Connection {
         self.ping = None;
     }
 
-    /// Asks the initiator to log out within `seconds` (RFC 7143, 11.9.1).
-    pub fn ask_for_logout(&mut self, session: &Session, seconds: u16) {
-        let numbers = self.next_numbers(session);
-        let message = AsyncMessage {
-            lun: Lun(0),
-            event: AsyncEvent::LogoutRequested { time: seconds },
-            numbers,
-            data: Bytes::new(),
-        };
-        self.send(Pdu::Async(message));
-    }
-
-    /// Numbers for a PDU that carries a status; the StatSN is used up.
-    pub(super) fn next_numbers(&mut self, session: &Session) -> Numbers {
-        let numbers = session.numbers(self.stat_sn);
-        self.stat_sn = self.stat_sn.next();
-        numbers
-    }
-
-    /// Numbers for a PDU without a status.
-    pub(super) fn numbers(&self, session: &Session) -> Numbers {
-        session.numbers(self.stat_sn)
+    /// The initiator has all statuses before this one, it says. False if it had said so before.
+    pub(super) fn note_acknowledged(&mut self, exp_stat_sn: Serial) -> bool {
+        let is_new = self.acknowledged.is_before(exp_stat_sn);
+        if !is_new || self.stat_sn.is_before(exp_stat_sn) {
+            return false;
+        }
+        self.acknowledged = exp_stat_sn;
+        self.retained.acknowledge(exp_stat_sn);
+        true
     }
 
     pub(super) fn send(&mut self, pdu: Pdu) {
@@ -258,52 +233,107 @@ impl Connection {
         self.output.push(pdu, self.parameters.digests);
     }
 
-    pub(super) fn reject(&mut self, session: &Session, reason: RejectReason, bhs: &Bhs) {
-        self.counters.rejects += 1;
-        let numbers = self.next_numbers(session);
-        let header = Bytes::copy_from_slice(bhs);
-        self.send(Pdu::Reject(Reject { reason, numbers, data_sn: 0, header }));
+    /// Asks for nothing, or with a tag for an answer.
+    pub(super) fn send_nop(&mut self, window: Numbers, ttt: Ttt) {
+        let numbers = Numbers { stat_sn: self.stat_sn, ..window };
+        let (lun, itt) = (Lun(0), Itt::NONE);
+        self.send(Pdu::NopIn(NopIn { lun, itt, ttt, numbers, data: Bytes::new() }));
     }
 
-    pub(super) fn new_ttt(&mut self) -> Ttt {
-        new_ttt(&mut self.next_ttt)
-    }
-
-    /// Asks for the bursts of `itt` that may be open now.
-    pub(super) fn solicit(&mut self, session: &mut Session, itt: Itt) {
-        let Some(transfer) = self.gathers.get_mut(&itt) else { return };
-        let Some(task) = session.tasks.get_mut(&itt) else { return };
-        let lun = task.lun;
-        let mut bursts = SmallVec::<[_; 4]>::new();
-        while let Some(burst) = transfer.gather.next_burst(
-            session.parameters.max_outstanding_r2t,
-            session.parameters.max_burst_length,
-            || new_ttt(&mut self.next_ttt),
-        ) {
-            bursts.push(burst);
+    /// Sends a PDU that carries a StatSN, and keeps it if need be.
+    pub(super) fn send_status(&mut self, window: Numbers, make: impl FnOnce(Numbers) -> Pdu) {
+        let pdu = make(Numbers { stat_sn: self.stat_sn, ..window });
+        self.stat_sn = self.stat_sn.next();
+        if let Some(limit) = self.keeps {
+            self.retained.push(Sent::Other(Box::new(pdu.clone())), limit);
         }
-        task.r2t_sn = transfer.gather.r2t_sn();
-        for burst in bursts {
-            let numbers = self.numbers(session);
-            self.send(Pdu::ReadyToTransfer(ReadyToTransfer {
-                lun,
-                itt,
-                ttt: burst.ttt,
+        self.send(pdu);
+    }
+
+    pub(super) fn reject(
+        &mut self,
+        window: Numbers,
+        reason: RejectReason,
+        bhs: &Bhs,
+        data_sn: u32,
+    ) {
+        self.counters.rejects += 1;
+        let header = Bytes::copy_from_slice(bhs);
+        self.send_status(window, |numbers| {
+            Pdu::Reject(Reject { reason, numbers, data_sn, header })
+        });
+    }
+
+    /// Sends what a command returns, and its status. It is kept if need be.
+    pub(super) fn answer(&mut self, window: Numbers, mut response: Response) {
+        let stat_sn = self.stat_sn;
+        self.stat_sn = stat_sn.next();
+        let numbers = Numbers { stat_sn, ..window };
+        let acknowledges = self.keeps.is_some();
+        let data =
+            if acknowledges { response.data.clone() } else { std::mem::take(&mut response.data) };
+        self.send_data(numbers, &response, data.into_iter(), acknowledges, |_| true);
+        if !response.collapses {
+            self.send_response(numbers, &response);
+        }
+        if let Some(limit) = self.keeps {
+            self.retained.push(Sent::Response(response), limit);
+        }
+    }
+
+    /// Sends those PDUs of `data` that `is_wanted` names; the last one carries the status if it
+    /// collapses.
+    pub(super) fn send_data(
+        &mut self,
+        numbers: Numbers,
+        response: &Response,
+        data: impl Iterator<Item = Bytes>,
+        acknowledges: bool,
+        is_wanted: impl Fn(Part) -> bool,
+    ) {
+        if response.layout.offset >= response.length {
+            return; // all of it has arrived
+        }
+        let mut pieces = Pieces::new(data);
+        pieces.take(response.layout.offset as usize);
+        for part in response.layout.parts(response.length) {
+            let data = pieces.take((part.end - part.offset) as usize);
+            if !is_wanted(part) {
+                continue;
+            }
+            self.counters.data_in_bytes += u64::from(part.end - part.offset);
+            let is_last = part.end == response.length;
+            // Asked for no more often than at the end of each burst (RFC 7143, 11.7.2); the last
+            // one is acknowledged with the status.
+            let acknowledge = acknowledges && part.ends_burst && !is_last;
+            let status = (is_last && response.collapses)
+                .then_some(DataInStatus { status: response.status, residual: response.residual });
+            self.send(Pdu::DataIn(DataIn {
+                is_final: part.ends_burst,
+                acknowledge,
+                status,
+                lun: if acknowledge { response.lun } else { Lun(0) },
+                itt: response.itt,
+                ttt: if acknowledge { response.ttt } else { Ttt::NONE },
                 numbers,
-                r2t_sn: burst.r2t_sn,
-                buffer_offset: burst.offset,
-                desired_data_transfer_length: burst.length,
+                data_sn: part.data_sn,
+                buffer_offset: part.offset,
+                data,
             }));
         }
     }
-}
 
-/// Tags count up; only NONE is left out.
-fn new_ttt(next: &mut u32) -> Ttt {
-    let ttt = Ttt(*next);
-    *next = next.wrapping_add(1);
-    if Ttt(*next) == Ttt::NONE {
-        *next = 0;
+    pub(super) fn send_response(&mut self, numbers: Numbers, response: &Response) {
+        self.send(Pdu::ScsiResponse(ScsiResponse {
+            itt: response.itt,
+            response: 0,
+            status: response.status,
+            snack_tag: response.snack_tag,
+            numbers,
+            exp_data_sn: response.exp_data_sn(),
+            residual: response.residual,
+            bidirectional_read_residual: response.bidirectional_read_residual,
+            sense: response.sense.clone(),
+        }));
     }
-    ttt
 }

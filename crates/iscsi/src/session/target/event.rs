@@ -2,7 +2,7 @@
 
 use scsi::{Cdb, Lun, Sense, Status};
 
-use crate::{DataSegment, Itt, pdu::TaskFunction};
+use crate::{Cid, DataSegment, Itt, pdu::TaskFunction};
 
 /// What the driver must do next. Events are to be taken in order.
 #[derive(Clone, Debug)]
@@ -16,8 +16,8 @@ pub enum Event {
     /// Tell the units, then call `answer_management`. Tasks of this session that are meant were
     /// aborted by events before this one where no unit was named; see [`ManagementRequest`].
     Management(ManagementRequest),
-    /// Call `answer_send_targets`.
-    SendTargets(SendTargets),
+    /// Call `answer_send_targets` for this connection.
+    SendTargets(Cid, SendTargets),
 }
 
 /// A command with all its data.

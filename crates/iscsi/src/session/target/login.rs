@@ -5,23 +5,19 @@ use std::{sync::Arc, time::Instant};
 use bytes::Bytes;
 
 use crate::{
-    Pdu, Serial, Tsih,
+    Cid, Pdu, Serial, Tsih,
     codec::{Digests, Frame, Output},
     keys::Offer,
     login::{Claims, Directory, Established, TargetLogin, TargetStep, chap::Challenge},
     pdu::{LoginResponse, LoginStatus, Numbers, Reject, RejectReason},
 };
 
-use super::{
-    connection::{Connection, Error},
-    session::Session,
-    settings::Settings,
-};
+use super::{connection::Error, session::Session, settings::Settings};
 
 /// The login phase of one connection (RFC 7143, 6.3).
 ///
 /// ```text
-/// handle_frame() ──▶ Continue │ Established ──▶ accept() or refuse() │ Close
+/// handle_frame() ──▶ Continue │ Established ──▶ accept(), join() or refuse() │ Close
 /// ```
 pub struct LoginPhase {
     login: TargetLogin,
@@ -29,6 +25,8 @@ pub struct LoginPhase {
     /// `None` until the first request.
     stat_sn: Option<Serial>,
     cmd_sn: Serial,
+    /// The session is there already.
+    joins: bool,
     deadline: Instant,
     output: Output,
     last: Option<(LoginResponse, Box<Established>)>,
@@ -45,12 +43,12 @@ pub enum LoginProgress<'a> {
     Close(LoginStatus),
 }
 
-/// What `accept` makes of a login phase.
-pub struct Admitted {
-    /// What all connections of the session share.
-    pub session: Session,
-    /// This connection, with the final response in its output.
-    pub connection: Connection,
+/// A login that the session did not take: write the output and close.
+pub struct NotJoined {
+    /// With the refusal in its output.
+    pub phase: LoginPhase,
+    /// Why.
+    pub status: LoginStatus,
 }
 
 impl LoginPhase {
@@ -68,6 +66,7 @@ impl LoginPhase {
             settings,
             stat_sn: None,
             cmd_sn: Serial(0),
+            joins: false,
             deadline,
             output: Output::default(),
             last: None,
@@ -140,6 +139,7 @@ impl LoginPhase {
             // Our first StatSN is ours to choose; most initiators expect the one they announce.
             self.stat_sn = Some(request.exp_stat_sn);
             self.cmd_sn = request.cmd_sn;
+            self.joins = request.tsih != Tsih(0);
         }
         match self.login.handle_request(request) {
             TargetStep::Respond(response) => {
@@ -157,18 +157,39 @@ impl LoginPhase {
         }
     }
 
-    /// Lets the connection in as the leading one of a new session. `None` if no login was
-    /// established.
+    /// Lets the connection in as the leading one of a new session; the final response is in its
+    /// output. `None` if no login was established.
     #[must_use]
-    pub fn accept(mut self, tsih: Tsih, now: Instant) -> Option<Admitted> {
+    pub fn accept(mut self, tsih: Tsih, now: Instant) -> Option<Session> {
         let (mut response, login) = self.last.take()?;
         response.tsih = tsih;
         self.cmd_sn = login.cmd_sn;
         self.respond(response);
         let stat_sn = self.stat_sn?;
-        let session = Session::new(self.settings, &login, tsih);
-        let connection = Connection::new(&login, stat_sn, self.output, now);
-        Some(Admitted { session, connection })
+        Some(Session::new(self.settings, &login, tsih, stat_sn, self.output, now))
+    }
+
+    /// Lets the connection in as one more of `session`, which has authenticated itself by now; the
+    /// final response is in its output. One with the same CID is replaced: its socket is to be
+    /// closed (RFC 7143, 6.3.4, 6.3.6). What was negotiated for the whole session stays.
+    pub fn join(mut self, session: &mut Session, now: Instant) -> Result<Cid, Box<NotJoined>> {
+        let Some((response, login)) = self.last.take() else {
+            return Err(Box::new(NotJoined { phase: self, status: LoginStatus::InitiatorError }));
+        };
+        if let Err(status) = session.may_join(&login) {
+            self.last = Some((response, login));
+            self.refuse(status);
+            return Err(Box::new(NotJoined { phase: self, status }));
+        }
+        let cid = login.cid;
+        session.now = now;
+        session.replace_connection(cid);
+        let stat_sn = self.stat_sn.unwrap_or_default();
+        let numbers = Numbers { stat_sn, ..session.window_numbers() };
+        let response = LoginResponse { tsih: session.tsih(), numbers, ..response };
+        self.output.push(Pdu::LoginResponse(response), Digests::default());
+        session.add_connection(&login, stat_sn.next(), self.output, now);
+        Ok(cid)
     }
 
     /// Refuses a login that was established as far as names go. Write the output and close.
@@ -198,7 +219,35 @@ impl LoginPhase {
     fn next_numbers(&mut self) -> Numbers {
         let stat_sn = self.stat_sn.unwrap_or_default();
         self.stat_sn = self.stat_sn.map(Serial::next);
-        let max_cmd_sn = self.cmd_sn.add(self.settings.window_commands() - 1);
+        let width = self.settings.window_commands();
+        if self.joins {
+            // The window of that session is not known here: numbers that it has left behind change
+            // nothing at the initiator (RFC 7143, 4.2.2.1).
+            let past = self.cmd_sn.add(width.wrapping_neg());
+            return Numbers { stat_sn, exp_cmd_sn: past, max_cmd_sn: past.add(u32::MAX) };
+        }
+        let max_cmd_sn = self.cmd_sn.add(width - 1);
         Numbers { stat_sn, exp_cmd_sn: self.cmd_sn, max_cmd_sn }
+    }
+}
+
+impl Session {
+    /// May a connection with this login be added?
+    fn may_join(&self, login: &Established) -> Result<(), LoginStatus> {
+        let is_meant = !self.ended
+            && login.tsih == self.tsih()
+            && login.isid == self.isid()
+            && login.initiator_name == self.initiator_name()
+            && login.target_name.as_deref() == self.target_name();
+        if !is_meant || self.is_over() {
+            return Err(LoginStatus::SessionDoesNotExist);
+        }
+        let others = self
+            .connections()
+            .filter(|connection| !connection.is_closing() && connection.cid() != login.cid);
+        if others.count() >= usize::from(self.parameters().max_connections) {
+            return Err(LoginStatus::TooManyConnections);
+        }
+        Ok(())
     }
 }

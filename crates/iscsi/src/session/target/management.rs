@@ -1,6 +1,7 @@
 //! Task management (RFC 7143, 11.5, 11.6, 4.2.3).
 
 use scsi::Lun;
+use smallvec::SmallVec;
 
 use crate::{
     Bhs, Itt, Pdu, Serial,
@@ -8,34 +9,26 @@ use crate::{
 };
 
 use super::{
-    connection::{Connection, Error},
     event::{Event, ManagementRequest},
-    session::Session,
+    session::{Fenced, Postponed, Session},
     task::{Stage, Task, is_same_unit},
 };
 
-impl Connection {
-    pub(super) fn handle_task_request(
-        &mut self,
-        session: &mut Session,
-        request: &TaskRequest,
-        bhs: &Bhs,
-    ) -> Result<(), Error> {
+impl Session {
+    pub(super) fn handle_task_request(&mut self, at: usize, request: &TaskRequest, bhs: &Bhs) {
         let itt = request.itt;
-        if itt == Itt::NONE || session.tasks.contains_key(&itt) {
-            self.reject(session, RejectReason::InvalidPduField, bhs);
-            return Ok(());
+        if itt == Itt::NONE || self.tasks.contains_key(&itt) {
+            self.reject(at, RejectReason::InvalidPduField, bhs);
+            return;
         }
-        if request.immediate && session.immediate >= session.settings.immediate_commands {
-            self.reject(session, RejectReason::ImmediateCommandReject, bhs);
-            return Ok(());
+        if request.immediate && self.immediate >= self.settings.immediate_commands {
+            self.reject(at, RejectReason::ImmediateCommandReject, bhs);
+            return;
         }
         match request.function {
             Ok(TaskFunction::AbortTask) => {
-                let result = self.abort_task(session, request);
-                self.respond_to_management(session, itt, result);
-                // Counting a number as received may let others pass.
-                self.take_held(session)?;
+                let result = self.abort_task(at, request);
+                self.respond_to_management(at, itt, result);
             }
             Ok(
                 function @ (TaskFunction::AbortTaskSet
@@ -43,47 +36,47 @@ impl Connection {
                 | TaskFunction::LogicalUnitReset
                 | TaskFunction::TargetWarmReset
                 | TaskFunction::TargetColdReset),
-            ) => self.ask_driver(session, request, function),
-            // ERL 0 and 1 know no reassignment; NACA=1 is refused, so there is no ACA to clear.
-            Ok(TaskFunction::TaskReassign) => {
-                let result = TaskFunctionResult::ReassignNotSupported;
-                self.respond_to_management(session, itt, result);
-            }
+            ) => self.begin_management(at, request, function),
+            Ok(TaskFunction::TaskReassign) => self.reassign(at, request),
+            // NACA=1 is refused, so there is no ACA to clear.
             Ok(TaskFunction::ClearAca) | Err(_) => {
-                self.respond_to_management(session, itt, TaskFunctionResult::NotSupported);
+                self.respond_to_management(at, itt, TaskFunctionResult::NotSupported);
             }
         }
-        Ok(())
     }
 
     /// RFC 7143, 11.6.1: the three cases of ABORT TASK.
-    fn abort_task(&mut self, session: &mut Session, request: &TaskRequest) -> TaskFunctionResult {
+    fn abort_task(&mut self, at: usize, request: &TaskRequest) -> TaskFunctionResult {
         let meant = request.referenced_itt;
-        let is_task = session.tasks.get(&meant).is_some_and(|task| {
-            task.stage != Stage::Management && is_same_unit(task.lun, request.lun)
-        });
-        if is_task {
-            self.abort(session, meant);
-            return TaskFunctionResult::Complete;
+        if let Some(task) = self.tasks.get(&meant) {
+            if task.stage == Stage::Management {
+                return TaskFunctionResult::Rejected;
+            }
+            if is_same_unit(task.lun, request.lun) {
+                self.abort(meant);
+                return TaskFunctionResult::Complete;
+            }
         }
         let is_held = |pdu: &Pdu| {
             matches!(pdu, Pdu::ScsiCommand(command)
                 if command.itt == meant && is_same_unit(command.lun, request.lun))
         };
-        if session.window.take_held(|early| is_held(&early.pdu)).is_some() {
+        if self.window.take_held(|early| is_held(&early.pdu)).is_some() {
             return TaskFunctionResult::Complete;
         }
+        // A status that may be lost with its connection goes out once more (RFC 7143, 11.5.1).
+        self.resend_lost(at, meant);
         let comes_before = request.ref_cmd_sn.is_before(request.cmd_sn);
-        if comes_before && session.window.void(request.ref_cmd_sn) {
+        if comes_before && self.window.void(request.ref_cmd_sn) {
             TaskFunctionResult::Complete
         } else {
             TaskFunctionResult::NoTask
         }
     }
 
-    fn ask_driver(&mut self, session: &mut Session, request: &TaskRequest, function: TaskFunction) {
+    fn begin_management(&mut self, at: usize, request: &TaskRequest, function: TaskFunction) {
         let task = Task {
-            allegiance: self.cid,
+            allegiance: self.connections[at].instance,
             lun: request.lun,
             cmd_sn: request.cmd_sn,
             immediate: request.immediate,
@@ -94,86 +87,120 @@ impl Connection {
             bidirectional_read_length: None,
             solicited: 0,
             r2t_sn: 0,
+            snack_tag: 0,
         };
-        session.begin(request.itt, task);
+        self.begin(request.itt, task);
+        let cmd_sn = request.cmd_sn;
+        let request = ManagementRequest { itt: request.itt, function, lun: request.lun };
         if matches!(function, TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset) {
-            self.abort_before(session, None, request.cmd_sn);
+            // What has not come yet counts as received and aborted (RFC 7143, 4.2.3.3 b).
+            self.window.plug(cmd_sn);
+            self.abort_before(None, cmd_sn);
+            self.events.push_back(Event::Management(request));
+            return;
         }
-        self.events.push_back(Event::Management(ManagementRequest {
-            itt: request.itt,
-            function,
-            lun: request.lun,
-        }));
+        let until = self.now + self.settings.sequence_time;
+        self.postponed.push(Postponed { request, cmd_sn, until });
+        self.check_postponed();
+    }
+
+    /// Functions that all commands before them have come for, or that have waited long enough.
+    pub(super) fn check_postponed(&mut self) {
+        let (exp_cmd_sn, max_cmd_sn) = (self.window.exp_cmd_sn(), self.window.max_cmd_sn());
+        let now = self.now;
+        let events = &mut self.events;
+        self.postponed.retain(|Postponed { request, cmd_sn, until }| {
+            let is_ahead = exp_cmd_sn.is_before(*cmd_sn) && !max_cmd_sn.next().is_before(*cmd_sn);
+            let waits = is_ahead && now < *until;
+            if !waits {
+                events.push_back(Event::Management(*request));
+            }
+            waits
+        });
     }
 
     /// Aborts what `request` is about, in this session: to be called for a unit that exists. The
     /// aborts are events.
-    pub fn abort_for(&mut self, session: &mut Session, request: &ManagementRequest) {
-        if let Some(task) = session.tasks.get(&request.itt) {
+    pub fn abort_for(&mut self, request: &ManagementRequest) {
+        if let Some(task) = self.tasks.get(&request.itt) {
             let before = task.cmd_sn;
-            self.abort_before(session, Some(request.lun), before);
+            self.abort_before(Some(request.lun), before);
         }
     }
 
     /// Aborts all commands of this session, or those for one unit: another session has cleared or
     /// reset them. The aborts are events. No answer tells the initiator that the window is open
     /// again, so a NOP-In does (RFC 7143, 11.19).
-    pub fn abort_tasks(&mut self, session: &mut Session, lun: Option<Lun>) {
-        let before = session.tasks();
-        self.abort_where(session, |task, _| lun.is_none_or(|lun| is_same_unit(task.lun, lun)));
-        if session.tasks() < before {
-            self.tell_window(session);
+    pub fn abort_tasks(&mut self, lun: Option<Lun>) {
+        let before = self.tasks();
+        self.abort_where(|task, _| lun.is_none_or(|lun| is_same_unit(task.lun, lun)));
+        if self.tasks() < before {
+            let window = self.window_numbers();
+            let open = self.connections.iter_mut().filter(|connection| !connection.closing);
+            open.for_each(|connection| connection.send_nop(window, crate::Ttt::NONE));
         }
     }
 
     /// Aborts commands up to the one with `cmd_sn`: an immediate request reaches no further.
-    fn abort_before(&mut self, session: &mut Session, lun: Option<Lun>, cmd_sn: Serial) {
-        self.abort_where(session, |task, _| {
+    fn abort_before(&mut self, lun: Option<Lun>, cmd_sn: Serial) {
+        self.abort_where(|task, _| {
             !cmd_sn.is_before(task.cmd_sn) && lun.is_none_or(|lun| is_same_unit(task.lun, lun))
         });
     }
 
-    pub(super) fn abort_where(
-        &mut self,
-        session: &mut Session,
-        mut is_meant: impl FnMut(&Task, Itt) -> bool,
-    ) {
-        let meant: Vec<Itt> = session
-            .tasks
-            .iter()
-            .filter(|(itt, task)| task.stage != Stage::Management && is_meant(task, **itt))
-            .map(|(itt, _)| *itt)
-            .collect();
-        for itt in meant {
-            self.abort(session, itt);
-        }
-    }
-
-    /// Forgets a command. Data that is still on its way for it is ignored when it comes: the
-    /// initiator stops sending with the response to its request at the latest.
-    fn abort(&mut self, session: &mut Session, itt: Itt) {
-        self.gathers.remove(&itt);
-        if let Some(task) = session.end(itt) {
-            self.release(session, &task);
-            self.events.push_back(Event::Abort(itt));
-        }
-    }
-
     /// What a task management function asked for has happened, or cannot.
-    pub fn answer_management(
+    ///
+    /// With several connections the answer waits until what went out on the others has arrived:
+    /// no answer to a task may come after it (RFC 7143, 4.2.3.3 d, 11.5.1).
+    pub fn answer_management(&mut self, itt: Itt, result: TaskFunctionResult) {
+        let Some(task) = self.tasks.get(&itt) else { return };
+        if task.stage != Stage::Management {
+            return;
+        }
+        let allegiance = task.allegiance;
+        let mut awaited = SmallVec::new();
+        for at in 0..self.connections.len() {
+            let connection = &self.connections[at];
+            let is_behind = connection.acknowledged.is_before(connection.stat_sn);
+            if connection.instance != allegiance && !connection.closing && is_behind {
+                awaited.push((connection.instance, connection.stat_sn));
+                let (window, ttt) = (self.window_numbers(), self.new_ttt());
+                self.connections[at].send_nop(window, ttt);
+            }
+        }
+        let until = self.now + self.settings.sequence_time;
+        self.fenced.push(Fenced { itt, allegiance, result, awaited, until });
+        self.check_fences();
+    }
+
+    /// Answers that need not wait any more.
+    pub(super) fn check_fences(&mut self) {
+        let mut at = 0;
+        while at < self.fenced.len() {
+            let Fenced { awaited, until, .. } = &self.fenced[at];
+            let waits = self.now < *until
+                && awaited.iter().any(|(instance, stat_sn)| {
+                    let position = self.position(*instance);
+                    position.is_some_and(|at| self.connections[at].acknowledged.is_before(*stat_sn))
+                });
+            if waits {
+                at += 1;
+                continue;
+            }
+            let Fenced { itt, allegiance, result, .. } = self.fenced.remove(at);
+            self.end(itt);
+            if let Some(at) = self.position(allegiance) {
+                self.respond_to_management(at, itt, result);
+            }
+        }
+    }
+
+    pub(super) fn respond_to_management(
         &mut self,
-        session: &mut Session,
+        at: usize,
         itt: Itt,
         result: TaskFunctionResult,
     ) {
-        if session.tasks.get(&itt).is_some_and(|task| task.stage == Stage::Management) {
-            session.end(itt);
-            self.respond_to_management(session, itt, result);
-        }
-    }
-
-    fn respond_to_management(&mut self, session: &Session, itt: Itt, result: TaskFunctionResult) {
-        let numbers = self.next_numbers(session);
-        self.send(Pdu::TaskResponse(TaskResponse { result, itt, numbers }));
+        self.send_status(at, |numbers| Pdu::TaskResponse(TaskResponse { result, itt, numbers }));
     }
 }

@@ -3,175 +3,159 @@
 use std::time::Instant;
 
 use crate::{
-    Bhs, Itt, Pdu, Serial,
+    Bhs, Cid, Itt, Pdu, Serial,
     codec::{Error as CodecError, Frame},
-    pdu::{
-        LogoutReason, LogoutRequest, LogoutResponse, LogoutResult, NopIn, NopOut, ParseError,
-        RejectReason,
-    },
+    pdu::{NopIn, NopOut, ParseError, RejectReason},
     window::Turn,
 };
 
 use super::{
-    connection::{Connection, Error},
+    connection::Error,
     session::{Early, Session},
 };
 
-impl Connection {
-    /// A PDU has arrived.
-    pub fn handle_frame(
-        &mut self,
-        session: &mut Session,
-        frame: Frame,
-        now: Instant,
-    ) -> Result<(), Error> {
-        self.note_received(now);
-        if self.closing {
-            self.counters.ignored += 1;
+impl Session {
+    /// A PDU has arrived on this connection.
+    pub fn handle_frame(&mut self, cid: Cid, frame: Frame, now: Instant) -> Result<(), Error> {
+        let Some(at) = self.index(cid) else { return Ok(()) };
+        self.now = now;
+        let connection = &mut self.connections[at];
+        connection.note_received(now);
+        if connection.closing {
+            connection.counters.ignored += 1;
             return Ok(());
         }
         let Frame { bhs, ahs, data, data_digest_error } = frame;
         if bhs[0] & FROM_TARGET != 0 {
             // A mirror, not an initiator.
-            self.reject(session, RejectReason::CommandNotSupported, &bhs);
+            self.reject(at, RejectReason::CommandNotSupported, &bhs);
             return Ok(());
         }
         let pdu = match Pdu::parse(&bhs, &ahs, data) {
             Ok(pdu) => pdu,
             Err(ParseError::Opcode(_)) => {
-                self.reject(session, RejectReason::CommandNotSupported, &bhs);
+                self.reject(at, RejectReason::CommandNotSupported, &bhs);
                 return Ok(());
             }
             Err(ParseError::Field(field)) => {
-                self.reject(session, RejectReason::InvalidPduField, &bhs);
+                self.reject(at, RejectReason::InvalidPduField, &bhs);
                 return Err(Error::Format(field));
             }
         };
         if data_digest_error {
-            return self.handle_digest_error(session, pdu, &bhs);
+            return self.handle_digest_error(at, pdu, &bhs);
         }
+        self.note_acknowledged(at, exp_stat_sn(&bhs));
         match pdu {
-            Pdu::DataOut(data_out) => self.handle_data_out(session, data_out, false, &bhs),
-            Pdu::Snack(_) => self.reject(session, RejectReason::SnackReject, &bhs),
+            Pdu::DataOut(data_out) => self.handle_data_out(at, data_out, false, &bhs),
+            Pdu::Snack(snack) => self.handle_snack(at, &snack, &bhs),
             // Our ping is answered; that something came is noted already.
             Pdu::NopOut(nop) if nop.itt == Itt::NONE => {}
             Pdu::LoginRequest(_) => {
-                self.reject(session, RejectReason::ProtocolError, &bhs);
+                self.reject(at, RejectReason::ProtocolError, &bhs);
                 return Err(Error::Protocol("a login request in full feature phase"));
             }
             pdu => {
                 let (immediate, cmd_sn) =
                     order_of(&pdu).expect("all other PDUs of an initiator take part in order");
                 if immediate {
-                    return self.take_turn(session, pdu, &bhs);
-                }
-                match session.window.arrive(cmd_sn) {
-                    Turn::Now => self.take_turn(session, pdu, &bhs)?,
-                    Turn::Later => {
-                        session.window.hold(cmd_sn, Early { pdu, bhs, allegiance: self.cid });
+                    self.take_turn(at, pdu, &bhs);
+                } else {
+                    match self.window.arrive(cmd_sn) {
+                        Turn::Now => self.take_turn(at, pdu, &bhs),
+                        Turn::Later => self.hold(at, cmd_sn, pdu, bhs),
+                        Turn::Never => self.connections[at].counters.ignored += 1,
                     }
-                    Turn::Never => self.counters.ignored += 1,
                 }
-                return self.take_held(session);
+                self.take_held();
             }
+        }
+        let unacknowledged = self.connections[at].retained.len();
+        if unacknowledged > self.settings.unacknowledged_statuses as usize {
+            return Err(Error::Unacknowledged);
         }
         Ok(())
     }
 
-    /// The decoder has given up: counts digest errors. The connection is to be dropped.
-    pub fn handle_codec_error(&mut self, error: CodecError) -> Error {
-        if error == CodecError::HeaderDigest {
-            self.counters.digest_errors += 1;
+    /// The decoder of this connection has given up: counts digest errors. The connection is to be
+    /// dropped.
+    pub fn handle_codec_error(&mut self, cid: Cid, error: CodecError) -> Error {
+        if error == CodecError::HeaderDigest
+            && let Some(at) = self.index(cid)
+        {
+            self.connections[at].counters.digest_errors += 1;
         }
         Error::Codec(error)
     }
 
-    /// Commands that were held and whose turn has come.
-    pub(super) fn take_held(&mut self, session: &mut Session) -> Result<(), Error> {
-        while !self.closing
-            && let Some(early) = session.window.poll()
-        {
-            // One connection a session so far: nobody else's command can be held here.
-            debug_assert_eq!(early.allegiance, self.cid);
-            self.take_turn(session, early.pdu, &early.bhs)?;
+    fn hold(&mut self, at: usize, cmd_sn: Serial, pdu: Pdu, bhs: Bhs) {
+        let allegiance = self.connections[at].instance;
+        let early = Early { pdu, bhs, allegiance, data: Vec::new(), data_bytes: 0 };
+        self.window.hold(cmd_sn, early);
+    }
+
+    /// Commands that were held and whose turn has come, each on the connection that it came on;
+    /// and functions that waited for them.
+    fn take_held(&mut self) {
+        while let Some(early) = self.window.poll() {
+            // What a connection held is discarded with it.
+            let Some(at) = self.position(early.allegiance) else { continue };
+            self.take_turn(at, early.pdu, &early.bhs);
+            for (data_out, bhs) in early.data {
+                self.handle_data_out(at, data_out, false, &bhs);
+            }
         }
-        Ok(())
+        if !self.postponed.is_empty() {
+            self.check_postponed();
+        }
     }
 
     /// A PDU that takes part in command order, and its turn has come (or it is immediate).
-    fn take_turn(&mut self, session: &mut Session, pdu: Pdu, bhs: &Bhs) -> Result<(), Error> {
+    fn take_turn(&mut self, at: usize, pdu: Pdu, bhs: &Bhs) {
         match pdu {
-            Pdu::ScsiCommand(_) | Pdu::TaskRequest(_) if session.discovery => {
-                self.reject(session, RejectReason::ProtocolError, bhs);
+            Pdu::ScsiCommand(_) | Pdu::TaskRequest(_) if self.discovery => {
+                self.reject(at, RejectReason::ProtocolError, bhs);
             }
-            Pdu::ScsiCommand(command) => self.handle_command(session, command, bhs),
-            Pdu::TaskRequest(request) => self.handle_task_request(session, &request, bhs)?,
-            Pdu::TextRequest(request) => self.handle_text(session, request, bhs),
-            Pdu::NopOut(nop) => self.echo(session, nop),
-            Pdu::LogoutRequest(request) => self.handle_logout(session, request),
+            Pdu::ScsiCommand(command) => self.handle_command(at, command, bhs),
+            Pdu::TaskRequest(request) => self.handle_task_request(at, &request, bhs),
+            Pdu::TextRequest(request) => self.handle_text(at, request, bhs),
+            Pdu::NopOut(nop) => self.echo(at, nop),
+            Pdu::LogoutRequest(request) => self.handle_logout(at, request),
             _ => unreachable!("order_of() names these five"),
         }
-        Ok(())
     }
 
-    fn echo(&mut self, session: &Session, nop: NopOut) {
-        let mut data = nop.data;
-        data.truncate(self.parameters.max_send_data_segment_length as usize);
-        let numbers = self.next_numbers(session);
-        let itt = nop.itt;
-        self.send(Pdu::NopIn(NopIn { lun: nop.lun, itt, ttt: crate::Ttt::NONE, numbers, data }));
+    fn echo(&mut self, at: usize, nop: NopOut) {
+        let NopOut { lun, itt, mut data, .. } = nop;
+        data.truncate(self.connections[at].parameters.max_send_data_segment_length as usize);
+        self.send_status(at, |numbers| {
+            Pdu::NopIn(NopIn { lun, itt, ttt: crate::Ttt::NONE, numbers, data })
+        });
     }
 
-    /// RFC 7143, 7.8, at recovery level 0. A Data-Out: reject, and its command fails when all of
-    /// its data has come. Anything that takes part in command order would leave a hole that no
-    /// one fills at this level: the connection is dropped.
-    fn handle_digest_error(
-        &mut self,
-        session: &mut Session,
-        pdu: Pdu,
-        bhs: &Bhs,
-    ) -> Result<(), Error> {
-        self.counters.digest_errors += 1;
-        self.reject(session, RejectReason::DataDigestError, bhs);
+    /// RFC 7143, 7.8. A Data-Out: reject, and its command asks for the data again, or fails when
+    /// all of it has come (level 0). Anything that takes part in command order leaves a hole that
+    /// the initiator fills by a retry; at level 0 no one does, and the connection is dropped.
+    fn handle_digest_error(&mut self, at: usize, pdu: Pdu, bhs: &Bhs) -> Result<(), Error> {
+        self.connections[at].counters.digest_errors += 1;
+        self.reject(at, RejectReason::DataDigestError, bhs);
         match pdu {
-            Pdu::DataOut(data_out) => {
-                self.handle_data_out(session, data_out, true, bhs);
-                Ok(())
-            }
-            pdu if order_of(&pdu).is_some_and(|(immediate, _)| immediate) => Ok(()),
-            _ => Err(Error::DataDigest),
+            Pdu::DataOut(data_out) => self.handle_data_out(at, data_out, true, bhs),
+            _ if self.recovers(1) => {}
+            pdu if order_of(&pdu).is_some_and(|(immediate, _)| immediate) => {}
+            _ => return Err(Error::DataDigest),
         }
-    }
-
-    fn handle_logout(&mut self, session: &mut Session, request: LogoutRequest) {
-        let result = match request.reason {
-            Ok(LogoutReason::CloseSession) => LogoutResult::Closed,
-            Ok(LogoutReason::CloseConnection) if request.cid == self.cid => LogoutResult::Closed,
-            Ok(LogoutReason::CloseConnection) => LogoutResult::CidNotFound,
-            // Recovery level 2 only.
-            Ok(LogoutReason::RemoveConnectionForRecovery) | Err(_) => {
-                LogoutResult::RecoveryNotSupported
-            }
-        };
-        if result == LogoutResult::Closed {
-            // Tasks in progress end here without an answer (RFC 7143, 11.14).
-            self.abort_where(session, |_, _| true);
-            self.closing = true;
-        }
-        let numbers = self.next_numbers(session);
-        self.send(Pdu::LogoutResponse(LogoutResponse {
-            result,
-            itt: request.itt,
-            numbers,
-            time2wait: session.parameters.default_time2wait,
-            // Level 0 keeps no tasks, whatever was negotiated.
-            time2retain: 0,
-        }));
+        Ok(())
     }
 }
 
 /// This bit of an opcode is set in what targets send (RFC 7143, 11.2.1.2).
 const FROM_TARGET: u8 = 0x20;
+
+/// All that an initiator sends in full feature phase has it in the same place.
+fn exp_stat_sn(bhs: &Bhs) -> Serial {
+    Serial(u32::from_be_bytes([bhs[28], bhs[29], bhs[30], bhs[31]]))
+}
 
 /// The I bit and CmdSN of what takes part in command order.
 fn order_of(pdu: &Pdu) -> Option<(bool, Serial)> {

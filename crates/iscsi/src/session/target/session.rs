@@ -1,20 +1,38 @@
-//! What the connections of one session share.
+//! What the connections of one session share, and the connections themselves.
+
+use std::{collections::VecDeque, time::Instant};
+
+use smallvec::SmallVec;
 
 use crate::{
-    Bhs, Cid, Isid, Itt, Pdu, Serial, Tsih,
+    Bhs, Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
+    codec::Output,
     keys::Parameters,
     login::{Established, SessionType},
-    pdu::Numbers,
+    pdu::{DataOut, Numbers, RejectReason, TaskFunctionResult},
     window::Window,
 };
 
 use super::{
+    connection::{Connection, Counters},
+    event::{Event, ManagementRequest},
+    response::Response,
     settings::Settings,
-    task::{Task, Tasks},
+    task::{Instance, Task, Tasks, Transfer},
 };
 
-/// One session: command order, tasks, what was agreed on. With several connections it stands
-/// behind one lock that each driver takes once for a batch of PDUs.
+/// One session: command order, tasks, what was agreed on, and its connections.
+///
+/// ```text
+/// loop { handle_frame() for every frame of a connection, handle_timeout() when poll_timeout() is
+///        due; poll_event() until None; write every connection's output();
+///        drop_connection() when it is_closing() and all is written, or when its socket fails }
+/// until is_over()
+/// ```
+///
+/// An `Err` of `handle_frame` ends the connection, or all of them: see
+/// [`Error::ends_session`](super::Error::ends_session). Write what is in the output, close, and
+/// call `drop_connection`.
 #[derive(Debug)]
 pub struct Session {
     pub(super) settings: Settings,
@@ -22,10 +40,31 @@ pub struct Session {
     pub(super) discovery: bool,
     pub(super) window: Window<Early>,
     pub(super) tasks: Tasks<Task>,
+    /// Writes whose data is not complete, by tag.
+    pub(super) gathers: Tasks<Transfer>,
     /// Entries of `tasks` that take a place in the window.
-    pub(super) in_progress: u32,
+    in_progress: u32,
     /// Entries of `tasks` that are immediate.
     pub(super) immediate: u32,
+    /// One for each CID in use; at most MaxConnections, and one that is closing for each.
+    pub(super) connections: SmallVec<[Connection; 1]>,
+    /// Connections that failed or were removed for recovery, at level 2.
+    pub(super) lost: Vec<Lost>,
+    pub(super) events: VecDeque<Event>,
+    /// Task management functions that wait for commands before them; few, since they are tasks.
+    pub(super) postponed: Vec<Postponed>,
+    /// Answers to them that wait for acknowledgments.
+    pub(super) fenced: Vec<Fenced>,
+    /// When writes are next looked at whether they come further, from level 1 on.
+    pub(super) sequence_check: Option<Instant>,
+    /// The last time that anybody told.
+    pub(super) now: Instant,
+    /// Logged out as a whole.
+    pub(super) ended: bool,
+    pub(super) next_ttt: u32,
+    next_instance: u32,
+    /// What dropped connections had counted.
+    past: Counters,
     initiator_name: String,
     target_name: Option<String>,
     isid: Isid,
@@ -38,28 +77,87 @@ pub(super) struct Early {
     pub(super) pdu: Pdu,
     pub(super) bhs: Bhs,
     /// The connection it came on.
-    pub(super) allegiance: Cid,
+    pub(super) allegiance: Instance,
+    /// Unsolicited data that has come for it since, with its headers: up to FirstBurstLength.
+    pub(super) data: Vec<(DataOut, Bhs)>,
+    /// What `data` counts for.
+    pub(super) data_bytes: usize,
+}
+
+/// A connection whose tasks may be reassigned (RFC 7143, 7.2.2, 8.2).
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) instance: Instance,
+    pub(super) cid: Cid,
+    /// Its logout, which must come before any reassignment, has come.
+    pub(super) is_logged_out: bool,
+    /// Then its tasks are terminated.
+    pub(super) deadline: Instant,
+    /// Answers that the initiator may not have received.
+    pub(super) responses: Tasks<Response>,
+}
+
+/// A function that waits until all commands before it have come (RFC 7143, 4.2.3.3 b).
+#[derive(Debug)]
+pub(super) struct Postponed {
+    pub(super) request: ManagementRequest,
+    pub(super) cmd_sn: Serial,
+    pub(super) until: Instant,
+}
+
+/// An answer that waits until what other connections sent before it has arrived
+/// (RFC 7143, 4.2.2.3.3 b).
+#[derive(Debug)]
+pub(super) struct Fenced {
+    pub(super) itt: Itt,
+    pub(super) allegiance: Instance,
+    pub(super) result: TaskFunctionResult,
+    /// Which statuses must have arrived where.
+    pub(super) awaited: SmallVec<[(Instance, Serial); 4]>,
+    pub(super) until: Instant,
 }
 
 impl Session {
-    pub(super) fn new(settings: Settings, login: &Established, tsih: Tsih) -> Self {
+    /// With its leading connection.
+    pub(super) fn new(
+        settings: Settings,
+        login: &Established,
+        tsih: Tsih,
+        stat_sn: Serial,
+        output: Output,
+        now: Instant,
+    ) -> Self {
         let window = Window::new(login.cmd_sn, settings.window_commands());
-        Self {
+        let mut session = Self {
             settings,
             parameters: login.parameters.clone(),
             discovery: login.session_type == SessionType::Discovery,
             window,
             tasks: Tasks::default(),
+            gathers: Tasks::default(),
             in_progress: 0,
             immediate: 0,
+            connections: SmallVec::new(),
+            lost: Vec::new(),
+            events: VecDeque::new(),
+            postponed: Vec::new(),
+            fenced: Vec::new(),
+            sequence_check: None,
+            now,
+            ended: false,
+            next_ttt: 1,
+            next_instance: 0,
+            past: Counters::default(),
             initiator_name: login.initiator_name.clone(),
             target_name: login.target_name.clone(),
             isid: login.isid,
             tsih,
-        }
+        };
+        session.add_connection(login, stat_sn, output, now);
+        session
     }
 
-    /// What was agreed on at login.
+    /// What was agreed on at the first login.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
@@ -101,13 +199,114 @@ impl Session {
         self.tasks.len()
     }
 
-    /// Sequence numbers for a PDU with this StatSN.
-    pub(super) fn numbers(&self, stat_sn: Serial) -> Numbers {
+    /// Its connections, in the order in which they came.
+    pub fn connections(&self) -> impl ExactSizeIterator<Item = &Connection> {
+        self.connections.iter()
+    }
+
+    /// The connection with this CID.
+    #[must_use]
+    pub fn connection(&self, cid: Cid) -> Option<&Connection> {
+        self.connections.iter().find(|connection| connection.cid() == cid)
+    }
+
+    /// The connection with this CID, for the driver to take its output.
+    pub fn connection_mut(&mut self, cid: Cid) -> Option<&mut Connection> {
+        self.connections.iter_mut().find(|connection| connection.cid() == cid)
+    }
+
+    /// The connection on which this command is answered; `None` if that is lost, or the command is
+    /// over.
+    #[must_use]
+    pub fn allegiance(&self, itt: Itt) -> Option<&Connection> {
+        let task = self.tasks.get(&itt)?;
+        self.connections.iter().find(|connection| connection.instance == task.allegiance)
+    }
+
+    /// Nothing is left of it: no connection, and none to be recovered.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.connections.is_empty() && self.lost.is_empty()
+    }
+
+    /// What was counted so far, on all connections that there were.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.past;
+        self.connections.iter().for_each(|connection| counters += connection.counters);
+        counters
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// From this level on (RFC 7143, 7.1.5).
+    pub(super) fn recovers(&self, level: u8) -> bool {
+        self.parameters.error_recovery_level >= level
+    }
+
+    pub(super) fn index(&self, cid: Cid) -> Option<usize> {
+        self.connections.iter().position(|connection| connection.cid() == cid)
+    }
+
+    /// Where this connection is, unless it is gone or logged out: then nothing more goes out there.
+    pub(super) fn position(&self, instance: Instance) -> Option<usize> {
+        self.connections.iter().position(|c| c.instance == instance && !c.closing)
+    }
+
+    pub(super) fn add_connection(
+        &mut self,
+        login: &Established,
+        stat_sn: Serial,
+        output: Output,
+        now: Instant,
+    ) {
+        // Digests and segment lengths are the connection's, all else the session's
+        // (RFC 7143, 13).
+        let parameters = Parameters {
+            digests: login.parameters.digests,
+            max_recv_data_segment_length: login.parameters.max_recv_data_segment_length,
+            max_send_data_segment_length: login.parameters.max_send_data_segment_length,
+            ..self.parameters.clone()
+        };
+        let instance = Instance(self.next_instance);
+        self.next_instance += 1;
+        let settings = &self.settings;
+        let connection =
+            Connection::new(login, parameters, settings, instance, stat_sn, output, now);
+        self.connections.push(connection);
+    }
+
+    pub(super) fn remove_connection(&mut self, at: usize) -> Connection {
+        let connection = self.connections.remove(at);
+        self.past += connection.counters;
+        connection
+    }
+
+    /// ExpCmdSN and MaxCmdSN, to be completed with a StatSN.
+    pub(super) fn window_numbers(&self) -> Numbers {
         Numbers {
-            stat_sn,
+            stat_sn: Serial(0),
             exp_cmd_sn: self.window.exp_cmd_sn(),
             max_cmd_sn: self.window.max_cmd_sn(),
         }
+    }
+
+    /// Sends a PDU that carries a status.
+    pub(super) fn send_status(&mut self, at: usize, make: impl FnOnce(Numbers) -> Pdu) {
+        let window = self.window_numbers();
+        self.connections[at].send_status(window, make);
+    }
+
+    pub(super) fn reject(&mut self, at: usize, reason: RejectReason, bhs: &Bhs) {
+        let window = self.window_numbers();
+        self.connections[at].reject(window, reason, bhs, 0);
+    }
+
+    pub(super) fn new_ttt(&mut self) -> Ttt {
+        new_ttt(&mut self.next_ttt)
     }
 
     /// A task begins. The caller has seen that its tag is free.
@@ -131,4 +330,14 @@ impl Session {
         self.window.open(self.in_progress);
         Some(task)
     }
+}
+
+/// Tags count up; only NONE is left out.
+pub(super) fn new_ttt(next: &mut u32) -> Ttt {
+    let ttt = Ttt(*next);
+    *next = next.wrapping_add(1);
+    if Ttt(*next) == Ttt::NONE {
+        *next = 0;
+    }
+    ttt
 }

@@ -16,6 +16,22 @@ pub struct Settings {
     /// Data that may be asked for with R2Ts and not yet be worked off, in bytes for one
     /// connection; further writes wait. One write is always let through. Default 32 MiB.
     pub solicited_bytes: u64,
+    /// Statuses of one connection that the initiator may leave unacknowledged from recovery level 1
+    /// on; with more the connection counts as failed (RFC 7143, 4.2.2.2 asks for such a bound).
+    /// Default 1024, eight windows.
+    pub unacknowledged_statuses: u32,
+    /// Data-In kept from recovery level 1 on until it is acknowledged, in bytes for one connection.
+    /// It is kept by reference; above that the oldest is let go, and a SNACK for it rejected.
+    /// Default 8 MiB, twice what 32 reads of 128 KiB have on their way.
+    pub retained_bytes: usize,
+    /// After so long without a PDU a connection with unacknowledged statuses is asked for them with
+    /// a NOP-In (RFC 7143, 7.1.4.2), from recovery level 1 on. Default 3 s.
+    pub acknowledge_after: Duration,
+    /// Data-Out that was asked for and does not come counts as lost after so long, from recovery
+    /// level 1 on (RFC 7143, 7.1.4.1). It also bounds what a task management function waits for.
+    /// Default 10 s: far longer than a burst takes, and shorter than the 30 s in which initiators
+    /// give a command up.
+    pub sequence_time: Duration,
     /// After so long without a PDU the target sends a NOP-In. Default 15 s.
     pub ping_after: Duration,
     /// After so long without a PDU since that NOP-In the peer counts as gone. Default 45 s.
@@ -31,6 +47,10 @@ impl Default for Settings {
             immediate_commands: 16,
             max_transfer_bytes: 32 << 20,
             solicited_bytes: 32 << 20,
+            unacknowledged_statuses: 1024,
+            retained_bytes: 8 << 20,
+            acknowledge_after: Duration::from_secs(3),
+            sequence_time: Duration::from_secs(10),
             ping_after: Duration::from_secs(15),
             dead_after: Duration::from_secs(45),
             login_time: Duration::from_secs(15),

@@ -3,17 +3,26 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
+    time::Instant,
 };
 
-use scsi::Lun;
+use scsi::{Cdb, Lun};
 
-use crate::{Cid, Itt, Serial};
+use crate::{Itt, Serial, transfer::Gather};
+
+use super::event::Outcome;
+
+/// One connection of a session, as long as it lasts. A CID may come back with another connection;
+/// this does not.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(super) struct Instance(pub(super) u32);
 
 /// A task in progress: a command from its arrival to its status, or a task management function.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
-    /// The connection it came on; its data and status stay there (connection allegiance).
-    pub(super) allegiance: Cid,
+    /// The connection it came on, or was reassigned to; its data and status stay there (connection
+    /// allegiance). That connection may be lost: then the task waits for its reassignment.
+    pub(super) allegiance: Instance,
     pub(super) lun: Lun,
     pub(super) cmd_sn: Serial,
     /// It takes no place in the command window.
@@ -28,6 +37,19 @@ pub(super) struct Task {
     pub(super) solicited: u64,
     /// R2Ts that were sent for it.
     pub(super) r2t_sn: u32,
+    /// The tag of an R-Data SNACK that came before its data (RFC 7143, 11.16.3), else 0.
+    pub(super) snack_tag: u32,
+}
+
+impl Task {
+    /// How many bytes of Data-In the initiator has room for.
+    pub(super) fn data_in_capacity(&self) -> u32 {
+        match (self.read, self.write) {
+            (false, _) => 0,
+            (true, false) => self.expected_data_transfer_length,
+            (true, true) => self.bidirectional_read_length.unwrap_or(0),
+        }
+    }
 }
 
 /// How far a task has come.
@@ -44,6 +66,29 @@ pub(super) enum Stage {
     Executing,
     /// A task management function whose effects the driver brings about.
     Management,
+}
+
+/// A write on its way in.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) gather: Gather,
+    pub(super) cdb: Cdb,
+    pub(super) attribute: u8,
+    pub(super) admission: AdmissionState,
+    /// Refused by the driver; to be sent when no more data is on its way.
+    pub(super) refusal: Option<Outcome>,
+    /// When it last came further.
+    pub(super) progress: Instant,
+}
+
+/// Whether the data of a write may be asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum AdmissionState {
+    /// Nothing has to be asked for, or the driver has not answered.
+    Pending,
+    /// Waits for its share of `Settings::solicited_bytes`.
+    Waiting,
+    Granted,
 }
 
 /// Tasks by tag. At most `queue_commands + immediate_commands` of them, so a peer that picks tags

@@ -4,12 +4,11 @@
 use bytes::Bytes;
 
 use crate::{
-    Bhs, Itt, Pdu, Ttt, keys,
+    Bhs, Cid, Itt, Pdu, Ttt, keys,
     pdu::{RejectReason, TextRequest, TextResponse},
 };
 
 use super::{
-    connection::Connection,
     event::{Event, SendTargets},
     exchange::{Exchange, PendingText},
     session::Session,
@@ -19,10 +18,10 @@ use super::{
 /// anything now take a few hundred.
 const TEXT: usize = 8192;
 
-impl Connection {
-    pub(super) fn handle_text(&mut self, session: &mut Session, request: TextRequest, bhs: &Bhs) {
+impl Session {
+    pub(super) fn handle_text(&mut self, at: usize, request: TextRequest, bhs: &Bhs) {
         let is_new = request.ttt == Ttt::NONE;
-        let mut exchange = match self.text.take() {
+        let mut exchange = match self.connections[at].text.take() {
             Some(open) if !is_new && open.ttt == request.ttt && open.itt == request.itt => open,
             _ if is_new && request.itt != Itt::NONE => Exchange {
                 itt: request.itt,
@@ -30,115 +29,118 @@ impl Connection {
                 question: Vec::new(),
                 answer: Bytes::new(),
             },
-            _ => return self.reject(session, RejectReason::InvalidPduField, bhs),
+            _ => return self.reject(at, RejectReason::InvalidPduField, bhs),
         };
         if request.continues && request.is_final
             || exchange.question.len() + request.text.len() > TEXT
             || !exchange.answer.is_empty() && !request.text.is_empty()
         {
-            return self.reject(session, RejectReason::ProtocolError, bhs);
+            return self.reject(at, RejectReason::ProtocolError, bhs);
         }
         exchange.question.extend_from_slice(&request.text);
         if !exchange.answer.is_empty() {
             // An empty request fetches the next part of a long answer.
-            self.say(session, exchange, request.is_final);
+            self.say(at, exchange, request.is_final);
         } else if request.continues {
             exchange.ttt = self.new_ttt();
-            self.respond_to_text(session, &exchange, Bytes::new(), false, false);
-            self.text = Some(exchange);
+            self.respond_to_text(at, &exchange, Bytes::new(), false, false);
+            self.connections[at].text = Some(exchange);
         } else {
-            self.answer_question(session, exchange, request, bhs);
+            self.answer_question(at, exchange, request, bhs);
         }
     }
 
     fn answer_question(
         &mut self,
-        session: &mut Session,
+        at: usize,
         mut exchange: Exchange,
         request: TextRequest,
         bhs: &Bhs,
     ) {
         let question = std::mem::take(&mut exchange.question);
         let Ok(pairs) = keys::parse(&question) else {
-            return self.reject(session, RejectReason::ProtocolError, bhs);
+            return self.reject(at, RejectReason::ProtocolError, bhs);
         };
         let mut answers = Vec::new();
         let mut which = None;
         for (key, value) in pairs {
             if key == "SendTargets" {
-                which = send_targets(session, value);
+                which = send_targets(self, value);
                 if which.is_none() {
                     keys::push(&mut answers, key, "Reject");
                 }
             } else if let Some(answer) =
-                keys::receive_in_full_feature(key, value, &mut self.parameters)
+                keys::receive_in_full_feature(key, value, &mut self.connections[at].parameters)
             {
                 keys::push(&mut answers, key, answer);
             }
         }
         match which {
             Some(which) => {
-                self.pending_text =
+                let connection = &mut self.connections[at];
+                connection.pending_text =
                     Some(PendingText { exchange, is_final: request.is_final, answers });
-                self.events.push_back(Event::SendTargets(which));
+                let cid = connection.cid();
+                self.events.push_back(Event::SendTargets(cid, which));
             }
             None => {
                 exchange.answer = answers.into();
-                self.say(session, exchange, request.is_final);
+                self.say(at, exchange, request.is_final);
             }
         }
     }
 
-    /// Which targets there are (answer to `Event::SendTargets`): for each its name and its
+    /// Which targets there are (answer to `Event::SendTargets` of this connection): for each its name and its
     /// addresses, as `host:port,portal-group-tag`.
     pub fn answer_send_targets<'a>(
         &mut self,
-        session: &Session,
+        cid: Cid,
         targets: impl IntoIterator<Item = (&'a str, &'a [String])>,
     ) {
-        let Some(PendingText { mut exchange, is_final, mut answers }) = self.pending_text.take()
-        else {
-            return;
-        };
+        let Some(at) = self.index(cid) else { return };
+        let pending = self.connections[at].pending_text.take();
+        let Some(PendingText { mut exchange, is_final, mut answers }) = pending else { return };
         for (name, addresses) in targets {
             keys::push(&mut answers, "TargetName", name);
             addresses.iter().for_each(|a| keys::push(&mut answers, "TargetAddress", a));
         }
         exchange.answer = answers.into();
-        self.say(session, exchange, is_final);
+        self.say(at, exchange, is_final);
     }
 
     /// Sends the next part of the answer; keeps the exchange open if there is more to come.
-    fn say(&mut self, session: &Session, mut exchange: Exchange, is_final: bool) {
-        let segment = self.parameters.max_send_data_segment_length as usize;
+    fn say(&mut self, at: usize, mut exchange: Exchange, is_final: bool) {
+        let segment = self.connections[at].parameters.max_send_data_segment_length as usize;
         let part = exchange.answer.split_to(exchange.answer.len().min(segment));
         let continues = !exchange.answer.is_empty();
         let is_final = is_final && !continues;
         exchange.ttt = if is_final { Ttt::NONE } else { self.new_ttt() };
-        self.respond_to_text(session, &exchange, part, is_final, continues);
+        self.respond_to_text(at, &exchange, part, is_final, continues);
         if !is_final {
-            self.text = Some(exchange);
+            self.connections[at].text = Some(exchange);
         }
     }
 
     fn respond_to_text(
         &mut self,
-        session: &Session,
+        at: usize,
         exchange: &Exchange,
         text: Bytes,
         is_final: bool,
         continues: bool,
     ) {
-        let numbers = self.next_numbers(session);
-        self.send(Pdu::TextResponse(TextResponse {
-            is_final,
-            continues,
-            lun: scsi::Lun(0),
-            itt: exchange.itt,
-            ttt: exchange.ttt,
-            numbers,
-            text,
-        }));
+        let (itt, ttt) = (exchange.itt, exchange.ttt);
+        self.send_status(at, |numbers| {
+            Pdu::TextResponse(TextResponse {
+                is_final,
+                continues,
+                lun: scsi::Lun(0),
+                itt,
+                ttt,
+                numbers,
+                text,
+            })
+        });
     }
 }
 

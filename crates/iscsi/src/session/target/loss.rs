@@ -1,0 +1,198 @@
+//! A connection goes: what becomes of its tasks at each recovery level (RFC 7143, 6.3.4, 7.1.4.3,
+//! 7.6, 7.14, 11.14).
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use scsi::Lun;
+
+use crate::{
+    Cid, Itt, Pdu, Serial,
+    pdu::{AsyncEvent, AsyncMessage},
+};
+
+use super::{
+    event::Event,
+    retained::Retained,
+    session::{Lost, Session},
+    task::{AdmissionState, Instance, Stage, Task, Tasks},
+};
+
+/// Lost connections that are remembered; more than any initiator has. The oldest goes first, and
+/// its tasks with it.
+const LOST: usize = 8;
+
+impl Session {
+    /// The socket of a connection is closed, or is to be closed now. If it was not logged out, it
+    /// has failed: its tasks wait for reassignment at recovery level 2, and are aborted below that.
+    pub fn drop_connection(&mut self, cid: Cid, now: Instant) {
+        let Some(at) = self.index(cid) else { return };
+        self.now = now;
+        let connection = self.remove_connection(at);
+        if !connection.closing {
+            let instance = connection.instance;
+            self.suspend(cid, instance, connection.retained, false);
+            let event = AsyncEvent::ConnectionDropped {
+                cid,
+                time2wait: self.parameters.default_time2wait,
+                time2retain: self.time2retain(),
+            };
+            if let Some(other) = self.connections.iter().position(|other| !other.closing) {
+                self.send_async(other, event);
+            }
+        }
+        self.check_fences();
+    }
+
+    /// Time2Retain as it will be kept, in seconds: no task outlives its connection below level 2.
+    pub(super) fn time2retain(&self) -> u16 {
+        if self.recovers(2) { self.parameters.default_time2retain } else { 0 }
+    }
+
+    /// How long what is lost is kept.
+    pub(super) fn deadline(&self) -> Instant {
+        let seconds = self.parameters.default_time2wait + self.parameters.default_time2retain;
+        self.now + Duration::from_secs(seconds.into())
+    }
+
+    /// Prepares the tasks of a connection for another, or aborts them.
+    pub(super) fn suspend(
+        &mut self,
+        cid: Cid,
+        instance: Instance,
+        retained: Retained,
+        is_logged_out: bool,
+    ) {
+        // Commands that wait for their turn count as never received, and immediate ones do not
+        // outlive their connection (RFC 7143, 7.14, 11.14).
+        self.window.discard_held(|early| early.allegiance == instance);
+        if self.time2retain() == 0 {
+            self.terminate(instance);
+            return;
+        }
+        self.end_management(instance);
+        self.abort_where(|task, _| task.allegiance == instance && task.immediate);
+        let own = |task: &Task| task.allegiance == instance;
+        for (itt, transfer) in &mut self.gathers {
+            if self.tasks.get(itt).is_some_and(own) {
+                transfer.gather.reopen();
+            }
+        }
+        let mut responses = Tasks::default();
+        for response in retained.into_responses() {
+            responses.insert(response.itt, response);
+        }
+        if self.lost.len() == LOST {
+            let oldest = self.lost.remove(0).instance;
+            self.terminate(oldest);
+        }
+        let deadline = self.deadline();
+        self.lost.push(Lost { instance, cid, is_logged_out, deadline, responses });
+    }
+
+    /// Aborts all tasks of a connection that has gone for good, or is about to.
+    pub(super) fn terminate(&mut self, instance: Instance) {
+        self.window.discard_held(|early| early.allegiance == instance);
+        self.end_management(instance);
+        self.abort_where(|task, _| task.allegiance == instance);
+        self.lost.retain(|lost| lost.instance != instance);
+    }
+
+    /// Task management functions are over with their connection: nobody can be told.
+    fn end_management(&mut self, instance: Instance) {
+        let is_meant = |task: &Task| task.stage == Stage::Management && task.allegiance == instance;
+        let meant: Vec<Itt> =
+            self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(itt, _)| *itt).collect();
+        for itt in meant {
+            self.end(itt);
+            self.postponed.retain(|postponed| postponed.request.itt != itt);
+            self.fenced.retain(|fenced| fenced.itt != itt);
+        }
+    }
+
+    pub(super) fn abort_where(&mut self, mut is_meant: impl FnMut(&Task, Itt) -> bool) {
+        let meant: Vec<Itt> = self
+            .tasks
+            .iter()
+            .filter(|(itt, task)| task.stage != Stage::Management && is_meant(task, **itt))
+            .map(|(itt, _)| *itt)
+            .collect();
+        for itt in meant {
+            self.abort(itt);
+        }
+    }
+
+    /// Forgets a command. Data that is still on its way for it is ignored when it comes: the
+    /// initiator stops sending with the response to its request at the latest.
+    pub(super) fn abort(&mut self, itt: Itt) {
+        self.gathers.remove(&itt);
+        if let Some(task) = self.end(itt) {
+            if let Some(at) = self.position(task.allegiance) {
+                self.release(at, &task);
+            }
+            self.events.push_back(Event::Abort(itt));
+        }
+    }
+
+    /// A task continues on another connection.
+    pub(super) fn move_task(&mut self, itt: Itt, to: usize) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let connection = &mut self.connections[to];
+        task.allegiance = connection.instance;
+        task.snack_tag = 0; // RFC 7143, 7.2.2
+        connection.solicited += task.solicited;
+        if let Some(transfer) = self.gathers.get_mut(&itt) {
+            transfer.progress = self.now;
+            if transfer.admission == AdmissionState::Waiting {
+                connection.waiting.push_back(itt);
+            }
+            self.grant_waiting(to);
+            self.advance_transfer(itt);
+        }
+    }
+
+    pub(super) fn send_async(&mut self, at: usize, event: AsyncEvent) {
+        self.send_status(at, |numbers| {
+            Pdu::Async(AsyncMessage { lun: Lun(0), event, numbers, data: Bytes::new() })
+        });
+    }
+
+    /// Asks the initiator to log out within `seconds`, on every connection (RFC 7143, 11.9.1).
+    pub fn ask_for_logout(&mut self, seconds: u16) {
+        self.tell_all(AsyncEvent::LogoutRequested { time: seconds });
+    }
+
+    /// Says on every connection that all of them will be dropped, and that the initiator may come
+    /// back with a new session after `time2wait` seconds (RFC 7143, 11.9.1). No task is kept.
+    pub fn announce_end(&mut self, time2wait: u16) {
+        self.tell_all(AsyncEvent::SessionDropped { time2wait, time2retain: 0 });
+    }
+
+    fn tell_all(&mut self, event: AsyncEvent) {
+        for at in 0..self.connections.len() {
+            if !self.connections[at].closing {
+                self.send_async(at, event);
+            }
+        }
+    }
+
+    /// The session ends: nothing of it is left but what its connections have still to send.
+    pub(super) fn end_all(&mut self) {
+        self.ended = true;
+        self.window.discard_held(|_| true);
+        self.abort_where(|_, _| true);
+        let management: Vec<Itt> = self.tasks.keys().copied().collect();
+        management.into_iter().for_each(|itt| _ = self.end(itt));
+        self.postponed.clear();
+        self.fenced.clear();
+        self.lost.clear();
+    }
+
+    /// Takes note that statuses have arrived (ExpStatSN); what waited for that goes on.
+    pub(super) fn note_acknowledged(&mut self, at: usize, exp_stat_sn: Serial) {
+        let is_new = self.connections[at].note_acknowledged(exp_stat_sn);
+        if is_new && !self.fenced.is_empty() {
+            self.check_fences();
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! TASK REASSIGN: a task goes on, on another connection (RFC 7143, 7.2.2, 11.5.1, 11.5.6).
+
+use crate::{
+    Itt,
+    pdu::{TaskFunctionResult, TaskRequest},
+};
+
+use super::{
+    response::Response,
+    session::Session,
+    task::{Instance, Stage},
+};
+
+impl Session {
+    pub(super) fn reassign(&mut self, at: usize, request: &TaskRequest) {
+        let meant = request.referenced_itt;
+        let task = self.tasks.get(&meant).map(|task| (task.allegiance, task.stage));
+        let result = if !self.recovers(2) {
+            TaskFunctionResult::ReassignNotSupported
+        } else if let Some((allegiance, stage)) = task {
+            if stage == Stage::Management {
+                TaskFunctionResult::Rejected
+            } else if self.is_free(allegiance) {
+                TaskFunctionResult::Complete
+            } else {
+                TaskFunctionResult::StillAllegiant
+            }
+        } else {
+            let lost = self.lost.iter().find(|lost| lost.responses.contains_key(&meant));
+            match lost.map(|lost| lost.is_logged_out) {
+                Some(true) => TaskFunctionResult::Complete,
+                Some(false) => TaskFunctionResult::StillAllegiant,
+                None if self.is_answered(meant) => TaskFunctionResult::StillAllegiant,
+                None => TaskFunctionResult::NoTask,
+            }
+        };
+        // The answer comes before the allegiance changes, and before all that goes out for it.
+        self.respond_to_management(at, request.itt, result);
+        if result != TaskFunctionResult::Complete {
+            return;
+        }
+        if task.is_some() {
+            self.move_task(meant, at);
+        } else if let Some(mut response) = self.take_lost(meant) {
+            let segment = self.connections[at].parameters.max_send_data_segment_length;
+            restart(&mut response, request.exp_data_sn, segment);
+            self.answer_again(at, response);
+        }
+    }
+
+    /// Sends an answer once more that may have been lost with its connection.
+    pub(super) fn resend_lost(&mut self, at: usize, itt: Itt) {
+        if let Some(mut response) = self.take_lost(itt) {
+            let segment = self.connections[at].parameters.max_send_data_segment_length;
+            restart(&mut response, 0, segment);
+            self.answer_again(at, response);
+        }
+    }
+
+    fn answer_again(&mut self, at: usize, mut response: Response) {
+        response.ttt = self.new_ttt();
+        let window = self.window_numbers();
+        self.connections[at].answer(window, response);
+    }
+
+    /// The connection of a task is gone and logged out.
+    fn is_free(&self, allegiance: Instance) -> bool {
+        self.lost.iter().any(|lost| lost.instance == allegiance && lost.is_logged_out)
+    }
+
+    /// A connection that lives keeps the answer to this command.
+    fn is_answered(&mut self, itt: Itt) -> bool {
+        self.connections.iter_mut().any(|connection| connection.retained.response(itt).is_some())
+    }
+
+    fn take_lost(&mut self, itt: Itt) -> Option<Response> {
+        let is_free = |lost: &&mut super::session::Lost| lost.is_logged_out;
+        self.lost.iter_mut().filter(is_free).find_map(|lost| lost.responses.remove(&itt))
+    }
+}
+
+/// From the first PDU on that the initiator has not acknowledged; a number that cannot be means
+/// that nothing has changed (RFC 7143, 11.5.6).
+fn restart(response: &mut Response, exp_data_sn: u32, segment: u32) {
+    if exp_data_sn != 0 {
+        response.acknowledge(exp_data_sn);
+    }
+    response.snack_tag = 0;
+    response.resegment(segment);
+    if response.is_forgotten() {
+        response.fail();
+    }
+    if response.layout.offset == response.length {
+        // All data has arrived: the status goes alone.
+        response.collapses = false;
+    }
+}

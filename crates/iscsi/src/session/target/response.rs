@@ -1,0 +1,233 @@
+//! The answer to a command: what it returns, its status, and which PDUs that makes. It can be sent
+//! more than once, whole or in part (RFC 7143, 11.4, 11.7, 11.16).
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use scsi::{Lun, Sense, SenseKey, Status};
+
+use crate::{DataSegment, Itt, Ttt, pdu::Residual};
+
+use super::{event::Outcome, task::Task};
+
+/// The answer to one command.
+#[derive(Debug)]
+pub(super) struct Response {
+    pub(super) itt: Itt,
+    pub(super) lun: Lun,
+    pub(super) status: u8,
+    pub(super) sense: Bytes,
+    pub(super) residual: Residual,
+    pub(super) bidirectional_read_residual: Residual,
+    /// What it returns, or nothing any more: see `is_forgotten`.
+    pub(super) data: DataSegment,
+    /// How many bytes of it are sent.
+    pub(super) length: u32,
+    /// How `data` is cut into PDUs.
+    pub(super) layout: Layout,
+    /// The status is in the last Data-In.
+    pub(super) collapses: bool,
+    /// The tag of the last R-Data SNACK, else 0.
+    pub(super) snack_tag: u32,
+    /// The tag that asks for a data acknowledgment.
+    pub(super) ttt: Ttt,
+    /// R2Ts that were sent: with a bidirectional command, Data-In is numbered after them
+    /// (RFC 7143, 11.8.2).
+    r2ts: u32,
+}
+
+/// How Data-In is cut into PDUs, from a point before which all is acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub(super) data_sn: u32,
+    pub(super) offset: u32,
+    /// At most so many bytes in one PDU.
+    pub(super) segment: u32,
+    /// Sequences end at multiples of this.
+    pub(super) burst: u32,
+}
+
+/// One Data-In PDU.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Part {
+    pub(super) data_sn: u32,
+    pub(super) offset: u32,
+    pub(super) end: u32,
+    pub(super) ends_burst: bool,
+}
+
+impl Layout {
+    /// The PDUs that carry data up to `length`.
+    pub(super) fn parts(mut self, length: u32) -> impl Iterator<Item = Part> {
+        let (segment, burst) = (self.segment.max(1), self.burst.max(1));
+        std::iter::from_fn(move || {
+            let Self { data_sn, offset, .. } = self;
+            if offset >= length {
+                return None;
+            }
+            let burst_end = (offset / burst + 1).saturating_mul(burst);
+            let end = length.min(offset.saturating_add(segment)).min(burst_end);
+            (self.offset, self.data_sn) = (end, data_sn.wrapping_add(1));
+            Some(Part { data_sn, offset, end, ends_burst: end == burst_end || end == length })
+        })
+    }
+
+    /// The number after the last of them.
+    pub(super) fn end(self, length: u32) -> u32 {
+        self.parts(length).last().map_or(self.data_sn, |part| part.data_sn.wrapping_add(1))
+    }
+}
+
+impl Response {
+    pub(super) fn new(
+        task: &Task,
+        itt: Itt,
+        outcome: Outcome,
+        segment: u32,
+        burst: u32,
+        ttt: Ttt,
+    ) -> Self {
+        let total: usize = outcome.data_in.iter().map(Bytes::len).sum();
+        let (residual, bidirectional_read_residual) = residuals(task, total, &outcome);
+        let length = u32::try_from(total).unwrap_or(u32::MAX).min(task.data_in_capacity());
+        let sense = match outcome.sense {
+            Some(sense) if outcome.status == Status::CheckCondition => sense.to_bytes().into(),
+            _ => Bytes::new(),
+        };
+        let r2ts = if task.read && task.write { task.r2t_sn } else { 0 };
+        Self {
+            itt,
+            lun: task.lun,
+            status: outcome.status as u8,
+            sense,
+            residual,
+            bidirectional_read_residual,
+            data: outcome.data_in,
+            length,
+            layout: Layout { data_sn: r2ts, offset: 0, segment, burst },
+            // A status other than GOOD, and residuals of two directions, need a PDU of their own.
+            collapses: length > 0
+                && outcome.status == Status::Good
+                && !task.write
+                && task.snack_tag == 0,
+            snack_tag: task.snack_tag,
+            ttt,
+            r2ts: if task.write { task.r2t_sn } else { 0 },
+        }
+    }
+
+    /// How many Data-In and R2T PDUs there are for the command (RFC 7143, 11.4.8).
+    pub(super) fn exp_data_sn(&self) -> u32 {
+        if self.length == 0 { self.r2ts } else { self.layout.end(self.length) }
+    }
+
+    /// Its data was let go though it is not acknowledged.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.data.is_empty() && self.layout.offset < self.length
+    }
+
+    /// Data before the PDU with this number has arrived. False if there is no such PDU.
+    pub(super) fn acknowledge(&mut self, data_sn: u32) -> bool {
+        if data_sn == self.layout.end(self.length) {
+            (self.layout.data_sn, self.layout.offset) = (data_sn, self.length);
+            self.data = DataSegment::new();
+            return true;
+        }
+        let found = self.layout.parts(self.length).find(|part| part.data_sn == data_sn);
+        if let Some(part) = found {
+            (self.layout.data_sn, self.layout.offset) = (data_sn, part.offset);
+        }
+        found.is_some()
+    }
+
+    /// The same once more, sharing its data.
+    pub(super) fn reference(&self) -> Self {
+        Self { sense: self.sense.clone(), data: self.data.clone(), ..*self }
+    }
+
+    /// What is left is to be sent in PDUs of another size.
+    pub(super) fn resegment(&mut self, segment: u32) {
+        self.layout.segment = segment;
+    }
+
+    /// What it should return cannot be sent again: it fails (RFC 7143, 11.4.7.2, SNACK rejected).
+    pub(super) fn fail(&mut self) {
+        const SNACK_REJECTED: Sense = Sense::new(SenseKey::AbortedCommand, 0x11, 0x13);
+        self.length = self.layout.offset;
+        self.collapses = false;
+        self.status = Status::CheckCondition as u8;
+        self.sense = SNACK_REJECTED.to_bytes().into();
+    }
+}
+
+/// The residual of the command, and that of the read half of a bidirectional one.
+fn residuals(task: &Task, data_in: usize, outcome: &Outcome) -> (Residual, Residual) {
+    let expected = task.expected_data_transfer_length;
+    let data_in = u32::try_from(data_in).unwrap_or(u32::MAX);
+    let data_out = outcome.data_out_length;
+    match (task.read, task.write) {
+        (true, true) => (
+            data_out.map_or(Residual::None, |length| residual(expected, length)),
+            residual(task.data_in_capacity(), data_in),
+        ),
+        (true, false) => (residual(expected, data_in.max(data_out.unwrap_or(0))), Residual::None),
+        (false, true) => {
+            let length = data_out.map_or(expected, |length| length.max(data_in));
+            (residual(expected, length), Residual::None)
+        }
+        // Without a direction there is room for nothing.
+        (false, false) => (residual(0, data_in.max(data_out.unwrap_or(0))), Residual::None),
+    }
+}
+
+fn residual(expected: u32, actual: u32) -> Residual {
+    match actual.cmp(&expected) {
+        Ordering::Less => Residual::Underflow(expected - actual),
+        Ordering::Equal => Residual::None,
+        Ordering::Greater => Residual::Overflow(actual - expected),
+    }
+}
+
+/// Pieces of which runs are taken from the front.
+pub(super) struct Pieces<I> {
+    pieces: I,
+    front: Bytes,
+}
+
+impl<I: Iterator<Item = Bytes>> Pieces<I> {
+    pub(super) fn new(pieces: I) -> Self {
+        Self { pieces, front: Bytes::new() }
+    }
+
+    /// The next `length` bytes; there must be so many.
+    pub(super) fn take(&mut self, mut length: usize) -> DataSegment {
+        let mut run = DataSegment::new();
+        while length > 0 {
+            if self.front.is_empty() {
+                self.front = self.pieces.next().expect("the caller counted the bytes");
+                continue;
+            }
+            let count = length.min(self.front.len());
+            run.push(self.front.split_to(count));
+            length -= count;
+        }
+        run
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_cut_at_segments_and_at_the_ends_of_bursts() {
+        let layout = Layout { data_sn: 3, offset: 0, segment: 400, burst: 1000 };
+        let parts: Vec<_> = layout.parts(1500).map(|p| (p.data_sn, p.end, p.ends_burst)).collect();
+        let expected = [(3, 400, false), (4, 800, false), (5, 1000, true), (6, 1400, false)];
+        assert_eq!(parts[..4], expected);
+        assert_eq!(parts[4..], [(7, 1500, true)]);
+        assert_eq!((layout.end(1500), layout.end(0)), (8, 3));
+        let all = Layout { segment: u32::MAX, burst: u32::MAX, ..layout };
+        assert_eq!(all.parts(u32::MAX).count(), 1);
+    }
+}

@@ -1,0 +1,133 @@
+//! Statuses of one connection that were sent and not acknowledged, from recovery level 1 on
+//! (RFC 7143, 7.1.3, 11.16).
+
+use std::collections::VecDeque;
+
+use crate::{DataSegment, Itt, Pdu, Serial, Ttt};
+
+use super::response::Response;
+
+/// What carried a StatSN.
+#[derive(Debug)]
+pub(super) enum Sent {
+    Response(Response),
+    /// Anything else.
+    Other(Box<Pdu>),
+}
+
+/// In order of StatSN, without gaps. Bounded by `Settings::unacknowledged_statuses`, the data among
+/// them by `Settings::retained_bytes`.
+#[derive(Debug)]
+pub(super) struct Retained {
+    /// The StatSN of the first.
+    first: Serial,
+    sent: VecDeque<Sent>,
+    /// Bytes of Data-In that are kept.
+    bytes: usize,
+    /// So many at the front keep no data any more.
+    forgotten: usize,
+}
+
+impl Retained {
+    /// Nothing was sent; this StatSN comes first.
+    pub(super) fn new(first: Serial) -> Self {
+        Self { first, sent: VecDeque::new(), bytes: 0, forgotten: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// Keeps what has just been sent with the next StatSN. Lets the oldest data go if more than
+    /// `limit` bytes are kept; the newest stays.
+    pub(super) fn push(&mut self, sent: Sent, limit: usize) {
+        self.bytes += sent.bytes();
+        self.sent.push_back(sent);
+        while self.bytes > limit && self.forgotten + 1 < self.sent.len() {
+            let sent = &mut self.sent[self.forgotten];
+            self.bytes -= sent.bytes();
+            if let Sent::Response(response) = sent {
+                response.data = DataSegment::new();
+            }
+            self.forgotten += 1;
+        }
+    }
+
+    /// Those before `stat_sn` have arrived.
+    pub(super) fn acknowledge(&mut self, stat_sn: Serial) {
+        while self.first.is_before(stat_sn)
+            && let Some(sent) = self.sent.pop_front()
+        {
+            self.bytes -= sent.bytes();
+            self.forgotten = self.forgotten.saturating_sub(1);
+            self.first = self.first.next();
+        }
+    }
+
+    /// Those from `begin` on: `run` of them, or all with 0. `None` if one was not sent or is
+    /// acknowledged.
+    pub(super) fn run(
+        &self,
+        begin: Serial,
+        run: u32,
+    ) -> Option<impl Iterator<Item = (Serial, &Sent)>> {
+        let skipped = begin.distance_from(self.first) as usize;
+        let count = if run == 0 { self.sent.len().checked_sub(skipped)? } else { run as usize };
+        let end = skipped.checked_add(count).filter(|end| *end <= self.sent.len())?;
+        let numbers = (0..).map(move |n| begin.add(n));
+        Some(numbers.zip(self.sent.range(skipped..end)))
+    }
+
+    /// The StatSN of the first that is kept.
+    pub(super) fn first(&self) -> Serial {
+        self.first
+    }
+
+    /// The last answer to this command that is kept, with its StatSN.
+    pub(super) fn response(&mut self, itt: Itt) -> Option<(Serial, &mut Response)> {
+        self.find(|response| response.itt == itt)
+    }
+
+    /// Data of the answer with this tag has arrived, before the PDU with this number. False if
+    /// there is no such answer or PDU.
+    pub(super) fn acknowledge_data(&mut self, ttt: Ttt, data_sn: u32) -> bool {
+        let Some((_, response)) = self.find(|response| response.ttt == ttt) else { return false };
+        let before = kept(response);
+        let is_known = response.acknowledge(data_sn);
+        let freed = before - kept(response);
+        self.bytes -= freed;
+        is_known
+    }
+
+    fn find(&mut self, is_meant: impl Fn(&Response) -> bool) -> Option<(Serial, &mut Response)> {
+        let first = self.first;
+        self.sent.iter_mut().enumerate().rev().find_map(|(at, sent)| match sent {
+            Sent::Response(response) if is_meant(response) => {
+                Some((first.add(at as u32), response))
+            }
+            _ => None,
+        })
+    }
+
+    /// All answers to commands.
+    pub(super) fn into_responses(self) -> impl Iterator<Item = Response> {
+        self.sent.into_iter().filter_map(|sent| match sent {
+            Sent::Response(response) => Some(response),
+            Sent::Other(_) => None,
+        })
+    }
+}
+
+impl Sent {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Response(response) => kept(response),
+            Self::Other(_) => 0,
+        }
+    }
+}
+
+/// What it counts for: all its data, though a part may be acknowledged.
+fn kept(response: &Response) -> usize {
+    if response.data.is_empty() { 0 } else { response.length as usize }
+}

@@ -1,0 +1,84 @@
+//! What happens when nothing happens: silent initiators, lost data, tasks that nobody takes over
+//! (RFC 7143, 7.1.4, 7.5).
+
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use crate::{Cid, Itt};
+
+use super::{connection::Error, session::Session};
+
+impl Session {
+    /// When `handle_timeout` is to be called; changes with every frame. `None` if nothing is
+    /// waited for.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let open = self.connections.iter().filter(|connection| !connection.closing);
+        let mut next = open.map(|connection| connection.poll_timeout(&self.settings)).min();
+        let mut note = |time: Instant| next = Some(next.map_or(time, |next| next.min(time)));
+        self.sequence_check.into_iter().for_each(&mut note);
+        self.lost.iter().for_each(|lost| note(lost.deadline));
+        self.postponed.iter().for_each(|postponed| note(postponed.until));
+        self.fenced.iter().for_each(|fenced| note(fenced.until));
+        next
+    }
+
+    /// Time has passed. Returns the connections that are to be dropped, and why.
+    pub fn handle_timeout(&mut self, now: Instant) -> SmallVec<[(Cid, Error); 1]> {
+        self.now = now;
+        let mut failed = SmallVec::new();
+        for at in 0..self.connections.len() {
+            let connection = &self.connections[at];
+            if connection.closing || now < connection.poll_timeout(&self.settings) {
+                continue;
+            }
+            if connection.ping.is_some() {
+                failed.push((connection.cid(), Error::Silent));
+                continue;
+            }
+            let (window, ttt) = (self.window_numbers(), self.new_ttt());
+            self.connections[at].ping = Some(now);
+            self.connections[at].send_nop(window, ttt);
+        }
+        while let Some(lost) = self.lost.iter().find(|lost| lost.deadline <= now) {
+            self.terminate(lost.instance);
+        }
+        if self.sequence_check.is_some_and(|check| check <= now) {
+            self.check_sequences();
+        }
+        if !self.postponed.is_empty() {
+            self.check_postponed();
+        }
+        if !self.fenced.is_empty() {
+            self.check_fences();
+        }
+        failed
+    }
+
+    /// Writes whose data does not come.
+    fn check_sequences(&mut self) {
+        let time = self.settings.sequence_time;
+        let due = |progress: Instant| progress + time;
+        let late: Vec<Itt> = self
+            .gathers
+            .iter()
+            .filter(|(_, transfer)| due(transfer.progress) <= self.now)
+            .map(|(itt, _)| *itt)
+            .collect();
+        for itt in late {
+            let Some(transfer) = self.gathers.get_mut(&itt) else { continue };
+            transfer.progress = self.now;
+            let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
+            let Some(at) = allegiance.and_then(|instance| self.position(instance)) else {
+                continue; // nothing can come as long as its connection is lost
+            };
+            let repeated = self.gathers.get_mut(&itt).and_then(|t| t.gather.handle_silence());
+            match repeated {
+                Some(burst) => self.ask_for(at, itt, &[burst]),
+                None => self.advance_transfer(itt),
+            }
+        }
+        self.sequence_check = self.gathers.values().map(|transfer| due(transfer.progress)).min();
+    }
+}

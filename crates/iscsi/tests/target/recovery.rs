@@ -1,0 +1,348 @@
+//! Recovery level 1: what is lost within a connection comes again (RFC 7143, 7.1.4.1, 7.1.4.2,
+//! 7.8, 7.9, 11.16).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use iscsi::{
+    DataSegment, Itt, Pdu, Serial, Ttt,
+    pdu::{RejectReason, Snack, SnackKind},
+    session::target::{Error, Outcome, Settings},
+};
+use scsi::Lun;
+
+use crate::rig::{
+    CID, Rig, burst, data_ins, data_out, frame, pattern, r2ts, reject, response, sense,
+};
+
+/// Bursts of 1024 bytes, segments of 512.
+const ONE: &str = "ErrorRecoveryLevel=1\nInitialR2T=No\nFirstBurstLength=1024\n\
+                   MaxBurstLength=1024\nMaxRecvDataSegmentLength=512\n";
+
+fn good(length: usize) -> Outcome {
+    Outcome::good([pattern(0, length)].into_iter().filter(|data| !data.is_empty()).collect())
+}
+
+fn snack(kind: SnackKind, itt: Itt, ttt: Ttt, begin: u32, run_length: u32) -> Pdu {
+    let exp_stat_sn = Serial(0);
+    Pdu::Snack(Snack { kind: Ok(kind), lun: Lun(0), itt, ttt, exp_stat_sn, begin, run_length })
+}
+
+fn data_snack(itt: u32, begin: u32, run_length: u32) -> Pdu {
+    snack(SnackKind::DataOrR2t, Itt(itt), Ttt::NONE, begin, run_length)
+}
+
+fn status_snack(begin: u32, run_length: u32) -> Pdu {
+    snack(SnackKind::Status, Itt::NONE, Ttt::NONE, begin, run_length)
+}
+
+/// A read of `length` bytes that was answered, and its PDUs.
+fn answered_read(rig: &mut Rig, itt: u32, length: u32) -> Vec<Pdu> {
+    let command = rig.read(itt, length);
+    rig.deliver(command);
+    rig.complete(itt, good(length as usize))
+}
+
+/// An acknowledgment of all statuses before this one.
+fn acknowledge(rig: &mut Rig, exp_stat_sn: Serial) {
+    let mut pong = rig.ping(u32::MAX, 0);
+    pong.exp_stat_sn = exp_stat_sn;
+    assert!(rig.send(Pdu::NopOut(pong)).is_empty());
+}
+
+#[test]
+fn lost_data_comes_again_as_it_was() {
+    let mut rig = Rig::new(ONE);
+    let sent = answered_read(&mut rig, 1, 2500);
+    assert_eq!(sent.len(), 5);
+    assert_eq!(rig.send(data_snack(1, 1, 2)), sent[1..3]);
+    assert_eq!(rig.send(data_snack(1, 4, 1)), sent[4..], "with the status that was in it");
+    assert_eq!(rig.send(data_snack(1, 3, 0)), sent[3..]);
+    assert_eq!(rig.send(data_snack(1, 0, 0)), sent);
+}
+
+#[test]
+fn what_was_not_sent_or_is_acknowledged_cannot_be_asked_for() {
+    let mut rig = Rig::new(ONE);
+    let sent = answered_read(&mut rig, 1, 2500);
+    for (itt, begin, run) in [(1, 5, 1), (1, 4, 2), (1, u32::MAX, 2), (1, 6, 0), (2, 0, 1)] {
+        let pdus = rig.send(data_snack(itt, begin, run));
+        assert_eq!(reject(&pdus), RejectReason::ProtocolError, "{begin}+{run}");
+    }
+    let Pdu::DataIn(last) = &sent[4] else { panic!() };
+    acknowledge(&mut rig, last.numbers.stat_sn.next());
+    assert_eq!(reject(&rig.send(data_snack(1, 0, 1))), RejectReason::ProtocolError);
+    let pdus = rig.send(status_snack(last.numbers.stat_sn.0, 1));
+    assert_eq!(reject(&pdus), RejectReason::ProtocolError);
+}
+
+#[test]
+fn lost_statuses_come_again_with_their_numbers() {
+    let mut rig = Rig::new(ONE);
+    let read = answered_read(&mut rig, 1, 700);
+    let none = answered_read(&mut rig, 2, 0);
+    let ping = rig.ping(3, 9);
+    let pong = rig.send(Pdu::NopOut(ping));
+    // The window has moved since: the rest is the same.
+    let again = rig.send(status_snack(501, 0));
+    assert_eq!(again.len(), 3);
+    assert_eq!(again[0], with_window_of(&read[1], &again[0]), "the Data-In that held the status");
+    assert_eq!(again[1], with_window_of(&none[0], &again[1]));
+    assert_eq!(again[2], pong[0]);
+    assert_eq!(rig.send(status_snack(0, 0)), again, "all that is not acknowledged");
+    assert_eq!(rig.send(status_snack(502, 1)), again[1..2]);
+    assert_eq!(reject(&rig.send(status_snack(504, 1))), RejectReason::ProtocolError);
+    assert_eq!(reject(&rig.send(status_snack(500, 1))), RejectReason::ProtocolError);
+}
+
+/// `pdu` with ExpCmdSN and MaxCmdSN of `other`.
+fn with_window_of(pdu: &Pdu, other: &Pdu) -> Pdu {
+    let mut pdu = pdu.clone();
+    match (&mut pdu, other) {
+        (Pdu::DataIn(pdu), Pdu::DataIn(other)) => {
+            pdu.numbers.exp_cmd_sn = other.numbers.exp_cmd_sn;
+            pdu.numbers.max_cmd_sn = other.numbers.max_cmd_sn;
+        }
+        (Pdu::ScsiResponse(pdu), Pdu::ScsiResponse(other)) => {
+            pdu.numbers.exp_cmd_sn = other.numbers.exp_cmd_sn;
+            pdu.numbers.max_cmd_sn = other.numbers.max_cmd_sn;
+        }
+        (pdu, other) => panic!("{pdu:?} {other:?}"),
+    }
+    pdu
+}
+
+#[test]
+fn a_data_acknowledgment_is_asked_for_at_the_ends_of_bursts_and_counts() {
+    let mut rig = Rig::new(ONE);
+    let sent = answered_read(&mut rig, 1, 2500);
+    let asked: Vec<_> = data_ins(&sent).iter().map(|data_in| data_in.acknowledge).collect();
+    assert_eq!(asked, [false, true, false, true, false]);
+    let ttt = data_ins(&sent)[1].ttt;
+    assert_ne!(ttt, Ttt::NONE);
+    assert!(rig.send(snack(SnackKind::DataAck, Itt::NONE, ttt, 2, 0)).is_empty());
+    assert_eq!(reject(&rig.send(data_snack(1, 1, 1))), RejectReason::ProtocolError);
+    assert_eq!(rig.send(data_snack(1, 2, 1)), sent[2..3]);
+    for (ttt, begin) in [(ttt, 9), (Ttt(0xdead), 2), (Ttt::NONE, 2)] {
+        let pdus = rig.send(snack(SnackKind::DataAck, Itt::NONE, ttt, begin, 0));
+        assert_eq!(reject(&pdus), RejectReason::InvalidDataAck);
+    }
+}
+
+#[test]
+fn data_comes_again_in_segments_of_another_size() {
+    let mut rig = Rig::new(ONE);
+    answered_read(&mut rig, 1, 2000);
+    let text = rig.text(9, "MaxRecvDataSegmentLength=1024\n");
+    rig.send(Pdu::TextRequest(text));
+    let pdus = rig.send(snack(SnackKind::RData, Itt(1), Ttt(77), 0, 0));
+    let data_ins = data_ins(&pdus[..2]);
+    assert_eq!([data_ins[0].data.concat(), data_ins[1].data.concat()].concat(), pattern(0, 2000));
+    assert!(data_ins.iter().all(|data_in| data_in.status.is_none()));
+    let answer = response(&pdus[2..]);
+    assert_eq!((answer.snack_tag, answer.status, answer.exp_data_sn), (77, 0, 2));
+    assert_eq!(answer.numbers.stat_sn, Serial(501), "the number that the status had");
+    let again = rig.send(status_snack(501, 1));
+    assert_eq!(response(&again).snack_tag, 77);
+    for (tag, begin) in [(Ttt(0), 0), (Ttt::NONE, 0), (Ttt(5), 1)] {
+        let pdus = rig.send(snack(SnackKind::RData, Itt(1), tag, begin, 0));
+        assert_eq!(reject(&pdus), RejectReason::InvalidPduField);
+    }
+}
+
+#[test]
+fn an_r_data_snack_before_the_data_marks_the_answer() {
+    let mut rig = Rig::new(ONE);
+    let command = rig.read(1, 100);
+    rig.deliver(command);
+    assert!(rig.send(snack(SnackKind::RData, Itt(1), Ttt(5), 0, 0)).is_empty());
+    let pdus = rig.complete(1, good(100));
+    assert_eq!(response(&pdus[1..]).snack_tag, 5);
+}
+
+#[test]
+fn data_beyond_the_bound_is_let_go_and_a_snack_for_it_rejected() {
+    let settings = Settings { retained_bytes: 4000, ..Settings::default() };
+    let mut rig = Rig::with(ONE, settings);
+    for itt in 1..4 {
+        answered_read(&mut rig, itt, 2000);
+    }
+    assert_eq!(reject(&rig.send(data_snack(1, 0, 1))), RejectReason::SnackReject);
+    assert_eq!(rig.send(data_snack(2, 0, 1)).len(), 1);
+    let pdus = rig.send(status_snack(501, 1));
+    assert_eq!(response(&pdus).exp_data_sn, 4, "its status is kept and tells what is missing");
+}
+
+#[test]
+fn who_never_acknowledges_is_given_up() {
+    let settings = Settings { unacknowledged_statuses: 10, ..Settings::default() };
+    let mut rig = Rig::with(ONE, settings);
+    for itt in 0..10 {
+        answered_read(&mut rig, itt, 0);
+    }
+    let ping = rig.ping(100, 0);
+    assert_eq!(rig.try_frame(frame(Pdu::NopOut(ping))).0, Err(Error::Unacknowledged));
+}
+
+#[test]
+fn an_unacknowledged_status_is_asked_for() {
+    let mut rig = Rig::new(ONE);
+    answered_read(&mut rig, 1, 0);
+    rig.pass(Duration::from_secs(3)).unwrap();
+    let pdus = rig.output();
+    let [Pdu::NopIn(ping)] = &pdus[..] else { panic!("{pdus:?}") };
+    assert_eq!(ping.numbers.stat_sn, Serial(502), "so the initiator sees that it has missed one");
+    acknowledge(&mut rig, Serial(502));
+    rig.pass(Duration::from_secs(14)).unwrap();
+    assert!(rig.output().is_empty());
+}
+
+#[test]
+fn hostile_acknowledgments_change_nothing() {
+    let mut rig = Rig::new(ONE);
+    let sent = answered_read(&mut rig, 1, 100);
+    for exp_stat_sn in [Serial(0), Serial(503), Serial(502 + (1 << 30)), Serial(500)] {
+        acknowledge(&mut rig, exp_stat_sn);
+    }
+    assert_eq!(rig.send(data_snack(1, 0, 0)), sent);
+}
+
+/// A write of two bursts of 1024 bytes, asked for one after the other.
+fn write_of_two_bursts() -> (Rig, iscsi::pdu::ReadyToTransfer) {
+    let mut rig = Rig::new(&format!("{ONE}ImmediateData=No\n"));
+    let command = rig.write(1, 2048, 0, true);
+    assert!(rig.send(Pdu::ScsiCommand(command)).is_empty());
+    let r2ts = r2ts(&rig.admit(1));
+    assert_eq!(r2ts.len(), 1, "one at a time with recovery (RFC 7143, 13.18)");
+    (rig, r2ts[0])
+}
+
+/// Answers R2Ts until the command is whole.
+fn finish_write(rig: &mut Rig, mut r2t: iscsi::pdu::ReadyToTransfer) {
+    loop {
+        let pdus: Vec<Pdu> = burst(&r2t, 512).into_iter().flat_map(|pdu| rig.send(pdu)).collect();
+        match &r2ts(&pdus)[..] {
+            [] => break,
+            [next] => {
+                assert_eq!(next.r2t_sn, r2t.r2t_sn + 1);
+                r2t = *next;
+            }
+            more => panic!("{more:?}"),
+        }
+    }
+    assert_eq!(rig.command().data_out.concat(), pattern(0, 2048));
+    assert_eq!(response(&rig.complete(1, good(0))).status, 0);
+}
+
+#[test]
+fn lost_data_out_is_asked_for_again() {
+    let (mut rig, first) = write_of_two_bursts();
+    let pdus = burst(&first, 256);
+    assert!(rig.send(pdus[0].clone()).is_empty());
+    let mut broken = frame(pdus[1].clone());
+    broken.data_digest_error = true;
+    let (result, answers) = rig.try_frame(broken);
+    assert!(result.is_ok());
+    assert_eq!(reject(&answers), RejectReason::DataDigestError);
+    assert!(rig.send(pdus[2].clone()).is_empty(), "the rest of the burst is on its way");
+    let recovery = r2ts(&rig.send(pdus[3].clone()))[0];
+    assert_eq!((recovery.buffer_offset, recovery.desired_data_transfer_length), (256, 768));
+    assert_eq!(recovery.r2t_sn, 1);
+    assert_ne!(recovery.ttt, first.ttt);
+    finish_write(&mut rig, recovery);
+}
+
+#[test]
+fn a_gap_in_the_data_numbers_is_lost_data() {
+    let (mut rig, first) = write_of_two_bursts();
+    let pdus = burst(&first, 512);
+    let recovery = r2ts(&rig.send(pdus[1].clone()))[0];
+    assert_eq!((recovery.buffer_offset, recovery.desired_data_transfer_length), (0, 1024));
+    finish_write(&mut rig, recovery);
+}
+
+#[test]
+fn data_that_does_not_come_is_asked_for_once_more_and_then_anew() {
+    let (mut rig, first) = write_of_two_bursts();
+    rig.pass(Duration::from_secs(9)).unwrap();
+    assert_eq!(rig.output().len(), 0);
+    rig.pass(Duration::from_secs(1)).unwrap();
+    assert_eq!(r2ts(&rig.output()), [first], "it may have been lost");
+    // A PDU of the burst has come: what is missing is asked for.
+    rig.send(burst(&first, 512)[0].clone());
+    rig.pass(Duration::from_secs(10)).unwrap();
+    let recovery = r2ts(&rig.output())[0];
+    assert_eq!((recovery.buffer_offset, recovery.r2t_sn), (512, 1));
+    assert!(rig.send(burst(&first, 512)[1].clone()).is_empty(), "too late, and no fault");
+    finish_write(&mut rig, recovery);
+}
+
+#[test]
+fn unsolicited_data_that_does_not_come_is_asked_for() {
+    let mut rig = Rig::new(ONE);
+    let command = rig.write(1, 1024, 256, false);
+    rig.send(Pdu::ScsiCommand(command));
+    rig.send(data_out(1, Ttt::NONE, 0, 256, 256, false));
+    rig.pass(Duration::from_secs(10)).unwrap();
+    let recovery = r2ts(&rig.output())[0];
+    assert_eq!((recovery.buffer_offset, recovery.desired_data_transfer_length), (512, 512));
+    rig.send(burst(&recovery, 512)[0].clone());
+    assert_eq!(rig.command().data_out.concat(), pattern(0, 1024));
+}
+
+#[test]
+fn a_path_that_damages_everything_fails_the_command() {
+    let (mut rig, mut r2t) = write_of_two_bursts();
+    for _ in 0..8 {
+        let mut broken = frame(burst(&r2t, 1024)[0].clone());
+        broken.data_digest_error = true;
+        let (_, answers) = rig.try_frame(broken);
+        assert_eq!(reject(&answers[..1]), RejectReason::DataDigestError);
+        r2t = r2ts(&answers[1..])[0];
+    }
+    let mut broken = frame(burst(&r2t, 1024)[0].clone());
+    broken.data_digest_error = true;
+    let (_, answers) = rig.try_frame(broken);
+    assert_eq!(sense(response(&answers[1..])), (0xb, 0x47, 0x05));
+}
+
+#[test]
+fn an_r2t_that_was_lost_comes_again() {
+    let (mut rig, first) = write_of_two_bursts();
+    assert_eq!(r2ts(&rig.send(data_snack(1, 0, 1))), [first]);
+    assert_eq!(r2ts(&rig.send(data_snack(1, 0, 0))), [first]);
+    assert_eq!(reject(&rig.send(data_snack(1, 1, 1))), RejectReason::ProtocolError);
+    let second = burst(&first, 512).into_iter().flat_map(|pdu| rig.send(pdu)).collect::<Vec<_>>();
+    assert_eq!(reject(&rig.send(data_snack(1, 0, 1))), RejectReason::ProtocolError);
+    finish_write(&mut rig, r2ts(&second)[0]);
+}
+
+#[test]
+fn a_damaged_command_leaves_a_gap_that_a_retry_fills() {
+    let mut rig = Rig::new(ONE);
+    let command = rig.write(1, 512, 512, true);
+    let mut broken = frame(Pdu::ScsiCommand(command.clone()));
+    broken.data_digest_error = true;
+    let (result, pdus) = rig.try_frame(broken);
+    assert!(result.is_ok());
+    assert_eq!(reject(&pdus), RejectReason::DataDigestError);
+    let after = rig.read(2, 0);
+    rig.send(Pdu::ScsiCommand(after));
+    rig.no_event();
+    rig.send(Pdu::ScsiCommand(command));
+    assert_eq!((rig.command().itt, rig.command().itt), (Itt(1), Itt(2)));
+}
+
+#[test]
+fn nothing_is_kept_at_level_zero() {
+    let mut rig = Rig::new("");
+    let command = rig.read(1, 100);
+    rig.deliver(command);
+    let data = Bytes::from(vec![7; 100]);
+    let outcome = Outcome::good(DataSegment::from_iter([data]));
+    rig.session.complete(Itt(1), outcome);
+    rig.output();
+    let pdus = rig.send(data_snack(1, 0, 0));
+    assert_eq!(reject(&pdus), RejectReason::SnackReject);
+    assert_eq!(rig.session.connection(CID).unwrap().counters().rejects, 1);
+}

@@ -1,0 +1,285 @@
+//! Several connections of one session on real sockets: added, cut, stalled, taken over.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use iscsi::{
+    Cid, Itt, Pdu, Tsih,
+    keys::Offer,
+    pdu::{
+        AsyncEvent, LoginStatus, LogoutReason, LogoutRequest, LogoutResult, TaskFunction,
+        TaskFunctionResult, TaskRequest,
+    },
+};
+use scsi::Lun;
+use target::Settings;
+
+use crate::client::{Client, Stalling, TARGET, memory, refused, server, soon, until};
+
+fn offer(level: u8) -> Offer {
+    Offer { max_connections: 2, error_recovery_level: level, ..Offer::initiator() }
+}
+
+async fn leading(address: SocketAddr, level: u8) -> Client {
+    Client::try_log_in(address, 1, offer(level), Tsih(0), Some(TARGET)).await.unwrap()
+}
+
+async fn join(address: SocketAddr, leading: &Client, level: u8, cid: u16) -> Client {
+    leading.try_join(address, 1, offer(level), Cid(cid)).await.unwrap()
+}
+
+async fn log_out_for_recovery(client: &mut Client, cid: Cid) {
+    let request = LogoutRequest {
+        immediate: true,
+        reason: Ok(LogoutReason::RemoveConnectionForRecovery),
+        itt: client.next_itt(),
+        cid,
+        cmd_sn: client.cmd_sn,
+        exp_stat_sn: client.exp_stat_sn,
+    };
+    client.send(Pdu::LogoutRequest(request)).await;
+    match client.receive().await {
+        Some(Pdu::LogoutResponse(answer)) => assert_eq!(answer.result, LogoutResult::Closed),
+        pdu => panic!("{pdu:?}"),
+    }
+}
+
+async fn reassign(client: &mut Client, meant: Itt) -> TaskFunctionResult {
+    let request = TaskRequest {
+        immediate: true,
+        function: Ok(TaskFunction::TaskReassign),
+        lun: Lun(0),
+        itt: client.next_itt(),
+        referenced_itt: meant,
+        cmd_sn: client.cmd_sn,
+        exp_stat_sn: client.exp_stat_sn,
+        ref_cmd_sn: client.cmd_sn,
+        exp_data_sn: 0,
+    };
+    client.send(Pdu::TaskRequest(request)).await;
+    match client.receive().await {
+        Some(Pdu::TaskResponse(response)) => response.result,
+        pdu => panic!("{pdu:?}"),
+    }
+}
+
+async fn expect_drop(client: &mut Client, cid: Cid) {
+    match client.receive().await {
+        Some(Pdu::Async(message)) => assert!(
+            matches!(message.event, AsyncEvent::ConnectionDropped { cid: dropped, .. } if dropped == cid)
+        ),
+        pdu => panic!("{pdu:?}"),
+    }
+}
+
+/// READ(10) of `blocks` blocks at `lba`.
+fn read_10(lba: u32, blocks: u16) -> [u8; 10] {
+    let [a, b, c, d] = lba.to_be_bytes();
+    let [high, low] = blocks.to_be_bytes();
+    [0x28, 0, a, b, c, d, 0, high, low, 0]
+}
+
+#[tokio::test]
+async fn two_connections_share_one_session() {
+    let (server, address) = server(Settings::default(), memory()).await;
+    let mut first = leading(address, 0).await;
+    first.settle().await;
+    let mut second = join(address, &first, 0, 2).await;
+    second.settle().await;
+    first.cmd_sn = second.cmd_sn;
+    first.settle().await;
+    let statistics = server.statistics();
+    assert_eq!((statistics.sessions.len(), statistics.connections), (1, 2));
+    let session = &statistics.sessions[0];
+    let cids: Vec<u16> = session.connections.iter().map(|connection| connection.cid).collect();
+    assert_eq!(cids, [1, 2]);
+    let commands = session.connections.iter().map(|connection| connection.counters.commands);
+    assert_eq!(commands.sum::<u64>(), session.counters.commands);
+    let refusal = first.try_join(address, 1, offer(0), Cid(3)).await.err().unwrap();
+    assert_eq!(refused(refusal), LoginStatus::TooManyConnections);
+    first.tsih = Tsih(first.tsih.0 ^ 0x5555);
+    let refusal = first.try_join(address, 1, offer(0), Cid(3)).await.err().unwrap();
+    assert_eq!(refused(refusal), LoginStatus::SessionDoesNotExist);
+    // Who is refused holds no place.
+    until(|| server.statistics().connections == 2).await;
+    second.cmd_sn = first.cmd_sn;
+    second.settle().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_takes_its_commands_along_and_no_others() {
+    let unit = Arc::new(Stalling::default());
+    let (server, address) = server(Settings::default(), unit.clone()).await;
+    let mut first = leading(address, 0).await;
+    let mut second = join(address, &first, 0, 2).await;
+    let kept = first.start(&[0]).await;
+    second.cmd_sn = first.cmd_sn;
+    second.start(&[0]).await;
+    until(|| unit.alive() == 2).await;
+    drop(second);
+    until(|| unit.alive() == 1).await;
+    expect_drop(&mut first, Cid(2)).await;
+    unit.go.notify_waiters();
+    assert_eq!(first.response().await.itt, kept);
+    assert_eq!(server.statistics().sessions.len(), 1);
+    assert_eq!(unit.nexuses.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_command_outlives_its_connection_and_is_answered_on_another() {
+    let unit = Arc::new(Stalling::default());
+    let (_server, address) = server(Settings::default(), unit.clone()).await;
+    let mut first = leading(address, 2).await;
+    let mut second = join(address, &first, 2, 2).await;
+    let itt = second.start(&[0]).await;
+    until(|| unit.alive() == 1).await;
+    drop(second);
+    expect_drop(&mut first, Cid(2)).await;
+    first.cmd_sn = first.cmd_sn.next();
+    assert_eq!(reassign(&mut first, itt).await, TaskFunctionResult::StillAllegiant);
+    log_out_for_recovery(&mut first, Cid(2)).await;
+    assert_eq!(reassign(&mut first, itt).await, TaskFunctionResult::Complete);
+    assert_eq!(unit.alive(), 1, "it was never interrupted");
+    unit.go.notify_waiters();
+    assert_eq!(first.response().await.itt, itt);
+}
+
+#[tokio::test]
+async fn the_only_connection_may_come_back_within_its_time() {
+    let unit = Arc::new(Stalling::default());
+    let (server, address) = server(Settings::default(), unit.clone()).await;
+    let mut first = leading(address, 2).await;
+    let itt = first.start(&[0]).await;
+    until(|| unit.alive() == 1).await;
+    let (tsih, cmd_sn) = (first.tsih, first.cmd_sn);
+    drop(first);
+    until(|| server.statistics().connections == 0).await;
+    assert_eq!(server.statistics().sessions.len(), 1);
+    let mut again = Client::connect(address).await;
+    (again.tsih, again.cmd_sn) = (tsih, cmd_sn);
+    let mut again = again.try_join(address, 1, offer(2), Cid(1)).await.unwrap();
+    assert_eq!(reassign(&mut again, itt).await, TaskFunctionResult::Complete);
+    unit.go.notify_waiters();
+    assert_eq!(again.response().await.itt, itt);
+}
+
+#[tokio::test]
+async fn a_session_that_waits_for_a_connection_does_not_keep_the_server() {
+    let unit = Arc::new(Stalling::default());
+    let (server, address) = server(Settings::default(), unit.clone()).await;
+    let mut first = leading(address, 2).await;
+    first.start(&[0]).await;
+    until(|| unit.alive() == 1).await;
+    drop(first);
+    until(|| server.statistics().connections == 0).await;
+    soon(server.shutdown(Duration::from_millis(20))).await;
+    assert_eq!((unit.alive(), server.statistics().sessions.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_new_session_of_its_name_replaces_one_that_waits() {
+    let unit = Arc::new(Stalling::default());
+    let (server, address) = server(Settings::default(), unit.clone()).await;
+    let mut first = leading(address, 2).await;
+    first.start(&[0]).await;
+    until(|| unit.alive() == 1).await;
+    drop(first);
+    until(|| server.statistics().connections == 0).await;
+    let _second = leading(address, 2).await;
+    assert_eq!(unit.alive(), 0);
+    assert_eq!(server.statistics().sessions.len(), 1);
+}
+
+#[tokio::test]
+async fn what_was_on_its_way_when_a_busy_connection_was_cut_comes_on_the_other() {
+    const READS: u32 = 64;
+    const BLOCKS: u16 = 128;
+    let (server, address) = server(Settings::default(), memory()).await;
+    let mut first = leading(address, 2).await;
+    first.settle().await;
+    let length = u32::from(BLOCKS) * 512;
+    let pattern = |lba: u32| -> Vec<u8> {
+        (0..length).map(|at| ((at >> 9) + lba).wrapping_mul(37) as u8 ^ at as u8).collect()
+    };
+    for n in 0..READS {
+        let lba = n * u32::from(BLOCKS);
+        let mut cdb = read_10(lba, BLOCKS);
+        cdb[0] = 0x2a;
+        let mut command = first.command(&cdb, length);
+        (command.read, command.write) = (false, true);
+        command.data = pattern(lba).into();
+        assert_eq!(first.read(command).await.0, 0);
+    }
+    let mut second = join(address, &first, 2, 2).await;
+    let before = server.statistics().total.commands;
+    let mut asked = Vec::new();
+    for n in 0..READS {
+        let command = second.command(&read_10(n * u32::from(BLOCKS), BLOCKS), length);
+        asked.push((command.itt, n * u32::from(BLOCKS)));
+        second.send(Pdu::ScsiCommand(command)).await;
+    }
+    // Half of the answers arrive and are acknowledged, then the cable goes.
+    let mut arrived = 0;
+    while arrived < READS / 2 {
+        if let Some(Pdu::DataIn(data_in)) = second.receive().await {
+            arrived += u32::from(data_in.status.is_some());
+        }
+    }
+    until(|| server.statistics().total.commands == before + u64::from(READS)).await;
+    first.cmd_sn = second.cmd_sn;
+    drop(second);
+    expect_drop(&mut first, Cid(2)).await;
+    log_out_for_recovery(&mut first, Cid(2)).await;
+    for (itt, lba) in asked.into_iter().skip(arrived as usize) {
+        assert_eq!(reassign(&mut first, itt).await, TaskFunctionResult::Complete);
+        let (status, data) = first.answer(itt).await;
+        assert_eq!(status, 0);
+        assert!(data == pattern(lba), "the data of block {lba}");
+    }
+    first.settle().await;
+}
+
+#[tokio::test]
+async fn a_connection_whose_initiator_does_not_read_stops_no_other() {
+    let settings = Settings { output_bytes: 65_536, ..Settings::default() };
+    let (_server, address) = server(settings, memory()).await;
+    let mut first = leading(address, 0).await;
+    first.settle().await;
+    let mut second = join(address, &first, 0, 2).await;
+    // Far more than the socket buffers of both ends hold.
+    for _ in 0..100 {
+        let command = second.command(&read_10(0, 2048), 1 << 20);
+        second.send(Pdu::ScsiCommand(command)).await;
+    }
+    // The window is shared: what the other does not finish takes its places, no more.
+    first.cmd_sn = second.cmd_sn;
+    let mut served = 0;
+    while served < 20 {
+        let command = first.command(&[0], 0);
+        assert_eq!(first.read(command).await.0, 0);
+        served += 1;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_stops_tells_every_connection() {
+    let (server, address) = server(Settings::default(), memory()).await;
+    let mut first = leading(address, 0).await;
+    let mut second = join(address, &first, 0, 2).await;
+    soon(server.shutdown(Duration::from_millis(20))).await;
+    for client in [&mut first, &mut second] {
+        let events: Vec<AsyncEvent> = [client.receive().await, client.receive().await]
+            .into_iter()
+            .map(|pdu| match pdu {
+                Some(Pdu::Async(message)) => message.event,
+                pdu => panic!("{pdu:?}"),
+            })
+            .collect();
+        assert_eq!(events[0], AsyncEvent::LogoutRequested { time: 1 });
+        assert!(matches!(events[1], AsyncEvent::SessionDropped { time2retain: 0, .. }));
+        assert!(client.receive().await.is_none());
+    }
+}
