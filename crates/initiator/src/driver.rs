@@ -201,14 +201,18 @@ impl Driver {
             wires.pump();
             wires.check()?;
             crew.look(wires, self.closing);
-            self.note_link(wires);
+            let give_up_at = self.note_link(wires);
+            if give_up_at.is_some_and(|at| at <= now()) {
+                return Err(Error::TimedOut("another connection of the session"));
+            }
             counted.add_to(&mut self.statistics, wires);
             self.publish();
             self.publish_connections(wires);
 
             // The machine's deadline moves with every PDU: the timer is left to fire too early
             // rather than set again each time.
-            let deadlines = [wires.deadline(), self.pending.deadline(), crew.deadline()];
+            let deadlines =
+                [wires.deadline(), self.pending.deadline(), crew.deadline(), give_up_at];
             let deadline = deadlines.into_iter().flatten().min();
             let deadline = deadline.unwrap_or_else(|| now() + IDLE);
             if timer.is_elapsed() || deadline < timer.deadline().into_std() {
@@ -265,8 +269,9 @@ impl Driver {
         }
     }
 
-    /// Without a connection a session of level 2 goes on at the target, but not for callers.
-    fn note_link(&mut self, wires: &Wires) {
+    /// Without a connection a session of level 2 goes on at the target, but not for callers: they
+    /// wait until the returned time at most.
+    fn note_link(&mut self, wires: &Wires) -> Option<Instant> {
         let is_up = wires.len() > 0;
         self.shared.state.send_if_modified(|state| match (&state, is_up) {
             (LinkState::Up, false) => {
@@ -280,6 +285,10 @@ impl Driver {
             }
             _ => false,
         });
+        match *self.shared.state.borrow() {
+            LinkState::Down { since, .. } => Some(since + self.settings.give_up_after),
+            _ => None,
+        }
     }
 
     fn has_room(&self) -> bool {
@@ -492,6 +501,8 @@ struct Crew {
     /// Not before then.
     next: Instant,
     present: usize,
+    /// No more are wanted.
+    closing: bool,
 }
 
 impl Crew {
@@ -506,11 +517,13 @@ impl Crew {
             added: now(),
             next: now(),
             present: wires.len(),
+            closing: false,
         }
     }
 
     /// Begins to add a connection if one is missing and it is time.
     fn look(&mut self, wires: &Wires, closing: bool) {
+        self.closing = closing;
         if wires.len() < self.present {
             // One that did not last is not made again at once.
             if now().saturating_duration_since(self.added) >= GOOD_CONNECTION {
@@ -532,7 +545,8 @@ impl Crew {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        (self.joining.is_none() && self.present < self.wanted).then_some(self.next)
+        let wants = !self.closing && self.joining.is_none() && self.present < self.wanted;
+        wants.then_some(self.next)
     }
 
     /// Waits for the connection that is being added; for ever if there is none.

@@ -39,8 +39,8 @@ async fn a_session_has_as_many_connections_as_both_want() {
     let node = Node::start(Geometry::with_blocks(65536)).await;
     let relay = Relay::start(node.address).await;
     let volume = connect(&node, &relay, 4).await;
-    volume.write(Lba(0), blocks(0, 5000, 1), Durability::Volatile).await.unwrap();
-    expect(&volume, 0, 5000, 1).await;
+    volume.write(Lba(0), blocks(0, 40_000, 1), Durability::Volatile).await.unwrap();
+    expect(&volume, 0, 40_000, 1).await;
     let carried = volume.session().connections();
     assert!(carried.iter().all(|connection| connection.bytes_in > 100_000), "{carried:?}");
     volume.close().await;

@@ -1,0 +1,175 @@
+//! The application and the disk at the two ends, and what must hold between them: every command is
+//! answered once and well, no block goes back to what it was, reads find what was written.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use iscsi::{
+    DataSegment,
+    session::initiator::{Failure, Outcome, Request, Transfer},
+};
+use scsi::{Cdb, Lun, Status};
+
+/// One command of a worker.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Op {
+    Read { length: u32 },
+    Write { length: u32 },
+}
+
+const READ: u8 = 0x88;
+const WRITE: u8 = 0x8a;
+
+/// Bytes that tell their block and its version.
+fn pattern(block: u8, version: u32, length: u32) -> Bytes {
+    let word = |at: u32| (at ^ version << 20 ^ u32::from(block) << 28).to_le_bytes();
+    let bytes: Vec<u8> = (0..length.div_ceil(4)).flat_map(word).take(length as usize).collect();
+    bytes.into()
+}
+
+/// Which version the bytes tell; all of them must tell the same.
+fn version_of(block: u8, data: &[u8]) -> u32 {
+    let first = u32::from_le_bytes(*data.first_chunk().expect("four bytes"));
+    let version = (first ^ u32::from(block) << 28) >> 20;
+    let whole = pattern(block, version, data.len() as u32);
+    assert!(data == whole, "block {block}: bytes of several versions");
+    version
+}
+
+/// What is stored: a version for each block.
+#[derive(Default)]
+pub struct Disk {
+    versions: BTreeMap<u8, u32>,
+    pub performed: u32,
+}
+
+impl Disk {
+    /// Performs a command.
+    pub fn perform(&mut self, cdb: &Cdb, data_out: &DataSegment, capacity: u32) -> DataSegment {
+        self.performed += 1;
+        let block = cdb[1];
+        let now = self.versions.entry(block).or_default();
+        match cdb[0] {
+            READ => DataSegment::from_elem(pattern(block, *now, capacity), 1),
+            WRITE => {
+                let version = version_of(block, &data_out.concat());
+                assert!(version >= *now, "block {block}: version {version} after {now}");
+                *now = version;
+                DataSegment::new()
+            }
+            opcode => unreachable!("opcode {opcode:#x}"),
+        }
+    }
+}
+
+/// Workers, each with a block of its own and one command on its way.
+pub struct App {
+    workers: Vec<Worker>,
+    /// To be submitted first: what came back.
+    returned: VecDeque<Request>,
+    pub answered: u32,
+    /// Commands that failed, where that may be.
+    pub failed: u32,
+    pub may_fail: bool,
+    /// A fault of the application, to see whether it is noticed: what came back is forgotten.
+    pub forgets: bool,
+}
+
+struct Worker {
+    block: u8,
+    script: VecDeque<Op>,
+    /// What is on its way; for a read, the version that was acknowledged when it began.
+    open: Option<(u64, Op, u32)>,
+    /// The last version written, and the last acknowledged.
+    written: u32,
+    acknowledged: u32,
+    number: u64,
+}
+
+impl App {
+    pub fn new(workers: u8, script: &[Op]) -> Self {
+        let worker = |block| Worker {
+            block,
+            script: script.iter().copied().collect(),
+            open: None,
+            written: 0,
+            acknowledged: 0,
+            number: 0,
+        };
+        Self {
+            workers: (0..workers).map(worker).collect(),
+            returned: VecDeque::new(),
+            answered: 0,
+            failed: 0,
+            may_fail: false,
+            forgets: false,
+        }
+    }
+
+    /// The next command to submit.
+    pub fn next(&mut self) -> Option<Request> {
+        if let Some(request) = self.returned.pop_front() {
+            return Some(request);
+        }
+        let worker = self.workers.iter_mut().find(|w| w.open.is_none() && !w.script.is_empty())?;
+        let op = worker.script.pop_front().expect("just looked at");
+        worker.number += 1;
+        let tag = u64::from(worker.block) << 32 | worker.number;
+        let (opcode, transfer) = match op {
+            Op::Read { length } => (READ, Transfer::In(length)),
+            Op::Write { length } => {
+                worker.written += 1;
+                (WRITE, Transfer::Out(pattern(worker.block, worker.written, length)))
+            }
+        };
+        worker.open = Some((tag, op, worker.acknowledged));
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1]) = (opcode, worker.block);
+        let time_out = Duration::from_secs(30);
+        Some(Request { tag, lun: Lun(0), cdb: Cdb::new(&cdb), transfer, time_out })
+    }
+
+    /// The session could not take it, or the target can do it no more: it is submitted again.
+    pub fn take_back(&mut self, requests: Vec<Request>) {
+        for request in requests.into_iter().rev() {
+            if !self.forgets {
+                self.returned.push_front(request);
+            }
+        }
+    }
+
+    pub fn complete(&mut self, tag: u64, result: Result<Outcome, Failure>) {
+        let worker = &mut self.workers[(tag >> 32) as usize];
+        let (open, op, acknowledged) = worker.open.take().expect("it was not answered before");
+        assert_eq!(open, tag, "an answer to another command");
+        let outcome = match result {
+            Ok(outcome) if outcome.status == Status::Good => outcome,
+            // The same again, as a SCSI layer does it.
+            Ok(_) | Err(_) if self.may_fail => {
+                self.failed += 1;
+                worker.script.push_front(op);
+                return;
+            }
+            other => panic!("command {tag:#x} ended with {other:?}"),
+        };
+        self.answered += 1;
+        match op {
+            Op::Write { .. } => worker.acknowledged = worker.written,
+            Op::Read { length } => {
+                let data = outcome.data_in.concat();
+                assert_eq!(data.len(), length as usize, "all of it");
+                let version = version_of(worker.block, &data);
+                let possible = acknowledged..=worker.written;
+                assert!(possible.contains(&version), "read {version}, not one of {possible:?}");
+            }
+        }
+    }
+
+    /// All commands were answered.
+    pub fn is_done(&self) -> bool {
+        self.workers.iter().all(|worker| worker.open.is_none() && worker.script.is_empty())
+    }
+}

@@ -1,0 +1,648 @@
+//! Both machines, joined by connections that lose, damage and cut what they are told to.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::{BufMut, Bytes};
+use iscsi::{
+    Cid, Isid, Itt, Pdu, Serial, Tsih,
+    codec::{self, Decoder, Digests, Frame, Output},
+    keys::Offer,
+    login::{Denial, Directory, Established, InitiatorLogin, InitiatorNames, InitiatorStep},
+    session::{
+        initiator::{self, Error, Event, Joined, Timing, Window},
+        target::{self, LoginPhase, LoginProgress},
+    },
+};
+
+use super::model::{App, Disk, Op};
+
+/// What happens to one PDU.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fault {
+    Dropped,
+    /// Its data digest is wrong; a PDU without data is dropped.
+    DataDamaged,
+    /// Its header digest is wrong.
+    HeaderDamaged,
+    /// It is the last of its connection; both ends see the end.
+    Cut,
+    /// The same, and the target does not notice.
+    CutUnnoticed,
+}
+
+/// What recovery is made of: these PDUs of the initiator never arrive, to see that it is they that
+/// recover.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mute {
+    Snacks,
+    Reassigns,
+    /// Commands that were sent before.
+    Retries,
+}
+
+/// A run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub level: u8,
+    pub connections: u16,
+    /// The PDU that it happens to, counted from 1 over all connections and both directions.
+    pub fault: Option<(u32, Fault)>,
+    pub mute: Option<Mute>,
+    /// The application forgets what came back.
+    pub forgets: bool,
+    /// Commands may end with an error.
+    pub may_fail: bool,
+}
+
+impl Plan {
+    pub fn new(level: u8, connections: u16) -> Self {
+        Self { level, connections, fault: None, mute: None, forgets: false, may_fail: false }
+    }
+}
+
+/// What a run was like.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Report {
+    pub pdus: u32,
+    pub answered: u32,
+    pub failed: u32,
+    /// Sessions after the first.
+    pub rebuilt: u32,
+    /// Connections that ended.
+    pub ended: u32,
+    pub seconds: u64,
+}
+
+/// Small numbers, so that the workload has PDUs of every kind and not too many.
+fn offer(plan: &Plan) -> Offer {
+    Offer {
+        max_connections: plan.connections,
+        error_recovery_level: plan.level,
+        max_recv_data_segment_length: 1024,
+        first_burst_length: 2048,
+        max_burst_length: 4096,
+        initial_r2t: false,
+        immediate_data: true,
+        default_time2wait: 0,
+        default_time2retain: 20,
+        ..Offer::initiator()
+    }
+}
+
+/// Immediate data alone; with unsolicited and solicited data; reads of one PDU and of several.
+pub const SCRIPT: [Op; 6] = [
+    Op::Write { length: 100 },
+    Op::Read { length: 3000 },
+    Op::Write { length: 3000 },
+    Op::Write { length: 7000 },
+    Op::Read { length: 9000 },
+    Op::Read { length: 500 },
+];
+
+pub const WORKERS: u8 = 4;
+
+struct Everyone;
+
+impl Directory for Everyone {
+    fn admit(&self, _: &str, _: Option<&str>) -> Result<u16, Denial> {
+        Ok(1)
+    }
+}
+
+enum Item {
+    Frame(Frame),
+    HeaderDamaged,
+    End,
+}
+
+/// One TCP connection.
+struct Line {
+    cid: Cid,
+    near_open: bool,
+    far_open: bool,
+    delay: Duration,
+    up: VecDeque<(Instant, Item)>,
+    down: VecDeque<(Instant, Item)>,
+    decoders: [Decoder; 2],
+    is_cut: bool,
+}
+
+/// A command that the disk is about to perform.
+struct Work {
+    due: Instant,
+    command: target::Command,
+}
+
+pub struct Rig {
+    plan: Plan,
+    now: Instant,
+    begun: Instant,
+    near: initiator::Session,
+    far: target::Session,
+    lines: Vec<Line>,
+    tsih: u16,
+    app: App,
+    disk: Disk,
+    works: Vec<Work>,
+    /// When another connection is to be added.
+    join_at: Option<Instant>,
+    /// Tags of the commands of this session that were sent.
+    commands: BTreeSet<u32>,
+    report: Report,
+}
+
+/// Nothing takes so long.
+const PATIENCE: Duration = Duration::from_secs(150);
+const SCSI_COMMAND: u8 = 0x01;
+const TASK_REQUEST: u8 = 0x02;
+const SNACK: u8 = 0x10;
+const MS: Duration = Duration::from_millis(1);
+
+/// Runs the whole workload; panics if anything is not as it has to be.
+pub fn run(plan: Plan) -> Report {
+    let mut rig = Rig::new(plan);
+    rig.run();
+    rig.report.answered = rig.app.answered;
+    rig.report.failed = rig.app.failed;
+    rig.report.seconds = (rig.now - rig.begun).as_secs();
+    rig.report
+}
+
+impl Rig {
+    fn new(plan: Plan) -> Self {
+        let now = Instant::now();
+        let mut app = App::new(WORKERS, &SCRIPT);
+        (app.forgets, app.may_fail) = (plan.forgets, plan.may_fail);
+        let (near, far) = begin(&plan, 1, now);
+        let mut rig = Self {
+            plan,
+            now,
+            begun: now,
+            near,
+            far,
+            lines: Vec::new(),
+            tsih: 1,
+            app,
+            disk: Disk::default(),
+            works: Vec::new(),
+            join_at: None,
+            commands: BTreeSet::new(),
+            report: Report::default(),
+        };
+        rig.add_line(Cid(0));
+        for _ in 1..plan.connections {
+            assert!(rig.join());
+        }
+        rig
+    }
+
+    fn run(&mut self) {
+        loop {
+            self.settle();
+            if self.app.is_done() {
+                return;
+            }
+            let next = self.next().expect("something is to come");
+            self.now = self.now.max(next);
+            assert!(self.now - self.begun < PATIENCE, "it hangs: {:?}", self.report);
+            self.deliver();
+            self.perform();
+            self.look_at_clocks();
+        }
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let arrivals = self.lines.iter().flat_map(|line| {
+            let front = |queue: &VecDeque<(Instant, Item)>| queue.front().map(|item| item.0);
+            [front(&line.up), front(&line.down)]
+        });
+        let timers = [self.near.poll_timeout(), self.far.poll_timeout(), self.join_at];
+        let works = self.works.iter().map(|work| work.due);
+        arrivals.chain(timers).flatten().chain(works).chain(self.near.reinstate_at()).min()
+    }
+
+    /// Does all that can be done now.
+    fn settle(&mut self) {
+        loop {
+            self.take_near_events();
+            self.take_far_events();
+            if self.near.is_over() {
+                self.rebuild();
+            }
+            if self.near.cids().next().is_none()
+                && self.near.reinstate_at().is_some_and(|at| at <= self.now)
+                && !self.join()
+            {
+                self.rebuild();
+            }
+            while let Some(request) = self.app.next() {
+                if let Err(request) = self.near.submit(request, self.now) {
+                    self.app.take_back(vec![request]);
+                    break;
+                }
+            }
+            if !self.ship() {
+                return;
+            }
+        }
+    }
+
+    fn take_near_events(&mut self) {
+        while let Some(event) = self.near.poll_event() {
+            match event {
+                Event::Completed { tag, result } => self.app.complete(tag, result),
+                Event::Returned(requests) => self.app.take_back(requests),
+                Event::Closed { cid, error } => {
+                    self.near.close(cid, error, self.now);
+                    self.hang_up(cid);
+                }
+                Event::LoggedOut { .. } | Event::LogoutRequested { .. } => {}
+                Event::Text(_) | Event::Sense(..) => unreachable!("nobody asked"),
+            }
+        }
+    }
+
+    fn take_far_events(&mut self) {
+        while let Some(event) = self.far.poll_event() {
+            match event {
+                target::Event::Command(command) => {
+                    let write = !command.data_out.is_empty();
+                    let due = self.now + if write { 3 * MS } else { MS };
+                    self.works.push(Work { due, command });
+                }
+                target::Event::Admission(write) => self.far.admit(write.itt),
+                target::Event::Abort(itt) => self.cancel(itt),
+                target::Event::SendTargets(..) | target::Event::Management(_) => {
+                    unreachable!("the initiator does not ask for that")
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, itt: Itt) {
+        self.works.retain(|work| work.command.itt != itt);
+    }
+
+    /// The disk does what is due.
+    fn perform(&mut self) {
+        self.works.sort_by_key(|work| work.due);
+        while self.works.first().is_some_and(|work| work.due <= self.now) {
+            let target::Command { itt, cdb, data_out, data_in_capacity, .. } =
+                self.works.remove(0).command;
+            let data = self.disk.perform(&cdb, &data_out, data_in_capacity);
+            self.far.complete(itt, target::Outcome::good(data));
+            // an abort may be among them
+            self.take_far_events();
+        }
+    }
+
+    /// Puts output on its way. False if there was none.
+    fn ship(&mut self) -> bool {
+        let mut any = false;
+        self.near.transmit();
+        for at in 0..self.lines.len() {
+            let line = &mut self.lines[at];
+            let (near_open, far_open, cid) = (line.near_open, line.far_open, line.cid);
+            if near_open && let Some(output) = self.near.output(cid) {
+                let frames = frames(output, &mut line.decoders[0]);
+                any |= !frames.is_empty();
+                frames.into_iter().for_each(|frame| self.send(at, true, frame));
+            }
+            if far_open && let Some(connection) = self.far.connection_mut(cid) {
+                let frames = frames(connection.output_mut(), &mut self.lines[at].decoders[1]);
+                any |= !frames.is_empty();
+                frames.into_iter().for_each(|frame| self.send(at, false, frame));
+                if self.far.connection(cid).is_some_and(target::Connection::is_closing) {
+                    self.far.drop_connection(cid, self.now);
+                    self.far_hangs_up(at);
+                }
+            }
+        }
+        any
+    }
+
+    fn send(&mut self, at: usize, up: bool, mut frame: Frame) {
+        if up && self.is_muted(&frame) {
+            return;
+        }
+        self.report.pdus += 1;
+        let number = self.report.pdus;
+        let line = &mut self.lines[at];
+        if line.is_cut {
+            return;
+        }
+        let arrival = self.now + line.delay;
+        let queue = if up { &mut line.up } else { &mut line.down };
+        let fault = self.plan.fault.and_then(|(place, fault)| (place == number).then_some(fault));
+        match fault {
+            None => queue.push_back((arrival, Item::Frame(frame))),
+            Some(Fault::Dropped) => {}
+            Some(Fault::DataDamaged) if frame.data.is_empty() => {}
+            Some(Fault::DataDamaged) => {
+                frame.data_digest_error = true;
+                let mut data = frame.data.to_vec();
+                data[0] ^= 0x55;
+                frame.data = data.into();
+                queue.push_back((arrival, Item::Frame(frame)));
+            }
+            Some(Fault::HeaderDamaged) => queue.push_back((arrival, Item::HeaderDamaged)),
+            Some(cut @ (Fault::Cut | Fault::CutUnnoticed)) => {
+                queue.push_back((arrival, Item::Frame(frame)));
+                line.is_cut = true;
+                line.down.push_back((arrival + MS, Item::End));
+                if cut == Fault::Cut {
+                    line.up.push_back((arrival + MS, Item::End));
+                }
+            }
+        }
+    }
+
+    fn is_muted(&mut self, frame: &Frame) -> bool {
+        let word = |at: usize| u32::from_be_bytes(*frame.bhs[at..].first_chunk().expect("a word"));
+        let opcode = frame.bhs[0] & 0x3f;
+        let is_repeated = opcode == SCSI_COMMAND && !self.commands.insert(word(16));
+        match self.plan.mute {
+            None => false,
+            Some(Mute::Snacks) => opcode == SNACK,
+            Some(Mute::Reassigns) => opcode == TASK_REQUEST,
+            Some(Mute::Retries) => is_repeated,
+        }
+    }
+
+    /// Hands over what has arrived.
+    fn deliver(&mut self) {
+        for at in 0..self.lines.len() {
+            while let Some(item) = due(&mut self.lines[at].up, self.now) {
+                if self.lines[at].far_open {
+                    self.far_receives(at, item);
+                    self.settle();
+                }
+            }
+            while let Some(item) = due(&mut self.lines[at].down, self.now) {
+                if self.lines[at].near_open {
+                    self.near_receives(at, item);
+                    self.settle();
+                }
+            }
+        }
+    }
+
+    fn far_receives(&mut self, at: usize, item: Item) {
+        let cid = self.lines[at].cid;
+        let ended = match item {
+            Item::Frame(frame) => self.far.handle_frame(cid, frame, self.now),
+            Item::HeaderDamaged => {
+                Err(self.far.handle_codec_error(cid, codec::Error::HeaderDigest))
+            }
+            Item::End => {
+                self.far.drop_connection(cid, self.now);
+                self.far_hangs_up(at);
+                return;
+            }
+        };
+        if let Err(error) = ended {
+            // what it had to say is said
+            self.ship();
+            let all: Vec<Cid> = self.far.connections().map(target::Connection::cid).collect();
+            for cid in all.into_iter().filter(|other| *other == cid || error.ends_session()) {
+                self.far.drop_connection(cid, self.now);
+                if let Some(at) = self.lines.iter().position(|l| l.cid == cid && l.far_open) {
+                    self.far_hangs_up(at);
+                }
+            }
+        }
+    }
+
+    fn near_receives(&mut self, at: usize, item: Item) {
+        let cid = self.lines[at].cid;
+        let ended = match item {
+            Item::Frame(frame) => self.near.handle_frame(cid, frame, self.now),
+            Item::HeaderDamaged => Err(codec::Error::HeaderDigest.into()),
+            Item::End => Err(Error::Closed),
+        };
+        if let Err(error) = ended {
+            self.take_near_events();
+            self.near.close(cid, error, self.now);
+            self.hang_up(cid);
+        }
+    }
+
+    fn look_at_clocks(&mut self) {
+        if self.near.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.near.handle_timeout(self.now);
+        }
+        if self.far.poll_timeout().is_some_and(|at| at <= self.now) {
+            for (cid, _) in self.far.handle_timeout(self.now) {
+                self.far.drop_connection(cid, self.now);
+                if let Some(at) = self.lines.iter().position(|l| l.cid == cid && l.far_open) {
+                    self.far_hangs_up(at);
+                }
+            }
+        }
+        if self.join_at.is_some_and(|at| at <= self.now) {
+            self.join_at = None;
+            let present = self.near.cids().count();
+            if present > 0 && present < usize::from(self.plan.connections) && !self.join() {
+                self.join_at = Some(self.now + 50 * MS);
+            }
+        }
+    }
+
+    /// The initiator closes its socket.
+    fn hang_up(&mut self, cid: Cid) {
+        let Some(line) = self.lines.iter_mut().find(|l| l.cid == cid && l.near_open) else {
+            return;
+        };
+        line.near_open = false;
+        self.report.ended += 1;
+        if !line.is_cut {
+            line.up.push_back((self.now + line.delay, Item::End));
+        }
+        self.join_at.get_or_insert(self.now + 50 * MS);
+    }
+
+    fn far_hangs_up(&mut self, at: usize) {
+        let line = &mut self.lines[at];
+        line.far_open = false;
+        if !line.is_cut {
+            line.down.push_back((self.now + line.delay, Item::End));
+        }
+    }
+
+    /// Adds a connection to the session, or takes the place of a lost one.
+    fn join(&mut self) -> bool {
+        let (cid, cmd_sn) = (self.near.next_cid(), self.near.cmd_sn());
+        let mut login = Login::new(&self.plan, Tsih(self.tsih), cid, cmd_sn, self.now);
+        login.run();
+        // a connection with its number is replaced
+        for line in self.lines.iter_mut().filter(|line| line.cid == cid) {
+            line.far_open = false;
+            line.up.clear();
+        }
+        if login.phase.join(&mut self.far, self.now).is_err() {
+            return false;
+        }
+        self.take_far_events();
+        let output = self.far.connection_mut(cid).expect("just joined").output_mut();
+        let Some(established) = Login::finish(&mut login.login, output) else { return false };
+        self.add_line(cid);
+        self.near.join(joined(&established), self.now);
+        true
+    }
+
+    fn add_line(&mut self, cid: Cid) {
+        // none is as fast as another, so what is sent on several arrives in another order
+        let delay = MS * (1 + 3 * u32::from(cid.0 % 4));
+        let decoder = || {
+            let mut decoder = Decoder::new(65536, 1 << 20);
+            decoder.configure(65536, 1 << 20, Digests::default());
+            decoder
+        };
+        self.lines.push(Line {
+            cid,
+            near_open: true,
+            far_open: true,
+            delay,
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+            decoders: [decoder(), decoder()],
+            is_cut: false,
+        });
+    }
+
+    /// A new session in the place of the old one: the target forgets everything of that first.
+    fn rebuild(&mut self) {
+        self.take_near_events();
+        let unanswered = self.near.take_unanswered();
+        self.report.rebuilt += 1;
+        assert!(self.report.rebuilt < 20, "sessions end again and again");
+        for line in &mut self.lines {
+            (line.near_open, line.far_open) = (false, false);
+            line.up.clear();
+            line.down.clear();
+        }
+        self.works.clear();
+        self.commands.clear();
+        self.join_at = Some(self.now + 50 * MS);
+        self.tsih += 1;
+        self.now += 10 * MS;
+        (self.near, self.far) = begin(&self.plan, self.tsih, self.now);
+        self.add_line(Cid(0));
+        self.app.take_back(unanswered);
+    }
+}
+
+/// The logins take no time and go wrong never.
+struct Login {
+    phase: LoginPhase,
+    login: InitiatorLogin,
+}
+
+impl Login {
+    fn new(plan: &Plan, tsih: Tsih, cid: Cid, cmd_sn: Serial, now: Instant) -> Self {
+        let names = InitiatorNames {
+            initiator_name: "iqn.2026-11.x:initiator".to_owned(),
+            initiator_alias: None,
+            target_name: Some("iqn.2026-11.x:target".to_owned()),
+        };
+        let isid = Isid([0x80, 0, 0, 1, 0, 0]);
+        let far = Offer { max_connections: 8, error_recovery_level: 2, ..offer(plan) };
+        let phase = LoginPhase::new(far, Arc::new(Everyone), target::Settings::default(), now);
+        Self { phase, login: InitiatorLogin::new(offer(plan), names, isid, tsih, cid, cmd_sn) }
+    }
+
+    /// Up to where the target decides.
+    fn run(&mut self) {
+        let mut request = self.login.start();
+        loop {
+            let mut output = Output::default();
+            output.push(Pdu::LoginRequest(request), Digests::default());
+            let frame = frames(&mut output, &mut plain()).remove(0);
+            if matches!(self.phase.handle_frame(&frame), LoginProgress::Established(_)) {
+                return;
+            }
+            let response = frames(self.phase.output_mut(), &mut plain()).remove(0);
+            request = match step(&mut self.login, response) {
+                InitiatorStep::Send(request) => request,
+                other => panic!("{other:?}"),
+            };
+        }
+    }
+
+    fn finish(login: &mut InitiatorLogin, output: &mut Output) -> Option<Established> {
+        let response = frames(output, &mut plain()).remove(0);
+        match step(login, response) {
+            InitiatorStep::Established(established) => Some(*established),
+            _ => None,
+        }
+    }
+}
+
+fn begin(plan: &Plan, tsih: u16, now: Instant) -> (initiator::Session, target::Session) {
+    let mut login = Login::new(plan, Tsih(0), Cid(0), Serial(u32::MAX - 5), now);
+    login.run();
+    let mut far = login.phase.accept(Tsih(tsih), now).expect("established");
+    let output = far.connection_mut(Cid(0)).expect("the first").output_mut();
+    let established = Login::finish(&mut login.login, output).expect("established");
+    let window = Window::new(established.cmd_sn, established.max_cmd_sn);
+    let (first, timing) = (joined(&established), Timing::default());
+    let near = initiator::Session::new(established.parameters, window, 64, timing, first, now);
+    assert_eq!(near.parameters().error_recovery_level, plan.level);
+    (near, far)
+}
+
+fn joined(login: &Established) -> Joined {
+    Joined {
+        cid: login.cid,
+        digests: login.parameters.digests,
+        max_send_data_segment_length: login.parameters.max_send_data_segment_length,
+        exp_stat_sn: login.exp_stat_sn,
+        exp_cmd_sn: login.exp_cmd_sn,
+        max_cmd_sn: login.max_cmd_sn,
+    }
+}
+
+fn plain() -> Decoder {
+    Decoder::new(16384, 8192)
+}
+
+fn step(login: &mut InitiatorLogin, frame: Frame) -> InitiatorStep {
+    match Pdu::parse(&frame.bhs, &frame.ahs, frame.data) {
+        Ok(Pdu::LoginResponse(response)) => login.handle_response(response),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn due(queue: &mut VecDeque<(Instant, Item)>, now: Instant) -> Option<Item> {
+    queue.pop_front_if(|(arrival, _)| *arrival <= now).map(|(_, item)| item)
+}
+
+/// Output as PDUs.
+fn frames(output: &mut Output, decoder: &mut Decoder) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    while !output.is_empty() {
+        let mut slices = [std::io::IoSlice::new(&[]); 16];
+        let used = output.slices(&mut slices);
+        let bytes: Bytes = slices[..used]
+            .iter()
+            .flat_map(|slice| slice.iter().copied())
+            .collect::<Vec<_>>()
+            .into();
+        output.advance(bytes.len());
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let mut buffer = decoder.buffer();
+            let count = buffer.remaining_mut().min(rest.len());
+            buffer.put_slice(&rest[..count]);
+            rest = &rest[count..];
+            while let Some(frame) = decoder.next().expect("sound") {
+                frames.push(frame);
+            }
+        }
+    }
+    frames
+}
