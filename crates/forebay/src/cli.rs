@@ -37,6 +37,8 @@ pub enum Command {
     Status(Status),
     /// List the targets of a portal, or the units of a target
     Ls(Ls),
+    /// Relay iSCSI connections through TLS 1.3, for initiators and targets that have none
+    Tunnel(Tunnel),
     /// Make a random CHAP secret in a new file that only its owner can read
     Secret(Secret),
     /// Try everything on this machine: a node, a slow link, a gateway, a crash
@@ -127,6 +129,67 @@ pub struct Ls {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `tunnel`.
+#[derive(Args, Debug)]
+pub struct Tunnel {
+    /// Which end
+    #[command(subcommand)]
+    pub end: TunnelEnd,
+}
+
+/// The two ends of a tunnel.
+#[derive(Debug, Subcommand)]
+pub enum TunnelEnd {
+    /// The initiator's end: listen without TLS, connect with it
+    Connect {
+        /// Both ends' arguments.
+        #[command(flatten)]
+        relay: Relay,
+
+        /// The certificate authority (PEM) that the other end's certificate must come from
+        #[arg(long, value_name = "FILE")]
+        ca: PathBuf,
+
+        /// The name that the other end's certificate must have [default: the host in --to]
+        #[arg(long, value_name = "NAME")]
+        server_name: Option<String>,
+    },
+    /// The target's end: listen with TLS, connect without it
+    Accept {
+        /// Both ends' arguments.
+        #[command(flatten)]
+        relay: Relay,
+
+        /// The certificate authority (PEM) that clients' certificates must come from
+        #[arg(long, value_name = "FILE")]
+        client_ca: PathBuf,
+    },
+}
+
+/// Arguments of both ends of a tunnel.
+#[derive(Args, Debug)]
+pub struct Relay {
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+
+    /// HOST:PORT to relay to
+    #[arg(long, value_name = "HOST:PORT")]
+    pub to: String,
+
+    /// Our certificate, with those between it and its authority (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub certificate: PathBuf,
+
+    /// Its key (PEM), readable by its owner only
+    #[arg(long, value_name = "FILE")]
+    pub key: PathBuf,
+
+    /// Connections at once; more are closed
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_connections: u16,
 }
 
 /// Arguments of `secret`.

@@ -13,6 +13,8 @@ mod state;
 mod serve;
 mod check;
 mod link;
+mod tls;
+mod tunnel;
 mod cli;
 mod ls;
 mod secret;
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Failure> {
     let usual = match cli.command {
-        Command::Serve(_) => "info",
+        Command::Serve(_) | Command::Tunnel(_) => "info",
         // It kills what others talk to: their warnings are part of the plan.
         Command::Quickstart(_) => "error",
         _ => "warn",
@@ -53,6 +55,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Secret(args) => secret::make(&args),
         Command::Ls(args) => in_runtime(ls::run(&args)),
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
+        Command::Tunnel(args) => in_runtime(tunnel::run(args)),
         Command::Link(args) => in_runtime(link(args)),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -245,12 +245,12 @@ fn tell(
     }
 }
 
-/// A name that somebody chose, fit for a line of events: in quotes, escaped, and cut off.
+/// A name that somebody chose, fit for a line of events: escaped, and cut off.
 fn printable(name: &str) -> String {
     /// More than people choose.
     const CHARACTERS: usize = 64;
     let cut: String = name.chars().take(CHARACTERS).collect();
-    format!("{cut:?}")
+    cut.escape_debug().to_string()
 }
 
 /// Exchanges login PDUs until the initiator may be let in.
@@ -329,7 +329,7 @@ mod tests {
     fn a_chosen_name_cannot_forge_a_line_of_events() {
         let forged = "bob\n2026-11-21T00:00:00Z  INFO session opened\u{1b}[2J\u{202e}";
         let line = printable(forged);
-        assert!(line.starts_with("\"bob\\n2026"), "{line}");
+        assert!(line.starts_with("bob\\n2026"), "{line}");
         assert!(!line.chars().any(char::is_control), "{line}");
         assert!(printable(&"x".repeat(10_000)).len() < 100);
     }

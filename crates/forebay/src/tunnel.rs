@@ -1,0 +1,153 @@
+//! `forebay tunnel`: relays connections through TLS, so that initiators and targets without it have
+//! the use of it. What passes is not looked at.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes},
+    net::{TcpListener, TcpStream},
+    signal::unix::{SignalKind, signal},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+use tokio_rustls::{TlsAcceptor, TlsConnector, rustls::pki_types::ServerName};
+use tracing::{debug, warn};
+use transport::SocketOptions;
+
+use crate::{
+    cli::{Relay, Tunnel, TunnelEnd},
+    failure::Failure,
+    output::print_line,
+    tls,
+};
+
+/// Bytes that one direction of a connection holds; more is not read until they are written.
+const BUFFER: usize = 64 * 1024;
+
+/// From connection to the end of the handshake, and for the connection onwards as long again.
+const SET_UP: Duration = Duration::from_secs(10);
+
+/// After an error of `accept` (out of file descriptors, say) the next try waits so long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Which side of the relay has TLS.
+enum Side {
+    Near(TlsAcceptor),
+    Far(TlsConnector, ServerName<'static>),
+}
+
+/// One end of a tunnel.
+struct End {
+    side: Side,
+    to: String,
+}
+
+/// Relays until SIGTERM or SIGINT.
+pub async fn run(args: Tunnel) -> Result<(), Failure> {
+    let (relay, side) = match args.end {
+        TunnelEnd::Accept { relay, client_ca } => {
+            let acceptor = tls::acceptor(&relay.certificate, &relay.key, &client_ca)?;
+            (relay, Side::Near(acceptor))
+        }
+        TunnelEnd::Connect { relay, ca, server_name } => {
+            let name = server_name.unwrap_or_else(|| host(&relay.to).to_owned());
+            let wrong = |error| Failure::settings(format!("{name}: {error}"));
+            let name = ServerName::try_from(name.clone()).map_err(wrong)?;
+            let connector = tls::connector(&relay.certificate, &relay.key, &ca)?;
+            (relay, Side::Far(connector, name))
+        }
+    };
+    let Relay { listen, to, max_connections, .. } = relay;
+    let listener = TcpListener::bind(listen).await;
+    let listener =
+        listener.map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
+    print_line(format_args!("ready {}", listener.local_addr().map_err(Failure::new)?))?;
+    let end = Arc::new(End { side, to });
+    let places = Arc::new(Semaphore::new(max_connections.into()));
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::new)?;
+    tokio::select! {
+        () = accept(listener, end, places) => {}
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    Ok(())
+}
+
+/// The host of `host:port`, IPv6 without its brackets.
+fn host(to: &str) -> &str {
+    to.rsplit_once(':').map_or(to, |(host, _)| host).trim_matches(['[', ']'])
+}
+
+async fn accept(listener: TcpListener, end: Arc<End>, places: Arc<Semaphore>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => match places.clone().try_acquire_owned() {
+                Ok(place) => {
+                    tokio::spawn(one(end.clone(), stream, address, place));
+                }
+                Err(_) => warn!(%address, "connection refused: there are too many"),
+            },
+            Err(error) => {
+                warn!(%error, "accept");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn one(end: Arc<End>, near: TcpStream, address: SocketAddr, _place: OwnedSemaphorePermit) {
+    match end.relay(near).await {
+        Ok((there, back)) => debug!(%address, there, back, "connection closed"),
+        Err(error) => warn!(%address, to = end.to, %error, "connection broken"),
+    }
+}
+
+impl End {
+    /// Relays one connection; the bytes that went there and back.
+    async fn relay(&self, near: TcpStream) -> io::Result<(u64, u64)> {
+        let options = SocketOptions::default();
+        options.apply(&near)?;
+        match &self.side {
+            // Nobody unproved makes us connect.
+            Side::Near(acceptor) => {
+                let near = in_time(acceptor.accept(near)).await?;
+                copy(near, self.connect(&options).await?).await
+            }
+            Side::Far(connector, name) => {
+                let far = self.connect(&options).await?;
+                let far = in_time(connector.connect(name.clone(), far)).await?;
+                copy(near, far).await
+            }
+        }
+    }
+
+    async fn connect(&self, options: &SocketOptions) -> io::Result<TcpStream> {
+        let far = in_time(TcpStream::connect(&self.to)).await?;
+        options.apply(&far)?;
+        Ok(far)
+    }
+}
+
+async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(SET_UP, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Both ways until both ends have closed: when one has, the other is told and may go on.
+async fn copy(
+    mut near: impl AsyncRead + AsyncWrite + Unpin,
+    mut far: impl AsyncRead + AsyncWrite + Unpin,
+) -> io::Result<(u64, u64)> {
+    copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_what_is_before_the_port() {
+        for (to, expected) in [("a.example:1", "a.example"), ("[::1]:1", "::1"), ("a", "a")] {
+            assert_eq!(host(to), expected);
+        }
+    }
+}

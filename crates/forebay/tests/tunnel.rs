@@ -1,0 +1,163 @@
+//! A tunnel: a volume through TLS, strangers at either end refused, ends that close one way.
+
+mod support;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use support::{Place, content, read, stderr, write};
+use volume::Volume;
+
+/// A certificate authority.
+struct Authority(Issuer<'static, KeyPair>);
+
+impl Authority {
+    fn new(place: &Place, name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("signed");
+        fs::write(place.path(&format!("{name}.pem")), certificate.pem()).expect("written");
+        Self(Issuer::new(params, key))
+    }
+
+    fn issue(&self, place: &Place, name: &str) {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &self.0).expect("signed");
+        fs::write(place.path(&format!("{name}.pem")), certificate.pem()).expect("written");
+        let path = place.path(&format!("{name}.key"));
+        fs::write(&path, key.serialize_pem()).expect("written");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("chmod");
+    }
+}
+
+/// `ours` and `theirs`: two authorities; `node`, `host` of the one, `stranger` of the other.
+fn certificates() -> Place {
+    let place = Place::new();
+    let ours = Authority::new(&place, "ours");
+    ours.issue(&place, "node");
+    ours.issue(&place, "host");
+    Authority::new(&place, "theirs").issue(&place, "stranger");
+    place
+}
+
+/// One end of a tunnel; killed when dropped.
+struct End(Child, SocketAddr);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn end(folder: &Path, kind: &str, to: SocketAddr, who: &str, authority: &str) -> End {
+    let option = if kind == "accept" { "--client-ca" } else { "--ca" };
+    let mut child = support::forebay()
+        .args(["tunnel", kind, "--listen", "127.0.0.1:0", "--log-level", "off"])
+        .args(["--to", &format!("localhost:{}", to.port())])
+        .args(["--certificate", &format!("{who}.pem"), "--key", &format!("{who}.key")])
+        .args([option, &format!("{authority}.pem")])
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    stdout.read_line(&mut line).expect("a line");
+    let address = line.trim().strip_prefix("ready ").expect("ready").parse();
+    End(child, address.expect("an address"))
+}
+
+#[tokio::test]
+async fn a_volume_is_reached_through_tls() {
+    let place = certificates();
+    let node = place.serve("storage", &support::node(place.folder.path(), 0));
+    let far = end(place.folder.path(), "accept", node.address, "node", "ours");
+    let near = end(place.folder.path(), "connect", far.1, "host", "ours");
+    let volume = support::connect(near.1, "iqn.2026-11.test:node").await;
+    for block in 0..64 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    volume.flush().await.expect("flushed");
+    for block in 0..64 {
+        assert_eq!(read(&*volume, block).await.expect("read"), content(block, 1));
+    }
+}
+
+/// What comes back from a server that sends on what it got, reversed, when it has heard the end.
+fn exchange(near: SocketAddr, said: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(near)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.write_all(said)?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut heard = Vec::new();
+    stream.read_to_end(&mut heard)?;
+    Ok(heard)
+}
+
+fn reversing() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut heard = Vec::new();
+            if stream.read_to_end(&mut heard).is_ok() {
+                heard.reverse();
+                let _ = stream.write_all(&heard);
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn an_end_that_has_closed_one_way_still_hears_the_other() {
+    let place = certificates();
+    let folder = place.folder.path();
+    let far = end(folder, "accept", reversing(), "node", "ours");
+    let near = end(folder, "connect", far.1, "host", "ours");
+    // More than the buffers on the way hold.
+    let said: Vec<u8> = (0..8_000_000u32).map(|n| (n % 251) as u8).collect();
+    let mut heard = exchange(near.1, &said).expect("heard");
+    heard.reverse();
+    assert!(heard == said, "{} of {} bytes", heard.len(), said.len());
+}
+
+#[test]
+fn strangers_are_refused_at_either_end() {
+    let place = certificates();
+    let folder = place.folder.path();
+    let echo = reversing();
+    let far = end(folder, "accept", echo, "node", "ours");
+    let is_refused = |near: SocketAddr| exchange(near, b"hello").unwrap_or_default().is_empty();
+    // A client of another authority; a server of another authority; a client without TLS.
+    assert!(is_refused(end(folder, "connect", far.1, "stranger", "ours").1));
+    assert!(is_refused(end(folder, "connect", far.1, "host", "theirs").1));
+    assert!(exchange(far.1, b"GET / HTTP/1.1\r\n\r\n").unwrap_or_default().len() < 64);
+    let near = end(folder, "connect", far.1, "host", "ours");
+    assert_eq!(exchange(near.1, b"hello").expect("heard"), b"olleh", "others are unharmed");
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused() {
+    let place = certificates();
+    fs::set_permissions(place.path("host.key"), fs::Permissions::from_mode(0o644)).expect("chmod");
+    let output = support::forebay()
+        .args(["tunnel", "connect", "--listen", "127.0.0.1:0", "--to", "localhost:1"])
+        .args(["--certificate", "host.pem", "--key", "host.key", "--ca", "ours.pem"])
+        .current_dir(place.folder.path())
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("remedy: chmod 600 host.key"), "{}", stderr(&output));
+}
