@@ -122,7 +122,7 @@ fn secrets_that_others_can_read_or_that_are_short_are_refused() {
     fs::set_permissions(place.path("alice"), Permissions::from_mode(0o644)).expect("chmod");
     let error = place.try_serve("node", &text).err().expect("refused");
     assert!(error.contains("exit status: 2"), "{error}");
-    assert!(error.contains("node.toml:3:1: user[0]: the secret"), "{error}");
+    assert!(error.contains("node.toml:4:1: user[0]: the secret"), "{error}");
     assert!(error.contains("is open to others (mode 644)\n  remedy: chmod 600"), "{error}");
     fs::set_permissions(place.path("alice"), Permissions::from_mode(0o600)).expect("chmod");
     fs::write(place.path("alice"), "short").expect("written");
