@@ -195,8 +195,6 @@ fn a_name_cannot_forge_a_line_of_events() {
     let forged = "InitiatorName=iqn.a\n2026-11-21T00:00:00Z  INFO forged: session opened";
     let answer = say(&mut stream, &[forged, &target, "AuthMethod=None"]).expect("an answer");
     assert_eq!(answer[36..38], [2, 0]);
-    // One event a second is told of an address.
-    std::thread::sleep(Duration::from_millis(1100));
     let mut stream = connect();
     say(&mut stream, &["InitiatorName=iqn.a:host", &target, "AuthMethod=CHAP"]).expect("asked");
     say(&mut stream, &["CHAP_A=5"]).expect("asked");

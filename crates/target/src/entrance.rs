@@ -215,8 +215,8 @@ fn challenge() -> Option<Challenge> {
     Some(Challenge { identifier, value })
 }
 
-/// One event for a login that came to nothing, with who it seemed to be; not more than one a
-/// second of each address.
+/// One event for a login that came to nothing, with who it seemed to be, as far as its address does
+/// not have too many.
 fn tell(
     surroundings: &Surroundings,
     address: SocketAddr,

@@ -25,8 +25,9 @@ struct Record {
     failures: u32,
     /// No login goes on before.
     closed_until: Option<Instant>,
-    last_told: Option<Instant>,
-    /// Events that were not told since.
+    /// Events told since then.
+    told: (u32, Option<Instant>),
+    /// Events that were not told since the last that was.
     untold: u64,
     last_seen: Option<Instant>,
 }
@@ -43,8 +44,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Without a wrong proof for so long, those before are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-/// Of one address one event in so long is told, with the number of those that were not.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// Of one address so many events are told in `TOLD_WITHIN`, and the number of those that were not:
+/// enough for who sets an initiator up, too few to fill a disk.
+const TOLD: u32 = 10;
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
 /// One of the logins of an address; dropping it gives it back.
 pub(crate) struct Place {
@@ -90,12 +93,16 @@ impl Guard {
     pub(crate) fn tell(&self, address: IpAddr, now: Instant) -> Option<u64> {
         let mut addresses = self.addresses.lock();
         let record = record(&mut addresses, key(address));
-        let is_recent = |told: Instant| now.saturating_duration_since(told) < TOLD_EVERY;
-        if record.last_told.is_some_and(is_recent) {
+        let (told, since) = &mut record.told;
+        let is_recent = |since: Instant| now.saturating_duration_since(since) < TOLD_WITHIN;
+        if !since.is_some_and(is_recent) {
+            (*told, *since) = (0, Some(now));
+        }
+        if *told == TOLD {
             record.untold += 1;
             return None;
         }
-        record.last_told = Some(now);
+        *told += 1;
         record.last_seen = record.last_seen.max(Some(now));
         Some(std::mem::take(&mut record.untold))
     }
@@ -192,13 +199,16 @@ mod tests {
     }
 
     #[test]
-    fn one_event_a_second_is_told_of_an_address() {
+    fn an_address_cannot_fill_the_events() {
         let guard = Guard::default();
         let now = Instant::now();
-        assert_eq!(guard.tell(HERE, now), Some(0));
+        for _ in 0..TOLD {
+            assert_eq!(guard.tell(HERE, now), Some(0));
+        }
         assert_eq!(guard.tell(HERE, now), None);
         assert_eq!(guard.tell(HERE, now), None);
         assert_eq!(guard.tell([192, 0, 2, 2].into(), now), Some(0));
-        assert_eq!(guard.tell(HERE, now + TOLD_EVERY), Some(2));
+        assert_eq!(guard.tell(HERE, now + TOLD_WITHIN), Some(2));
+        assert_eq!(guard.tell(HERE, now + TOLD_WITHIN), Some(0));
     }
 }
