@@ -13,11 +13,11 @@ mod state;
 mod serve;
 mod check;
 mod link;
-mod tls;
-mod tunnel;
 mod cli;
 mod ls;
 mod secret;
+mod tls;
+mod tunnel;
 mod quickstart;
 
 use std::{process::ExitCode, time::Duration};
