@@ -63,7 +63,7 @@ use loads::{
     APPEND, DIGESTS, DURABLE_1, DURABLE_32, HIT, READ_1, READ_32, READ_STREAM, WRITE_1, WRITE_32,
     WRITE_STREAM,
 };
-use servers::{DISK, FAR, FOREBAY, GATEWAY, POLLING, RAW, TGT};
+use servers::{DISK, FAR, FOREBAY, GATEWAY, GATEWAY_DESTAGING, POLLING, RAW, TGT};
 
 /// Every promise, in the order of the data path.
 #[rustfmt::skip]
@@ -95,6 +95,10 @@ pub const BARS: &[Bar] = &[
         |f| over(f, DURABLE_1, RATE, GATEWAY, FAR)),
     most("gateway, 4 KiB reads that hit DRAM, depth 32: CPU over the target from memory", 1.3,
         |f| over(f, HIT, CPU, GATEWAY, FOREBAY)),
+    most("gateway, durable 4 KiB writes, depth 1, while it destages: p99.9 over the same without", 3.0,
+        |f| over(f, DURABLE_1, |point| point.quantile_us(0.999), GATEWAY_DESTAGING, GATEWAY)),
+    most("gateway, durable 4 KiB writes, depth 1, while it destages: longest, ms", 100.0,
+        |f| f.of(DURABLE_1, GATEWAY_DESTAGING, |point| point.longest_us() / 1e3)),
     most("64 sessions of 32 writes of 4 KiB on a target: MiB beyond its settings", 64.0, |f| f.single(servers::TARGET_MEMORY[0])),
     most("64 sessions of 32 writes of 128 KiB on a target: MiB beyond its settings", 64.0, |f| f.single(servers::TARGET_MEMORY[1])),
     most("64 sessions of 32 writes of 4 KiB on a gateway: MiB beyond its settings", 64.0, |f| f.single(servers::GATEWAY_MEMORY[0])),

@@ -94,6 +94,11 @@ impl Point {
         self.quantile_us(0.5)
     }
 
+    /// The longest latency, microseconds.
+    pub fn longest_us(&self) -> f64 {
+        self.latency.max() as f64 / 1e3
+    }
+
     /// The latency that this part of the commands stays below, microseconds.
     pub fn quantile_us(&self, part: f64) -> f64 {
         self.latency.value_at_quantile(part) as f64 / 1e3

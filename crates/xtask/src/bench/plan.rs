@@ -40,6 +40,8 @@ pub mod servers {
     pub const POLLING: &str = "forebay, polling";
     /// A gateway of ours over a line of 4 ms.
     pub const GATEWAY: &str = "forebay gateway";
+    /// A gateway of ours that destages all the time.
+    pub const GATEWAY_DESTAGING: &str = "forebay gateway, destaging";
     /// The gateway's far volume, reached over the same line without it.
     pub const FAR: &str = "far volume";
     /// A file beside the gateway's log.
@@ -117,6 +119,9 @@ pub const GROUPS: &[Group] = &[
         series(DURABLE_1, DURABLE, &[GATEWAY, FAR]),
         series(DURABLE_32, Load { depth: 32, ..DURABLE }, &[GATEWAY]),
         series(HIT, Load { region: HIT_BYTES, ..Load::read_4k(32) }, &[FOREBAY, GATEWAY]),
+    ] },
+    Group { name: "pauses", memory: false, series: &[
+        series(DURABLE_1, DURABLE, &[GATEWAY, GATEWAY_DESTAGING]),
     ] },
     Group { name: "memory", memory: true, series: &[] },
 ];

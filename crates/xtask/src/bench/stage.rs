@@ -41,6 +41,7 @@ pub struct Stage {
     target: OnceCell<Node>,
     polling: OnceCell<Node>,
     gateway: OnceCell<Gateway>,
+    destaging: OnceCell<Gateway>,
     file: OnceCell<Appender>,
 }
 
@@ -63,6 +64,7 @@ impl Stage {
             target: OnceCell::new(),
             polling: OnceCell::new(),
             gateway: OnceCell::new(),
+            destaging: OnceCell::new(),
             file: OnceCell::new(),
         })
     }
@@ -79,7 +81,13 @@ impl Stage {
             servers::FOREBAY => fill(&self.target, || self.memory_target("target", "0s")),
             // The prototype's figures are with 50 microseconds.
             servers::POLLING => fill(&self.polling, || self.memory_target("polling", "50us")),
-            servers::GATEWAY | servers::FAR => fill(&self.gateway, || self.start_gateway()),
+            servers::GATEWAY | servers::FAR => {
+                fill(&self.gateway, || self.start_gateway("gateway", ""))
+            }
+            // What is dirty for a millisecond is urgent: one round follows the other.
+            servers::GATEWAY_DESTAGING => {
+                fill(&self.destaging, || self.start_gateway("destaging", "dirty_age = \"1ms\","))
+            }
             servers::DISK => {
                 fill(&self.file, || Appender::open(&self.folder.path().join("appends")))
             }
@@ -109,6 +117,7 @@ impl Stage {
                 destage::drained(&gateway.near, DRAIN_LIMIT)?;
                 on(Some(&gateway.near))
             }
+            servers::GATEWAY_DESTAGING => on(self.destaging.get().map(|gateway| &gateway.near)),
             servers::FAR => {
                 let gateway = self.gateway.get().context("it was prepared")?;
                 measure(&gateway.far, load, gateway.node.id(), time)
@@ -141,22 +150,24 @@ impl Stage {
         Ok(node)
     }
 
-    fn start_gateway(&self) -> Result<Gateway> {
+    /// A gateway with further keys of its cache, in files of this name.
+    fn start_gateway(&self, name: &str, keys: &str) -> Result<Gateway> {
         let folder = self.folder.path();
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
              stack = [{{ memory = {{ size = {GATEWAY_BYTES} }} }}]\n"
         );
-        let node = Node::start_as(How::Preferred, &self.program, folder, "far", &settings)?;
+        let far = format!("{name}-far");
+        let node = Node::start_as(How::Preferred, &self.program, folder, &far, &settings)?;
         let line = Line::start_as(How::Preferred, &self.program, node.portal(), 4.0)?;
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
              {{ remote = {{ url = \"iscsi://{}/{NAME}/0\" }} }},\n\
-             {{ cache = {{ log = \"log\", log_size = \"1GiB\", nvram = \"nvram\", dram = \"256MiB\", \
-             report = \"after-complete\" }} }},\n]\n",
+             {{ cache = {{ log = \"{name}.log\", log_size = \"1GiB\", nvram = \"{name}.nvram\", \
+             dram = \"256MiB\", {keys} report = \"after-complete\" }} }},\n]\n",
             line.address()
         );
-        let near = Node::start_as(How::Pinned, &self.program, folder, "gateway", &settings)?;
+        let near = Node::start_as(How::Pinned, &self.program, folder, name, &settings)?;
         // What is written is in DRAM afterwards: the region that reads must hit.
         write_all(&near.login(NAME), HIT_BYTES)?;
         let far = Login { portal: line.address(), ..node.login(NAME) };
