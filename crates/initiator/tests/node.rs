@@ -281,7 +281,8 @@ async fn targets_and_units_are_found() {
     assert_eq!(targets[0].name, NAME);
     let units = list_units(&node.settings()).await.unwrap();
     assert_eq!(units.len(), 1);
-    assert_eq!(units[0].facts.as_ref().unwrap().geometry, geometry());
+    let expected = Geometry { in_place: false, ..geometry() };
+    assert_eq!(units[0].facts.as_ref().unwrap().geometry, expected);
 }
 
 #[tokio::test]

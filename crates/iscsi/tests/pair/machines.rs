@@ -251,10 +251,9 @@ impl Pair {
         while self.broken.is_none() {
             let timers = self.near.0.poll_timeout().into_iter();
             let timers = timers.chain(self.far.0.poll_timeout());
-            let next = timers.chain(self.next_arrival()).min().expect("a timer");
-            if next > end {
-                break;
-            }
+            // with both sessions over there is none
+            let next = timers.chain(self.next_arrival()).min().filter(|next| *next <= end);
+            let Some(next) = next else { break };
             self.now = self.now.max(next);
             self.deliver();
             self.handle_timeouts();
