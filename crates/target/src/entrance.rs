@@ -185,10 +185,12 @@ async fn join(
     socket: Socket,
     mut phase: LoginPhase,
 ) -> Result<Entered, Turned> {
-    let Some(driver) = surroundings.registry.find(login) else {
-        let status = LoginStatus::SessionDoesNotExist;
-        phase.refuse(status);
-        return Err((Failure::Refused(status), Some((socket, phase))));
+    let driver = match surroundings.registry.find(login) {
+        Ok(driver) => driver,
+        Err(status) => {
+            phase.refuse(status);
+            return Err((Failure::Refused(status), Some((socket, phase))));
+        }
     };
     let (reply, answer) = oneshot::channel();
     let order = Order::Join(Box::new(Joining { socket, phase, reply }));

@@ -12,6 +12,7 @@ use std::{
 use iscsi::{
     Isid, Tsih,
     login::Established,
+    pdu::LoginStatus,
     session::target::{Counters, LoginPhase, NotJoined},
 };
 use parking_lot::Mutex;
@@ -79,6 +80,7 @@ struct Entry {
     initiator_name: String,
     isid: Isid,
     target_name: Option<String>,
+    user: Option<String>,
     tpgt: Option<u16>,
     tsih: Tsih,
     address: SocketAddr,
@@ -119,12 +121,17 @@ impl Registry {
             .map(|entry| Predecessor { orders: entry.orders.clone(), gone: entry.gone.clone() })
     }
 
-    /// The driver of the session with this TSIH for the same initiator and target.
-    pub(crate) fn find(&self, login: &Established) -> Option<mpsc::Sender<Order>> {
+    /// The driver of the session with this TSIH for the same initiator and target. Another user
+    /// than the session's has no part in it (RFC 7143, 9.2).
+    pub(crate) fn find(&self, login: &Established) -> Result<mpsc::Sender<Order>, LoginStatus> {
         let inner = self.inner.lock();
         let mut sessions = inner.sessions.values();
         let is_meant = |entry: &&Entry| entry.tsih == login.tsih && entry.is_named_like(login);
-        sessions.find(is_meant).map(|entry| entry.orders.clone())
+        match sessions.find(is_meant) {
+            None => Err(LoginStatus::SessionDoesNotExist),
+            Some(entry) if entry.user != login.user => Err(LoginStatus::AuthenticationFailure),
+            Some(entry) => Ok(entry.orders.clone()),
+        }
     }
 
     /// Takes a seat for a new session. `None` if all 65,535 TSIHs are taken, or another session
@@ -150,6 +157,7 @@ impl Registry {
                 initiator_name: login.initiator_name.clone(),
                 isid: login.isid,
                 target_name: login.target_name.clone(),
+                user: login.user.clone(),
                 tpgt: login.tpgt,
                 tsih,
                 address,

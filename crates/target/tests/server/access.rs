@@ -88,14 +88,31 @@ async fn log_in(
     target: Option<&str>,
     chap: Option<Chap>,
 ) -> Result<Client, LoginFailure> {
+    join((from, to), target, chap, Tsih(0), Cid(1)).await
+}
+
+/// A connection of a session that is there, or with TSIH 0 of a new one.
+async fn join(
+    (from, to): (Ipv4Addr, SocketAddr),
+    target: Option<&str>,
+    chap: Option<Chap>,
+    tsih: Tsih,
+    cid: Cid,
+) -> Result<Client, LoginFailure> {
     let names = InitiatorNames {
         initiator_name: HOST.to_owned(),
         initiator_alias: None,
         target_name: target.map(str::to_owned),
     };
     let isid = Isid([0x80, 0, 0, 0, 0, 1]);
-    let mut login =
-        InitiatorLogin::new(Offer::initiator(), names, isid, Tsih(0), Cid(1), Serial(1));
+    let mut login = InitiatorLogin::new(
+        Offer { max_connections: 4, ..Offer::initiator() },
+        names,
+        isid,
+        tsih,
+        cid,
+        Serial(1),
+    );
     if let Some(chap) = chap {
         login = login.with_chap(chap, Challenge { identifier: 3, value: [3; 32] });
     }
@@ -269,4 +286,17 @@ async fn a_target_of_another_group_is_unknown_to_its_own_user() {
     assert_eq!(end(second, BOBS, chap("bob")).await, Ok(()));
     assert_eq!(seen(first, chap("bob")).await.unwrap(), [OPEN]);
     assert_eq!(seen(second, chap("bob")).await.unwrap(), [BOBS]);
+}
+
+/// RFC 7143, 9.2: the identities do not vary among the connections of a session.
+#[tokio::test]
+async fn another_user_cannot_join_a_session() {
+    let both = target(BOBS, Some(vec![rule("", "", "alice"), rule("", "", "bob")]));
+    let settings = Settings { security: security(), ..Settings::default() };
+    let (_server, address) = serve(settings, vec![both]).await;
+    let bobs = log_in((HERE, address), Some(BOBS), chap("bob")).await.unwrap();
+    let join = |chap| join((HERE, address), Some(BOBS), chap, bobs.tsih, Cid(2));
+    let refusal = refused(join(chap("alice")).await.err().unwrap());
+    assert_eq!(refusal, LoginStatus::AuthenticationFailure);
+    assert!(join(chap("bob")).await.is_ok());
 }
