@@ -142,12 +142,13 @@ impl InitiatorLogin {
         if let Some(alias) = &self.names.initiator_alias {
             keys::push(&mut text, "InitiatorAlias", alias);
         }
-        match &self.names.target_name {
-            Some(name) => {
-                keys::push(&mut text, "TargetName", name);
-                keys::push(&mut text, "SessionType", "Normal");
-            }
-            None => keys::push(&mut text, "SessionType", "Discovery"),
+        if let Some(name) = &self.names.target_name {
+            keys::push(&mut text, "TargetName", name);
+        }
+        // Only the leading connection may say it (RFC 7143, 13.21); LIO refuses others that do.
+        if self.tsih == Tsih(0) {
+            let normal = self.names.target_name.is_some();
+            keys::push(&mut text, "SessionType", if normal { "Normal" } else { "Discovery" });
         }
         self.negotiation.propose_auth_method(self.auth_methods(), &mut text);
         self.outbox.put(text);

@@ -214,3 +214,20 @@ fn a_redirect_names_the_new_address() {
         assert!(matches!(step, InitiatorStep::Failed(_)), "{pairs:?}");
     }
 }
+
+/// RFC 7143, 13.21: use LO. LIO ends a login on another connection that says it.
+#[test]
+fn only_the_leading_connection_says_the_session_type() {
+    let names = InitiatorNames {
+        initiator_name: INITIATOR.to_owned(),
+        initiator_alias: None,
+        target_name: Some(TARGET.to_owned()),
+    };
+    for (tsih, says) in [(Tsih(0), true), (Tsih(7), false)] {
+        let offer = Offer::initiator();
+        let mut login = InitiatorLogin::new(offer, names.clone(), ISID, tsih, Cid(2), Serial(1));
+        let first = String::from_utf8(login.start().text.to_vec()).unwrap();
+        assert!(first.contains("TargetName=") && first.contains("InitiatorName="));
+        assert_eq!(first.contains("SessionType"), says, "{first}");
+    }
+}
