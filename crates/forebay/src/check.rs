@@ -1,70 +1,244 @@
 //! `forebay check`: reads settings and looks at what they name, without changing anything.
 
-use std::{path::Path, sync::Arc};
+use std::{io::ErrorKind, path::Path, sync::Arc};
 
+use cache::MappedFile;
+use target::Listener;
 use volume::{FileVolume, OpenError, Options, Stack};
 
 use crate::{
+    control::{self, Request, Response},
     failure::{FAILED, Failure},
+    node,
     output::print_line,
     quantity::about,
-    settings::{Layer, Settings},
-    stack,
+    settings::{self, Layer, Settings, Target, Unit},
+    stack::{self, Log},
+    status::Status,
 };
 
-/// Prints a line for each thing looked at; fails if one of them would stop `serve`.
+/// Prints a line for each thing looked at; fails if one of them would stop `serve`, or a reload of
+/// the process that serves.
 pub async fn run(config: &Path) -> Result<(), Failure> {
     let settings = Settings::load(config)?;
+    let mut report = Report::default();
     print_line(format_args!("{}: the settings are right", config.display()))?;
-    let mut wrong = 0;
+    let running = running(&settings);
+    portals(&settings, running.as_ref(), &mut report)?;
     for target in &settings.target {
         for unit in &target.unit {
-            for layer in &unit.stack {
-                let place = format!("{} LUN {}", target.name, unit.lun);
-                match look_at(layer).await {
-                    Ok(None) => {}
-                    Ok(Some(found)) => print_line(format_args!("{place}: {found}"))?,
-                    Err(failure) => {
-                        print_line(format_args!("{place}: {failure}"))?;
-                        wrong += 1;
-                    }
-                }
-            }
+            let place = format!("{} LUN {}", target.name, unit.lun);
+            look_at(&settings, target, unit, &place, &mut report).await?;
         }
     }
-    if wrong == 0 {
-        return Ok(());
+    if let Some(running) = &running {
+        reload(&settings, config, running, &mut report)?;
     }
-    let message = format!("{wrong} of the layers cannot be opened as they are");
-    Err(Failure { message, remedy: Some("see the lines above".into()), code: FAILED })
+    report.end()
 }
 
-/// What is found, or why `serve` would refuse it.
-async fn look_at(layer: &Layer) -> Result<Option<String>, Failure> {
-    match layer {
-        Layer::File(file) => {
-            let mut options = stack::options(file);
-            if !file.path.exists() && file.size.is_some() {
-                return Ok(Some(format!("{} would be made", file.path.display())));
+/// What was found so far.
+#[derive(Default)]
+struct Report {
+    wrong: usize,
+}
+
+impl Report {
+    fn say(&mut self, place: &str, found: Result<String, Failure>) -> Result<(), Failure> {
+        match found {
+            Ok(found) => print_line(format_args!("{place}: {found}")),
+            Err(failure) => {
+                self.wrong += 1;
+                print_line(format_args!("{place}: {failure}"))
             }
-            options.preallocate = false;
-            options.read_only = true;
-            let Some(volume) = open(&options)? else { return Ok(Some(in_use(&file.path))) };
-            let size = about(volume.geometry().bytes());
-            Ok(Some(format!("{} holds {size}", file.path.display())))
         }
-        Layer::Cache(settings) => {
-            let mut options = stack::log_options(settings);
-            if !settings.log.exists() && settings.log_size.is_some() {
-                return Ok(Some(format!("the log {} would be made", settings.log.display())));
-            }
-            options.preallocate = false;
-            options.read_only = true;
-            let Some(volume) = open(&options)? else { return Ok(Some(in_use(&settings.log))) };
-            stack::describe_log(settings, &volume).await.map(Some)
-        }
-        _ => Ok(None),
     }
+
+    fn end(self) -> Result<(), Failure> {
+        if self.wrong == 0 {
+            return Ok(());
+        }
+        let message = format!("{} of these things cannot be used as they are", self.wrong);
+        Err(Failure { message, remedy: Some("see the lines above".into()), code: FAILED })
+    }
+}
+
+/// The process that serves with the control socket of these settings.
+fn running(settings: &Settings) -> Option<Status> {
+    let path = control::path(settings).ok()?;
+    match control::ask(&path, Request::Status) {
+        Ok(Response::Status(status)) => Some(*status),
+        _ => None,
+    }
+}
+
+/// Takes each address for a moment.
+fn portals(
+    settings: &Settings,
+    running: Option<&Status>,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    for group in settings.groups() {
+        for (address, _) in &group.portals {
+            let place = format!("portal {address}");
+            let is_open = |status: &&Status| {
+                status.portals.iter().any(|portal| portal.address == address.to_string())
+            };
+            let found = match Listener::bind(address.0.into()) {
+                Ok(_) => Ok("it is free".to_owned()),
+                Err(error) => match running.filter(is_open) {
+                    Some(status) if error.kind() == ErrorKind::AddrInUse => {
+                        Ok(format!("it is open in process {}", status.pid))
+                    }
+                    _ => Err(node::cannot_listen(*address, &error)),
+                },
+            };
+            report.say(&place, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// The layers of a unit that stand on something.
+async fn look_at(
+    settings: &Settings,
+    target: &Target,
+    unit: &Unit,
+    place: &str,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    for layer in &unit.stack {
+        match layer {
+            Layer::File(file) => report.say(place, look_at_file(file))?,
+            Layer::Cache(cache) => {
+                report.say(place, look_at_log(cache).await)?;
+                if let Some(nvram) = &cache.nvram {
+                    report.say(place, look_at_nvram(nvram, cache.nvram_size.0))?;
+                }
+            }
+            Layer::Remote(remote) => {
+                let cache = stack::cache_over(&unit.stack[1..]);
+                report.say(place, look_at_far_side(settings, target, remote, cache).await)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn look_at_file(file: &settings::File) -> Result<String, Failure> {
+    let mut options = stack::options(file);
+    if !file.path.exists() && file.size.is_some() {
+        return Ok(format!("{} would be made", file.path.display()));
+    }
+    options.preallocate = false;
+    options.read_only = true;
+    let Some(volume) = open(&options)? else { return Ok(in_use(&file.path)) };
+    Ok(format!("{} holds {}", file.path.display(), about(volume.geometry().bytes())))
+}
+
+async fn look_at_log(cache: &settings::Cache) -> Result<String, Failure> {
+    if !cache.log.exists() && cache.log_size.is_some() {
+        return Ok(format!("the log {} would be made", cache.log.display()));
+    }
+    let Some(log) = open_log(cache)? else { return Ok(in_use(&cache.log)) };
+    stack::describe_log(cache, &log).await
+}
+
+/// The log for reading; nothing if somebody serves it.
+fn open_log(cache: &settings::Cache) -> Result<Option<Stack>, Failure> {
+    let options = Options { preallocate: false, read_only: true, ..stack::log_options(cache) };
+    open(&options)
+}
+
+fn look_at_nvram(path: &Path, bytes: u64) -> Result<String, Failure> {
+    let name = path.display();
+    match std::fs::metadata(path) {
+        Ok(found) if found.len() > 0 => match MappedFile::open(path, bytes) {
+            Ok(_) => Ok(format!("the NVRAM file {name} has {}", about(found.len()))),
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(in_use(path)),
+            Err(error) => Err(Failure::new(format!("cannot use the NVRAM file {name}: {error}"))
+                .remedy(stack::io_remedy(&error, path))),
+        },
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Failure::new(format!("cannot use the NVRAM file {name}: {error}"))
+                .remedy(stack::io_remedy(&error, path)))
+        }
+        _ => Ok(format!("the NVRAM file {name} would be made")),
+    }
+}
+
+/// Logs in, and compares what is there with what the log over it belongs to.
+async fn look_at_far_side(
+    settings: &Settings,
+    target: &Target,
+    remote: &settings::Remote,
+    cache: Option<&settings::Cache>,
+) -> Result<String, Failure> {
+    let url: initiator::Url = remote.url.parse().map_err(Failure::settings)?;
+    let is_own =
+        |other: &&Target| other.name != target.name && Some(&other.name.0) == url.target.as_ref();
+    if settings.target.iter().any(|other| is_own(&other)) {
+        return Ok(format!("{} is a target of these settings", remote.url));
+    }
+    let known = match cache {
+        Some(cache) if cache.log.exists() => match open_log(cache)? {
+            Some(log) => Log::look(cache, log).await?.known(),
+            None => None,
+        },
+        _ => None,
+    };
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+    let session = stack::session(remote, &stack::Us { initiator_name, lasting: None })?;
+    let units = match initiator::list_units(&session).await {
+        Ok(units) => units,
+        Err(error) if known.is_some() && stack::may_pass(&error) => {
+            return Ok(format!("{} is away ({error}); a start goes on with the log", remote.url));
+        }
+        Err(error) => return Err(stack::refused_far_side(&remote.url, &error)),
+    };
+    let unit = units.into_iter().find(|unit| unit.lun == session.lun);
+    let facts = match unit.map(|unit| unit.facts) {
+        Some(Ok(facts)) => facts,
+        Some(Err(error)) => return Err(stack::refused_far_side(&remote.url, &error)),
+        None => {
+            return Err(Failure::new(format!("{}: there is no such unit", remote.url))
+                .remedy("see which units there are: forebay ls iscsi://HOST"));
+        }
+    };
+    let what =
+        format!("{} is \"{}\" ({})", remote.url, facts.identity, about(facts.geometry.bytes()));
+    match known {
+        Some(known) if known.identity != facts.identity => Err(Failure::new(format!(
+            "{what}, but the log over it belongs to \"{}\"",
+            known.identity
+        ))
+        .remedy("point `url` at the volume that the log belongs to, or name that volume's log")),
+        Some(_) => Ok(format!("{what}, the volume that the log belongs to")),
+        None => Ok(what),
+    }
+}
+
+/// What a reload would do in the process that serves.
+fn reload(
+    settings: &Settings,
+    config: &Path,
+    running: &Status,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let place = format!("a reload in process {}", running.pid);
+    let config = std::path::absolute(config).map_err(Failure::new)?;
+    let found = match control::ask(&control::path(settings)?, Request::Compare { config })? {
+        Response::Changes(changes) if changes.is_empty() => Ok("nothing is different".to_owned()),
+        Response::Changes(changes) if changes.refused.is_empty() => {
+            Ok(format!("\n{}", changes.for_people().trim_end()))
+        }
+        Response::Changes(changes) => {
+            Err(Failure::new(format!("it would be refused\n{}", changes.for_people().trim_end())))
+        }
+        other => Err(other.unexpected()),
+    };
+    report.say(&place, found)
 }
 
 /// The file for reading; nothing if somebody serves it.

@@ -5,7 +5,12 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::quantity::Span;
+use crate::{
+    control,
+    failure::Failure,
+    quantity::{Size, Span},
+    settings::Settings,
+};
 
 /// Storage over IP that makes far volumes feel near.
 #[derive(Debug, Parser)]
@@ -32,9 +37,24 @@ pub enum Command {
     /// Serve the targets of a settings file until SIGTERM or SIGINT
     Serve(Serve),
     /// Check settings and what they name, without changing anything
+    ///
+    /// Reads the settings; opens files, devices and logs for reading and says what they hold; looks
+    /// at NVRAM files; takes the portals for a moment, to see whether they can be had; logs in to
+    /// far sides and says whether the volume there is the one that the log belongs to. If a process
+    /// serves with the control socket of these settings, says what `forebay reload` would do in it.
     Check(Check),
     /// Show what a serving process is doing
     Status(Status),
+    /// Let a serving process read its settings again and do what is different in them
+    ///
+    /// All of it or nothing: what cannot be changed while serving is named, and the settings in
+    /// force stay. `forebay check` says before what would be done. SIGHUP does the same.
+    Reload(Reload),
+    /// Let a unit on a file or block device grow while it is served
+    ///
+    /// Initiators are told that the capacity has changed. If the settings give the file's `size`,
+    /// change it there and reload instead: a start with another size is refused.
+    Resize(Resize),
     /// List the targets of a portal, or the units of a target
     Ls(Ls),
     /// Relay iSCSI connections through TLS 1.3, for initiators and targets that have none
@@ -78,13 +98,9 @@ pub struct Check {
 /// Arguments of `status`.
 #[derive(Args, Debug)]
 pub struct Status {
-    /// The control socket to ask
-    #[arg(long, value_name = "PATH", conflicts_with = "config")]
-    pub control: Option<PathBuf>,
-
-    /// Take the control socket's path from these settings
-    #[arg(long, short, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    /// Whom to ask.
+    #[command(flatten)]
+    pub whom: Whom,
 
     /// Print JSON
     #[arg(long)]
@@ -93,6 +109,54 @@ pub struct Status {
     /// Print again and again, with this time between, such as `2s`
     #[arg(long, value_name = "TIME")]
     pub watch: Option<Span>,
+}
+
+/// Arguments of `reload`.
+#[derive(Args, Debug)]
+pub struct Reload {
+    /// Whom to tell.
+    #[command(flatten)]
+    pub whom: Whom,
+}
+
+/// Arguments of `resize`.
+#[derive(Args, Debug)]
+pub struct Resize {
+    /// The target's iSCSI name
+    pub target: String,
+
+    /// The unit's number
+    pub lun: u16,
+
+    /// The size from now on, such as 20GiB; for a block device, leave it out
+    pub size: Option<Size>,
+
+    /// Whom to tell.
+    #[command(flatten)]
+    pub whom: Whom,
+}
+
+/// Which serving process is meant.
+#[derive(Args, Debug)]
+pub struct Whom {
+    /// The control socket to ask
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    pub control: Option<PathBuf>,
+
+    /// Take the control socket's path from these settings
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+impl Whom {
+    /// The control socket.
+    pub fn path(&self) -> Result<PathBuf, Failure> {
+        match (&self.control, &self.config) {
+            (Some(path), _) => Ok(path.clone()),
+            (None, Some(config)) => control::path(&Settings::load_without_secrets(config)?),
+            (None, None) => control::default_path(),
+        }
+    }
 }
 
 /// Arguments of `ls`.

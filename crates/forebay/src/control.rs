@@ -22,16 +22,33 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
     sync::Semaphore,
+    time::timeout,
 };
 
-use crate::{failure::Failure, status::Status};
+use crate::{failure::Failure, plan::Changes, settings::Settings, status::Status};
 
 /// What may be asked.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "request")]
 pub enum Request {
     /// How things are.
     Status,
+    /// Read the settings again and do what is different.
+    Reload,
+    /// What a reload would do if these were the settings.
+    Compare {
+        /// An absolute path.
+        config: PathBuf,
+    },
+    /// Let the file or device of a unit grow.
+    Resize {
+        /// The target's name.
+        target: String,
+        /// The unit's number.
+        lun: u16,
+        /// To so many bytes; `None`: to what a block device has by now.
+        bytes: Option<u64>,
+    },
 }
 
 /// What is answered.
@@ -40,8 +57,31 @@ pub enum Request {
 pub enum Response {
     /// How things are.
     Status(Box<Status>),
+    /// What a reload did or would do.
+    Changes(Changes),
+    /// The size from now on.
+    Resized {
+        /// In bytes.
+        bytes: u64,
+    },
+    /// It was not done.
+    Failure(Failure),
     /// The request was not understood.
     Error(String),
+}
+
+impl Response {
+    /// An answer to something else than was asked, or none.
+    pub fn unexpected(self) -> Failure {
+        match self {
+            Self::Failure(failure) => failure,
+            Self::Error(error) => Failure::new(error),
+            Self::Status(_) | Self::Changes(_) | Self::Resized { .. } => {
+                Failure::new("the process gives an answer to another question")
+                    .remedy("use the same version of forebay on both sides of the socket")
+            }
+        }
+    }
 }
 
 /// Bytes of a request: one short line of JSON.
@@ -50,8 +90,15 @@ const REQUEST_BYTES: u64 = 4096;
 const RESPONSE_BYTES: u64 = 16 << 20;
 /// Time for a request to come or a response to leave.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for what is asked: a reload may fill a new file or wait for a far side.
+const WORK: Duration = Duration::from_secs(600);
 /// Clients at once: people and monitors of one machine.
 const CLIENTS: usize = 16;
+
+/// The control socket of a process with these settings.
+pub fn path(settings: &Settings) -> Result<PathBuf, Failure> {
+    settings.control.clone().map_or_else(default_path, Ok)
+}
 
 /// The path if the settings name none: private to the user who serves.
 pub fn default_path() -> Result<PathBuf, Failure> {
@@ -99,13 +146,13 @@ impl Control {
     }
 
     /// Answers for ever. Call once, in a runtime.
-    pub async fn serve(
+    pub async fn serve<F: Future<Output = Response> + Send + 'static>(
         &mut self,
-        status: impl Fn() -> Status + Send + Sync + 'static,
+        answer: impl Fn(Request) -> F + Send + Sync + 'static,
     ) -> io::Result<()> {
         let listener = self.listener.take().expect("serve is called once");
         let listener = UnixListener::from_std(listener)?;
-        let status = Arc::new(status);
+        let answer = Arc::new(answer);
         let clients = Arc::new(Semaphore::new(CLIENTS));
         tokio::spawn(async move {
             loop {
@@ -115,9 +162,9 @@ impl Control {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 };
-                let status = Arc::clone(&status);
+                let answer = Arc::clone(&answer);
                 tokio::spawn(async move {
-                    let answered = tokio::time::timeout(PATIENCE, answer(client, &*status)).await;
+                    let answered = converse(client, &*answer).await;
                     tracing::debug!(?answered, "control socket");
                     drop(place);
                 });
@@ -181,17 +228,22 @@ fn listen(path: &Path) -> io::Result<StdListener> {
     Ok(socket.into())
 }
 
-async fn answer(client: UnixStream, status: &(dyn Fn() -> Status + Send + Sync)) -> io::Result<()> {
+async fn converse<F: Future<Output = Response>>(
+    client: UnixStream,
+    answer: &impl Fn(Request) -> F,
+) -> io::Result<()> {
     let (read, mut write) = client.into_split();
     let mut line = Vec::new();
-    tokio::io::BufReader::new(read).take(REQUEST_BYTES).read_until(b'\n', &mut line).await?;
+    let mut read = tokio::io::BufReader::new(read).take(REQUEST_BYTES);
+    timeout(PATIENCE, read.read_until(b'\n', &mut line)).await??;
     let response = match serde_json::from_slice(&line) {
-        Ok(Request::Status) => Response::Status(Box::new(status())),
+        // Goes on though the client may have gone: it is done, or not, but not in half.
+        Ok(request) => answer(request).await,
         Err(error) => Response::Error(format!("not a request: {error}")),
     };
     let mut line = serde_json::to_vec(&response)?;
     line.push(b'\n');
-    write.write_all(&line).await
+    timeout(PATIENCE, write.write_all(&line)).await?
 }
 
 /// Asks the process behind `path`.
@@ -214,7 +266,8 @@ pub fn ask(path: &Path, request: Request) -> Result<Response, Failure> {
 }
 
 fn exchange(mut stream: StdStream, request: Request) -> io::Result<Response> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let is_quick = matches!(request, Request::Status | Request::Compare { .. });
+    stream.set_read_timeout(Some(if is_quick { PATIENCE } else { WORK }))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_vec(&request)?;
     line.push(b'\n');

@@ -2,10 +2,18 @@
 
 use tracing_subscriber::EnvFilter;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, settings::LogLevel};
+
+/// What decides which events are shown.
+pub struct Events {
+    /// Whether the command line decides: settings do not go before it.
+    fixed: bool,
+    usual: &'static str,
+    set: Box<dyn Fn(EnvFilter) + Send + Sync>,
+}
 
 /// Shows events as the command line asks; `usual` if it does not.
-pub fn show(log_level: Option<&str>, verbose: u8, usual: &str) -> Result<(), Failure> {
+pub fn show(log_level: Option<&str>, verbose: u8, usual: &'static str) -> Result<Events, Failure> {
     let filter = log_level.unwrap_or(match verbose {
         0 => usual,
         1 => "debug",
@@ -16,13 +24,28 @@ pub fn show(log_level: Option<&str>, verbose: u8, usual: &str) -> Result<(), Fai
             "write off, error, warn, info, debug or trace, or a filter such as info,cache=debug",
         )
     })?;
-    tracing_subscriber::fmt()
+    let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(true)
-        .init();
-    Ok(())
+        .with_filter_reloading();
+    let handle = subscriber.reload_handle();
+    subscriber.init();
+    // It fails only when the subscriber is gone, and ours stays as long as the process.
+    let set = Box::new(move |filter| drop(handle.reload(filter)));
+    Ok(Events { fixed: log_level.is_some() || verbose > 0, usual, set })
+}
+
+impl Events {
+    /// Shows what the settings want, unless the command line says otherwise.
+    pub fn set(&self, level: Option<&LogLevel>) {
+        let level = level.map_or(self.usual, |level| level.0.as_str());
+        // Checked when the settings were read.
+        if let (false, Ok(filter)) = (self.fixed, EnvFilter::try_new(level)) {
+            (self.set)(filter);
+        }
+    }
 }
 
 /// A panic is a bug: its message is shown and the process ends at once, before half-done work can

@@ -3,13 +3,15 @@
 mod failure;
 mod output;
 mod quantity;
-mod events;
 mod status;
-mod control;
 mod settings;
+mod events;
+mod plan;
+mod control;
 mod admission;
 mod stack;
 mod state;
+mod node;
 mod serve;
 mod check;
 mod link;
@@ -47,12 +49,14 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Quickstart(_) => "error",
         _ => "warn",
     };
-    events::show(cli.log_level.as_deref(), cli.verbose, usual)?;
+    let events = events::show(cli.log_level.as_deref(), cli.verbose, usual)?;
     match cli.command {
-        Command::Serve(args) => serve::run(&args.config, args.ready_fd),
+        Command::Serve(args) => serve::run(&args.config, args.ready_fd, events),
         Command::Check(args) => in_runtime(check::run(&args.config)),
         Command::Status(args) => status(&args),
         Command::Secret(args) => secret::make(&args),
+        Command::Reload(args) => reload(&args),
+        Command::Resize(args) => resize(&args),
         Command::Ls(args) => in_runtime(ls::run(&args)),
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
         Command::Tunnel(args) => in_runtime(tunnel::run(args)),
@@ -80,26 +84,43 @@ fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Fai
 }
 
 fn status(args: &cli::Status) -> Result<(), Failure> {
-    let path = match (&args.control, &args.config) {
-        (Some(path), _) => path.clone(),
-        (None, Some(config)) => match settings::Settings::load_without_secrets(config)?.control {
-            Some(path) => path,
-            None => control::default_path()?,
-        },
-        (None, None) => control::default_path()?,
-    };
+    let path = args.whom.path()?;
     loop {
         match control::ask(&path, control::Request::Status)? {
             control::Response::Status(status) if args.json => {
                 print_line(serde_json::to_string(&status).map_err(Failure::new)?)?;
             }
             control::Response::Status(status) => print(status.for_people())?,
-            control::Response::Error(error) => return Err(Failure::new(error)),
+            other => return Err(other.unexpected()),
         }
         match args.watch {
             Some(pause) => std::thread::sleep(pause.0.max(Duration::from_millis(100))),
             None => return Ok(()),
         }
+    }
+}
+
+fn reload(args: &cli::Reload) -> Result<(), Failure> {
+    match control::ask(&args.whom.path()?, control::Request::Reload)? {
+        control::Response::Changes(changes) if changes.is_empty() => {
+            print_line("nothing is different")
+        }
+        control::Response::Changes(changes) => print(changes.for_people()),
+        other => Err(other.unexpected()),
+    }
+}
+
+fn resize(args: &cli::Resize) -> Result<(), Failure> {
+    let request = control::Request::Resize {
+        target: args.target.clone(),
+        lun: args.lun,
+        bytes: args.size.map(|size| size.0),
+    };
+    match control::ask(&args.whom.path()?, request)? {
+        control::Response::Resized { bytes } => {
+            print_line(format_args!("{} LUN {} has {bytes} bytes", args.target, args.lun))
+        }
+        other => Err(other.unexpected()),
     }
 }
 

@@ -47,6 +47,12 @@ pub enum State {
 pub struct PortalStatus {
     /// IP address and port.
     pub address: String,
+    /// The tag of its portal group.
+    pub group: u16,
+    /// What discovery tells in place of the address.
+    pub advertise: Option<String>,
+    /// Where logins are sent.
+    pub redirect: Option<String>,
     /// Names of targets.
     pub targets: Vec<String>,
 }
@@ -56,6 +62,16 @@ pub struct PortalStatus {
 pub struct TargetStatus {
     /// Its iSCSI name.
     pub name: String,
+    /// Where logins are sent.
+    pub redirect: Option<String>,
+    /// Sessions that are open.
+    pub sessions: u64,
+    /// SCSI commands in these.
+    pub commands: u64,
+    /// Bytes that they wrote.
+    pub data_out_bytes: u64,
+    /// Bytes that they read.
+    pub data_in_bytes: u64,
     /// Its units.
     pub units: Vec<UnitStatus>,
 }
@@ -95,6 +111,8 @@ pub struct SessionStatus {
     pub address: String,
     /// To which target; empty: discovery.
     pub target: String,
+    /// The tag of the portal group through which it came.
+    pub group: Option<u16>,
     /// SCSI commands so far.
     pub commands: u64,
     /// Bytes that the initiator wrote.
@@ -118,8 +136,10 @@ impl Status {
             duration(self.uptime_seconds)
         );
         for portal in &self.portals {
-            let _ =
-                writeln!(text, "listening on {} for {}", portal.address, portal.targets.join(", "));
+            let _ = writeln!(text, "{}", portal.for_people());
+        }
+        if !self.targets.is_empty() {
+            let _ = writeln!(text, "\n{}", targets(&self.targets));
         }
         for target in &self.targets {
             for unit in &target.units {
@@ -139,7 +159,7 @@ impl Status {
             text.push_str("\nno sessions\n");
         } else {
             let mut table =
-                table(&["initiator", "address", "target", "commands", "written", "read"]);
+                table(&["initiator", "address", "target", "group", "commands", "written", "read"]);
             for session in &self.sessions {
                 let target =
                     if session.target.is_empty() { "(discovery)" } else { session.target.as_str() };
@@ -147,6 +167,7 @@ impl Status {
                     session.initiator.clone(),
                     session.address.clone(),
                     target.to_owned(),
+                    session.group.map_or("-".to_owned(), |group| group.to_string()),
                     session.commands.to_string(),
                     about(session.data_out_bytes),
                     about(session.data_in_bytes),
@@ -159,6 +180,38 @@ impl Status {
         let _ = writeln!(text, "\n{counters}");
         text
     }
+}
+
+impl PortalStatus {
+    fn for_people(&self) -> String {
+        let mut text = format!("listening on {} (group {}", self.address, self.group);
+        for (what, value) in [("told as", &self.advertise), ("redirects to", &self.redirect)] {
+            if let Some(value) = value {
+                let _ = write!(text, ", {what} {value}");
+            }
+        }
+        let _ = write!(text, ") for {}", self.targets.join(", "));
+        text
+    }
+}
+
+fn targets(targets: &[TargetStatus]) -> Table {
+    let mut table = table(&["target", "units", "sessions", "commands", "written", "read"]);
+    for target in targets {
+        let name = match &target.redirect {
+            Some(redirect) => format!("{} (redirects to {redirect})", target.name),
+            None => target.name.clone(),
+        };
+        table.add_row([
+            name,
+            target.units.len().to_string(),
+            target.sessions.to_string(),
+            target.commands.to_string(),
+            about(target.data_out_bytes),
+            about(target.data_in_bytes),
+        ]);
+    }
+    table
 }
 
 /// An empty table with this head.
@@ -236,13 +289,35 @@ mod tests {
             pid: 1,
             state: State::Serving,
             uptime_seconds: 61,
-            portals: vec![],
-            targets: vec![TargetStatus { name: "iqn.x".into(), units: vec![unit] }],
+            portals: vec![PortalStatus {
+                address: "10.0.0.1:3260".into(),
+                group: 7,
+                advertise: Some("s.example".into()),
+                redirect: None,
+                targets: vec!["iqn.x".into()],
+            }],
+            targets: vec![TargetStatus {
+                name: "iqn.x".into(),
+                redirect: Some("h:1".into()),
+                sessions: 2,
+                commands: 9,
+                data_out_bytes: 2048,
+                data_in_bytes: 0,
+                units: vec![unit],
+            }],
             sessions: vec![],
             counters: Map::new(),
         };
         let text = status.for_people();
-        for expected in ["iqn.x LUN 3: 1.0 GiB", "dirty bytes", "1.5 KiB", "rounds", "1 min 1 s"] {
+        for expected in [
+            "iqn.x LUN 3: 1.0 GiB",
+            "iqn.x (redirects to h:1)",
+            "listening on 10.0.0.1:3260 (group 7, told as s.example) for iqn.x",
+            "dirty bytes",
+            "1.5 KiB",
+            "rounds",
+            "1 min 1 s",
+        ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
         let json = serde_json::to_string(&status).unwrap();

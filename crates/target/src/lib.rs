@@ -24,7 +24,7 @@ mod server;
 
 pub use access::{Access, Network, Rule, Security};
 pub use names::{Target, TargetError};
-pub use portal::{Portal, PortalGroup, Redirect};
+pub use portal::{Listener, Portal, PortalGroup, Redirect};
 pub use server::Server;
 pub use settings::Settings;
 pub use statistics::{ConnectionStatistics, SessionStatistics, Statistics};

@@ -130,13 +130,20 @@ impl Names {
         Ok(())
     }
 
+    /// What was there under this name; `None` if nothing was.
+    pub(crate) fn replace(&self, device: Arc<Device>) -> Option<Arc<Device>> {
+        let mut targets = self.targets.write();
+        let found = targets.iter_mut().find(|other| other.name == device.name);
+        found.map(|other| std::mem::replace(other, device))
+    }
+
     pub(crate) fn remove(&self, name: &str) {
         self.targets.write().retain(|target| target.name != name);
     }
 }
 
 impl Device {
-    fn new(target: Target) -> Result<Self, TargetError> {
+    pub(crate) fn new(target: Target) -> Result<Self, TargetError> {
         let Target { name, alias, mut units, groups, redirect, access } = target;
         if !is_iscsi_name(&name) {
             return Err(TargetError::Name(name));
@@ -150,6 +157,15 @@ impl Device {
         }
         let access = RwLock::new(Arc::new(access));
         Ok(Self { name, alias, groups, redirect, access, units, luns })
+    }
+}
+
+impl Device {
+    /// Whether it has the same units by the same numbers.
+    pub(crate) fn has_units_of(&self, other: &Self) -> bool {
+        let units = self.units.iter().zip(&other.units);
+        self.units.len() == other.units.len()
+            && units.into_iter().all(|((a, x), (b, y))| a == b && Arc::ptr_eq(x, y))
     }
 }
 

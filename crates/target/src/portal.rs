@@ -69,22 +69,33 @@ struct Open {
 /// Connections that the kernel completes before we accept them.
 const BACKLOG: i32 = 256;
 
-/// Listens there. The address of the portal becomes the one that was taken.
-pub(crate) fn bind(portal: &mut Portal) -> io::Result<TcpListener> {
-    let address = portal.address;
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A restarted node takes its port back though old connections linger in TIME_WAIT.
-    socket.set_reuse_address(true)?;
-    if address.is_ipv6() {
-        // So `[::]` and `0.0.0.0` can be portals side by side.
-        socket.set_only_v6(true)?;
+/// A portal that is bound: connections wait in the kernel until a server accepts them.
+pub struct Listener {
+    pub(crate) portal: Portal,
+    pub(crate) socket: TcpListener,
+}
+
+impl Listener {
+    /// Takes the address; port 0 takes any that is free. Needs a tokio runtime around it.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn bind(mut portal: Portal) -> io::Result<Self> {
+        let address = portal.address;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        // A restarted node takes its port back though old connections linger in TIME_WAIT.
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            // So `[::]` and `0.0.0.0` can be portals side by side.
+            socket.set_only_v6(true)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        let socket = TcpListener::from_std(socket.into())?;
+        portal.address = socket.local_addr()?;
+        Ok(Self { portal, socket })
     }
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    let listener = TcpListener::from_std(socket.into())?;
-    portal.address = listener.local_addr()?;
-    Ok(listener)
 }
 
 impl Portals {

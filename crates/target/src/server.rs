@@ -13,8 +13,8 @@ use tracing::warn;
 use crate::{
     access::{Access, Security},
     entrance,
-    names::{Target, TargetError},
-    portal::{self, Portal},
+    names::{Device, Target, TargetError},
+    portal::{Listener, Portal},
     registry::{Order, Permit},
     settings::Settings,
     statistics::{Statistics, count},
@@ -70,6 +70,22 @@ impl Server {
         *self.surroundings.security.write() = Arc::new(security);
     }
 
+    /// Another target of the same name takes the place of the one that is served. If it has other
+    /// units, its sessions are asked to log out and closed after `deadline`: they find the new
+    /// units when they log in again. False if no target of this name is served.
+    ///
+    /// # Errors
+    /// If it cannot be served.
+    pub async fn change(&self, target: Target, deadline: Duration) -> Result<bool, TargetError> {
+        let new = Arc::new(Device::new(target)?);
+        let Some(old) = self.surroundings.names.replace(new.clone()) else { return Ok(false) };
+        if !new.has_units_of(&old) {
+            let why = "the target has other units";
+            self.close_sessions(Some(&new.name), deadline, why).await;
+        }
+        Ok(true)
+    }
+
     /// Lets nobody log in to this target any more, asks those who are to log out, closes what is
     /// left after `deadline`, and returns when no session to it is open, at most two seconds after
     /// that.
@@ -91,12 +107,17 @@ impl Server {
     ///
     /// # Errors
     /// Those of the system.
-    pub async fn open_portal(&self, mut portal: Portal) -> io::Result<SocketAddr> {
-        let listener = portal::bind(&mut portal)?;
+    pub async fn open_portal(&self, portal: Portal) -> io::Result<SocketAddr> {
+        Ok(self.accept(Listener::bind(portal)?))
+    }
+
+    /// Opens a portal that is bound already. Returns where it listens.
+    pub fn accept(&self, listener: Listener) -> SocketAddr {
+        let Listener { portal, socket } = listener;
         let bound = portal.address;
-        let accepting = tokio::spawn(accept(self.surroundings.clone(), listener));
+        let accepting = tokio::spawn(accept(self.surroundings.clone(), socket));
         self.surroundings.portals.add(portal, accepting);
-        Ok(bound)
+        bound
     }
 
     /// Says something else of the portal with this address, from the next login on. False if it

@@ -387,3 +387,43 @@ fn where_io_uring_is_refused_threads_do_the_work() {
         });
     });
 }
+
+#[test]
+fn a_file_grows_while_it_is_open_and_never_shrinks() {
+    for preallocate in [false, true] {
+        let place = Place::new();
+        let options = Options { preallocate, ..place.options() };
+        let volume = FileVolume::open(&options).expect("opened");
+        let last = extent(8192 - 1, 1);
+        run(volume.write(last.lba, Data::from(vec![7; 512]), Durability::Volatile))
+            .expect("written");
+        assert!(run(volume.read(extent(8192, 1))).is_err());
+        assert_eq!(volume.grow(Some(6 * MIB)).expect("grown"), 6 * MIB);
+        assert_eq!(volume.geometry().bytes(), 6 * MIB);
+        assert_eq!(run(volume.read(last)).expect("read").into_bytes(), vec![7; 512]);
+        let new = extent(8192, 1);
+        assert_eq!(run(volume.read(new)).expect("read").into_bytes(), vec![0; 512]);
+        run(volume.write(new.lba, Data::from(vec![9; 512]), Durability::Stable)).expect("written");
+        for wrong in [5 * MIB, 6 * MIB + 1] {
+            let error = volume.grow(Some(wrong)).expect_err("refused");
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+        }
+        assert_eq!(volume.geometry().bytes(), 6 * MIB);
+        drop(volume);
+        let again = Options { create: Some(6 * MIB), ..options };
+        let volume = FileVolume::open(&again).expect("opened");
+        assert_eq!(run(volume.read(new)).expect("read").into_bytes(), vec![9; 512]);
+        if preallocate {
+            assert!(volume.allocated_bytes().expect("known") >= 6 * MIB);
+        }
+        // Made larger by somebody else, as a device is.
+        std::fs::File::options()
+            .write(true)
+            .open(&place.path)
+            .expect("opened")
+            .set_len(7 * MIB)
+            .expect("sized");
+        assert_eq!(volume.grow(None).expect("grown"), 7 * MIB);
+        assert_eq!(volume.geometry().bytes(), 7 * MIB);
+    }
+}

@@ -101,6 +101,13 @@ async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
         return Err(Failure::new("blocks were lost: see the table")
             .remedy("please report it, with the JSON file"));
     }
+    if !outcome.crash.destaged {
+        return Err(Failure::new(format!(
+            "the node was not verified: destage was not done within {} s",
+            DESTAGE_WITHIN.as_secs()
+        ))
+        .remedy("try again when this machine has less to do"));
+    }
     if args.keep {
         kept.set(true);
         keep(&stage, &gateway).await?;
@@ -286,7 +293,7 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 fn status(control: &Path) -> Result<Status, Failure> {
     match control::ask(control, Request::Status)? {
         Response::Status(status) => Ok(*status),
-        Response::Error(error) => Err(Failure::new(error)),
+        other => Err(other.unexpected()),
     }
 }
 

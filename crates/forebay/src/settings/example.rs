@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Settings, layer, rules};
+use super::{Settings, layer};
 
 const EXAMPLE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../forebay.example.toml"));
@@ -33,7 +33,10 @@ fn the_example_is_right_and_its_defaults_are_the_codes() {
     let (as_it_stands, written_out) = (parse(EXAMPLE), parse(&uncommented("#")));
     assert_ne!(EXAMPLE, uncommented("#"));
     assert_eq!(as_it_stands, written_out);
-    assert_eq!(parse(&uncommented("##")).user.len(), 2);
+    let with_examples = parse(&uncommented("##"));
+    assert_eq!(with_examples.user.len(), 2);
+    assert!(with_examples.control.is_some() && with_examples.initiator_name.is_some());
+    assert_eq!((as_it_stands.control, as_it_stands.initiator_name), (None, None));
 }
 
 #[test]
@@ -46,6 +49,7 @@ fn every_key_is_in_the_example() {
         keys_of::<super::Proof>(),
         keys_of::<super::Allow>(),
         keys_of::<super::Discovery>(),
+        keys_of::<super::Portal>(),
         keys_of::<super::Target>(),
         keys_of::<super::Unit>(),
         keys_of::<layer::Memory>(),
@@ -174,17 +178,93 @@ fn a_problem_names_line_column_key_and_remedy() {
 }
 
 #[test]
-fn a_portal_leads_to_one_list_of_targets() {
-    let target = |name: &str, listen: &str| {
+fn portals_groups_and_targets_fit_together() {
+    let target = |name: &str, keys: &str| {
         format!(
-            "[[target]]\nname='iqn.a:{name}'\nlisten=[{listen}]\n[[target.unit]]\nstack=[{{memory={{size=512}}}}]\n"
+            "[[target]]\nname='iqn.a:{name}'\n{keys}\n[[target.unit]]\nstack=[{{memory={{size=512}}}}]\n"
         )
     };
-    let same = target("a", "'127.0.0.1'") + &target("b", "'127.0.0.1:3260'");
-    assert_eq!(problem(&same), "nothing");
-    let mixed = target("a", "'127.0.0.1:1'") + &target("b", "'127.0.0.1:1','127.0.0.1:2'");
-    assert!(problem(&mixed).contains("also in the different list"), "{}", problem(&mixed));
-    let twice = target("a", "'127.0.0.1:1'") + &target("a", "'127.0.0.1:1'");
-    assert!(problem(&twice).contains("target name iqn.a:a is already used at target[0].name"));
-    assert!(rules::broken(&parse(&same)).is_none());
+    let own = |name: &str, listen: &str| target(name, &format!("listen=[{listen}]"));
+    let portal = |keys: &str| format!("[[portal]]\n{keys}\n");
+    let same = own("a", "'127.0.0.1'") + &own("b", "'127.0.0.1:3260'");
+    for (text, expected) in [
+        (same, "nothing"),
+        (
+            own("a", "'127.0.0.1:1'") + &own("b", "'127.0.0.1:1','127.0.0.1:2'"),
+            "target[1].listen[0]: 127.0.0.1:1 is already used at target[0].listen[0]",
+        ),
+        (
+            own("a", "'127.0.0.1'") + &target("b", ""),
+            "target[0].listen[0]: 127.0.0.1:3260 is already used at listen[0]",
+        ),
+        (own("a", "'127.0.0.1:0','127.0.0.1:0'"), "nothing"),
+        (own("a", ""), "target[0]: nobody can reach this target"),
+        (
+            own("a", "'127.0.0.1:1'") + &own("a", "'127.0.0.1:1'"),
+            "target name iqn.a:a is already used at target[0].name",
+        ),
+        (portal("address='10.0.0.1'\ngroup=2") + &target("a", "groups=[2]"), "nothing"),
+        (
+            portal("address='10.0.0.1'\ngroup=2") + &target("a", "groups=[1]"),
+            "target[0].groups[0]: there is no portal in group 1 | add a [[portal]]",
+        ),
+        (
+            "listen=['127.0.0.1:1']\n".to_owned()
+                + &portal("address='10.0.0.1'\ngroup=2")
+                + &target("a", "groups=[1]"),
+            "portal[0]: no target is reached through portal group 2 | remove the portal",
+        ),
+        (portal("group=2") + &target("a", ""), "portal[0].address: `address` is missing"),
+        (
+            portal("address='10.0.0.1'\ngroup=0") + &target("a", ""),
+            "portal[0].group: 0 is not between 1 and 65535",
+        ),
+        (
+            portal("address='10.0.0.1'") + &portal("address='10.0.0.1'") + &target("a", ""),
+            "portal[1].address: 10.0.0.1:3260 is already used at portal[0].address",
+        ),
+        (
+            portal("address='10.0.0.1'\nadvertise='a b'") + &target("a", ""),
+            "portal[0].advertise: `a b` is not a host with a port | write one such as",
+        ),
+        (
+            target("a", "listen=['127.0.0.1']\ngroups=[1]"),
+            "target[0].listen: a target with `listen` has these portals only",
+        ),
+        (
+            target("a", "redirect_permanently=true"),
+            "target[0].redirect_permanently: there is no `redirect`",
+        ),
+        ("[[target]]\nname='iqn.a:moved'\nredirect='10.0.0.1'".to_owned(), "nothing"),
+        (
+            "log_level='='\n".to_owned() + &target("a", ""),
+            "f.toml:1:13: log_level: `=` says of no event",
+        ),
+    ] {
+        let found = problem(&text);
+        assert!(found.contains(expected), "expected {expected}\n   found {found}\n{text}");
+    }
+}
+
+#[test]
+fn groups_are_told_in_order_with_who_is_reached_through_them() {
+    let text = "listen=['127.0.0.1:1']
+        [[portal]]\naddress='127.0.0.1:2'\ngroup=7
+        [[portal]]\naddress='127.0.0.1:3'
+        [[target]]\nname='iqn.a:all'\nredirect='h'
+        [[target]]\nname='iqn.a:seven'\nredirect='h'\ngroups=[7]
+        [[target]]\nname='iqn.a:own'\nredirect='h'\nlisten=['127.0.0.1:4']";
+    let settings = parse(text);
+    let groups = settings.groups().into_iter().map(|group| {
+        let ports = group.portals.iter().map(|(address, _)| address.0.port());
+        let reached = settings.target.iter().filter(|target| target.is_reached_through(&group));
+        let names = reached.map(|target| target.name.0[6..].to_owned()).collect::<Vec<_>>();
+        (group.tag, ports.collect::<Vec<_>>(), names.join(" "))
+    });
+    let expected = [
+        (1, vec![1, 3], "all".to_owned()),
+        (7, vec![2], "all seven".to_owned()),
+        (1, vec![4], "own".to_owned()),
+    ];
+    assert_eq!(groups.collect::<Vec<_>>(), expected);
 }

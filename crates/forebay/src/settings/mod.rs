@@ -1,11 +1,12 @@
 //! Settings: one TOML file as data, with every default in the `Default` of the table it belongs to.
 //! Turning them into parts is the work of `stack` and `serve`.
 
+mod words;
 mod access;
 mod layer;
+mod portal;
 mod problem;
 mod rules;
-mod words;
 #[cfg(test)]
 mod example;
 
@@ -15,9 +16,9 @@ use serde::Deserialize;
 
 pub use access::{Allow, Chap, Discovery, Proof};
 pub use layer::{Cache, Fault, File, Layer, Memory, Remote, Slice};
+pub use portal::{Group, HostPort, Portal};
 pub use problem::Problem;
-use words::PORT;
-pub use words::{Digest, Engine, FaultError, IscsiName, Operation, Portal, Report};
+pub use words::{Address, Digest, Engine, FaultError, IscsiName, LogLevel, Operation, Report};
 
 use crate::quantity::{Size, Span};
 
@@ -25,12 +26,16 @@ use crate::quantity::{Size, Span};
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Portals of every target that names none of its own.
-    pub listen: Vec<Portal>,
+    /// Addresses of portals of group 1; if left out, loopback, or none if there are `portal`s.
+    pub listen: Option<Vec<Address>>,
+    /// Portals with more to them than an address.
+    pub portal: Vec<Portal>,
     /// The control socket; if left out, `forebay/control.sock` in `$XDG_RUNTIME_DIR` or `/run`.
     pub control: Option<PathBuf>,
     /// The folder where units keep reservations and mode parameters; if left out, they forget them.
     pub state: Option<PathBuf>,
+    /// Which events are shown; if left out, `info`.
+    pub log_level: Option<LogLevel>,
     /// Threads that serve; 0: one per CPU.
     pub threads: u16,
     /// The name under which remote volumes are logged in to; if left out, made from the host's.
@@ -94,7 +99,13 @@ pub struct Target {
     /// A name for people.
     pub alias: Option<String>,
     /// Its own portals, in place of the common ones.
-    pub listen: Option<Vec<Portal>>,
+    pub listen: Option<Vec<Address>>,
+    /// The tags of the portal groups through which it is reached; if left out, all of them.
+    pub groups: Option<Vec<u16>>,
+    /// Where everybody who logs in to it is sent.
+    pub redirect: Option<HostPort>,
+    /// Whether they need not come here again.
+    pub redirect_permanently: bool,
     /// Who may log in to it; if left out, everybody.
     pub allow: Option<Vec<Allow>>,
     /// What it proves itself with, if an initiator asks.
@@ -137,10 +148,12 @@ pub struct Unit {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            // Nobody is kept out unless the settings say so: who wants others to connect does, too.
-            listen: vec![Portal(([127, 0, 0, 1], PORT).into())],
+            // Nobody is kept out unless the settings say so: `listen` is loopback if left out.
+            listen: None,
+            portal: Vec::new(),
             control: None,
             state: None,
+            log_level: None,
             threads: 0,
             initiator_name: None,
             user: Vec::new(),

@@ -3,8 +3,9 @@
 use std::{collections::HashMap, path::Path};
 
 use super::{
-    Cache, Iscsi, Layer, Settings, Target, Unit,
+    Address, Cache, Iscsi, Layer, Portal, Settings, Target, Unit,
     access::{Allow, Chap, Proof},
+    portal::COMMON_TAG,
     problem::KeyPath,
     words::Report,
 };
@@ -41,35 +42,97 @@ fn check(settings: &Settings) -> Checked {
         let at = top.key("target").index(index);
         required(&at, "name", target.name.0.is_empty(), "\"iqn.2026-11.com.example:disk1\"")?;
         names.once(&target.name.0, &at.key("name"), "target name", "give each target its own")?;
-        listen(settings, index, &at)?;
+        listen(settings, target, &at)?;
         allowed(settings, target.allow.as_deref(), &at.key("allow"))?;
         target.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
         units(target, &at, &mut files)?;
     }
+    portals(settings)
+}
+
+/// Every portal has an address of its own, a tag, and targets that are reached through it.
+fn portals(settings: &Settings) -> Checked {
+    let top = KeyPath::default();
+    let mut seen: HashMap<Address, KeyPath> = HashMap::new();
+    let mut once = |address: Address, at: KeyPath| match seen.insert(address, at.clone()) {
+        // Port 0 is another port each time.
+        Some(first) if address.0.port() != 0 => {
+            let message = format!("{address} is already used at {first}");
+            wrong(at, message, "give each portal an address of its own")
+        }
+        _ => Ok(()),
+    };
+    for (index, address) in settings.listen().iter().enumerate() {
+        once(*address, top.key("listen").index(index))?;
+    }
+    for (index, portal) in settings.portal.iter().enumerate() {
+        let at = top.key("portal").index(index);
+        required(&at, "address", portal.address.is_none(), "\"192.0.2.1:3260\"")?;
+        range(&at, "group", portal.group, 1, u16::MAX)?;
+        redirect(&at, portal.redirect.is_some(), portal.redirect_permanently)?;
+        once(portal.address.unwrap_or(Address::LOOPBACK), at.key("address"))?;
+        let tags = |target: &Target| match (&target.listen, &target.groups) {
+            (Some(_), _) => false,
+            (None, tags) => tags.as_ref().is_none_or(|tags| tags.contains(&portal.group)),
+        };
+        if !settings.target.iter().any(tags) {
+            return wrong(
+                at,
+                format!("no target is reached through portal group {}", portal.group),
+                "remove the portal, or add its group to the `groups` of a target",
+            );
+        }
+    }
+    for (index, target) in settings.target.iter().enumerate() {
+        let Some(own) = &target.listen else { continue };
+        let at = top.key("target").index(index).key("listen");
+        if target.groups.is_some() {
+            let message =
+                "a target with `listen` has these portals only, and `groups` means others";
+            return wrong(at, message, "remove one of the two");
+        }
+        if settings.target[..index].iter().any(|earlier| earlier.listen.as_ref() == Some(own)) {
+            continue;
+        }
+        // A list that says the same as the common one, which nobody uses, is no second use.
+        let is_common = settings.target.iter().all(|target| target.listen.is_some());
+        for (index, address) in own.iter().enumerate() {
+            if !(is_common && settings.listen().contains(address)) {
+                once(*address, at.index(index))?;
+            }
+        }
+    }
     Ok(())
 }
 
-/// A portal leads to one set of targets, so two lists of portals are equal or have none in common.
-fn listen(settings: &Settings, index: usize, at: &KeyPath) -> Checked {
-    let portals = |index: usize| settings.target[index].listen.as_ref().unwrap_or(&settings.listen);
-    let ours = portals(index);
-    if ours.is_empty() {
-        return wrong(
-            at.clone(),
-            "nobody can reach this target: it listens on no address",
-            "add an address to `listen`, as in [\"127.0.0.1:3260\"]",
-        );
-    }
-    for earlier in (0..index).filter(|earlier| portals(*earlier) != ours) {
-        // Port 0 is another port each time.
-        if let Some(shared) = ours.iter().find(|p| p.0.port() != 0 && portals(earlier).contains(p))
-        {
+/// A target is reached by somebody.
+fn listen(settings: &Settings, target: &Target, at: &KeyPath) -> Checked {
+    redirect(at, target.redirect.is_some(), target.redirect_permanently)?;
+    for (index, tag) in target.groups.iter().flatten().enumerate() {
+        let is_it = |portal: &Portal| portal.group == *tag;
+        let is_common = *tag == COMMON_TAG && !settings.listen().is_empty();
+        if !is_common && !settings.portal.iter().any(is_it) {
             return wrong(
-                at.clone(),
-                format!("{shared} is also in the different list of portals of target[{earlier}]"),
-                "give both the same list, or lists without a common address",
+                at.key("groups").index(index),
+                format!("there is no portal in group {tag}"),
+                "add a [[portal]] with this `group`, or name another group",
             );
         }
+    }
+    if settings.groups().iter().any(|group| target.is_reached_through(group)) {
+        return Ok(());
+    }
+    wrong(
+        at.clone(),
+        "nobody can reach this target: it listens on no address",
+        "add an address to `listen`, as in [\"127.0.0.1:3260\"]",
+    )
+}
+
+fn redirect(at: &KeyPath, redirects: bool, permanently: bool) -> Checked {
+    if permanently && !redirects {
+        let remedy = "add redirect = \"HOST:PORT\", or remove it";
+        return wrong(at.key("redirect_permanently"), "there is no `redirect`", remedy);
     }
     Ok(())
 }
@@ -163,7 +226,7 @@ fn chap(chap: &[Chap], at: &KeyPath) -> Checked {
 }
 
 fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
-    if target.unit.is_empty() {
+    if target.unit.is_empty() && target.redirect.is_none() {
         return wrong(at.clone(), "the target has no unit", "add a [[target.unit]] table below it");
     }
     let mut luns = HashMap::new();

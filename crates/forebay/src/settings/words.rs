@@ -12,9 +12,15 @@ pub const PORT: u16 = 3260;
 
 /// An IP address and a port to listen on.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Portal(pub SocketAddr);
+pub struct Address(pub SocketAddr);
 
-impl<'de> Deserialize<'de> for Portal {
+impl Address {
+    /// Reached from this machine only.
+    pub const LOOPBACK: Self =
+        Self(SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), PORT));
+}
+
+impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parse = |text: &str| {
             let with_port = text.parse().ok();
@@ -30,7 +36,7 @@ impl<'de> Deserialize<'de> for Portal {
     }
 }
 
-impl fmt::Display for Portal {
+impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -86,6 +92,23 @@ impl<T, F: FnOnce(&str) -> Result<T, String>> de::Visitor<'_> for Text<F> {
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
         self.1(text).map_err(E::custom)
+    }
+}
+
+/// Which events are shown: a level, or a filter such as `info,cache=debug`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LogLevel(pub String);
+
+impl<'de> Deserialize<'de> for LogLevel {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| match tracing_subscriber::EnvFilter::try_new(text) {
+            Ok(_) => Ok(Self(text.to_owned())),
+            Err(error) => Err(format!(
+                "`{text}` says of no event whether it is shown: {error}{REMEDY}write off, error, \
+                 warn, info, debug or trace, or a filter such as \"info,cache=debug\""
+            )),
+        };
+        deserializer.deserialize_str(Text("a level such as \"info\"", parse))
     }
 }
 
@@ -184,7 +207,7 @@ mod tests {
     fn the_port_may_be_left_out() {
         #[derive(Deserialize)]
         struct Listen {
-            on: Vec<Portal>,
+            on: Vec<Address>,
         }
         let Listen { on } =
             toml::from_str("on = ['127.0.0.1:1', '0.0.0.0', '::1', '[::]:9']").unwrap();

@@ -31,6 +31,12 @@ pub struct Log {
 }
 
 impl Log {
+    /// Reads what the log in this volume says of itself.
+    pub async fn look(settings: &settings::Cache, volume: Stack) -> Result<Self, Failure> {
+        let info = look(settings, &volume).await?;
+        Ok(Self { volume, info })
+    }
+
     /// The volume that its data belongs to.
     pub fn known(&self) -> Option<Known> {
         let info = self.info.as_ref()?;
@@ -40,9 +46,7 @@ impl Log {
 
 /// Opens or makes the log and reads what it says of itself.
 pub async fn open_log(settings: &settings::Cache) -> Result<Log, Failure> {
-    let volume: Stack = Arc::new(file::open(file::log_options(settings)).await?);
-    let info = look(settings, &volume).await?;
-    Ok(Log { volume, info })
+    Log::look(settings, Arc::new(file::open(file::log_options(settings)).await?)).await
 }
 
 impl CacheLayer {

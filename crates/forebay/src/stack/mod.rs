@@ -10,8 +10,8 @@ use std::sync::Arc;
 use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
 use volume::{
-    Call, Checked, Counters, Delay, Fault, Geometry, Latency, Lba, MemVolume, Observe, Rule,
-    SliceVolume, Stack, Symptom,
+    Call, Checked, Counters, Delay, Fault, FileVolume, Geometry, Latency, Lba, MemVolume, Observe,
+    Rule, SliceVolume, Stack, Symptom,
 };
 
 use crate::{
@@ -19,11 +19,10 @@ use crate::{
     settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
     status::LayerStatus,
 };
-pub use cache_layer::{CacheLayer, describe_log};
-pub use file::{log_options, options, refusal};
+pub use cache_layer::{CacheLayer, Log, describe_log};
+pub use file::{io_remedy, log_options, options, refusal};
 use read_only::ReadOnly;
-use remote::Us;
-pub use remote::{digest, name_of_host};
+pub use remote::{Us, digest, may_pass, name_of_host, refusal as refused_far_side, session};
 
 /// A unit's volumes, and what is to be asked and stopped apart from them.
 pub struct Opened {
@@ -43,6 +42,7 @@ pub struct Part {
 /// What a layer can be asked for beside reads and writes.
 enum Handle {
     Nothing,
+    File(Arc<FileVolume>),
     Counters(Arc<Counters>),
     Remote(Arc<RemoteVolume>),
     Cache(CacheLayer),
@@ -65,11 +65,12 @@ pub async fn open(unit: &Unit, initiator_name: &IscsiName) -> Result<Opened, Fai
                 (Arc::new(volume), Part::new("memory", String::new()))
             }
             Layer::File(settings) => {
-                let volume = file::open(file::options(settings)).await?;
+                let volume = Arc::new(file::open(file::options(settings)).await?);
                 let path = settings.path.canonicalize().unwrap_or_else(|_| settings.path.clone());
                 identity = format!("file {}", path.display());
                 let how = format!("{} ({:?})", path.display(), volume.engine()).to_lowercase();
-                (Arc::new(volume), Part::new("file", how))
+                let handle = Handle::File(Arc::clone(&volume));
+                (volume, Part { layer: "file", on: how, handle })
             }
             Layer::Remote(settings) => {
                 let cache = cache_over(&unit.stack[index + 1..]);
@@ -128,7 +129,7 @@ pub async fn open(unit: &Unit, initiator_name: &IscsiName) -> Result<Opened, Fai
 }
 
 /// The cache that lies on a remote volume without anything between that changes its size.
-fn cache_over(above: &[Layer]) -> Option<&settings::Cache> {
+pub fn cache_over(above: &[Layer]) -> Option<&settings::Cache> {
     let same_size =
         |layer: &&Layer| matches!(layer, Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_));
     match above.iter().find(|layer| !same_size(layer)) {
@@ -193,6 +194,23 @@ impl Opened {
         self.layers.iter().map(Part::status).collect()
     }
 
+    /// Lets the file or device at the bottom grow, to what it has by now if `bytes` is `None`.
+    /// Returns the size of the whole.
+    pub async fn grow(&self, bytes: Option<u64>) -> Result<u64, Failure> {
+        let bottom = self.layers.first();
+        let Some(Part { handle: Handle::File(file), on, .. }) = bottom else {
+            return Err(Failure::new("only a file or a block device can grow"));
+        };
+        let file = Arc::clone(file);
+        // A preallocated file is filled, which takes its time.
+        let grown = tokio::task::spawn_blocking(move || file.grow(bytes)).await;
+        grown.map_err(Failure::new)?.map_err(|error| {
+            Failure::new(format!("{on} cannot grow: {error}"))
+                .remedy("ask for more than it has, in whole blocks, and have room for it")
+        })?;
+        Ok(self.top.geometry().bytes())
+    }
+
     /// Puts away what must not be lost: caches first, as they use what is below, then sessions.
     pub async fn stop(&self) -> Result<(), Failure> {
         let mut result = Ok(());
@@ -200,7 +218,7 @@ impl Opened {
             match &part.handle {
                 Handle::Cache(cache) => result = result.and(cache.stop().await),
                 Handle::Remote(remote) => remote.close().await,
-                Handle::Nothing | Handle::Counters(_) => {}
+                Handle::Nothing | Handle::File(_) | Handle::Counters(_) => {}
             }
         }
         result
@@ -214,7 +232,7 @@ impl Part {
 
     fn status(&self) -> LayerStatus {
         let figures = match &self.handle {
-            Handle::Nothing => Map::new(),
+            Handle::Nothing | Handle::File(_) => Map::new(),
             Handle::Counters(counters) => counts(&counters.counts()),
             Handle::Remote(remote) => remote_figures(remote),
             Handle::Cache(cache) => cache.figures(),

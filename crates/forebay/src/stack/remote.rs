@@ -106,7 +106,7 @@ pub async fn open(
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether waiting can help.
-fn may_pass(error: &Error) -> bool {
+pub fn may_pass(error: &Error) -> bool {
     !matches!(error, Error::Login(_) | Error::Redirected(_) | Error::Unit(_) | Error::Changed(_))
 }
 

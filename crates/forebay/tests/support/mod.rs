@@ -112,9 +112,13 @@ impl Serving {
     /// SIGTERM; how it ended and how long that took.
     pub fn terminate(mut self) -> (ExitStatus, Duration) {
         let begun = Instant::now();
-        let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it runs");
+        self.signal(rustix::process::Signal::TERM);
         (self.child.wait().expect("it ends"), begun.elapsed())
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, signal).expect("it runs");
     }
 
     /// `forebay status --json`.

@@ -1,7 +1,7 @@
 //! Several targets, portals and portal groups in one server: who is seen and reached where, and
 //! what changes while it serves.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use iscsi::{
     Isid, Pdu, Serial, Tsih, Ttt,
@@ -11,6 +11,9 @@ use iscsi::{
 };
 use scsi::Lun;
 use target::{Portal, PortalGroup, Redirect, Server, Settings, Target};
+
+use unit::{BlockUnit, Identity};
+use volume::{FileVolume, Options};
 
 use crate::client::{Client, LOOPBACK, TARGET, memory, refused, soon, until};
 
@@ -230,4 +233,35 @@ async fn many_sessions_on_many_targets() {
     }
     until(|| server.statistics().total.data_in_bytes == 64 * 16 * 4096).await;
     assert!(statistics.sessions.iter().all(|session| session.counters.commands > 16));
+}
+
+/// TEST UNIT READY: status, sense key and additional sense code.
+async fn ready(client: &mut Client, lun: u16) -> (u8, Option<(u8, u8, u8)>) {
+    let mut command = client.command(&[0], 0);
+    command.lun = Lun(u64::from(lun) << 48);
+    client.send(Pdu::ScsiCommand(command)).await;
+    let response = client.response().await;
+    let sense = response.sense;
+    (response.status, sense.get(13).map(|ascq| (sense[2] & 0xf, sense[12], *ascq)))
+}
+
+#[tokio::test]
+async fn every_session_hears_that_a_file_has_grown() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { create: Some(1 << 20), ..Options::new(directory.path().join("disk")) };
+    let volume = Arc::new(FileVolume::open(&options).unwrap());
+    let unit = BlockUnit::new(volume.clone(), Identity::new("grows"), unit::Settings::default());
+    let server = serve(vec![Target::new(TARGET, vec![(0, Arc::new(unit))])]);
+    let address = server.listen(LOOPBACK).await.unwrap();
+    let mut clients = [Client::log_in(address, 1).await, Client::log_in(address, 2).await];
+    for client in &mut clients {
+        client.settle().await;
+    }
+    volume.grow(Some(3 << 20)).unwrap();
+    for client in &mut clients {
+        assert_eq!(ready(client, 0).await, (2, Some((6, 0x2a, 0x09))));
+        let command = client.command(&[0x25], 8);
+        let (status, data) = client.read(command).await;
+        assert_eq!((status, &data[..4]), (0, &(3 * 2048_u32 - 1).to_be_bytes()[..]));
+    }
 }

@@ -39,6 +39,8 @@ pub struct FileVolume {
     geometry: Geometry,
     /// How many blocks it has now.
     blocks: AtomicU64,
+    /// Blocks that come to it later are filled, too.
+    preallocated: bool,
     direct: Option<Direct>,
     engine: Engine,
     pool: Arc<Pool>,
@@ -93,6 +95,7 @@ impl FileVolume {
             synced: Arc::new(syncs),
             geometry,
             blocks: AtomicU64::new(geometry.blocks),
+            preallocated: options.preallocate,
             direct,
             engine,
             pool,
@@ -126,6 +129,51 @@ impl FileVolume {
             Ok(metadata) => Ok(metadata.blocks() * 512),
             Err(error) => Err(Error::Device(error.to_string().into())),
         }
+    }
+
+    /// Makes a file so large, or takes what a block device has got by now; returns the size in
+    /// bytes. What is there stays; new blocks read as zeros. Blocks; long, if the file is filled.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for less than before, a part of a block, a read-only volume
+    /// or a size asked of a device; otherwise the system's. The volume stays as it was.
+    pub fn grow(&self, bytes: Option<u64>) -> io::Result<u64> {
+        let block_size = u64::from(self.geometry.block_size);
+        let before = self.blocks.load(Ordering::Acquire) * block_size;
+        let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        let is_file = self.synced.metadata()?.is_file();
+        let size = match bytes {
+            Some(_) if !is_file => return wrong("a block device grows elsewhere".to_owned()),
+            Some(_) if self.geometry.read_only => return wrong("it is read-only".to_owned()),
+            Some(size) if !size.is_multiple_of(block_size) => {
+                return wrong(format!("{size} bytes are not a whole number of blocks"));
+            }
+            Some(size) => size,
+            None => {
+                let found = rustix::fs::seek(&self.synced, rustix::fs::SeekFrom::End(0))?;
+                found - found % block_size
+            }
+        };
+        if size < before {
+            return wrong(format!("it has {before} bytes, and cannot shrink to {size}"));
+        }
+        if size > before && bytes.is_some() {
+            self.synced.set_len(size)?;
+            let filled = if self.preallocated {
+                prefill::prefill(&self.synced, size, &mut |_, _| ())
+            } else {
+                self.synced.sync_all()
+            };
+            if let Err(error) = filled {
+                // The kernel tells of a lost write once, and a flush must still hear of it.
+                self.ledger.note_sync_failure(&error);
+                // Nobody has seen the new blocks: a start finds the file in its old size.
+                let _ = self.synced.set_len(before);
+                return Err(error);
+            }
+        }
+        self.blocks.fetch_max(size / block_size, Ordering::AcqRel);
+        Ok(size)
     }
 
     async fn read_blocks(&self, extent: Extent) -> Result<Data, Error> {

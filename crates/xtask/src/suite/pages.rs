@@ -1,4 +1,5 @@
-//! The commands that README and the pages of docs/ show: the program must know them and their options.
+//! The pages: the commands that they show must be known with their options and run by a test, and
+//! their links must lead somewhere.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,10 +27,11 @@ struct Shown {
 pub fn check(program: &Path) -> Result<Tally> {
     let mut shown = BTreeSet::new();
     let pages = pages(&root())?;
-    for page in &pages {
+    for page in pages.iter().filter(|page| is_for_users(page)) {
         shown.extend(commands(&fs::read_to_string(page)?));
     }
     ensure!(!shown.is_empty(), "no page shows a command");
+    let root = root();
     let mut tally = Tally::default();
     for Shown { command, options } in &shown {
         let help = process::run(Command::new(program).args([command, "--help"]), LIMIT)?;
@@ -40,19 +42,85 @@ pub fn check(program: &Path) -> Result<Tally> {
         }
         tally.count(help.success() && unknown.is_empty());
     }
+    let commands: BTreeSet<&str> = shown.iter().map(|shown| &*shown.command).collect();
+    for command in commands {
+        let run = is_run(&root, command);
+        if let Err(why) = &run {
+            println!("a page shows `forebay {command}`: {why}");
+        }
+        tally.count(run.is_ok());
+    }
+    for page in &pages {
+        let folder = page.parent().unwrap_or(&root);
+        for link in links(&fs::read_to_string(page)?) {
+            let leads = folder.join(&link).exists();
+            if !leads {
+                println!("{}: the link to {link} leads nowhere", page.display());
+            }
+            tally.count(leads);
+        }
+    }
     Ok(tally.with_note(format!("{} pages read", pages.len())))
 }
 
+/// Which test runs a command; a command that none runs is listed with the reason instead.
+const RUN_BY: [(&str, &str); 10] = [
+    ("check", "crates/forebay/tests/settings.rs"),
+    ("completions", "crates/forebay/tests/command_line.rs"),
+    ("ls", "crates/forebay/tests/serve.rs"),
+    ("man", "crates/forebay/tests/command_line.rs"),
+    ("quickstart", "crates/forebay/tests/quickstart.rs"),
+    ("reload", "crates/forebay/tests/reload.rs"),
+    ("resize", "crates/forebay/tests/reload.rs"),
+    ("secret", "crates/forebay/tests/access.rs"),
+    ("serve", "crates/forebay/tests/support/mod.rs"),
+    ("status", "crates/forebay/tests/support/mod.rs"),
+];
+/// Commands that no test runs, each with the reason.
+const NOT_RUN: [(&str, &str); 0] = [];
+
+/// That a test runs a command, or that there is a reason why none does.
+fn is_run(root: &Path, command: &str) -> Result<()> {
+    if NOT_RUN.iter().any(|(name, _)| *name == command) {
+        return Ok(());
+    }
+    let found = RUN_BY.iter().find(|(name, _)| *name == command);
+    let (_, test) = found.context("no test is listed that runs it")?;
+    let text = fs::read_to_string(root.join(test)).with_context(|| test.to_string())?;
+    ensure!(text.contains(&format!("\"{command}\"")), "{test} does not run it");
+    Ok(())
+}
+
+/// README, ARCHITECTURE, CHANGELOG and everything below docs/.
 fn pages(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = vec![root.join("README.md")];
-    let docs = root.join("docs");
-    for entry in fs::read_dir(&docs).with_context(|| docs.display().to_string())? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "md") {
-            found.push(path);
+    let mut found = Vec::new();
+    let mut folders = vec![root.join("docs")];
+    let top = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| root.join(name));
+    found.extend(top);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
         }
     }
     Ok(found)
+}
+
+/// Pages that tell how to use the program: README and those in docs/ itself.
+fn is_for_users(page: &Path) -> bool {
+    page.ends_with("README.md") && page.parent() == Some(root().as_path())
+        || page.parent().is_some_and(|folder| folder.ends_with("docs"))
+}
+
+/// What the links of a page lead to in the tree, without the place on the page.
+fn links(page: &str) -> Vec<String> {
+    let targets = page.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let inside = targets.filter(|link| !link.contains("://") && !link.starts_with('#'));
+    inside.filter_map(|link| Some(link.split('#').next()?.to_owned())).collect()
 }
 
 /// The command lines of a page, in code only: indented or fenced lines, and text in backquotes.
@@ -102,6 +170,18 @@ mod tests {
         let expected: Vec<(&str, Vec<&str>)> =
             expected.iter().map(|(command, options)| (*command, options.to_vec())).collect();
         assert_eq!(found, expected, "{page}");
+    }
+
+    #[test]
+    fn links_are_found_without_the_place_on_the_page() {
+        let page = "[a](b.md), [c](../d/e.rs#L3)\n[f](https://g) [h](#i) and f(x)[0](";
+        assert_eq!(links(page), ["b.md", "../d/e.rs"]);
+    }
+
+    #[test]
+    fn a_command_that_no_test_runs_is_noticed() {
+        assert!(is_run(&root(), "serve").is_ok());
+        assert!(is_run(&root(), "frobnicate").is_err());
     }
 
     #[test]

@@ -1,0 +1,292 @@
+//! Everything that one process serves: targets with their units, on portals.
+
+mod reload;
+mod show;
+
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    process::exit,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use target::{PortalGroup, Redirect, Server};
+use unit::{Identity, LogicalUnit};
+
+use crate::{
+    admission,
+    events::Events,
+    failure::{FAILED, Failure},
+    settings::{Address, Group, HostPort, Iscsi, Portal, Settings, Target, Unit},
+    stack::{self, Opened},
+    state,
+    status::State,
+};
+
+/// A stop takes at most this long; systemd and impatient people wait about as much.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// Of that, what initiators get to log out.
+const LOGOUT_WITHIN: Duration = Duration::from_secs(1);
+
+/// A process at work.
+pub struct Node {
+    since: Instant,
+    /// Where the settings come from.
+    config: PathBuf,
+    server: Server,
+    events: Events,
+    inner: Mutex<Inner>,
+    /// Held while settings are changed: one change at a time.
+    changing: tokio::sync::Mutex<()>,
+}
+
+struct Inner {
+    state: State,
+    /// The settings in force.
+    settings: Arc<Settings>,
+    targets: Vec<Served>,
+    portals: Vec<Listening>,
+    /// The groups that there have been: a group keeps its number as long as the process lives.
+    groups: Vec<(u16, Option<Vec<Address>>)>,
+}
+
+/// A target and its units.
+struct Served {
+    name: String,
+    units: Vec<ServedUnit>,
+}
+
+#[derive(Clone)]
+struct ServedUnit {
+    lun: u16,
+    serial: String,
+    opened: Arc<Opened>,
+    unit: Arc<dyn LogicalUnit>,
+}
+
+/// A portal as it was asked for, and as the kernel gave it.
+#[derive(Clone, Copy)]
+struct Listening {
+    wanted: Address,
+    bound: SocketAddr,
+}
+
+impl Node {
+    /// Serves nothing yet.
+    pub fn new(
+        config: PathBuf,
+        settings: Settings,
+        iscsi: impl Fn(&Iscsi) -> target::Settings,
+        events: Events,
+    ) -> Result<Self, Failure> {
+        let security = admission::security(&settings);
+        let server = target::Settings { security, ..iscsi(&settings.iscsi) };
+        let server = Server::new(server, Vec::new());
+        let inner = Inner {
+            state: State::Starting,
+            settings: Arc::new(settings),
+            targets: Vec::new(),
+            portals: Vec::new(),
+            groups: Vec::new(),
+        };
+        Ok(Self {
+            since: Instant::now(),
+            config,
+            server: server.map_err(Failure::settings)?,
+            events,
+            inner: Mutex::new(inner),
+            changing: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Opens everything. Targets that need nothing remote come first, with the portals that lead
+    /// to no others: what they serve may be remote to the rest.
+    pub async fn start(&self) -> Result<(), Failure> {
+        let settings = self.settings();
+        self.events.set(settings.log_level.as_ref());
+        let groups = settings.groups();
+        for remote in [false, true] {
+            for target in settings.target.iter().filter(|target| target.has_remote() == remote) {
+                self.open_target(&settings, target).await?;
+            }
+            for group in &groups {
+                let reached = || settings.target.iter().filter(|t| t.is_reached_through(group));
+                if reached().any(Target::has_remote) == remote {
+                    for (address, portal) in &group.portals {
+                        self.open_portal(group, *address, portal).await?;
+                    }
+                }
+            }
+        }
+        let mut inner = self.inner.lock();
+        // Told in the order of the settings.
+        inner.targets.sort_by_key(|served| {
+            settings.target.iter().position(|target| target.name.0 == served.name)
+        });
+        let wanted: Vec<Address> =
+            groups.iter().flat_map(|group| &group.portals).map(|(address, _)| *address).collect();
+        inner.portals.sort_by_key(|portal| wanted.iter().position(|w| *w == portal.wanted));
+        inner.state = State::Serving;
+        Ok(())
+    }
+
+    /// The settings in force.
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.inner.lock().settings)
+    }
+
+    /// Opens the units of a target and serves it.
+    async fn open_target(&self, settings: &Settings, target: &Target) -> Result<(), Failure> {
+        let name = target.name.0.clone();
+        self.inner.lock().targets.push(Served { name: name.clone(), units: Vec::new() });
+        for unit in &target.unit {
+            let opened = open_unit(settings, target, unit).await?;
+            // What is open is known at once, so that a stop puts it away.
+            let mut inner = self.inner.lock();
+            if let Some(served) = inner.targets.iter_mut().find(|served| served.name == name) {
+                served.units.push(opened);
+            }
+        }
+        self.server.add(self.shown(settings, target)).map_err(Failure::settings)
+    }
+
+    /// A target as initiators see it, with the units that are open.
+    fn shown(&self, settings: &Settings, target: &Target) -> target::Target {
+        let mut inner = self.inner.lock();
+        let served = inner.targets.iter().find(|served| served.name == target.name.0);
+        let units = served.iter().flat_map(|served| &served.units);
+        let units = units.map(|unit| (unit.lun, Arc::clone(&unit.unit))).collect();
+        let groups = settings.groups();
+        let reached = groups.iter().filter(|group| target.is_reached_through(group));
+        target::Target {
+            alias: target.alias.clone(),
+            access: admission::access(target),
+            groups: reached.map(|group| inner.group(group)).collect(),
+            redirect: redirect(target.redirect.as_ref(), target.redirect_permanently),
+            ..target::Target::new(target.name.0.clone(), units)
+        }
+    }
+
+    async fn open_portal(
+        &self,
+        group: &Group,
+        address: Address,
+        portal: &Portal,
+    ) -> Result<(), Failure> {
+        let portal = self.portal(group, address.0, portal);
+        let bound = self.server.open_portal(portal).await;
+        let bound = bound.map_err(|error| cannot_listen(address, &error))?;
+        self.inner.lock().portals.push(Listening { wanted: address, bound });
+        Ok(())
+    }
+
+    fn portal(&self, group: &Group, address: SocketAddr, portal: &Portal) -> target::Portal {
+        target::Portal {
+            address,
+            group: self.inner.lock().group(group),
+            advertise: portal.advertise.as_ref().map(|told| told.0.clone()),
+            redirect: redirect(portal.redirect.as_ref(), portal.redirect_permanently),
+        }
+    }
+
+    /// Where initiators connect, in the order of the settings.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.inner.lock().portals.iter().map(|portal| portal.bound).collect()
+    }
+
+    /// Initiators first, then what they wrote to. A second signal ends it at once: what is
+    /// acknowledged is safe all the same.
+    pub async fn stop(&self, signal: impl Future<Output = &'static str>) -> Result<(), Failure> {
+        self.inner.lock().state = State::Stopping;
+        let put_away = async {
+            self.server.shutdown(LOGOUT_WITHIN).await;
+            let units: Vec<_> = {
+                let inner = self.inner.lock();
+                inner.targets.iter().flat_map(|target| target.units.clone()).collect()
+            };
+            stop_units(&units).await
+        };
+        tokio::select! {
+            stopped = put_away => stopped,
+            () = tokio::time::sleep(STOP_WITHIN - Duration::from_millis(300)) => {
+                tracing::warn!("not everything could be put away in time; the log has what was \
+                acknowledged");
+                Ok(())
+            }
+            name = signal => {
+                tracing::warn!(signal = name, "ending at once");
+                exit(FAILED.into());
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn group(&mut self, group: &Group) -> PortalGroup {
+        let is_it =
+            |(tag, own): &(u16, Option<Vec<Address>>)| *tag == group.tag && *own == group.own;
+        let number = self.groups.iter().position(is_it).unwrap_or_else(|| {
+            self.groups.push((group.tag, group.own.clone()));
+            self.groups.len() - 1
+        });
+        PortalGroup { number: number as u32, tag: group.tag }
+    }
+}
+
+/// Opens the stack of a unit.
+async fn open_unit(
+    settings: &Settings,
+    target: &Target,
+    unit: &Unit,
+) -> Result<ServedUnit, Failure> {
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+    let opened = stack::open(unit, &initiator_name).await?;
+    let serial = unit.serial.clone().unwrap_or_else(|| serial_of(target, unit));
+    let mut identity =
+        Identity::new(&serial).with_target(&target.name.0, PortalGroup::default().tag);
+    identity.product.clone_from(&unit.product);
+    let top = Arc::clone(&opened.top);
+    let shown = state::open_unit(unit, top, identity, settings.state.as_deref())?;
+    Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: Arc::new(shown) })
+}
+
+/// Puts away what must not be lost, all at once; the first failure is told.
+async fn stop_units(units: &[ServedUnit]) -> Result<(), Failure> {
+    let stopped = units.iter().map(|unit| unit.opened.stop());
+    futures_util::future::join_all(stopped).await.into_iter().collect()
+}
+
+/// Sixteen hexadecimal digits that last as long as the target's name and the unit's number.
+fn serial_of(target: &Target, unit: &Unit) -> String {
+    // FNV-1a: the same with every compiler.
+    let name = format!("{}/{}", target.name, unit.lun);
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016X}")
+}
+
+fn redirect(to: Option<&HostPort>, permanent: bool) -> Option<Redirect> {
+    to.map(|to| Redirect { address: to.0.clone(), permanent })
+}
+
+/// Says what to do about a portal that cannot be opened.
+pub fn cannot_listen(address: Address, error: &std::io::Error) -> Failure {
+    let remedy = match error.kind() {
+        std::io::ErrorKind::AddrInUse => format!(
+            "stop who uses it (`ss -ltnp 'sport = :{}'` names the process), or change `listen`",
+            address.0.port()
+        ),
+        std::io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address (`ip addr` lists those it has): change `listen`"
+                .into()
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need a privilege: change `listen`".into()
+        }
+        _ => "change `listen`".into(),
+    };
+    Failure::new(format!("cannot listen on {address}: {error}")).remedy(remedy)
+}

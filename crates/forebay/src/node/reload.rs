@@ -1,0 +1,234 @@
+//! Settings that change while they are in force.
+
+use std::{collections::HashMap, io, path::Path, sync::Arc};
+
+use target::Listener;
+
+use super::{
+    LOGOUT_WITHIN, Listening, Node, Served, ServedUnit, cannot_listen, open_unit, stop_units,
+};
+use crate::{
+    admission,
+    failure::Failure,
+    plan::{self, Changes, Plan},
+    settings::{Address, File, Layer, Settings, Target, Unit},
+    stack::Opened,
+    status::State,
+};
+
+/// What was opened for settings that are not in force yet: put away if they never are.
+#[derive(Default)]
+struct Prepared {
+    units: HashMap<String, Vec<ServedUnit>>,
+    portals: Vec<(Address, Listener)>,
+}
+
+impl Node {
+    /// What a reload of `config` would do.
+    pub fn compare(&self, config: &Path) -> Result<Changes, Failure> {
+        let new = Settings::load(config)?;
+        let old = self.settings();
+        Ok(Plan::between(&old, &new).changes)
+    }
+
+    /// Reads the settings again and does what is different in them: all of it, or nothing. Sessions
+    /// that it does not concern notice nothing.
+    pub async fn reload(&self) -> Result<Changes, Failure> {
+        let _one_at_a_time = self.changing.lock().await;
+        if self.inner.lock().state != State::Serving {
+            return Err(Failure::new("the process is not serving yet, or not any more"));
+        }
+        let new = Settings::load(&self.config)?;
+        let old = self.settings();
+        let plan = Plan::between(&old, &new);
+        if !plan.changes.refused.is_empty() {
+            return Err(Failure::new(format!(
+                "nothing was changed, since some of it cannot be while serving\n{}",
+                plan.changes.for_people()
+            ))
+            .remedy("take that out of the settings, or restart with them"));
+        }
+        let mut prepared = Prepared::default();
+        if let Err(failure) = self.prepare(&new, &plan, &mut prepared).await {
+            self.give_up(prepared).await;
+            let Failure { message, remedy, code } = failure;
+            return Err(Failure {
+                message: format!("nothing was changed: {message}"),
+                remedy,
+                code,
+            });
+        }
+        let changes = plan.changes.clone();
+        self.put_in_force(&plan, &new, prepared).await;
+        Ok(changes)
+    }
+
+    /// Everything that may fail: files, far sides, addresses.
+    async fn prepare(
+        &self,
+        new: &Settings,
+        plan: &Plan<'_>,
+        prepared: &mut Prepared,
+    ) -> Result<(), Failure> {
+        for (target, unit) in plan.units_to_open() {
+            let opened = open_unit(new, target, unit).await?;
+            prepared.units.entry(target.name.0.clone()).or_default().push(opened);
+        }
+        for group in new.groups() {
+            for (address, portal) in &group.portals {
+                let is_new = plan.portals_added.contains(&(*address, group.tag));
+                if !is_new {
+                    continue;
+                }
+                let listener = Listener::bind(self.portal(&group, address.0, portal));
+                let listener = listener.map_err(|error| refused_portal(plan, *address, &error))?;
+                prepared.portals.push((*address, listener));
+            }
+        }
+        // Last, since it is not taken back: a larger file harms nobody.
+        for (target, unit, size) in &plan.units_grown {
+            let (opened, _) = self.unit(&target.name.0, unit.lun)?;
+            opened.grow(Some(size.0)).await?;
+        }
+        Ok(())
+    }
+
+    async fn give_up(&self, prepared: Prepared) {
+        let units: Vec<_> = prepared.units.into_values().flatten().collect();
+        if let Err(failure) = stop_units(&units).await {
+            tracing::error!(%failure, "putting away what was opened for new settings");
+        }
+    }
+
+    /// Nothing of this fails.
+    async fn put_in_force(&self, plan: &Plan<'_>, new: &Settings, mut prepared: Prepared) {
+        let portals = std::mem::take(&mut prepared.portals);
+        let removed = self.exchange(plan, new, prepared);
+        // Secrets may be others in the same files.
+        self.server.change_security(admission::security(new));
+        for target in &plan.targets_added {
+            if let Err(error) = self.server.add(self.shown(new, target)) {
+                tracing::error!(%error, "a target that the settings let pass");
+            }
+        }
+        let added = |target: &&Target| plan.targets_added.iter().any(|a| a.name == target.name);
+        for target in new.target.iter().filter(|target| !added(target)) {
+            match self.server.change(self.shown(new, target), LOGOUT_WITHIN).await {
+                Ok(true) => {}
+                Ok(false) => tracing::error!(name = %target.name, "a target is not there"),
+                Err(error) => tracing::error!(%error, "a target that the settings let pass"),
+            }
+        }
+        self.change_portals(plan, new).await;
+        // Who has connected there meanwhile is let in now that there are targets for them.
+        for (wanted, listener) in portals {
+            let bound = self.server.accept(listener);
+            self.inner.lock().portals.push(Listening { wanted, bound });
+        }
+        let ended =
+            plan.targets_removed.iter().map(|t| self.server.remove(&t.name.0, LOGOUT_WITHIN));
+        futures_util::future::join_all(ended).await;
+        if let Err(failure) = stop_units(&removed).await {
+            tracing::error!(%failure, "putting away what is no longer served");
+        }
+    }
+
+    /// From here on the new settings are those in force. Returns the units that are not.
+    fn exchange(&self, plan: &Plan<'_>, new: &Settings, mut prepared: Prepared) -> Vec<ServedUnit> {
+        let mut inner = self.inner.lock();
+        let mut removed = Vec::new();
+        for (target, unit) in &plan.units_removed {
+            let served = inner.targets.iter_mut().find(|served| served.name == target.name.0);
+            let units = served.map(|served| served.units.extract_if(.., |u| u.lun == unit.lun));
+            removed.extend(units.into_iter().flatten());
+        }
+        let is_gone =
+            |served: &Served| plan.targets_removed.iter().any(|t| t.name.0 == served.name);
+        let gone: Vec<_> = inner.targets.extract_if(.., |served| is_gone(served)).collect();
+        removed.extend(gone.into_iter().flat_map(|served| served.units));
+        let before = std::mem::take(&mut inner.targets);
+        let mut before: HashMap<_, _> =
+            before.into_iter().map(|served| (served.name.clone(), served.units)).collect();
+        inner.targets = new
+            .target
+            .iter()
+            .map(|target| {
+                let name = target.name.0.clone();
+                let mut units = before.remove(&name).unwrap_or_default();
+                units.extend(prepared.units.remove(&name).unwrap_or_default());
+                units.sort_by_key(|unit| unit.lun);
+                Served { name, units }
+            })
+            .collect();
+        inner.settings = Arc::new(new.clone());
+        drop(inner);
+        self.events.set(new.log_level.as_ref());
+        removed
+    }
+
+    /// Portals that stay may say something else; others are closed. Connections that came in by
+    /// them stay.
+    async fn change_portals(&self, plan: &Plan<'_>, new: &Settings) {
+        let mut closing = Vec::new();
+        for address in &plan.portals_removed {
+            let mut inner = self.inner.lock();
+            let at = inner.portals.iter().position(|portal| portal.wanted == *address);
+            closing.extend(at.map(|at| inner.portals.remove(at).bound));
+        }
+        for group in new.groups() {
+            for (address, portal) in &group.portals {
+                let open = self.inner.lock().portals.clone();
+                for listening in open.iter().filter(|listening| listening.wanted == *address) {
+                    self.server.change_portal(self.portal(&group, listening.bound, portal));
+                }
+            }
+        }
+        for address in closing {
+            self.server.close_portal(address).await;
+        }
+    }
+}
+
+/// Says what to do about a portal that cannot be opened.
+fn refused_portal(plan: &Plan<'_>, address: Address, error: &io::Error) -> Failure {
+    let same_port = |removed: &&Address| removed.0.port() == address.0.port();
+    match plan.portals_removed.iter().find(same_port) {
+        Some(removed) if error.kind() == io::ErrorKind::AddrInUse => {
+            Failure::new(format!("cannot listen on {address} while {removed} is open"))
+                .remedy("take the old portal out with one reload, put the new one in with the next")
+        }
+        _ => cannot_listen(address, error),
+    }
+}
+
+impl Node {
+    /// Lets a unit grow; to what its block device has if `bytes` is `None`. Returns its size.
+    pub async fn resize(&self, target: &str, lun: u16, bytes: Option<u64>) -> Result<u64, Failure> {
+        let _one_at_a_time = self.changing.lock().await;
+        let (opened, unit) = self.unit(target, lun)?;
+        let sized = |layer: &Layer| matches!(layer, Layer::File(File { size: Some(_), .. }));
+        if unit.stack.iter().any(sized) {
+            return Err(Failure::new("the settings say how large its file is")
+                .remedy("write the new `size` there, and `forebay reload`"));
+        }
+        if let Some(why) = plan::fixed_size(&unit) {
+            return Err(Failure::new(why));
+        }
+        opened.grow(bytes).await
+    }
+
+    fn unit(&self, target: &str, lun: u16) -> Result<(Arc<Opened>, Unit), Failure> {
+        let inner = self.inner.lock();
+        let served = inner.targets.iter().find(|served| served.name == target);
+        let unit = served.and_then(|served| served.units.iter().find(|unit| unit.lun == lun));
+        let settings = inner.settings.target.iter().find(|settings| settings.name.0 == target);
+        let settings =
+            settings.and_then(|settings| settings.unit.iter().find(|unit| unit.lun == lun));
+        let found =
+            unit.zip(settings).map(|(u, settings)| (Arc::clone(&u.opened), settings.clone()));
+        found.ok_or_else(|| {
+            Failure::new(format!("there is no LUN {lun} of a target {target}"))
+                .remedy("`forebay status` names those there are")
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! What a node says about itself.
+
+use serde_json::{Map, Value};
+
+use super::{Node, Served};
+use crate::status::{PortalStatus, SessionStatus, Status, TargetStatus, UnitStatus};
+
+impl Node {
+    /// A snapshot.
+    pub fn status(&self) -> Status {
+        let statistics = self.server.statistics();
+        let inner = self.inner.lock();
+        let portals = self.server.portals();
+        let portals = inner.portals.iter().filter_map(|listening| {
+            let portal = portals.iter().find(|portal| portal.address == listening.bound)?;
+            let groups = inner.settings.groups();
+            let is_its = |group: &&crate::settings::Group| {
+                group.portals.iter().any(|(address, _)| *address == listening.wanted)
+            };
+            let group = groups.iter().find(is_its)?;
+            let targets = inner.settings.target.iter().filter(|t| t.is_reached_through(group));
+            Some(PortalStatus {
+                address: portal.address.to_string(),
+                group: portal.group.tag,
+                advertise: portal.advertise.clone(),
+                redirect: portal.redirect.as_ref().map(|redirect| redirect.address.clone()),
+                targets: targets.map(|target| target.name.0.clone()).collect(),
+            })
+        });
+        let targets = inner.targets.iter().map(|served| {
+            let settings = inner.settings.target.iter().find(|t| t.name.0 == served.name);
+            TargetStatus {
+                redirect: settings.and_then(|target| Some(target.redirect.as_ref()?.0.clone())),
+                ..served.status(&statistics)
+            }
+        });
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            state: inner.state,
+            uptime_seconds: self.since.elapsed().as_secs(),
+            portals: portals.collect(),
+            targets: targets.collect(),
+            sessions: statistics.sessions.iter().map(session).collect(),
+            counters: counters(&statistics),
+        }
+    }
+}
+
+impl Served {
+    fn status(&self, statistics: &target::Statistics) -> TargetStatus {
+        let units = self.units.iter().map(|unit| {
+            let geometry = unit.opened.top.geometry();
+            UnitStatus {
+                lun: unit.lun,
+                serial: unit.serial.clone(),
+                bytes: geometry.bytes(),
+                block_size: geometry.block_size,
+                layers: unit.opened.status(),
+            }
+        });
+        let is_its =
+            |session: &&target::SessionStatistics| session.target_name.as_ref() == Some(&self.name);
+        let sum = |figure: fn(&target::SessionStatistics) -> u64| {
+            statistics.sessions.iter().filter(is_its).map(figure).sum()
+        };
+        TargetStatus {
+            name: self.name.clone(),
+            redirect: None,
+            sessions: statistics.sessions.iter().filter(is_its).count() as u64,
+            commands: sum(|session| session.counters.commands),
+            data_out_bytes: sum(|session| session.counters.data_out_bytes),
+            data_in_bytes: sum(|session| session.counters.data_in_bytes),
+            units: units.collect(),
+        }
+    }
+}
+
+fn session(session: &target::SessionStatistics) -> SessionStatus {
+    SessionStatus {
+        initiator: session.initiator_name.clone(),
+        address: session.address.to_string(),
+        target: session.target_name.clone().unwrap_or_default(),
+        group: session.portal_group,
+        commands: session.counters.commands,
+        data_out_bytes: session.counters.data_out_bytes,
+        data_in_bytes: session.counters.data_in_bytes,
+    }
+}
+
+/// Counters of all sessions since the start.
+fn counters(statistics: &target::Statistics) -> Map<String, Value> {
+    let total = &statistics.total;
+    let counters = [
+        ("connections", statistics.connections as u64),
+        ("logins_in_progress", statistics.logins_in_progress as u64),
+        ("refused_connections", statistics.refused_connections),
+        ("failed_logins", statistics.failed_logins),
+        ("opened_sessions", statistics.opened_sessions),
+        ("commands", total.commands),
+        ("pdus_in", total.pdus_in),
+        ("pdus_out", total.pdus_out),
+        ("data_out_bytes", total.data_out_bytes),
+        ("data_in_bytes", total.data_in_bytes),
+        ("rejects", total.rejects),
+        ("digest_errors", total.digest_errors),
+        ("ignored", total.ignored),
+    ];
+    counters.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
+}

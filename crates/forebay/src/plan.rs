@@ -1,0 +1,339 @@
+//! From the settings in force to others: what comes, changes and goes, and what cannot change while
+//! it is served.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    quantity::Size,
+    settings::{Address, Layer, Portal, Settings, Target, Unit},
+};
+
+/// What a reload does, in words.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Changes {
+    /// What comes.
+    pub added: Vec<String>,
+    /// What is different from then on.
+    pub changed: Vec<String>,
+    /// What goes.
+    pub removed: Vec<String>,
+    /// What cannot be changed while serving, and why. If there is anything, nothing is done.
+    pub refused: Vec<String>,
+}
+
+/// What a reload does, as data.
+#[derive(Debug, Default)]
+pub struct Plan<'a> {
+    /// Portals to open, with the tag of their group.
+    pub portals_added: Vec<(Address, u16)>,
+    /// Portals to close, as the settings wrote them.
+    pub portals_removed: Vec<Address>,
+    /// Targets to serve.
+    pub targets_added: Vec<&'a Target>,
+    /// Targets to serve no more.
+    pub targets_removed: Vec<&'a Target>,
+    /// Units to add to targets that stay.
+    pub units_added: Vec<(&'a Target, &'a Unit)>,
+    /// Units to take from targets that stay.
+    pub units_removed: Vec<(&'a Target, &'a Unit)>,
+    /// Units whose file grows to this many bytes.
+    pub units_grown: Vec<(&'a Target, &'a Unit, Size)>,
+    /// The same in words.
+    pub changes: Changes,
+}
+
+impl<'a> Plan<'a> {
+    /// From `old` to `new`.
+    pub fn between(old: &'a Settings, new: &'a Settings) -> Self {
+        let mut plan = Self::default();
+        plan.process(old, new);
+        plan.portals(old, new);
+        plan.targets(old, new);
+        plan
+    }
+
+    /// Units to open, those of whole targets among them.
+    pub fn units_to_open(&self) -> Vec<(&'a Target, &'a Unit)> {
+        let mut units = Vec::new();
+        for target in &self.targets_added {
+            units.extend(target.unit.iter().map(|unit| (*target, unit)));
+        }
+        units.extend(&self.units_added);
+        units
+    }
+
+    /// What is read once, when the process starts.
+    fn process(&mut self, old: &Settings, new: &Settings) {
+        let fixed = [
+            ("threads", old.threads != new.threads),
+            ("control", old.control != new.control),
+            ("state", old.state != new.state),
+            ("initiator_name", old.initiator_name != new.initiator_name),
+            ("[iscsi]", old.iscsi != new.iscsi),
+        ];
+        for (key, _) in fixed.into_iter().filter(|(_, differs)| *differs) {
+            self.changes.refused.push(format!("{key}: it is read at the start only; restart"));
+        }
+        if (&old.user, &old.discovery) != (&new.user, &new.discovery) {
+            self.changes.changed.push("users, or who may ask for targets".to_owned());
+        }
+        if old.log_level != new.log_level {
+            let level = new.log_level.as_ref().map_or("info", |level| &level.0);
+            self.changes.changed.push(format!("log level: {level}"));
+        }
+    }
+
+    fn portals(&mut self, old: &Settings, new: &Settings) {
+        let mut before = portals(old);
+        for (address, tag, portal) in portals(new) {
+            match before.iter().position(|(other, ..)| *other == address) {
+                None => {
+                    self.portals_added.push((address, tag));
+                    self.changes.added.push(format!("portal {address} in group {tag}"));
+                }
+                Some(at) => {
+                    let (_, old_tag, old_portal) = before.swap_remove(at);
+                    if (old_tag, old_portal) != (tag, portal) {
+                        self.changes.changed.push(format!("portal {address}"));
+                    }
+                }
+            }
+        }
+        for (address, ..) in before {
+            self.portals_removed.push(address);
+            self.changes.removed.push(format!("portal {address}"));
+        }
+    }
+
+    fn targets(&mut self, old: &'a Settings, new: &'a Settings) {
+        let find = |settings: &'a Settings, target: &Target| {
+            settings.target.iter().find(|other| other.name == target.name)
+        };
+        for target in &new.target {
+            match find(old, target) {
+                Some(before) => self.target(before, target),
+                None => {
+                    let units = target.unit.len();
+                    self.changes.added.push(format!("target {}, {units} units", target.name));
+                    self.targets_added.push(target);
+                }
+            }
+        }
+        for target in old.target.iter().filter(|target| find(new, target).is_none()) {
+            self.changes.removed.push(format!("target {} and its sessions", target.name));
+            self.targets_removed.push(target);
+        }
+    }
+
+    fn target(&mut self, old: &'a Target, new: &'a Target) {
+        let without_units = |target: &Target| Target { unit: Vec::new(), ..target.clone() };
+        if without_units(old) != without_units(new) {
+            self.changes.changed.push(format!("target {}", new.name));
+        }
+        let find = |target: &'a Target, lun: u16| target.unit.iter().find(|unit| unit.lun == lun);
+        for unit in &new.unit {
+            let place = format!("{} LUN {}", new.name, unit.lun);
+            match find(old, unit.lun).map(|before| change(before, unit)) {
+                None => {
+                    self.changes.added.push(place);
+                    self.units_added.push((new, unit));
+                }
+                Some(Change::Nothing) => {}
+                Some(Change::Grown(size)) => {
+                    self.changes.changed.push(format!("{place}: its file grows to {size}"));
+                    self.units_grown.push((new, unit, size));
+                }
+                Some(Change::Refused(why)) => self.changes.refused.push(format!("{place}: {why}")),
+            }
+        }
+        for unit in old.unit.iter().filter(|unit| find(new, unit.lun).is_none()) {
+            self.changes.removed.push(format!("{} LUN {}", old.name, unit.lun));
+            self.units_removed.push((old, unit));
+        }
+    }
+}
+
+/// How a unit differs from what it was.
+enum Change {
+    Nothing,
+    Grown(Size),
+    Refused(String),
+}
+
+fn change(old: &Unit, new: &Unit) -> Change {
+    if old == new {
+        return Change::Nothing;
+    }
+    let refused = |why: &str| Change::Refused(why.to_owned());
+    if (old.removable, old.soft_threshold) != (new.removable, new.soft_threshold) {
+        return refused("`removable` and `soft_threshold` are read at the start only; restart");
+    }
+    if (&old.serial, &old.product) != (&new.serial, &new.product) {
+        return refused("initiators know a disk by its serial number and product; restart");
+    }
+    let (Some(Layer::File(was)), Some(Layer::File(file))) = (old.stack.first(), new.stack.first())
+    else {
+        return refused(OTHER_DATA);
+    };
+    let mut grown = old.clone();
+    if let Some(Layer::File(bottom)) = grown.stack.first_mut() {
+        bottom.size = file.size;
+    }
+    let Some(size) = file.size.filter(|_| grown == *new) else { return refused(OTHER_DATA) };
+    if was.size.is_some_and(|was| size < was) {
+        return refused("a volume cannot shrink: what is at its end would be lost");
+    }
+    match fixed_size(new) {
+        Some(why) => Change::Refused(why),
+        None => Change::Grown(size),
+    }
+}
+
+const OTHER_DATA: &str = "its layers differ, and initiators would see other data on the same disk; \
+                          take the unit out with one reload and put it in with the next, or restart";
+
+/// Why a unit does not become larger with what is at its bottom.
+pub fn fixed_size(unit: &Unit) -> Option<String> {
+    unit.stack.iter().find_map(|layer| match layer {
+        Layer::Slice(_) => Some("a slice has a fixed size".to_owned()),
+        Layer::Cache(_) => Some("the log of a cache belongs to a volume of one size".to_owned()),
+        Layer::Memory(_) | Layer::File(_) | Layer::Remote(_) => None,
+        Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_) | Layer::ReadOnly => None,
+    })
+}
+
+/// Every portal with the tag of its group.
+fn portals(settings: &Settings) -> Vec<(Address, u16, Portal)> {
+    let groups = settings.groups().into_iter();
+    let portals = groups.flat_map(|group| {
+        let tag = group.tag;
+        group.portals.into_iter().map(move |(address, portal)| (address, tag, portal))
+    });
+    portals.collect()
+}
+
+impl Changes {
+    /// Whether the two settings do the same.
+    pub fn is_empty(&self) -> bool {
+        [&self.added, &self.changed, &self.removed, &self.refused]
+            .iter()
+            .all(|list| list.is_empty())
+    }
+
+    /// A line for each.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let lists = [
+            ("added", &self.added),
+            ("changed", &self.changed),
+            ("removed", &self.removed),
+            ("refused", &self.refused),
+        ];
+        lists
+            .into_iter()
+            .flat_map(|(what, list)| list.iter().map(move |line| format!("{what}: {line}")))
+    }
+
+    /// All of them.
+    pub fn for_people(&self) -> String {
+        self.lines().map(|line| line + "\n").collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const DISK: &str = "{ file = { path = 'a.img', size = '1MiB' } }";
+
+    fn settings(text: &str) -> Settings {
+        Settings::parse(Path::new("f.toml"), text).unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    fn target(name: &str, stack: &str) -> String {
+        format!("[[target]]\nname = 'iqn.a:{name}'\n[[target.unit]]\nstack = [ {stack} ]\n")
+    }
+
+    #[track_caller]
+    fn check(old: &str, new: &str, expected: &str) {
+        let (old, new) = (settings(old), settings(new));
+        let changes = Plan::between(&old, &new).changes;
+        assert_eq!(changes.is_empty(), expected.is_empty());
+        assert!(changes.for_people().starts_with(expected), "{}", changes.for_people());
+        if expected.is_empty() {
+            assert_eq!(changes, Changes::default());
+        }
+    }
+
+    #[test]
+    fn what_is_the_same_changes_nothing() {
+        check(&target("a", DISK), &target("a", DISK), "");
+        // Written out in another way.
+        check(&target("a", DISK), &(format!("listen = ['127.0.0.1']\n{}", target("a", DISK))), "");
+    }
+
+    #[test]
+    fn targets_units_and_portals_come_and_go() {
+        let (a, b) = (target("a", DISK), target("b", "{ memory = { size = 512 } }"));
+        check(&a, &(a.clone() + &b), "added: target iqn.a:b, 1 units\n");
+        check(&(a.clone() + &b), &a, "removed: target iqn.a:b and its sessions\n");
+        let unit = "[[target.unit]]\nlun = 3\nstack = [ { memory = { size = 512 } } ]\n";
+        check(&a, &(a.clone() + unit), "added: iqn.a:a LUN 3\n");
+        check(&(a.clone() + unit), &a, "removed: iqn.a:a LUN 3\n");
+        let on = |listen: &str| format!("listen = [{listen}]\n{a}");
+        check(
+            &on("'127.0.0.1:1'"),
+            &on("'127.0.0.1:1', '[::1]:1'"),
+            "added: portal [::1]:1 in group 1\n",
+        );
+        check(
+            &on("'127.0.0.1:1'"),
+            &on("'127.0.0.1:2'"),
+            "added: portal 127.0.0.1:2 in group 1\nremoved: portal 127.0.0.1:1\n",
+        );
+        check(
+            &on("'127.0.0.1:0', '127.0.0.1:0'"),
+            &on("'127.0.0.1:0'"),
+            "removed: portal 127.0.0.1:0\n",
+        );
+    }
+
+    #[test]
+    fn what_is_said_of_a_target_changes() {
+        let a = target("a", DISK);
+        for key in ["alias = 'x'", "redirect = 'h:1'"] {
+            let changed = a.replacen("name", &format!("{key}\nname"), 1);
+            check(&a, &changed, "changed: target iqn.a:a\n");
+        }
+        check(&a, &format!("log_level = 'debug'\n{a}"), "changed: log level: debug\n");
+    }
+
+    #[test]
+    fn a_file_may_grow() {
+        let sized = |size: &str| target("a", &DISK.replace("1MiB", size));
+        check(&sized("1MiB"), &sized("2MiB"), "changed: iqn.a:a LUN 0: its file grows to 2MiB\n");
+        check(&sized("2MiB"), &sized("1MiB"), "refused: iqn.a:a LUN 0: a volume cannot shrink");
+        let sliced = |size: &str| {
+            target("a", &format!("{}, {{ slice = {{ size = 512 }} }}", DISK.replace("1MiB", size)))
+        };
+        check(&sliced("1MiB"), &sliced("2MiB"), "refused: iqn.a:a LUN 0: a slice has a fixed size");
+    }
+
+    #[test]
+    fn what_cannot_change_is_refused_with_the_reason() {
+        let a = target("a", DISK);
+        check(&a, &format!("threads = 1\n{a}"), "refused: threads: it is read at the start only");
+        check(&a, &format!("{a}[iscsi]\nqueue_depth = 1\n"), "refused: [iscsi]: ");
+        check(
+            &a,
+            &target("a", "{ memory = { size = 512 } }"),
+            "refused: iqn.a:a LUN 0: its layers",
+        );
+        check(
+            &a,
+            &a.replacen("stack", "serial = 'x'\nstack", 1),
+            "refused: iqn.a:a LUN 0: initiators",
+        );
+    }
+}

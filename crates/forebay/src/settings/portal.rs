@@ -1,0 +1,170 @@
+//! Portals as data: where targets are reached, by whom and what is said of it.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer};
+
+use super::{
+    Settings, Target,
+    words::{Address, Text},
+};
+use crate::quantity::REMEDY;
+
+/// A portal with more to it than its address.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Portal {
+    /// Where it listens; required.
+    pub address: Option<Address>,
+    /// The tag of its portal group.
+    pub group: u16,
+    /// What discovery tells in place of the address.
+    pub advertise: Option<HostPort>,
+    /// Where everybody who logs in here is sent.
+    pub redirect: Option<HostPort>,
+    /// Whether they need not come here again.
+    pub redirect_permanently: bool,
+}
+
+impl Default for Portal {
+    fn default() -> Self {
+        Self {
+            address: None,
+            group: COMMON_TAG,
+            advertise: None,
+            redirect: None,
+            redirect_permanently: false,
+        }
+    }
+}
+
+/// The tag of `listen`, of portals that name none, and of a target's own portals.
+pub const COMMON_TAG: u16 = 1;
+
+/// `host[:port]`, the host a name or an IP address (RFC 7143, 13.8).
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct HostPort(pub String);
+
+impl HostPort {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
+            _ => (text, None),
+        };
+        let port_is_right = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host_is_right = match bare {
+            Some(six) => six.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => {
+                let is_known = |c: u8| c.is_ascii_alphanumeric() || b".-".contains(&c);
+                !host.is_empty() && host.len() <= HOST_BYTES && host.bytes().all(is_known)
+            }
+        };
+        if port_is_right && host_is_right {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(format!(
+            "`{text}` is not a host with a port{REMEDY}write one such as \"storage.example:3260\", \
+             \"192.0.2.7:3260\" or \"[2001:db8::7]:3260\""
+        ))
+    }
+}
+
+/// The longest name of a host (RFC 1035, 2.3.4).
+const HOST_BYTES: usize = 253;
+
+impl<'de> Deserialize<'de> for HostPort {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "a host with a port such as \"storage.example:3260\"";
+        deserializer.deserialize_str(Text(expected, Self::parse))
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Portals that lead to the same targets.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Group {
+    /// What initiators are told.
+    pub tag: u16,
+    /// A list that targets have to themselves; `None` for those of the whole process.
+    pub own: Option<Vec<Address>>,
+    /// Its portals, with addresses.
+    pub portals: Vec<(Address, Portal)>,
+}
+
+impl Settings {
+    /// The portal groups that lead to targets, in the order in which the settings name them.
+    pub fn groups(&self) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut add = |tag: u16, own: Option<&Vec<Address>>, address: Address, portal: Portal| {
+            let is_it = |group: &&mut Group| group.tag == tag && group.own.as_ref() == own;
+            match groups.iter_mut().find(is_it) {
+                Some(group) => group.portals.push((address, portal)),
+                None => {
+                    groups.push(Group { tag, own: own.cloned(), portals: vec![(address, portal)] })
+                }
+            }
+        };
+        for address in self.listen() {
+            add(COMMON_TAG, None, *address, Portal::default());
+        }
+        for portal in &self.portal {
+            // One without an address is refused when the settings are read.
+            if let Some(address) = portal.address {
+                add(portal.group, None, address, portal.clone());
+            }
+        }
+        for (index, target) in self.target.iter().enumerate() {
+            let Some(own) = &target.listen else { continue };
+            let earlier = self.target[..index].iter().any(|t| t.listen.as_ref() == Some(own));
+            if !earlier {
+                own.iter().for_each(|a| add(COMMON_TAG, Some(own), *a, Portal::default()));
+            }
+        }
+        groups.retain(|group| self.target.iter().any(|target| target.is_reached_through(group)));
+        groups
+    }
+
+    /// The addresses of portals that are nothing but addresses.
+    pub fn listen(&self) -> &[Address] {
+        match &self.listen {
+            Some(listen) => listen,
+            None if self.portal.is_empty() => &DEFAULT_LISTEN,
+            None => &[],
+        }
+    }
+}
+
+/// There is no authentication unless somebody asks for it: who wants others to connect says so.
+static DEFAULT_LISTEN: [Address; 1] = [Address::LOOPBACK];
+
+impl Target {
+    /// Whether initiators come to it by this group.
+    pub fn is_reached_through(&self, group: &Group) -> bool {
+        match (&self.listen, &group.own) {
+            (Some(listen), Some(own)) => listen == own,
+            (None, None) => self.groups.as_ref().is_none_or(|tags| tags.contains(&group.tag)),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_with_and_without_ports() {
+        for right in ["a", "a.example:1", "10.0.0.1", "10.0.0.1:3260", "[::1]", "[::1]:3260"] {
+            assert!(HostPort::parse(right).is_ok(), "{right}");
+        }
+        for wrong in ["", ":1", "a:", "a:0", "a:70000", "::1", "[x]:1", "a b:1", "a,1", "a:1,2"] {
+            assert!(HostPort::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Settings that change while a process serves: what comes and goes, what stays, what is refused.
+
+mod support;
+
+use std::{
+    net::SocketAddr,
+    process::Output,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use initiator::RemoteVolume;
+use support::{Place, Serving, connect, content, eventually, forebay, read, run, stderr, write};
+use volume::Volume;
+
+const NODE: &str = "iqn.2026-11.test:node";
+
+fn target(name: &str, keys: &str, units: &str) -> String {
+    format!("[[target]]\nname = 'iqn.2026-11.test:{name}'\n{keys}\n{units}")
+}
+
+fn unit(lun: u16, stack: &str) -> String {
+    format!("[[target.unit]]\nlun = {lun}\nstack = [ {stack} ]\n")
+}
+
+fn memory(lun: u16) -> String {
+    unit(lun, "{ memory = { size = '16MiB' } }")
+}
+
+/// A node on a port of its own choice, which stays the same in every version of its settings.
+fn node(rest: &str) -> String {
+    format!("listen = ['127.0.0.1:0']\n{}{rest}", target("node", "", &memory(0)))
+}
+
+/// Asks the process to reload; what the command prints.
+fn reload(serving: &Serving) -> Output {
+    let output = forebay().args(["reload", "--control"]).arg(&serving.control).output();
+    output.expect("the binary runs")
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Writes other settings; what reloading them says.
+fn change(place: &Place, serving: &Serving, text: &str) -> String {
+    place.write("node", text);
+    stdout(&reload(serving))
+}
+
+async fn is_served(address: SocketAddr, target: &str, lun: u16) -> bool {
+    let mut settings = initiator::Settings::new(address.to_string(), target, lun);
+    settings.give_up_after = Duration::ZERO;
+    RemoteVolume::connect(settings).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn targets_and_units_come_and_go_and_other_sessions_stay() {
+    let place = Place::new();
+    let serving = place.serve("node", &node(""));
+    let volume = connect(serving.address, NODE).await;
+    write(&*volume, 5, 1).await.expect("written");
+
+    let more = target("more", "", &memory(0));
+    let text = change(&place, &serving, &node(&format!("{}{more}", memory(3))));
+    assert_eq!(
+        text,
+        format!("added: {NODE} LUN 3\nadded: target iqn.2026-11.test:more, 1 units\n")
+    );
+    assert!(is_served(serving.address, NODE, 3).await);
+    assert!(is_served(serving.address, "iqn.2026-11.test:more", 0).await);
+    assert_eq!(read(&*volume, 5).await.expect("read"), content(5, 1));
+
+    assert_eq!(
+        change(&place, &serving, &node(&format!("{}{more}", memory(3)))),
+        "nothing is different\n"
+    );
+    let text = change(&place, &serving, &node(""));
+    assert!(text.contains(&format!("removed: {NODE} LUN 3\n")), "{text}");
+    assert!(text.contains("removed: target iqn.2026-11.test:more and its sessions\n"), "{text}");
+    assert!(!is_served(serving.address, NODE, 3).await);
+    assert!(!is_served(serving.address, "iqn.2026-11.test:more", 0).await);
+    assert_eq!(read(&*volume, 5).await.expect("read"), content(5, 1));
+    assert_eq!(volume.statistics().reconnects, 0, "the session is the same");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_was_taken_away_is_free_and_can_come_back() {
+    let place = Place::new();
+    let file = place.path("disk.img");
+    let disk =
+        |lun| unit(lun, &format!("{{ file = {{ path = '{}', size = '16MiB' }} }}", file.display()));
+    let serving = place.serve("node", &node(&disk(1)));
+    let mut settings = initiator::Settings::new(serving.address.to_string(), NODE, 1);
+    settings.give_up_after = Duration::ZERO;
+    let volume = RemoteVolume::connect(settings).await.expect("a login");
+    write(&volume, 5, 1).await.expect("written");
+    // The session that has used it stays open, and does not hold it.
+    change(&place, &serving, &node(""));
+    assert!(read(&volume, 5).await.is_err());
+    let text = change(&place, &serving, &node(&disk(2)));
+    assert_eq!(text, format!("added: {NODE} LUN 2\n"));
+    let settings = initiator::Settings::new(serving.address.to_string(), NODE, 2);
+    let again = RemoteVolume::connect(settings).await.expect("a login");
+    assert_eq!(read(&again, 5).await.expect("read"), content(5, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn portals_come_and_go() {
+    let place = Place::new();
+    let serving = place.serve("node", &node(""));
+    let volume = connect(serving.address, NODE).await;
+    let portal = "[[portal]]\naddress = '[::1]:0'\ngroup = 7\nadvertise = 'storage.example'\n";
+    let both = node("").replacen("[[target]]", &format!("{portal}[[target]]"), 1);
+    let text = change(&place, &serving, &both);
+    assert_eq!(text, "added: portal [::1]:0 in group 7\n");
+    let status = serving.status();
+    let portals = status["portals"].as_array().expect("portals");
+    assert_eq!((&portals[0]["group"], &portals[1]["group"]), (&1.into(), &7.into()));
+    assert_eq!(portals[1]["advertise"], "storage.example");
+    let six: SocketAddr =
+        portals[1]["address"].as_str().expect("text").parse().expect("an address");
+    assert!(six.is_ipv6());
+    assert!(is_served(six, NODE, 0).await);
+    let text = change(&place, &serving, &node(""));
+    assert_eq!(text, "removed: portal [::1]:0\n");
+    assert!(std::net::TcpStream::connect(six).is_err());
+    assert!(read(&*volume, 0).await.is_ok());
+    assert_eq!(volume.statistics().reconnects, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirected_target_is_found_where_it_went() {
+    let place = Place::new();
+    let far = place.serve("far", &node(""));
+    let near_settings =
+        |more: &str| format!("listen = ['127.0.0.1:0']\n{}{more}", target("other", "", &memory(0)));
+    let near = place.serve("node", &near_settings(""));
+    let there = format!("redirect = '{}'", far.address);
+    let moved = near_settings(&target("node", &there, ""));
+    assert_eq!(change(&place, &near, &moved), "added: target iqn.2026-11.test:node, 0 units\n");
+    let volume = connect(near.address, NODE).await;
+    write(&*volume, 5, 1).await.expect("written");
+    assert_eq!(far.status()["sessions"][0]["target"], NODE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_done_is_refused_as_a_whole() {
+    let place = Place::new();
+    let serving = place.serve("node", &node(""));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken.local_addr().map(|address| (taken, address)).expect("bound");
+    let more = target("more", "", &memory(0));
+    let beside = format!(
+        "{}\n[[target]]\nname = 'iqn.2026-11.test:p'\nlisten = ['{}']\n{}",
+        more,
+        taken.1,
+        memory(0)
+    );
+    for (text, expected) in [
+        (format!("threads = 3\n{}", node(&more)), "refused: threads: it is read at the start only"),
+        (node(&beside), "nothing was changed: cannot listen on"),
+        (node(&more).replace("16MiB", "32MiB"), "LUN 0: its layers differ"),
+        (node("[[target]]\n"), "target[1].name: `name` is missing"),
+    ] {
+        place.write("node", &text);
+        let output = reload(&serving);
+        assert!(!output.status.success());
+        assert!(stderr(&output).contains(expected), "{expected} in {}", stderr(&output));
+        assert!(stderr(&output).contains("remedy: "), "{}", stderr(&output));
+        assert!(!is_served(serving.address, "iqn.2026-11.test:more", 0).await, "{expected}");
+        assert!(is_served(serving.address, NODE, 0).await);
+    }
+    // What was opened for it is free again.
+    change(&place, &serving, &node(&more));
+    assert!(is_served(serving.address, "iqn.2026-11.test:more", 0).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sighup_reloads() {
+    let place = Place::new();
+    let serving = place.serve("node", &node(""));
+    place.write("node", &node(&memory(9)));
+    serving.signal(rustix::process::Signal::HUP);
+    let units = || serving.status()["targets"][0]["units"].as_array().expect("units").len();
+    eventually("the unit", || units() == 2).await;
+    assert!(is_served(serving.address, NODE, 9).await);
+}
+
+#[test]
+fn check_says_what_a_reload_would_do() {
+    let place = Place::new();
+    let serving = place.serve("node", &node(&memory(1)));
+    let config = place.write("node", &format!("threads = 3\n{}", node(&memory(2))));
+    let output = run(&["check", "--config", config.to_str().expect("plain")]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for expected in [
+        format!("added: {NODE} LUN 2"),
+        format!("removed: {NODE} LUN 1"),
+        "refused: threads: ".to_owned(),
+    ] {
+        assert!(text.contains(&expected), "{expected} in {text}");
+    }
+    assert_eq!(output.status.code(), Some(1), "a reload would be refused: {text}");
+    assert_eq!(serving.status()["state"], "serving");
+}
+
+fn disk(place: &Place, size: &str) -> String {
+    let path = place.path("grows.img");
+    let layers = format!("{{ file = {{ path = '{}'{size} }} }}", path.display());
+    format!("listen = ['127.0.0.1:0']\n{}", target("node", "", &unit(0, &layers)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_grows_while_initiators_use_it() {
+    let place = Place::new();
+    let serving = place.serve("node", &disk(&place, ", size = '16MiB'"));
+    let text = change(&place, &serving, &disk(&place, ", size = '32MiB'"));
+    assert_eq!(text, format!("changed: {NODE} LUN 0: its file grows to 32MiB\n"));
+    assert_eq!(serving.status()["targets"][0]["units"][0]["bytes"], 32 << 20);
+    let volume = connect(serving.address, NODE).await;
+    assert_eq!(volume.geometry().bytes(), 32 << 20);
+    write(&*volume, 8000, 1).await.expect("written");
+    // With the size in the settings it changes there, and nowhere else.
+    let control = serving.control.to_str().expect("plain");
+    let output = run(&["resize", NODE, "0", "48MiB", "--control", control]);
+    assert!(stderr(&output).contains("the settings say how large its file is"));
+    let (status, _) = serving.terminate();
+    assert!(status.success());
+
+    let serving = place.serve("node", &disk(&place, ""));
+    let control = serving.control.to_str().expect("plain");
+    let output = run(&["resize", NODE, "0", "48MiB", "--control", control]);
+    assert_eq!(stdout(&output), format!("{NODE} LUN 0 has {} bytes\n", 48 << 20));
+    for wrong in [["resize", NODE, "0", "16MiB"], ["resize", NODE, "7", "64MiB"]] {
+        let output = run(&[&wrong[..], &["--control", control]].concat());
+        assert_eq!(output.status.code(), Some(1), "{wrong:?}");
+    }
+    let volume = connect(serving.address, NODE).await;
+    assert_eq!(volume.geometry().bytes(), 48 << 20);
+    assert_eq!(read(&*volume, 8000).await.expect("read"), content(8000, 1));
+}
+
+/// An initiator that writes all the time while the node is stopped and started again: it hears of
+/// no error, and nothing that was acknowledged is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_within_seconds_is_no_error_at_the_initiator() {
+    let place = Place::new();
+    let first = place.serve("first", &support::node(place.folder.path(), 0));
+    let port = first.address.port();
+    let mut settings = initiator::Settings::new(first.address.to_string(), NODE, 0);
+    settings.give_up_after = Duration::from_secs(30);
+    let volume = Arc::new(RemoteVolume::connect(settings).await.expect("a login"));
+    let writer = Arc::clone(&volume);
+    let writing = tokio::spawn(async move {
+        let begun = Instant::now();
+        let mut version = 0;
+        // Through both stops; the bound is far beyond what they take.
+        while begun.elapsed() < Duration::from_secs(60) && writer.statistics().reconnects < 2 {
+            version += 1;
+            for block in 0..16 {
+                write(&*writer, block, version).await.expect("no error in all the time");
+            }
+            writer.flush().await.expect("no error in all the time");
+        }
+        version
+    });
+    let mut serving = first;
+    for _ in 0..2 {
+        let before = volume.statistics();
+        eventually("writes", || volume.statistics().writes > before.writes + 50).await;
+        let (status, _) = tokio::task::spawn_blocking(|| serving.terminate()).await.expect("ended");
+        assert!(status.success(), "{status}");
+        serving = place.serve("again", &support::node(place.folder.path(), port));
+        let reconnected = || volume.statistics().reconnects > before.reconnects;
+        eventually("a new session", reconnected).await;
+    }
+    let version = writing.await.expect("no error");
+    for block in 0..16 {
+        assert_eq!(read(&*volume, block).await.expect("read"), content(block, version));
+    }
+}
