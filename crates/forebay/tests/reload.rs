@@ -11,7 +11,7 @@ use std::{
 
 use initiator::RemoteVolume;
 use support::{Place, Serving, connect, content, eventually, forebay, read, run, stderr, write};
-use volume::Volume;
+use volume::{Data, Durability, Lba, Volume};
 
 const NODE: &str = "iqn.2026-11.test:node";
 
@@ -58,31 +58,35 @@ async fn is_served(address: SocketAddr, target: &str, lun: u16) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn targets_and_units_come_and_go_and_other_sessions_stay() {
     let place = Place::new();
-    let serving = place.serve("node", &node(""));
-    let volume = connect(serving.address, NODE).await;
-    write(&*volume, 5, 1).await.expect("written");
+    let other = target("other", "", &memory(0));
+    let settings = |units: &str, more: &str| format!("{}{other}{more}", node(units));
+    let serving = place.serve("node", &settings("", ""));
+    let stays = connect(serving.address, "iqn.2026-11.test:other").await;
+    write(&*stays, 5, 1).await.expect("written");
+    let changed = connect(serving.address, NODE).await;
+    write(&*changed, 5, 1).await.expect("written");
 
     let more = target("more", "", &memory(0));
-    let text = change(&place, &serving, &node(&format!("{}{more}", memory(3))));
+    let text = change(&place, &serving, &settings(&memory(3), &more));
     assert_eq!(
         text,
         format!("added: {NODE} LUN 3\nadded: target iqn.2026-11.test:more, 1 units\n")
     );
     assert!(is_served(serving.address, NODE, 3).await);
     assert!(is_served(serving.address, "iqn.2026-11.test:more", 0).await);
-    assert_eq!(read(&*volume, 5).await.expect("read"), content(5, 1));
+    // A session of the target that has changed logs in anew, and finds its unit as it was.
+    assert_eq!(read(&*changed, 5).await.expect("read"), content(5, 1));
 
-    assert_eq!(
-        change(&place, &serving, &node(&format!("{}{more}", memory(3)))),
-        "nothing is different\n"
-    );
-    let text = change(&place, &serving, &node(""));
+    let text = change(&place, &serving, &settings(&memory(3), &more));
+    assert_eq!(text, "nothing is different\n");
+    let text = change(&place, &serving, &settings("", ""));
     assert!(text.contains(&format!("removed: {NODE} LUN 3\n")), "{text}");
     assert!(text.contains("removed: target iqn.2026-11.test:more and its sessions\n"), "{text}");
     assert!(!is_served(serving.address, NODE, 3).await);
     assert!(!is_served(serving.address, "iqn.2026-11.test:more", 0).await);
-    assert_eq!(read(&*volume, 5).await.expect("read"), content(5, 1));
-    assert_eq!(volume.statistics().reconnects, 0, "the session is the same");
+    assert_eq!(read(&*changed, 5).await.expect("read"), content(5, 1));
+    assert_eq!(read(&*stays, 5).await.expect("read"), content(5, 1));
+    assert_eq!(stays.statistics().reconnects, 0, "the session is the same");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,7 +247,8 @@ async fn a_file_grows_while_initiators_use_it() {
 }
 
 /// An initiator that writes all the time while the node is stopped and started again: it hears of
-/// no error, and nothing that was acknowledged is gone.
+/// no error, and nothing that was acknowledged is gone. Its writes are stable, since our initiator
+/// answers a flush of what was written to the former process with an error (decision 0004).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_within_seconds_is_no_error_at_the_initiator() {
     let place = Place::new();
@@ -260,9 +265,10 @@ async fn a_restart_within_seconds_is_no_error_at_the_initiator() {
         while begun.elapsed() < Duration::from_secs(60) && writer.statistics().reconnects < 2 {
             version += 1;
             for block in 0..16 {
-                write(&*writer, block, version).await.expect("no error in all the time");
+                let data = Data::from(content(block, version));
+                let written = writer.write(Lba(block * 8), data, Durability::Stable).await;
+                written.expect("no error in all the time");
             }
-            writer.flush().await.expect("no error in all the time");
         }
         version
     });

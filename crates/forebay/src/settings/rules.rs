@@ -36,6 +36,7 @@ fn check(settings: &Settings) -> Checked {
     if settings.target.is_empty() {
         return wrong(top, "there is no target", "add a [[target]] table with a name and a unit");
     }
+    each_portal(settings)?;
     let mut names = Seen::default();
     let mut files = Seen::default();
     for (index, target) in settings.target.iter().enumerate() {
@@ -50,7 +51,18 @@ fn check(settings: &Settings) -> Checked {
     portals(settings)
 }
 
-/// Every portal has an address of its own, a tag, and targets that are reached through it.
+/// What each portal says by itself.
+fn each_portal(settings: &Settings) -> Checked {
+    for (index, portal) in settings.portal.iter().enumerate() {
+        let at = KeyPath::default().key("portal").index(index);
+        required(&at, "address", portal.address.is_none(), "\"192.0.2.1:3260\"")?;
+        range(&at, "group", portal.group, 1, u16::MAX)?;
+        redirect(&at, portal.redirect.is_some(), portal.redirect_permanently)?;
+    }
+    Ok(())
+}
+
+/// Every portal has an address of its own, and targets that are reached through it.
 fn portals(settings: &Settings) -> Checked {
     let top = KeyPath::default();
     let mut seen: HashMap<Address, KeyPath> = HashMap::new();
@@ -67,9 +79,6 @@ fn portals(settings: &Settings) -> Checked {
     }
     for (index, portal) in settings.portal.iter().enumerate() {
         let at = top.key("portal").index(index);
-        required(&at, "address", portal.address.is_none(), "\"192.0.2.1:3260\"")?;
-        range(&at, "group", portal.group, 1, u16::MAX)?;
-        redirect(&at, portal.redirect.is_some(), portal.redirect_permanently)?;
         once(portal.address.unwrap_or(Address::LOOPBACK), at.key("address"))?;
         let tags = |target: &Target| match (&target.listen, &target.groups) {
             (Some(_), _) => false,
