@@ -238,7 +238,7 @@ fn portals_groups_and_targets_fit_together() {
         ("[[target]]\nname='iqn.a:moved'\nredirect='10.0.0.1'".to_owned(), "nothing"),
         (
             "log_level='='\n".to_owned() + &target("a", ""),
-            "f.toml:1:13: log_level: `=` says of no event",
+            "f.toml:1:11: log_level: `=` says of no event",
         ),
     ] {
         let found = problem(&text);
