@@ -64,7 +64,7 @@ pub fn check(program: &Path) -> Result<Tally> {
 }
 
 /// Which test runs a command; a command that none runs is listed with the reason instead.
-const RUN_BY: [(&str, &str); 10] = [
+const RUN_BY: [(&str, &str); 11] = [
     ("check", "crates/forebay/tests/settings.rs"),
     ("completions", "crates/forebay/tests/command_line.rs"),
     ("ls", "crates/forebay/tests/serve.rs"),
@@ -75,6 +75,7 @@ const RUN_BY: [(&str, &str); 10] = [
     ("secret", "crates/forebay/tests/access.rs"),
     ("serve", "crates/forebay/tests/support/mod.rs"),
     ("status", "crates/forebay/tests/support/mod.rs"),
+    ("tunnel", "crates/forebay/tests/tunnel.rs"),
 ];
 /// Commands that no test runs, each with the reason.
 const NOT_RUN: [(&str, &str); 0] = [];
