@@ -44,7 +44,7 @@ pub struct Hardware {
 /// A machine that runs. It is gone when this is dropped, and so is what it wrote on its disk.
 pub struct Guest {
     /// Ended with us.
-    _running: Running,
+    running: Running,
     agent: BufReader<UnixStream>,
     monitor: Monitor,
     /// The kernel's release.
@@ -64,12 +64,12 @@ impl Guest {
         command.args(["-mon", "chardev=monitor,mode=control"]);
         command.args(["-device", "virtio-serial-pci"]);
         command.args(["-device", "virtserialport,chardev=agent,name=agent"]);
-        let errors = fs::File::create(folder.join("qemu.log"))?;
+        let errors = fs::File::create(folder.join(ERRORS))?;
         command.stdin(Stdio::null()).stdout(errors.try_clone()?).stderr(errors);
         let running = Running::start(&mut command)?;
         // It holds the other ends, which must close with QEMU.
         drop(command);
-        let told = || fs::read_to_string(folder.join("qemu.log")).unwrap_or_default();
+        let told = || fs::read_to_string(folder.join(ERRORS)).unwrap_or_default();
         let monitor = Monitor::open(monitor).with_context(told)?;
         agent.set_read_timeout(Some(BOOT_LIMIT))?;
         let mut agent = BufReader::new(agent);
@@ -80,7 +80,7 @@ impl Guest {
             bail!("the machine does not get ready: {line:?} {}", told());
         };
         println!("    booted Linux {release} in {:.1} s", start.elapsed().as_secs_f64());
-        Ok(Guest { _running: running, agent, monitor, release: release.to_owned() })
+        Ok(Guest { running, agent, monitor, release: release.to_owned() })
     }
 
     /// Runs a script and says what it printed; an error if it fails or takes longer than `limit`.
@@ -106,12 +106,21 @@ impl Guest {
         agent.write_all((head + &script).as_bytes())?;
         let mut line = String::new();
         self.agent.read_line(&mut line).context("the machine does not answer any more")?;
-        let (code, length) = line.trim().split_once(' ').context("the machine is gone")?;
+        let Some((code, length)) = line.trim().split_once(' ') else { bail!(self.ending()) };
         let (code, length) = (code.parse()?, length.parse::<u64>()?);
         ensure!(length <= MOST_OUTPUT, "a script printed {length} bytes");
         let mut output = vec![0; usize::try_from(length)?];
         self.agent.read_exact(&mut output).context("the machine stopped in an answer")?;
         Ok((code, String::from_utf8_lossy(&output).into_owned()))
+    }
+
+    /// How QEMU ended, for one that has closed its end.
+    fn ending(&mut self) -> String {
+        match self.running.wait(GRACE) {
+            Ok(Some(status)) => format!("the machine is gone: QEMU ended with {status}"),
+            Ok(None) => "the machine does not take scripts any more".to_owned(),
+            Err(error) => format!("the machine is gone: {error:#}"),
+        }
     }
 
     /// Runs commands one after the other, each at most `limit` long, and says how each of them ended.
@@ -234,10 +243,14 @@ fn channel(command: &mut Command, name: &str, end: OwnedFd) {
 /// The file in a machine's folder with all that its kernel and its first programs said.
 const CONSOLE: &str = "console.log";
 
-/// The last lines of a machine's console.
+/// The one with QEMU's own complaints.
+const ERRORS: &str = "qemu.log";
+
+/// The last lines of a machine's console, and all that QEMU itself had to say.
 pub fn console(folder: &Path) -> Option<String> {
     let text = fs::read(folder.join(CONSOLE)).ok()?;
-    Some(last(&String::from_utf8_lossy(&text)))
+    let told = fs::read_to_string(folder.join(ERRORS)).unwrap_or_default();
+    Some(last(&String::from_utf8_lossy(&text)) + &told)
 }
 
 /// Lines that a failure shows of a longer text.
