@@ -37,7 +37,8 @@ const fn ends(command: &'static str, code: i32) -> Call {
     Call { command, code, says: "" }
 }
 
-/// In this order: what is written is looked at by the next call.
+/// In this order: what is written is looked at by the next call; so sg_dd too goes past the kernel's
+/// cache (blk_sgio).
 const CALLS: &[Call] = &[
     says("sg_turs $D", ""),
     says("sg_inq $D", "FOREBAY"),
@@ -56,14 +57,20 @@ const CALLS: &[Call] = &[
     says("sg_rtpg $D", "target port group"),
     says("sg_sync $D", ""),
     says("sg_verify --lba=0 --count=64 $D", ""),
-    says("sg_dd if=/tmp/ones of=$D bs=512 count=128 2>&1", "128+0 records out"),
+    says("sg_dd if=/tmp/ones of=$D bs=512 blk_sgio=1 count=128 2>&1", "128+0 records out"),
     says("sg_get_lba_status --lba=0 $D", "mapped"),
     says("sg_write_same --lba=0 --num=64 --in=/tmp/ones --xferlen=512 $D", ""),
-    says("sg_dd if=$D of=/tmp/back bs=512 count=64 && cmp -n 32768 /tmp/back /tmp/ones", ""),
+    says(
+        "sg_dd if=$D of=/tmp/back bs=512 blk_sgio=1 count=64 && cmp -n 32768 /tmp/back /tmp/ones",
+        "",
+    ),
     says("sg_compare_and_write --lba=0 --num=1 --in=/tmp/swap --xferlen=1024 $D", ""),
     ends("sg_compare_and_write --lba=0 --num=1 --in=/tmp/swap --xferlen=1024 $D", MISCOMPARE),
     says("sg_unmap --lba=0 --num=128 $D", ""),
-    says("sg_dd if=$D of=/tmp/back bs=512 count=128 && cmp -n 65536 /tmp/back /dev/zero", ""),
+    says(
+        "sg_dd if=$D of=/tmp/back bs=512 blk_sgio=1 count=128 && cmp -n 65536 /tmp/back /dev/zero",
+        "",
+    ),
     says("sg_write_same --lba=128 --num=64 --unmap --in=/dev/zero --xferlen=512 $D", ""),
     says("sg_sanitize --block --quick --wait $D", ""),
     says("sg_start --stop $D && sg_start --start $D", ""),
