@@ -28,9 +28,10 @@ use transport::{Received, Sent, receive, send};
 use crate::{
     door::Door,
     driver,
+    gauge::Permit,
     guard::Place,
     line::Socket,
-    registry::{Joining, Order, Permit, Refused, Seat},
+    registry::{Joining, Order, Refused, Seat},
     statistics::count,
     surroundings::Surroundings,
 };

@@ -14,7 +14,7 @@ use iscsi::{
 use tokio::net::TcpStream;
 use transport::{Received, Sent, poll_receive, poll_send, receive_now};
 
-use crate::{end::End, registry::Permit};
+use crate::{end::End, gauge::Permit};
 
 /// A socket and its decoder. Its machine is in the session, under the same CID.
 pub(crate) struct Line {

@@ -13,9 +13,10 @@ use tracing::warn;
 use crate::{
     access::{Access, Security},
     entrance,
+    gauge::Permit,
     names::{Device, Target, TargetError},
     portal::{Listener, Portal},
-    registry::{Order, Permit},
+    registry::Order,
     settings::Settings,
     statistics::{Statistics, count},
     surroundings::Surroundings,

@@ -23,7 +23,7 @@ pub use words::{Address, Digest, Engine, FaultError, IscsiName, LogLevel, Operat
 use crate::quantity::{Size, Span};
 
 /// Everything that one process serves.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Addresses of portals of group 1; if left out, loopback, or none if there are `portal`s.
@@ -143,25 +143,6 @@ pub struct Unit {
     pub spc: u8,
     /// Its layers, bottom first; required.
     pub stack: Vec<Layer>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            // Nobody is kept out unless the settings say so: `listen` is loopback if left out.
-            listen: None,
-            portal: Vec::new(),
-            control: None,
-            state: None,
-            log_level: None,
-            threads: 0,
-            initiator_name: None,
-            user: Vec::new(),
-            discovery: Discovery::default(),
-            iscsi: Iscsi::default(),
-            target: Vec::new(),
-        }
-    }
 }
 
 impl Default for Iscsi {

@@ -1,0 +1,52 @@
+//! Places that are counted: connections, logins.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use tokio::sync::Notify;
+
+/// How many of something there are now.
+#[derive(Default)]
+pub(crate) struct Gauge {
+    count: AtomicUsize,
+    closed: Notify,
+}
+
+impl Gauge {
+    pub(crate) fn get(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Returns when there are none.
+    pub(crate) async fn empty(&self) {
+        loop {
+            let mut closed = std::pin::pin!(self.closed.notified());
+            closed.as_mut().enable(); // before the look, so that none is missed after it
+            if self.get() == 0 {
+                return;
+            }
+            closed.await;
+        }
+    }
+}
+
+/// One of a bounded number; dropping it gives it back.
+pub(crate) struct Permit(Arc<Gauge>);
+
+impl Permit {
+    /// `None` if there are `limit` of them already.
+    pub(crate) fn take(gauge: &Arc<Gauge>, limit: usize) -> Option<Self> {
+        let one_more = |count: usize| (count < limit).then_some(count + 1);
+        gauge.count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
+        Some(Self(gauge.clone()))
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::SeqCst);
+        self.0.closed.notify_waiters();
+    }
+}
