@@ -34,13 +34,13 @@ pub fn check(program: &Path) -> Result<Tally> {
     let root = root();
     let mut tally = Tally::default();
     for Shown { command, options } in &shown {
-        let help = process::run(Command::new(program).args([command, "--help"]), LIMIT)?;
-        let known = |option: &String| help.output.contains(option.as_str());
+        let help = help(program, command)?;
+        let known = |option: &String| help.contains(option.as_str());
         let unknown: Vec<&String> = options.iter().filter(|option| !known(option)).collect();
-        if !help.success() || !unknown.is_empty() {
+        if help.is_empty() || !unknown.is_empty() {
             println!("a page shows `forebay {command}` with {options:?}; unknown: {unknown:?}");
         }
-        tally.count(help.success() && unknown.is_empty());
+        tally.count(!help.is_empty() && unknown.is_empty());
     }
     let commands: BTreeSet<&str> = shown.iter().map(|shown| &*shown.command).collect();
     for command in commands {
@@ -61,6 +61,23 @@ pub fn check(program: &Path) -> Result<Tally> {
         }
     }
     Ok(tally.with_note(format!("{} pages read", pages.len())))
+}
+
+/// What a command says of itself, and each command below it; empty if there is no such command.
+fn help(program: &Path, command: &str) -> Result<String> {
+    let ask = |words: &[&str]| process::run(Command::new(program).args(words), LIMIT);
+    let help = ask(&[command, "--help"])?;
+    if !help.success() {
+        return Ok(String::new());
+    }
+    let mut all = help.output.clone();
+    let below = help.output.lines().skip_while(|line| *line != "Commands:").skip(1);
+    for line in below.take_while(|line| !line.is_empty()) {
+        if let Some(name) = line.split_whitespace().next().filter(|name| *name != "help") {
+            all += &ask(&[command, name, "--help"])?.output;
+        }
+    }
+    Ok(all)
 }
 
 /// Which test runs a command; a command that none runs is listed with the reason instead.
