@@ -93,6 +93,12 @@ pub(super) fn parameter_list(data: &Data, length: usize) -> Result<Bytes, Comple
     Ok(data.slice(0, length).into_bytes())
 }
 
+/// A parameter list, of a command for which none is no error and nothing to do (SPC-4, 6.4.1;
+/// SBC-3, 5.28.1).
+pub(super) fn list_to_do(data: &Data, length: usize) -> Result<Bytes, Completion> {
+    if length == 0 { Err(taking(0)) } else { parameter_list(data, length) }
+}
+
 /// That a parameter list is short enough to be held in memory.
 pub(super) fn check_list_length(length: u32) -> Result<(), Sense> {
     if length <= LONGEST_LIST { Ok(()) } else { Err(Sense::PARAMETER_LIST_LENGTH_ERROR) }

@@ -16,7 +16,7 @@ use volume::{Data, Extent, Geometry, Lba};
 
 use super::{
     BlockUnit, Work,
-    bounds::{taking, taking_with},
+    bounds::{list_to_do, taking, taking_with},
 };
 use crate::{
     Completion, LogicalUnit, Nexus, Task, TaskAttribute,
@@ -45,14 +45,7 @@ impl BlockUnit {
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
         let Work { data, turn, .. } = work;
-        // A length of zero is no error (SPC-4, 6.4.1).
-        if length == 0 {
-            return Err(taking(0));
-        }
-        if data.len() < length as usize {
-            return Err(taking_with(length, Sense::PARAMETER_LIST_LENGTH_ERROR.into()));
-        }
-        let list = CopyList::parse(&data.slice(0, length as usize).into_bytes(), long);
+        let list = CopyList::parse(&list_to_do(&data, length as usize)?, long);
         let list = list.map_err(|sense| taking_with(length, sense.into()))?;
         let name = list.identified.then_some(list.list);
         let running = self.begin_copy(&nexus, name, u8::from(long))?;

@@ -6,7 +6,9 @@ use volume::{Data, Extent, Geometry, Lba};
 
 use super::{
     BlockUnit, Work,
-    bounds::{at_once, finished, in_range, one_block, taking, taking_with, too_long, writable},
+    bounds::{
+        at_once, finished, in_range, list_to_do, one_block, taking, taking_with, too_long, writable,
+    },
 };
 use crate::{
     Completion,
@@ -38,16 +40,9 @@ impl BlockUnit {
         length: usize,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
-        // A length of zero is no error (SBC-3, 5.28.1).
-        if length == 0 {
-            return Err(taking(0));
-        }
+        let list = list_to_do(&work.data, length)?;
         let taken = length as u32;
-        if work.data.len() < length {
-            return Err(taking_with(taken, Sense::PARAMETER_LIST_LENGTH_ERROR.into()));
-        }
         let limits = self.limits(&work.geometry);
-        let list = work.data.slice(0, length).into_bytes();
         let descriptors = parse_unmap_list(&list)?;
         if descriptors.len() > limits.unmap_descriptors as usize {
             return Err(Sense::invalid_field_in_parameter_list(2).into());

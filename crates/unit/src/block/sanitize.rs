@@ -8,7 +8,7 @@ use volume::{Extent, Geometry, Lba};
 
 use super::{
     BlockUnit, Work,
-    bounds::{at_once, taking, taking_with, writable},
+    bounds::{at_once, parameter_list, taking, taking_with, writable},
 };
 use crate::{Completion, TaskAttribute, access::Answer, sanitize::Method};
 
@@ -23,9 +23,7 @@ impl BlockUnit {
         let Work { data, geometry, turn } = work;
         self.check_sanitize(&asked, &geometry)?;
         let taken = u32::from(asked.parameter_list_length);
-        if data.len() < taken as usize {
-            return Err(taking_with(taken, Sense::PARAMETER_LIST_LENGTH_ERROR.into()));
-        }
+        let list = parameter_list(&data, taken as usize)?;
         let method = match asked.action {
             SanitizeAction::ExitFailureMode => {
                 self.sanitizer.exit_failure_mode()?;
@@ -33,7 +31,6 @@ impl BlockUnit {
             }
             SanitizeAction::BlockErase => Method::BlockErase,
             SanitizeAction::Overwrite => {
-                let list = data.slice(0, taken as usize).into_bytes();
                 let list = Overwrite::parse(&list, geometry.block_size);
                 Method::Overwrite(list.map_err(|sense| taking_with(taken, sense.into()))?)
             }

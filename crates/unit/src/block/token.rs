@@ -13,7 +13,7 @@ use volume::{Extent, Geometry, Lba};
 
 use super::{
     BlockUnit, Work,
-    bounds::{in_range, taking, taking_with, writable},
+    bounds::{in_range, list_to_do, taking_with, writable},
     copy::{PIECE, conclude},
 };
 use crate::{
@@ -33,14 +33,9 @@ impl BlockUnit {
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
         let Work { data, geometry, turn } = work;
-        if length == 0 {
-            return Err(taking(0));
-        }
+        let bytes = list_to_do(&data, length as usize)?;
         let refused = |sense: Sense| taking_with(length, sense.into());
-        if data.len() < length as usize {
-            return Err(refused(Sense::PARAMETER_LIST_LENGTH_ERROR));
-        }
-        let asked = PopulateToken::parse(&data.slice(0, length as usize).into_bytes());
+        let asked = PopulateToken::parse(&bytes);
         let asked = asked.map_err(refused)?;
         check_populate(&asked, &geometry).map_err(refused)?;
         let running = self.begin_copy(&nexus, Some(list), 0x10)?;
@@ -83,15 +78,10 @@ impl BlockUnit {
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
         let Work { data, geometry, turn } = work;
-        if length == 0 {
-            return Err(taking(0));
-        }
+        let bytes = list_to_do(&data, length as usize)?;
         let refused = |sense: Sense| taking_with(length, sense.into());
-        if data.len() < length as usize {
-            return Err(refused(Sense::PARAMETER_LIST_LENGTH_ERROR));
-        }
         writable(&geometry)?;
-        let asked = WriteUsingToken::parse(&data.slice(0, length as usize).into_bytes());
+        let asked = WriteUsingToken::parse(&bytes);
         let asked = asked.map_err(refused)?;
         check_ranges(&asked.ranges, 536, &geometry).map_err(refused)?;
         let running = self.begin_copy(&nexus, Some(list), 0x11)?;
