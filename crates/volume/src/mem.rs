@@ -366,6 +366,19 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_page_that_is_being_read_is_written_beside_the_rest_of_it() {
+        let volume = MemVolume::new(Geometry::with_blocks(64));
+        write(&volume, 0, 1, 4096);
+        let before = now(volume.read(Extent { lba: Lba(0), blocks: 8 })).expect("read");
+        write(&volume, 3, 2, 512);
+        let after = read(&volume, 0, 8);
+        assert_eq!(after[..3 * 512], [1; 3 * 512]);
+        assert_eq!(after[3 * 512..4 * 512], [2; 512]);
+        assert_eq!(after[4 * 512..], [1; 4 * 512]);
+        drop(before);
+    }
+
+    #[test]
     fn a_page_that_nobody_reads_is_written_in_place() {
         let volume = MemVolume::new(Geometry::with_blocks(64));
         write(&volume, 0, 1, 4096);
