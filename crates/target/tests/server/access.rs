@@ -6,15 +6,14 @@ use std::{
 };
 
 use iscsi::{
-    Cid, Isid, Pdu, Serial, Tsih, Ttt,
+    Cid, Isid, Serial, Tsih,
     keys::Offer,
     login::{
         InitiatorLogin, InitiatorNames, LoginFailure,
         chap::{Algorithm, Challenge, Chap, Credential, Secret},
     },
-    pdu::{LoginStatus, TextRequest},
+    pdu::LoginStatus,
 };
-use scsi::Lun;
 use target::{Access, Portal, PortalGroup, Redirect, Rule, Security, Server, Settings, Target};
 use tokio::{
     io::AsyncReadExt,
@@ -139,20 +138,8 @@ async fn end(to: SocketAddr, target: &str, chap: Option<Chap>) -> Result<(), Log
 /// The names that discovery tells.
 async fn seen(to: SocketAddr, chap: Option<Chap>) -> Result<Vec<String>, LoginStatus> {
     let mut client = log_in((HERE, to), None, chap).await.map_err(refused)?;
-    let request = TextRequest {
-        immediate: true,
-        is_final: true,
-        continues: false,
-        lun: Lun(0),
-        itt: client.next_itt(),
-        ttt: Ttt::NONE,
-        cmd_sn: Serial(1),
-        exp_stat_sn: Serial(1),
-        text: "SendTargets=All\0".into(),
-    };
-    client.send(Pdu::TextRequest(request)).await;
-    let Some(Pdu::TextResponse(response)) = client.receive().await else { panic!() };
-    let pairs = iscsi::keys::pairs(&response.text).map(Result::unwrap);
+    let text = client.send_targets("All").await;
+    let pairs = iscsi::keys::pairs(text.as_bytes()).map(Result::unwrap);
     let names = pairs.filter(|(key, _)| *key == "TargetName").map(|(_, name)| name.to_owned());
     Ok(names.collect())
 }

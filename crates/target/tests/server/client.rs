@@ -12,11 +12,11 @@ use std::{
 };
 
 use iscsi::{
-    Cid, Isid, Itt, Pdu, Serial, Tsih,
+    Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
     codec::{Decoder, Digests, Output},
     keys::Offer,
     login::{InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure},
-    pdu::{LoginStatus, ScsiCommand, ScsiResponse, TaskFunction, TaskRequest},
+    pdu::{LoginStatus, ScsiCommand, ScsiResponse, TaskFunction, TaskRequest, TextRequest},
 };
 use parking_lot::Mutex;
 use scsi::{Cdb, Lun};
@@ -180,6 +180,24 @@ impl Client {
             _ => return,
         };
         self.exp_stat_sn = numbers.stat_sn.next();
+    }
+
+    /// What the target says of itself and others.
+    pub async fn send_targets(&mut self, which: &str) -> String {
+        let request = TextRequest {
+            immediate: true,
+            is_final: true,
+            continues: false,
+            lun: Lun(0),
+            itt: self.next_itt(),
+            ttt: Ttt::NONE,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: Serial(1),
+            text: format!("SendTargets={which}\0").into(),
+        };
+        self.send(Pdu::TextRequest(request)).await;
+        let Some(Pdu::TextResponse(response)) = self.receive().await else { panic!("no text") };
+        String::from_utf8(response.text.to_vec()).unwrap()
     }
 
     pub fn next_itt(&mut self) -> Itt {

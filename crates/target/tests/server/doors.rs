@@ -5,7 +5,7 @@ use std::{io::ErrorKind, time::Duration};
 use iscsi::{
     Itt, Pdu, Tsih, Ttt,
     keys::Offer,
-    pdu::{LoginStatus, NopOut, TextRequest},
+    pdu::{LoginStatus, NopOut},
 };
 use scsi::Lun;
 use target::{Server, Settings, Target, TargetError};
@@ -122,21 +122,8 @@ async fn discovery_names_the_portal_that_was_asked() {
     let (_server, address) = server(Settings::default(), memory()).await;
     let mut client =
         Client::try_log_in(address, 1, Offer::initiator(), Tsih(0), None).await.unwrap();
-    let itt = client.next_itt();
-    let request = TextRequest {
-        immediate: true,
-        is_final: true,
-        continues: false,
-        lun: Lun(0),
-        itt,
-        ttt: Ttt::NONE,
-        cmd_sn: iscsi::Serial(1),
-        exp_stat_sn: iscsi::Serial(1),
-        text: "SendTargets=All\0".into(),
-    };
-    client.send(Pdu::TextRequest(request)).await;
-    let Some(Pdu::TextResponse(response)) = client.receive().await else { panic!() };
-    assert_eq!(response.text, format!("TargetName={TARGET}\0TargetAddress={address},1\0"));
+    let text = client.send_targets("All").await;
+    assert_eq!(text, format!("TargetName={TARGET}\0TargetAddress={address},1\0"));
 }
 
 #[test]

@@ -4,10 +4,10 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use iscsi::{
-    Isid, Pdu, Serial, Tsih, Ttt,
+    Isid, Pdu, Serial, Tsih,
     keys::Offer,
     login::{InitiatorLogin, InitiatorNames, InitiatorStep},
-    pdu::{AsyncEvent, LoginStatus, TextRequest},
+    pdu::{AsyncEvent, LoginStatus},
 };
 use scsi::Lun;
 use target::{Portal, PortalGroup, Redirect, Server, Settings, Target};
@@ -42,20 +42,8 @@ async fn log_in(address: SocketAddr, target: &str) -> Result<Client, LoginStatus
 async fn send_targets(address: SocketAddr) -> String {
     let login = Client::try_log_in(address, 9, Offer::initiator(), Tsih(0), None).await;
     let mut client = login.unwrap();
-    let request = TextRequest {
-        immediate: true,
-        is_final: true,
-        continues: false,
-        lun: Lun(0),
-        itt: client.next_itt(),
-        ttt: Ttt::NONE,
-        cmd_sn: Serial(1),
-        exp_stat_sn: Serial(1),
-        text: "SendTargets=All\0".into(),
-    };
-    client.send(Pdu::TextRequest(request)).await;
-    let Some(Pdu::TextResponse(response)) = client.receive().await else { panic!() };
-    String::from_utf8(response.text.to_vec()).unwrap().replace('\0', " ")
+    let text = client.send_targets("All").await;
+    text.replace('\0', " ")
 }
 
 #[tokio::test]
