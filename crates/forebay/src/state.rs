@@ -30,12 +30,17 @@ pub fn open_unit(
     let serial = identity.serial.clone();
     let opened = StateFiles::open(folder, &identity)
         .and_then(|files| BlockUnit::open(top, identity, settings, Arc::new(files)));
+    if let Ok(unit) = &opened
+        && unit.is_sanitizing()
+    {
+        tracing::warn!(unit = serial, "a sanitize was not finished: nobody can use its blocks yet");
+    }
     opened.map_err(|error| {
         let what = format!("cannot use what unit {serial} keeps in {}: {error}", folder.display());
         let remedy = match error.kind() {
             io::ErrorKind::InvalidData => {
                 "restore the file from a copy; or, if no host relies on a reservation that it may \
-                 have held, delete it"
+                 have held, and no unit was being sanitized, delete it"
             }
             io::ErrorKind::ResourceBusy => {
                 "give each unit its own `serial`, each process its own `state`"

@@ -26,11 +26,13 @@ pub enum Record {
     Modes,
     /// Registrations and the persistent reservation, while APTPL is set.
     Reservations,
+    /// A sanitize that has begun and did not end well yet.
+    Sanitize,
 }
 
 impl Record {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Modes, Self::Reservations];
+    pub const ALL: [Self; 3] = [Self::Modes, Self::Reservations, Self::Sanitize];
 
     /// A word of lower-case letters, for a file's name.
     #[must_use]
@@ -38,6 +40,7 @@ impl Record {
         match self {
             Self::Modes => "modes",
             Self::Reservations => "reservations",
+            Self::Sanitize => "sanitize",
         }
     }
 }

@@ -70,6 +70,13 @@ pub struct BlockUnit {
     sanitizer: Arc<Sanitizer>,
 }
 
+/// What a unit keeps in its store.
+struct Kept {
+    reservations: Reservations,
+    modes: ModeSettings,
+    sanitizer: Arc<Sanitizer>,
+}
+
 /// What a task brings besides its command.
 struct Work<'a> {
     data: Data,
@@ -82,11 +89,16 @@ impl BlockUnit {
     /// process, and says so.
     #[must_use]
     pub fn new(volume: Stack, identity: Identity, settings: Settings) -> Self {
-        let (reservations, modes) = (Reservations::new(), ModeSettings::new());
-        Self::with(volume, identity, settings, reservations, modes)
+        let kept = Kept {
+            reservations: Reservations::new(),
+            modes: ModeSettings::new(),
+            sanitizer: Arc::new(Sanitizer::new()),
+        };
+        Self::with(volume, identity, settings, kept)
     }
 
-    /// A unit that goes on with the reservations and mode parameters in `store`.
+    /// A unit that goes on with what is in `store`: reservations, mode parameters, and a sanitize
+    /// that was not finished, for which it needs the runtime it is opened in.
     ///
     /// # Errors
     /// What is there cannot be read, or was not written by a unit.
@@ -96,18 +108,16 @@ impl BlockUnit {
         settings: Settings,
         store: Arc<dyn Store>,
     ) -> io::Result<Self> {
-        let reservations = Reservations::load(Arc::clone(&store))?;
-        let modes = ModeSettings::load(store)?;
-        Ok(Self::with(volume, identity, settings, reservations, modes))
+        let kept = Kept {
+            reservations: Reservations::load(Arc::clone(&store))?,
+            modes: ModeSettings::load(Arc::clone(&store))?,
+            sanitizer: Sanitizer::load(store, &volume)?,
+        };
+        Ok(Self::with(volume, identity, settings, kept))
     }
 
-    fn with(
-        volume: Stack,
-        identity: Identity,
-        settings: Settings,
-        reservations: Reservations,
-        modes: ModeSettings,
-    ) -> Self {
+    fn with(volume: Stack, identity: Identity, settings: Settings, kept: Kept) -> Self {
+        let Kept { reservations, modes, sanitizer } = kept;
         let known_blocks = AtomicU64::new(volume.geometry().blocks);
         Self {
             volume,
@@ -124,7 +134,7 @@ impl BlockUnit {
             tokens: Tokens::default(),
             copies: Copies::default(),
             reachable: Mutex::default(),
-            sanitizer: Arc::default(),
+            sanitizer,
         }
     }
 
@@ -132,6 +142,12 @@ impl BlockUnit {
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// A sanitize goes on, or has failed: its blocks cannot be reached.
+    #[must_use]
+    pub fn is_sanitizing(&self) -> bool {
+        self.sanitizer.sense().is_some()
     }
 
     /// The volume that holds its blocks.

@@ -8,7 +8,7 @@ use volume::{Extent, Geometry, Lba};
 
 use super::{
     BlockUnit, Work,
-    bounds::{at_once, parameter_list, taking, taking_with, writable},
+    bounds::{finished, parameter_list, taking, taking_with, writable},
 };
 use crate::{Completion, TaskAttribute, access::Answer, sanitize::Method};
 
@@ -26,8 +26,8 @@ impl BlockUnit {
         let list = parameter_list(&data, taken as usize)?;
         let method = match asked.action {
             SanitizeAction::ExitFailureMode => {
-                self.sanitizer.exit_failure_mode()?;
-                return Ok(at_once(taking(taken)));
+                let exit = async { Ok(self.sanitizer.exit_failure_mode().await?) };
+                return Ok(finished(exit, taken, turn));
             }
             SanitizeAction::BlockErase => Method::BlockErase,
             SanitizeAction::Overwrite => {
@@ -42,7 +42,8 @@ impl BlockUnit {
             let alone = self.order.turn(TaskAttribute::Ordered).await;
             let volume = Arc::clone(&self.volume);
             self.tokens.note_write(Extent { lba: Lba(0), blocks: u32::MAX });
-            let begun = self.sanitizer.begin(volume, method, asked.unrestricted_exit, &runtime);
+            let exit = asked.unrestricted_exit;
+            let begun = self.sanitizer.begin(volume, method, exit, &runtime).await;
             drop(alone);
             let ended = match begun {
                 Ok(ended) if !asked.immediate => ended.await,

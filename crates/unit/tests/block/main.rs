@@ -7,6 +7,7 @@ mod verify;
 mod exclusive;
 mod status;
 mod sanitize;
+mod restart;
 mod party;
 mod copy;
 mod token;

@@ -1,0 +1,133 @@
+//! How a sanitize goes over the blocks.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use scsi::Overwrite;
+use volume::{Data, Durability, Error, Extent, Lba, Stack};
+
+use crate::access::repeated;
+
+/// How what is there is to go.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Method {
+    /// The pattern, block by block, so many times.
+    Overwrite(Overwrite),
+    /// Zeros over everything that is mapped, and then no block is.
+    BlockErase,
+}
+
+impl Method {
+    /// Pieces of work, for the progress.
+    pub(super) fn steps(&self, volume: &Stack) -> u64 {
+        let pieces = volume.geometry().bytes().div_ceil(PIECE);
+        match self {
+            Self::Overwrite(list) => pieces * u64::from(list.passes),
+            Self::BlockErase => 2 * pieces,
+        }
+    }
+
+    /// Does all of it from the first block on, and calls `step` after each piece.
+    pub(super) async fn run(&self, volume: &Stack, step: impl Fn()) -> Result<(), Error> {
+        match self {
+            Self::Overwrite(list) => {
+                for pass in 0..list.passes {
+                    let block = block_of(list, pass, volume.geometry().block_size as usize);
+                    for extent in pieces(volume) {
+                        write(volume, extent, &block).await?;
+                        step();
+                    }
+                    // One pass is where it belongs before the next goes over it.
+                    stubborn(|| volume.flush()).await?;
+                }
+            }
+            Self::BlockErase => {
+                let zeros = Bytes::from(vec![0; volume.geometry().block_size as usize]);
+                for extent in pieces(volume) {
+                    erase(volume, extent, &zeros).await?;
+                    step();
+                }
+                stubborn(|| volume.flush()).await?;
+                for extent in pieces(volume) {
+                    stubborn(|| volume.discard(extent)).await?;
+                    step();
+                    tokio::task::yield_now().await;
+                }
+                stubborn(|| volume.flush()).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Zeros over what is mapped: given back alone it would stay on the medium below.
+async fn erase(volume: &Stack, extent: Extent, zeros: &Bytes) -> Result<(), Error> {
+    let mut rest = extent;
+    while rest.blocks > 0 {
+        let allocation = stubborn(|| volume.allocation(rest)).await?;
+        for run in allocation.runs() {
+            if run.mapped {
+                write(volume, Extent { lba: rest.lba, blocks: run.blocks }, zeros).await?;
+            }
+            rest = Extent {
+                lba: Lba(rest.lba.0 + u64::from(run.blocks)),
+                blocks: rest.blocks - run.blocks,
+            };
+        }
+    }
+    Ok(())
+}
+
+async fn write(volume: &Stack, extent: Extent, block: &Bytes) -> Result<(), Error> {
+    let data: Data = repeated(block, extent.blocks as usize * block.len());
+    stubborn(|| volume.write(extent.lba, data.clone(), Durability::Volatile)).await?;
+    // A volume in memory is done at once: others get their turn here.
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+/// Tries again what fails because something is away or full, for as long as a host would: the
+/// work ends well, or the unit is lost until another SANITIZE does.
+async fn stubborn<'a, T>(call: impl Fn() -> volume::Io<'a, T>) -> Result<T, Error> {
+    for _ in 0..TRIES {
+        match call().await {
+            Err(Error::Busy(_) | Error::Unreachable(_)) => tokio::time::sleep(PAUSE).await,
+            result => return result,
+        }
+    }
+    call().await
+}
+
+/// A block of a pass: the pattern over and over, turned round in every second pass if so asked.
+fn block_of(list: &Overwrite, pass: u8, block_size: usize) -> Bytes {
+    let invert = if list.invert && pass % 2 == 1 { 0xff } else { 0 };
+    list.pattern.iter().cycle().take(block_size).map(|byte| byte ^ invert).collect()
+}
+
+/// The whole volume.
+fn pieces(volume: &Stack) -> impl Iterator<Item = Extent> + use<> {
+    let geometry = volume.geometry();
+    let step = PIECE / u64::from(geometry.block_size);
+    (0..geometry.blocks.div_ceil(step)).map(move |index| Extent {
+        lba: Lba(index * step),
+        blocks: step.min(geometry.blocks - index * step) as u32,
+    })
+}
+
+/// As much as other commands write at once, in bytes.
+const PIECE: u64 = 1 << 20;
+/// A minute in all: the SCSI time-out of Linux twice over.
+const TRIES: u32 = 300;
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_begins_with_the_pattern_and_every_second_pass_is_turned_round() {
+        let list = Overwrite { invert: true, passes: 2, pattern: vec![1, 2, 3] };
+        assert_eq!(block_of(&list, 0, 512)[..5], [1, 2, 3, 1, 2]);
+        assert_eq!(block_of(&list, 1, 512)[..4], [0xfe, 0xfd, 0xfc, 0xfe]);
+    }
+}

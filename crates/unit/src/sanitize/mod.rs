@@ -1,0 +1,289 @@
+//! SANITIZE: work on the whole unit that goes on whatever happens to who asked for it, also after
+//! a restart.
+
+mod method;
+mod record;
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use scsi::Sense;
+use tokio::{
+    runtime::Handle,
+    sync::{oneshot, watch},
+};
+use volume::Stack;
+
+pub(crate) use self::method::Method;
+use self::record::Unfinished;
+use crate::store::{Record, Store, damaged};
+
+/// What becomes of a unit's blocks.
+///
+/// ```text
+///   Sound ──SANITIZE──▶ Running ──done──▶ Sound
+///                         │  ▲
+///                       failed│ SANITIZE
+///                         ▼  │
+///                       Failed ──EXIT FAILURE MODE, if AUSE was set──▶ Sound
+/// ```
+///
+/// The store, if there is one, hears of each step before it shows: that the work goes on before the
+/// first block is overwritten, that the blocks are sound before anybody can write to them. So a
+/// restart at any moment finds what is to be done, and never overwrites what came later.
+pub(crate) struct Sanitizer {
+    /// Not sound: so that a command need not take the lock to learn that all is well.
+    holds: AtomicBool,
+    state: Mutex<State>,
+    /// Counts ends, for who waits for one.
+    ended: watch::Sender<u64>,
+    store: Option<Arc<dyn Store>>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    Sound,
+    /// Steps done and steps in all.
+    Running {
+        done: u64,
+        all: u64,
+        unrestricted_exit: bool,
+    },
+    Failed {
+        unrestricted_exit: bool,
+    },
+}
+
+impl Sanitizer {
+    /// Of a unit that forgets with the process what becomes of its blocks.
+    pub(crate) fn new() -> Self {
+        let (ended, _) = watch::channel(0);
+        let state = Mutex::new(State::Sound);
+        Self { holds: AtomicBool::new(false), state, ended, store: None }
+    }
+
+    /// Of a unit that goes on as the store says: with work that a restart ended, in a driver of
+    /// its own, from the first block on (SBC-3, 4.11: it is resumed after power on). Where that
+    /// cannot be, the work has failed.
+    pub(crate) fn load(store: Arc<dyn Store>, volume: &Stack) -> io::Result<Arc<Self>> {
+        let record = store.load(Record::Sanitize)?.unwrap_or_default();
+        let this = Arc::new(Self { store: Some(store), ..Self::new() });
+        if record.is_empty() {
+            return Ok(this);
+        }
+        let geometry = volume.geometry();
+        let unfinished = Unfinished::from_record(&record, geometry.block_size);
+        let Unfinished { method, unrestricted_exit } =
+            unfinished.ok_or_else(|| damaged(Record::Sanitize))?;
+        let possible = geometry.in_place && !geometry.read_only;
+        match (method, Handle::try_current()) {
+            (Some(method), Ok(runtime)) if possible => {
+                let all = method.steps(volume);
+                this.set(State::Running { done: 0, all, unrestricted_exit });
+                let work = Arc::clone(&this).work(Arc::clone(volume), method, unrestricted_exit);
+                runtime.spawn(work);
+            }
+            _ => this.set(State::Failed { unrestricted_exit }),
+        }
+        Ok(this)
+    }
+
+    /// What commands that need the blocks, or anything but being told about, are told.
+    pub(crate) fn sense(&self) -> Option<Sense> {
+        if !self.holds.load(Ordering::Acquire) {
+            return None;
+        }
+        match *self.state.lock() {
+            State::Sound => None,
+            State::Running { done, all, .. } => {
+                let progress = (u128::from(done) << 16) / u128::from(all.max(1));
+                let progress = u16::try_from(progress).unwrap_or(u16::MAX);
+                Some(Sense::SANITIZE_IN_PROGRESS.with_progress(progress))
+            }
+            State::Failed { .. } => Some(Sense::SANITIZE_COMMAND_FAILED),
+        }
+    }
+
+    /// Whether one goes on; [`Sanitizer::sense`] is also there when one has failed.
+    pub(crate) fn is_running(&self) -> bool {
+        self.holds.load(Ordering::Acquire) && matches!(*self.state.lock(), State::Running { .. })
+    }
+
+    /// EXIT FAILURE MODE (SBC-3, 5.20.5).
+    pub(crate) async fn exit_failure_mode(&self) -> Result<(), Sense> {
+        let state = *self.state.lock();
+        match state {
+            State::Failed { unrestricted_exit: false } => Err(Sense::invalid_bit_in_cdb(1, 4)),
+            State::Failed { unrestricted_exit: true } => {
+                self.save(Vec::new()).await.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
+                let mut state = self.state.lock();
+                // A task at the head of the queue may have been overtaken by another SANITIZE.
+                if matches!(*state, State::Failed { .. }) {
+                    *state = State::Sound;
+                    self.holds.store(false, Ordering::Release);
+                }
+                Ok(())
+            }
+            State::Sound | State::Running { .. } => Ok(()),
+        }
+    }
+
+    /// Begins the work in a driver of its own, while no other command of the unit is under way;
+    /// it has begun when the store knows of it. What comes back tells how it ended to whoever
+    /// waits. Dropping either changes nothing.
+    ///
+    /// # Errors
+    /// One goes on already, or the store is broken: then nothing was overwritten.
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        volume: Stack,
+        method: Method,
+        unrestricted_exit: bool,
+        runtime: &Handle,
+    ) -> Result<impl Future<Output = Result<(), Sense>> + Send + use<>, Sense> {
+        let before = {
+            let mut state = self.state.lock();
+            if matches!(*state, State::Running { .. }) {
+                return Err(Sense::SANITIZE_IN_PROGRESS.with_progress(0));
+            }
+            let all = method.steps(&volume);
+            let running = State::Running { done: 0, all, unrestricted_exit };
+            self.holds.store(true, Ordering::Release);
+            std::mem::replace(&mut *state, running)
+        };
+        let mut ended = self.ended.subscribe();
+        ended.mark_unchanged();
+        let (begins, begun) = oneshot::channel();
+        let this = Arc::clone(self);
+        runtime.spawn(async move {
+            let noted = this.note(&method, unrestricted_exit, before).await;
+            let _ = begins.send(noted);
+            if noted.is_ok() {
+                this.work(volume, method, unrestricted_exit).await;
+            }
+        });
+        begun.await.unwrap_or(Err(Sense::INTERNAL_TARGET_FAILURE))?;
+        let this = Arc::clone(self);
+        Ok(async move {
+            let _ = ended.changed().await;
+            match *this.state.lock() {
+                State::Failed { .. } => Err(Sense::SANITIZE_COMMAND_FAILED),
+                State::Sound | State::Running { .. } => Ok(()),
+            }
+        })
+    }
+
+    /// Tells the store of the work. If it cannot, all is as it was `before`; but what the store
+    /// may show at the next start must not surprise anybody, so where that cannot be put back
+    /// either, the work counts as failed.
+    async fn note(
+        &self,
+        method: &Method,
+        unrestricted_exit: bool,
+        before: State,
+    ) -> Result<(), Sense> {
+        // The runtime may end while the store is being told.
+        let ending = Ending(self);
+        let record = |method| Unfinished { method, unrestricted_exit }.to_record();
+        if self.save(record(Some(method.clone()))).await.is_ok() {
+            ending.not_yet();
+            return Ok(());
+        }
+        let put_back = match before {
+            State::Failed { unrestricted_exit } => {
+                Unfinished { method: None, unrestricted_exit }.to_record()
+            }
+            State::Sound | State::Running { .. } => Vec::new(),
+        };
+        let after = self.save(put_back).await;
+        ending.with(after.map_or(State::Failed { unrestricted_exit }, |()| before));
+        Err(Sense::INTERNAL_TARGET_FAILURE)
+    }
+
+    /// The work itself, which the store knows of.
+    async fn work(self: Arc<Self>, volume: Stack, method: Method, unrestricted_exit: bool) {
+        // Should it panic, the unit is left as after a failure.
+        let ending = Ending(&self);
+        let done = method.run(&volume, || self.step()).await;
+        let record = match done {
+            Ok(()) => Vec::new(),
+            Err(_) => Unfinished { method: None, unrestricted_exit }.to_record(),
+        };
+        // Sound only when no restart can begin anew over what hosts write from here on.
+        let saved = self.save(record).await;
+        let well = done.is_ok() && saved.is_ok();
+        ending.with(if well { State::Sound } else { State::Failed { unrestricted_exit } });
+    }
+
+    async fn save(&self, record: Vec<u8>) -> io::Result<()> {
+        match &self.store {
+            Some(store) => store.save(Record::Sanitize, record).await,
+            None => Ok(()),
+        }
+    }
+
+    fn step(&self) {
+        if let State::Running { done, .. } = &mut *self.state.lock() {
+            *done += 1;
+        }
+    }
+
+    fn set(&self, state: State) {
+        let mut now = self.state.lock();
+        *now = state;
+        self.holds.store(state != State::Sound, Ordering::Release);
+    }
+
+    fn end(&self, state: State) {
+        self.set(state);
+        self.ended.send_modify(|count| *count += 1);
+    }
+}
+
+/// The end of the work, whichever way it comes.
+struct Ending<'a>(&'a Sanitizer);
+
+impl Ending<'_> {
+    fn with(self, state: State) {
+        self.0.end(state);
+        std::mem::forget(self);
+    }
+
+    fn not_yet(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let state = *self.0.state.lock();
+        let unrestricted_exit = matches!(state, State::Running { unrestricted_exit: true, .. });
+        self.0.end(State::Failed { unrestricted_exit });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_who_was_promised_a_way_out_leaves_a_failure() {
+        let sanitizer = Sanitizer::new();
+        assert_eq!((sanitizer.sense(), sanitizer.exit_failure_mode().await), (None, Ok(())));
+        for unrestricted_exit in [false, true] {
+            sanitizer.set(State::Running { done: 1, all: 4, unrestricted_exit });
+            let going = Sense::SANITIZE_IN_PROGRESS.with_progress(0x4000);
+            assert_eq!(sanitizer.sense(), Some(going));
+            drop(Ending(&sanitizer));
+            assert_eq!(sanitizer.sense(), Some(Sense::SANITIZE_COMMAND_FAILED));
+            assert_eq!(sanitizer.exit_failure_mode().await.is_ok(), unrestricted_exit);
+            assert_eq!(sanitizer.sense().is_none(), unrestricted_exit);
+        }
+    }
+}

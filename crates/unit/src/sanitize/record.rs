@@ -1,0 +1,105 @@
+//! The record of a sanitize that has begun and did not end well yet: `docs/formats/state.md` has
+//! its bytes.
+
+use scsi::Overwrite;
+
+use super::method::Method;
+
+/// What a unit is to know of its blocks after a restart.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Unfinished {
+    /// It goes on with the restart; `None`: it has failed.
+    pub(super) method: Option<Method>,
+    /// AUSE.
+    pub(super) unrestricted_exit: bool,
+}
+
+impl Unfinished {
+    pub(super) fn to_record(&self) -> Vec<u8> {
+        let (kind, invert, passes, pattern): (_, _, _, &[u8]) = match &self.method {
+            None => (FAILED, false, 0, &[]),
+            Some(Method::BlockErase) => (BLOCK_ERASE, false, 0, &[]),
+            Some(Method::Overwrite(list)) => (OVERWRITE, list.invert, list.passes, &list.pattern),
+        };
+        let flags = u8::from(self.unrestricted_exit) | u8::from(invert) << 1;
+        let mut bytes = vec![VERSION, kind, flags, passes];
+        bytes.extend_from_slice(pattern);
+        bytes
+    }
+
+    /// Reads a record that is not empty; `block_size`: of the unit. `None` if it is none.
+    pub(super) fn from_record(bytes: &[u8], block_size: u32) -> Option<Self> {
+        let (&[version, kind, flags, passes], pattern) = bytes.split_first_chunk()?;
+        if version != VERSION || flags > 3 {
+            return None;
+        }
+        let invert = flags & 2 != 0;
+        let method = match kind {
+            OVERWRITE if (1..32).contains(&passes) && !pattern.is_empty() => {
+                // A unit of smaller blocks than it had: the pattern begins each of them, as far
+                // as there is room.
+                let length = pattern.len().min(block_size as usize);
+                let pattern = pattern[..length].to_vec();
+                Some(Method::Overwrite(Overwrite { invert, passes, pattern }))
+            }
+            BLOCK_ERASE if !invert && passes == 0 && pattern.is_empty() => Some(Method::BlockErase),
+            FAILED if !invert && passes == 0 && pattern.is_empty() => None,
+            _ => return None,
+        };
+        Some(Self { method, unrestricted_exit: flags & 1 != 0 })
+    }
+}
+
+const VERSION: u8 = 1;
+/// The service actions (SBC-3, 5.20), and what is none.
+const OVERWRITE: u8 = 1;
+const BLOCK_ERASE: u8 = 2;
+const FAILED: u8 = 0;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn records() -> [(Unfinished, &'static [u8]); 3] {
+        let list = Overwrite { invert: true, passes: 3, pattern: vec![0xaa, 0x55] };
+        let unfinished = |method, unrestricted_exit| Unfinished { method, unrestricted_exit };
+        [
+            (unfinished(Some(Method::Overwrite(list)), true), &[1, 1, 3, 3, 0xaa, 0x55]),
+            (unfinished(Some(Method::BlockErase), false), &[1, 2, 0, 0]),
+            (unfinished(None, true), &[1, 0, 1, 0]),
+        ]
+    }
+
+    #[test]
+    fn records_byte_by_byte_and_back() {
+        for (unfinished, bytes) in records() {
+            assert_eq!(unfinished.to_record(), bytes);
+            assert_eq!(Unfinished::from_record(bytes, 512), Some(unfinished));
+        }
+    }
+
+    #[test]
+    fn a_record_that_lies_is_none() {
+        for lie in [
+            &[1, 1, 0, 0, 7][..],
+            &[1, 1, 0, 32, 7],
+            &[1, 1, 0, 1],
+            &[2, 2, 0, 0],
+            &[1, 3, 0, 0],
+            &[1, 2, 4, 0],
+            &[1, 2, 0, 0, 0],
+            &[1, 0, 0],
+        ] {
+            assert_eq!(Unfinished::from_record(lie, 512), None, "{lie:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_records_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = Unfinished::from_record(&bytes, 512);
+        }
+    }
+}

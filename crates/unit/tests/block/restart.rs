@@ -1,0 +1,205 @@
+//! A SANITIZE that a restart ends goes on with the next start: before that, a unit was served whose
+//! blocks were half overwritten.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use scsi::{Command, Overwrite, Sanitize, SanitizeAction, Sense, Status};
+use tokio::runtime::{Builder, Runtime};
+use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Settings};
+use volume::{
+    Call as On, Delay, Error, Extent, Fault, Faults, Geometry, Latency, Lba, MemVolume, Rule,
+    Stack, Symptom,
+};
+
+use crate::{
+    host::{MemoryStore, nexus, pattern},
+    party::task,
+};
+
+/// Eight pieces of 1 MiB are a pass.
+const BLOCKS: u64 = 16_384;
+
+/// What outlasts the process.
+struct Machine {
+    disk: Stack,
+    store: Arc<MemoryStore>,
+}
+
+/// A process: ended without notice when it is dropped. A write takes a second.
+struct Life {
+    runtime: Runtime,
+    unit: Option<BlockUnit>,
+    faults: Arc<Faults>,
+    nexus: Nexus,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let disk = Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS)));
+        Self { disk, store: Arc::default() }
+    }
+
+    fn start(&self) -> Life {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = runtime.expect("a runtime");
+        let fault = Fault::new(Arc::clone(&self.disk));
+        let faults = Arc::clone(fault.faults());
+        let latency = Latency { write: Duration::from_secs(1), ..Latency::default() };
+        let volume = Arc::new(Delay::new(Arc::new(fault), latency));
+        let store = Arc::clone(&self.store);
+        let unit = {
+            let _inside = runtime.enter();
+            BlockUnit::open(volume, Identity::new("f00d"), Settings::default(), store)
+        };
+        let life = Life { runtime, unit: unit.ok(), faults, nexus: nexus(1) };
+        life.unit().nexus_opened(&life.nexus);
+        assert_eq!(life.ready(), Some(Sense::POWER_ON_OCCURRED));
+        life
+    }
+
+    /// The two bytes of which all blocks consist, if they do.
+    fn pattern(&self) -> Option<[u8; 2]> {
+        let all = Extent { lba: Lba(0), blocks: BLOCKS as u32 };
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        let bytes = runtime.block_on(self.disk.read(all)).expect("read").into_bytes();
+        let first = [bytes[0], bytes[1]];
+        bytes.chunks_exact(2).all(|pair| pair == first).then_some(first)
+    }
+}
+
+impl Life {
+    fn unit(&self) -> &BlockUnit {
+        self.unit.as_ref().expect("the records are whole")
+    }
+
+    fn send(&self, command: &Command, data: Vec<u8>) -> Completion {
+        let task = task(&self.nexus, command.encode(), data);
+        self.runtime.block_on(async { self.unit().execute(task).await })
+    }
+
+    fn ready(&self) -> Option<Sense> {
+        let sense = self.send(&Command::TestUnitReady, vec![]).sense;
+        sense.map(|sense| Sense { field: None, progress: None, ..sense })
+    }
+
+    fn sanitize(&self, action: SanitizeAction, exit: bool) -> Option<Sense> {
+        let list = match action {
+            SanitizeAction::Overwrite => {
+                Overwrite { invert: true, passes: 2, pattern: vec![0xa0, 0x05] }.to_bytes()
+            }
+            _ => vec![],
+        };
+        let command = Command::Sanitize(Sanitize {
+            action,
+            immediate: action != SanitizeAction::ExitFailureMode,
+            unrestricted_exit: exit,
+            parameter_list_length: list.len() as u16,
+        });
+        self.send(&command, list).sense.map(|sense| Sense { field: None, ..sense })
+    }
+
+    fn pass(&self, time: Duration) {
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
+    }
+
+    fn end(&self) {
+        while self.ready() == Some(Sense::SANITIZE_IN_PROGRESS) {
+            self.pass(Duration::from_secs(1));
+        }
+    }
+}
+
+#[test]
+fn it_goes_on_after_a_restart_at_any_moment() {
+    // Two passes of eight seconds; the last one is when it has just ended.
+    for moment in 0..=17u64 {
+        let machine = Machine::new();
+        let life = machine.start();
+        life.send(&Command::write(5, 8, false), pattern(1, 8));
+        assert_eq!(life.sanitize(SanitizeAction::Overwrite, false), None);
+        life.pass(Duration::from_millis(1000 * moment + 500));
+        drop(life);
+        let life = machine.start();
+        if moment < 16 {
+            assert_eq!(life.ready(), Some(Sense::SANITIZE_IN_PROGRESS), "{moment}");
+            let read = life.send(&Command::read(5, 8), vec![]);
+            assert_eq!(read.status, Status::CheckCondition, "{moment}");
+        }
+        life.end();
+        assert_eq!(life.ready(), None);
+        assert_eq!(machine.pattern(), Some([0x5f, 0xfa]), "{moment}");
+    }
+}
+
+/// What hosts write after it is not overwritten by the next start.
+#[test]
+fn it_is_over_when_it_says_so() {
+    let machine = Machine::new();
+    let life = machine.start();
+    assert_eq!(life.sanitize(SanitizeAction::BlockErase, false), None);
+    life.end();
+    assert_eq!(life.send(&Command::write(5, 8, false), pattern(1, 8)).status, Status::Good);
+    drop(life);
+    let life = machine.start();
+    assert_eq!(life.ready(), None);
+    let read = life.send(&Command::read(5, 8), vec![]).data_in.into_bytes();
+    assert_eq!(read, pattern(1, 8));
+}
+
+#[test]
+fn a_failure_is_one_after_a_restart_too_with_the_way_out_that_was_promised() {
+    for exit in [false, true] {
+        let machine = Machine::new();
+        let life = machine.start();
+        let error = Error::Device("broken".into());
+        life.faults.add(Rule::always(On::Write, Symptom::Fails(error)).after(3));
+        assert_eq!(life.sanitize(SanitizeAction::Overwrite, exit), None);
+        life.end();
+        assert_eq!(life.ready(), Some(Sense::SANITIZE_COMMAND_FAILED));
+        drop(life);
+        let life = machine.start();
+        assert_eq!(life.ready(), Some(Sense::SANITIZE_COMMAND_FAILED));
+        let left = life.sanitize(SanitizeAction::ExitFailureMode, false);
+        assert_eq!(left, (!exit).then_some(Sense::INVALID_FIELD_IN_CDB));
+        if !exit {
+            assert_eq!(life.sanitize(SanitizeAction::Overwrite, false), None);
+            life.end();
+            assert_eq!(machine.pattern(), Some([0x5f, 0xfa]));
+        }
+        drop(life);
+        assert_eq!(machine.start().ready(), None);
+    }
+}
+
+#[test]
+fn without_its_record_it_does_not_begin_and_is_not_over() {
+    let machine = Machine::new();
+    let life = machine.start();
+    life.send(&Command::write(5, 8, false), pattern(1, 8));
+    machine.store.broken.store(true, Ordering::Relaxed);
+    let refused = life.sanitize(SanitizeAction::Overwrite, false);
+    assert_eq!(refused, Some(Sense::INTERNAL_TARGET_FAILURE));
+    // Whether the next start would go on with it is not known, so nobody writes here any more.
+    assert_eq!(life.ready(), Some(Sense::SANITIZE_COMMAND_FAILED));
+    drop(life);
+    let life = machine.start();
+    let read = life.send(&Command::read(5, 8), vec![]).data_in.into_bytes();
+    assert_eq!(read, pattern(1, 8), "nothing was overwritten");
+    machine.store.broken.store(false, Ordering::Relaxed);
+    assert_eq!(life.sanitize(SanitizeAction::Overwrite, false), None);
+    machine.store.broken.store(true, Ordering::Relaxed);
+    life.end();
+    assert_eq!(life.ready(), Some(Sense::SANITIZE_COMMAND_FAILED), "a restart would begin anew");
+}
+
+#[test]
+fn a_damaged_record_keeps_the_unit_from_being_served() {
+    let machine = Machine::new();
+    machine.store.records.lock().insert(Record::Sanitize, vec![9]);
+    let volume = Arc::clone(&machine.disk);
+    let store = Arc::clone(&machine.store);
+    assert!(BlockUnit::open(volume, Identity::new("a"), Settings::default(), store).is_err());
+}
