@@ -1,10 +1,11 @@
 //! Commands as values, and their CDBs. How a CDB is read is `operation`'s.
 
 use crate::{
-    ByteCheck, Cdb, Form, LogSelect, LogSense, ModeSelect, ModeSense, PersistentReserveIn,
-    PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting, Sanitize, StartStop,
-    Transfer,
+    ByteCheck, Cdb, Form, IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense,
+    PersistentReserveIn, PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting,
+    Sanitize, StartStop, Transfer,
     copy::{CopyResults, cdb::encode_out},
+    identifying,
 };
 
 /// A command of a block device: what its CDB says, nothing about its data.
@@ -180,6 +181,30 @@ pub enum Command {
         /// Bytes of parameter list that come with it.
         parameter_list_length: u32,
     },
+    /// REPORT IDENTIFYING INFORMATION (SPC-4, 6.32).
+    ReportIdentifying {
+        /// Which information; `None`: which there can be.
+        kind: Option<IdentifyingType>,
+        /// At most this many bytes come back.
+        allocation_length: u32,
+    },
+    /// SET IDENTIFYING INFORMATION (SPC-4, 6.43).
+    SetIdentifying {
+        /// Which information.
+        kind: IdentifyingType,
+        /// Bytes of it, at most as many as there may be.
+        parameter_list_length: u32,
+    },
+    /// REPORT TIMESTAMP (SPC-4, 6.38).
+    ReportTimestamp {
+        /// At most this many bytes come back.
+        allocation_length: u32,
+    },
+    /// SET TIMESTAMP (SPC-4, 6.46).
+    SetTimestamp {
+        /// Bytes of parameter list that come with it.
+        parameter_list_length: u32,
+    },
     /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4, 6.36).
     ReportTaskFunctions {
         /// REPD: with time-outs.
@@ -328,6 +353,19 @@ impl Command {
             Self::SetTargetPortGroups { parameter_list_length } => {
                 maintenance(0xa4, 0x0a, 0, parameter_list_length)
             }
+            Self::ReportIdentifying { kind, allocation_length } => {
+                let kind = kind.map_or(identifying::SUPPORTED, |kind| kind as u8);
+                identifying(0xa3, 0x05, kind, allocation_length)
+            }
+            Self::SetIdentifying { kind, parameter_list_length } => {
+                identifying(0xa4, 0x06, kind as u8, parameter_list_length)
+            }
+            Self::ReportTimestamp { allocation_length } => {
+                maintenance(0xa3, 0x0f, 0, allocation_length)
+            }
+            Self::SetTimestamp { parameter_list_length } => {
+                maintenance(0xa4, 0x0f, 0, parameter_list_length)
+            }
             Self::ReportTaskFunctions { extended, allocation_length } => {
                 maintenance(0xa3, 0x0d, u8::from(extended) << 7, allocation_length)
             }
@@ -339,6 +377,14 @@ impl Command {
 fn maintenance(opcode: u8, action: u8, flags: u8, length: u32) -> Cdb {
     let mut cdb = [0; 12];
     cdb[..3].copy_from_slice(&[opcode, action, flags]);
+    cdb[6..10].copy_from_slice(&length.to_be_bytes());
+    Cdb::new(&cdb)
+}
+
+/// The same with an identifying information type.
+fn identifying(opcode: u8, action: u8, kind: u8, length: u32) -> Cdb {
+    let mut cdb = [0; 12];
+    (cdb[0], cdb[1], cdb[10]) = (opcode, action, kind << 1);
     cdb[6..10].copy_from_slice(&length.to_be_bytes());
     Cdb::new(&cdb)
 }

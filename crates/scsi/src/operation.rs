@@ -2,11 +2,12 @@
 //! CODES, so that what is reported is what is served.
 
 use crate::{
-    ByteCheck, Command, Form, LogSelect, LogSense, ModeSelect, ModeSense, PersistentReserveIn,
-    PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting, Sanitize, Sense,
-    StartStop, Transfer,
+    ByteCheck, Command, Form, IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense,
+    PersistentReserveIn, PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting,
+    Sanitize, Sense, StartStop, Transfer,
     copy::{CopyResults, cdb::parse_out},
     field::{be16, be32, be64},
+    identifying,
     persistent::{ReservationType, ReserveAction, ReserveReport},
     transfer::unprotected,
 };
@@ -184,6 +185,14 @@ const TABLE: &[Operation] = &[
     })
     .with_service_action(0x12),
     quick(&[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, NACA], report_luns),
+    quick(&maintenance(0xa3, 0xfe), |cdb| {
+        let kind = match cdb[10] >> 1 {
+            identifying::SUPPORTED => None,
+            _ => Some(IdentifyingType::parse(cdb)?),
+        };
+        Ok(Command::ReportIdentifying { kind, allocation_length: be32(cdb, 6) })
+    })
+    .with_service_action(0x05),
     quick(&[0xa3, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, NACA], |cdb| {
         Ok(Command::ReportTargetPortGroups(ReportTargetPortGroups::parse(cdb)?))
     })
@@ -203,10 +212,19 @@ const TABLE: &[Operation] = &[
         })
     })
     .with_service_action(0x0d),
-    quick(&[0xa4, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, NACA], |cdb| {
+    quick(&maintenance(0xa3, 0), |cdb| {
+        Ok(Command::ReportTimestamp { allocation_length: be32(cdb, 6) })
+    })
+    .with_service_action(0x0f),
+    slow(&maintenance(0xa4, 0xfe), set_identifying).with_service_action(0x06),
+    quick(&maintenance(0xa4, 0), |cdb| {
         Ok(Command::SetTargetPortGroups { parameter_list_length: be32(cdb, 6) })
     })
     .with_service_action(0x0a),
+    quick(&maintenance(0xa4, 0), |cdb| {
+        Ok(Command::SetTimestamp { parameter_list_length: be32(cdb, 6) })
+    })
+    .with_service_action(0x0f),
     moving(&twelve(0xa8, 0xf8), |cdb| Ok(Command::Read(Transfer::parse(cdb)?))),
     moving(&twelve(0xaa, 0xf8), |cdb| Ok(Command::Write(Transfer::parse(cdb)?))),
     moving(&twelve(0xae, 0xf6), write_and_verify),
@@ -328,6 +346,11 @@ const fn copy_in(first: u8, more: u8) -> [u8; 16] {
     [0x84, 0x1f, first, more, more, more, 0, 0, 0, 0, f, f, f, f, 0, NACA]
 }
 
+/// Usage data of MAINTENANCE IN and OUT with a length; `kind`: the bits of byte 10.
+const fn maintenance(opcode: u8, kind: u8) -> [u8; 12] {
+    [opcode, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, kind, NACA]
+}
+
 // The parsers below get a CDB of exactly its command's length.
 
 fn reported(report: ReserveReport, cdb: &[u8]) -> Result<Command, Sense> {
@@ -410,6 +433,14 @@ fn write_same(cdb: &[u8]) -> Result<Command, Sense> {
 
 fn unmap(cdb: &[u8]) -> Result<Command, Sense> {
     Ok(Command::Unmap { anchor: cdb[1] & 0x01 != 0, parameter_list_length: be16(cdb, 7) })
+}
+
+fn set_identifying(cdb: &[u8]) -> Result<Command, Sense> {
+    let (kind, parameter_list_length) = (IdentifyingType::parse(cdb)?, be32(cdb, 6));
+    if parameter_list_length > u32::from(kind.most()) {
+        return Err(Sense::invalid_field_in_cdb(6));
+    }
+    Ok(Command::SetIdentifying { kind, parameter_list_length })
 }
 
 fn request_sense(cdb: &[u8]) -> Result<Command, Sense> {

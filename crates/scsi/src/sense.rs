@@ -154,6 +154,10 @@ impl Sense {
     pub const MEDIUM_MAY_HAVE_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x28, 0x00);
     /// Another nexus changed mode parameters.
     pub const MODE_PARAMETERS_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x01);
+    /// Another nexus set the clock.
+    pub const TIMESTAMP_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x10);
+    /// Another nexus changed the identifying information.
+    pub const DEVICE_IDENTIFIER_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x3f, 0x05);
     /// Another nexus took this one's registration and cleared the reservation.
     pub const RESERVATIONS_PREEMPTED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x03);
     /// Another nexus gave up the reservation, or changed its type.

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use scsi::{
-    ByteCheck, Command, Form, LogSelect, LogSense, ModeSelect, ModeSense, OPERATIONS, Operation,
-    PageControl, PersistentReserveIn, PersistentReserveOut, ReadDefectData, ReportTargetPortGroups,
-    Reporting, Sanitize, SanitizeAction, Sense, StartStop, Transfer,
+    ByteCheck, Command, Form, IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense,
+    OPERATIONS, Operation, PageControl, PersistentReserveIn, PersistentReserveOut, ReadDefectData,
+    ReportTargetPortGroups, Reporting, Sanitize, SanitizeAction, Sense, StartStop, Transfer,
     copy::CopyResults,
     persistent::{ReservationType, ReserveAction, ReserveReport},
 };
@@ -215,6 +215,16 @@ fn commands_about_the_unit() -> impl Strategy<Value = Command> {
         any::<u32>().prop_map(|parameter_list_length| Command::SetTargetPortGroups {
             parameter_list_length
         }),
+        (0..3usize, any::<u32>()).prop_map(|(kind, allocation_length)| {
+            let kind = IdentifyingType::ALL.get(kind).copied();
+            Command::ReportIdentifying { kind, allocation_length }
+        }),
+        (proptest::sample::select(&IdentifyingType::ALL[..]), 0u32..=256).prop_map(
+            |(kind, parameter_list_length)| Command::SetIdentifying { kind, parameter_list_length }
+        ),
+        any::<u32>().prop_map(|allocation_length| Command::ReportTimestamp { allocation_length }),
+        any::<u32>()
+            .prop_map(|parameter_list_length| Command::SetTimestamp { parameter_list_length }),
         (any::<bool>(), any::<u32>()).prop_map(|(extended, allocation_length)| {
             Command::ReportTaskFunctions { extended, allocation_length }
         }),

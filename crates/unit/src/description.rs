@@ -30,6 +30,8 @@ pub(crate) struct Description<'a> {
     pub(crate) threshold_exponent: u8,
     /// See [`crate::Settings::spc_3`].
     pub(crate) spc_3: bool,
+    /// The unit keeps records over a restart.
+    pub(crate) has_store: bool,
 }
 
 impl Description<'_> {
@@ -204,6 +206,10 @@ impl Description<'_> {
             UNMAP => self.geometry.thin,
             WRITE_ATOMIC => self.limits.atomic_blocks > 0,
             SANITIZE => self.geometry.in_place,
+            MAINTENANCE_IN if operation.service_action == Some(REPORT_IDENTIFYING) => {
+                self.has_store
+            }
+            MAINTENANCE_OUT if operation.service_action == Some(SET_IDENTIFYING) => self.has_store,
             _ => true,
         }
     }
@@ -243,5 +249,10 @@ const PAGES: [u8; 10] = [
 const UNMAP: u8 = 0x42;
 const SANITIZE: u8 = 0x48;
 const WRITE_ATOMIC: u8 = 0x9c;
+const MAINTENANCE_IN: u8 = 0xa3;
+const MAINTENANCE_OUT: u8 = 0xa4;
+/// Service actions.
+const REPORT_IDENTIFYING: u16 = 0x05;
+const SET_IDENTIFYING: u16 = 0x06;
 /// What fits behind the eight of the vendor in a designator of 255 bytes.
 const SERIAL_CHARACTERS: usize = 240;

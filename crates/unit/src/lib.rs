@@ -10,6 +10,8 @@ mod attention;
 mod reservation;
 mod medium;
 mod modes;
+mod timestamp;
+mod identifying;
 mod mode_pages;
 mod space;
 mod description;

@@ -66,13 +66,17 @@ fn needs_medium(command: &Command) -> bool {
             | Command::PreventAllow { .. }
             | Command::ReceiveCopyResults { .. }
             | Command::Release { .. }
+            | Command::ReportIdentifying { .. }
             | Command::ReportLuns { .. }
             | Command::ReportSupportedOperationCodes { .. }
             | Command::ReportTargetPortGroups(_)
             | Command::ReportTaskFunctions { .. }
+            | Command::ReportTimestamp { .. }
             | Command::RequestSense { .. }
             | Command::Reserve { .. }
+            | Command::SetIdentifying { .. }
             | Command::SetTargetPortGroups { .. }
+            | Command::SetTimestamp { .. }
             | Command::StartStop(_)
     )
 }

@@ -22,6 +22,8 @@ pub type Saving<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
 /// What there is to keep.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Record {
+    /// Identifying information.
+    Identifying,
     /// Mode parameters that MODE SELECT saved.
     Modes,
     /// Registrations and the persistent reservation, while APTPL is set.
@@ -32,12 +34,13 @@ pub enum Record {
 
 impl Record {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Modes, Self::Reservations, Self::Sanitize];
+    pub const ALL: [Self; 4] = [Self::Identifying, Self::Modes, Self::Reservations, Self::Sanitize];
 
     /// A word of lower-case letters, for a file's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Identifying => "identifying",
             Self::Modes => "modes",
             Self::Reservations => "reservations",
             Self::Sanitize => "sanitize",

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use scsi::{
-    Command, LogSense, PageControl, Sense,
+    Command, LogSense, PageControl, Sense, identifying_information, identifying_types,
     log::{
         InformationalExceptions, ProvisioningCounts, supported_log_pages, supported_log_subpages,
     },
@@ -59,6 +59,14 @@ impl BlockUnit {
                 let group = self.identity.target_port_group();
                 (asked.answer(&[group]), asked.allocation_length)
             }
+            Command::ReportTimestamp { allocation_length } => {
+                (self.clock.now().to_bytes().to_vec(), allocation_length)
+            }
+            Command::ReportIdentifying { kind, allocation_length } => {
+                let known = self.identifying()?;
+                let one = |kind| identifying_information(&known.of(kind));
+                (kind.map_or_else(identifying_types, one), allocation_length)
+            }
             Command::ReportTaskFunctions { extended, allocation_length } => {
                 (task_functions(extended), allocation_length)
             }
@@ -83,6 +91,7 @@ impl BlockUnit {
             target_port: nexus.target_port,
             threshold_exponent: if has_space { space::exponent(&geometry) } else { 0 },
             spc_3: self.settings.spc_3,
+            has_store: self.identifying.is_some(),
         }
     }
 

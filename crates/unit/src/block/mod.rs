@@ -13,6 +13,7 @@ mod describe;
 mod reserve;
 mod mode;
 mod medium;
+mod maintenance;
 
 use std::{
     collections::HashMap,
@@ -34,6 +35,7 @@ use crate::{
     attention::Attentions,
     claim::Claims,
     copies::Copies,
+    identifying::Identifying,
     identity::Identity,
     limits::{Limits, Settings},
     medium::Medium,
@@ -44,6 +46,7 @@ use crate::{
     sense::Failure,
     space::Threshold,
     store::Store,
+    timestamp::Clock,
     tokens::Tokens,
 };
 
@@ -68,6 +71,9 @@ pub struct BlockUnit {
     /// What each nexus reaches beside this unit.
     reachable: Mutex<HashMap<u64, Arc<dyn Neighbours>>>,
     sanitizer: Arc<Sanitizer>,
+    clock: Clock,
+    /// `None` without a store.
+    identifying: Option<Identifying>,
 }
 
 /// What a unit keeps in its store.
@@ -75,6 +81,7 @@ struct Kept {
     reservations: Reservations,
     modes: ModeSettings,
     sanitizer: Arc<Sanitizer>,
+    identifying: Option<Identifying>,
 }
 
 /// What a task brings besides its command.
@@ -93,12 +100,13 @@ impl BlockUnit {
             reservations: Reservations::new(),
             modes: ModeSettings::new(),
             sanitizer: Arc::new(Sanitizer::new()),
+            identifying: None,
         };
         Self::with(volume, identity, settings, kept)
     }
 
-    /// A unit that goes on with what is in `store`: reservations, mode parameters, and a sanitize
-    /// that was not finished, for which it needs the runtime it is opened in.
+    /// A unit that goes on with what is in `store`: reservations, mode parameters,
+    /// identifying information, and a sanitize that was not finished, for which it needs the runtime it is opened in.
     ///
     /// # Errors
     /// What is there cannot be read, or was not written by a unit.
@@ -111,13 +119,14 @@ impl BlockUnit {
         let kept = Kept {
             reservations: Reservations::load(Arc::clone(&store))?,
             modes: ModeSettings::load(Arc::clone(&store))?,
+            identifying: Some(Identifying::load(Arc::clone(&store))?),
             sanitizer: Sanitizer::load(store, &volume)?,
         };
         Ok(Self::with(volume, identity, settings, kept))
     }
 
     fn with(volume: Stack, identity: Identity, settings: Settings, kept: Kept) -> Self {
-        let Kept { reservations, modes, sanitizer } = kept;
+        let Kept { reservations, modes, sanitizer, identifying } = kept;
         let known_blocks = AtomicU64::new(volume.geometry().blocks);
         Self {
             volume,
@@ -135,6 +144,8 @@ impl BlockUnit {
             copies: Copies::default(),
             reachable: Mutex::default(),
             sanitizer,
+            clock: Clock::default(),
+            identifying,
         }
     }
 
@@ -226,6 +237,12 @@ impl BlockUnit {
             Command::SetTargetPortGroups { parameter_list_length } => {
                 self.set_target_port_groups(parameter_list_length, work)
             }
+            Command::SetTimestamp { parameter_list_length } => {
+                Err(self.set_timestamp(&task.nexus, parameter_list_length, &work)?)
+            }
+            Command::SetIdentifying { kind, parameter_list_length } => {
+                self.set_identifying(&task.nexus, kind, parameter_list_length, work)
+            }
             _ => Err(self.describe(&task.nexus, &command, geometry)?),
         }
     }
@@ -316,7 +333,8 @@ impl BlockUnit {
             Command::PersistentReserveOut(PersistentReserveOut {
                 parameter_list_length, ..
             })
-            | Command::SetTargetPortGroups { parameter_list_length } => {
+            | Command::SetTargetPortGroups { parameter_list_length }
+            | Command::SetTimestamp { parameter_list_length } => {
                 return Ok(check_list_length(parameter_list_length)?);
             }
             _ => return Ok(()),
@@ -384,6 +402,7 @@ impl LogicalUnit for BlockUnit {
             }
             TaskManagement::TargetWarmReset | TaskManagement::TargetColdReset => {
                 self.reset();
+                self.clock.reset();
                 self.attentions.raise(Sense::SCSI_BUS_RESET_OCCURRED, None);
             }
             TaskManagement::ClearTaskSet => {

@@ -39,8 +39,10 @@ pub(super) fn effect(command: &Command) -> Effect {
         | Command::ReadCapacity10
         | Command::ReadCapacity16 { .. }
         | Command::Release { .. }
+        | Command::ReportIdentifying { .. }
         | Command::ReportLuns { .. }
         | Command::ReportTargetPortGroups(_)
+        | Command::ReportTimestamp { .. }
         | Command::RequestSense { .. }
         | Command::Reserve { .. }
         | Command::TestUnitReady => Effect::Harmless,
@@ -62,7 +64,9 @@ pub(super) fn effect(command: &Command) -> Effect {
         | Command::OrWrite(_)
         | Command::PreventAllow { prevent: true }
         | Command::Sanitize(_)
+        | Command::SetIdentifying { .. }
         | Command::SetTargetPortGroups { .. }
+        | Command::SetTimestamp { .. }
         | Command::SynchronizeCache { .. }
         | Command::Unmap { .. }
         | Command::Write(_)

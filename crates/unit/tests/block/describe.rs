@@ -1,5 +1,7 @@
 //! INQUIRY, MODE SENSE, READ CAPACITY, REPORT SUPPORTED OPERATION CODES.
 
+use std::sync::Arc;
+
 use scsi::{
     Capacity10, Capacity16, Command, ModeSense, OPERATIONS, PageControl, Reporting, Sense,
     inquiry::StandardInquiry,
@@ -199,7 +201,7 @@ fn supported(host: &Host, reporting: Reporting, timeouts: bool) -> Vec<u8> {
 
 #[test]
 fn one_command_is_asked_for_in_the_way_of_its_kind() {
-    let host = Host::new(geometry());
+    let host = Host::with_store(geometry(), &Arc::default());
     let refused = |reporting| {
         let command = Command::ReportSupportedOperationCodes {
             reporting,

@@ -18,6 +18,7 @@ mod reservation;
 mod reserve;
 mod modes;
 mod medium;
+mod maintenance;
 mod logs;
 mod ports;
 mod resize;

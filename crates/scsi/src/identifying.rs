@@ -1,0 +1,66 @@
+//! REPORT and SET IDENTIFYING INFORMATION (SPC-4, 6.32 and 6.43): what an operator calls a unit.
+
+use crate::Sense;
+
+/// Which information.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[repr(u8)]
+pub enum IdentifyingType {
+    /// Bytes that mean what who set them wants.
+    Unit = 0x00,
+    /// UTF-8 that ends with a zero.
+    Text = 0x02,
+}
+
+impl IdentifyingType {
+    /// All of them, ascending.
+    pub const ALL: [Self; 2] = [Self::Unit, Self::Text];
+
+    /// Most bytes there may be.
+    #[must_use]
+    pub const fn most(self) -> u16 {
+        match self {
+            Self::Unit => 512,
+            Self::Text => 256,
+        }
+    }
+
+    /// Of byte 10 of a CDB.
+    pub(crate) fn parse(cdb: &[u8]) -> Result<Self, Sense> {
+        let unknown = Sense::invalid_bit_in_cdb(10, 7);
+        Self::ALL.into_iter().find(|kind| *kind as u8 == cdb[10] >> 1).ok_or(unknown)
+    }
+}
+
+/// IDENTIFYING INFORMATION TYPE 1111111b: which types there are.
+pub(crate) const SUPPORTED: u8 = 0x7f;
+
+/// What REPORT IDENTIFYING INFORMATION returns of one type.
+#[must_use]
+pub fn identifying_information(information: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    bytes[2..4].copy_from_slice(&(information.len() as u16).to_be_bytes());
+    bytes.extend_from_slice(information);
+    bytes
+}
+
+/// What it returns of which types there are.
+#[must_use]
+pub fn identifying_types() -> Vec<u8> {
+    let descriptors = IdentifyingType::ALL.iter().flat_map(|kind| {
+        let [high, low] = kind.most().to_be_bytes();
+        [(*kind as u8) << 1, 0, high, low]
+    });
+    identifying_information(&descriptors.collect::<Vec<u8>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reported_byte_by_byte() {
+        assert_eq!(identifying_information(b"db"), [0, 0, 0, 2, b'd', b'b']);
+        assert_eq!(identifying_types(), [0, 0, 0, 8, 0, 0, 2, 0, 4, 0, 1, 0]);
+    }
+}

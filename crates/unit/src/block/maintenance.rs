@@ -1,0 +1,64 @@
+//! What an initiator tells the unit about itself: its clock, its name.
+
+use scsi::{IdentifyingType, Sense, Timestamp};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{check_list_length, finished, parameter_list, taking, taking_with},
+};
+use crate::{Completion, Nexus, access::Answer, identifying::Identifying};
+
+impl BlockUnit {
+    pub(super) fn set_timestamp(
+        &self,
+        nexus: &Nexus,
+        length: u32,
+        work: &Work<'_>,
+    ) -> Result<Completion, Completion> {
+        check_list_length(length)?;
+        // A length of zero is no error (SPC-4, 6.46).
+        if length == 0 {
+            return Ok(taking(0));
+        }
+        let list = parameter_list(&work.data, length as usize)?;
+        let set = Timestamp::parse_list(&list);
+        self.clock.set(set.map_err(|sense| taking_with(length, sense.into()))?);
+        self.attentions.raise(Sense::TIMESTAMP_CHANGED, Some(nexus.number));
+        Ok(taking(length))
+    }
+
+    /// The information is stable before the status.
+    pub(super) fn set_identifying<'a>(
+        &'a self,
+        nexus: &Nexus,
+        kind: IdentifyingType,
+        length: u32,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let identifying = self.identifying()?;
+        let bytes = parameter_list(&work.data, length as usize)?;
+        if kind == IdentifyingType::Text && !(bytes.is_empty() || is_text(&bytes)) {
+            let sense = Sense::invalid_field_in_parameter_list(0);
+            return Err(taking_with(length, sense.into()));
+        }
+        let asker = nexus.number;
+        let set = async move {
+            if identifying.set(kind, bytes.to_vec()).await? {
+                self.attentions.raise(Sense::DEVICE_IDENTIFIER_CHANGED, Some(asker));
+            }
+            Ok(())
+        };
+        Ok(finished(set, length, work.turn))
+    }
+
+    /// A unit that forgets it has no such commands.
+    pub(super) fn identifying(&self) -> Result<&Identifying, Sense> {
+        self.identifying.as_ref().ok_or(Sense::invalid_bit_in_cdb(1, 4))
+    }
+}
+
+/// UTF-8 with its only zero at the end.
+fn is_text(bytes: &[u8]) -> bool {
+    let text = bytes.split_last().filter(|(last, _)| **last == 0);
+    text.is_some_and(|(_, text)| !text.contains(&0) && std::str::from_utf8(text).is_ok())
+}

@@ -1,0 +1,101 @@
+//! Identifying information: what an operator calls the unit.
+
+use std::{io, sync::Arc};
+
+use parking_lot::Mutex;
+use scsi::{IdentifyingType, Sense};
+
+use crate::store::{Record, Store, damaged};
+
+/// What was set, of a unit that keeps it over a restart; others have none (SPC-4, 5.6: it
+/// persists).
+pub(crate) struct Identifying {
+    store: Arc<dyn Store>,
+    /// Held through a change until it is saved.
+    changing: tokio::sync::Mutex<()>,
+    known: Mutex<Information>,
+}
+
+/// By the place of the type in [`IdentifyingType::ALL`].
+type Information = [Vec<u8>; IdentifyingType::ALL.len()];
+
+impl Identifying {
+    pub(crate) fn load(store: Arc<dyn Store>) -> io::Result<Self> {
+        let known = match store.load(Record::Identifying)? {
+            None => Information::default(),
+            Some(bytes) => from_record(&bytes).ok_or_else(|| damaged(Record::Identifying))?,
+        };
+        Ok(Self { store, changing: tokio::sync::Mutex::default(), known: Mutex::new(known) })
+    }
+
+    pub(crate) fn of(&self, kind: IdentifyingType) -> Vec<u8> {
+        self.known.lock()[place(kind)].clone()
+    }
+
+    /// Sets it; true if that is a change.
+    pub(crate) async fn set(&self, kind: IdentifyingType, bytes: Vec<u8>) -> Result<bool, Sense> {
+        let _one_at_a_time = self.changing.lock().await;
+        let mut wanted = self.known.lock().clone();
+        if wanted[place(kind)] == bytes {
+            return Ok(false);
+        }
+        wanted[place(kind)] = bytes;
+        let saved = self.store.save(Record::Identifying, to_record(&wanted)).await;
+        saved.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
+        *self.known.lock() = wanted;
+        Ok(true)
+    }
+}
+
+fn place(kind: IdentifyingType) -> usize {
+    match kind {
+        IdentifyingType::Unit => 0,
+        IdentifyingType::Text => 1,
+    }
+}
+
+fn to_record(information: &Information) -> Vec<u8> {
+    let mut bytes = vec![VERSION, 0];
+    for one in information {
+        bytes.extend_from_slice(&(one.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(one);
+    }
+    bytes
+}
+
+fn from_record(bytes: &[u8]) -> Option<Information> {
+    let mut rest = bytes.strip_prefix(&[VERSION, 0])?;
+    let mut information = Information::default();
+    for (kind, one) in IdentifyingType::ALL.iter().zip(&mut information) {
+        let (length, after) = rest.split_first_chunk()?;
+        let length = u16::from_le_bytes(*length);
+        let (bytes, after) = after.split_at_checked(usize::from(length))?;
+        if length > kind.most() {
+            return None;
+        }
+        *one = bytes.to_vec();
+        rest = after;
+    }
+    rest.is_empty().then_some(information)
+}
+
+/// Of the record: this, a zero, then length and bytes of each. `docs/formats/state.md`.
+const VERSION: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_byte_by_byte_and_back() {
+        let information = [vec![7, 8], b"db\0".to_vec()];
+        let bytes = to_record(&information);
+        assert_eq!(bytes, [1, 0, 2, 0, 7, 8, 3, 0, b'd', b'b', 0]);
+        assert_eq!(from_record(&bytes), Some(information));
+        for length in 0..bytes.len() {
+            assert_eq!(from_record(&bytes[..length]), None, "{length}");
+        }
+        let longer = to_record(&[vec![0; 512], vec![0; 257]]);
+        assert_eq!(from_record(&longer), None);
+    }
+}

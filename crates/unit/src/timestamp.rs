@@ -1,0 +1,40 @@
+//! The unit's clock: the machine's, until an initiator sets it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use scsi::{Timestamp, TimestampOrigin};
+use tokio::time::Instant;
+
+/// What REPORT TIMESTAMP tells.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    /// Milliseconds since 1970, and when that was so.
+    set: Mutex<Option<(u64, Instant)>>,
+}
+
+impl Clock {
+    /// SET TIMESTAMP.
+    pub(crate) fn set(&self, milliseconds: u64) {
+        *self.set.lock() = Some((milliseconds, Instant::now()));
+    }
+
+    /// A hard reset: what was set is forgotten (SPC-4, 5.2).
+    pub(crate) fn reset(&self) {
+        *self.set.lock() = None;
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        let whole = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let (origin, milliseconds) = match *self.set.lock() {
+            Some((set, at)) => {
+                (TimestampOrigin::Initiator, set.saturating_add(whole(at.elapsed())))
+            }
+            None => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH);
+                (TimestampOrigin::Elsewhere, whole(since.unwrap_or_default()))
+            }
+        };
+        Timestamp { origin, milliseconds }
+    }
+}
