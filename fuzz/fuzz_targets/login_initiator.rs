@@ -1,11 +1,14 @@
-//! An initiator logs in to a hostile target, or does not: bounded, without harm, and never beyond
-//! what it offered.
+//! An initiator logs in to a hostile target, or does not: bounded, without harm, never beyond what
+//! it offered, and not to a target that has to prove itself and cannot.
 #![no_main]
 
 use iscsi::{
     Cid, Isid, Serial, Tsih,
     keys::Offer,
-    login::{InitiatorLogin, InitiatorNames, InitiatorStep},
+    login::{
+        InitiatorLogin, InitiatorNames, InitiatorStep,
+        chap::{Algorithm, Challenge, Chap, Credential, Secret},
+    },
     pdu::{LoginResponse, LoginStatus, Stage},
 };
 use libfuzzer_sys::fuzz_target;
@@ -19,6 +22,20 @@ fuzz_target!(|input: &[u8]| {
     };
     let (isid, tsih, cid) = (Isid::default(), Tsih(0), Cid(0));
     let mut login = InitiatorLogin::new(offer.clone(), names, isid, tsih, cid, Serial(1));
+    let (&first, input) = input.split_first().unwrap_or((&0, &[]));
+    let (proves, asks) = (first & 1 != 0, first & 3 == 3);
+    if proves {
+        let credential = |name: &str| Credential {
+            name: name.to_owned(),
+            secret: Secret::new(name.repeat(12).as_bytes()).expect("twelve bytes"),
+        };
+        let chap = Chap {
+            user: credential("u"),
+            target: asks.then(|| credential("t")),
+            algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
+        };
+        login = login.with_chap(chap, Challenge { identifier: 1, value: [5; 32] });
+    }
     let mut request = login.start();
     let mut responses = 0;
     // Responses are flags and text, divided by 0xff, which no UTF-8 holds.
@@ -50,6 +67,7 @@ fuzz_target!(|input: &[u8]| {
                 request = next;
             }
             InitiatorStep::Established(login) => {
+                assert!(!asks, "no target can know the answer to the challenge");
                 let agreed = login.parameters;
                 assert!((512..1 << 24).contains(&agreed.max_send_data_segment_length));
                 assert!((512..=offer.max_burst_length).contains(&agreed.max_burst_length));

@@ -1,27 +1,55 @@
-//! A target logs a hostile initiator in, or does not: bounded, without harm, and never beyond what
-//! it offered.
+//! A target logs a hostile initiator in, or does not: bounded, without harm, never beyond what it
+//! offered, and never without the proof that it asks for.
 #![no_main]
 
 use std::sync::Arc;
 
 use iscsi::{
     keys::Offer,
-    login::{Denial, Directory, TargetLogin, TargetStep},
+    login::{
+        Authentication, Denial, Directory, TargetLogin, TargetStep,
+        chap::{Algorithm, Challenge, ChapTerms, Credential, Secret},
+    },
     pdu::{LoginRequest, LoginStatus, Stage},
 };
 use libfuzzer_sys::fuzz_target;
 
-struct Anybody;
+/// Anybody may come in, or who proves to be the user.
+struct Door {
+    asks: bool,
+}
 
-impl Directory for Anybody {
+impl Directory for Door {
     fn admit(&self, _initiator: &str, target: Option<&str>) -> Result<u16, Denial> {
-        if target == Some("t") || target.is_none() { Ok(1) } else { Err(LoginStatus::NotFound.into()) }
+        if target == Some("t") || target.is_none() {
+            Ok(1)
+        } else {
+            Err(LoginStatus::NotFound.into())
+        }
+    }
+
+    fn authentication(&self, _initiator: &str, _target: Option<&str>) -> Authentication {
+        let credential = |name: &str| Credential {
+            name: name.to_owned(),
+            secret: Secret::new(name.repeat(12).as_bytes()).expect("twelve bytes"),
+        };
+        let terms = ChapTerms {
+            users: [credential("u")].into(),
+            algorithms: [Algorithm::Md5, Algorithm::Sha256].into(),
+            mutual: Some(credential("t")),
+            preferred: true,
+        };
+        Authentication { none: !self.asks, chap: self.asks.then_some(terms) }
     }
 }
 
 fuzz_target!(|input: &[u8]| {
+    let (&first, input) = input.split_first().unwrap_or((&0, &[]));
+    let door = Door { asks: first & 1 != 0 };
+    let asks = door.asks;
     let offer = Offer::target();
-    let mut login = TargetLogin::new(offer.clone(), Arc::new(Anybody));
+    let challenge = Challenge { identifier: 1, value: [5; 32] };
+    let mut login = TargetLogin::new(offer.clone(), Arc::new(door)).with_challenge(challenge);
     let mut requests = 0;
     // Requests are flags and text, divided by 0xff, which no UTF-8 holds.
     for part in input.split(|&byte| byte == 0xff) {
@@ -53,6 +81,7 @@ fuzz_target!(|input: &[u8]| {
                 return;
             }
             TargetStep::Established { login, .. } => {
+                assert!(!asks, "nobody can know the answer to the challenge");
                 let agreed = login.parameters;
                 assert!((512..1 << 24).contains(&agreed.max_send_data_segment_length));
                 assert!((512..=offer.max_burst_length).contains(&agreed.max_burst_length));

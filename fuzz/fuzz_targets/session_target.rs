@@ -1,6 +1,7 @@
 //! The target's machine in full feature phase against an initiator that sends anything in any
-//! order, and units that answer when they like. Every command is answered once at most, with data
-//! within what was agreed on.
+//! order, over up to three connections that come and go, at every recovery level, and units that
+//! answer when they like. Every command is answered once at most for each time that it was sent,
+//! reassigned or aborted, with data within what was agreed on.
 #![no_main]
 
 use std::{
@@ -17,18 +18,16 @@ use iscsi::{
     keys::{self, Offer},
     login::{Denial, Directory},
     pdu::{
-        DataOut, LoginRequest, LogoutReason, LogoutRequest, NopOut, ScsiCommand,
-        Snack, SnackKind, Stage, TaskFunction, TaskFunctionResult, TaskRequest, TextRequest,
+        DataOut, LoginRequest, LogoutReason, LogoutRequest, NopOut, ScsiCommand, Snack, SnackKind,
+        Stage, TaskFunction, TaskFunctionResult, TaskRequest, TextRequest,
     },
-    session::target::{
-        Connection, Event, LoginPhase, LoginProgress, Outcome, Session, Settings,
-    },
+    session::target::{Connection, Event, LoginPhase, LoginProgress, Outcome, Session, Settings},
 };
 use libfuzzer_sys::fuzz_target;
 use scsi::{Cdb, Lun, Sense, SenseKey};
 
-/// A login request that says nothing else has it.
-const CID: Cid = Cid(0);
+/// Connections that a session may have.
+const CONNECTIONS: u16 = 3;
 const SEGMENT: u32 = 1024;
 const BURST: u32 = 4096;
 
@@ -45,6 +44,10 @@ struct Scene<'a> {
     session: Session,
     now: Instant,
     cmd_sn: u32,
+    /// The connection whose turn it is.
+    cid: Cid,
+    /// Recovery level.
+    level: u8,
     /// The last R2T's tag, and where its data goes on.
     r2t: (Itt, Ttt, u32),
     /// Commands that the units work on.
@@ -52,47 +55,79 @@ struct Scene<'a> {
     waiting: Vec<Event>,
     /// How many commands of each tag were sent and not answered.
     open: BTreeMap<u32, u32>,
+    /// Statuses that came, by connection: one that comes again was asked for again.
+    told: BTreeSet<(u16, u32)>,
 }
 
 fuzz_target!(|input: &[u8]| {
     let mut choices = Choices::new(input);
-    let Some((session, now)) = log_in(&mut choices) else { return };
+    let flags = choices.byte();
+    let now = Instant::now();
+    let Some(phase) = log_in(flags, Cid(0), Tsih(0), now) else { return };
+    let Some(session) = phase.accept(Tsih(1), now) else { return };
     let mut scene = Scene {
         choices,
         session,
         now,
         cmd_sn: 1,
+        cid: Cid(0),
+        level: (flags >> 6).min(2),
         r2t: (Itt::NONE, Ttt::NONE, 0),
         known: BTreeSet::new(),
         waiting: Vec::new(),
         open: BTreeMap::new(),
+        told: BTreeSet::new(),
     };
+    scene.forget(Cid(0));
     while !scene.choices.is_empty() {
+        scene.turn(flags);
         let pdu = scene.pdu();
-        if let Pdu::ScsiCommand(command) = &pdu {
-            *scene.open.entry(command.itt.0).or_default() += 1;
+        match &pdu {
+            Pdu::ScsiCommand(command) => *scene.open.entry(command.itt.0).or_default() += 1,
+            // Both may make the target say again what went with a connection.
+            Pdu::TaskRequest(request)
+                if matches!(
+                    request.function,
+                    Ok(TaskFunction::TaskReassign | TaskFunction::AbortTask)
+                ) =>
+            {
+                *scene.open.entry(request.referenced_itt.0).or_default() += 1;
+            }
+            _ => {}
         }
         let mut frame = frame(pdu);
         frame.data_digest_error = scene.choices.byte() == 0xfe;
-        let alive = scene.session.handle_frame(CID, frame, scene.now).is_ok();
+        let cid = scene.cid;
+        let ended = scene.session.handle_frame(cid, frame, scene.now);
         scene.collect();
-        let is_closing = |connection: &Connection| connection.is_closing();
-        if !alive || scene.session.connection(CID).is_none_or(is_closing) {
-            return;
+        match ended {
+            Err(error) if error.ends_session() => return,
+            Err(_) => scene.session.drop_connection(cid, scene.now),
+            Ok(()) if scene.session.connection(cid).is_some_and(Connection::is_closing) => {
+                scene.session.drop_connection(cid, scene.now);
+            }
+            Ok(()) => {}
         }
         scene.answer();
         if scene.choices.byte() == 0xfd {
             scene.now += Duration::from_secs(20);
-            if !scene.session.handle_timeout(scene.now).is_empty() {
-                return;
+            for (cid, error) in scene.session.handle_timeout(scene.now) {
+                if error.ends_session() {
+                    return;
+                }
+                scene.session.drop_connection(cid, scene.now);
             }
         }
         assert!(scene.session.tasks() <= 8 + 4, "the window bounds the tasks");
+        assert!(scene.session.connections().len() <= usize::from(CONNECTIONS));
+        if scene.session.is_over() {
+            return;
+        }
     }
 });
 
-fn log_in(choices: &mut Choices) -> Option<(Session, Instant)> {
-    let flags = choices.byte();
+/// A connection that has logged in with parameters of the fuzzer's choice.
+fn log_in(flags: u8, cid: Cid, tsih: Tsih, now: Instant) -> Option<LoginPhase> {
     let yes = |bit: u8| if flags & bit != 0 { "Yes" } else { "No" };
     let mut text = Vec::new();
     keys::push(&mut text, "InitiatorName", "i");
@@ -101,22 +136,27 @@ fn log_in(choices: &mut Choices) -> Option<(Session, Instant)> {
     } else {
         keys::push(&mut text, "SessionType", "Discovery");
     }
-    keys::push(&mut text, "InitialR2T", yes(1));
-    keys::push(&mut text, "ImmediateData", yes(2));
-    keys::push(&mut text, "MaxBurstLength", &BURST.to_string());
-    keys::push(&mut text, "FirstBurstLength", &(BURST / 2).to_string());
+    if tsih == Tsih(0) {
+        keys::push(&mut text, "InitialR2T", yes(1));
+        keys::push(&mut text, "ImmediateData", yes(2));
+        keys::push(&mut text, "MaxBurstLength", &BURST.to_string());
+        keys::push(&mut text, "FirstBurstLength", &(BURST / 2).to_string());
+        keys::push(&mut text, "MaxOutstandingR2T", &(1 + (flags >> 4 & 3)).to_string());
+        keys::push(&mut text, "MaxConnections", &CONNECTIONS.to_string());
+        keys::push(&mut text, "ErrorRecoveryLevel", &(flags >> 6).min(2).to_string());
+    }
     keys::push(&mut text, "MaxRecvDataSegmentLength", &SEGMENT.to_string());
-    keys::push(&mut text, "MaxOutstandingR2T", &(1 + (flags >> 4 & 3)).to_string());
     let request = LoginRequest {
         transit: true,
         current_stage: Stage::Operational,
         next_stage: Stage::FullFeature,
         cmd_sn: Serial(1),
         isid: Isid([1; 6]),
+        tsih,
+        cid,
         text: text.into(),
         ..LoginRequest::default()
     };
-    let now = Instant::now();
     let settings = Settings {
         queue_commands: 8,
         immediate_commands: 4,
@@ -124,17 +164,47 @@ fn log_in(choices: &mut Choices) -> Option<(Session, Instant)> {
         solicited_bytes: 1 << 15,
         ..Settings::default()
     };
-    let offer = Offer { max_recv_data_segment_length: SEGMENT, ..Offer::target() };
+    let offer = Offer {
+        max_recv_data_segment_length: SEGMENT,
+        max_connections: CONNECTIONS,
+        ..Offer::target()
+    };
     let mut login = LoginPhase::new(offer, Arc::new(Anybody), settings, now);
-    let progress = login.handle_frame(&frame(Pdu::LoginRequest(request)));
-    let LoginProgress::Established(_) = progress else { return None };
-    let mut session = login.accept(Tsih(1), now)?;
-    let connection = session.connection_mut(CID)?;
-    drain(connection.output_mut(), Digests::default(), SEGMENT);
-    Some((session, now))
+    match login.handle_frame(&frame(Pdu::LoginRequest(request))) {
+        LoginProgress::Established(_) => Some(login),
+        _ => None,
+    }
 }
 
 impl Scene<'_> {
+    /// Which connection is next; a few choices begin or end one.
+    fn turn(&mut self, flags: u8) {
+        let choice = self.choices.byte();
+        let cid = Cid(u16::from(choice) % CONNECTIONS);
+        if self.session.connection(cid).is_some() {
+            self.cid = cid;
+        }
+        match choice {
+            0xf0..=0xf7 => self.session.drop_connection(cid, self.now),
+            0xe0..=0xef => {
+                let Some(phase) = log_in(flags, cid, Tsih(1), self.now) else { return };
+                if phase.join(&mut self.session, self.now).is_ok() {
+                    self.cid = cid;
+                    self.forget(cid);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A connection begins: its numbers say nothing of an earlier one's, and its output holds the
+    /// login's last response.
+    fn forget(&mut self, cid: Cid) {
+        self.told.retain(|&(of, _)| of != cid.0);
+        let connection = self.session.connection_mut(cid).expect("just begun");
+        drain(connection.output_mut(), Digests::default(), SEGMENT);
+    }
+
     fn cmd_sn(&mut self) -> Serial {
         match self.choices.byte() {
             byte @ 0xe0.. => {
@@ -199,19 +269,25 @@ impl Scene<'_> {
             }
             4 => {
                 use TaskFunction::*;
-                let all =
-                    [AbortTask, AbortTaskSet, ClearTaskSet, LogicalUnitReset, TargetWarmReset];
+                let all = [
+                    AbortTask,
+                    AbortTaskSet,
+                    ClearTaskSet,
+                    LogicalUnitReset,
+                    TargetWarmReset,
+                    TaskReassign,
+                ];
                 let choice = usize::from(self.choices.byte());
                 Pdu::TaskRequest(TaskRequest {
                     immediate,
-                    function: all.get(choice % 6).copied().ok_or(99),
+                    function: all.get(choice % 7).copied().ok_or(99),
                     lun: Lun(0),
                     itt: Itt(0x100 + u32::from(self.choices.byte() & 3)),
                     referenced_itt: self.itt(),
                     cmd_sn: if immediate { Serial(self.cmd_sn) } else { self.cmd_sn() },
                     exp_stat_sn,
                     ref_cmd_sn: Serial(self.choices.number_near(self.cmd_sn)),
-                    exp_data_sn: 0,
+                    exp_data_sn: self.choices.number_near(0),
                 })
             }
             5 => {
@@ -242,13 +318,19 @@ impl Scene<'_> {
                 data: self.data(SEGMENT),
             }),
             _ if kind & 8 != 0 => Pdu::Snack(Snack {
-                kind: Ok(SnackKind::Status),
+                kind: [
+                    Ok(SnackKind::Status),
+                    Ok(SnackKind::DataOrR2t),
+                    Ok(SnackKind::DataAck),
+                    Ok(SnackKind::RData),
+                    Err(9),
+                ][usize::from(kind >> 4) % 5],
                 lun: Lun(0),
-                itt: self.itt(),
-                ttt: Ttt::NONE,
+                itt: if kind & 128 != 0 { Itt::NONE } else { self.itt() },
+                ttt: Ttt(self.choices.number_near(u32::MAX)),
                 exp_stat_sn,
-                begin: 0,
-                run_length: 0,
+                begin: self.choices.number_near(0),
+                run_length: self.choices.number_near(0),
             }),
             _ => Pdu::LogoutRequest(LogoutRequest {
                 immediate,
@@ -313,9 +395,7 @@ impl Scene<'_> {
                 };
                 session.complete(command.itt, outcome);
             }
-            Event::Admission(admission) if choice & 2 == 0 => {
-                session.admit(admission.itt)
-            }
+            Event::Admission(admission) if choice & 2 == 0 => session.admit(admission.itt),
             Event::Admission(admission) => {
                 let outcome = Outcome::check_condition(Sense::new(SenseKey::DataProtect, 0x27, 0));
                 session.complete(admission.itt, outcome);
@@ -335,23 +415,39 @@ impl Scene<'_> {
         }
     }
 
-    /// What the target says.
+    /// What the target says, on all connections.
     fn collect(&mut self) {
-        let Some(connection) = self.session.connection_mut(CID) else { return };
-        for pdu in drain(connection.output_mut(), Digests::default(), SEGMENT) {
-            match pdu {
-                Pdu::ReadyToTransfer(r2t) => {
-                    assert!((1..=BURST).contains(&r2t.desired_data_transfer_length));
-                    self.r2t = (r2t.itt, r2t.ttt, r2t.buffer_offset);
-                }
-                Pdu::ScsiResponse(response) => self.close(response.itt),
-                Pdu::DataIn(data) if data.status.is_some() => self.close(data.itt),
-                Pdu::DataIn(data) => assert!(self.open[&data.itt.0] > 0, "data for nobody"),
-                _ => {}
+        for number in 0..CONNECTIONS {
+            let Some(connection) = self.session.connection_mut(Cid(number)) else { continue };
+            for pdu in drain(connection.output_mut(), Digests::default(), SEGMENT) {
+                self.hear(number, pdu);
             }
         }
     }
-    fn close(&mut self, itt: Itt) {
+
+    fn hear(&mut self, cid: u16, pdu: Pdu) {
+        match pdu {
+            Pdu::ReadyToTransfer(r2t) => {
+                assert!((1..=BURST).contains(&r2t.desired_data_transfer_length));
+                self.r2t = (r2t.itt, r2t.ttt, r2t.buffer_offset);
+            }
+            Pdu::ScsiResponse(response) => self.close(cid, response.numbers.stat_sn, response.itt),
+            Pdu::DataIn(data) if data.status.is_some() => {
+                self.close(cid, data.numbers.stat_sn, data.itt);
+            }
+            Pdu::DataIn(data) => {
+                let open = self.open.get(&data.itt.0).copied();
+                assert!(self.level > 0 || open > Some(0), "data for nobody");
+            }
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, cid: u16, stat_sn: Serial, itt: Itt) {
+        if !self.told.insert((cid, stat_sn.0)) {
+            assert!(self.level > 0, "level 0 tells nothing again");
+            return;
+        }
         let open = self.open.get_mut(&itt.0).expect("an answer to a command");
         *open = open.checked_sub(1).expect("one answer to a command");
     }
