@@ -1,5 +1,6 @@
-//! A small iSCSI initiator of our own for measuring and for breaking things: one thread a session,
-//! as many commands as the depth allows in each write, answers taken in bulk.
+//! A small iSCSI initiator of our own for measuring and for breaking things: one thread for a
+//! session or for a crowd of them, as many commands as the depth allows in each write, answers taken
+//! in bulk.
 //!
 //! It shares no code with the house, so that both ends cannot share one mistake.
 
@@ -7,8 +8,10 @@ pub mod login;
 pub mod request;
 pub mod wire;
 pub mod session;
+pub mod crowd;
 pub mod stamp;
 
+pub use crowd::Crowd;
 pub use login::Login;
 pub use request::Request;
 pub use session::{Answer, Next, Session, Workload};

@@ -54,7 +54,7 @@ enum Task {
         crash_points: Option<u64>,
     },
     /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
-    /// promises hold: target, stream, depth1, polling, digests, gateway, pauses, memory.
+    /// promises hold: target, stream, depth1, polling, digests, sessions, gateway, pauses, memory.
     Bench {
         /// Only these; all of them if none is named.
         names: Vec<String>,

@@ -118,7 +118,7 @@ impl Node {
 
     /// How to reach unit 0 of a target.
     pub fn login(&self, target: &str) -> Login {
-        Login { portal: self.portal(), target: target.to_owned(), lun: 0, digests: false }
+        Login::new(self.portal(), target, 0)
     }
 
     /// The URL of a unit, as libiscsi and QEMU take it.

@@ -41,7 +41,7 @@ impl Tgt {
         command.args(["-f", "-C", &control, "--iscsi", &portal_option]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let running = Running::start(machine::pinned(&mut command, machine::SERVER_CPU))?;
-        let login = Login { portal, target: NAME.to_owned(), lun: 1, digests: false };
+        let login = Login::new(portal, NAME, 1);
         let tgt = Tgt { running, login, _folder: folder };
         let deadline = Instant::now() + LIMIT;
         while admin(&control, &["--mode", "system", "--op", "show"]).is_err() {

@@ -1,6 +1,6 @@
 //! The bars: what the data path promises, each as a figure of one run and a limit.
 
-use crate::bench::figures::{Figures, Part, Samples, ratio, sum};
+use crate::bench::figures::{Figures, Part, Samples, larger, ratio, sum};
 use crate::bench::load::Point;
 use crate::bench::plan::{loads, servers};
 
@@ -60,8 +60,8 @@ const fn most(name: &'static str, limit: f64, figure: fn(&Figures) -> Option<Sam
 }
 
 use loads::{
-    APPEND, DIGESTS, DURABLE_1, DURABLE_32, HIT, READ_1, READ_32, READ_STREAM, WRITE_1, WRITE_32,
-    WRITE_STREAM,
+    APPEND, DIGESTS, DURABLE_1, DURABLE_32, FEW, HIT, MANY, READ_1, READ_32, READ_LEVEL_2,
+    READ_STREAM, STREAM_OF_FOUR, STREAM_OF_ONE, WRITE_1, WRITE_32, WRITE_LEVEL_2, WRITE_STREAM,
 };
 use servers::{DISK, FAR, FOREBAY, GATEWAY, GATEWAY_DESTAGING, POLLING, RAW, TGT};
 
@@ -87,6 +87,17 @@ pub const BARS: &[Bar] = &[
     most("polling, idle session: share of a CPU", 0.01, |f| f.single(servers::IDLE)),
     most("CRC32C digests, 4 KiB reads, depth 32: server CPU over none", 1.15,
         |f| ratio(f.of(DIGESTS, FOREBAY, CPU), f.of(READ_32, FOREBAY, CPU))),
+    most("level 2 unused, 4 KiB reads, depth 32: server CPU over level 0", 1.05,
+        |f| ratio(f.of(READ_LEVEL_2, FOREBAY, CPU), f.of(READ_32, FOREBAY, CPU))),
+    most("level 2 unused, 4 KiB writes, depth 32: server CPU over level 0", 1.05,
+        |f| ratio(f.of(WRITE_LEVEL_2, FOREBAY, CPU), f.of(WRITE_32, FOREBAY, CPU))),
+    least("64 sessions at depth 4, 4 KiB reads: operations/s over 4 sessions at depth 64", 0.8,
+        |f| ratio(f.of(MANY, FOREBAY, RATE), f.of(FEW, FOREBAY, RATE))),
+    least("4 connections, 128 KiB reads: operations/s over 1.3 times one connection's, or the share of its CPU that the server uses", 0.95,
+        |f| larger(
+            ratio(f.of(STREAM_OF_FOUR, FOREBAY, RATE), f.of(STREAM_OF_ONE, FOREBAY, |point| 1.3 * point.per_second())),
+            f.of(STREAM_OF_FOUR, FOREBAY, Point::cpu_share),
+        )),
     most("gateway, durable 4 KiB writes, depth 1: median over append + TCP round trip", 1.4,
         |f| ratio(f.of(DURABLE_1, GATEWAY, MEDIAN), sum(f.of(APPEND, DISK, MEDIAN), f.of(WRITE_1, RAW, MEDIAN)))),
     least("gateway, durable 4 KiB writes, depth 32: operations/s over single appends", 6.0,

@@ -155,6 +155,12 @@ pub fn sum(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
     Some(Samples(one.iter().zip(&other).map(|(one, other)| one + other).collect()))
 }
 
+/// Round by round, the larger of both.
+pub fn larger(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
+    let (Samples(one), Samples(other)) = (one?, other?);
+    Some(Samples(one.iter().zip(&other).map(|(one, other)| one.max(*other)).collect()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 
-use crate::client::{Answer, Login, Next, Request, Session, Workload, session, stamp};
+use crate::client::{Answer, Crowd, Login, Next, Request, Workload, session, stamp};
 use crate::machine::Usage;
 
 /// Unmeasured time at the start of a point: connections, caches and the scheduler settle.
@@ -20,7 +20,7 @@ pub struct Load {
     pub durable: bool,
     /// Bytes of a command.
     pub bytes: u32,
-    /// Commands in flight.
+    /// Commands in flight on each connection.
     pub depth: usize,
     /// In random order; one after the other otherwise.
     pub random: bool,
@@ -28,14 +28,29 @@ pub struct Load {
     pub region: u64,
     /// CRC32C header and data digests.
     pub digests: bool,
+    /// Sessions.
+    pub sessions: usize,
+    /// Connections of each session.
+    pub connections: u16,
+    /// Error recovery level.
+    pub level: u8,
 }
 
 impl Load {
     /// Random 4 KiB reads.
     pub const fn read_4k(depth: usize) -> Load {
-        let random = true;
-        let (write, durable, digests) = (false, false, false);
-        Load { write, durable, bytes: 4096, depth, random, region: 0, digests }
+        Load {
+            write: false,
+            durable: false,
+            bytes: 4096,
+            depth,
+            random: true,
+            region: 0,
+            digests: false,
+            sessions: 1,
+            connections: 1,
+            level: 0,
+        }
     }
 
     /// Random 4 KiB writes.
@@ -79,6 +94,11 @@ impl Point {
         self.server.cpu_ns as f64 / 1e3 / self.operations as f64
     }
 
+    /// The part of one CPU that the server used.
+    pub fn cpu_share(&self) -> f64 {
+        self.server.cpu_ns as f64 / self.time.as_nanos() as f64
+    }
+
     /// Context switches of the server a command.
     pub fn switches(&self) -> f64 {
         self.server.switches as f64 / self.operations as f64
@@ -107,16 +127,17 @@ impl Point {
 
 /// Puts a load on a target for a time.
 pub fn measure(login: &Login, load: &Load, server: u32, time: Duration) -> Result<Point> {
-    let login = Login { digests: load.digests, ..login.clone() };
+    let Load { digests, level, connections, .. } = *load;
+    let login = Login { digests, level, connections, ..login.clone() };
     let shape = session::Shape { depth: load.depth, bytes: load.bytes as usize, keep: false };
-    let mut session = Session::open(&login, shape)?;
-    let (blocks, block_bytes) = session.capacity()?;
+    let mut crowd = Crowd::open(&login, load.sessions, shape)?;
+    let (blocks, block_bytes) = crowd.capacity()?;
     let mut generator = Generator::new(*load, blocks, block_bytes);
     generator.until(WARM_UP);
-    session.run(&mut generator)?;
+    crowd.run(&mut generator)?;
     generator.until(time);
     let (before, start) = (Usage::of(server)?, Instant::now());
-    session.run(&mut generator)?;
+    crowd.run(&mut generator)?;
     let (server, time) = (Usage::of(server)?.since(before), start.elapsed());
     let point = Point {
         operations: generator.latency.len(),
@@ -124,7 +145,7 @@ pub fn measure(login: &Login, load: &Load, server: u32, time: Duration) -> Resul
         latency: generator.latency.clone(),
         server,
     };
-    session.drain(&mut generator)?;
+    crowd.drain(&mut generator)?;
     generator.held()?;
     ensure!(point.operations > 0, "no command was answered in {time:?}");
     Ok(point)

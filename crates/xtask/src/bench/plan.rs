@@ -18,6 +18,18 @@ pub mod loads {
     pub const WRITE_STREAM: &str = "128 KiB writes in order, depth 8";
     /// Random 4 KiB reads at depth 32 with digests.
     pub const DIGESTS: &str = "4 KiB random reads, depth 32, CRC32C";
+    /// Random 4 KiB reads at depth 32 at recovery level 2, with nothing to recover.
+    pub const READ_LEVEL_2: &str = "4 KiB random reads, depth 32, level 2";
+    /// The same, writes.
+    pub const WRITE_LEVEL_2: &str = "4 KiB random writes, depth 32, level 2";
+    /// Random 4 KiB reads by four sessions at depth 64.
+    pub const FEW: &str = "4 KiB random reads, 4 sessions at depth 64";
+    /// Random 4 KiB reads by 64 sessions at depth 4.
+    pub const MANY: &str = "4 KiB random reads, 64 sessions at depth 4";
+    /// Sequential 128 KiB reads at depth 32.
+    pub const STREAM_OF_ONE: &str = "128 KiB reads in order, depth 32";
+    /// Sequential 128 KiB reads over four connections of a session at depth 8.
+    pub const STREAM_OF_FOUR: &str = "128 KiB reads in order, 4 connections at depth 8";
     /// Random 4 KiB writes with FUA at depth 1.
     pub const DURABLE_1: &str = "4 KiB durable writes, depth 1";
     /// Random 4 KiB writes with FUA at depth 32.
@@ -112,6 +124,16 @@ pub const GROUPS: &[Group] = &[
     Group { name: "digests", memory: false, series: &[
         series(READ_32, Load::read_4k(32), &[FOREBAY]),
         series(DIGESTS, Load { digests: true, ..Load::read_4k(32) }, &[FOREBAY]),
+    ] },
+    Group { name: "sessions", memory: false, series: &[
+        series(READ_32, Load::read_4k(32), &[FOREBAY]),
+        series(READ_LEVEL_2, Load { level: 2, ..Load::read_4k(32) }, &[FOREBAY]),
+        series(WRITE_32, Load::write_4k(32), &[FOREBAY]),
+        series(WRITE_LEVEL_2, Load { level: 2, ..Load::write_4k(32) }, &[FOREBAY]),
+        series(FEW, Load { sessions: 4, ..Load::read_4k(64) }, &[FOREBAY]),
+        series(MANY, Load { sessions: 64, ..Load::read_4k(4) }, &[FOREBAY]),
+        series(STREAM_OF_ONE, Load::stream(false, 32), &[FOREBAY]),
+        series(STREAM_OF_FOUR, Load { connections: 4, ..Load::stream(false, 8) }, &[FOREBAY]),
     ] },
     Group { name: "gateway", memory: false, series: &[
         series(WRITE_1, Load::write_4k(1), &[RAW]),

@@ -25,9 +25,18 @@ pub struct Visit {
     /// Writes are stable when they are answered (FUA).
     #[arg(long, requires = "write")]
     durable: bool,
-    /// Commands in flight.
+    /// Commands in flight on each connection.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     depth: u16,
+    /// Sessions.
+    #[arg(long, default_value_t = 1)]
+    sessions: usize,
+    /// Connections of each session.
+    #[arg(long, default_value_t = 1)]
+    connections: u16,
+    /// Error recovery level.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=2))]
+    level: u8,
     /// Bytes of a command; beyond 64 KiB they go one after the other, below in random order.
     #[arg(long, default_value_t = 4096)]
     bytes: u32,
@@ -49,10 +58,12 @@ impl Visit {
             durable: self.durable,
             bytes: self.bytes,
             random: self.bytes <= 64 << 10,
+            sessions: self.sessions,
+            connections: self.connections,
+            level: self.level,
             ..Load::read_4k(self.depth.into())
         };
-        let login =
-            Login { portal: self.address, target: self.name.clone(), lun: 0, digests: false };
+        let login = Login::new(self.address, &self.name, 0);
         let time = Duration::from_secs_f64(self.seconds.clamp(0.05, 600.0));
         for _ in 0..self.rounds {
             let point = measure(&login, &load, self.process, time)?;

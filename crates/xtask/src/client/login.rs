@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ pub struct Login {
     pub lun: u8,
     /// Whether to ask for CRC32C header and data digests.
     pub digests: bool,
+    /// The most error recovery to ask for, 0 to 2.
+    pub level: u8,
+    /// How many connections the session is to have.
+    pub connections: u16,
 }
 
 /// What both ends agreed on.
@@ -63,17 +68,75 @@ pub struct Established {
     pub socket: TcpStream,
     /// What was agreed.
     pub negotiated: Negotiated,
-    /// The next command's number.
-    pub cmd_sn: u32,
-    /// The highest number the target takes now.
-    pub max_cmd_sn: u32,
+    /// The numbers of commands, shared by the connections of a session.
+    pub window: Arc<Window>,
     /// The next status number we expect.
     pub exp_stat_sn: u32,
+    /// What the session is called: our half, the target's.
+    name: ([u8; 6], u16),
+    /// What the connection is called in it.
+    pub cid: u16,
+}
+
+/// Which commands a session may send.
+#[derive(Debug)]
+pub struct Window {
+    next: AtomicU32,
+    most: AtomicU32,
+}
+
+impl Window {
+    /// The number that the next command will have.
+    pub fn next(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Takes the number of the next command.
+    pub fn take(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether the target takes no command more.
+    pub fn is_closed(&self) -> bool {
+        (self.most.load(Ordering::Relaxed).wrapping_sub(self.next()) as i32) < 0
+    }
+
+    /// The target has said up to which number it takes commands.
+    pub fn note(&self, max_cmd_sn: u32) {
+        if max_cmd_sn.wrapping_sub(self.most.load(Ordering::Relaxed)) as i32 > 0 {
+            self.most.store(max_cmd_sn, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Login {
-    /// Connects and logs in.
+    /// A session of one connection without digests and recovery.
+    pub fn new(portal: SocketAddr, target: &str, lun: u8) -> Login {
+        let target = target.to_owned();
+        Login { portal, target, lun, digests: false, level: 0, connections: 1 }
+    }
+
+    /// Connects and logs in to a session of its own.
     pub fn establish(&self) -> Result<Established> {
+        let window = Window { next: AtomicU32::new(1), most: AtomicU32::new(1) };
+        self.connect((new_isid(), 0), 0, Arc::new(window))
+    }
+
+    /// Adds one more connection to the session that `leading` began.
+    pub fn join(&self, leading: &Established, cid: u16) -> Result<Established> {
+        let joined = self.connect(leading.name, cid, leading.window.clone())?;
+        // What was agreed for the whole session holds for this one too.
+        let leading = &leading.negotiated;
+        let negotiated = Negotiated {
+            first_burst: leading.first_burst,
+            initial_r2t: leading.initial_r2t,
+            immediate_data: leading.immediate_data,
+            ..joined.negotiated
+        };
+        Ok(Established { negotiated, ..joined })
+    }
+
+    fn connect(&self, name: ([u8; 6], u16), cid: u16, window: Arc<Window>) -> Result<Established> {
         let socket = TcpStream::connect_timeout(&self.portal, LIMIT)
             .with_context(|| format!("cannot connect to {}", self.portal))?;
         socket.set_nodelay(true)?;
@@ -81,14 +144,14 @@ impl Login {
         let mut established = Established {
             socket,
             negotiated: Negotiated::default(),
-            cmd_sn: 1,
-            max_cmd_sn: 1,
+            window,
             exp_stat_sn: 0,
+            name,
+            cid,
         };
-        let isid = new_isid();
-        let mut text = self.keys();
+        let mut text = self.keys(cid == 0);
         for _ in 0..MAX_REQUESTS {
-            established.socket.write_all(&request(&established, isid, &text))?;
+            established.socket.write_all(&request(&established, &text))?;
             text.clear();
             if established.answer().context("login")? {
                 return Ok(established);
@@ -97,26 +160,30 @@ impl Login {
         bail!("the login does not end");
     }
 
-    fn keys(&self) -> Vec<u8> {
+    /// What is asked for; a further connection asks for what is its own only.
+    fn keys(&self, is_leading: bool) -> Vec<u8> {
         let digest = if self.digests { "CRC32C" } else { "None" };
-        let keys = [
+        let own = [
             "InitiatorName=iqn.2026-11.forebay:xtask".to_owned(),
             format!("TargetName={}", self.target),
             "SessionType=Normal".to_owned(),
             format!("HeaderDigest={digest}"),
             format!("DataDigest={digest}"),
-            "MaxConnections=1".to_owned(),
+            "MaxRecvDataSegmentLength=262144".to_owned(),
+        ];
+        let shared = [
+            format!("MaxConnections={}", self.connections),
             "InitialR2T=No".to_owned(),
             "ImmediateData=Yes".to_owned(),
-            "MaxRecvDataSegmentLength=262144".to_owned(),
             "MaxBurstLength=1048576".to_owned(),
             "FirstBurstLength=262144".to_owned(),
             "DefaultTime2Wait=2".to_owned(),
             "DefaultTime2Retain=0".to_owned(),
             "MaxOutstandingR2T=1".to_owned(),
-            "ErrorRecoveryLevel=0".to_owned(),
+            format!("ErrorRecoveryLevel={}", self.level),
         ];
-        keys.iter().flat_map(|key| [key.as_bytes(), b"\0"].concat()).collect()
+        let shared = is_leading.then_some(shared).into_iter().flatten();
+        own.into_iter().chain(shared).flat_map(|key| [key.as_bytes(), b"\0"].concat()).collect()
     }
 }
 
@@ -132,7 +199,8 @@ impl Established {
         self.socket.read_exact(&mut data)?;
         self.negotiated.take(&data[..length])?;
         self.exp_stat_sn = word(&bhs, 24).wrapping_add(1);
-        self.max_cmd_sn = word(&bhs, 32);
+        self.window.note(word(&bhs, 32));
+        self.name.1 = u16::from_be_bytes([bhs[14], bhs[15]]);
         Ok(bhs[1] & 0x83 == 0x83)
     }
 }
@@ -157,13 +225,16 @@ impl Negotiated {
 }
 
 /// A login request in the operational stage that asks for the full feature phase.
-fn request(connection: &Established, isid: [u8; 6], text: &[u8]) -> Vec<u8> {
+fn request(connection: &Established, text: &[u8]) -> Vec<u8> {
+    let (isid, tsih) = connection.name;
     let mut pdu = vec![0; 48];
     pdu[0] = 0x40 | 0x03;
     pdu[1] = 0x80 | (1 << 2) | 3;
     pdu[5..8].copy_from_slice(&(text.len() as u32).to_be_bytes()[1..]);
     pdu[8..14].copy_from_slice(&isid);
-    pdu[24..28].copy_from_slice(&connection.cmd_sn.to_be_bytes());
+    pdu[14..16].copy_from_slice(&tsih.to_be_bytes());
+    pdu[20..22].copy_from_slice(&connection.cid.to_be_bytes());
+    pdu[24..28].copy_from_slice(&connection.window.next().to_be_bytes());
     pdu[28..32].copy_from_slice(&connection.exp_stat_sn.to_be_bytes());
     pdu.extend_from_slice(text);
     pdu.resize(pdu.len().next_multiple_of(4), 0);

@@ -1,5 +1,6 @@
 //! A session under load: slots of commands in flight, filled by a workload, answered in bulk.
 
+use std::net::TcpStream;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -90,9 +91,19 @@ pub struct Session {
 impl Session {
     /// Logs in and brings the unit to the point where it takes commands.
     pub fn open(login: &Login, shape: Shape) -> Result<Session> {
-        let connection = login.establish()?;
+        let mut session = Session::on(login.establish()?, login, shape);
+        session.get_ready()?;
+        Ok(session)
+    }
+
+    /// One more connection of the same session, to be driven beside it.
+    pub fn join(&self, login: &Login, cid: u16) -> Result<Session> {
+        Ok(Session::on(login.join(&self.connection, cid)?, login, self.shape))
+    }
+
+    fn on(connection: Established, login: &Login, shape: Shape) -> Session {
         let payloads = if shape.keep { shape.depth } else { 1 };
-        let mut session = Session {
+        Session {
             connection,
             lun: login.lun,
             shape,
@@ -105,9 +116,7 @@ impl Session {
             input: Input::new(if shape.bytes > 16384 { 256 << 10 } else { 64 << 10 }),
             reading: Reading::Header,
             digest: new_digest(),
-        };
-        session.get_ready()?;
-        Ok(session)
+        }
     }
 
     /// Blocks and bytes of a block, as READ CAPACITY(16) says.
@@ -122,23 +131,57 @@ impl Session {
     pub fn run(&mut self, workload: &mut impl Workload) -> Result<()> {
         let mut now = Instant::now();
         loop {
-            if self.fill(workload, now)? {
+            if self.send(workload, now)? {
                 return Ok(());
             }
-            let Session { output, payloads, connection, .. } = self;
-            output.send(&connection.socket, payloads)?;
-            if self.free.len() == self.shape.depth && self.output.is_empty() {
+            if self.in_flight() == 0 && !self.is_sending() {
                 bail!("nothing is in flight, but the window is closed or the workload waits");
             }
             self.input.receive(&self.connection.socket, !self.output.is_empty())?;
             now = Instant::now();
-            while self.step(workload, now)? {}
+            self.take(workload, now)?;
         }
+    }
+
+    /// Sends what the workload wants and the socket takes. True if the workload says stop.
+    pub fn send(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
+        if self.fill(workload, now)? {
+            return Ok(true);
+        }
+        let Session { output, payloads, connection, .. } = self;
+        output.send(&connection.socket, payloads)?;
+        Ok(false)
+    }
+
+    /// Takes what has arrived, without waiting for it.
+    pub fn receive(&mut self, workload: &mut impl Workload, now: Instant) -> Result<()> {
+        self.input.receive_now(&self.connection.socket)?;
+        self.take(workload, now)
+    }
+
+    fn take(&mut self, workload: &mut impl Workload, now: Instant) -> Result<()> {
+        while self.step(workload, now)? {}
+        Ok(())
+    }
+
+    /// Commands that were sent and not answered.
+    pub fn in_flight(&self) -> usize {
+        self.shape.depth - self.free.len()
+    }
+
+    /// Whether something waits for the socket to take it.
+    pub fn is_sending(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    /// The socket, to wait for.
+    pub fn socket(&self) -> &TcpStream {
+        &self.connection.socket
     }
 
     /// Waits for what is in flight, without sending more.
     pub fn drain(&mut self, workload: &mut impl Workload) -> Result<()> {
-        self.run(&mut Drain { workload, left: self.shape.depth - self.free.len() })
+        self.run(&mut Drain { workload, left: self.in_flight() })
     }
 
     /// One command, alone on the session: its status and its data.
@@ -164,8 +207,7 @@ impl Session {
     /// Fills free slots as far as workload and window allow. True if the workload says stop.
     fn fill(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
         while let Some(&slot) = self.free.last() {
-            let window = self.connection.max_cmd_sn.wrapping_sub(self.connection.cmd_sn) as i32;
-            if window < 0 || self.output.is_full() {
+            if self.connection.window.is_closed() || self.output.is_full() {
                 break;
             }
             let own = if self.payloads.len() > 1 { usize::from(slot) } else { 0 };
@@ -196,15 +238,19 @@ impl Session {
         let last = if unsolicited == immediate { 0x80 } else { 0 };
         bhs[1] = last | read | write | 0x01;
         bhs[9] = self.lun;
-        bhs[16..20].copy_from_slice(&u32::from(slot).to_be_bytes());
+        bhs[16..20].copy_from_slice(&self.tag(slot).to_be_bytes());
         bhs[20..24].copy_from_slice(&request.out.max(request.expected).to_be_bytes());
-        bhs[24..28].copy_from_slice(&self.connection.cmd_sn.to_be_bytes());
+        bhs[24..28].copy_from_slice(&self.connection.window.take().to_be_bytes());
         bhs[32..48].copy_from_slice(&request.cdb);
-        self.connection.cmd_sn = self.connection.cmd_sn.wrapping_add(1);
         self.pdu(bhs, slot, 0, immediate);
         if unsolicited > immediate {
             self.data_out(slot, u32::MAX, immediate, unsolicited - immediate);
         }
+    }
+
+    /// The tag of the command in a slot: no other connection of the session uses it.
+    fn tag(&self, slot: u16) -> u32 {
+        u32::from(self.connection.cid) << 16 | u32::from(slot)
     }
 
     /// Queues a burst as Data-Out PDUs.
@@ -216,7 +262,7 @@ impl Session {
             bhs[0] = 0x05;
             bhs[1] = if end == offset + length { 0x80 } else { 0 };
             bhs[9] = self.lun;
-            bhs[16..20].copy_from_slice(&u32::from(slot).to_be_bytes());
+            bhs[16..20].copy_from_slice(&self.tag(slot).to_be_bytes());
             bhs[20..24].copy_from_slice(&ttt.to_be_bytes());
             bhs[36..40].copy_from_slice(&(data_sn as u32).to_be_bytes());
             bhs[40..44].copy_from_slice(&(start as u32).to_be_bytes());
@@ -296,7 +342,7 @@ impl Session {
             self.sense
                 .extend_from_slice(&bytes[..count.min(256_usize.saturating_sub(self.sense.len()))]);
         } else if self.shape.keep {
-            let slot = word(&bhs, 16) as usize;
+            let slot = usize::from(slot(&bhs));
             let kept = self.received.get_mut(slot).context("data for no command")?;
             ensure!(at + count <= self.shape.bytes.max(4096), "data beyond what was asked for");
             kept.resize(kept.len().max(at + count), 0);
@@ -328,10 +374,7 @@ impl Session {
         now: Instant,
     ) -> Result<()> {
         let operation = bhs[0] & 0x3f;
-        let max_cmd_sn = word(bhs, 32);
-        if max_cmd_sn.wrapping_sub(self.connection.max_cmd_sn) as i32 > 0 {
-            self.connection.max_cmd_sn = max_cmd_sn;
-        }
+        self.connection.window.note(word(bhs, 32));
         match operation {
             // SCSI Response
             0x21 => {
@@ -348,7 +391,7 @@ impl Session {
             0x25 => Ok(()),
             // R2T
             0x31 => {
-                let slot = word(bhs, 16) as u16;
+                let slot = slot(bhs);
                 let (offset, length) = (word(bhs, 40) as usize, word(bhs, 44) as usize);
                 ensure!(offset + length <= self.shape.bytes, "R2T beyond the data");
                 self.data_out(slot, word(bhs, 20), offset, length);
@@ -362,7 +405,7 @@ impl Session {
                     nop[8..16].copy_from_slice(&bhs[8..16]);
                     nop[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
                     nop[20..24].copy_from_slice(&bhs[20..24]);
-                    nop[24..28].copy_from_slice(&self.connection.cmd_sn.to_be_bytes());
+                    nop[24..28].copy_from_slice(&self.connection.window.next().to_be_bytes());
                     self.pdu(nop, 0, 0, 0);
                 }
                 Ok(())
@@ -372,7 +415,7 @@ impl Session {
     }
 
     fn finish(&mut self, bhs: &[u8; 48], workload: &mut impl Workload, now: Instant) -> Result<()> {
-        let number = word(bhs, 16) as usize;
+        let number = usize::from(slot(bhs));
         let slot = self.slots.get_mut(number).and_then(Option::take);
         let slot = slot.context("an answer to no command")?;
         self.free.push(number as u16);
@@ -427,6 +470,11 @@ impl Workload for One {
     fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
         self.answer = Some((answer.status, answer.data.to_vec()));
     }
+}
+
+/// The slot of the command that a PDU is about.
+fn slot(bhs: &[u8; 48]) -> u16 {
+    word(bhs, 16) as u16
 }
 
 fn new_digest() -> crc_fast::Digest {

@@ -16,7 +16,7 @@ const MAX_HEADERS: usize = 1 << 20;
 const MAX_PIECES: usize = 256;
 
 /// A peer that is silent this long is taken for dead, seconds.
-const SILENCE: i64 = 30;
+pub(super) const SILENCE: i64 = 30;
 
 /// Bytes that wait to be sent: headers of our own, and payload by reference.
 #[derive(Default)]
@@ -129,22 +129,35 @@ impl Input {
 
     /// Waits for more bytes, or with `sending` until the socket takes bytes again.
     pub fn receive(&mut self, socket: &TcpStream, sending: bool) -> Result<()> {
+        if sending && !wait(socket)? {
+            return Ok(());
+        }
+        match self.fill(socket, RecvFlags::empty())? {
+            true => Ok(()),
+            false => bail!("no answer for {SILENCE} s"),
+        }
+    }
+
+    /// Takes the bytes that are there, if any are.
+    pub fn receive_now(&mut self, socket: &TcpStream) -> Result<()> {
+        self.fill(socket, RecvFlags::DONTWAIT).map(|_| ())
+    }
+
+    /// True if bytes came.
+    fn fill(&mut self, socket: &TcpStream, flags: RecvFlags) -> Result<bool> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        if sending && !wait(socket)? {
-            return Ok(());
-        }
         loop {
-            match rustix::net::recv(socket, &mut self.buffer[self.end..], RecvFlags::empty()) {
+            match rustix::net::recv(socket, &mut self.buffer[self.end..], flags) {
                 Ok((0, _)) => bail!("the connection was closed"),
                 Ok((count, _)) => {
                     self.end += count;
-                    return Ok(());
+                    return Ok(true);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => bail!("no answer for {SILENCE} s"),
+                Err(Errno::AGAIN) => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
         }
