@@ -7,8 +7,8 @@
 pub mod login;
 pub mod request;
 pub mod wire;
-pub mod session;
 pub mod crowd;
+pub mod session;
 pub mod stamp;
 
 pub use crowd::Crowd;

@@ -123,7 +123,11 @@ enum Task {
     },
     /// The bare TCP server of the benchmarks.
     #[command(hide = true)]
-    RawServer,
+    RawServer {
+        /// One thread for all connections.
+        #[arg(long)]
+        together: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -163,7 +167,7 @@ fn main() -> ExitCode {
         Task::Fuzz { names, executions, seconds } => {
             report(fuzz::run(&names, executions, Duration::from_secs(seconds)))
         }
-        Task::RawServer => report(raw::serve().map(|()| true)),
+        Task::RawServer { together } => report(raw::serve(together).map(|()| true)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 
-use crate::client::{Answer, Crowd, Login, Next, Request, Workload, session, stamp};
+use crate::client::{Answer, Crowd, Login, Next, Request, Session, Workload, session, stamp};
 use crate::machine::Usage;
 
 /// Unmeasured time at the start of a point: connections, caches and the scheduler settle.
@@ -130,14 +130,14 @@ pub fn measure(login: &Login, load: &Load, server: u32, time: Duration) -> Resul
     let Load { digests, level, connections, .. } = *load;
     let login = Login { digests, level, connections, ..login.clone() };
     let shape = session::Shape { depth: load.depth, bytes: load.bytes as usize, keep: false };
-    let mut crowd = Crowd::open(&login, load.sessions, shape)?;
-    let (blocks, block_bytes) = crowd.capacity()?;
+    let mut crowd = open(&login, load.sessions, shape)?;
+    let (blocks, block_bytes) = crowd.members_mut()[0].capacity()?;
     let mut generator = Generator::new(*load, blocks, block_bytes);
     generator.until(WARM_UP);
-    crowd.run(&mut generator)?;
+    run(&mut crowd, &mut generator)?;
     generator.until(time);
     let (before, start) = (Usage::of(server)?, Instant::now());
-    crowd.run(&mut generator)?;
+    run(&mut crowd, &mut generator)?;
     let (server, time) = (Usage::of(server)?.since(before), start.elapsed());
     let point = Point {
         operations: generator.latency.len(),
@@ -145,10 +145,31 @@ pub fn measure(login: &Login, load: &Load, server: u32, time: Duration) -> Resul
         latency: generator.latency.clone(),
         server,
     };
-    crowd.drain(&mut generator)?;
+    crowd.members_mut().iter_mut().try_for_each(|session| session.drain(&mut generator))?;
     generator.held()?;
     ensure!(point.operations > 0, "no command was answered in {time:?}");
     Ok(point)
+}
+
+/// Logs in: so many sessions, each with the connections that `login` asks for.
+fn open(login: &Login, sessions: usize, shape: session::Shape) -> Result<Crowd<Session>> {
+    let mut members = vec![];
+    for _ in 0..sessions {
+        let leading = Session::open(login, shape)?;
+        for cid in 1..login.connections {
+            members.push(leading.join(login, cid)?);
+        }
+        members.push(leading);
+    }
+    Crowd::new::<Generator>(members)
+}
+
+/// A connection that is alone needs nobody to say that it is its turn.
+fn run(crowd: &mut Crowd<Session>, generator: &mut Generator) -> Result<()> {
+    match crowd.members_mut() {
+        [only] => only.run(generator),
+        _ => crowd.run(generator),
+    }
 }
 
 /// A histogram for latencies: up to a minute, three digits.

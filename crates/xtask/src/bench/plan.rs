@@ -44,6 +44,10 @@ pub mod loads {
 pub mod servers {
     /// The bare TCP program.
     pub const RAW: &str = "bare TCP";
+    /// The same, answering from as much memory as a target's volume has.
+    pub const RAW_MEMORY: &str = "bare TCP, 256 MiB";
+    /// The same, one thread for all connections.
+    pub const RAW_TOGETHER: &str = "bare TCP, one thread";
     /// Debian's tgt.
     pub const TGT: &str = "tgt";
     /// A target of ours with a volume in memory.
@@ -104,7 +108,7 @@ const DURABLE: Load = Load { durable: true, ..Load::write_4k(1) };
 #[rustfmt::skip]
 pub const GROUPS: &[Group] = &[
     Group { name: "target", memory: false, series: &[
-        series(READ_32, Load::read_4k(32), &[RAW, TGT, FOREBAY]),
+        series(READ_32, Load::read_4k(32), &[RAW, RAW_MEMORY, TGT, FOREBAY]),
         series(WRITE_32, Load::write_4k(32), &[RAW, TGT, FOREBAY]),
     ] },
     Group { name: "stream", memory: false, series: &[
@@ -130,8 +134,8 @@ pub const GROUPS: &[Group] = &[
         series(READ_LEVEL_2, Load { level: 2, ..Load::read_4k(32) }, &[FOREBAY]),
         series(WRITE_32, Load::write_4k(32), &[FOREBAY]),
         series(WRITE_LEVEL_2, Load { level: 2, ..Load::write_4k(32) }, &[FOREBAY]),
-        series(FEW, Load { sessions: 4, ..Load::read_4k(64) }, &[FOREBAY]),
-        series(MANY, Load { sessions: 64, ..Load::read_4k(4) }, &[FOREBAY]),
+        series(FEW, Load { sessions: 4, ..Load::read_4k(64) }, &[RAW_TOGETHER, FOREBAY]),
+        series(MANY, Load { sessions: 64, ..Load::read_4k(4) }, &[RAW_TOGETHER, FOREBAY]),
         series(STREAM_OF_ONE, Load::stream(false, 32), &[FOREBAY]),
         series(STREAM_OF_FOUR, Load { connections: 4, ..Load::stream(false, 8) }, &[FOREBAY]),
     ] },
@@ -180,7 +184,7 @@ mod tests {
             .filter(|(name, _, _)| *name == READ_32)
             .map(|(_, _, server)| *server)
             .collect();
-        assert_eq!(reads, [RAW, TGT, FOREBAY, POLLING]);
+        assert_eq!(reads, [RAW, RAW_MEMORY, TGT, FOREBAY, POLLING]);
     }
 
     #[test]

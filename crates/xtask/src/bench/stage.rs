@@ -37,6 +37,7 @@ pub struct Stage {
     program: PathBuf,
     folder: tempfile::TempDir,
     raw: OnceCell<raw::Server>,
+    together: OnceCell<raw::Server>,
     tgt: OnceCell<Tgt>,
     target: OnceCell<Node>,
     polling: OnceCell<Node>,
@@ -60,6 +61,7 @@ impl Stage {
             program: program.to_owned(),
             folder: tempfile::Builder::new().prefix("bench").tempdir_in(folder)?,
             raw: OnceCell::new(),
+            together: OnceCell::new(),
             tgt: OnceCell::new(),
             target: OnceCell::new(),
             polling: OnceCell::new(),
@@ -72,7 +74,8 @@ impl Stage {
     /// Starts a server, unless it runs.
     pub fn prepare(&self, server: &str) -> Result<()> {
         match server {
-            servers::RAW => fill(&self.raw, raw::Server::start),
+            servers::RAW | servers::RAW_MEMORY => fill(&self.raw, || raw::Server::start(false)),
+            servers::RAW_TOGETHER => fill(&self.together, || raw::Server::start(true)),
             servers::TGT => fill(&self.tgt, || {
                 let tgt = Tgt::start(UNIT_BYTES)?;
                 write_all(tgt.login(), UNIT_BYTES)?;
@@ -103,7 +106,14 @@ impl Stage {
             measure(&node.login(NAME), load, node.id(), time)
         };
         match server {
-            servers::RAW => self.raw.get().context("it was prepared")?.measure(load, time),
+            servers::RAW => self.raw.get().context("it was prepared")?.measure(load, 0, time),
+            servers::RAW_TOGETHER => {
+                self.together.get().context("it was prepared")?.measure(load, 0, time)
+            }
+            servers::RAW_MEMORY => {
+                let raw = self.raw.get().context("it was prepared")?;
+                raw.measure(load, UNIT_BYTES as u32, time)
+            }
             servers::TGT => {
                 let tgt = self.tgt.get().context("it was prepared")?;
                 measure(tgt.login(), load, tgt.id(), time)

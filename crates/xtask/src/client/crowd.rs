@@ -1,44 +1,47 @@
 //! Several connections, of one session or of many, under one load by one thread.
 
-use std::os::fd::AsFd;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use crate::client::Login;
-use crate::client::session::{Session, Shape, Workload};
 use crate::client::wire::SILENCE;
 
+/// One connection under a load `L`.
+pub trait Member<L> {
+    /// Sends what the load wants and the socket takes. True if the load says stop.
+    fn send(&mut self, load: &mut L, now: Instant) -> Result<bool>;
+
+    /// Takes what has arrived, without waiting for it.
+    fn receive(&mut self, load: &mut L, now: Instant) -> Result<()>;
+
+    /// Requests that were sent and not answered.
+    fn in_flight(&self) -> usize;
+
+    /// Whether something waits for the socket to take it.
+    fn is_sending(&self) -> bool;
+
+    /// The socket, to wait for.
+    fn socket(&self) -> &TcpStream;
+}
+
 /// Connections and what waits for them to have something to say.
-pub struct Crowd {
-    members: Vec<Session>,
-    waiting: rustix::fd::OwnedFd,
+pub struct Crowd<M> {
+    members: Vec<M>,
+    waiting: OwnedFd,
     /// Which of them are also waited for until they take bytes again.
     sending: Vec<bool>,
 }
 
-impl Crowd {
-    /// Logs in: so many sessions, each with the connections that `login` asks for.
-    pub fn open(login: &Login, sessions: usize, shape: Shape) -> Result<Crowd> {
-        let mut members = vec![];
-        for _ in 0..sessions {
-            let leading = Session::open(login, shape)?;
-            for cid in 1..login.connections {
-                members.push(leading.join(login, cid)?);
-            }
-            members.push(leading);
-        }
-        Crowd::new(members)
-    }
-
-    /// Blocks and bytes of a block of the unit.
-    pub fn capacity(&mut self) -> Result<(u64, u32)> {
-        self.members[0].capacity()
-    }
-
-    fn new(members: Vec<Session>) -> Result<Crowd> {
+impl<M> Crowd<M> {
+    /// Connections that are ready to take a load.
+    pub fn new<L>(members: Vec<M>) -> Result<Crowd<M>>
+    where
+        M: Member<L>,
+    {
         let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (number, member) in members.iter().enumerate() {
             let data = epoll::EventData::new_u64(number as u64);
@@ -48,14 +51,19 @@ impl Crowd {
         Ok(Crowd { members, waiting, sending })
     }
 
-    /// Sends what the workload asks for on every connection until it says stop.
-    pub fn run(&mut self, workload: &mut impl Workload) -> Result<()> {
-        if let [only] = &mut self.members[..] {
-            return only.run(workload);
-        }
+    /// The connections.
+    pub fn members_mut(&mut self) -> &mut [M] {
+        &mut self.members
+    }
+
+    /// Sends what the load asks for on every connection until it says stop.
+    pub fn run<L>(&mut self, load: &mut L) -> Result<()>
+    where
+        M: Member<L>,
+    {
         let now = Instant::now();
         for number in 0..self.members.len() {
-            if self.send(number, workload, now)? {
+            if self.send(number, load, now)? {
                 return Ok(());
             }
         }
@@ -63,7 +71,7 @@ impl Crowd {
         loop {
             ensure!(
                 self.members.iter().any(|member| member.in_flight() > 0),
-                "nothing is in flight, but the window is closed or the workload waits"
+                "nothing is in flight, but the window is closed or the load waits"
             );
             let limit = Timespec { tv_sec: SILENCE, tv_nsec: 0 };
             events.clear();
@@ -74,29 +82,27 @@ impl Crowd {
             let now = Instant::now();
             for event in &events {
                 let number = event.data.u64() as usize;
-                self.members[number].receive(workload, now)?;
-                if self.send(number, workload, now)? {
+                self.members[number].receive(load, now)?;
+                if self.send(number, load, now)? {
                     return Ok(());
                 }
             }
             // What one connection hears opens the window for others, which hear nothing.
             for number in 0..self.members.len() {
-                if self.members[number].in_flight() == 0 && self.send(number, workload, now)? {
+                if self.members[number].in_flight() == 0 && self.send(number, load, now)? {
                     return Ok(());
                 }
             }
         }
     }
 
-    /// Waits for what is in flight, without sending more.
-    pub fn drain(&mut self, workload: &mut impl Workload) -> Result<()> {
-        self.members.iter_mut().try_for_each(|member| member.drain(workload))
-    }
-
-    /// True if the workload says stop.
-    fn send(&mut self, number: usize, workload: &mut impl Workload, now: Instant) -> Result<bool> {
+    /// True if the load says stop.
+    fn send<L>(&mut self, number: usize, load: &mut L, now: Instant) -> Result<bool>
+    where
+        M: Member<L>,
+    {
         let member = &mut self.members[number];
-        if member.send(workload, now)? {
+        if member.send(load, now)? {
             return Ok(true);
         }
         let sending = member.is_sending();

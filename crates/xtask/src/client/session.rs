@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::client::crowd::Member;
 use crate::client::login::{Established, Login, word};
 use crate::client::request::Request;
 use crate::client::wire::{Input, Output};
@@ -134,7 +135,7 @@ impl Session {
             if self.send(workload, now)? {
                 return Ok(());
             }
-            if self.in_flight() == 0 && !self.is_sending() {
+            if self.free.len() == self.shape.depth && self.output.is_empty() {
                 bail!("nothing is in flight, but the window is closed or the workload waits");
             }
             self.input.receive(&self.connection.socket, !self.output.is_empty())?;
@@ -143,45 +144,14 @@ impl Session {
         }
     }
 
-    /// Sends what the workload wants and the socket takes. True if the workload says stop.
-    pub fn send(&mut self, workload: &mut impl Workload, now: Instant) -> Result<bool> {
-        if self.fill(workload, now)? {
-            return Ok(true);
-        }
-        let Session { output, payloads, connection, .. } = self;
-        output.send(&connection.socket, payloads)?;
-        Ok(false)
-    }
-
-    /// Takes what has arrived, without waiting for it.
-    pub fn receive(&mut self, workload: &mut impl Workload, now: Instant) -> Result<()> {
-        self.input.receive_now(&self.connection.socket)?;
-        self.take(workload, now)
-    }
-
     fn take(&mut self, workload: &mut impl Workload, now: Instant) -> Result<()> {
         while self.step(workload, now)? {}
         Ok(())
     }
 
-    /// Commands that were sent and not answered.
-    pub fn in_flight(&self) -> usize {
-        self.shape.depth - self.free.len()
-    }
-
-    /// Whether something waits for the socket to take it.
-    pub fn is_sending(&self) -> bool {
-        !self.output.is_empty()
-    }
-
-    /// The socket, to wait for.
-    pub fn socket(&self) -> &TcpStream {
-        &self.connection.socket
-    }
-
     /// Waits for what is in flight, without sending more.
     pub fn drain(&mut self, workload: &mut impl Workload) -> Result<()> {
-        self.run(&mut Drain { workload, left: self.in_flight() })
+        self.run(&mut Drain { workload, left: self.shape.depth - self.free.len() })
     }
 
     /// One command, alone on the session: its status and its data.
@@ -432,6 +402,34 @@ impl Session {
         data.clear();
         self.received[number] = data;
         Ok(())
+    }
+}
+
+impl<W: Workload> Member<W> for Session {
+    fn send(&mut self, workload: &mut W, now: Instant) -> Result<bool> {
+        if self.fill(workload, now)? {
+            return Ok(true);
+        }
+        let Session { output, payloads, connection, .. } = self;
+        output.send(&connection.socket, payloads)?;
+        Ok(false)
+    }
+
+    fn receive(&mut self, workload: &mut W, now: Instant) -> Result<()> {
+        self.input.receive_now(&self.connection.socket)?;
+        self.take(workload, now)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.shape.depth - self.free.len()
+    }
+
+    fn is_sending(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    fn socket(&self) -> &TcpStream {
+        &self.connection.socket
     }
 }
 
