@@ -135,6 +135,16 @@ impl Scene {
         self.session.error().cloned().map_or(Ok(()), Err)
     }
 
+    /// After `time` without a word a ping, and its answer, in which the target expects `exp_cmd_sn`.
+    fn answer_ping(&mut self, time: Duration, exp_cmd_sn: Serial) -> Result<(), Error> {
+        self.pass(time)?;
+        let pings = self.sent();
+        let [Pdu::NopOut(ping)] = &pings[..] else { panic!("{pings:?}") };
+        let numbers = Numbers { exp_cmd_sn, ..self.next_status() };
+        let (lun, itt, ttt) = (Lun(0), ping.itt, Ttt::NONE);
+        self.receive(Pdu::NopIn(NopIn { lun, itt, ttt, numbers, data: Bytes::new() }))
+    }
+
     fn event(&mut self) -> Option<Event> {
         self.session.poll_event()
     }
@@ -583,6 +593,28 @@ fn pings_are_answered_under_their_tag() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// LIO counts what came ahead of its turn on several connections one by one, as it begins it: a ping
+/// that is answered meanwhile says that a command has not arrived, and it has.
+#[test]
+fn a_command_that_one_ping_says_has_not_arrived_may_have() {
+    let mut scene = Scene::new();
+    let command = scene.submit(1, Transfer::In(8));
+    scene.answer_ping(5 * SECOND, command.cmd_sn).unwrap();
+    scene.answer_ping(5 * SECOND, command.cmd_sn.next()).unwrap();
+    let answer = scene.respond(command.itt);
+    scene.receive(Pdu::ScsiResponse(answer)).unwrap();
+    assert!(matches!(scene.event(), Some(Event::Completed { tag: 1, result: Ok(_) })));
+}
+
+#[test]
+fn a_command_that_pings_go_on_to_miss_ends_the_connection() {
+    let mut scene = Scene::new();
+    let command = scene.submit(1, Transfer::In(8));
+    scene.answer_ping(5 * SECOND, command.cmd_sn).unwrap();
+    let lost = Error::Unanswered("a command, which did not arrive");
+    assert_eq!(scene.answer_ping(5 * SECOND, command.cmd_sn), Err(lost));
 }
 
 #[test]

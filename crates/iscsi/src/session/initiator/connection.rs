@@ -46,6 +46,8 @@ pub(super) struct Connection {
     pub(super) missing_since: Option<Instant>,
     /// How often in a row something was missing when a ping was answered.
     pub(super) rounds: u32,
+    /// A command that ought to have arrived, and since when answers to pings say that it has not.
+    pub(super) missed: Option<(Serial, Instant)>,
     pub(super) requests: Vec<TaskManagement>,
     pub(super) text: Option<Text>,
     pub(super) logout: Logout,
@@ -161,6 +163,7 @@ impl Connection {
             probe_after: timing.probe_after,
             missing_since: None,
             rounds: 0,
+            missed: None,
             requests: Vec::new(),
             text: None,
             logout: Logout::No,

@@ -92,11 +92,15 @@ impl Connection {
         ping: &Ping,
         now: Instant,
     ) -> Result<(), Error> {
-        if let Some(itt) = commands.first_missed(self.cid, ping.cmd_sn) {
-            if !commands.recovers() {
-                return Err(Error::Unanswered("a command, which did not arrive"));
+        match commands.first_missed(self.cid, ping.cmd_sn) {
+            None => self.missed = None,
+            Some(itt) if self.is_lost(commands, now) => {
+                if !commands.recovers() {
+                    return Err(Error::Unanswered("a command, which did not arrive"));
+                }
+                self.retry(commands, itt)?;
             }
-            self.retry(commands, itt)?;
+            Some(_) => {}
         }
         // What is missing since after the ping is asked for already.
         if self.missing_since.is_none_or(|since| since > ping.sent) {
@@ -125,6 +129,28 @@ impl Connection {
         }
         self.ask_for_statuses(now);
         Ok(())
+    }
+
+    /// Is the next command that the target expects, which was sent here, lost? One answer does not
+    /// say so: what came ahead of its turn on one of several connections a target may count one by
+    /// one, as it begins it, and answer a ping meanwhile (LIO does). A second one does where the
+    /// command is only sent again. Where the connection is given up for it nothing gets lost on
+    /// TCP, so there is time.
+    fn is_lost(&mut self, commands: &Commands, now: Instant) -> bool {
+        let expected = commands.window.exp_cmd_sn();
+        match self.missed {
+            Some((missed, since)) if missed == expected => {
+                let is_lost = commands.recovers() || since + self.timing.ping_time_out <= now;
+                if is_lost {
+                    self.missed = None;
+                }
+                is_lost
+            }
+            _ => {
+                self.missed = Some((expected, now));
+                false
+            }
+        }
     }
 
     /// The target has not got what a SNACK asked for.
