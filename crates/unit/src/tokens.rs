@@ -115,9 +115,18 @@ impl Tokens {
     /// makes a token and then waits for the claims of its blocks knows that every later write
     /// voids it.
     pub(crate) fn note_write(&self, extent: Extent) {
+        self.void_where(|rod| rod.touches(extent));
+    }
+
+    /// The same for every block of the unit, of which there may be more than an extent can have.
+    pub(crate) fn note_overwritten(&self) {
+        self.void_where(|_| true);
+    }
+
+    fn void_where(&self, is_meant: impl Fn(&Rod) -> bool) {
         if self.live.load(Ordering::SeqCst) > 0 {
             let rods = self.rods.lock();
-            for kept in rods.values().filter(|kept| kept.rod.touches(extent)) {
+            for kept in rods.values().filter(|kept| is_meant(&kept.rod)) {
                 kept.rod.void.store(true, Ordering::SeqCst);
             }
         }
@@ -208,6 +217,16 @@ mod tests {
         tokens.find(&other).expect("used in time");
         tokio::time::advance(Duration::from_secs(61)).await;
         assert_eq!(tokens.find(&other).err(), Some(Sense::TOKEN_EXPIRED));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_overwrites_all_blocks_voids_every_token() {
+        let tokens = Tokens::default();
+        let made = [0, u64::from(u32::MAX) + 1].map(|lba| make(&tokens, lba).expect("made"));
+        tokens.note_overwritten();
+        for token in made {
+            assert_eq!(tokens.find(&token).err(), Some(Sense::TOKEN_REVOKED));
+        }
     }
 
     #[tokio::test(start_paused = true)]

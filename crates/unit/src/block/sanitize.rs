@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use scsi::{Overwrite, Sanitize, SanitizeAction, Sense};
 use tokio::runtime::Handle;
-use volume::{Extent, Geometry, Lba};
+use volume::Geometry;
 
 use super::{
     BlockUnit, Work,
@@ -41,7 +41,7 @@ impl BlockUnit {
             drop(turn);
             let alone = self.order.turn(TaskAttribute::Ordered).await;
             let volume = Arc::clone(&self.volume);
-            self.tokens.note_write(Extent { lba: Lba(0), blocks: u32::MAX });
+            self.tokens.note_overwritten();
             let exit = asked.unrestricted_exit;
             let begun = self.sanitizer.begin(volume, method, exit, &runtime).await;
             drop(alone);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use scsi::{
-    Command, Sense,
+    ByteCheck, Command, Form, Sanitize, SanitizeAction, Sense, Transfer,
     copy::{CopyResults, PopulateToken, ROD_TYPE, TOKEN_BYTES, TokenRange, WriteUsingToken},
 };
 use volume::Geometry;
@@ -83,6 +83,34 @@ async fn a_write_to_what_it_stands_for_voids_a_token_and_one_beside_it_does_not(
     a.good(&Command::Unmap { anchor: false, parameter_list_length: length }, unmap).await;
     let (command, list) = write(again, 0, &[range(0, 20)]);
     assert_eq!(b.fails(&command, list).await, Sense::TOKEN_REVOKED);
+}
+
+#[tokio::test]
+async fn whatever_changes_its_blocks_voids_a_token() {
+    let transfer = Transfer { form: Form::Sixteen, ..Transfer::new(112, 8) };
+    let sanitize = Sanitize {
+        action: SanitizeAction::BlockErase,
+        immediate: false,
+        unrestricted_exit: false,
+        parameter_list_length: 0,
+    };
+    let same = Command::WriteSame { transfer, unmap: false, anchor: false, no_data_out: false };
+    let verified = Command::WriteAndVerify { transfer, byte_check: ByteCheck::Medium };
+    let changes = [
+        (Command::CompareAndWrite(transfer), 16),
+        (Command::OrWrite(transfer), 8),
+        (same, 1),
+        (verified, 8),
+        (Command::WriteAtomic { transfer, boundary: 0 }, 8),
+        (Command::Sanitize(sanitize), 0),
+    ];
+    let (_party, a, b) = two();
+    for (change, blocks) in changes {
+        let token = token_of(&a, &[range(100, 20)]).await;
+        a.good(&change, vec![0; blocks * BLOCK]).await;
+        let (command, list) = write(token, 0, &[range(0, 20)]);
+        assert_eq!(b.fails(&command, list).await, Sense::TOKEN_REVOKED, "{change:?}");
+    }
 }
 
 /// As CVE-2020-28374, by a token: who knows one uses it only where the unit that made it can be
