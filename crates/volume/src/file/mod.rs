@@ -481,6 +481,19 @@ mod tests {
         FileVolume::open(&options).expect("opened").flush().await.expect("flushed");
     }
 
+    /// What fails in a stable write is its sync, which speaks for earlier writes too.
+    #[tokio::test]
+    async fn after_a_stable_write_failed_no_flush_succeeds_unless_there_was_no_room() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options =
+            Options { create: Some(1 << 20), ..Options::new(directory.path().join("volume")) };
+        let volume = FileVolume::open(&options).expect("opened");
+        volume.ledger.note_write_failure(&io::Error::from_raw_os_error(libc::ENOSPC));
+        volume.flush().await.expect("what found no room was never taken");
+        volume.ledger.note_write_failure(&io::Error::from_raw_os_error(libc::EIO));
+        assert!(matches!(volume.flush().await, Err(Error::Device(_))));
+    }
+
     /// Linux tells a lost write once for each opening of the file, to whoever asks first.
     #[tokio::test]
     async fn a_stable_write_does_not_take_the_news_of_a_loss_away_from_the_flush() {
