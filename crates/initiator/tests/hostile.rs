@@ -65,8 +65,6 @@ impl LogicalUnit for Noise {
 
     fn nexus_opened(&self, _: &Nexus) {}
 
-    fn luns_changed(&self) {}
-
     fn nexus_closed(&self, _: &Nexus) {}
 }
 

@@ -174,6 +174,9 @@ impl Sense {
     /// Another nexus cleared the task set.
     pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Self =
         Self::new(SenseKey::UnitAttention, 0x2f, 0x00);
+    /// Commands ended with the connection that they came on (RFC 7143, 11.14.5).
+    pub const SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT: Self =
+        Self::new(SenseKey::UnitAttention, 0x47, 0x7f);
     /// The volume is read-only.
     pub const WRITE_PROTECTED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x00);
     /// A thin volume has no room (SPACE ALLOCATION FAILED WRITE PROTECT).
@@ -209,6 +212,12 @@ impl Sense {
             progress: None,
             descriptor_format: false,
         }
+    }
+
+    /// Whether it tells of the same, whatever else it tells.
+    #[must_use]
+    pub fn is_same_condition(self, other: Self) -> bool {
+        (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)
     }
 
     /// The same with this PROGRESS INDICATION.

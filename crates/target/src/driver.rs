@@ -20,14 +20,14 @@ use iscsi::{
 };
 use tokio::time::Sleep;
 use tracing::{info, warn};
-use unit::{Neighbours, Nexus};
+use unit::Nexus;
 
 use crate::{
     deferred::Deferred,
     end::End,
     execution::Executions,
     line::{Line, Socket},
-    names::Device,
+    presence::Presence,
     registry::{Joining, Order, Refused, Seat},
     statistics::ConnectionStatistics,
     surroundings::Surroundings,
@@ -47,17 +47,14 @@ pub(crate) async fn run(
     let portal = surroundings.portals.entered(socket.local);
     let target_port = portal.map_or(1, |portal| portal.group.tag);
     let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
-    // Dropped after the driver with all its executions: a unit never hears of a nexus again
-    // after `nexus_closed`.
-    let _presence = device.as_ref().map(|device| Presence::open(device, nexus.clone()));
+    let presence = device.map(|device| Presence::open(device, nexus));
     let lines = session.connections().next().map(|leading| Line::new(socket, leading));
     let mut driver = Driver {
         surroundings,
-        device: device.as_deref(),
-        nexus,
         session,
         executions: Executions::default(),
         deferred: Deferred::default(),
+        presence,
         seat,
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
         unsent: 0,
@@ -70,37 +67,14 @@ pub(crate) async fn run(
     end
 }
 
-/// A nexus as long as it lasts.
-struct Presence<'a> {
-    device: &'a Device,
-    nexus: Nexus,
-}
-
-impl<'a> Presence<'a> {
-    fn open(device: &'a Arc<Device>, nexus: Nexus) -> Self {
-        for unit in device.units() {
-            unit.nexus_opened(&nexus);
-            // For copies: what this session could log in to, and nothing else of the server.
-            unit.nexus_reaches(&nexus, Arc::clone(device) as Arc<dyn Neighbours>);
-        }
-        Self { device, nexus }
-    }
-}
-
-impl Drop for Presence<'_> {
-    fn drop(&mut self) {
-        self.device.units().for_each(|unit| unit.nexus_closed(&self.nexus));
-    }
-}
-
 pub(crate) struct Driver<'a> {
     pub(crate) surroundings: &'a Surroundings,
-    /// `None` in a discovery session.
-    pub(crate) device: Option<&'a Device>,
-    pub(crate) nexus: Nexus,
     pub(crate) session: Session,
-    pub(crate) executions: Executions<'a>,
+    pub(crate) executions: Executions,
     pub(crate) deferred: Deferred,
+    /// `None` in a discovery session. Dropped after the executions: a unit never hears of a nexus
+    /// again after `nexus_closed`.
+    pub(crate) presence: Option<Presence>,
     pub(crate) seat: Seat,
     timer: Pin<Box<Sleep>>,
     /// Commands answered since the last write.
@@ -179,6 +153,12 @@ impl Driver<'_> {
                 Order::Clear { lun, done } => {
                     self.session.abort_tasks(lun);
                     self.take_events(context);
+                    drop(done);
+                }
+                Order::LookAtUnits { done } => {
+                    // What is done is answered as it ended.
+                    self.take_finished(context)?;
+                    self.change_units(context);
                     drop(done);
                 }
             }

@@ -4,7 +4,9 @@
 use std::{
     collections::{HashMap, VecDeque},
     future::Future,
+    mem::transmute,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -14,7 +16,7 @@ use futures_util::{
     stream::FuturesUnordered,
 };
 use iscsi::{Itt, pdu::TaskFunction};
-use unit::Completion;
+use unit::{Completion, LogicalUnit, Task};
 
 /// What came of one of them.
 pub(crate) enum Finished {
@@ -23,13 +25,37 @@ pub(crate) enum Finished {
     Management(Itt, TaskFunction),
 }
 
-/// A command at a unit.
-pub(crate) type Execution<'a> = Pin<Box<dyn Future<Output = Completion> + Send + 'a>>;
+/// A command at a unit, with the unit: a target may let go of a unit while sessions use it.
+pub(crate) struct Execution {
+    /// Borrows from `_unit`, and goes before it: fields are dropped in their order.
+    future: Answer<'static>,
+    _unit: Arc<dyn LogicalUnit>,
+}
+
+type Answer<'a> = Pin<Box<dyn Future<Output = Completion> + Send + 'a>>;
+
+impl Execution {
+    /// Begins a command. `Err`: it is not done at once.
+    pub(crate) fn begin(
+        unit: &Arc<dyn LogicalUnit>,
+        task: Task,
+        context: &mut Context<'_>,
+    ) -> Result<Completion, Self> {
+        let mut answer: Answer<'_> = unit.execute(task);
+        if let Poll::Ready(completion) = answer.as_mut().poll(context) {
+            return Ok(completion);
+        }
+        // SAFETY: the future borrows nothing but the unit, which is behind an `Arc` that is kept
+        // beside it: the unit does not move, cannot be borrowed mutably, and is dropped after it.
+        let future = unsafe { transmute::<Answer<'_>, Answer<'static>>(answer) };
+        Err(Self { future, _unit: Arc::clone(unit) })
+    }
+}
 
 /// As many as the session has tasks in progress, hence bounded by its command window.
 #[derive(Default)]
-pub(crate) struct Executions<'a> {
-    running: FuturesUnordered<Abortable<Running<'a>>>,
+pub(crate) struct Executions {
+    running: FuturesUnordered<Abortable<Running>>,
     commands: HashMap<Itt, (AbortHandle, usize)>,
     /// Data-Out that came with `commands`, in bytes.
     held_bytes: usize,
@@ -37,9 +63,9 @@ pub(crate) struct Executions<'a> {
     finished: VecDeque<Finished>,
 }
 
-impl<'a> Executions<'a> {
+impl Executions {
     /// Holds a command that was polled and is not done, and that came with so many bytes.
-    pub(crate) fn hold(&mut self, itt: Itt, bytes: usize, execution: Execution<'a>) {
+    pub(crate) fn hold(&mut self, itt: Itt, bytes: usize, execution: Execution) {
         let (handle, registration) = AbortHandle::new_pair();
         self.commands.insert(itt, (handle, bytes));
         self.held_bytes += bytes;
@@ -51,7 +77,7 @@ impl<'a> Executions<'a> {
         &mut self,
         itt: Itt,
         function: TaskFunction,
-        effects: impl Future<Output = ()> + Send + 'a,
+        effects: impl Future<Output = ()> + Send + 'static,
     ) {
         let (_, registration) = AbortHandle::new_pair(); // nobody aborts these
         let effects = Running::Management(itt, function, Box::pin(effects));
@@ -104,18 +130,18 @@ impl<'a> Executions<'a> {
     }
 }
 
-enum Running<'a> {
-    Command(Itt, Execution<'a>),
-    Management(Itt, TaskFunction, Pin<Box<dyn Future<Output = ()> + Send + 'a>>),
+enum Running {
+    Command(Itt, Execution),
+    Management(Itt, TaskFunction, Pin<Box<dyn Future<Output = ()> + Send>>),
 }
 
-impl Future for Running<'_> {
+impl Future for Running {
     type Output = Finished;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
         match &mut *self {
             Self::Command(itt, execution) => {
-                execution.as_mut().poll(context).map(|done| Finished::Command(*itt, done))
+                execution.future.as_mut().poll(context).map(|done| Finished::Command(*itt, done))
             }
             Self::Management(itt, function, effects) => {
                 let (itt, function) = (*itt, *function);

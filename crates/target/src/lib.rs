@@ -18,6 +18,7 @@ mod registry;
 mod surroundings;
 mod execution;
 mod deferred;
+mod presence;
 mod driver;
 mod tasks;
 mod entrance;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use scsi::Lun;
-use unit::{LogicalUnit, Neighbours};
+use scsi::{Lun, Sense};
+use unit::{LogicalUnit, Neighbours, Nexus};
 
 use crate::{
     access::Access,
@@ -79,14 +79,14 @@ pub(crate) struct Device {
 
 impl Device {
     /// The unit that `lun` names.
-    pub(crate) fn unit(&self, lun: Lun) -> Option<&dyn LogicalUnit> {
+    pub(crate) fn unit(&self, lun: Lun) -> Option<&Arc<dyn LogicalUnit>> {
         let number = lun.number()?;
         // Most targets have one unit, number 0.
         let at = match self.units.first() {
             Some((first, _)) if *first == number => 0,
             _ => self.units.binary_search_by_key(&number, |(number, _)| *number).ok()?,
         };
-        Some(&*self.units[at].1)
+        Some(&self.units[at].1)
     }
 
     /// Who may log in.
@@ -101,6 +101,27 @@ impl Device {
     /// All units.
     pub(crate) fn units(&self) -> impl Iterator<Item = &dyn LogicalUnit> {
         self.units.iter().map(|(_, unit)| &**unit)
+    }
+
+    /// The units that `other` has not, or not by this number.
+    pub(crate) fn units_beyond<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (Lun, &'a dyn LogicalUnit)> {
+        let is_there = |lun: Lun, unit| other.unit(lun).is_some_and(|x| Arc::ptr_eq(x, unit));
+        let units = self.luns.iter().zip(&self.units);
+        let beyond = units.filter(move |(lun, (_, unit))| !is_there(**lun, unit));
+        beyond.map(|(lun, (_, unit))| (*lun, &**unit))
+    }
+
+    /// Tells a nexus something at every unit.
+    pub(crate) fn raise_attention(&self, nexus: &Nexus, condition: Sense) {
+        self.units().for_each(|unit| unit.raise_attention(nexus, condition));
+    }
+
+    /// A nexus has been told of this at one of the units, or has asked.
+    pub(crate) fn withdraw_attention(&self, nexus: &Nexus, condition: Sense) {
+        self.units().for_each(|unit| unit.withdraw_attention(nexus, condition));
     }
 }
 
@@ -130,11 +151,11 @@ impl Names {
         Ok(())
     }
 
-    /// What was there under this name; `None` if nothing was.
-    pub(crate) fn replace(&self, device: Arc<Device>) -> Option<Arc<Device>> {
+    /// Takes the place of the target of this name; false if there is none.
+    pub(crate) fn replace(&self, device: Arc<Device>) -> bool {
         let mut targets = self.targets.write();
         let found = targets.iter_mut().find(|other| other.name == device.name);
-        found.map(|other| std::mem::replace(other, device))
+        found.map(|other| *other = device).is_some()
     }
 
     pub(crate) fn remove(&self, name: &str) {
@@ -157,15 +178,6 @@ impl Device {
         }
         let access = RwLock::new(Arc::new(access));
         Ok(Self { name, alias, groups, redirect, access, units, luns })
-    }
-}
-
-impl Device {
-    /// Whether it has the same units by the same numbers.
-    pub(crate) fn has_units_of(&self, other: &Self) -> bool {
-        let units = self.units.iter().zip(&other.units);
-        self.units.len() == other.units.len()
-            && units.into_iter().all(|((a, x), (b, y))| a == b && Arc::ptr_eq(x, y))
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) enum Order {
     /// Another session has cleared or reset a unit, or all of them: abort what is in progress
     /// there. Done when the sender in it is dropped.
     Clear { lun: Option<Lun>, done: mpsc::Sender<()> },
+    /// The target may have other units than before. Done when the sender in it is dropped.
+    LookAtUnits { done: mpsc::Sender<()> },
 }
 
 /// A connection that has logged in to a session that is there.

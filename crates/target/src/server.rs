@@ -71,18 +71,29 @@ impl Server {
         *self.surroundings.security.write() = Arc::new(security);
     }
 
-    /// Another target of the same name takes the place of the one that is served. If it has other
-    /// units, its sessions are asked to log out and closed after `deadline`: they find the new
-    /// units when they log in again. False if no target of this name is served.
+    /// Another target of the same name takes the place of the one that is served. Sessions stay:
+    /// where a unit is gone, their commands end with LOGICAL UNIT NOT SUPPORTED, and they are told
+    /// of other units with REPORTED LUNS DATA HAS CHANGED. When this returns, no session uses a
+    /// unit that is gone; at most two seconds later if one does not come to it. False if no target
+    /// of this name is served.
     ///
     /// # Errors
     /// If it cannot be served.
-    pub async fn change(&self, target: Target, deadline: Duration) -> Result<bool, TargetError> {
+    pub async fn change(&self, target: Target) -> Result<bool, TargetError> {
         let new = Arc::new(Device::new(target)?);
-        let Some(old) = self.surroundings.names.replace(new.clone()) else { return Ok(false) };
-        if !new.has_units_of(&old) {
-            let why = "the target has other units";
-            self.close_sessions(Some(&new.name), deadline, why).await;
+        let Surroundings { names, registry, .. } = &*self.surroundings;
+        if !names.replace(Arc::clone(&new)) {
+            return Ok(false);
+        }
+        let (done, mut all_done) = mpsc::channel(1);
+        let drivers = registry.drivers(Some(&new.name), 0);
+        let told = async move {
+            tell(&drivers, || Order::LookAtUnits { done: done.clone() }).await;
+            drop(done);
+            while all_done.recv().await.is_some() {}
+        };
+        if tokio::time::timeout(CLOSING, told).await.is_err() {
+            warn!(target = new.name, "a session has not let go of units that are gone");
         }
         Ok(true)
     }

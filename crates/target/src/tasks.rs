@@ -1,12 +1,13 @@
 //! What the commands of a session do at its units, and what other sessions are told of it.
 
-use std::task::Context;
+use std::{sync::Arc, task::Context};
 
 use iscsi::{
-    Cid,
+    Cid, Itt,
     pdu::{TaskFunction, TaskFunctionResult},
     session::target::{Admission, Command, Event, ManagementRequest, Outcome, SendTargets},
 };
+use scsi::{Lun, Sense, Status};
 use tokio::sync::mpsc;
 use unit::{Completion, Task, TaskAttribute, TaskManagement};
 
@@ -15,6 +16,7 @@ use crate::{
     driver::Driver,
     end::End,
     execution::{Execution, Finished},
+    presence::Presence,
     registry::Order,
 };
 
@@ -75,38 +77,73 @@ impl Driver<'_> {
 
     fn execute(&mut self, command: Command, context: &mut Context<'_>) {
         let Command { itt, lun, cdb, attribute, data_out, data_in_capacity } = command;
+        let Some(Presence { device, nexus }) = &self.presence else { return };
         let task = Task {
-            nexus: self.nexus.clone(),
+            nexus: nexus.clone(),
             lun,
             cdb,
             attribute: task_attribute(attribute),
             data_out: data_out.into_iter().collect(),
             data_in_capacity,
         };
-        let Some(device) = self.device else { return };
         let unit = if device::is_meant(&task.cdb) { None } else { device.unit(lun) };
         let Some(unit) = unit else {
             let completion = device::execute(&task, &device.luns);
+            if device::is_meant(&task.cdb) && completion.status == Status::Good {
+                // Who has the list needs not be told that it is another (SPC-4, 6.33).
+                device.withdraw_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
+            }
             self.complete(itt, completion);
             return;
         };
         let bytes = task.data_out.len();
-        let mut execution: Execution<'_> = unit.execute(task);
-        match execution.as_mut().poll(context) {
-            std::task::Poll::Ready(completion) => self.complete(itt, completion),
-            std::task::Poll::Pending => self.executions.hold(itt, bytes, execution),
+        match Execution::begin(unit, task, context) {
+            Ok(completion) => self.complete(itt, completion),
+            Err(execution) => self.executions.hold(itt, bytes, execution),
         }
     }
 
-    fn complete(&mut self, itt: iscsi::Itt, completion: Completion) {
+    fn complete(&mut self, itt: Itt, completion: Completion) {
         self.unsent += 1;
+        if let Some(sense) = completion.sense
+            && sense.is_same_condition(Sense::REPORTED_LUNS_DATA_HAS_CHANGED)
+            && let Some(Presence { device, nexus }) = &self.presence
+        {
+            // It is one list, whichever unit told of it.
+            device.withdraw_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
+        }
         self.session.complete(itt, outcome(completion));
+    }
+
+    /// The target may have other units: commands at those that are gone end, and the initiator
+    /// will be told.
+    pub(crate) fn change_units(&mut self, context: &mut Context<'_>) {
+        let Some(presence) = &self.presence else { return };
+        // If it is no target any more, this session is about to end.
+        let Some(device) = self.surroundings.names.find(&presence.device.name) else { return };
+        let gone: Vec<Lun> = presence.device.units_beyond(&device).map(|(lun, _)| lun).collect();
+        let has_new = device.units_beyond(&presence.device).next().is_some();
+        for lun in &gone {
+            for itt in self.session.commands_for(*lun) {
+                self.deferred.abort(itt);
+                self.executions.abort(itt, context);
+                let sense = Sense::LOGICAL_UNIT_NOT_SUPPORTED;
+                self.complete(itt, Completion::check_condition(sense));
+            }
+        }
+        let Some(presence) = &mut self.presence else { return };
+        presence.change(device);
+        if has_new || !gone.is_empty() {
+            let Presence { device, nexus } = presence;
+            device.raise_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
+        }
     }
 
     fn admit(&mut self, admission: Admission) {
         let Admission { itt, lun, cdb, data_out_length } = admission;
-        let unit = self.device.and_then(|device| device.unit(lun));
-        match unit.and_then(|unit| unit.admit(&self.nexus, &cdb, data_out_length)) {
+        let Some(Presence { device, nexus }) = &self.presence else { return };
+        let unit = device.unit(lun);
+        match unit.and_then(|unit| unit.admit(nexus, &cdb, data_out_length)) {
             Some(refusal) => self.complete(itt, refusal),
             None => self.session.admit(itt),
         }
@@ -115,7 +152,8 @@ impl Driver<'_> {
     /// Own tasks first, then those of other sessions, then the units are told, then the answer.
     fn manage(&mut self, request: ManagementRequest, context: &mut Context<'_>) {
         let ManagementRequest { itt, function, lun } = request;
-        let Some(device) = self.device else { return };
+        let Some(Presence { device, nexus }) = &self.presence else { return };
+        let (device, nexus) = (Arc::clone(device), nexus.clone());
         let is_for_target =
             matches!(function, TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset);
         if !is_for_target {
@@ -131,7 +169,6 @@ impl Driver<'_> {
         } else {
             self.surroundings.registry.drivers(Some(&device.name), self.seat.number)
         };
-        let nexus = self.nexus.clone();
         let cleared = (!is_for_target).then_some(lun);
         self.executions.hold_management(itt, function, async move {
             clear(&others, cleared).await;
@@ -169,7 +206,7 @@ impl Driver<'_> {
 }
 
 /// Has other drivers abort what they have in progress at a unit, or at all; returns when they did.
-async fn clear(drivers: &[mpsc::Sender<Order>], lun: Option<scsi::Lun>) {
+async fn clear(drivers: &[mpsc::Sender<Order>], lun: Option<Lun>) {
     let (done, mut all_done) = mpsc::channel(1);
     for driver in drivers {
         // A driver that has gone has nothing in progress.

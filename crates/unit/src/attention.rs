@@ -66,6 +66,18 @@ impl Attentions {
         });
     }
 
+    /// This nexus need not be told of it any more.
+    pub(crate) fn withdraw(&self, condition: Sense, nexus: u64) {
+        if self.waiting.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        self.change(|nexuses| {
+            if let Some(conditions) = nexuses.get_mut(&nexus) {
+                conditions.retain(|waiting| *waiting != condition);
+            }
+        });
+    }
+
     /// A reset that this nexus has yet to be told, which thereby it has been. Only this goes before
     /// a reservation conflict (SAM-5, 5.3.3).
     pub(crate) fn take_reset(&self, nexus: u64) -> Option<Sense> {
@@ -129,6 +141,21 @@ mod tests {
         attentions.raise(Sense::BUS_DEVICE_RESET_FUNCTION_OCCURRED, None);
         assert_eq!(attentions.take(1), Some(Sense::BUS_DEVICE_RESET_FUNCTION_OCCURRED));
         assert_eq!(attentions.take(1), None);
+    }
+
+    #[test]
+    fn what_a_nexus_has_learned_elsewhere_it_is_not_told() {
+        let attentions = Attentions::default();
+        attentions.open(1);
+        attentions.open(2);
+        for nexus in [1, 2] {
+            attentions.raise_to(Sense::REPORTED_LUNS_DATA_HAS_CHANGED, nexus);
+        }
+        attentions.withdraw(Sense::REPORTED_LUNS_DATA_HAS_CHANGED, 1);
+        assert_eq!(attentions.take(1), Some(Sense::POWER_ON_OCCURRED));
+        assert_eq!(attentions.take(1), None);
+        attentions.take(2);
+        assert_eq!(attentions.take(2), Some(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
     }
 
     #[test]

@@ -43,8 +43,12 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// A nexus ended: what the unit holds for it goes.
     fn nexus_closed(&self, nexus: &Nexus);
 
-    /// The target has other units than before: every nexus gets its unit attention (3F/0E).
-    fn luns_changed(&self);
+    /// Something that happened to this nexus above the unit is to be told here once: a unit
+    /// attention. Nothing happens if it waits already.
+    fn raise_attention(&self, _nexus: &Nexus, _condition: Sense) {}
+
+    /// The nexus has learned of it elsewhere: it is not told here any more.
+    fn withdraw_attention(&self, _nexus: &Nexus, _condition: Sense) {}
 }
 
 /// The units that a nexus reaches, and no others.

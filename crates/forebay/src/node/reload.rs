@@ -1,6 +1,6 @@
 //! Settings that change while they are in force.
 
-use std::{collections::HashMap, io, path::Path, sync::Arc};
+use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
 use target::Listener;
 
@@ -113,7 +113,7 @@ impl Node {
         }
         let added = |target: &&Target| plan.targets_added.iter().any(|a| a.name == target.name);
         for target in new.target.iter().filter(|target| !added(target)) {
-            match self.server.change(self.shown(new, target), LOGOUT_WITHIN).await {
+            match self.server.change(self.shown(new, target)).await {
                 Ok(true) => {}
                 Ok(false) => tracing::error!(name = %target.name, "a target is not there"),
                 Err(error) => tracing::error!(%error, "a target that the settings let pass"),
@@ -128,6 +128,7 @@ impl Node {
         let ended =
             plan.targets_removed.iter().map(|t| self.server.remove(&t.name.0, LOGOUT_WITHIN));
         futures_util::future::join_all(ended).await;
+        flush(&removed).await;
         if let Err(failure) = stop_units(&removed).await {
             tracing::error!(%failure, "putting away what is no longer served");
         }
@@ -188,6 +189,23 @@ impl Node {
         }
     }
 }
+
+/// Makes stable what was written to units that go, all at once: nobody can ask for it any more.
+async fn flush(units: &[ServedUnit]) {
+    let flushed = units.iter().map(|unit| async {
+        let result = match tokio::time::timeout(FLUSH_WITHIN, unit.opened.top.flush()).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it takes longer than {} s", FLUSH_WITHIN.as_secs()),
+        };
+        let ServedUnit { lun, serial, .. } = unit;
+        tracing::error!(lun, serial, error = result, "a unit that is gone could not be flushed");
+    });
+    futures_util::future::join_all(flushed).await;
+}
+
+/// As long as Linux gives a disk for a SYNCHRONIZE CACHE, by default.
+const FLUSH_WITHIN: Duration = Duration::from_secs(60);
 
 /// Says what to do about a portal that cannot be opened.
 fn refused_portal(plan: &Plan<'_>, address: Address, error: &io::Error) -> Failure {

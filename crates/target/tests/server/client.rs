@@ -366,8 +366,6 @@ impl LogicalUnit for Stalling {
         self.nexuses.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn luns_changed(&self) {}
-
     fn nexus_closed(&self, _: &Nexus) {
         self.nexuses.fetch_sub(1, Ordering::SeqCst);
     }

@@ -8,3 +8,4 @@ mod connections;
 mod doors;
 mod many;
 mod sessions;
+mod units;

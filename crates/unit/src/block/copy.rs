@@ -33,7 +33,12 @@ pub(super) struct Party<'a> {
 
 enum Reached<'a> {
     Own(&'a BlockUnit),
-    Other(Arc<dyn LogicalUnit>),
+    /// Another unit of the target: looked up for each piece, since it may be taken away while the
+    /// copy goes on, and is not to be kept by it.
+    Other {
+        asked: &'a BlockUnit,
+        naa: [u8; 16],
+    },
 }
 
 impl BlockUnit {
@@ -122,10 +127,15 @@ impl BlockUnit {
         let unit = if naa == self.identity.naa {
             Reached::Own(self)
         } else {
-            let neighbours = self.reachable.lock().get(&nexus.number).cloned();
-            Reached::Other(neighbours?.unit(&naa)?)
+            self.neighbour(nexus, &naa)?;
+            Reached::Other { asked: self, naa }
         };
         Some(Party { unit, nexus })
+    }
+
+    fn neighbour(&self, nexus: &Nexus, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>> {
+        let neighbours = self.reachable.lock().get(&nexus.number).cloned();
+        neighbours?.unit(naa)
     }
 
     pub(super) fn receive_copy_results(
@@ -167,16 +177,13 @@ pub(super) fn conclude(running: Running, done: Result<(), Failure>, length: u32)
 }
 
 impl Party<'_> {
-    fn unit(&self) -> &dyn LogicalUnit {
-        match &self.unit {
-            Reached::Own(unit) => *unit,
-            Reached::Other(unit) => &**unit,
-        }
-    }
-
     /// Both are the same unit.
     fn is(&self, other: &Self) -> bool {
-        std::ptr::addr_eq(self.unit(), other.unit())
+        match (&self.unit, &other.unit) {
+            (Reached::Own(_), Reached::Own(_)) => true,
+            (Reached::Other { naa: a, .. }, Reached::Other { naa: b, .. }) => a == b,
+            _ => false,
+        }
     }
 
     /// What a token stands for that this unit made.
@@ -184,7 +191,12 @@ impl Party<'_> {
         &self,
         token: &[u8; scsi::copy::TOKEN_BYTES],
     ) -> Result<Arc<crate::Rod>, Sense> {
-        self.unit().rod(token)
+        match &self.unit {
+            Reached::Own(unit) => unit.rod(token),
+            Reached::Other { asked, naa } => {
+                asked.neighbour(self.nexus, naa).ok_or(Sense::TOKEN_UNKNOWN)?.rod(token)
+            }
+        }
     }
 
     pub(super) async fn capacity(&self) -> Result<Capacity16, Failure> {
@@ -209,18 +221,22 @@ impl Party<'_> {
     }
 
     async fn perform(&self, command: Command, data_out: Data) -> Result<Data, Failure> {
-        let completion = self
-            .unit()
-            .execute(Task {
-                nexus: self.nexus.clone(),
-                lun: Lun(0),
-                cdb: Cdb::new(&command.encode()),
-                // The task that asked for the copy may hold up others, but not its own parts.
-                attribute: TaskAttribute::Nested,
-                data_out,
-                data_in_capacity: u32::MAX,
-            })
-            .await;
+        let task = Task {
+            nexus: self.nexus.clone(),
+            lun: Lun(0),
+            cdb: Cdb::new(&command.encode()),
+            // The task that asked for the copy may hold up others, but not its own parts.
+            attribute: TaskAttribute::Nested,
+            data_out,
+            data_in_capacity: u32::MAX,
+        };
+        let completion = match &self.unit {
+            Reached::Own(unit) => unit.execute(task).await,
+            Reached::Other { asked, naa } => {
+                let unit = asked.neighbour(self.nexus, naa);
+                unit.ok_or(Sense::UNREACHABLE_COPY_TARGET)?.execute(task).await
+            }
+        };
         match completion.status {
             Status::Good => Ok(completion.data_in),
             // What was copied may be copied again: the initiator is patient.

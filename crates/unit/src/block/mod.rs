@@ -380,8 +380,12 @@ impl LogicalUnit for BlockUnit {
         self.execute_in_turn(task)
     }
 
-    fn luns_changed(&self) {
-        self.attentions.raise(Sense::REPORTED_LUNS_DATA_HAS_CHANGED, None);
+    fn raise_attention(&self, nexus: &Nexus, condition: Sense) {
+        self.attentions.raise_to(condition, nexus.number);
+    }
+
+    fn withdraw_attention(&self, nexus: &Nexus, condition: Sense) {
+        self.attentions.withdraw(condition, nexus.number);
     }
 
     fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, data_out_length: u32) -> Option<Completion> {

@@ -181,3 +181,25 @@ async fn a_copy_that_is_dropped_ends_and_says_so_and_others_go_on_meanwhile() {
     let status = a.good(&results(CopyResults::Status4(7)), vec![]).await;
     assert_eq!(status[5], 0x60, "terminated");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_ends_when_one_of_its_units_is_taken_away_and_does_not_keep_it() {
+    let party = Arc::new(Party::default());
+    let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 17)));
+    let slow = Delay::new(lower, Latency::uniform(Duration::from_secs(1)));
+    let a = join_over(&party, "a", Arc::new(slow));
+    let b = join(&party, "b", Geometry::with_blocks(1 << 17));
+    let (command, data) = copy(&list(&[a.cscd(), b.cscd()], &[segment(60_000, 0, 0)]), false);
+    let mut copying = a.unit.execute(task(&a.nexus, command.encode(), data));
+    let taken_away = tokio::time::sleep(Duration::from_millis(2500));
+    tokio::select! {
+        _ = &mut copying => panic!("the copy is long"),
+        () = taken_away => {}
+    }
+    let naa = b.unit.identity().naa;
+    party.leave(&naa);
+    let gone = Arc::downgrade(&b.unit);
+    drop(b);
+    assert!(gone.upgrade().is_none());
+    assert_eq!(copying.await.sense, Some(Sense::UNREACHABLE_COPY_TARGET));
+}

@@ -21,6 +21,13 @@ impl Neighbours for Party {
     }
 }
 
+impl Party {
+    /// The target has this unit no more.
+    pub fn leave(&self, naa: &[u8; 16]) {
+        self.0.lock().remove(naa);
+    }
+}
+
 /// One unit of a party.
 pub struct Member {
     pub unit: Arc<BlockUnit>,

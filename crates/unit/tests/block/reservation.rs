@@ -511,7 +511,7 @@ fn a_reset_is_told_before_a_conflict_and_anything_else_after_it() {
     let stranger = nexus(4);
     host.unit.nexus_opened(&stranger);
     assert_eq!(host.send_as(&stranger, &read, &[]).sense, Some(Sense::POWER_ON_OCCURRED));
-    host.unit.luns_changed();
+    host.unit.raise_attention(&stranger, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
     let completion = host.send_as(&stranger, &read, &[]);
     assert_eq!((completion.status, completion.sense), (Status::ReservationConflict, None));
     assert_eq!(host.ready_as(&stranger), Some(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));

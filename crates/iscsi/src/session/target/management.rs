@@ -141,6 +141,14 @@ impl Session {
         }
     }
 
+    /// The commands of this session for one unit that have come and are not over: those that the
+    /// driver has, and writes whose data is on its way.
+    #[must_use]
+    pub fn commands_for(&self, lun: Lun) -> Vec<Itt> {
+        let is_meant = |task: &Task| task.stage != Stage::Management && is_same_unit(task.lun, lun);
+        self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(itt, _)| *itt).collect()
+    }
+
     /// Aborts commands up to the one with `cmd_sn`: an immediate request reaches no further.
     fn abort_before(&mut self, lun: Option<Lun>, cmd_sn: Serial) {
         self.abort_where(|task, _| {

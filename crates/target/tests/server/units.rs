@@ -1,0 +1,173 @@
+//! Units that come and go while sessions use their target.
+
+use std::sync::Arc;
+
+use iscsi::{
+    Itt, Pdu,
+    pdu::{DataOut, TaskFunction, TaskFunctionResult},
+};
+use scsi::{Lun, Sense};
+use target::{Server, Settings, Target};
+use unit::{BlockUnit, Identity, LogicalUnit};
+use volume::{Geometry, MemVolume};
+
+use crate::client::{Client, LOOPBACK, Stalling, TARGET, memory, until};
+
+const READY: [u8; 1] = [0];
+const REPORT_LUNS: [u8; 12] = [0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+
+type Units = Vec<(u16, Arc<dyn LogicalUnit>)>;
+
+fn lun(number: u16) -> Lun {
+    Lun::from_number(number).unwrap()
+}
+
+fn disk(serial: &str) -> Arc<dyn LogicalUnit> {
+    let volume = Arc::new(MemVolume::new(Geometry::with_blocks(4096)));
+    Arc::new(BlockUnit::new(volume, Identity::new(serial), unit::Settings::default()))
+}
+
+async fn serve(units: Units) -> (Server, std::net::SocketAddr) {
+    let server = Server::new(Settings::default(), vec![Target::new(TARGET, units)]).unwrap();
+    let address = server.listen(LOOPBACK).await.unwrap();
+    (server, address)
+}
+
+async fn change(server: &Server, units: Units) {
+    assert_eq!(server.change(Target::new(TARGET, units)).await, Ok(true));
+}
+
+impl Client {
+    /// What a command without data comes to at this unit: `None` is GOOD.
+    async fn try_at(&mut self, number: u16, cdb: &[u8]) -> Option<Sense> {
+        let mut command = self.command(cdb, 0);
+        command.lun = lun(number);
+        self.send(Pdu::ScsiCommand(command)).await;
+        let response = self.response().await;
+        if response.status == 0 {
+            return None;
+        }
+        Some(Sense::from_bytes(&response.sense).expect("sense data"))
+    }
+
+    async fn is_ready(&mut self, number: u16) -> Result<(), Sense> {
+        self.try_at(number, &READY).await.map_or(Ok(()), Err)
+    }
+
+    async fn luns(&mut self) -> Vec<u8> {
+        let command = self.command(&REPORT_LUNS, 256);
+        let (status, data) = self.read(command).await;
+        assert_eq!(status, 0);
+        data[8..].chunks(8).map(|lun| lun[1]).collect()
+    }
+
+    /// Takes the unit attentions that greet the nexus.
+    async fn greet(&mut self, numbers: &[u16]) {
+        for number in numbers {
+            assert_eq!(self.is_ready(*number).await, Err(Sense::POWER_ON_OCCURRED));
+        }
+    }
+}
+
+#[tokio::test]
+async fn sessions_stay_and_are_told_once_that_there_are_other_units() {
+    let (first, second) = (disk("first"), disk("second"));
+    let (server, address) = serve(vec![(0, first.clone()), (1, second.clone())]).await;
+    let mut asks = Client::log_in(address, 1).await;
+    let mut lists = Client::log_in(address, 2).await;
+    for client in [&mut asks, &mut lists] {
+        client.greet(&[0, 1]).await;
+    }
+    change(&server, vec![(0, first.clone()), (1, second.clone()), (3, disk("third"))]).await;
+    // Told at one of the units, whichever is asked first, and at no other (SPC-4, 6.33).
+    assert_eq!(asks.is_ready(1).await, Err(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
+    assert_eq!(asks.is_ready(1).await, Ok(()));
+    assert_eq!(asks.is_ready(0).await, Ok(()));
+    assert_eq!(asks.luns().await, [0, 1, 3]);
+    // The new one greets the session as any unit does.
+    asks.greet(&[3]).await;
+    assert_eq!(asks.is_ready(3).await, Ok(()));
+    // Who has asked for the list needs not be told.
+    assert_eq!(lists.luns().await, [0, 1, 3]);
+    assert_eq!(lists.is_ready(0).await, Ok(()));
+    assert_eq!(lists.is_ready(1).await, Ok(()));
+
+    change(&server, vec![(0, first.clone()), (1, second)]).await;
+    assert_eq!(asks.is_ready(3).await, Err(Sense::LOGICAL_UNIT_NOT_SUPPORTED));
+    assert_eq!(asks.is_ready(0).await, Err(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
+    assert_eq!(asks.is_ready(0).await, Ok(()));
+    assert_eq!(asks.luns().await, [0, 1]);
+    assert_eq!(lists.is_ready(1).await, Err(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
+    // The same units once more are no news.
+    assert_eq!(server.statistics().opened_sessions, 2);
+    let same = Target { alias: Some("other".into()), ..Target::new(TARGET, vec![(0, first)]) };
+    change(&server, same.units.clone()).await;
+    assert_eq!(asks.is_ready(0).await, Err(Sense::REPORTED_LUNS_DATA_HAS_CHANGED));
+    assert_eq!(server.change(same).await, Ok(true));
+    assert_eq!(asks.is_ready(0).await, Ok(()));
+}
+
+#[tokio::test]
+async fn commands_at_a_unit_that_is_taken_away_end_and_others_go_on() {
+    let (stays, goes) = (Arc::new(Stalling::default()), Arc::new(Stalling::default()));
+    let (server, address) = serve(vec![(0, stays.clone()), (1, goes.clone())]).await;
+    let mut client = Client::log_in(address, 1).await;
+    let here = client.start(&READY).await;
+    let mut command = client.command(&READY, 0);
+    (command.lun, command.itt) = (lun(1), Itt(77));
+    client.send(Pdu::ScsiCommand(command)).await;
+    until(|| stays.alive() == 1 && goes.alive() == 1).await;
+
+    let weak = Arc::downgrade(&goes);
+    let alive = goes.alive.clone();
+    drop(goes);
+    change(&server, vec![(0, stays.clone())]).await;
+    assert!(weak.upgrade().is_none(), "nobody holds the unit any more");
+    assert_eq!(alive.load(std::sync::atomic::Ordering::SeqCst), 0);
+    let response = client.response().await;
+    assert_eq!((response.itt, response.status), (Itt(77), 2));
+    assert_eq!(Sense::from_bytes(&response.sense), Some(Sense::LOGICAL_UNIT_NOT_SUPPORTED));
+    assert_eq!(stays.alive(), 1);
+    stays.go.notify_waiters();
+    assert_eq!(client.response().await.itt, here);
+    client.manage(TaskFunction::LogicalUnitReset, lun(1), Itt::NONE).await;
+    match client.receive().await {
+        Some(Pdu::TaskResponse(response)) => assert_eq!(response.result, TaskFunctionResult::NoLun),
+        pdu => panic!("{pdu:?}"),
+    }
+}
+
+/// Otherwise a write that was meant for one disk could land on another that got its number.
+#[tokio::test]
+async fn a_write_whose_data_is_on_its_way_does_not_reach_the_unit_that_comes_in_its_place() {
+    let other = disk("other");
+    let (server, address) = serve(vec![(0, memory()), (1, disk("gone"))]).await;
+    let mut client = Client::log_in(address, 1).await;
+    client.greet(&[0, 1]).await;
+    let mut write = client.command(&[0x2a, 0, 0, 0, 0, 0, 0, 2, 0, 0], 512 * 512);
+    (write.read, write.write, write.lun) = (false, true, lun(1));
+    let itt = write.itt;
+    client.send(Pdu::ScsiCommand(write)).await;
+    let Some(Pdu::ReadyToTransfer(r2t)) = client.receive().await else { panic!("no R2T") };
+    change(&server, vec![(0, memory()), (1, other.clone())]).await;
+    client.greet(&[1]).await;
+    client
+        .send(Pdu::DataOut(DataOut {
+            is_final: true,
+            lun: lun(1),
+            itt,
+            ttt: r2t.ttt,
+            exp_stat_sn: client.exp_stat_sn,
+            data_sn: 0,
+            buffer_offset: r2t.buffer_offset,
+            data: vec![7; r2t.desired_data_transfer_length as usize].into(),
+        }))
+        .await;
+    let response = client.response().await;
+    assert_eq!(response.itt, itt);
+    assert_eq!(Sense::from_bytes(&response.sense), Some(Sense::LOGICAL_UNIT_NOT_SUPPORTED));
+    client.luns().await;
+    let mut read = client.command(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 512);
+    read.lun = lun(1);
+    assert_eq!(client.read(read).await, (0, vec![0; 512]));
+}
