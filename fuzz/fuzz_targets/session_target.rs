@@ -366,6 +366,7 @@ impl Scene<'_> {
                     continue;
                 }
                 Event::Management(_) | Event::SendTargets(..) => {}
+                Event::Terminated(_) => continue,
             }
             self.waiting.push(event);
         }
@@ -411,7 +412,7 @@ impl Scene<'_> {
                 let targets = (0..choice).map(|_| ("t", &addresses[..]));
                 session.answer_send_targets(cid, targets);
             }
-            Event::Abort(_) => unreachable!("taken out before"),
+            Event::Abort(_) | Event::Terminated(_) => unreachable!("taken out before"),
         }
     }
 

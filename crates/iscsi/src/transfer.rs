@@ -213,6 +213,11 @@ impl Gather {
         self.sequences.iter().all(|sequence| sequence.state == State::Ended)
     }
 
+    /// A burst that was asked for with an R2T has not ended: its tag is valid.
+    pub(crate) fn has_valid_ttt(&self) -> bool {
+        self.sequences.iter().any(|sequence| sequence.state.is_open() && sequence.ttt != Ttt::NONE)
+    }
+
     /// All data is there.
     pub(crate) fn is_complete(&self) -> bool {
         !self.drains && self.next_offset == self.length && self.is_quiet()

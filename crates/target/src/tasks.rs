@@ -35,6 +35,14 @@ impl Driver<'_> {
                     self.deferred.abort(itt);
                     self.executions.abort(itt, context);
                 }
+                Event::Terminated(lun) => {
+                    if let Some(Presence { device, nexus }) = &self.presence
+                        && let Some(unit) = device.unit(lun)
+                    {
+                        let condition = Sense::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT;
+                        unit.raise_attention(nexus, condition);
+                    }
+                }
                 Event::Management(request) => self.manage(request, context),
                 Event::SendTargets(cid, which) => self.send_targets(cid, &which),
             }

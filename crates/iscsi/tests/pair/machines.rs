@@ -452,6 +452,7 @@ impl Pair {
                 target::Event::Command(command) => self.answer(&command),
                 target::Event::Admission(write) => self.far.0.admit(write.itt),
                 target::Event::Abort(_) => self.aborted += 1,
+                target::Event::Terminated(_) => {}
                 target::Event::SendTargets(cid, _) => {
                     let targets = self.targets.iter().map(|name| (name.as_str(), &[][..]));
                     self.far.0.answer_send_targets(cid, targets);

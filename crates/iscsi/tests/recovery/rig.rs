@@ -276,6 +276,7 @@ impl Rig {
                 }
                 target::Event::Admission(write) => self.far.admit(write.itt),
                 target::Event::Abort(itt) => self.cancel(itt),
+                target::Event::Terminated(_) => {}
                 target::Event::SendTargets(..) | target::Event::Management(_) => {
                     unreachable!("the initiator does not ask for that")
                 }

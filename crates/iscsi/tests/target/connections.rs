@@ -43,7 +43,7 @@ fn aborts(rig: &mut Rig) -> Vec<u32> {
     let mut aborted: Vec<u32> = events
         .filter_map(|event| match event {
             Event::Abort(itt) => Some(itt.0),
-            Event::Command(_) | Event::Admission(_) => None,
+            Event::Command(_) | Event::Admission(_) | Event::Terminated(_) => None,
             event => panic!("{event:?}"),
         })
         .collect();

@@ -65,8 +65,9 @@ fn reassign(rig: &mut Rig, itt: u32, exp_data_sn: u32) -> (TaskFunctionResult, V
 
 fn aborts(rig: &mut Rig) -> Vec<u32> {
     std::iter::from_fn(|| rig.session.poll_event())
-        .map(|event| match event {
-            Event::Abort(itt) => itt.0,
+        .filter_map(|event| match event {
+            Event::Abort(itt) => Some(itt.0),
+            Event::Terminated(_) => None,
             event => panic!("{event:?}"),
         })
         .collect()

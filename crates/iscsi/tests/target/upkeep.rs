@@ -108,6 +108,9 @@ fn logout_ends_everything_after_its_answer() {
         rig.deliver(command);
         assert_eq!(logout_result(&logout(&mut rig, Ok(reason), cid)), LogoutResult::Closed);
         assert!(matches!(rig.session.poll_event(), Some(Event::Abort(Itt(1)))));
+        if reason == LogoutReason::CloseConnection {
+            assert!(matches!(rig.session.poll_event(), Some(Event::Terminated(_))));
+        }
         assert!(rig.connection().is_closing());
         let late = rig.read(2, 0);
         assert!(rig.send(Pdu::ScsiCommand(late)).is_empty());
@@ -214,7 +217,7 @@ proptest! {
                         let result = iscsi::pdu::TaskFunctionResult::Complete;
                         rig.session.answer_management(request.itt, result);
                     }
-                    Event::Command(_) | Event::Abort(_) => {}
+                    Event::Command(_) | Event::Abort(_) | Event::Terminated(_) => {}
                 }
             }
             rig.output();

@@ -148,6 +148,9 @@ impl Session {
 
     /// Asks for the bursts of `itt` that may be open now.
     fn solicit(&mut self, at: usize, itt: Itt) {
+        if self.is_about_to_end(itt) {
+            return;
+        }
         let outstanding = self.parameters.max_outstanding_r2t;
         let max_burst = self.parameters.max_burst_length;
         let Some(transfer) = self.gathers.get_mut(&itt) else { return };
@@ -221,6 +224,9 @@ impl Session {
             self.reject(at, RejectReason::InvalidPduField, bhs);
         }
         self.advance_transfer(itt);
+        if !self.postponed.is_empty() {
+            self.check_postponed();
+        }
     }
 
     /// Keeps unsolicited data of a command that waits for its turn: with several connections that
@@ -245,6 +251,7 @@ impl Session {
 
     /// Does what the state of a write calls for: ask for more, answer, or hand it to the driver.
     pub(super) fn advance_transfer(&mut self, itt: Itt) {
+        let about_to_end = self.is_about_to_end(itt);
         let Some(transfer) = self.gathers.get_mut(&itt) else { return };
         if transfer.gather.is_quiet()
             && (transfer.gather.failure().is_some() || transfer.refusal.is_some())
@@ -255,6 +262,8 @@ impl Session {
             if let Some(outcome) = refusal.or(failure) {
                 self.finish(itt, outcome);
             }
+        } else if about_to_end {
+            // Its end waits for what is on its way, and only for that.
         } else if transfer.gather.is_complete() {
             let Some(task) = self.tasks.get_mut(&itt) else { return };
             task.stage = Stage::Executing;

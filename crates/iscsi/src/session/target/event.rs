@@ -13,6 +13,10 @@ pub enum Event {
     Admission(Admission),
     /// Forget a command: no answer to it will be sent.
     Abort(Itt),
+    /// Commands for this unit ended with the connection that they came on: the initiator is to be
+    /// told at the next command there, SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT (RFC 7143,
+    /// 11.14.5). Comes after their aborts.
+    Terminated(Lun),
     /// Tell the units, then call `answer_management`. Tasks of this session that are meant were
     /// aborted by events before this one where no unit was named; see [`ManagementRequest`].
     Management(ManagementRequest),
@@ -60,6 +64,16 @@ pub struct ManagementRequest {
     pub function: TaskFunction,
     /// The unit, for the first three.
     pub lun: Lun,
+}
+
+impl ManagementRequest {
+    /// The unit that it is about; `None`: all of them.
+    #[must_use]
+    pub fn unit(&self) -> Option<Lun> {
+        let is_for_target =
+            matches!(self.function, TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset);
+        (!is_for_target).then_some(self.lun)
+    }
 }
 
 /// Which targets the initiator asks for (RFC 7143, Appendix C).

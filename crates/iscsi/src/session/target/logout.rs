@@ -36,6 +36,7 @@ impl Session {
             self.connections[at].closing = true;
         }
         self.check_fences();
+        self.resume_transfers();
     }
 
     /// Takes a connection out of the session: its tasks end, or are kept for another. A connection

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use scsi::Lun;
+use smallvec::SmallVec;
 
 use crate::{
     Cid, Itt, Pdu, Serial,
@@ -15,7 +16,7 @@ use super::{
     event::Event,
     retained::Retained,
     session::{Lost, Session},
-    task::{AdmissionState, Instance, Stage, Task, Tasks},
+    task::{AdmissionState, Instance, Stage, Task, Tasks, is_same_unit},
 };
 
 /// Lost connections that are remembered; more than any initiator has. The oldest goes first, and
@@ -42,6 +43,15 @@ impl Session {
             }
         }
         self.check_fences();
+        self.resume_transfers();
+    }
+
+    /// Writes that waited for a function to end them go on if that is over; functions that waited
+    /// for writes that are over, too.
+    pub(super) fn resume_transfers(&mut self) {
+        let waiting: Vec<Itt> = self.gathers.keys().copied().collect();
+        waiting.into_iter().for_each(|itt| self.advance_transfer(itt));
+        self.check_postponed();
     }
 
     /// Time2Retain as it will be kept, in seconds: no task outlives its connection below level 2.
@@ -71,7 +81,7 @@ impl Session {
             return;
         }
         self.end_management(instance);
-        self.abort_where(|task, _| task.allegiance == instance && task.immediate);
+        self.terminate_where(|task| task.allegiance == instance && task.immediate);
         let own = |task: &Task| task.allegiance == instance;
         for (itt, transfer) in &mut self.gathers {
             if self.tasks.get(itt).is_some_and(own) {
@@ -94,8 +104,22 @@ impl Session {
     pub(super) fn terminate(&mut self, instance: Instance) {
         self.window.discard_held(|early| early.allegiance == instance);
         self.end_management(instance);
-        self.abort_where(|task, _| task.allegiance == instance);
+        self.terminate_where(|task| task.allegiance == instance);
         self.lost.retain(|lost| lost.instance != instance);
+    }
+
+    /// Aborts tasks because of their connection. Their initiator is not answered, so each unit that
+    /// had some is to tell it (RFC 7143, 11.14.5).
+    fn terminate_where(&mut self, is_meant: impl Fn(&Task) -> bool) {
+        let mut units = SmallVec::<[Lun; 4]>::new();
+        let commands = self.tasks.values().filter(|task| task.stage != Stage::Management);
+        for task in commands.filter(|task| is_meant(task)) {
+            if !units.iter().any(|lun| is_same_unit(*lun, task.lun)) {
+                units.push(task.lun);
+            }
+        }
+        self.abort_where(|task, _| is_meant(task));
+        self.events.extend(units.into_iter().map(Event::Terminated));
     }
 
     /// Task management functions are over with their connection: nobody can be told.

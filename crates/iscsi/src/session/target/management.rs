@@ -1,5 +1,7 @@
 //! Task management (RFC 7143, 11.5, 11.6, 4.2.3).
 
+use std::time::Instant;
+
 use scsi::Lun;
 use smallvec::SmallVec;
 
@@ -92,31 +94,57 @@ impl Session {
         self.begin(request.itt, task);
         let cmd_sn = request.cmd_sn;
         let request = ManagementRequest { itt: request.itt, function, lun: request.lun };
-        if matches!(function, TaskFunction::TargetWarmReset | TaskFunction::TargetColdReset) {
+        if request.unit().is_none() {
             // What has not come yet counts as received and aborted (RFC 7143, 4.2.3.3 b).
             self.window.plug(cmd_sn);
-            self.abort_before(None, cmd_sn);
-            self.events.push_back(Event::Management(request));
-            return;
         }
         let until = self.now + self.settings.sequence_time;
-        self.postponed.push(Postponed { request, cmd_sn, until });
+        self.postponed.push(Postponed { request, cmd_sn, until, bursts_until: None });
         self.check_postponed();
     }
 
-    /// Functions that all commands before them have come for, or that have waited long enough.
+    /// Functions that need not wait any more: what their tasks were asked for has come, or comes
+    /// no more, and so have all commands before them.
     pub(super) fn check_postponed(&mut self) {
-        let (exp_cmd_sn, max_cmd_sn) = (self.window.exp_cmd_sn(), self.window.max_cmd_sn());
-        let now = self.now;
-        let events = &mut self.events;
-        self.postponed.retain(|Postponed { request, cmd_sn, until }| {
-            let is_ahead = exp_cmd_sn.is_before(*cmd_sn) && !max_cmd_sn.next().is_before(*cmd_sn);
-            let waits = is_ahead && now < *until;
-            if !waits {
-                events.push_back(Event::Management(*request));
+        let mut at = 0;
+        while at < self.postponed.len() {
+            let bursts_until = self.bursts_until(&self.postponed[at]);
+            let postponed = &mut self.postponed[at];
+            postponed.bursts_until = bursts_until;
+            let (cmd_sn, max_cmd_sn) = (postponed.cmd_sn, self.window.max_cmd_sn());
+            let is_ahead =
+                self.window.exp_cmd_sn().is_before(cmd_sn) && !max_cmd_sn.next().is_before(cmd_sn);
+            if self.now < postponed.until && (is_ahead || bursts_until.is_some()) {
+                at += 1;
+                continue;
             }
-            waits
-        });
+            let Postponed { request, cmd_sn, .. } = self.postponed.remove(at);
+            if request.unit().is_none() {
+                self.abort_before(None, cmd_sn);
+            }
+            self.events.push_back(Event::Management(request));
+        }
+    }
+
+    /// How long data is waited for that this session was asked for with R2Ts, of tasks that end;
+    /// `None` if that is over. Other sessions are not waited for.
+    fn bursts_until(&self, postponed: &Postponed) -> Option<Instant> {
+        let is_meant = |itt: &Itt| self.tasks.get(itt).is_some_and(|task| postponed.is_about(task));
+        let open = self
+            .gathers
+            .iter()
+            .filter(|(itt, transfer)| transfer.gather.has_valid_ttt() && is_meant(itt));
+        let until = open.map(|(_, transfer)| transfer.progress + self.settings.burst_silence);
+        until.max().filter(|until| self.now < *until)
+    }
+
+    /// A function is about to end this task: it is asked for no more data, and does not begin.
+    pub(super) fn is_about_to_end(&self, itt: Itt) -> bool {
+        !self.postponed.is_empty()
+            && self
+                .tasks
+                .get(&itt)
+                .is_some_and(|task| self.postponed.iter().any(|postponed| postponed.is_about(task)))
     }
 
     /// Aborts what `request` is about, in this session: to be called for a unit that exists. The
@@ -166,6 +194,8 @@ impl Session {
             return;
         }
         let allegiance = task.allegiance;
+        // Tasks that waited for their end, and were not aborted after all, go on.
+        self.resume_transfers();
         let mut awaited = SmallVec::new();
         for at in 0..self.connections.len() {
             let connection = &self.connections[at];

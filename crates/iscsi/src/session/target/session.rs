@@ -18,7 +18,7 @@ use super::{
     event::{Event, ManagementRequest},
     response::Response,
     settings::Settings,
-    task::{Instance, Task, Tasks, Transfer},
+    task::{Instance, Stage, Task, Tasks, Transfer, is_same_unit},
 };
 
 /// One session: command order, tasks, what was agreed on, and its connections.
@@ -97,12 +97,30 @@ pub(super) struct Lost {
     pub(super) responses: Tasks<Response>,
 }
 
-/// A function that waits until all commands before it have come (RFC 7143, 4.2.3.3 b).
+/// A function that waits until the bursts that its tasks were asked for have come, and all commands
+/// before it (RFC 7143, 4.2.3.3 a, b).
 #[derive(Debug)]
 pub(super) struct Postponed {
     pub(super) request: ManagementRequest,
     pub(super) cmd_sn: Serial,
+    /// Then it waits for nothing more.
     pub(super) until: Instant,
+    /// Until then data is waited for that is on its way, unless more of it comes; `None` if there
+    /// is none.
+    pub(super) bursts_until: Option<Instant>,
+}
+
+impl Postponed {
+    /// Whether it ends this task.
+    pub(super) fn is_about(&self, task: &Task) -> bool {
+        let is_unit = self.request.unit().is_none_or(|lun| is_same_unit(task.lun, lun));
+        task.stage != Stage::Management && is_unit && !self.cmd_sn.is_before(task.cmd_sn)
+    }
+
+    /// When it is to be looked at.
+    pub(super) fn due(&self) -> Instant {
+        self.bursts_until.map_or(self.until, |bursts| bursts.min(self.until))
+    }
 }
 
 /// An answer that waits until what other connections sent before it has arrived

@@ -32,6 +32,11 @@ pub struct Settings {
     /// Default 10 s: far longer than a burst takes, and shorter than the 30 s in which initiators
     /// give a command up.
     pub sequence_time: Duration,
+    /// A task management function does not wait any longer for data that its tasks were asked for
+    /// when so long nothing of it has come. Default 2 s: far longer than a round trip, even with a
+    /// segment lost. It is not much, since Linux sends nothing more after its request (its
+    /// `node.session.iscsi.FastAbort`, on by default, does as if that had been agreed on).
+    pub burst_silence: Duration,
     /// After so long without a PDU the target sends a NOP-In. Default 15 s.
     pub ping_after: Duration,
     /// After so long without a PDU since that NOP-In the peer counts as gone. Default 45 s.
@@ -51,6 +56,7 @@ impl Default for Settings {
             retained_bytes: 8 << 20,
             acknowledge_after: Duration::from_secs(3),
             sequence_time: Duration::from_secs(10),
+            burst_silence: Duration::from_secs(2),
             ping_after: Duration::from_secs(15),
             dead_after: Duration::from_secs(45),
             login_time: Duration::from_secs(15),

@@ -19,7 +19,7 @@ impl Session {
         let mut note = |time: Instant| next = Some(next.map_or(time, |next| next.min(time)));
         self.sequence_check.into_iter().for_each(&mut note);
         self.lost.iter().for_each(|lost| note(lost.deadline));
-        self.postponed.iter().for_each(|postponed| note(postponed.until));
+        self.postponed.iter().for_each(|postponed| note(postponed.due()));
         self.fenced.iter().for_each(|fenced| note(fenced.until));
         next
     }
