@@ -190,6 +190,22 @@ pub struct Ls {
     #[arg(long, value_name = "FILE", requires = "mutual")]
     pub mutual_secret_file: Option<PathBuf>,
 
+    /// Use TLS: the certificate authority (PEM) that the portal's certificate must come from
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+
+    /// The name that the portal's certificate must have [default: the host in the URL]
+    #[arg(long, value_name = "NAME", requires = "ca")]
+    pub server_name: Option<String>,
+
+    /// Our certificate, with those between it and its authority (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["ca", "key"])]
+    pub certificate: Option<PathBuf>,
+
+    /// Its key (PEM), readable by its owner only
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub key: Option<PathBuf>,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -2,6 +2,7 @@
 
 use iscsi::{login::LoginFailure, pdu::LoginStatus};
 use serde_json::json;
+use transport::TlsClient;
 
 use crate::{
     admission,
@@ -10,7 +11,9 @@ use crate::{
     output::print,
     quantity::about,
     settings::{self, Proof},
+    stack,
     status::table,
+    tls,
 };
 
 /// A target and its units, or why they cannot be listed.
@@ -30,6 +33,7 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
     let mut settings = initiator::Settings::new(&portal, "", 0);
     settings.initiator_name.clone_from(&args.initiator_name);
     settings.chap = chap(args)?;
+    settings.tls = tls(args)?;
     let targets = match &url.target {
         Some(name) => vec![(name.clone(), vec![portal.clone()])],
         None => {
@@ -63,11 +67,20 @@ fn chap(args: &Ls) -> Result<Option<initiator::chap::Chap>, Failure> {
     Ok(Some(admission::prove(&user, mutual.transpose()?.as_ref(), &settings::Chap::ALL)))
 }
 
+/// What the connection begins with.
+fn tls(args: &Ls) -> Result<Option<TlsClient>, Failure> {
+    let Some(ca) = &args.ca else { return Ok(None) };
+    let own = args.certificate.as_deref().zip(args.key.as_deref());
+    Ok(Some(tls::client(own, ca, args.server_name.as_deref())?))
+}
+
 fn refused(url: &str, error: &initiator::Error) -> Failure {
     let remedy = match error {
         initiator::Error::Login(LoginFailure::Refused(LoginStatus::AuthenticationFailure)) => {
             "prove who you are: --user NAME --secret-file FILE"
         }
+        initiator::Error::Tls(_) => stack::TLS_REMEDY,
+        initiator::Error::Closed => "see whether the portal wants TLS: --ca FILE",
         initiator::Error::Login(_) => "correct the target's name; without one, all are listed",
         _ => "see whether an iSCSI target listens there",
     };

@@ -1,6 +1,7 @@
 //! The program: settings, stacks, roles, quickstart.
 
 mod failure;
+mod tls;
 mod output;
 mod quantity;
 mod status;
@@ -18,7 +19,6 @@ mod link;
 mod cli;
 mod ls;
 mod secret;
-mod tls;
 mod tunnel;
 mod quickstart;
 

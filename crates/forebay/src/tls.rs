@@ -1,89 +1,99 @@
-//! TLS 1.3 with certificates at both ends: files to what a handshake needs.
+//! TLS 1.3 with certificates at both ends: from files to what a handshake needs.
 
-use std::{os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+use std::{fs::File, io::Read, os::unix::fs::PermissionsExt, path::Path};
 
-use tokio_rustls::{
-    TlsAcceptor, TlsConnector,
-    rustls::{
-        ClientConfig, RootCertStore, ServerConfig,
-        crypto::{CryptoProvider, ring},
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-        server::WebPkiClientVerifier,
-        version::TLS13,
-    },
-};
+use transport::{Identity, Part, TlsClient, TlsServer, Unusable};
+use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 
-/// A certificate, those above it, and its key.
-struct Identity {
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+/// A file, or a name, that cannot be used.
+pub struct Wrong {
+    /// Which of them.
+    pub part: Part,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl From<Wrong> for Failure {
+    fn from(Wrong { message, remedy, .. }: Wrong) -> Self {
+        Self::settings(message).remedy(remedy)
+    }
 }
 
 /// The end that listens: whoever connects must have a certificate of `client_ca`.
-pub fn acceptor(certificate: &Path, key: &Path, client_ca: &Path) -> Result<TlsAcceptor, Failure> {
-    let Identity { chain, key } = identity(certificate, key)?;
-    let roots = Arc::new(authorities(client_ca)?);
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
-    let config = ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&TLS13])
-        .map_err(Failure::new)?
-        .with_client_cert_verifier(verifier.map_err(|error| unusable(client_ca, &error))?)
-        .with_single_cert(chain, key)
-        .map_err(|error| unusable(certificate, &error))?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
+pub fn server(certificate: &Path, key: &Path, client_ca: &Path) -> Result<TlsServer, Wrong> {
+    let own = Own::read(certificate, key)?;
+    let authorities = read(client_ca, Part::Authorities)?;
+    let made = TlsServer::new(own.identity(), &authorities);
+    made.map_err(|error| unusable(&error, Some((certificate, key)), client_ca))
 }
 
-/// The end that connects: the other must have a certificate of `ca`.
-pub fn connector(certificate: &Path, key: &Path, ca: &Path) -> Result<TlsConnector, Failure> {
-    let Identity { chain, key } = identity(certificate, key)?;
-    let config = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&TLS13])
-        .map_err(Failure::new)?
-        .with_root_certificates(authorities(ca)?)
-        .with_client_auth_cert(chain, key)
-        .map_err(|error| unusable(certificate, &error))?;
-    Ok(TlsConnector::from(Arc::new(config)))
+/// The end that connects: the other must have a certificate of `ca` for `name`, or for its host.
+pub fn client(
+    own: Option<(&Path, &Path)>,
+    ca: &Path,
+    name: Option<&str>,
+) -> Result<TlsClient, Wrong> {
+    let ours = own.map(|(certificate, key)| Own::read(certificate, key)).transpose()?;
+    let authorities = read(ca, Part::Authorities)?;
+    let made = TlsClient::new(ours.as_ref().map(Own::identity), &authorities, name);
+    made.map_err(|error| unusable(&error, own, ca))
 }
 
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
+/// The texts of a certificate and its key.
+struct Own {
+    certificate: Zeroizing<Vec<u8>>,
+    key: Zeroizing<Vec<u8>>,
 }
 
-fn identity(certificate: &Path, key: &Path) -> Result<Identity, Failure> {
-    let mode = std::fs::metadata(key).map_err(|error| unusable(key, &error))?.permissions().mode();
-    if mode & 0o077 != 0 {
-        let (shown, mode) = (key.display(), mode & 0o777);
-        return Err(Failure::settings(format!(
-            "the key {shown} is open to others (mode {mode:03o})"
-        ))
-        .remedy(format!("chmod 600 {shown}")));
+impl Own {
+    fn read(certificate: &Path, key: &Path) -> Result<Self, Wrong> {
+        Ok(Self { certificate: read(certificate, Part::Certificate)?, key: read(key, Part::Key)? })
     }
-    let chain = certificates(certificate)?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
-    Ok(Identity { chain, key })
-}
 
-fn authorities(path: &Path) -> Result<RootCertStore, Failure> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|error| unusable(path, &error))?;
-    }
-    Ok(roots)
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let found =
-        CertificateDer::pem_file_iter(path).and_then(|found| found.collect::<Result<Vec<_>, _>>());
-    match found {
-        Ok(found) if found.is_empty() => Err(unusable(path, &"there is no certificate in it")),
-        Ok(found) => Ok(found),
-        Err(error) => Err(unusable(path, &error)),
+    fn identity(&self) -> Identity<'_> {
+        Identity { certificate: &self.certificate, key: &self.key }
     }
 }
 
-fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::settings(format!("cannot use {}: {error}", path.display()))
-        .remedy("name a PEM file; certificate and key must belong together")
+/// All authorities that a system trusts have about 250 KiB; longer files hold something else.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// What PEM files should hold.
+const REMEDY: &str = "name a PEM file; certificate and key must belong together";
+
+/// A key must be one that nobody else can read.
+fn read(path: &Path, part: Part) -> Result<Zeroizing<Vec<u8>>, Wrong> {
+    let shown = path.display();
+    let unreadable = |error: std::io::Error| Wrong {
+        part,
+        message: format!("cannot use {shown}: {error}"),
+        remedy: REMEDY.into(),
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    if part == Part::Key && mode & 0o077 != 0 {
+        let message = format!("the key {shown} is open to others (mode {:03o})", mode & 0o777);
+        return Err(Wrong { part, message, remedy: format!("chmod 600 {shown}") });
+    }
+    let mut text = Zeroizing::new(Vec::new());
+    file.take(FILE_BYTES).read_to_end(&mut text).map_err(unreadable)?;
+    Ok(text)
+}
+
+fn unusable(error: &Unusable, own: Option<(&Path, &Path)>, authorities: &Path) -> Wrong {
+    let part = error.part;
+    let file = match (part, own) {
+        (Part::Certificate, Some((certificate, _))) => certificate.display(),
+        (Part::Key, Some((_, key))) => key.display(),
+        (Part::Name, _) => {
+            let remedy = "write a host name or an IP address, as the certificate has it";
+            return Wrong { part, message: error.to_string(), remedy: remedy.into() };
+        }
+        _ => authorities.display(),
+    };
+    Wrong { part, message: format!("cannot use {file}: {error}"), remedy: REMEDY.into() }
 }

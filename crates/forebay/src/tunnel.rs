@@ -46,15 +46,14 @@ struct End {
 pub async fn run(args: Tunnel) -> Result<(), Failure> {
     let (relay, side) = match args.end {
         TunnelEnd::Accept { relay, client_ca } => {
-            let acceptor = tls::acceptor(&relay.certificate, &relay.key, &client_ca)?;
-            (relay, Side::Near(acceptor))
+            let server = tls::server(&relay.certificate, &relay.key, &client_ca)?;
+            (relay, Side::Near(server.config().into()))
         }
         TunnelEnd::Connect { relay, ca, server_name } => {
-            let name = server_name.unwrap_or_else(|| host(&relay.to).to_owned());
-            let wrong = |error| Failure::settings(format!("{name}: {error}"));
-            let name = ServerName::try_from(name.clone()).map_err(wrong)?;
-            let connector = tls::connector(&relay.certificate, &relay.key, &ca)?;
-            (relay, Side::Far(connector, name))
+            let own = Some((&*relay.certificate, &*relay.key));
+            let client = tls::client(own, &ca, server_name.as_deref())?;
+            let name = client.name(host(&relay.to)).map_err(Failure::settings)?;
+            (relay, Side::Far(client.config().into(), name))
         }
     };
     let Relay { listen, to, max_connections, .. } = relay;

@@ -12,41 +12,16 @@ use std::{
     time::Duration,
 };
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use support::{Place, content, read, stderr, write};
 use volume::Volume;
-
-/// A certificate authority.
-struct Authority(Issuer<'static, KeyPair>);
-
-impl Authority {
-    fn new(place: &Place, name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.self_signed(&key).expect("signed");
-        fs::write(place.path(&format!("{name}.pem")), certificate.pem()).expect("written");
-        Self(Issuer::new(params, key))
-    }
-
-    fn issue(&self, place: &Place, name: &str) {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-        let certificate = params.signed_by(&key, &self.0).expect("signed");
-        fs::write(place.path(&format!("{name}.pem")), certificate.pem()).expect("written");
-        let path = place.path(&format!("{name}.key"));
-        fs::write(&path, key.serialize_pem()).expect("written");
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("chmod");
-    }
-}
 
 /// `ours` and `theirs`: two authorities; `node`, `host` of the one, `stranger` of the other.
 fn certificates() -> Place {
     let place = Place::new();
-    let ours = Authority::new(&place, "ours");
-    ours.issue(&place, "node");
-    ours.issue(&place, "host");
-    Authority::new(&place, "theirs").issue(&place, "stranger");
+    let ours = place.authority("ours");
+    place.certificate(&ours, "node", "localhost");
+    place.certificate(&ours, "host", "localhost");
+    place.certificate(&place.authority("theirs"), "stranger", "localhost");
     place
 }
 

@@ -412,6 +412,15 @@ impl Driver {
                     self.shared.state.send_replace(LinkState::Changed(reason.clone()));
                     verdict = Some(CommandError::Changed(reason));
                 }
+                Err(error @ Error::Tls(_)) => {
+                    // Somebody has to change a certificate: nobody waits for that, and it is
+                    // looked for at the longest pauses.
+                    self.note_reason(&error);
+                    let reason = self.give_up();
+                    warn!(target = self.settings.target, %reason, "cannot reconnect");
+                    verdict = Some(CommandError::Unreachable(reason));
+                    pauses.longest();
+                }
                 Err(error) => {
                     debug!(%error, "cannot reconnect");
                     self.note_reason(&error);
@@ -619,6 +628,11 @@ struct Pauses {
 impl Pauses {
     fn new(settings: &Settings) -> Self {
         Self { next: settings.back_off, most: settings.back_off_max }
+    }
+
+    /// From now on they are as long as they get.
+    fn longest(&mut self) {
+        self.next = self.most;
     }
 
     fn next(&mut self) -> Duration {

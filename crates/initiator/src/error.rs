@@ -18,6 +18,10 @@ pub enum Error {
         /// What the system says.
         reason: Arc<str>,
     },
+    /// The ends do not trust each other's certificates, or one has no TLS. Trying again is of no use
+    /// until somebody changes that.
+    #[error("TLS: {0}")]
+    Tls(Arc<str>),
     /// The target does not let us in.
     #[error("cannot log in: {0}")]
     Login(#[from] LoginFailure),
@@ -60,7 +64,10 @@ impl Error {
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self::Io(error.to_string().into())
+        match transport::distrust(&error) {
+            Some(reason) => Self::Tls(reason.into()),
+            None => Self::Io(error.to_string().into()),
+        }
     }
 }
 

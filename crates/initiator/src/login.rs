@@ -11,7 +11,7 @@ use iscsi::{
     session::initiator,
 };
 use tokio::{net::TcpStream, time::timeout};
-use transport::{Received, receive, send};
+use transport::{Received, Stream, receive, send};
 
 use crate::{Error, Settings, url::parse_portal, wire::Wire};
 
@@ -57,8 +57,11 @@ pub(crate) async fn log_in(settings: &Settings, purpose: Purpose) -> Result<Logg
         _ => settings.portal.clone(),
     };
     for _ in 0..=REDIRECTIONS {
-        let stream = connect(&portal, settings).await?;
-        let exchange = exchange(stream, settings, &purpose);
+        let (stream, host) = connect(&portal, settings).await?;
+        let exchange = async {
+            let stream = secure(stream, &host, settings).await?;
+            exchange(stream, settings, &purpose).await
+        };
         let login = timeout(settings.login_time_out, exchange).await;
         match login.map_err(|_| Error::TimedOut("login"))?? {
             Login::Done(wire, established) => {
@@ -75,7 +78,8 @@ enum Login {
     Elsewhere(String),
 }
 
-async fn connect(portal: &str, settings: &Settings) -> Result<TcpStream, Error> {
+/// A connection, and the host of its portal.
+async fn connect(portal: &str, settings: &Settings) -> Result<(TcpStream, String), Error> {
     let failed = |reason: String| Error::Connect { portal: portal.into(), reason: reason.into() };
     let (host, port) = parse_portal(portal).map_err(|reason| failed(reason.to_owned()))?;
     let connecting = TcpStream::connect((host.as_str(), port));
@@ -85,11 +89,19 @@ async fn connect(portal: &str, settings: &Settings) -> Result<TcpStream, Error> 
         Err(_) => return Err(failed(format!("no answer in {:?}", settings.connect_time_out))),
     };
     settings.socket.apply(&stream)?;
-    Ok(stream)
+    Ok((stream, host))
+}
+
+/// Does the TLS handshake, if the settings want one.
+async fn secure(stream: TcpStream, host: &str, settings: &Settings) -> Result<Stream, Error> {
+    match &settings.tls {
+        None => Ok(stream.into()),
+        Some(tls) => Ok(tls.connect(host, stream).await?),
+    }
 }
 
 async fn exchange(
-    stream: TcpStream,
+    mut stream: Stream,
     settings: &Settings,
     purpose: &Purpose,
 ) -> Result<Login, Error> {
@@ -111,8 +123,8 @@ async fn exchange(
     let mut decoder = Decoder::new(LOGIN_BUFFER_BYTES, LOGIN_DATA_SEGMENT);
     let mut request = login.start();
     loop {
-        send_request(&stream, request).await?;
-        match login.handle_response(receive_response(&stream, &mut decoder).await?) {
+        send_request(&mut stream, request).await?;
+        match login.handle_response(receive_response(&mut stream, &mut decoder).await?) {
             InitiatorStep::Send(next) => request = next,
             InitiatorStep::Established(established) => {
                 let wire = Box::new(Wire::new(stream, decoder, &established));
@@ -124,7 +136,7 @@ async fn exchange(
     }
 }
 
-async fn send_request(stream: &TcpStream, request: LoginRequest) -> Result<(), Error> {
+async fn send_request(stream: &mut Stream, request: LoginRequest) -> Result<(), Error> {
     let mut output = Output::default();
     output.push(Pdu::LoginRequest(request), Digests::default());
     while !output.is_empty() {
@@ -135,7 +147,7 @@ async fn send_request(stream: &TcpStream, request: LoginRequest) -> Result<(), E
 }
 
 async fn receive_response(
-    stream: &TcpStream,
+    stream: &mut Stream,
     decoder: &mut Decoder,
 ) -> Result<LoginResponse, Error> {
     loop {

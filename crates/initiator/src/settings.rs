@@ -7,7 +7,7 @@ use std::{
 
 use iscsi::{Isid, keys::Offer, login::chap::Chap, session::initiator::Timing};
 
-use transport::SocketOptions;
+use transport::{SocketOptions, TlsClient};
 
 use crate::url::Url;
 
@@ -33,6 +33,9 @@ pub struct Settings {
     pub isid: Isid,
     /// How we prove who we are, and whether the target has to. Default: not at all.
     pub chap: Option<Chap>,
+    /// With what every connection begins, those to where a target sends us included: nothing is
+    /// said without it. Default: TCP as it is.
+    pub tls: Option<TlsClient>,
     /// Digests, burst lengths and so on, as proposed at login; connections and error recovery level
     /// are taken from the fields below.
     pub offer: Offer,
@@ -52,7 +55,7 @@ pub struct Settings {
     pub piece_bytes: u32,
     /// For TCP to connect. Default 5 s.
     pub connect_time_out: Duration,
-    /// For the login to end. Default 15 s.
+    /// For the login to end, a TLS handshake included. Default 15 s.
     pub login_time_out: Duration,
     /// For a command to be answered before it is aborted. Default 30 s.
     pub command_time_out: Duration,
@@ -84,6 +87,7 @@ impl Settings {
             initiator_alias: None,
             isid: random_isid(),
             chap: None,
+            tls: None,
             // The target says how long it needs; what it needs not is waited for by nobody.
             offer: Offer { default_time2wait: 0, ..Offer::initiator() },
             connections: 1,

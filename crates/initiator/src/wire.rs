@@ -11,14 +11,13 @@ use iscsi::{
     login::Established,
     session::initiator::Session,
 };
-use tokio::net::TcpStream;
-use transport::{Received, Sent, receive, send};
+use transport::{Received, Sent, Stream, receive, send};
 
 use crate::Error;
 
 /// A socket in full feature phase. Its machine is a part of the [`Session`].
 pub(crate) struct Wire {
-    stream: TcpStream,
+    stream: Stream,
     decoder: Decoder,
     pub(crate) cid: Cid,
     pub(crate) bytes_in: u64,
@@ -38,17 +37,18 @@ const OUTPUT_STUCK: usize = 4 << 20;
 
 impl Wire {
     /// After a login; `decoder` may hold what came with its end.
-    pub(crate) fn new(stream: TcpStream, mut decoder: Decoder, login: &Established) -> Self {
+    pub(crate) fn new(mut stream: Stream, mut decoder: Decoder, login: &Established) -> Self {
         let parameters = &login.parameters;
         let limit = parameters.max_recv_data_segment_length;
         decoder.configure(BUFFER_BYTES, limit, parameters.digests);
+        stream.set_read_bytes(BUFFER_BYTES);
         Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0 }
     }
 
     /// Writes what the socket takes. True if that was all.
     pub(crate) fn send(&mut self, output: &mut Output) -> Result<bool, Error> {
         let before = output.len();
-        let sent = send(&self.stream, output)?;
+        let sent = send(&mut self.stream, output)?;
         self.bytes_out += (before - output.len()) as u64;
         Ok(sent == Sent::All)
     }
@@ -72,7 +72,7 @@ impl Wire {
             if session.output(self.cid).is_none_or(|output| output.len() >= OUTPUT_STUCK) {
                 break;
             }
-            match receive(&self.stream, &mut self.decoder)? {
+            match receive(&mut self.stream, &mut self.decoder)? {
                 Received::Bytes(count) => self.bytes_in += count as u64,
                 Received::Nothing => break,
                 Received::Closed => return Err(Error::Closed),

@@ -23,7 +23,7 @@ use tokio::{
     time::{sleep_until, timeout_at},
 };
 use tracing::{debug, info, warn};
-use transport::{Received, Sent, receive, send};
+use transport::{Received, Sent, Stream, receive, send};
 
 use crate::{
     door::Door,
@@ -60,6 +60,10 @@ enum Failure {
     Stopping,
     #[error(transparent)]
     Socket(#[from] io::Error),
+    #[error("TLS: {0}")]
+    Tls(io::Error),
+    #[error("the portal was closed")]
+    NoPortal,
 }
 
 /// What has become of a connection that was let in.
@@ -126,9 +130,17 @@ async fn log_in(
     if let Some(challenge) = challenge() {
         phase = phase.with_challenge(challenge);
     }
+    let deadline = phase.poll_timeout().into();
+    let stream = match timeout_at(deadline, secure(surroundings, stream, local)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(failure)) => return Err(told(surroundings, address, &door, &phase, failure)),
+        Err(_) => {
+            let failure = Failure::Protocol(Error::LoginTimeout);
+            return Err(told(surroundings, address, &door, &phase, failure));
+        }
+    };
     let decoder = Decoder::new(RECEIVE_BUFFER, DATA_SEGMENT);
     let mut socket = Socket { stream, decoder, address, local, permit };
-    let deadline = phase.poll_timeout().into();
     let conversation = converse(surroundings, &mut socket, &mut phase);
     let failure = match timeout_at(deadline, conversation).await {
         Ok(Ok(login)) => {
@@ -146,9 +158,22 @@ async fn log_in(
         Ok(Err(failure)) => failure,
         Err(_) => Failure::Protocol(Error::LoginTimeout),
     };
-    let _ = timeout_at(deadline, flush(&socket.stream, &mut phase)).await;
-    tell(surroundings, address, &door, &phase, &failure);
-    Err(failure)
+    let _ = timeout_at(deadline, flush(&mut socket.stream, &mut phase)).await;
+    Err(told(surroundings, address, &door, &phase, failure))
+}
+
+/// Does the handshake, if the connection came in by a portal with TLS.
+async fn secure(
+    surroundings: &Surroundings,
+    stream: TcpStream,
+    local: SocketAddr,
+) -> Result<Stream, Failure> {
+    let portal = surroundings.portals.entered(local).ok_or(Failure::NoPortal)?;
+    let Some(tls) = portal.tls else { return Ok(stream.into()) };
+    tls.accept(stream).await.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => Failure::Closed,
+        _ => Failure::Tls(error),
+    })
 }
 
 /// Why a login came to nothing, and what is left to tell the initiator so.
@@ -220,21 +245,22 @@ fn challenge() -> Option<Challenge> {
 
 /// One event for a login that came to nothing, with who it seemed to be, as far as its address does
 /// not have too many.
-fn tell(
+fn told(
     surroundings: &Surroundings,
     address: SocketAddr,
     door: &Door,
     phase: &LoginPhase,
-    failure: &Failure,
-) {
+    failure: Failure,
+) -> Failure {
     let claims = phase.claims();
-    if matches!(failure, Failure::Closed) && claims.initiator.is_none() {
+    if matches!(failure, Failure::Closed | Failure::NoPortal) && claims.initiator.is_none() {
         // Somebody who only looks whether the port is open, as monitors do.
-        return debug!(%address, "closed without a login");
+        debug!(%address, "closed without a login");
+        return failure;
     }
     let initiator = claims.initiator.as_deref().unwrap_or("(no name)");
     let target = claims.target.as_deref().unwrap_or("(discovery)");
-    let reason = match (failure, &claims.target) {
+    let reason = match (&failure, &claims.target) {
         (Failure::Refused(LoginStatus::NotFound), Some(target)) => door.explain(initiator, target),
         (Failure::Refused(_), _) => phase.reason().unwrap_or_default(),
         _ => "",
@@ -246,6 +272,7 @@ fn tell(
         }
         None => debug!(%address, %initiator, %target, user, %failure, reason, "login failed"),
     }
+    failure
 }
 
 /// A name that somebody chose, fit for a line of events: escaped, and cut off.
@@ -292,7 +319,7 @@ async fn converse(
     }
 }
 
-async fn flush(stream: &TcpStream, phase: &mut LoginPhase) -> io::Result<()> {
+async fn flush(stream: &mut Stream, phase: &mut LoginPhase) -> io::Result<()> {
     while send(stream, phase.output_mut())? == Sent::Blocked {
         stream.writable().await?;
     }

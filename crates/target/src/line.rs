@@ -11,15 +11,14 @@ use iscsi::{
     codec::{Decoder, Output},
     session::target::Connection,
 };
-use tokio::net::TcpStream;
-use transport::{Received, Sent, poll_receive, poll_send, receive_now};
+use transport::{Received, Sent, Stream, poll_receive, poll_send, receive_now};
 
 use crate::{end::End, gauge::Permit};
 
 /// A socket and its decoder. Its machine is in the session, under the same CID.
 pub(crate) struct Line {
     pub(crate) cid: Cid,
-    stream: TcpStream,
+    stream: Stream,
     pub(crate) decoder: Decoder,
     /// Where the initiator comes from.
     pub(crate) address: SocketAddr,
@@ -36,7 +35,7 @@ pub(crate) struct Line {
 
 /// A connection that has been let in, before its CID is known to the driver.
 pub(crate) struct Socket {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     /// May hold bytes that came with the login.
     pub(crate) decoder: Decoder,
     pub(crate) address: SocketAddr,
@@ -53,9 +52,10 @@ const REST: Duration = Duration::from_secs(10);
 
 impl Line {
     pub(crate) fn new(socket: Socket, connection: &Connection) -> Self {
-        let Socket { stream, mut decoder, address, local, permit } = socket;
+        let Socket { mut stream, mut decoder, address, local, permit } = socket;
         let limit = connection.max_recv_data_segment_length();
         decoder.configure(RECEIVE_BUFFER, limit, connection.digests());
+        stream.set_read_bytes(RECEIVE_BUFFER);
         Self {
             cid: connection.cid(),
             stream,
@@ -81,7 +81,7 @@ impl Line {
 
     /// Looks past the runtime whether something has come.
     pub(crate) fn look(&mut self) -> Result<bool, End> {
-        match receive_now(&self.stream, &mut self.decoder)? {
+        match receive_now(&mut self.stream, &mut self.decoder)? {
             Received::Bytes(_) => Ok(true),
             Received::Closed => Err(End::ClosedByPeer),
             Received::Nothing => Ok(false),
@@ -112,6 +112,7 @@ impl Line {
     pub(crate) fn rest(&mut self, now: Instant) {
         if now.duration_since(self.last_input) >= REST {
             self.decoder.rest();
+            self.stream.rest();
         }
     }
 }

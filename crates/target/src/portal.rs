@@ -8,6 +8,7 @@ use std::{
 use parking_lot::RwLock;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, task::JoinHandle};
+use transport::TlsServer;
 
 /// An address to listen on, and what it is for.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -21,12 +22,15 @@ pub struct Portal {
     pub advertise: Option<String>,
     /// Everybody who logs in here is sent there.
     pub redirect: Option<Redirect>,
+    /// Whoever connects does a TLS handshake first. It proves no initiator's name: who may log in
+    /// is for [`Access`](crate::Access) to say, as everywhere.
+    pub tls: Option<TlsServer>,
 }
 
 impl From<SocketAddr> for Portal {
     /// A portal of the default group that says of itself what it is.
     fn from(address: SocketAddr) -> Self {
-        Self { address, group: PortalGroup::default(), advertise: None, redirect: None }
+        Self { address, group: PortalGroup::default(), advertise: None, redirect: None, tls: None }
     }
 }
 
@@ -99,8 +103,10 @@ impl Listener {
 }
 
 impl Portals {
-    pub(crate) fn add(&self, portal: Portal, accepting: JoinHandle<()>) {
-        self.open.write().push(Open { portal, accepting });
+    /// Starts to accept: who comes in finds the portal here.
+    pub(crate) fn add(&self, portal: Portal, accept: impl FnOnce() -> JoinHandle<()>) {
+        let mut open = self.open.write();
+        open.push(Open { portal, accepting: accept() });
     }
 
     /// Another portal with the same address takes its place. False if there is none.
@@ -189,7 +195,7 @@ mod tests {
             let address: SocketAddr = address.parse().unwrap();
             let advertise = advertise.map(str::to_owned);
             let portal = Portal { advertise, ..Portal::from(address) };
-            open.add(portal, tokio::spawn(std::future::pending()));
+            open.add(portal, || tokio::spawn(std::future::pending()));
         }
         open.addresses(PortalGroup::default(), local.parse().unwrap())
     }

@@ -127,8 +127,8 @@ impl Server {
     pub fn accept(&self, listener: Listener) -> SocketAddr {
         let Listener { portal, socket } = listener;
         let bound = portal.address;
-        let accepting = tokio::spawn(accept(self.surroundings.clone(), socket));
-        self.surroundings.portals.add(portal, accepting);
+        let accepting = accept(self.surroundings.clone(), socket);
+        self.surroundings.portals.add(portal, || tokio::spawn(accepting));
         bound
     }
 

@@ -1,6 +1,8 @@
 //! Connections that have not logged in hold little memory: measured, by every byte that this
 //! process allocates while 500 of them send slowly whatever takes most.
 
+#[path = "../../transport/tests/certificates/mod.rs"]
+mod certificates;
 #[path = "server/client.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod client;
@@ -18,13 +20,15 @@ use iscsi::{
     codec::{Digests, Output},
     pdu::{LoginRequest, Stage},
 };
-use target::Settings;
+use target::{Portal, Settings};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
 };
 
-use client::{Client, TARGET, memory, server, soon};
+use certificates::Authority;
+use client::{Client, LOOPBACK, TARGET, memory, server, soon};
+use transport::{Identity, TlsClient, TlsServer};
 
 /// Counts the bytes in use, and remembers the most.
 struct Counting;
@@ -76,8 +80,8 @@ fn request(text: impl Into<Bytes>) -> Vec<u8> {
 }
 
 /// Connects, lets everybody send each piece before anybody sends the next, and gives the most
-/// bytes that were in use for each connection.
-async fn most_held(address: SocketAddr, pieces: &[&[u8]]) -> usize {
+/// bytes that were in use for each connection. Who logs in at `plain` is served after them.
+async fn most_held(address: SocketAddr, plain: SocketAddr, pieces: &[&[u8]]) -> usize {
     let before = IN_USE.load(Relaxed);
     MOST.store(before, Relaxed);
     let mut streams = Vec::with_capacity(CONNECTIONS);
@@ -89,7 +93,7 @@ async fn most_held(address: SocketAddr, pieces: &[&[u8]]) -> usize {
             // One that was closed holds nothing.
             let _ = stream.write_all(piece).await;
         }
-        all_was_read(address).await;
+        all_was_read(plain).await;
     }
     let most = (MOST.load(Relaxed) - before) / CONNECTIONS;
     for mut stream in streams {
@@ -110,6 +114,7 @@ async fn all_was_read(address: SocketAddr) {
 
 #[tokio::test]
 async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
+    let _alone = ALONE.lock().await;
     let settings = Settings {
         max_logins: 1000,
         max_logins_per_address: 1000,
@@ -118,26 +123,27 @@ async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
     };
     let (_server, address) = server(settings, memory()).await;
     all_was_read(address).await;
-    let idle = most_held(address, &[]).await;
+    let idle = most_held(address, address, &[]).await;
 
     // Byte by byte at first, then in pieces; the end never comes.
     let longest = request(vec![b'x'; 8192]);
     let mut slowly: Vec<&[u8]> = longest[..4].chunks(1).collect();
     slowly.extend(longest[4..8000].chunks(1999));
-    let half = most_held(address, &slowly).await;
+    let half = most_held(address, address, &slowly).await;
 
     // Text that goes on and on, in the longest pieces there are.
     let mut text = format!("InitiatorName=iqn.2026-11.a:b\0TargetName={TARGET}\0X-text=");
     text.push_str(&"x".repeat(8192 - text.len()));
     let first = request(text);
-    let endless = most_held(address, &[&first, &longest, &longest, &longest, &longest]).await;
+    let endless =
+        most_held(address, address, &[&first, &longest, &longest, &longest, &longest]).await;
 
     // Many keys, whose answers are long.
     let keys: String = (0..700).map(|n| format!("X-{n:03}=1\0")).collect();
     let keys = request(keys);
-    let answered = most_held(address, &[&keys, &keys, &keys]).await;
+    let answered = most_held(address, address, &[&keys, &keys, &keys]).await;
 
-    let garbage = most_held(address, &[&[0xff; 20_000], b"GET / HTTP/1.1\r\n\r\n"]).await;
+    let garbage = most_held(address, address, &[&[0xff; 20_000], b"GET / HTTP/1.1\r\n\r\n"]).await;
 
     let all = [idle, half, endless, answered, garbage];
     println!(
@@ -147,4 +153,56 @@ async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
     assert!(half >= 8000, "what was sent is held: {half}");
 }
 
+/// The first thing that a client says.
+async fn client_hello(authority: &Authority) -> Vec<u8> {
+    let listener = TcpListener::bind(LOOPBACK).await.unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (mut far, _) = listener.accept().await.unwrap();
+    let tls = TlsClient::new(None, authority.certificate.as_bytes(), None).unwrap();
+    let saying = tokio::spawn(async move { tls.connect("127.0.0.1", stream).await.map(drop) });
+    let mut hello = vec![0; 5];
+    far.read_exact(&mut hello).await.unwrap();
+    hello.resize(5 + usize::from(u16::from_be_bytes([hello[3], hello[4]])), 0);
+    far.read_exact(&mut hello[5..]).await.unwrap();
+    saying.abort();
+    hello
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_through_its_handshake_holds_at_most_64_kib() {
+    let _alone = ALONE.lock().await;
+    let settings = Settings {
+        max_logins: 1000,
+        max_logins_per_address: 1000,
+        max_connections: 1000,
+        ..Settings::default()
+    };
+    let (server, plain) = server(settings, memory()).await;
+    let ours = Authority::new();
+    let issued = ours.issue("127.0.0.1");
+    let own = Identity { certificate: issued.certificate.as_bytes(), key: issued.key.as_bytes() };
+    let tls = TlsServer::new(own, ours.certificate.as_bytes()).unwrap();
+    let portal = Portal { tls: Some(tls), ..LOOPBACK.into() };
+    let address = server.open_portal(portal).await.unwrap();
+    let hello = client_hello(&ours).await;
+    all_was_read(plain).await;
+    let idle = most_held(address, plain, &[]).await;
+    // The server has answered, and waits for a certificate.
+    let greeted = most_held(address, plain, &[&hello]).await;
+    // A hello that is never whole, in pieces and in one.
+    let mut endless = vec![22, 3, 1, 0x40, 0, 1, 0, 0xfd, 0xe8, 3, 3];
+    endless.resize(5 + 0x4000, 0);
+    let slowly: Vec<&[u8]> = endless[..16_000].chunks(1999).collect();
+    let half = most_held(address, plain, &slowly).await;
+    let whole = most_held(address, plain, &[&endless, &endless, &endless]).await;
+    let garbage = most_held(address, plain, &[&[0xff; 20_000]]).await;
+    let all = [idle, greeted, half, whole, garbage];
+    println!("bytes: idle, after the hello, half a hello, too long, garbage: {all:?}");
+    assert!(all.iter().all(|&bytes| bytes <= 64 << 10), "{all:?}");
+    assert!(half >= 16_000 && greeted > idle, "what was sent is held: {all:?}");
+}
+
 const CONNECTIONS: usize = 500;
+
+/// All bytes of this process are counted, so one test at a time.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

@@ -1,13 +1,22 @@
-//! Bytes meet sockets: a TCP stream's bytes into a decoder, queued output into vectored writes.
+//! Bytes meet sockets: a stream's bytes into a decoder, queued output into vectored writes. The
+//! stream is TCP, or TLS over TCP.
 //!
 //! A driver that awaits readiness itself calls [`receive`] and [`send`]; one that is polled calls
 //! [`poll_receive`] and [`poll_send`], which arrange for its waking. [`receive_now`] is for busy
 //! polling.
 
 mod options;
+mod progress;
+mod secured;
+mod stream;
+mod tls;
 mod reader;
 mod writer;
 
 pub use options::SocketOptions;
-pub use reader::{Received, poll_receive, receive, receive_now};
-pub use writer::{MAX_SLICES, Sent, poll_send, send};
+pub use progress::{MAX_SLICES, Received, Sent};
+pub use reader::{poll_receive, receive, receive_now};
+pub use secured::Secured;
+pub use stream::Stream;
+pub use tls::{Identity, Part, TlsClient, TlsServer, Unusable, distrust};
+pub use writer::{poll_send, send};

@@ -1,4 +1,4 @@
-//! A socket's bytes into the decoder's buffer.
+//! A stream's bytes into the decoder's buffer.
 
 use std::{
     io,
@@ -14,42 +14,64 @@ use tokio::{
     net::TcpStream,
 };
 
-/// What one look at the socket brought.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Received {
-    /// So many bytes; there may be more.
-    Bytes(usize),
-    /// Nothing for now: await readiness.
-    Nothing,
-    /// The peer has closed its half.
-    Closed,
-}
+use crate::{progress::Received, stream::Stream};
 
 /// Reads once, as much as the decoder has room for.
 ///
 /// # Errors
-/// What the socket says, save that it would block.
-pub fn receive(stream: &TcpStream, decoder: &mut Decoder) -> io::Result<Received> {
-    match stream.try_read_buf(&mut decoder.buffer()) {
-        Ok(0) => Ok(Received::Closed),
-        Ok(count) => Ok(Received::Bytes(count)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Received::Nothing),
-        Err(error) => Err(error),
-    }
+/// What the socket says, save that it would block; what is wrong with TLS.
+pub fn receive(stream: &mut Stream, decoder: &mut Decoder) -> io::Result<Received> {
+    let received = match stream {
+        Stream::Plain(stream) => try_read(stream, &mut decoder.buffer()).map(received),
+        Stream::Tls(stream) => stream.receive(decoder, |tcp, input| try_read(tcp, input)),
+    };
+    or_nothing(received)
 }
 
 /// Reads once, as much as the decoder has room for. A read that brought less than that is known to
 /// have emptied the socket, which saves the system call that would say so.
 ///
 /// # Errors
-/// What the socket says, save that it would block.
+/// As [`receive`].
 pub fn poll_receive(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     decoder: &mut Decoder,
     context: &mut Context<'_>,
 ) -> Poll<io::Result<Received>> {
-    let mut buffer = decoder.buffer();
+    match stream {
+        Stream::Plain(stream) => poll_read(stream, &mut decoder.buffer(), context).map(received),
+        Stream::Tls(stream) => {
+            let looked = stream.receive(decoder, |tcp, input| poll_read(tcp, input, context));
+            if matches!(looked, Poll::Ready(Ok(Received::Nothing))) {
+                // The socket has more, so it wakes nobody.
+                context.waker().wake_by_ref();
+            }
+            looked
+        }
+    }
+}
+
+/// Asks the kernel directly, past the runtime's notion of readiness.
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_now(stream: &mut Stream, decoder: &mut Decoder) -> io::Result<Received> {
+    let received = match stream {
+        Stream::Plain(stream) => recv(stream, &mut decoder.buffer()).map(received),
+        Stream::Tls(stream) => stream.receive(decoder, |tcp, input| recv(tcp, input)),
+    };
+    or_nothing(received)
+}
+
+fn try_read(stream: &TcpStream, room: &mut impl BufMut) -> Poll<io::Result<usize>> {
+    pending_if_nothing(stream.try_read_buf(room))
+}
+
+fn poll_read(
+    stream: &mut TcpStream,
+    buffer: &mut impl BufMut,
+    context: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
     // SAFETY: `ReadBuf::uninit` takes memory that need not be initialised and never
     // de-initialises any of it.
     let mut room = ReadBuf::uninit(unsafe { buffer.chunk_mut().as_uninit_slice_mut() });
@@ -57,26 +79,36 @@ pub fn poll_receive(
     let count = room.filled().len();
     // SAFETY: the read has filled, hence initialised, that many bytes of the buffer.
     unsafe { buffer.advance_mut(count) };
-    Poll::Ready(Ok(if count == 0 { Received::Closed } else { Received::Bytes(count) }))
+    Poll::Ready(Ok(count))
 }
 
-/// Asks the kernel directly, past the runtime's notion of readiness.
-///
-/// # Errors
-/// What the socket says, save that it would block.
-pub fn receive_now(stream: &TcpStream, decoder: &mut Decoder) -> io::Result<Received> {
-    let mut buffer = decoder.buffer();
+fn recv(stream: &TcpStream, buffer: &mut impl BufMut) -> Poll<io::Result<usize>> {
     // SAFETY: `recv` only writes to the memory, it never de-initialises it.
     let room = unsafe { buffer.chunk_mut().as_uninit_slice_mut() };
-    match SockRef::from(stream).recv(room) {
-        Ok(0) => Ok(Received::Closed),
-        Ok(count) => {
-            // SAFETY: `recv` has initialised that many bytes of the buffer.
-            unsafe { buffer.advance_mut(count) };
-            Ok(Received::Bytes(count))
-        }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Received::Nothing),
-        Err(error) => Err(error),
+    let count = match SockRef::from(stream).recv(room) {
+        Ok(count) => count,
+        failed => return pending_if_nothing(failed),
+    };
+    // SAFETY: `recv` has initialised that many bytes of the buffer.
+    unsafe { buffer.advance_mut(count) };
+    Poll::Ready(Ok(count))
+}
+
+fn received(count: io::Result<usize>) -> io::Result<Received> {
+    count.map(|count| if count == 0 { Received::Closed } else { Received::Bytes(count) })
+}
+
+fn pending_if_nothing(count: io::Result<usize>) -> Poll<io::Result<usize>> {
+    use io::ErrorKind::{Interrupted, WouldBlock};
+    match count {
+        Err(error) if matches!(error.kind(), WouldBlock | Interrupted) => Poll::Pending,
+        count => Poll::Ready(count),
+    }
+}
+
+fn or_nothing(received: Poll<io::Result<Received>>) -> io::Result<Received> {
+    match received {
+        Poll::Ready(received) => received,
+        Poll::Pending => Ok(Received::Nothing),
     }
 }

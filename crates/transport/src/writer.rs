@@ -9,52 +9,54 @@ use std::{
 use iscsi::codec::Output;
 use tokio::{io::AsyncWrite, net::TcpStream};
 
-/// Slices in one system call: a batch of eight reads of 4 KiB takes sixteen, a read of 128 KiB from
-/// cache slots thirty-three.
-pub const MAX_SLICES: usize = 64;
-
-/// How far [`send`] got.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Sent {
-    /// Everything queued is with the kernel.
-    All,
-    /// The kernel takes no more for now: await writability.
-    Blocked,
-}
+use crate::{
+    progress::{MAX_SLICES, Sent},
+    secured::try_write,
+    stream::Stream,
+};
 
 /// Writes until the queue is empty or the kernel takes no more.
 ///
 /// # Errors
-/// What the socket says, save that it would block.
-pub fn send(stream: &TcpStream, output: &mut Output) -> io::Result<Sent> {
-    while !output.is_empty() {
-        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-        let used = output.slices(&mut slices);
-        match stream.try_write_vectored(&slices[..used]) {
-            Ok(count) => output.advance(count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Blocked),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+/// What the socket says, save that it would block; what the peer says of TLS.
+pub fn send(stream: &mut Stream, output: &mut Output) -> io::Result<Sent> {
+    match stream {
+        Stream::Plain(stream) => write_all(stream, output, try_write),
+        Stream::Tls(stream) => stream.send(output, try_write),
     }
-    Ok(Sent::All)
 }
 
 /// As [`send`], and when it is [`Sent::Blocked`] the task is woken once the socket takes more.
 ///
 /// # Errors
-/// What the socket says, save that it would block.
+/// As [`send`].
 pub fn poll_send(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     output: &mut Output,
     context: &mut Context<'_>,
+) -> io::Result<Sent> {
+    let write = |stream: &mut TcpStream, slices: &[IoSlice<'_>]| {
+        Pin::new(stream).poll_write_vectored(context, slices)
+    };
+    match stream {
+        Stream::Plain(stream) => write_all(stream, output, write),
+        Stream::Tls(stream) => stream.send(output, write),
+    }
+}
+
+fn write_all(
+    stream: &mut TcpStream,
+    output: &mut Output,
+    mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
 ) -> io::Result<Sent> {
     while !output.is_empty() {
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let used = output.slices(&mut slices);
-        match Pin::new(&mut *stream).poll_write_vectored(context, &slices[..used]) {
+        match write(stream, &slices[..used]) {
             Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-            Poll::Ready(count) => output.advance(count?),
+            Poll::Ready(Ok(count)) => output.advance(count),
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Poll::Ready(Err(error)) => return Err(error),
             Poll::Pending => return Ok(Sent::Blocked),
         }
     }
@@ -82,6 +84,7 @@ mod tests {
         let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (near, far) = (near.expect("connects"), far.expect("accepts").0);
         SocketOptions::default().apply(&near).expect("plain options");
+        let (mut near, mut far) = (Stream::from(near), Stream::from(far));
 
         // More slices and more bytes than one call takes.
         let mut output = Output::default();
@@ -105,8 +108,8 @@ mod tests {
         let mut frames = 0;
         while frames < 200 {
             // Where this blocks, the other end must read first, as it does below.
-            send(&near, &mut output).expect("sends");
-            if receive(&far, &mut decoder).expect("receives") == Received::Nothing {
+            send(&mut near, &mut output).expect("sends");
+            if receive(&mut far, &mut decoder).expect("receives") == Received::Nothing {
                 far.readable().await.expect("readable");
             }
             while let Some(frame) = decoder.next().expect("frames") {
@@ -116,6 +119,6 @@ mod tests {
         }
         drop(near);
         far.readable().await.expect("readable");
-        assert_eq!(receive(&far, &mut decoder).expect("end"), Received::Closed);
+        assert_eq!(receive(&mut far, &mut decoder).expect("end"), Received::Closed);
     }
 }

@@ -1,8 +1,11 @@
-//! Frames through a real socket, both ways of reading it.
+//! Frames through a real socket, plain and through TLS, and all ways of reading it.
+
+mod certificates;
 
 use std::{future::poll_fn, task::Poll};
 
 use bytes::Bytes;
+use certificates::{Authority, Issued};
 use iscsi::{
     Itt, Pdu, Serial, Ttt,
     codec::{Decoder, Digests, Output},
@@ -10,7 +13,10 @@ use iscsi::{
 };
 use scsi::Lun;
 use tokio::net::{TcpListener, TcpStream};
-use transport::{Received, Sent, SocketOptions, poll_receive, poll_send, receive_now};
+use transport::{
+    Identity, Received, Sent, SocketOptions, Stream, TlsClient, TlsServer, poll_receive, poll_send,
+    receive, receive_now,
+};
 
 const DIGESTS: Digests = Digests { header: true, data: true };
 
@@ -22,11 +28,11 @@ fn nop(itt: u32, length: usize) -> Pdu {
         ttt: Ttt::NONE,
         cmd_sn: Serial(1),
         exp_stat_sn: Serial(1),
-        data: Bytes::from(vec![itt as u8; length]),
+        data: Bytes::from((0..length).map(|at| (at as u32 * 7 + itt) as u8).collect::<Vec<_>>()),
     })
 }
 
-async fn pair() -> (TcpStream, TcpStream) {
+async fn pair(secured: bool) -> (Stream, Stream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (far, _) = listener.accept().await.unwrap();
@@ -36,15 +42,30 @@ async fn pair() -> (TcpStream, TcpStream) {
             .unwrap();
         assert!(stream.nodelay().unwrap());
     }
+    if !secured {
+        return (near.into(), far.into());
+    }
+    let ours = Authority::new();
+    let Issued { certificate, key } = ours.issue("127.0.0.1");
+    let own = Identity { certificate: certificate.as_bytes(), key: key.as_bytes() };
+    let server = TlsServer::new(own, ours.certificate.as_bytes()).unwrap();
+    let client = TlsClient::new(Some(own), ours.certificate.as_bytes(), None).unwrap();
+    let (near, far) = tokio::join!(client.connect("127.0.0.1", near), server.accept(far));
+    let (mut near, mut far) = (near.unwrap(), far.unwrap());
+    near.set_read_bytes(65_536);
+    far.set_read_bytes(65_536);
     (near, far)
 }
 
-async fn write_all(mut stream: TcpStream, count: u32, length: usize) -> TcpStream {
+async fn write_all(mut stream: Stream, count: u32, length: usize) -> Stream {
     let mut output = Output::default();
     (0..count).for_each(|itt| output.push(nop(itt, length), DIGESTS));
     poll_fn(|context| match poll_send(&mut stream, &mut output, context).unwrap() {
         Sent::All => Poll::Ready(()),
-        Sent::Blocked => Poll::Pending,
+        Sent::Blocked => {
+            assert!(!output.is_empty(), "what is unsent is in the queue");
+            Poll::Pending
+        }
     })
     .await;
     assert!(output.is_empty());
@@ -67,8 +88,10 @@ fn decoder() -> Decoder {
 
 #[tokio::test]
 async fn what_is_written_is_read_though_the_socket_takes_little_at_once() {
-    for length in [0, 100, 5000, 200_000] {
-        let (near, mut far) = pair().await;
+    for (secured, length) in
+        [0, 100, 5000, 131_072, 200_000].map(|l| [(false, l), (true, l)]).concat()
+    {
+        let (near, mut far) = pair(secured).await;
         let writer = tokio::spawn(write_all(near, 20, length));
         let (mut decoder, mut seen) = (decoder(), 0);
         while seen < 20 {
@@ -82,27 +105,74 @@ async fn what_is_written_is_read_though_the_socket_takes_little_at_once() {
     }
 }
 
+/// Who reads a few times and then waits must be told of what TLS has read ahead of him.
+#[tokio::test]
+async fn what_was_read_ahead_is_waited_for_in_vain_by_nobody() {
+    for secured in [false, true] {
+        let (near, mut far) = pair(secured).await;
+        let writer = tokio::spawn(write_all(near, 200, 5000));
+        let (mut decoder, mut seen) = (decoder(), 0);
+        while seen < 200 {
+            far.readable().await.unwrap();
+            poll_fn(|context| far.poll_read_ready(context)).await.unwrap();
+            receive(&mut far, &mut decoder).unwrap();
+            check(&mut decoder, &mut seen, 5000);
+        }
+        writer.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn both_ends_speak_at_once() {
+    for secured in [false, true] {
+        let (near, far) = pair(secured).await;
+        let ends = [near, far].map(|mut stream| {
+            tokio::spawn(async move {
+                let (mut decoder, mut seen, mut output) = (decoder(), 0, Output::default());
+                (0..100).for_each(|itt| output.push(nop(itt, 131_072), DIGESTS));
+                poll_fn(|context| {
+                    while let Poll::Ready(read) = poll_receive(&mut stream, &mut decoder, context) {
+                        assert!(matches!(read.unwrap(), Received::Bytes(1..)));
+                        check(&mut decoder, &mut seen, 131_072);
+                        if seen == 100 {
+                            break;
+                        }
+                    }
+                    let sent = poll_send(&mut stream, &mut output, context).unwrap();
+                    if seen == 100 && sent == Sent::All { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+                stream
+            })
+        });
+        let [near, far] = ends;
+        let _open = (near.await.unwrap(), far.await.unwrap());
+    }
+}
+
 #[tokio::test]
 async fn reading_now_needs_no_readiness() {
-    let (near, far) = pair().await;
-    let mut decoder = decoder();
-    assert_eq!(receive_now(&far, &mut decoder).unwrap(), Received::Nothing);
-    let near = write_all(near, 3, 100).await;
-    let mut seen = 0;
-    while seen < 3 {
-        match receive_now(&far, &mut decoder).unwrap() {
-            Received::Nothing => tokio::task::yield_now().await,
-            read => assert!(matches!(read, Received::Bytes(1..))),
+    for secured in [false, true] {
+        let (near, mut far) = pair(secured).await;
+        let mut decoder = decoder();
+        assert_eq!(receive_now(&mut far, &mut decoder).unwrap(), Received::Nothing);
+        let near = write_all(near, 3, 100).await;
+        let mut seen = 0;
+        while seen < 3 {
+            match receive_now(&mut far, &mut decoder).unwrap() {
+                Received::Nothing => tokio::task::yield_now().await,
+                read => assert!(matches!(read, Received::Bytes(1..))),
+            }
+            check(&mut decoder, &mut seen, 100);
         }
-        check(&mut decoder, &mut seen, 100);
+        drop(near);
+        let end = poll_fn(|context| match receive_now(&mut far, &mut decoder).unwrap() {
+            Received::Nothing => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            read => Poll::Ready(read),
+        });
+        assert_eq!(end.await, Received::Closed);
     }
-    drop(near);
-    let end = poll_fn(|context| match receive_now(&far, &mut decoder).unwrap() {
-        Received::Nothing => {
-            context.waker().wake_by_ref();
-            Poll::Pending
-        }
-        read => Poll::Ready(read),
-    });
-    assert_eq!(end.await, Received::Closed);
 }

@@ -19,7 +19,7 @@ use crate::{
     admission,
     events::Events,
     failure::{FAILED, Failure},
-    settings::{Address, Group, HostPort, Iscsi, Portal, Settings, Target, Unit},
+    settings::{Address, Group, HostPort, Iscsi, Portal, PortalTls, Settings, Target, Unit},
     stack::{self, Opened},
     state,
     status::State,
@@ -188,6 +188,7 @@ impl Node {
             group: self.inner.lock().group(group),
             advertise: portal.advertise.as_ref().map(|told| told.0.clone()),
             redirect: redirect(portal.redirect.as_ref(), portal.redirect_permanently),
+            tls: portal.tls.as_ref().map(PortalTls::server),
         }
     }
 

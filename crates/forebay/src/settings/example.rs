@@ -50,6 +50,8 @@ fn every_key_is_in_the_example() {
         keys_of::<super::Allow>(),
         keys_of::<super::Discovery>(),
         keys_of::<super::Portal>(),
+        keys_of::<super::PortalTls>(),
+        keys_of::<super::RemoteTls>(),
         keys_of::<super::Target>(),
         keys_of::<super::Unit>(),
         keys_of::<layer::Memory>(),

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::{
     access::{Chap, Proof},
+    tls::RemoteTls,
     words::{Digest, Engine, FaultError, Operation, Report},
 };
 use crate::quantity::{Size, Span};
@@ -81,6 +82,8 @@ pub struct Remote {
     pub user: Option<Proof>,
     /// Who the target has to prove to be.
     pub mutual: Option<Proof>,
+    /// With what every connection begins.
+    pub tls: Option<RemoteTls>,
     /// The hashes of CHAP that are proposed, most wanted first.
     pub chap: Vec<Chap>,
     /// Commands outstanding at once.
@@ -213,6 +216,7 @@ impl Default for Remote {
             url: String::new(),
             user: None,
             mutual: None,
+            tls: None,
             chap: Chap::ALL.to_vec(),
             queue_depth: 64,
             connections: 1,

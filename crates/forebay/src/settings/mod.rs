@@ -3,6 +3,7 @@
 
 mod words;
 mod access;
+mod tls;
 mod layer;
 mod portal;
 mod problem;
@@ -18,6 +19,7 @@ pub use access::{Allow, Chap, Discovery, Proof};
 pub use layer::{Cache, Fault, File, Layer, Memory, Remote, Slice};
 pub use portal::{Group, HostPort, Portal};
 pub use problem::Problem;
+pub use tls::{PortalTls, RemoteTls};
 pub use words::{Address, Digest, Engine, FaultError, IscsiName, LogLevel, Operation, Report};
 
 use crate::quantity::{Size, Span};
@@ -200,13 +202,15 @@ impl Unit {
 }
 
 impl Settings {
-    /// Reads and checks a file, and the secrets that it names. Relative paths in it are relative
+    /// Reads and checks a file, and the secrets and certificates that it names. Relative paths in it are relative
     /// to its folder.
     pub fn load(file: &Path) -> Result<Self, Problem> {
         let (mut settings, text) = Self::read(file)?;
-        settings.read_secrets().map_err(|access::Unusable { key, message, remedy }| {
-            Problem::at(file, &text, key, message, remedy)
-        })?;
+        settings.read_secrets().and_then(|()| settings.read_certificates()).map_err(
+            |access::Unusable { key, message, remedy }| {
+                Problem::at(file, &text, key, message, remedy)
+            },
+        )?;
         Ok(settings)
     }
 
@@ -222,6 +226,7 @@ impl Settings {
         let folder = file.parent().unwrap_or(Path::new(""));
         settings.resolve(folder);
         settings.resolve_secrets(folder);
+        settings.resolve_certificates(folder);
         Ok((settings, text))
     }
 

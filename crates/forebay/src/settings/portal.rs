@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::{
     Settings, Target,
+    tls::PortalTls,
     words::{Address, Text},
 };
 use crate::quantity::REMEDY;
@@ -24,6 +25,8 @@ pub struct Portal {
     pub redirect: Option<HostPort>,
     /// Whether they need not come here again.
     pub redirect_permanently: bool,
+    /// Whoever connects does a TLS handshake first.
+    pub tls: Option<PortalTls>,
 }
 
 impl Default for Portal {
@@ -34,6 +37,7 @@ impl Default for Portal {
             advertise: None,
             redirect: None,
             redirect_permanently: false,
+            tls: None,
         }
     }
 }

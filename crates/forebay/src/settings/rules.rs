@@ -7,6 +7,7 @@ use super::{
     access::{Allow, Chap, Proof},
     portal::COMMON_TAG,
     problem::KeyPath,
+    tls::{PortalTls, RemoteTls},
     words::Report,
 };
 use crate::quantity::{Size, Span};
@@ -58,8 +59,22 @@ fn each_portal(settings: &Settings) -> Checked {
         required(&at, "address", portal.address.is_none(), "\"192.0.2.1:3260\"")?;
         range(&at, "group", portal.group, 1, u16::MAX)?;
         redirect(&at, portal.redirect.is_some(), portal.redirect_permanently)?;
+        portal.tls.iter().try_for_each(|tls| portal_tls(tls, &at.key("tls")))?;
     }
     Ok(())
+}
+
+fn portal_tls(tls: &PortalTls, at: &KeyPath) -> Checked {
+    let is_missing = |path: &Path| path.as_os_str().is_empty();
+    required(at, "certificate", is_missing(&tls.certificate), "\"node.pem\"")?;
+    required(at, "key", is_missing(&tls.key), "\"node.key\"")?;
+    required(at, "client_ca", is_missing(&tls.client_ca), "\"ca.pem\"")
+}
+
+fn remote_tls(tls: &RemoteTls, at: &KeyPath) -> Checked {
+    required(at, "ca", tls.ca.as_os_str().is_empty(), "\"ca.pem\"")?;
+    required(at, "key", tls.certificate.is_some() && tls.key.is_none(), "\"host.key\"")?;
+    required(at, "certificate", tls.key.is_some() && tls.certificate.is_none(), "\"host.pem\"")
 }
 
 /// Every portal has an address of its own, and targets that are reached through it.
@@ -345,6 +360,7 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
                 let message = "the target proves itself only to who proves himself";
                 return wrong(at.key("mutual"), message, "add `user`, or remove `mutual`");
             }
+            remote.tls.iter().try_for_each(|tls| remote_tls(tls, &at.key("tls")))?;
             chap(&remote.chap, &at)?;
             range(&at, "queue_depth", remote.queue_depth, 1, 1024)?;
             range(&at, "connections", remote.connections, 1, 8)?;

@@ -22,7 +22,9 @@ use crate::{
 pub use cache_layer::{CacheLayer, Log, describe_log};
 pub use file::{io_remedy, log_options, options, refusal};
 use read_only::ReadOnly;
-pub use remote::{Us, digest, may_pass, name_of_host, refusal as refused_far_side, session};
+pub use remote::{
+    TLS_REMEDY, Us, digest, may_pass, name_of_host, refusal as refused_far_side, session,
+};
 
 /// A unit's volumes, and what is to be asked and stopped apart from them.
 pub struct Opened {

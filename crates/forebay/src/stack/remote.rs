@@ -16,7 +16,7 @@ use volume::Geometry;
 use crate::{
     admission,
     failure::Failure,
-    settings::{Digest, IscsiName, Remote},
+    settings::{Digest, IscsiName, Remote, RemoteTls},
 };
 
 /// What a log knows of the volume that it belongs to.
@@ -59,6 +59,7 @@ pub fn session(remote: &Remote, us: &Us) -> Result<initiator::Settings, Failure>
         session.isid = initiator::Settings::lasting_isid(lasting);
     }
     session.chap = admission::chap(remote);
+    session.tls = remote.tls.as_ref().map(RemoteTls::client);
     session.offer = Offer {
         header_digest: digest(remote.header_digest),
         data_digest: digest(remote.data_digest),
@@ -107,8 +108,15 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether waiting can help.
 pub fn may_pass(error: &Error) -> bool {
-    !matches!(error, Error::Login(_) | Error::Redirected(_) | Error::Unit(_) | Error::Changed(_))
+    !matches!(
+        error,
+        Error::Tls(_) | Error::Login(_) | Error::Redirected(_) | Error::Unit(_) | Error::Changed(_)
+    )
 }
+
+/// Both ends have to fit.
+pub const TLS_REMEDY: &str = "name the authority of the target's certificate, the name in that, and a \
+                              certificate of ours of the authority that the portal names";
 
 /// Says what to do about a remote unit that cannot be used.
 pub fn refusal(url: &str, error: &Error) -> Failure {
@@ -117,6 +125,7 @@ pub fn refusal(url: &str, error: &Error) -> Failure {
         Error::Connect { .. } | Error::TimedOut(_) | Error::Closed | Error::Io(_) => {
             "start the target there, or correct the address in `url`".to_owned()
         }
+        Error::Tls(_) => TLS_REMEDY.to_owned(),
         Error::Login(LoginFailure::Refused(LoginStatus::AuthenticationFailure)) => {
             "give `user` the name and the secret that the target wants".to_owned()
         }

@@ -3,15 +3,20 @@
 // Each test file uses its own part of this.
 #![allow(dead_code)]
 
+#[path = "../../../transport/tests/certificates/mod.rs"]
+pub mod certificates;
+
 use std::{
     io::{BufRead, BufReader, Read},
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use certificates::{Authority, Issued};
 use initiator::RemoteVolume;
 use tempfile::TempDir;
 use volume::{Data, Durability, Extent, Lba, Volume};
@@ -43,6 +48,22 @@ impl Place {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// Makes `NAME.pem` of an authority.
+    pub fn authority(&self, name: &str) -> Authority {
+        let authority = Authority::new();
+        std::fs::write(self.path(&format!("{name}.pem")), &authority.certificate).expect("written");
+        authority
+    }
+
+    /// Makes `NAME.pem` and `NAME.key`, of a certificate for `host`.
+    pub fn certificate(&self, authority: &Authority, name: &str, host: &str) {
+        let Issued { certificate, key } = authority.issue(host);
+        std::fs::write(self.path(&format!("{name}.pem")), certificate).expect("written");
+        let path = self.path(&format!("{name}.key"));
+        std::fs::write(&path, key).expect("written");
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("chmod");
     }
 
     /// Writes `NAME.toml` with a control socket `NAME.sock`.

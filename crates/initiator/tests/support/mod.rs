@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test program uses its part
 
+#[path = "../../../transport/tests/certificates/mod.rs"]
+pub mod certificates;
 pub mod node;
 pub mod relay;
 pub mod tgt;

@@ -2,8 +2,10 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use super::certificates::Authority;
 use initiator::Settings;
-use target::{Server, Target};
+use target::{Portal, Server, Target};
+use transport::{TlsClient, TlsServer};
 use unit::{BlockUnit, Identity};
 use volume::{Delay, Fault, Faults, Geometry, Latency, MemVolume, Volume};
 
@@ -19,11 +21,34 @@ pub struct Node {
     unit: Arc<BlockUnit>,
     server: Option<Server>,
     pub address: SocketAddr,
+    /// What the node's portal has from the next start on, and what its initiators then need.
+    pub tls: Option<(TlsServer, TlsClient)>,
+}
+
+/// Both ends with certificates of this authority, the node's for this machine's address.
+pub fn ends(authority: &Authority) -> (TlsServer, TlsClient) {
+    let (node, host) = (authority.issue("127.0.0.1"), authority.issue("host"));
+    let [node, host] = [&node, &host].map(|issued| transport::Identity {
+        certificate: issued.certificate.as_bytes(),
+        key: issued.key.as_bytes(),
+    });
+    let trusted = authority.certificate.as_bytes();
+    let server = TlsServer::new(node, trusted).expect("certificates");
+    (server, TlsClient::new(Some(host), trusted, None).expect("certificates"))
 }
 
 impl Node {
     pub async fn start(geometry: Geometry) -> Self {
         Self::start_named(geometry, "disk-1", "127.0.0.1:0".parse().expect("an address")).await
+    }
+
+    /// Its portal has TLS.
+    pub async fn start_secured(geometry: Geometry, tls: (TlsServer, TlsClient)) -> Self {
+        let mut node = Self::start(geometry).await;
+        node.drop_dead().await;
+        node.tls = Some(tls);
+        node.start_again().await;
+        node
     }
 
     /// Every read and write takes so long.
@@ -49,7 +74,7 @@ impl Node {
         let faults = fault.faults().clone();
         let settings = unit::Settings::default();
         let unit = Arc::new(BlockUnit::new(fault, Identity::new(serial), settings));
-        let mut node = Self { disk, faults, unit, server: None, address };
+        let mut node = Self { disk, faults, unit, server: None, address, tls: None };
         node.start_again().await;
         node
     }
@@ -60,7 +85,9 @@ impl Node {
         let mut settings = target::Settings::default();
         settings.offer.default_time2wait = 0;
         let server = Server::new(settings, vec![target]).expect("a target");
-        self.address = server.listen(self.address).await.expect("shut down, it gave the port back");
+        let tls = self.tls.as_ref().map(|(server, _)| server.clone());
+        let portal = Portal { tls, ..self.address.into() };
+        self.address = server.open_portal(portal).await.expect("shut down, it gave the port back");
         self.server = Some(server);
     }
 
@@ -83,6 +110,7 @@ impl Node {
         let mut settings = Settings::new(self.address.to_string(), NAME, 0);
         settings.back_off = Duration::from_millis(5);
         settings.offer.default_time2wait = 0;
+        settings.tls = self.tls.as_ref().map(|(_, client)| client.clone());
         settings
     }
 }

@@ -57,7 +57,7 @@ async fn spdk_3927_no_pdu_before_login_does_harm() {
             // Neither further headers nor data, so that it is complete.
             header[4..8].fill(0);
             let mut client = Client::connect(address).await;
-            let _ = client.stream.write_all(&header).await;
+            let _ = client.socket().write_all(&header).await;
             closed(&mut client).await;
             count += 1;
         }
@@ -77,11 +77,11 @@ async fn cve_2011_0001_lengths_beyond_every_buffer_before_login_are_refused_at_t
             header[4..8].copy_from_slice(&data.to_be_bytes());
             header[4] = ahs;
             let mut client = Client::connect(address).await;
-            client.stream.write_all(&header).await.unwrap();
+            client.socket().write_all(&header).await.unwrap();
             // Of what the header promises, nothing is sent; 255 words of further headers are
             // no more than a connection may hold, so those are waited for.
             if data == 0 {
-                let _ = client.stream.write_all(&[0xff; 1020]).await;
+                let _ = client.socket().write_all(&[0xff; 1020]).await;
             }
             closed(&mut client).await;
             count += 1;
@@ -166,7 +166,7 @@ async fn a_segment_of_2_24_minus_1_bytes_after_login_ends_its_session_alone() {
     let mut header = [0; 48];
     (header[0], header[1]) = (0x40, 0x80);
     header[5..8].fill(0xff);
-    bad.stream.write_all(&header).await.unwrap();
+    bad.socket().write_all(&header).await.unwrap();
     closed(&mut bad).await;
     until(|| server.statistics().connections == 1).await;
     good.settle().await;
@@ -334,8 +334,8 @@ async fn a_connection_reset_in_the_middle_of_data_out_leaves_nothing_behind() {
         bytes[5..8].copy_from_slice(&40_000_u32.to_be_bytes()[1..]);
         bytes[16..20].copy_from_slice(&r2t.itt.0.to_be_bytes());
         bytes[20..24].copy_from_slice(&r2t.ttt.0.to_be_bytes());
-        bad.stream.write_all(&bytes).await.unwrap();
-        SockRef::from(&bad.stream).set_linger(Some(Duration::ZERO)).unwrap();
+        bad.socket().write_all(&bytes).await.unwrap();
+        SockRef::from(&*bad.socket()).set_linger(Some(Duration::ZERO)).unwrap();
         drop(bad);
     }
     until(|| server.statistics().connections == 1).await;
@@ -389,7 +389,7 @@ async fn a_login_that_trickles_is_closed_at_its_deadline() {
     let mut client = Client::connect(address).await;
     let started = Instant::now();
     let mut sent = 0;
-    while client.stream.write_all(&[0x43]).await.is_ok() && sent < 4000 {
+    while client.socket().write_all(&[0x43]).await.is_ok() && sent < 4000 {
         sent += 1;
         tokio::time::sleep(Duration::from_millis(5)).await;
         if server.statistics().failed_logins == 1 {
@@ -409,11 +409,11 @@ async fn a_session_that_misbehaves_is_told_once_with_address_and_name() {
     let mut good = Client::log_in(address, 1).await;
     for (who, misdeed) in [(2, 0x3f_u8), (3, 0x43), (4, 0x40), (5, 0x01)] {
         let mut bad = Client::log_in(address, who).await;
-        let here = bad.stream.local_addr().unwrap().to_string();
+        let here = bad.socket().local_addr().unwrap().to_string();
         let mut header = [0xff; 48];
         header[0] = misdeed;
         for _ in 0..100 {
-            let _ = bad.stream.write_all(&header).await;
+            let _ = bad.socket().write_all(&header).await;
         }
         closed(&mut bad).await;
         until(|| server.statistics().connections == 1).await;
@@ -433,8 +433,8 @@ async fn a_login_that_fails_is_told_once_with_its_address() {
     let log = Log::start();
     let (server, address) = server(Settings::default(), memory()).await;
     let mut client = Client::connect(address).await;
-    let here = client.stream.local_addr().unwrap().to_string();
-    let _ = client.stream.write_all(&[0xff; 5000]).await;
+    let here = client.socket().local_addr().unwrap().to_string();
+    let _ = client.socket().write_all(&[0xff; 5000]).await;
     closed(&mut client).await;
     until(|| server.statistics().failed_logins == 1).await;
     let lines = log.lines();
@@ -443,13 +443,13 @@ async fn a_login_that_fails_is_told_once_with_its_address() {
 }
 
 /// What an operator sees, of this thread.
-struct Log {
+pub struct Log {
     text: Arc<Mutex<Vec<u8>>>,
     _guard: tracing::subscriber::DefaultGuard,
 }
 
 impl Log {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let text = Arc::new(Mutex::new(Vec::new()));
         let sink = text.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -460,7 +460,7 @@ impl Log {
         Self { text, _guard: tracing::subscriber::set_default(subscriber) }
     }
 
-    fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         String::from_utf8_lossy(&self.text.lock()).lines().map(str::to_owned).collect()
     }
 }

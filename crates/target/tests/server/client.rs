@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use scsi::{Cdb, Lun};
 use target::{Server, Settings, Target};
 use tokio::{net::TcpStream, sync::Notify, time::timeout};
-use transport::{Received, Sent, receive, send};
+use transport::{Received, Sent, Stream, receive, send};
 use unit::{BlockUnit, Completion, Identity, LogicalUnit, Nexus, Task, TaskManagement};
 use volume::{Data, Geometry, MemVolume};
 
@@ -60,7 +60,7 @@ pub async fn server(settings: Settings, unit: Arc<dyn LogicalUnit>) -> (Server, 
 }
 
 pub struct Client {
-    pub stream: TcpStream,
+    stream: Stream,
     decoder: Decoder,
     output: Output,
     digests: Digests,
@@ -78,9 +78,9 @@ impl Client {
     }
 
     /// On a connection that is there.
-    pub fn on(stream: TcpStream) -> Self {
+    pub fn on(stream: impl Into<Stream>) -> Self {
         Self {
-            stream,
+            stream: stream.into(),
             decoder: Decoder::new(65_536, 262_144),
             output: Output::default(),
             digests: Digests::default(),
@@ -88,6 +88,14 @@ impl Client {
             exp_stat_sn: Serial(0),
             tsih: Tsih(0),
             itt: 0,
+        }
+    }
+
+    /// The socket, for what is no PDU.
+    pub fn socket(&mut self) -> &mut TcpStream {
+        match &mut self.stream {
+            Stream::Plain(stream) => stream,
+            Stream::Tls(_) => panic!("not through TLS"),
         }
     }
 
@@ -148,7 +156,7 @@ impl Client {
 
     pub async fn send(&mut self, pdu: Pdu) {
         self.output.push(pdu, self.digests);
-        while send(&self.stream, &mut self.output).unwrap() == Sent::Blocked {
+        while send(&mut self.stream, &mut self.output).unwrap() == Sent::Blocked {
             soon(self.stream.writable()).await.unwrap();
         }
     }
@@ -162,7 +170,7 @@ impl Client {
                 self.note_status(&pdu);
                 return Some(pdu);
             }
-            match receive(&self.stream, &mut self.decoder) {
+            match receive(&mut self.stream, &mut self.decoder) {
                 Ok(Received::Bytes(_)) => {}
                 Ok(Received::Nothing) => soon(self.stream.readable()).await.unwrap(),
                 Ok(Received::Closed) | Err(_) => return None,
@@ -226,8 +234,7 @@ impl Client {
 
     /// Runs a command that returns data; gives back its status and the data.
     pub async fn read(&mut self, command: ScsiCommand) -> (u8, Vec<u8>) {
-        let itt = command.itt;
-        self.send(Pdu::ScsiCommand(command)).await;
+        let itt = self.begin(command).await;
         self.answer(itt).await
     }
 
@@ -250,6 +257,13 @@ impl Client {
         }
     }
 
+    /// Sends a command and does not wait for its answer.
+    pub async fn begin(&mut self, command: ScsiCommand) -> Itt {
+        let itt = command.itt;
+        self.send(Pdu::ScsiCommand(command)).await;
+        itt
+    }
+
     /// Takes the unit attention that greets a new nexus.
     pub async fn settle(&mut self) {
         loop {
@@ -263,9 +277,7 @@ impl Client {
     /// Starts a command without waiting for its answer.
     pub async fn start(&mut self, cdb: &[u8]) -> Itt {
         let command = self.command(cdb, 0);
-        let itt = command.itt;
-        self.send(Pdu::ScsiCommand(command)).await;
-        itt
+        self.begin(command).await
     }
 
     pub async fn manage(&mut self, function: TaskFunction, lun: Lun, meant: Itt) {
@@ -293,7 +305,7 @@ impl Client {
     }
 }
 
-fn login(
+pub fn login(
     who: u8,
     offer: Offer,
     tsih: Tsih,

@@ -17,7 +17,7 @@ use crate::client::{Client, TARGET, memory, refused, server, soon, until};
 pub async fn closed(client: &mut Client) {
     let mut buffer = [0; 1024];
     loop {
-        match soon(client.stream.read(&mut buffer)).await {
+        match soon(client.socket().read(&mut buffer)).await {
             Ok(0) => return,
             Ok(_) => {}
             Err(error) => {
@@ -35,7 +35,7 @@ async fn a_connection_that_does_not_log_in_is_closed_and_counted() {
     let (server, address) = server(settings, memory()).await;
     let mut silent = Client::connect(address).await;
     let mut half = Client::connect(address).await;
-    half.stream.write_all(&[0x43, 0x87, 0, 0, 0, 0, 0, 100]).await.unwrap();
+    half.socket().write_all(&[0x43, 0x87, 0, 0, 0, 0, 0, 100]).await.unwrap();
     closed(&mut silent).await;
     closed(&mut half).await;
     until(|| server.statistics().failed_logins == 2).await;
@@ -79,7 +79,7 @@ async fn garbage_closes_its_own_connection_only() {
     ] {
         let mut client = Client::connect(address).await;
         // The target may close while we still write.
-        let _ = client.stream.write_all(garbage).await;
+        let _ = client.socket().write_all(garbage).await;
         closed(&mut client).await;
     }
     until(|| server.statistics().failed_logins == 3).await;

@@ -1,5 +1,7 @@
 //! The server on real TCP: what it serves, whom it lets in, how it ends.
 
+#[path = "../../../transport/tests/certificates/mod.rs"]
+mod certificates;
 mod access;
 mod client;
 mod attacks;
@@ -9,3 +11,4 @@ mod doors;
 mod many;
 mod sessions;
 mod units;
+mod tls;

@@ -1,0 +1,141 @@
+//! TLS as data: which certificates an end shows, and whose it takes. The files are read with the
+//! settings.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use transport::{Part, TlsClient, TlsServer};
+
+use super::{Layer, Settings, access::Unusable, problem::KeyPath};
+use crate::tls::{self, Wrong};
+
+/// What a portal proves itself with, and who may connect to it.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct PortalTls {
+    /// Its certificate, with those between it and its authority; required.
+    pub certificate: PathBuf,
+    /// Its key, readable by its owner only; required.
+    pub key: PathBuf,
+    /// The authorities that initiators' certificates come from; required.
+    pub client_ca: PathBuf,
+    #[serde(skip)]
+    loaded: Option<TlsServer>,
+}
+
+/// What we prove to a remote target, and it to us.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoteTls {
+    /// The authorities that its certificate comes from; required.
+    pub ca: PathBuf,
+    /// The name that its certificate has; if left out, the host that is connected to.
+    pub server_name: Option<String>,
+    /// Our certificate.
+    pub certificate: Option<PathBuf>,
+    /// Its key, readable by its owner only.
+    pub key: Option<PathBuf>,
+    #[serde(skip)]
+    loaded: Option<TlsClient>,
+}
+
+impl PartialEq for RemoteTls {
+    /// Whether they name the same: what is in the files is read at the start only.
+    fn eq(&self, other: &Self) -> bool {
+        let named = |tls: &Self| {
+            (tls.ca.clone(), tls.server_name.clone(), tls.certificate.clone(), tls.key.clone())
+        };
+        named(self) == named(other)
+    }
+}
+
+impl PortalTls {
+    /// For the portal.
+    ///
+    /// # Panics
+    /// If the files of the settings were not read.
+    pub fn server(&self) -> TlsServer {
+        self.loaded.clone().expect("settings are used after their files were read")
+    }
+
+    fn read(&mut self) -> Result<(), Wrong> {
+        self.loaded = Some(tls::server(&self.certificate, &self.key, &self.client_ca)?);
+        Ok(())
+    }
+}
+
+impl RemoteTls {
+    /// For the session.
+    ///
+    /// # Panics
+    /// If the files of the settings were not read.
+    pub fn client(&self) -> TlsClient {
+        self.loaded.clone().expect("settings are used after their files were read")
+    }
+
+    fn read(&mut self) -> Result<(), Wrong> {
+        let own = self.certificate.as_deref().zip(self.key.as_deref());
+        self.loaded = Some(tls::client(own, &self.ca, self.server_name.as_deref())?);
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// Reads all certificates and keys that the settings name.
+    pub(super) fn read_certificates(&mut self) -> Result<(), Unusable> {
+        for (at, portal) in self.portal_tls_mut() {
+            portal.read().map_err(|wrong| at_its_key(&at, wrong, "client_ca"))?;
+        }
+        for (at, remote) in self.remote_tls_mut() {
+            remote.read().map_err(|wrong| at_its_key(&at, wrong, "ca"))?;
+        }
+        Ok(())
+    }
+
+    /// Relative paths of certificates are relative to this folder.
+    pub(super) fn resolve_certificates(&mut self, folder: &Path) {
+        for (_, tls) in self.portal_tls_mut() {
+            for path in [&mut tls.certificate, &mut tls.key, &mut tls.client_ca] {
+                *path = folder.join(&path);
+            }
+        }
+        for (_, tls) in self.remote_tls_mut() {
+            tls.ca = folder.join(&tls.ca);
+            for path in [&mut tls.certificate, &mut tls.key].into_iter().flatten() {
+                *path = folder.join(&path);
+            }
+        }
+    }
+
+    fn portal_tls_mut(&mut self) -> impl Iterator<Item = (KeyPath, &mut PortalTls)> {
+        let at = |index| KeyPath::default().key("portal").index(index).key("tls");
+        let portals = self.portal.iter_mut().enumerate();
+        portals.filter_map(move |(index, portal)| Some((at(index), portal.tls.as_mut()?)))
+    }
+
+    fn remote_tls_mut(&mut self) -> Vec<(KeyPath, &mut RemoteTls)> {
+        let mut found = Vec::new();
+        for (index, target) in self.target.iter_mut().enumerate() {
+            let at = KeyPath::default().key("target").index(index);
+            for (index, unit) in target.unit.iter_mut().enumerate() {
+                let at = at.key("unit").index(index).key("stack");
+                for (index, layer) in unit.stack.iter_mut().enumerate() {
+                    let Layer::Remote(remote) = layer else { continue };
+                    let at = at.index(index).key("remote").key("tls");
+                    found.extend(remote.tls.as_mut().map(|tls| (at, tls)));
+                }
+            }
+        }
+        found
+    }
+}
+
+fn at_its_key(at: &KeyPath, wrong: Wrong, authorities: &str) -> Unusable {
+    let key = match wrong.part {
+        Part::Certificate => "certificate",
+        Part::Key => "key",
+        Part::Authorities => authorities,
+        Part::Name => "server_name",
+    };
+    Unusable { key: at.key(key), message: wrong.message, remedy: wrong.remedy }
+}

@@ -1,0 +1,144 @@
+//! Portals with TLS: who gets through the handshake, and what becomes of those who do not.
+
+use std::{net::SocketAddr, time::Duration};
+
+use iscsi::{Cid, Serial, Tsih, keys::Offer};
+use target::{Portal, Server, Settings, Target};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use transport::{Identity, Stream, TlsClient, TlsServer};
+
+use crate::{
+    attacks::Log,
+    certificates::{Authority, Issued},
+    client::{Client, LOOPBACK, TARGET, login, memory, soon, until},
+};
+
+/// Both ends with certificates of this authority; the server's is for 127.0.0.1.
+fn ends(authority: &Authority) -> (TlsServer, TlsClient) {
+    let (node, host) = (authority.issue("127.0.0.1"), authority.issue("host"));
+    let trusted = authority.certificate.as_bytes();
+    let server = TlsServer::new(identity(&node), trusted).unwrap();
+    (server, TlsClient::new(Some(identity(&host)), trusted, None).unwrap())
+}
+
+fn identity(issued: &Issued) -> Identity<'_> {
+    Identity { certificate: issued.certificate.as_bytes(), key: issued.key.as_bytes() }
+}
+
+async fn serve(settings: Settings, tls: &TlsServer) -> (Server, SocketAddr) {
+    let target = Target::new(TARGET, vec![(0, memory())]);
+    let server = Server::new(settings, vec![target]).unwrap();
+    let portal = Portal { tls: Some(tls.clone()), ..LOOPBACK.into() };
+    let address = server.open_portal(portal).await.unwrap();
+    (server, address)
+}
+
+async fn connect(address: SocketAddr, tls: &TlsClient) -> std::io::Result<Stream> {
+    let stream = soon(TcpStream::connect(address)).await?;
+    soon(tls.connect("127.0.0.1", stream)).await
+}
+
+async fn log_in(address: SocketAddr, tls: &TlsClient, who: u8) -> Client {
+    let client = Client::on(connect(address, tls).await.unwrap());
+    let login = login(who, Offer::initiator(), Tsih(0), Some(TARGET), Cid(1), Serial(1));
+    client.run(login).await.unwrap()
+}
+
+/// Reads of 256 KiB, one after the other and some at once.
+async fn reads(client: &mut Client) {
+    client.settle().await;
+    let mut tags = Vec::new();
+    for _ in 0..4 {
+        let command = client.command(&[0x28, 0, 0, 0, 0, 0, 0, 2, 0, 0], 262_144);
+        tags.push(client.begin(command).await);
+    }
+    for tag in tags {
+        let (status, data) = client.answer(tag).await;
+        assert_eq!((status, data.len()), (0, 262_144));
+    }
+}
+
+#[tokio::test]
+async fn a_portal_with_tls_serves_who_has_a_certificate() {
+    let (tls, ours) = ends(&Authority::new());
+    for busy_poll in [Duration::ZERO, Duration::from_millis(1)] {
+        let settings = Settings { busy_poll, ..Settings::default() };
+        let (server, address) = serve(settings, &tls).await;
+        let (mut one, mut other) =
+            (log_in(address, &ours, 1).await, log_in(address, &ours, 2).await);
+        reads(&mut one).await;
+        reads(&mut other).await;
+        reads(&mut one).await;
+        server.shutdown(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_get_through_the_handshake_is_told_once_with_his_address() {
+    let log = Log::start();
+    let (tls, ours) = ends(&Authority::new());
+    let (_, strange) = ends(&Authority::new());
+    let (server, address) = serve(Settings::default(), &tls).await;
+    let mut good = log_in(address, &ours, 1).await;
+    let mut here = Vec::new();
+    for said in [&[0x43; 48][..], &[0xff; 5000], b"GET / HTTP/1.1\r\n\r\n"] {
+        let mut stream = soon(TcpStream::connect(address)).await.unwrap();
+        here.push(stream.local_addr().unwrap());
+        stream.write_all(said).await.unwrap();
+        let mut heard = Vec::new();
+        let _ = soon(stream.read_to_end(&mut heard)).await;
+        assert!(heard.len() < 16, "an alert at most: {heard:?}");
+    }
+    // It does not trust the server, and says so.
+    let stream = soon(TcpStream::connect(address)).await.unwrap();
+    here.push(stream.local_addr().unwrap());
+    soon(strange.connect("127.0.0.1", stream)).await.unwrap_err();
+    until(|| server.statistics().failed_logins == 4).await;
+    for here in here {
+        let lines = log.lines();
+        let about: Vec<_> = lines.iter().filter(|l| l.contains(&here.to_string())).collect();
+        assert!(about.len() == 1 && about[0].contains("TLS: "), "{about:?}");
+    }
+    reads(&mut good).await;
+    assert_eq!(server.statistics().logins_in_progress, 0);
+}
+
+#[tokio::test]
+async fn a_handshake_that_stalls_ends_with_the_time_for_a_login_and_harms_nobody() {
+    let (tls, ours) = ends(&Authority::new());
+    let mut settings = Settings { max_logins: 3, ..Settings::default() };
+    settings.session.login_time = Duration::from_secs(1);
+    let (server, address) = serve(settings, &tls).await;
+    let mut good = log_in(address, &ours, 1).await;
+    // One says nothing, one begins.
+    let mut silent = soon(TcpStream::connect(address)).await.unwrap();
+    let mut slow = soon(TcpStream::connect(address)).await.unwrap();
+    slow.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();
+    until(|| server.statistics().logins_in_progress == 2).await;
+    reads(&mut good).await;
+    let mut late = log_in(address, &ours, 2).await;
+    for stream in [&mut silent, &mut slow] {
+        let mut heard = Vec::new();
+        let _ = soon(stream.read_to_end(&mut heard)).await;
+        assert!(heard.len() < 64, "{heard:?}");
+    }
+    until(|| server.statistics().failed_logins == 2).await;
+    reads(&mut late).await;
+    assert_eq!(server.statistics().logins_in_progress, 0);
+}
+
+#[tokio::test]
+async fn other_certificates_hold_from_the_next_connection_on() {
+    let (first, second) = (Authority::new(), Authority::new());
+    let ((tls, ours), (new, theirs)) = (ends(&first), ends(&second));
+    let (server, address) = serve(Settings::default(), &tls).await;
+    let mut old = log_in(address, &ours, 1).await;
+    assert!(connect(address, &theirs).await.is_err());
+    assert!(server.change_portal(Portal { tls: Some(new), ..address.into() }));
+    assert!(connect(address, &ours).await.is_err());
+    log_in(address, &theirs, 2).await.settle().await;
+    reads(&mut old).await;
+}
