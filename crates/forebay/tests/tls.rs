@@ -145,6 +145,9 @@ fn certificates_that_cannot_be_used_are_named_with_their_place_in_the_settings()
     let open = place.path("open.key");
     fs::copy(place.path("node.key"), &open).expect("copied");
     fs::set_permissions(&open, fs::Permissions::from_mode(0o640)).expect("chmod");
+    let text = place.path("text.key");
+    fs::copy(place.path("node.pem"), &text).expect("copied");
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o600)).expect("chmod");
     for (from, to, expected) in [
         ("key = \"node.key\"", "key = \"open.key\"", "portal[0].tls.key: the key "),
         ("key = \"node.key\"", "key = \"open.key\"", "(mode 640)\n  remedy: chmod 600 "),
@@ -154,7 +157,7 @@ fn certificates_that_cannot_be_used_are_named_with_their_place_in_the_settings()
             "key = \"other.key\"",
             "wrong.toml:5:23: portal[0].tls.certificate:",
         ),
-        ("key = \"node.key\"", "key = \"node.pem\"", "there is no private key in it"),
+        ("key = \"node.key\"", "key = \"text.key\"", "there is no private key in it"),
         ("\"node.pem\"", "\"text.pem\"", "there is no certificate in it"),
         ("\"ca.pem\"", "\"text.pem\"", "portal[0].tls.client_ca: cannot use"),
         (", client_ca = \"ca.pem\"", "", "`client_ca` is missing"),
