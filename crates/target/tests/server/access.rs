@@ -276,6 +276,19 @@ async fn a_target_of_another_group_is_unknown_to_its_own_user() {
 }
 
 /// RFC 7143, 9.2: the identities do not vary among the connections of a session.
+/// A session ends for a newcomer of its name only when the newcomer may be there (RFC 7143, 6.3.5).
+#[tokio::test]
+async fn who_is_not_let_in_replaces_no_session() {
+    let (server, address) = guarded().await;
+    let mut bobs = log_in((HERE, address), Some(BOBS), chap("bob")).await.unwrap();
+    for newcomer in [None, chap("alice"), wrong("bob")] {
+        assert!(log_in((HERE, address), Some(BOBS), newcomer).await.is_err());
+    }
+    bobs.settle().await;
+    assert_eq!(server.statistics().sessions.len(), 1);
+    drop(bobs);
+}
+
 #[tokio::test]
 async fn another_user_cannot_join_a_session() {
     let both = target(BOBS, Some(vec![rule("", "", "alice"), rule("", "", "bob")]));

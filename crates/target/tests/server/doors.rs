@@ -63,6 +63,7 @@ async fn connections_in_all_are_limited() {
     let first = Client::log_in(address, 1).await;
     let mut second = Client::connect(address).await;
     closed(&mut second).await;
+    assert_eq!(server.statistics().refused_connections, 1, "at once, and not by the login's time");
     drop(first);
     until(|| server.statistics().connections == 0).await;
     Client::log_in(address, 2).await.settle().await;
