@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::check;
 use crate::node;
@@ -52,17 +52,10 @@ pub struct Played {
     pub release: Option<String>,
     /// What held.
     pub held: Vec<String>,
-    /// What was not shown, and why.
-    pub skipped: Vec<(String, String)>,
+    /// Steps that were not run, and why.
+    pub not_run: Vec<(String, String)>,
     /// Why it failed, if it did.
     pub failed: Option<String>,
-}
-
-impl Played {
-    /// Whether it showed something and did not fail.
-    pub fn passed(&self) -> bool {
-        self.failed.is_none() && !self.held.is_empty()
-    }
 }
 
 /// Prints the names of the scenarios and what they show.
@@ -112,19 +105,21 @@ fn play(scenario: &Scenario, program: &Path, image: &Image, wanted: &Wanted) -> 
     let start = Instant::now();
     let folder = tempfile::Builder::new().prefix("forebay-vm-").tempdir()?;
     let mut stage = Stage::new(program, image, folder.path().to_owned(), wanted.all);
-    let failed = (scenario.play)(&mut stage).err().map(|error| format!("{error:#}"));
+    let played = (scenario.play)(&mut stage);
+    let played = played.and_then(|()| Ok(ensure!(!stage.held.is_empty(), "it shows nothing")));
+    let failed = played.err().map(|error| format!("{error:#}"));
     if let Some(failed) = &failed {
         println!("{}{}", stage.consoles(), events(folder.path()));
         println!("{} failed: {failed}", scenario.name);
     }
     stage.held.iter().for_each(|what| println!("    held: {what}"));
-    stage.skipped.iter().for_each(|(what, why)| println!("    not shown: {what}: {why}"));
-    let Stage { release, held, skipped, .. } = stage;
+    stage.not_run.iter().for_each(|(what, why)| println!("    not run: {what}: {why}"));
+    let Stage { release, held, not_run, .. } = stage;
     if wanted.keep {
         println!("    files kept in {}", folder.keep().display());
     }
     let Scenario { name, shows, .. } = *scenario;
-    Ok(Played { name, shows, took: start.elapsed(), release, held, skipped, failed })
+    Ok(Played { name, shows, took: start.elapsed(), release, held, not_run, failed })
 }
 
 /// The last events of every program of ours that a scenario started.
@@ -143,22 +138,26 @@ fn events(folder: &Path) -> String {
     texts.collect()
 }
 
-/// Prints the table, what was not shown and, alone on the last line, the counts.
+/// Prints the table, what was not run and, alone on the last line, the counts.
 fn finish(played: &[Played]) -> bool {
     let rows = played.iter().map(|played| {
         let result = match &played.failed {
             Some(failed) => format!("FAILED: {}", failed.lines().next().unwrap_or_default()),
-            None if played.held.is_empty() => "not shown".to_owned(),
             None => format!("{} held", played.held.len()),
         };
         vec![played.name.to_owned(), format!("{:.1} s", played.took.as_secs_f64()), result]
     });
     print!("\n{}", table(&["scenario", "time", "result"], rows));
-    for Played { name, skipped, .. } in played {
-        skipped.iter().for_each(|(what, why)| println!("not shown by {name}: {what}: {why}"));
+    for Played { name, not_run, .. } in played {
+        not_run.iter().for_each(|(what, why)| println!("not run by {name}: {what}: {why}"));
     }
+    println!("{}", counts(played));
+    played.iter().all(|played| played.failed.is_none())
+}
+
+/// How many scenarios passed and failed, and how many steps of all of them were not run.
+fn counts(played: &[Played]) -> String {
     let failed = played.iter().filter(|played| played.failed.is_some()).count();
-    let passed = played.iter().filter(|played| played.passed()).count();
-    println!("{passed} passed, {failed} failed, {} not shown", played.len() - passed - failed);
-    failed == 0 && passed > 0
+    let not_run: usize = played.iter().map(|played| played.not_run.len()).sum();
+    format!("{} passed, {failed} failed; steps not run: {not_run}", played.len() - failed)
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::vm::Played;
 use crate::vm::image::Image;
+use crate::vm::{Played, counts};
 
 /// What was run and how it went, in Markdown.
 pub fn page(image: &Image, played: &[Played], emulated: bool) -> String {
@@ -24,17 +24,14 @@ pub fn page(image: &Image, played: &[Played], emulated: bool) -> String {
     let _ = writeln!(page, "- Machine: QEMU q35, 2 CPUs ({how}), 768 MiB\n");
     page += "| scenario | time | result |\n|---|---|---|\n";
     for one in played {
-        let result = match (&one.failed, one.passed()) {
-            (Some(_), _) => "**failed**",
-            (None, true) => "held",
-            (None, false) => "not shown",
-        };
+        let result = if one.failed.is_some() { "**failed**" } else { "held" };
         let _ = writeln!(page, "| {} | {:.0} s | {result} |", one.name, one.took.as_secs_f64());
     }
-    for Played { name, shows, held, skipped, failed, .. } in played {
+    let _ = writeln!(page, "\n{}.", counts(played));
+    for Played { name, shows, held, not_run, failed, .. } in played {
         let _ = writeln!(page, "\n## {name}\n\nShows: {shows}.\n");
         held.iter().for_each(|what| _ = writeln!(page, "- {what}"));
-        skipped.iter().for_each(|(what, why)| _ = writeln!(page, "- not shown: {what}: {why}"));
+        not_run.iter().for_each(|(what, why)| _ = writeln!(page, "- not run: {what}: {why}"));
         if let Some(failed) = failed {
             let _ = writeln!(page, "- **failed**: {}", failed.lines().next().unwrap_or_default());
         }
@@ -48,7 +45,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_page_tells_what_held_what_did_not_and_what_was_not_shown() {
+    fn a_page_tells_what_held_what_did_not_and_what_was_not_run() {
         let image = Image {
             kernel: "".into(),
             initrd: "".into(),
@@ -62,7 +59,7 @@ mod tests {
             took: Duration::from_secs(31),
             release: Some("6.1.0-cloud".to_owned()),
             held: vec!["no error".to_owned()],
-            skipped: vec![("CHAP".to_owned(), "not served".to_owned())],
+            not_run: vec![("CHAP".to_owned(), "not served".to_owned())],
             failed: Some("first\nsecond".to_owned()),
         };
         let page = page(&image, &[played], true);
@@ -70,7 +67,8 @@ mod tests {
             "Linux 6.1.0-cloud (Debian 6.1.192-2)",
             "- open-iscsi: 2.1.8-1\n",
             "| cut | 31 s | **failed** |",
-            "- no error\n- not shown: CHAP: not served\n- **failed**: first\n",
+            "\n0 passed, 1 failed; steps not run: 1.\n",
+            "- no error\n- not run: CHAP: not served\n- **failed**: first\n",
         ] {
             assert!(page.contains(part), "{part}\n{page}");
         }

@@ -47,16 +47,16 @@ pub struct Stage<'a> {
     pub release: Option<String>,
     /// What held.
     pub held: Vec<String>,
-    /// What was not shown, and why.
-    pub skipped: Vec<(String, String)>,
+    /// Steps that were not run, and why.
+    pub not_run: Vec<(String, String)>,
     guests: usize,
 }
 
 impl<'a> Stage<'a> {
     /// An empty stage; the folder exists.
     pub fn new(program: &'a Path, image: &'a Image, folder: PathBuf, all: bool) -> Stage<'a> {
-        let (held, skipped) = (vec![], vec![]);
-        Stage { program, image, folder, all, release: None, held, skipped, guests: 0 }
+        let (held, not_run) = (vec![], vec![]);
+        Stage { program, image, folder, all, release: None, held, not_run, guests: 0 }
     }
 
     /// Boots a machine.
@@ -74,25 +74,14 @@ impl<'a> Stage<'a> {
         Node::start(self.program, &self.folder, name, settings)
     }
 
-    /// The same, or nothing if the program does not know the setting `key` yet.
-    pub fn serve_if_known(&self, name: &str, settings: &str, key: &str) -> Result<Option<Node>> {
-        match self.serve(name, settings) {
-            Ok(node) => Ok(Some(node)),
-            Err(error) if format!("{error:#}").contains(&format!("unknown field `{key}`")) => {
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// Remembers something that held.
     pub fn held(&mut self, what: impl Into<String>) {
         self.held.push(what.into());
     }
 
-    /// Remembers something that could not be shown.
-    pub fn skip(&mut self, what: impl Into<String>, why: impl Into<String>) {
-        self.skipped.push((what.into(), why.into()));
+    /// Remembers a step that is not run, and why: whatever else cannot be run is a failure.
+    pub fn leave_out(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        self.not_run.push((what.into(), why.into()));
     }
 
     /// What the machines' consoles say last.

@@ -29,12 +29,7 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     let settings =
         settings(TARGET, &[0], &file("unit.img", 64)).replace("[[target.unit]]\n", target);
     let (listen, targets) = settings.split_at(settings.find("[[target]]").unwrap_or(0));
-    let Some(node) =
-        stage.serve_if_known("target", &format!("{listen}{users}{targets}"), "user")?
-    else {
-        stage.skip("CHAP", "the program has no users");
-        return Ok(());
-    };
+    let node = stage.serve("target", &format!("{listen}{users}{targets}"))?;
     let mut guest = stage.boot(Hardware::default())?;
     let unit = format!("{TARGET} {}:{}", HOSTS[0], node.portal().port());
     let record = format!("-T {TARGET} -p {}:{}", HOSTS[0], node.portal().port());

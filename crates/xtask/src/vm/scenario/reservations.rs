@@ -16,11 +16,8 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     // Ports that stay over the restart; one for each initiator, so that the disks have two names.
     let ports = [crate::tgt::free_port()?.port(), crate::tgt::free_port()?.port()];
     let settings = settings(TARGET, &ports, &file("unit.img", 64));
-    let lasting = format!("state = \"state\"\n{settings}");
-    let (node, settings, lasts) = match stage.serve_if_known("target", &lasting, "state")? {
-        Some(node) => (node, lasting, true),
-        None => (stage.serve("target", &settings)?, settings, false),
-    };
+    let settings = format!("state = \"state\"\n{settings}");
+    let node = stage.serve("target", &settings)?;
     let mut guest = stage.boot(Hardware::default())?;
     let [first, second] = ports.map(|port| format!("{TARGET} {}:{port}", HOSTS[0]));
     guest.run(
@@ -35,22 +32,14 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
              ln -s $(disk {first}) /run/a\nln -s $(disk {second}) /run/b"
         ),
     )?;
-    let (code, output) = guest.ask(SHORT, "sg_persist --in --read-keys /run/a")?;
-    if code != 0 {
-        stage.skip("persistent reservations", format!("the target does not serve them ({code})"));
-        println!("{output}");
-        node.stop()?;
-        return Ok(());
-    }
-    let aptpl = if lasts { "--param-aptpl" } else { "" };
     guest.run(
         "register, reserve, shut the other out",
         LONG,
         &format!(
             "{CONFLICTS}\n\
              sg_persist --out --register --param-sark=a1 /run/a\n\
-             sg_persist --out --register --param-sark=b2 {aptpl} /run/b\n\
-             sg_persist --out --register-ignore --param-sark=a1 {aptpl} /run/a\n\
+             sg_persist --out --register --param-sark=b2 --param-aptpl /run/b\n\
+             sg_persist --out --register-ignore --param-sark=a1 --param-aptpl /run/a\n\
              sg_persist --in --read-keys /run/b | grep -c -E '0x(a1|b2)' | grep -x 2\n\
              sg_persist --out --reserve --param-rk=a1 --prout-type=1 /run/a\n\
              sg_persist --in --read-reservation /run/b | grep -q 'Write Exclusive'\n\
@@ -58,12 +47,7 @@ pub fn play(stage: &mut Stage<'_>) -> Result<()> {
         ),
     )?;
     stage.held("write exclusive: the holder writes, the other only reads (RESERVATION CONFLICT)");
-    let node = if lasts {
-        restart(stage, node, &settings, &mut guest)?
-    } else {
-        stage.skip("reservations over a restart", "the program has no place to keep them");
-        node
-    };
+    let node = restart(stage, node, &settings, &mut guest)?;
     guest.run(
         "preempt, clear",
         LONG,
