@@ -25,7 +25,7 @@ fuzz_target!(|input: &[u8]| {
     let _guard = RUNTIME.enter();
     let mut choices = Choices::new(input);
     let volume = Arc::new(Door(MemVolume::new(Geometry::with_blocks(BLOCKS))));
-    let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a", 1);
+    let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
     let unit = BlockUnit::new(volume, identity, Settings::default());
     let nexuses = [1, 2].map(|number| Nexus {
         target_port: 1,

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     fn identity(serial: &str) -> Identity {
-        Identity::new(serial).with_target("iqn.2026-11.io.forebay:../../etc/passwd", 1)
+        Identity::new(serial).with_target("iqn.2026-11.io.forebay:../../etc/passwd")
     }
 
     #[tokio::test]

@@ -27,6 +27,7 @@ use crate::{
     end::End,
     execution::Executions,
     line::{Line, Socket},
+    portal::PortalGroup,
     presence::Presence,
     registry::{Joining, Order, Refused, Seat},
     statistics::ConnectionStatistics,
@@ -43,9 +44,7 @@ pub(crate) async fn run(
     let target = session.target_name().filter(|_| !session.is_discovery());
     let device = target.and_then(|name| surroundings.names.find(name));
     let port = initiator_port(&session);
-    // A portal that was closed meanwhile belonged to a group with the usual tag, most likely.
-    let portal = surroundings.portals.entered(socket.local);
-    let target_port = portal.map_or(1, |portal| portal.group.tag);
+    let target_port = seat.tpgt.unwrap_or(PortalGroup::default().tag);
     let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
     let presence = device.map(|device| Presence::open(device, nexus));
     let lines = session.connections().next().map(|leading| Line::new(socket, leading));
@@ -436,6 +435,7 @@ impl Driver<'_> {
             *published = ConnectionStatistics {
                 cid: line.cid.0,
                 address: Some(line.address),
+                local: Some(line.local),
                 counters: counters.unwrap_or_default(),
             };
         }

@@ -75,6 +75,8 @@ pub(crate) struct Device {
     units: Vec<(u16, Arc<dyn LogicalUnit>)>,
     /// Their LUNs as REPORT LUNS lists them.
     pub(crate) luns: Vec<Lun>,
+    /// The tags of `groups`, ascending: each group is one port (RFC 7143, 4.4.1).
+    ports: Vec<u16>,
 }
 
 impl Device {
@@ -130,6 +132,10 @@ impl Neighbours for Device {
         let found = self.units.iter().find(|(_, unit)| unit.naa().as_ref() == Some(naa));
         found.map(|(_, unit)| Arc::clone(unit))
     }
+
+    fn target_ports(&self) -> &[u16] {
+        &self.ports
+    }
 }
 
 impl Names {
@@ -177,7 +183,10 @@ impl Device {
             luns.push(lun);
         }
         let access = RwLock::new(Arc::new(access));
-        Ok(Self { name, alias, groups, redirect, access, units, luns })
+        let mut ports: Vec<u16> = groups.iter().map(|group| group.tag).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        Ok(Self { name, alias, groups, redirect, access, units, luns, ports })
     }
 }
 

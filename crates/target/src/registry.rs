@@ -98,6 +98,8 @@ pub(crate) struct Seat {
     pub(crate) tsih: Tsih,
     /// The CHAP user that the initiator proved to be.
     pub(crate) user: Option<String>,
+    /// The tag of the portal group that it logged in to; `None` for discovery.
+    pub(crate) tpgt: Option<u16>,
     pub(crate) orders: mpsc::Receiver<Order>,
     /// What `Statistics` shows.
     pub(crate) published: Arc<Mutex<Published>>,
@@ -168,8 +170,8 @@ impl Registry {
         );
         drop(inner);
         count(&self.events.opened_sessions);
-        let (registry, user) = (self.clone(), login.user.clone());
-        Some(Seat { registry, number, tsih, user, orders, published, _alive: alive })
+        let (registry, user, tpgt) = (self.clone(), login.user.clone(), login.tpgt);
+        Some(Seat { registry, number, tsih, user, tpgt, orders, published, _alive: alive })
     }
 
     /// The drivers of all sessions to a target (or of all there are), but for one.

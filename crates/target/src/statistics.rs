@@ -52,6 +52,8 @@ pub struct ConnectionStatistics {
     pub cid: u16,
     /// Where it comes from.
     pub address: Option<SocketAddr>,
+    /// The address at our end: the portal, or what it listens on.
+    pub local: Option<SocketAddr>,
     /// What was counted.
     pub counters: Counters,
 }

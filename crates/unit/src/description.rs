@@ -10,6 +10,7 @@ use scsi::{
         SupportedPages, TargetPort, ThirdPartyCopy, UnitSerialNumber,
     },
 };
+use smallvec::SmallVec;
 use volume::Geometry;
 
 use crate::{
@@ -26,6 +27,8 @@ pub(crate) struct Description<'a> {
     pub(crate) removable: bool,
     /// The target port through which it is asked.
     pub(crate) target_port: u16,
+    /// All target ports through which it is reached, ascending.
+    pub(crate) target_ports: SmallVec<[u16; 4]>,
     /// THRESHOLD EXPONENT of page B2; 0 where nothing is known of the space.
     pub(crate) threshold_exponent: u8,
     /// See [`crate::Settings::spc_3`].
@@ -81,8 +84,7 @@ impl Description<'_> {
         if let Some(target) = &self.identity.target_name {
             names.push(port_name(target, self.target_port));
             names.push(Designator::relative_target_port(self.target_port));
-            let group = self.identity.target_port_group().group;
-            names.push(Designator::target_port_group(group));
+            names.push(Designator::target_port_group(TARGET_PORT_GROUP));
             names.push(Designator::iscsi_name(Association::Target, target));
         }
         DeviceIdentification(names)
@@ -94,7 +96,7 @@ impl Description<'_> {
             number: *number,
             names: target.map(|target| port_name(target, *number)).into_iter().collect(),
         };
-        ScsiPorts(self.identity.target_ports.iter().map(port).collect())
+        ScsiPorts(self.target_ports.iter().map(port).collect())
     }
 
     fn extended(&self) -> ExtendedInquiry {
@@ -232,6 +234,8 @@ pub(crate) fn task_functions(extended: bool) -> Vec<u8> {
     .to_bytes(extended)
 }
 
+/// The group of all target ports: access is the same through each of them.
+pub(crate) const TARGET_PORT_GROUP: u16 = 1;
 /// VPD pages, ascending.
 const PAGES: [u8; 10] = [
     SupportedPages::PAGE,

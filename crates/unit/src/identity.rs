@@ -1,7 +1,5 @@
 //! The names of a logical unit.
 
-use scsi::TargetPortGroup;
-
 /// What a unit calls itself. The same after a restart, different from every other unit: hosts
 /// recognise a disk by it, and refuse one that changed.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -18,9 +16,6 @@ pub struct Identity {
     pub naa: [u8; 16],
     /// iSCSI name of the target that the unit belongs to.
     pub target_name: Option<String>,
-    /// The target ports through which it is reached, by relative identifier: the tags of the portal
-    /// groups, 1 to 65,535. At least one.
-    pub target_ports: Vec<u16>,
 }
 
 impl Identity {
@@ -34,22 +29,14 @@ impl Identity {
             serial: serial.into(),
             naa: naa(serial),
             target_name: None,
-            target_ports: vec![1],
         }
     }
 
-    /// The same as part of this target, reached through one portal group.
+    /// The same as part of this target.
     #[must_use]
-    pub fn with_target(mut self, name: &str, portal_group: u16) -> Self {
+    pub fn with_target(mut self, name: &str) -> Self {
         self.target_name = Some(name.into());
-        self.target_ports = vec![portal_group];
         self
-    }
-
-    /// The group of all its target ports: access is the same through each of them.
-    #[must_use]
-    pub(crate) fn target_port_group(&self) -> TargetPortGroup {
-        TargetPortGroup { group: 1, ports: self.target_ports.clone() }
     }
 }
 

@@ -23,8 +23,9 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// A nexus begins: it gets its unit attention.
     fn nexus_opened(&self, nexus: &Nexus);
 
-    /// What this nexus reaches beside the unit, told right after it began: for copies that it asks
-    /// for. A unit that is told nothing copies within itself.
+    /// What this nexus reaches beside the unit, told right after it began and whenever that
+    /// changes: for copies that it asks for, and for who asks which ports there are. A unit that
+    /// is told nothing copies within itself, and knows of the one port through which it is asked.
     fn nexus_reaches(&self, _nexus: &Nexus, _neighbours: Arc<dyn Neighbours>) {}
 
     /// The NAA designator by which a copy may name the unit; `None`: it cannot be named.
@@ -51,10 +52,13 @@ pub trait LogicalUnit: Send + Sync + 'static {
     fn withdraw_attention(&self, _nexus: &Nexus, _condition: Sense) {}
 }
 
-/// The units that a nexus reaches, and no others.
+/// The target of a nexus: the units that it reaches, and no others, and the ways to them.
 pub trait Neighbours: Send + Sync + 'static {
     /// The one of this NAA designator.
     fn unit(&self, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>>;
+
+    /// The relative identifiers of the target's ports, ascending: see [`Nexus::target_port`].
+    fn target_ports(&self) -> &[u16];
 }
 
 /// An initiator port together with a target port (SAM-5, I_T nexus). Equal numbers, same nexus.

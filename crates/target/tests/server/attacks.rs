@@ -247,7 +247,7 @@ async fn cve_2020_28374_a_copy_reaches_no_unit_of_a_target_that_was_not_logged_i
 /// A unit with a name of its own.
 fn block_unit(name: &str) -> Arc<dyn LogicalUnit> {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(2048)));
-    let identity = Identity::new(name).with_target(name, 1);
+    let identity = Identity::new(name).with_target(name);
     Arc::new(BlockUnit::new(volume, identity, unit::Settings::default()))
 }
 

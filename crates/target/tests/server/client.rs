@@ -19,7 +19,7 @@ use iscsi::{
     pdu::{LoginStatus, ScsiCommand, ScsiResponse, TaskFunction, TaskRequest, TextRequest},
 };
 use parking_lot::Mutex;
-use scsi::{Cdb, Lun};
+use scsi::{Cdb, Lun, Sense};
 use target::{Server, Settings, Target};
 use tokio::{net::TcpStream, sync::Notify, time::timeout};
 use transport::{Received, Sent, Stream, receive, send};
@@ -336,6 +336,8 @@ pub struct Stalling {
     pub alive: Arc<AtomicUsize>,
     pub go: Notify,
     pub functions: Mutex<Vec<TaskManagement>>,
+    /// What its nexuses are to be told.
+    pub attentions: Mutex<Vec<Sense>>,
     pub nexuses: AtomicUsize,
     /// What every command returns.
     pub data: Mutex<Data>,
@@ -376,6 +378,10 @@ impl LogicalUnit for Stalling {
 
     fn nexus_opened(&self, _: &Nexus) {
         self.nexuses.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn raise_attention(&self, _: &Nexus, condition: Sense) {
+        self.attentions.lock().push(condition);
     }
 
     fn nexus_closed(&self, _: &Nexus) {

@@ -14,7 +14,7 @@ use iscsi::{
         TaskFunctionResult, TaskRequest,
     },
 };
-use scsi::Lun;
+use scsi::{Lun, Sense};
 use target::Settings;
 
 use crate::client::{Client, Stalling, TARGET, memory, refused, server, soon, until};
@@ -122,6 +122,8 @@ async fn a_connection_that_is_cut_takes_its_commands_along_and_no_others() {
     drop(second);
     until(|| unit.alive() == 1).await;
     expect_drop(&mut first, Cid(2)).await;
+    let told = Sense::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT;
+    assert_eq!(*unit.attentions.lock(), [told], "RFC 7143, 11.14.5");
     unit.go.notify_waiters();
     assert_eq!(first.response().await.itt, kept);
     assert_eq!(server.statistics().sessions.len(), 1);

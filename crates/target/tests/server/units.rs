@@ -7,13 +7,14 @@ use iscsi::{
     pdu::{DataOut, TaskFunction, TaskFunctionResult},
 };
 use scsi::{Lun, Sense};
-use target::{Server, Settings, Target};
+use target::{Portal, PortalGroup, Server, Settings, Target};
 use unit::{BlockUnit, Identity, LogicalUnit};
 use volume::{Geometry, MemVolume};
 
 use crate::client::{Client, LOOPBACK, Stalling, TARGET, memory, until};
 
 const READY: [u8; 1] = [0];
+const REPORT_TARGET_PORT_GROUPS: [u8; 12] = [0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
 const REPORT_LUNS: [u8; 12] = [0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
 
 type Units = Vec<(u16, Arc<dyn LogicalUnit>)>;
@@ -170,4 +171,70 @@ async fn a_write_whose_data_is_on_its_way_does_not_reach_the_unit_that_comes_in_
     let mut read = client.command(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 512);
     read.lun = lun(1);
     assert_eq!(client.read(read).await, (0, vec![0; 512]));
+}
+
+const IN_SEVEN: PortalGroup = PortalGroup { number: 1, tag: 7 };
+
+/// The numbers at these places, each of two bytes.
+fn numbers(bytes: &[u8], at: impl IntoIterator<Item = usize>) -> Vec<u16> {
+    at.into_iter().map(|at| u16::from_be_bytes([bytes[at], bytes[at + 1]])).collect()
+}
+
+impl Client {
+    /// The port that answers, its group, and all ports by VPD 88h and by REPORT TARGET PORT GROUPS.
+    async fn ports(&mut self) -> (u16, u16, Vec<u16>, Vec<u16>) {
+        let command = self.command(&[0x12, 1, 0x83, 1, 0], 256);
+        let (_, page) = self.read(command).await;
+        let mut names = &page[4..];
+        let (mut port, mut group) = (0, 0);
+        while names.len() >= 4 {
+            let length = usize::from(names[3]);
+            match names[1] & 0x0f {
+                4 => port = u16::from_be_bytes([names[6], names[7]]),
+                5 => group = u16::from_be_bytes([names[6], names[7]]),
+                _ => {}
+            }
+            names = &names[4 + length..];
+        }
+        let command = self.command(&[0x12, 1, 0x88, 1, 0], 256);
+        let (_, page) = self.read(command).await;
+        let (mut at, mut listed) = (4, Vec::new());
+        while at < page.len() {
+            listed.extend(numbers(&page, [at + 2]));
+            at += 12 + usize::from(numbers(&page, [at + 10])[0]);
+        }
+        let command = self.command(&REPORT_TARGET_PORT_GROUPS, 256);
+        let (status, groups) = self.read(command).await;
+        assert_eq!((status, numbers(&groups, [6])[0]), (0, group), "the only group");
+        let count = usize::from(groups[11]);
+        assert_eq!(groups.len(), 12 + 4 * count);
+        (port, group, listed, numbers(&groups, (0..count).map(|port| 14 + 4 * port)))
+    }
+}
+
+#[tokio::test]
+async fn a_unit_names_the_port_that_is_asked_and_all_ports_of_its_target() {
+    let volume = Arc::new(MemVolume::new(Geometry::with_blocks(4096)));
+    let identity = Identity::new("ports").with_target(TARGET);
+    let unit: Arc<dyn LogicalUnit> =
+        Arc::new(BlockUnit::new(volume, identity, unit::Settings::default()));
+    let target = |groups: &[PortalGroup]| Target {
+        groups: groups.to_vec(),
+        ..Target::new(TARGET, vec![(0, unit.clone())])
+    };
+    let both = target(&[IN_SEVEN, PortalGroup::default()]);
+    let server = Server::new(Settings::default(), vec![both]).unwrap();
+    let one = server.listen(LOOPBACK).await.unwrap();
+    let seven = Portal { group: IN_SEVEN, ..LOOPBACK.into() };
+    let seven = server.open_portal(seven).await.unwrap();
+    let mut first = Client::log_in(one, 1).await;
+    let mut other = Client::log_in(seven, 1).await;
+    for (client, port) in [(&mut first, 1), (&mut other, 7)] {
+        client.greet(&[0]).await;
+        assert_eq!(client.ports().await, (port, 1, vec![1, 7], vec![1, 7]));
+    }
+    // Other groups from now on; a session that came through one that is gone still names it.
+    assert_eq!(server.change(target(&[IN_SEVEN])).await, Ok(true));
+    assert_eq!(other.ports().await, (7, 1, vec![7], vec![7]));
+    assert_eq!(first.ports().await, (1, 1, vec![1, 7], vec![1, 7]));
 }

@@ -2,17 +2,19 @@
 
 use bytes::Bytes;
 use scsi::{
-    Command, LogSense, PageControl, Sense, identifying_information, identifying_types,
+    Command, LogSense, PageControl, Sense, TargetPortGroup, identifying_information,
+    identifying_types,
     log::{
         InformationalExceptions, ProvisioningCounts, supported_log_pages, supported_log_subpages,
     },
 };
+use smallvec::SmallVec;
 use volume::Geometry;
 
 use super::BlockUnit;
 use crate::{
     Completion, Nexus,
-    description::{Description, task_functions},
+    description::{Description, TARGET_PORT_GROUP, task_functions},
     mode_pages::ModePages,
     space::{self, Space},
 };
@@ -56,7 +58,8 @@ impl BlockUnit {
                 (description.capacity_16(), allocation_length)
             }
             Command::ReportTargetPortGroups(asked) => {
-                let group = self.identity.target_port_group();
+                let ports = description.target_ports.to_vec();
+                let group = TargetPortGroup { group: TARGET_PORT_GROUP, ports };
                 (asked.answer(&[group]), asked.allocation_length)
             }
             Command::ReportTimestamp { allocation_length } => {
@@ -89,10 +92,24 @@ impl BlockUnit {
             limits: self.limits(&geometry),
             removable: self.settings.removable,
             target_port: nexus.target_port,
+            target_ports: self.target_ports(nexus),
             threshold_exponent: if has_space { space::exponent(&geometry) } else { 0 },
             spc_3: self.settings.spc_3,
             has_store: self.identifying.is_some(),
         }
+    }
+
+    /// The target ports through which the unit is reached, ascending, that of the nexus among them:
+    /// a portal group may have gone while its sessions stay.
+    pub(super) fn target_ports(&self, nexus: &Nexus) -> SmallVec<[u16; 4]> {
+        let reachable = self.reachable.lock();
+        let target = reachable.get(&nexus.number);
+        let mut ports: SmallVec<[u16; 4]> =
+            target.map(|target| target.target_ports().into()).unwrap_or_default();
+        if let Err(place) = ports.binary_search(&nexus.target_port) {
+            ports.insert(place, nexus.target_port);
+        }
+        ports
     }
 
     pub(super) fn mode_pages(&self, geometry: Geometry) -> ModePages {

@@ -6,7 +6,7 @@ use super::{
     BlockUnit, Work,
     bounds::{at_once, check_list_length, parameter_list, taking, taking_with},
 };
-use crate::{Completion, Nexus, TaskAttribute, access::Answer};
+use crate::{Completion, Nexus, TaskAttribute, access::Answer, description::TARGET_PORT_GROUP};
 
 impl BlockUnit {
     pub(super) fn persistent_reserve_out<'a>(
@@ -20,7 +20,7 @@ impl BlockUnit {
         let list = parameter_list(&work.data, taken as usize)?;
         let turn = work.turn;
         Ok(Box::pin(async move {
-            let ports = &self.identity.target_ports;
+            let ports = &self.target_ports(&nexus);
             let attentions = match self.reservations.change(&nexus, asked, &list, ports).await {
                 Ok(attentions) => attentions,
                 Err(failure) => return taking_with(taken, failure),
@@ -52,7 +52,7 @@ impl BlockUnit {
         let list = parameter_list(&work.data, length as usize)?;
         let wanted = WantedState::list(&list).map_err(|sense| taking_with(length, sense.into()))?;
         for (index, wanted) in wanted.iter().enumerate() {
-            let is_there = wanted.group == self.identity.target_port_group().group;
+            let is_there = wanted.group == TARGET_PORT_GROUP;
             if wanted.state != 0 || !is_there {
                 let byte = u16::try_from(4 + 4 * index).unwrap_or(u16::MAX);
                 let sense = Sense::invalid_field_in_parameter_list(byte);

@@ -106,7 +106,7 @@ impl Host {
             full: AtomicBool::new(false),
             usage: Mutex::new(None),
         });
-        let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a", 1);
+        let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
         let unit = unit(calls.clone(), identity);
         let host = Self { unit, calls, faults, nexus: nexus(1) };
         host.unit.nexus_opened(&host.nexus);

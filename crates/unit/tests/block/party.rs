@@ -19,6 +19,10 @@ impl Neighbours for Party {
     fn unit(&self, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>> {
         self.0.lock().get(naa).map(|unit| Arc::clone(unit) as Arc<dyn LogicalUnit>)
     }
+
+    fn target_ports(&self) -> &[u16] {
+        &[1, 3]
+    }
 }
 
 impl Party {
