@@ -119,6 +119,27 @@ pub struct SessionStatus {
     pub data_out_bytes: u64,
     /// Bytes that the initiator read.
     pub data_in_bytes: u64,
+    /// Its connections; none for a while, if it may come back for its tasks.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+/// One connection of a session.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ConnectionStatus {
+    /// The initiator's number for it.
+    pub cid: u16,
+    /// From where.
+    pub address: String,
+    /// The address at this end.
+    pub portal: String,
+    /// PDUs received on it.
+    pub pdus_in: u64,
+    /// PDUs sent on it.
+    pub pdus_out: u64,
+    /// Bytes that the initiator wrote.
+    pub data_out_bytes: u64,
+    /// Bytes that the initiator read.
+    pub data_in_bytes: u64,
 }
 
 impl Status {
@@ -158,22 +179,8 @@ impl Status {
         if self.sessions.is_empty() {
             text.push_str("\nno sessions\n");
         } else {
-            let mut table =
-                table(&["initiator", "address", "target", "group", "commands", "written", "read"]);
-            for session in &self.sessions {
-                let target =
-                    if session.target.is_empty() { "(discovery)" } else { session.target.as_str() };
-                table.add_row([
-                    session.initiator.clone(),
-                    session.address.clone(),
-                    target.to_owned(),
-                    session.group.map_or("-".to_owned(), |group| group.to_string()),
-                    session.commands.to_string(),
-                    about(session.data_out_bytes),
-                    about(session.data_in_bytes),
-                ]);
-            }
-            let _ = writeln!(text, "\n{table}");
+            let _ = writeln!(text, "\n{}", sessions(&self.sessions));
+            let _ = writeln!(text, "\n{}", connections(&self.sessions));
         }
         let mut counters = table(&["counter", "value"]);
         add_figures(&mut counters, &[], &self.counters);
@@ -210,6 +217,46 @@ fn targets(targets: &[TargetStatus]) -> Table {
             about(target.data_out_bytes),
             about(target.data_in_bytes),
         ]);
+    }
+    table
+}
+
+fn sessions(sessions: &[SessionStatus]) -> Table {
+    let mut table =
+        table(&["initiator", "address", "target", "group", "commands", "written", "read"]);
+    for session in sessions {
+        let target =
+            if session.target.is_empty() { "(discovery)" } else { session.target.as_str() };
+        table.add_row([
+            session.initiator.clone(),
+            session.address.clone(),
+            target.to_owned(),
+            session.group.map_or("-".to_owned(), |group| group.to_string()),
+            session.commands.to_string(),
+            about(session.data_out_bytes),
+            about(session.data_in_bytes),
+        ]);
+    }
+    table
+}
+
+/// Session by session, in the order of the table above it.
+fn connections(sessions: &[SessionStatus]) -> Table {
+    let mut table =
+        table(&["initiator", "connection", "from", "to", "PDUs in", "PDUs out", "written", "read"]);
+    for session in sessions {
+        for (index, connection) in session.connections.iter().enumerate() {
+            table.add_row([
+                if index == 0 { session.initiator.clone() } else { String::new() },
+                connection.cid.to_string(),
+                connection.address.clone(),
+                connection.portal.clone(),
+                connection.pdus_in.to_string(),
+                connection.pdus_out.to_string(),
+                about(connection.data_out_bytes),
+                about(connection.data_in_bytes),
+            ]);
+        }
     }
     table
 }
@@ -305,7 +352,24 @@ mod tests {
                 data_in_bytes: 0,
                 units: vec![unit],
             }],
-            sessions: vec![],
+            sessions: vec![SessionStatus {
+                initiator: "iqn.i".into(),
+                address: "10.0.0.9:40000".into(),
+                target: "iqn.x".into(),
+                group: Some(7),
+                commands: 9,
+                data_out_bytes: 2048,
+                data_in_bytes: 0,
+                connections: vec![ConnectionStatus {
+                    cid: 5,
+                    address: "10.0.0.9:40001".into(),
+                    portal: "10.0.0.1:3261".into(),
+                    pdus_in: 77,
+                    pdus_out: 78,
+                    data_out_bytes: 2048,
+                    data_in_bytes: 0,
+                }],
+            }],
             counters: Map::new(),
         };
         let text = status.for_people();
@@ -317,6 +381,9 @@ mod tests {
             "1.5 KiB",
             "rounds",
             "1 min 1 s",
+            "10.0.0.9:40001",
+            "10.0.0.1:3261",
+            "PDUs out",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }

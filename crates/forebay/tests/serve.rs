@@ -41,7 +41,17 @@ async fn what_is_written_reads_back_and_is_counted() {
     assert_eq!(node.figure("observe", "written_bytes"), 4096);
     let status = node.status();
     assert_eq!(status["state"], "serving");
-    assert_eq!(status["sessions"][0]["target"], NAME);
+    let session = &status["sessions"][0];
+    assert_eq!(session["target"], NAME);
+    let connections = session["connections"].as_array().expect("connections");
+    assert_eq!(connections.len(), 1);
+    assert_eq!(connections[0]["portal"], node.address.to_string());
+    assert_eq!(connections[0]["address"], session["address"]);
+    assert_eq!(connections[0]["data_out_bytes"], 4096);
+    let table = run(&["status", "--control", node.control.to_str().expect("plain")]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    let shown = format!("{} ┆ {}", session["address"].as_str().expect("text"), node.address);
+    assert!(table.contains("PDUs in") && table.contains(&shown), "{table}");
     assert_eq!(status["portals"][0]["address"], node.address.to_string());
 }
 

@@ -1,9 +1,13 @@
 //! What a node says about itself.
 
+use std::net::SocketAddr;
+
 use serde_json::{Map, Value};
 
 use super::{Node, Served};
-use crate::status::{PortalStatus, SessionStatus, Status, TargetStatus, UnitStatus};
+use crate::status::{
+    ConnectionStatus, PortalStatus, SessionStatus, Status, TargetStatus, UnitStatus,
+};
 
 impl Node {
     /// A snapshot.
@@ -85,6 +89,21 @@ fn session(session: &target::SessionStatistics) -> SessionStatus {
         commands: session.counters.commands,
         data_out_bytes: session.counters.data_out_bytes,
         data_in_bytes: session.counters.data_in_bytes,
+        connections: session.connections.iter().map(connection).collect(),
+    }
+}
+
+fn connection(connection: &target::ConnectionStatistics) -> ConnectionStatus {
+    let shown = |address: Option<SocketAddr>| address.map_or(String::new(), |a| a.to_string());
+    let counters = &connection.counters;
+    ConnectionStatus {
+        cid: connection.cid,
+        address: shown(connection.address),
+        portal: shown(connection.local),
+        pdus_in: counters.pdus_in,
+        pdus_out: counters.pdus_out,
+        data_out_bytes: counters.data_out_bytes,
+        data_in_bytes: counters.data_in_bytes,
     }
 }
 
