@@ -115,6 +115,59 @@ async fn a_gateway_and_its_node_prove_themselves_to_each_other() {
     assert!(error.contains("remote.mutual: the secret is also that of target[0]"), "{error}");
 }
 
+/// What counts is the file's secret at the reload, and for logins from then on.
+#[tokio::test(flavor = "multi_thread")]
+async fn users_change_while_serving_and_sessions_that_are_open_stay() {
+    let place = Place::new();
+    let settings = node(&place);
+    let serving = place.serve("node", &settings);
+    let user = "user = { name = 'alice', secret_file = 'alice' }";
+    let near = place.serve("near", &gateway(serving.address, user));
+    let volume = support::connect(near.address, "iqn.2026-11.test:near").await;
+    write(&*volume, 3, 1).await.expect("written");
+    let reload = |text: &str| {
+        place.write("node", text);
+        let control = serving.control.to_str().expect("plain");
+        let output = run(&["reload", "--control", control]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let changed = "changed: users, or who may ask for targets\n";
+    let with =
+        |file: &str| ls(&place, serving.address, &["--user", "alice", "--secret-file", file]);
+
+    fs::copy(place.path("alice"), place.path("former")).expect("copied");
+    fs::copy(place.path("other"), place.path("alice")).expect("copied");
+    let (listed, text) = with("former");
+    assert!(listed && text.contains(NODE), "not before the reload: {text}");
+    assert_eq!(reload(&settings), changed, "another secret in the same file is another setting");
+    assert_eq!(reload(&settings), "nothing is different\n");
+    let (listed, text) = with("former");
+    assert!(!listed && text.contains("AuthenticationFailure"), "{text}");
+    let (listed, text) = with("other");
+    assert!(listed && text.contains(NODE), "{text}");
+
+    let asked =
+        settings.replacen("[[target]]", "[[discovery.allow]]\nuser = 'alice'\n[[target]]", 1);
+    assert_eq!(reload(&asked), changed);
+    let (listed, text) = ls(&place, serving.address, &[]);
+    assert!(!listed, "who proves nothing is told nothing: {text}");
+    let (listed, text) = with("other");
+    assert!(listed && text.contains(OPEN) && text.contains(NODE), "{text}");
+
+    let renamed = settings.replace("alice\"\nsecret", "bob\"\nsecret");
+    let renamed = renamed.replace("user = \"alice\"", "user = \"bob\"");
+    let text = reload(&renamed);
+    assert!(text.starts_with(changed) && text.contains(&format!("target {NODE}")), "{text}");
+    let (listed, text) = with("other");
+    assert!(!listed && text.contains("AuthenticationFailure"), "{text}");
+
+    write(&*volume, 4, 2).await.expect("written");
+    volume.flush().await.expect("flushed");
+    assert_eq!(read(&*volume, 3).await.expect("read"), content(3, 1));
+    assert_eq!(near.figure("remote", "reconnects"), 0, "nobody is asked for a proof again");
+}
+
 #[test]
 fn secrets_that_others_can_read_or_that_are_short_are_refused() {
     let place = Place::new();

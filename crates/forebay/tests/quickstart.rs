@@ -53,6 +53,49 @@ fn it_ends_well_can_be_kept_and_leaves_nothing() {
     assert!(!page.contains("http://") && !page.contains("https://"), "it needs nothing else");
 }
 
+/// What the node's own disk answers is what counts: here another process damages a block of the
+/// node's file over and over, until all is read there at the end.
+#[test]
+fn a_block_that_is_not_what_was_written_is_told_and_ends_in_exit_code_1() {
+    let place = Place::new();
+    let temporary = place.path("tmp");
+    std::fs::create_dir(&temporary).expect("made");
+    let mut child = forebay()
+        .args(["quickstart", "--seconds", "0.1"])
+        .current_dir(place.folder.path())
+        .env("TMPDIR", &temporary)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let image = || {
+        let folders = std::fs::read_dir(&temporary).expect("a folder").flatten();
+        let mut images = folders.map(|folder| folder.path().join("node.img"));
+        images.find_map(|path| std::fs::File::options().write(true).open(path).ok())
+    };
+    let mut open = None;
+    while child.try_wait().expect("asked").is_none() {
+        open = open.or_else(image);
+        // One block in the middle: what is read last is not yet there when the first is damaged.
+        if let Some(image) = &open {
+            std::os::unix::fs::FileExt::write_all_at(image, &[0xee; 4096], 128 << 20)
+                .expect("written");
+        }
+        // Far less than reading the node takes, and leaves the processors to others.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(open.is_some(), "the node has a file");
+    let output = child.wait_with_output().expect("it has ended");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("blocks were lost: see the table"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("remedy: please report it"), "{}", stderr(&output));
+    let json = std::fs::read(place.path("forebay-quickstart/result.json")).expect("written");
+    let outcome: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
+    assert_eq!(outcome["crash"]["destaged"], true);
+    assert_eq!(outcome["crash"]["blocks_lost_at_node"], 1);
+    assert_eq!(std::fs::read_dir(&temporary).expect("a folder").count(), 0, "all is removed");
+}
+
 /// Quickstart, and the process number of the node that it has started.
 fn started(place: &Place) -> (std::process::Child, i32) {
     let temporary = place.path("tmp");
