@@ -12,6 +12,7 @@ use crate::node::{Line, Node};
 use crate::steps::{Steps, Tally};
 use crate::suite::conformance::{self, Setup};
 use crate::suite::pass::{self, Range};
+use crate::suite::restart;
 use crate::suite::tools;
 use crate::tgt::Tgt;
 
@@ -42,6 +43,7 @@ pub fn steps(steps: &mut Steps, program: &Path) {
     }
     steps.run("interop: qemu on a target", || qemu_on_target(program));
     steps.run("interop: qemu through a gateway", || qemu_on_gateway(program));
+    steps.run("interop: qemu through a restart", || restart::qemu(program));
     steps.run("interop: our initiator on tgt", || gateway_over_tgt(program));
 }
 
