@@ -140,6 +140,16 @@ impl Node {
         process::run(&mut command, STATUS_LIMIT)
     }
 
+    /// Writes other settings, and has it read them again.
+    pub fn change(&self, settings: &str) -> Result<()> {
+        let socket = self.settings.with_extension("sock");
+        let socket = socket.file_name().context("a path without a name")?.display();
+        fs::write(&self.settings, format!("control = \"{socket}\"\n{settings}"))?;
+        let finished = self.ask(&["reload"])?;
+        ensure!(finished.success(), "forebay reload {}: {}", finished.ending(), finished.tail(5));
+        Ok(())
+    }
+
     /// Its events so far, the last lines.
     pub fn events(&self) -> String {
         let events = fs::read_to_string(&self.events).unwrap_or_default();

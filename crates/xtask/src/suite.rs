@@ -8,7 +8,7 @@ pub mod tools;
 pub mod pass;
 pub mod transfers;
 pub mod kill;
-pub mod restart;
+pub mod under_load;
 pub mod interop;
 
 use std::path::PathBuf;

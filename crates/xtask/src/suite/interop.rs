@@ -12,8 +12,8 @@ use crate::node::{Line, Node};
 use crate::steps::{Steps, Tally};
 use crate::suite::conformance::{self, Setup};
 use crate::suite::pass::{self, Range};
-use crate::suite::restart;
 use crate::suite::tools;
+use crate::suite::under_load;
 use crate::tgt::Tgt;
 
 /// A unit just under 1 GiB: else some tests of the suite skip themselves.
@@ -43,7 +43,8 @@ pub fn steps(steps: &mut Steps, program: &Path) {
     }
     steps.run("interop: qemu on a target", || qemu_on_target(program));
     steps.run("interop: qemu through a gateway", || qemu_on_gateway(program));
-    steps.run("interop: qemu through a restart", || restart::qemu(program));
+    steps.run("interop: qemu through a restart", || under_load::restart(program));
+    steps.run("interop: qemu while units come and go", || under_load::units(program));
     steps.run("interop: our initiator on tgt", || gateway_over_tgt(program));
 }
 

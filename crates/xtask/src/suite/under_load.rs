@@ -1,0 +1,160 @@
+//! What happens to a server while QEMU writes to it over libiscsi: QEMU hears of no error, and reads
+//! what it wrote. (Our own initiator does the same in the tests of the binary.)
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::node::Node;
+use crate::process::{self, Running};
+use crate::steps::Tally;
+
+const TARGET: &str = "iqn.2026-11.forebay.test:load";
+
+/// Rounds of a write, a read of it and a pause of 10 ms: four seconds at least, so that the load
+/// lasts longer than what is done meanwhile.
+const ROUNDS: u32 = 400;
+/// What a round writes, in KiB, and how many places there are.
+const LENGTH_KIB: u32 = 64;
+const PLACES: u32 = 64;
+/// A flush after so many rounds.
+const FLUSH_EVERY: u32 = 16;
+
+/// Rounds that each server process serves before something happens to it; as many are left for
+/// the last.
+const ROUNDS_BEFORE: [u64; 2] = [50, 150];
+/// The whole load: thirty times what it takes on a quiet machine.
+const LIMIT: Duration = Duration::from_secs(120);
+/// One command of a tool.
+const TOOL_LIMIT: Duration = Duration::from_secs(20);
+/// DefaultTime2Retain, which is what an initiator gives a restart.
+const TIME2RETAIN: Duration = Duration::from_secs(20);
+
+/// Two restarts, each within Time2Retain.
+pub fn restart(program: &Path) -> Result<Tally> {
+    let folder = tempfile::tempdir()?;
+    let mut node = Node::start(program, folder.path(), "target", &settings(0, ""))?;
+    let port = node.portal().port();
+    let mut load = Load::start(&node.url(TARGET, 0))?;
+    for rounds in ROUNDS_BEFORE {
+        load.wait_for_rounds(&node, rounds)?;
+        let stopped = Instant::now();
+        node.stop()?;
+        node = Node::start(program, folder.path(), "target", &settings(port, ""))?;
+        let away = stopped.elapsed();
+        ensure!(away < TIME2RETAIN, "the restart took {away:?}: nobody waits so long");
+    }
+    load.finish()?;
+    node.stop()?;
+    Ok(Tally::one().with_note(format!("{ROUNDS} rounds, {} restarts", ROUNDS_BEFORE.len())))
+}
+
+/// Another unit of the same target comes and goes: the session stays, and is told.
+pub fn units(program: &Path) -> Result<Tally> {
+    const ANOTHER: &str = "[[target.unit]]\nlun = 7\nstack = [{ memory = { size = \"16MiB\" } }]\n";
+    let folder = tempfile::tempdir()?;
+    let node = Node::start(program, folder.path(), "target", &settings(0, ""))?;
+    let mut load = Load::start(&node.url(TARGET, 0))?;
+    let mut tally = Tally::default();
+    for (rounds, another) in [(50, ANOTHER), (100, ""), (150, ANOTHER)] {
+        load.wait_for_rounds(&node, rounds)?;
+        let before = qemus_session(&node)?;
+        node.change(&settings(0, another))?;
+        let after = qemus_session(&node)?;
+        ensure!(after == before, "QEMU came from {before}, and now from {after}");
+        let mut inquiry = Command::new("iscsi-inq");
+        inquiry.arg(node.url(TARGET, 7));
+        let asked = process::run(&mut inquiry, TOOL_LIMIT)?;
+        let is_there = asked.success() && asked.output.contains("CONNECTED");
+        if is_there == another.is_empty() {
+            println!("iscsi-inq of the other unit, after {rounds} rounds:\n{}", asked.tail(8));
+        }
+        tally.count(is_there != another.is_empty());
+    }
+    load.finish()?;
+    node.stop()?;
+    Ok(tally)
+}
+
+/// Where the oldest session came from.
+fn qemus_session(node: &Node) -> Result<String> {
+    let status = node.status()?;
+    Ok(status["sessions"][0]["address"].as_str().context("no session")?.to_owned())
+}
+
+fn settings(port: u16, more: &str) -> String {
+    format!(
+        "listen = [\"127.0.0.1:{port}\"]\nstate = \"state\"\n[[target]]\nname = \"{TARGET}\"\n\
+         [[target.unit]]\nstack = [{{ file = {{ path = \"unit.img\", size = \"64MiB\" }} }}]\n{more}"
+    )
+}
+
+/// qemu-io at work. Each write has a pattern of its own and is read at once, and once more at the
+/// end.
+struct Load {
+    running: Running,
+    output: File,
+}
+
+impl Load {
+    fn start(url: &str) -> Result<Load> {
+        let mut command = Command::new("qemu-io");
+        command.args(["-f", "raw", "-t", "none"]);
+        let range = |round: u32| {
+            let place = round % PLACES * LENGTH_KIB;
+            format!("-P {} {place}k {LENGTH_KIB}k", round % 251 + 1)
+        };
+        for round in 0..ROUNDS {
+            command.args(["-c", &format!("write {}", range(round))]);
+            if round % FLUSH_EVERY == 0 {
+                command.args(["-c", "flush"]);
+            }
+            command.args(["-c", &format!("read {}", range(round)), "-c", "sleep 10"]);
+        }
+        for round in ROUNDS - PLACES..ROUNDS {
+            command.args(["-c", &format!("read {}", range(round))]);
+        }
+        let output = tempfile::tempfile()?;
+        command.arg(url).stdin(Stdio::null());
+        command.stdout(output.try_clone()?).stderr(output.try_clone()?);
+        Ok(Load { running: Running::start(&mut command)?, output })
+    }
+
+    /// Until this server process has taken as much as so many rounds write.
+    fn wait_for_rounds(&mut self, node: &Node, rounds: u64) -> Result<()> {
+        let begun = Instant::now();
+        let wanted = rounds * u64::from(LENGTH_KIB) * 1024;
+        loop {
+            let status = node.status()?;
+            let written = status["counters"]["data_out_bytes"].as_u64().context("no counter")?;
+            if written >= wanted {
+                return Ok(());
+            }
+            if let Some(ended) = self.running.wait(Duration::from_millis(20))? {
+                bail!("qemu-io has ended too early: {ended}");
+            }
+            ensure!(begun.elapsed() < LIMIT, "{written} bytes were written, not {wanted}");
+        }
+    }
+
+    /// Waits for its end: all was written and read, and nothing went wrong.
+    fn finish(mut self) -> Result<()> {
+        let status = self.running.wait(LIMIT)?;
+        let text = process::contents(&mut self.output)?;
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(8)..].join("\n");
+        ensure!(status.is_some_and(|status| status.success()), "qemu-io: {status:?}\n{tail}");
+        for wrong in ["Pattern verification failed", "failed:", "error"] {
+            ensure!(!text.contains(wrong), "qemu-io says '{wrong}'\n{tail}");
+        }
+        let (wrote, read) = (text.matches("wrote ").count(), text.matches("read ").count());
+        ensure!(
+            (wrote, read) == (ROUNDS as usize, (ROUNDS + PLACES) as usize),
+            "qemu-io wrote {wrote} and read {read} times\n{tail}"
+        );
+        Ok(())
+    }
+}
