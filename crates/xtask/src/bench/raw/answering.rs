@@ -1,0 +1,125 @@
+//! The server's end: one connection that answers, and who takes turns with it.
+
+use std::io::{IoSlice, Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use anyhow::Result;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+
+use super::greeting::{Greeting, buffer_bytes};
+use crate::client::stamp;
+
+/// Answers from memory begin at a multiple of this, and are not longer by more than a header.
+const PAGE: usize = 4096;
+/// Answers in one system call.
+const MOST_AT_ONCE: usize = 64;
+
+/// The server: prints its address, then serves until it is killed; each connection by a thread of
+/// its own, or all by one.
+pub fn serve(together: bool) -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{}", listener.local_addr()?);
+    if together {
+        return serve_together(&listener);
+    }
+    for socket in listener.incoming() {
+        let socket = socket?;
+        std::thread::spawn(move || {
+            let mut connection = Answering::begin(socket)?;
+            while connection.turn()? {}
+            anyhow::Ok(())
+        });
+    }
+    Ok(())
+}
+
+fn serve_together(listener: &TcpListener) -> Result<()> {
+    let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let mut connections: Vec<Option<Answering>> = vec![];
+    let newcomer = epoll::EventData::new_u64(u64::MAX);
+    epoll::add(&waiting, listener, newcomer, epoll::EventFlags::IN)?;
+    let mut events = Vec::with_capacity(64);
+    loop {
+        events.clear();
+        rustix::io::retry_on_intr(|| epoll::wait(&waiting, spare_capacity(&mut events), None))?;
+        for event in &events {
+            let number = event.data.u64();
+            if number == u64::MAX {
+                let connection = Answering::begin(listener.accept()?.0)?;
+                let data = epoll::EventData::new_u64(connections.len() as u64);
+                epoll::add(&waiting, &connection.socket, data, epoll::EventFlags::IN)?;
+                connections.push(Some(connection));
+                continue;
+            }
+            let place = &mut connections[number as usize];
+            if let Some(connection) = place
+                && !connection.turn().unwrap_or(false)
+            {
+                *place = None;
+            }
+        }
+    }
+}
+
+/// One connection at the server.
+struct Answering {
+    socket: TcpStream,
+    sizes: Greeting,
+    buffer: Vec<u8>,
+    answers: Vec<u8>,
+    /// Bytes of requests that were received and not answered.
+    received: usize,
+    random: u64,
+}
+
+impl Answering {
+    /// Learns from the client what to do.
+    fn begin(mut socket: TcpStream) -> Result<Answering> {
+        socket.set_nodelay(true)?;
+        let sizes = Greeting::hear(&mut socket)?;
+        let buffer = vec![0; buffer_bytes(sizes.request.max(sizes.response))];
+        let answers = vec![0x5a; sizes.memory.max(sizes.response * MOST_AT_ONCE)];
+        Greeting::answer(&mut socket)?;
+        Ok(Answering { socket, sizes, buffer, answers, received: 0, random: 1 })
+    }
+
+    /// Receives once and answers what is whole. False at the end of the connection.
+    fn turn(&mut self) -> Result<bool> {
+        match self.socket.read(&mut self.buffer)? {
+            0 => return Ok(false),
+            count => self.received += count,
+        }
+        let mut whole = self.received / self.sizes.request;
+        self.received %= self.sizes.request;
+        while whole > 0 {
+            let now = if self.sizes.memory == 0 {
+                let now = whole.min(self.answers.len() / self.sizes.response);
+                self.socket.write_all(&self.answers[..now * self.sizes.response])?;
+                now
+            } else {
+                let now = whole.min(MOST_AT_ONCE);
+                self.answer_from_memory(now)?;
+                now
+            };
+            whole -= now;
+        }
+        Ok(true)
+    }
+
+    fn answer_from_memory(&mut self, count: usize) -> Result<()> {
+        let pages = self.sizes.memory / PAGE - 1;
+        let mut pieces: Vec<IoSlice<'_>> = (0..count)
+            .map(|_| {
+                let page = stamp::next(&mut self.random) as usize % pages;
+                IoSlice::new(&self.answers[page * PAGE..][..self.sizes.response])
+            })
+            .collect();
+        let mut pieces = &mut pieces[..];
+        while !pieces.is_empty() {
+            let sent = self.socket.write_vectored(pieces)?;
+            IoSlice::advance_slices(&mut pieces, sent);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! The client's end: one connection with requests in flight.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+
+use super::greeting::{Greeting, buffer_bytes};
+use crate::bench::load::Load;
+use crate::client::crowd::Member;
+use crate::client::wire::{Input, Output};
+
+/// How long a run goes on, and what it has seen.
+pub struct Clock {
+    /// When it is over.
+    pub deadline: Instant,
+    /// From sending to answer, nanoseconds.
+    pub latency: Histogram<u64>,
+}
+
+/// The client: keeps `depth` requests in flight.
+pub struct Client {
+    socket: TcpStream,
+    depth: usize,
+    request: usize,
+    response: usize,
+    requests: Vec<u8>,
+    output: Output,
+    input: Input,
+    /// When the requests in flight were sent, oldest first; answers come in order.
+    sent: VecDeque<Instant>,
+    /// Bytes of an answer that is not whole yet.
+    part: usize,
+}
+
+impl Client {
+    /// A connection to a server that is ready.
+    pub fn connect(address: SocketAddr, load: &Load, memory: u32) -> Result<Client> {
+        let (request, response) = load.wire_bytes();
+        let mut socket = TcpStream::connect(address)?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(Duration::from_secs(30)))?;
+        Greeting { request, response, memory: memory as usize }.say(&mut socket)?;
+        Ok(Client {
+            socket,
+            depth: load.depth,
+            request,
+            response,
+            requests: vec![0xa5; request * load.depth],
+            output: Output::default(),
+            input: Input::new(buffer_bytes(request.max(response))),
+            sent: VecDeque::with_capacity(load.depth),
+            part: 0,
+        })
+    }
+
+    /// Keeps its requests in flight until the time is over.
+    pub fn run(&mut self, clock: &mut Clock) -> Result<()> {
+        let mut now = Instant::now();
+        while !self.send(clock, now)? {
+            self.input.receive(&self.socket, !self.output.is_empty())?;
+            now = Instant::now();
+            self.take(clock, now)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, clock: &mut Clock, now: Instant) -> Result<()> {
+        self.part += self.input.bytes().len();
+        self.input.consume(self.input.bytes().len());
+        for _ in 0..self.part / self.response {
+            let sent = self.sent.pop_front().context("an answer to no request")?;
+            clock.latency.saturating_record((now - sent).as_nanos() as u64);
+        }
+        self.part %= self.response;
+        Ok(())
+    }
+}
+
+impl Member<Clock> for Client {
+    fn send(&mut self, clock: &mut Clock, now: Instant) -> Result<bool> {
+        let more = self.depth - self.sent.len();
+        if more > 0 {
+            self.output.payload(0, 0, more * self.request);
+            self.sent.extend(std::iter::repeat_n(now, more));
+        }
+        self.output.send(&self.socket, std::slice::from_ref(&self.requests))?;
+        Ok(now >= clock.deadline)
+    }
+
+    fn receive(&mut self, clock: &mut Clock, now: Instant) -> Result<()> {
+        self.input.receive_now(&self.socket)?;
+        self.take(clock, now)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.sent.len()
+    }
+
+    fn is_sending(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+}
