@@ -5,6 +5,7 @@ mod steps;
 mod check;
 mod client;
 mod machine;
+mod certificates;
 mod node;
 mod destage;
 mod tgt;
@@ -54,7 +55,7 @@ enum Task {
         crash_points: Option<u64>,
     },
     /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
-    /// promises hold: target, stream, depth1, polling, digests, sessions, gateway, pauses, memory.
+    /// promises hold: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, memory.
     Bench {
         /// Only these; all of them if none is named.
         names: Vec<String>,

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 
+use crate::certificates::Certificates;
 use crate::check::root;
 use crate::client::Login;
 use crate::machine;
@@ -169,7 +170,7 @@ impl Node {
     }
 }
 
-/// A `forebay link`: a line of 1 Gbit/s with a delay, to an address.
+/// A relay to an address: `forebay link`, a line of 1 Gbit/s with a delay, or `forebay tunnel`.
 pub struct Line {
     _running: Running,
     address: SocketAddr,
@@ -191,12 +192,27 @@ impl Line {
             "--delay",
             &format!("{}us", delay_ms * 1e3),
         ]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         if how == How::Preferred {
             machine::preferred(&mut command);
         }
+        Line::of(command).context("forebay link")
+    }
+
+    /// The initiator's end of a `forebay tunnel` to a portal with TLS, with the certificate of
+    /// `certificates`. It runs where we do.
+    pub fn tunnel(program: &Path, to: SocketAddr, certificates: &Certificates) -> Result<Line> {
+        let mut command = Command::new(program);
+        command.args(["tunnel", "connect", "--listen", "127.0.0.1:0", "--to", &to.to_string()]);
+        command.arg("--ca").arg(&certificates.authority);
+        command.arg("--certificate").arg(&certificates.certificate);
+        command.arg("--key").arg(&certificates.key);
+        Line::of(command).context("forebay tunnel")
+    }
+
+    fn of(mut command: Command) -> Result<Line> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Running::start(&mut command)?;
-        let ready = line(&mut running, READY_LIMIT).context("forebay link")?;
+        let ready = line(&mut running, READY_LIMIT)?;
         let address = addresses(&ready)?[0];
         Ok(Line { _running: running, address })
     }

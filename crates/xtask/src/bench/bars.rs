@@ -63,7 +63,7 @@ use loads::{
     APPEND, DIGESTS, DURABLE_1, DURABLE_32, FEW, HIT, MANY, READ_1, READ_32, READ_LEVEL_2,
     READ_STREAM, STREAM_OF_FOUR, STREAM_OF_ONE, WRITE_1, WRITE_32, WRITE_LEVEL_2, WRITE_STREAM,
 };
-use servers::{DISK, FAR, FOREBAY, GATEWAY, GATEWAY_DESTAGING, POLLING, RAW, TGT};
+use servers::{DISK, FAR, FOREBAY, GATEWAY, GATEWAY_DESTAGING, POLLING, RAW, TGT, TLS};
 
 /// Every promise, in the order of the data path.
 #[rustfmt::skip]
@@ -87,6 +87,8 @@ pub const BARS: &[Bar] = &[
     most("polling, idle session: share of a CPU", 0.01, |f| f.single(servers::IDLE)),
     most("CRC32C digests, 4 KiB reads, depth 32: server CPU over none", 1.15,
         |f| ratio(f.of(DIGESTS, FOREBAY, CPU), f.of(READ_32, FOREBAY, CPU))),
+    most("TLS, 128 KiB reads, depth 8: server CPU over none", 2.5, |f| over(f, READ_STREAM, CPU, TLS, FOREBAY)),
+    most("TLS, 128 KiB writes, depth 8: server CPU over none", 2.5, |f| over(f, WRITE_STREAM, CPU, TLS, FOREBAY)),
     most("level 2 unused, 4 KiB reads, depth 32: server CPU over level 0", 1.05,
         |f| ratio(f.of(READ_LEVEL_2, FOREBAY, CPU), f.of(READ_32, FOREBAY, CPU))),
     most("level 2 unused, 4 KiB writes, depth 32: server CPU over level 0", 1.05,

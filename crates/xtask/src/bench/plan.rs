@@ -52,6 +52,8 @@ pub mod servers {
     pub const TGT: &str = "tgt";
     /// A target of ours with a volume in memory.
     pub const FOREBAY: &str = "forebay";
+    /// The same behind TLS, through `forebay tunnel` on the load generator's CPU.
+    pub const TLS: &str = "forebay, TLS";
     /// The same with busy polling.
     pub const POLLING: &str = "forebay, polling";
     /// A gateway of ours over a line of 4 ms.
@@ -128,6 +130,10 @@ pub const GROUPS: &[Group] = &[
     Group { name: "digests", memory: false, series: &[
         series(READ_32, Load::read_4k(32), &[FOREBAY]),
         series(DIGESTS, Load { digests: true, ..Load::read_4k(32) }, &[FOREBAY]),
+    ] },
+    Group { name: "tls", memory: false, series: &[
+        series(READ_STREAM, Load::stream(false, 8), &[FOREBAY, TLS]),
+        series(WRITE_STREAM, Load::stream(true, 8), &[FOREBAY, TLS]),
     ] },
     Group { name: "sessions", memory: false, series: &[
         series(READ_32, Load::read_4k(32), &[FOREBAY]),

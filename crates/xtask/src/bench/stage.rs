@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::bench::load::{Load, Point, histogram, measure};
 use crate::bench::plan::{HIT_BYTES, servers};
 use crate::bench::raw;
+use crate::certificates::Certificates;
 use crate::client::session::Shape;
 use crate::client::{Answer, Login, Next, Request, Session, Workload};
 use crate::destage;
@@ -41,6 +42,7 @@ pub struct Stage {
     tgt: OnceCell<Tgt>,
     target: OnceCell<Node>,
     polling: OnceCell<Node>,
+    tls: OnceCell<Tunnelled>,
     gateway: OnceCell<Gateway>,
     destaging: OnceCell<Gateway>,
     file: OnceCell<Appender>,
@@ -54,6 +56,13 @@ struct Gateway {
     _line: Line,
 }
 
+/// A target with TLS, and the tunnel to it.
+struct Tunnelled {
+    node: Node,
+    login: Login,
+    _tunnel: Line,
+}
+
 impl Stage {
     /// An empty stage. Logs are kept on the disk under `folder`, not in memory.
     pub fn new(program: &Path, folder: &Path) -> Result<Stage> {
@@ -65,6 +74,7 @@ impl Stage {
             tgt: OnceCell::new(),
             target: OnceCell::new(),
             polling: OnceCell::new(),
+            tls: OnceCell::new(),
             gateway: OnceCell::new(),
             destaging: OnceCell::new(),
             file: OnceCell::new(),
@@ -84,6 +94,7 @@ impl Stage {
             servers::FOREBAY => fill(&self.target, || self.memory_target("target", "0s")),
             // The prototype's figures are with 50 microseconds.
             servers::POLLING => fill(&self.polling, || self.memory_target("polling", "50us")),
+            servers::TLS => fill(&self.tls, || self.start_tls()),
             servers::GATEWAY | servers::FAR => {
                 fill(&self.gateway, || self.start_gateway("gateway", ""))
             }
@@ -119,6 +130,10 @@ impl Stage {
                 measure(tgt.login(), load, tgt.id(), time)
             }
             servers::FOREBAY => on(self.target.get()),
+            servers::TLS => {
+                let Tunnelled { node, login, .. } = self.tls.get().context("it was prepared")?;
+                measure(login, load, node.id(), time)
+            }
             servers::POLLING => on(self.polling.get()),
             servers::GATEWAY => {
                 let gateway = self.gateway.get().context("it was prepared")?;
@@ -152,21 +167,33 @@ impl Stage {
 
     fn memory_target(&self, name: &str, busy_poll: &str) -> Result<Node> {
         let settings = format!(
-            "listen = [\"127.0.0.1:0\"]\n[iscsi]\nbusy_poll = \"{busy_poll}\"\n[[target]]\nname = \"{NAME}\"\n\
-             [[target.unit]]\nstack = [{{ memory = {{ size = {UNIT_BYTES} }} }}]\n"
+            "listen = [\"127.0.0.1:0\"]\n[iscsi]\nbusy_poll = \"{busy_poll}\"\n{}",
+            memory_unit(UNIT_BYTES)
         );
         let node = Node::start_as(How::Pinned, &self.program, self.folder.path(), name, &settings)?;
         write_all(&node.login(NAME), UNIT_BYTES)?;
         Ok(node)
     }
 
+    fn start_tls(&self) -> Result<Tunnelled> {
+        let folder = self.folder.path();
+        let settings = format!(
+            "listen = []\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+             tls = {{ certificate = \"end.pem\", key = \"end.key\", client_ca = \"ca.pem\" }}\n{}",
+            memory_unit(UNIT_BYTES)
+        );
+        let certificates = Certificates::make(folder)?;
+        let node = Node::start_as(How::Pinned, &self.program, folder, "tls", &settings)?;
+        let tunnel = Line::tunnel(&self.program, node.portal(), &certificates)?;
+        let login = Login { portal: tunnel.address(), ..node.login(NAME) };
+        write_all(&login, UNIT_BYTES)?;
+        Ok(Tunnelled { node, login, _tunnel: tunnel })
+    }
+
     /// A gateway with further keys of its cache, in files of this name.
     fn start_gateway(&self, name: &str, keys: &str) -> Result<Gateway> {
         let folder = self.folder.path();
-        let settings = format!(
-            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
-             stack = [{{ memory = {{ size = {GATEWAY_BYTES} }} }}]\n"
-        );
+        let settings = format!("listen = [\"127.0.0.1:0\"]\n{}", memory_unit(GATEWAY_BYTES));
         let far = format!("{name}-far");
         let node = Node::start_as(How::Preferred, &self.program, folder, &far, &settings)?;
         let line = Line::start_as(How::Preferred, &self.program, node.portal(), 4.0)?;
@@ -183,6 +210,13 @@ impl Stage {
         let far = Login { portal: line.address(), ..node.login(NAME) };
         Ok(Gateway { near, far, node, _line: line })
     }
+}
+
+/// Settings of a target whose volume is in memory.
+fn memory_unit(bytes: u64) -> String {
+    format!(
+        "[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [{{ memory = {{ size = {bytes} }} }}]\n"
+    )
 }
 
 fn fill<T>(cell: &OnceCell<T>, start: impl FnOnce() -> Result<T>) -> Result<()> {
