@@ -1,4 +1,5 @@
-//! The STICS cache: a `Volume` over a `Volume`, with a crash-safe log disk and memory in front.
+//! The cache of a gateway, after X. He, M. Zhang, Q. Yang, "STICS: SCSI-to-IP cache for storage area
+//! networks" (J. Parallel Distrib. Comput., 2004): a `Volume` over a `Volume`, with a crash-safe log disk and memory in front.
 //!
 //! A write is acknowledged when it is in the log (or in NVRAM), and goes down later: joined with
 //! its neighbours, overwritten blocks once. Nothing here knows whether `lower` is remote.

@@ -2,7 +2,7 @@
 //! portions the initiator sends them (RFC 7143, 4.2.4.2, 11.7, 11.8).
 
 use bytes::{Bytes, BytesMut};
-use scsi::{Sense, SenseKey};
+use scsi::Sense;
 use smallvec::SmallVec;
 
 use crate::{DataSegment, Ttt, pdu::DataOut};
@@ -134,13 +134,6 @@ pub(crate) struct Burst {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct UnknownTransfer;
 
-/// The conditions of RFC 7143, 11.4.7.2.
-pub(crate) const UNEXPECTED_UNSOLICITED_DATA: Sense =
-    Sense::new(SenseKey::AbortedCommand, 0x0c, 0x0c);
-pub(crate) const INCORRECT_AMOUNT_OF_DATA: Sense = Sense::new(SenseKey::AbortedCommand, 0x0c, 0x0d);
-pub(crate) const PROTOCOL_SERVICE_CRC_ERROR: Sense =
-    Sense::new(SenseKey::AbortedCommand, 0x47, 0x05);
-
 impl Gather {
     /// A write of `length` bytes that came with `immediate` data, all of it within the limits;
     /// `unsolicited_limit` is how many unsolicited bytes there may be, immediate data included,
@@ -237,7 +230,7 @@ impl Gather {
                 // It was given up for lost, and comes after all.
                 return Ok(());
             }
-            self.fail(INCORRECT_AMOUNT_OF_DATA);
+            self.fail(Sense::INCORRECT_AMOUNT_OF_DATA);
             return Err(UnknownTransfer);
         };
         let sequence = &mut self.sequences[at];
@@ -258,9 +251,9 @@ impl Gather {
                 }
                 return Ok(());
             }
-            Some(PROTOCOL_SERVICE_CRC_ERROR)
+            Some(Sense::PROTOCOL_SERVICE_CRC_ERROR)
         } else if !in_place {
-            Some(INCORRECT_AMOUNT_OF_DATA)
+            Some(Sense::INCORRECT_AMOUNT_OF_DATA)
         } else {
             sequence.next_data_sn = sequence.next_data_sn.wrapping_add(1);
             if !self.drains && length > 0 {
@@ -268,7 +261,7 @@ impl Gather {
             }
             sequence.received += length;
             let short = ended && sequence.received < sequence.limit;
-            short.then_some(INCORRECT_AMOUNT_OF_DATA)
+            short.then_some(Sense::INCORRECT_AMOUNT_OF_DATA)
         };
         if ended {
             sequence.state = State::Ended;
@@ -315,7 +308,7 @@ impl Gather {
         if self.recoveries < RECOVERIES {
             self.recover(at);
         } else {
-            self.fail(PROTOCOL_SERVICE_CRC_ERROR);
+            self.fail(Sense::PROTOCOL_SERVICE_CRC_ERROR);
             self.sequences.iter_mut().for_each(|sequence| sequence.state = State::Ended);
         }
         None
@@ -476,12 +469,12 @@ mod tests {
 
     #[test]
     fn faults_drain_what_was_asked_for() {
-        check(data_out(Ttt(1), 1, 0, 1000, true), false, PROTOCOL_SERVICE_CRC_ERROR);
-        check(data_out(Ttt(1), 0, 0, 1000, true), true, PROTOCOL_SERVICE_CRC_ERROR);
-        check(data_out(Ttt(1), 0, 4, 996, true), false, INCORRECT_AMOUNT_OF_DATA);
-        check(data_out(Ttt(1), 0, 0, 999, true), false, INCORRECT_AMOUNT_OF_DATA);
-        check(data_out(Ttt(1), 0, 0, 1001, true), false, INCORRECT_AMOUNT_OF_DATA);
-        check(data_out(Ttt(1), 0, u32::MAX, 8, false), false, INCORRECT_AMOUNT_OF_DATA);
+        check(data_out(Ttt(1), 1, 0, 1000, true), false, Sense::PROTOCOL_SERVICE_CRC_ERROR);
+        check(data_out(Ttt(1), 0, 0, 1000, true), true, Sense::PROTOCOL_SERVICE_CRC_ERROR);
+        check(data_out(Ttt(1), 0, 4, 996, true), false, Sense::INCORRECT_AMOUNT_OF_DATA);
+        check(data_out(Ttt(1), 0, 0, 999, true), false, Sense::INCORRECT_AMOUNT_OF_DATA);
+        check(data_out(Ttt(1), 0, 0, 1001, true), false, Sense::INCORRECT_AMOUNT_OF_DATA);
+        check(data_out(Ttt(1), 0, u32::MAX, 8, false), false, Sense::INCORRECT_AMOUNT_OF_DATA);
     }
 
     #[test]
@@ -507,6 +500,6 @@ mod tests {
     fn too_little_unsolicited_data_fails_the_command() {
         let mut gather = Gather::new(1000, Bytes::new(), Some(500));
         gather.handle_data(data_out(Ttt::NONE, 0, 0, 100, true), false, false).unwrap();
-        assert_eq!(gather.failure(), Some(INCORRECT_AMOUNT_OF_DATA));
+        assert_eq!(gather.failure(), Some(Sense::INCORRECT_AMOUNT_OF_DATA));
     }
 }

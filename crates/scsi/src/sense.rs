@@ -193,8 +193,14 @@ impl Sense {
     /// No more tokens can be kept for now.
     pub const INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN: Self =
         Self::new(SenseKey::CopyAborted, 0x55, 0x0d);
-    /// Not all data of the command came.
-    pub const DATA_PHASE_ERROR: Self = Self::new(SenseKey::AbortedCommand, 0x4b, 0x00);
+    /// Data came unasked that was not agreed on.
+    pub const UNEXPECTED_UNSOLICITED_DATA: Self = Self::new(SenseKey::AbortedCommand, 0x0c, 0x0c);
+    /// Too much or too little data came.
+    pub const INCORRECT_AMOUNT_OF_DATA: Self = Self::new(SenseKey::AbortedCommand, 0x0c, 0x0d);
+    /// Data was to be sent again that is no longer kept.
+    pub const SNACK_REJECTED: Self = Self::new(SenseKey::AbortedCommand, 0x11, 0x13);
+    /// Data came damaged and could not be asked for again.
+    pub const PROTOCOL_SERVICE_CRC_ERROR: Self = Self::new(SenseKey::AbortedCommand, 0x47, 0x05);
     /// VERIFY found other bytes.
     pub const MISCOMPARE_DURING_VERIFY: Self = Self::new(SenseKey::Miscompare, 0x1d, 0x00);
 }

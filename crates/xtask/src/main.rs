@@ -24,7 +24,7 @@ use clap::{Parser, Subcommand};
 use crate::bench::raw;
 use crate::steps::Steps;
 
-/// The house's own tasks.
+/// Checks, tests and measures Forebay.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 struct Cli {

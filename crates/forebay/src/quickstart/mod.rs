@@ -33,7 +33,7 @@ use load::{Measured, Part, Subject};
 use outcome::{Crash, Machine, Outcome, PartOutcome};
 use process::Process;
 
-/// The line of the issue: 4 ms one way, 1 Gbit/s.
+/// The line: 4 ms one way, 1 Gbit/s.
 const LINE: Line = Line { delay: Duration::from_millis(4), rate: 1_000_000_000 };
 /// The volume, in blocks of 4 KiB: 256 MiB.
 const BLOCKS: u64 = 65_536;

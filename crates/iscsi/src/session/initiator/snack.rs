@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use scsi::{Lun, Sense, SenseKey, Status};
+use scsi::{Lun, Sense, Status};
 
 use super::{
     Error,
@@ -169,7 +169,7 @@ impl Connection {
                 // Without a status yet the target ends the task itself (RFC 7143, 7.8).
                 let Some(ending) = task.status.take() else { return Ok(()) };
                 self.statuses.settle(ending.stat_sn);
-                let sense = PROTOCOL_SERVICE_CRC_ERROR.to_bytes().into();
+                let sense = Sense::PROTOCOL_SERVICE_CRC_ERROR.to_bytes().into();
                 let status = Status::CheckCondition as u8;
                 let residual = Residual::None;
                 self.end_task(commands, itt, Ending { status, sense, residual, ..ending })
@@ -199,9 +199,6 @@ impl Connection {
         }));
     }
 }
-
-/// How a read ends whose data the target cannot send again (RFC 7143, 11.4.7.2).
-const PROTOCOL_SERVICE_CRC_ERROR: Sense = Sense::new(SenseKey::AbortedCommand, 0x47, 0x05);
 
 const OPCODE_NOP_IN: u8 = 0x20;
 const OPCODE_DATA_IN: u8 = 0x25;

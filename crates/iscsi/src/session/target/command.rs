@@ -1,13 +1,13 @@
 //! Commands and the data of writes, up to the moment when the driver gets them.
 
 use bytes::Bytes;
-use scsi::{Sense, SenseKey};
+use scsi::Sense;
 use smallvec::SmallVec;
 
 use crate::{
     Bhs, Itt, Pdu,
     pdu::{DataOut, Numbers, ReadyToTransfer, RejectReason, ScsiCommand},
-    transfer::{Burst, Gather, INCORRECT_AMOUNT_OF_DATA, UNEXPECTED_UNSOLICITED_DATA},
+    transfer::{Burst, Gather},
 };
 
 use super::{
@@ -17,7 +17,6 @@ use super::{
 };
 
 /// For a write that is longer than we ever take in one command.
-const INVALID_FIELD_IN_CDB: Sense = Sense::new(SenseKey::IllegalRequest, 0x24, 0x00);
 
 impl Session {
     pub(super) fn handle_command(&mut self, at: usize, pdu: ScsiCommand, bhs: &Bhs) {
@@ -85,7 +84,7 @@ impl Session {
             gather.fail(sense);
         } else if gather.to_solicit() > 0 {
             if length > self.settings.max_transfer_bytes {
-                gather.fail(INVALID_FIELD_IN_CDB);
+                gather.fail(Sense::INVALID_FIELD_IN_CDB);
             } else {
                 self.events.push_back(Event::Admission(Admission {
                     itt,
@@ -218,7 +217,7 @@ impl Session {
         if lun_fits {
             is_known = transfer.gather.handle_data(data_out, digest_error, recovers).is_ok();
         } else {
-            transfer.gather.fail(INCORRECT_AMOUNT_OF_DATA);
+            transfer.gather.fail(Sense::INCORRECT_AMOUNT_OF_DATA);
         }
         if !is_known && !digest_error {
             self.reject(at, RejectReason::InvalidPduField, bhs);
@@ -300,9 +299,9 @@ impl Session {
         let length = u64::from(pdu.expected_data_transfer_length);
         let allowed = pdu.write && parameters.immediate_data;
         if immediate > 0 && !allowed || !pdu.is_final && parameters.initial_r2t {
-            return Some(UNEXPECTED_UNSOLICITED_DATA);
+            return Some(Sense::UNEXPECTED_UNSOLICITED_DATA);
         }
         (immediate > length.min(u64::from(parameters.first_burst_length)))
-            .then_some(INCORRECT_AMOUNT_OF_DATA)
+            .then_some(Sense::INCORRECT_AMOUNT_OF_DATA)
     }
 }

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use scsi::{Lun, Sense, SenseKey, Status};
+use scsi::{Lun, Sense, Status};
 
 use crate::{DataSegment, Itt, Ttt, pdu::Residual};
 
@@ -152,11 +152,10 @@ impl Response {
 
     /// What it should return cannot be sent again: it fails (RFC 7143, 11.4.7.2, SNACK rejected).
     pub(super) fn fail(&mut self) {
-        const SNACK_REJECTED: Sense = Sense::new(SenseKey::AbortedCommand, 0x11, 0x13);
         self.length = self.layout.offset;
         self.collapses = false;
         self.status = Status::CheckCondition as u8;
-        self.sense = SNACK_REJECTED.to_bytes().into();
+        self.sense = Sense::SNACK_REJECTED.to_bytes().into();
     }
 }
 
