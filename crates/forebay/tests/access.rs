@@ -4,11 +4,10 @@ mod support;
 
 use std::{
     fs::{self, Permissions},
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::{SocketAddr, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
-    process::Stdio,
     time::Duration,
 };
 
@@ -226,17 +225,9 @@ fn say(stream: &mut TcpStream, pairs: &[&str]) -> Option<[u8; 48]> {
 fn a_name_cannot_forge_a_line_of_events() {
     let place = Place::new();
     let config = place.write("node", &node(&place));
-    let mut child = support::forebay()
-        .args(["serve", "--config"])
-        .arg(config)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let mut line = String::new();
-    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
-    stdout.read_line(&mut line).expect("ready");
-    let address = line.split_whitespace().nth(1).expect("an address").to_owned();
+    let serve = &mut support::forebay();
+    let mut running = support::start(serve.args(["serve", "--config"]).arg(config)).expect("ready");
+    let address = running.ready.clone();
     let connect = || {
         let stream = TcpStream::connect(&address).expect("connected");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
@@ -256,14 +247,9 @@ fn a_name_cannot_forge_a_line_of_events() {
     let answer = say(&mut stream, &[forged, &proof]).expect("an answer");
     assert_eq!(answer[36..38], [2, 1]);
     drop(stream);
-    rustix::process::kill_process(
-        rustix::process::Pid::from_child(&child),
-        rustix::process::Signal::TERM,
-    )
-    .expect("it runs");
+    running.signal(rustix::process::Signal::TERM);
     let mut events = String::new();
-    child.stderr.take().expect("piped").read_to_string(&mut events).expect("text");
-    child.wait().expect("it ends");
+    running.stderr().read_to_string(&mut events).expect("text");
     let forged: Vec<&str> = events.lines().filter(|line| line.contains("forged")).collect();
     assert_eq!(forged.len(), 1, "{events}");
     assert!(forged[0].contains("login failed") && forged[0].contains("127.0.0.1:"), "{events}");

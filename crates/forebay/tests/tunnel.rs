@@ -4,15 +4,14 @@ mod support;
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
-    process::{Child, Stdio},
     time::Duration,
 };
 
-use support::{Place, content, read, stderr, write};
+use support::{Place, Running, content, read, write};
 use volume::Volume;
 
 /// `ours` and `theirs`: two authorities; `node`, `host` of the one, `stranger` of the other.
@@ -25,32 +24,35 @@ fn certificates() -> Place {
     place
 }
 
-/// One end of a tunnel; killed when dropped.
-struct End(Child, SocketAddr);
-
-impl Drop for End {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// One end of a tunnel, and where it listens; or why it does not start.
+fn try_end(
+    folder: &Path,
+    kind: &str,
+    to: SocketAddr,
+    who: &str,
+    authority: &str,
+) -> Result<(Running, SocketAddr), String> {
+    let option = if kind == "accept" { "--client-ca" } else { "--ca" };
+    let running = support::start(
+        support::forebay()
+            .args(["tunnel", kind, "--listen", "127.0.0.1:0", "--log-level", "off"])
+            .args(["--to", &format!("localhost:{}", to.port())])
+            .args(["--certificate", &format!("{who}.pem"), "--key", &format!("{who}.key")])
+            .args([option, &format!("{authority}.pem")])
+            .current_dir(folder),
+    )?;
+    let address = running.ready.parse().expect("an address");
+    Ok((running, address))
 }
 
-fn end(folder: &Path, kind: &str, to: SocketAddr, who: &str, authority: &str) -> End {
-    let option = if kind == "accept" { "--client-ca" } else { "--ca" };
-    let mut child = support::forebay()
-        .args(["tunnel", kind, "--listen", "127.0.0.1:0", "--log-level", "off"])
-        .args(["--to", &format!("localhost:{}", to.port())])
-        .args(["--certificate", &format!("{who}.pem"), "--key", &format!("{who}.key")])
-        .args([option, &format!("{authority}.pem")])
-        .current_dir(folder)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let mut line = String::new();
-    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
-    stdout.read_line(&mut line).expect("a line");
-    let address = line.trim().strip_prefix("ready ").expect("ready").parse();
-    End(child, address.expect("an address"))
+fn end(
+    folder: &Path,
+    kind: &str,
+    to: SocketAddr,
+    who: &str,
+    authority: &str,
+) -> (Running, SocketAddr) {
+    try_end(folder, kind, to, who, authority).expect("it starts")
 }
 
 #[tokio::test]
@@ -127,12 +129,9 @@ fn strangers_are_refused_at_either_end() {
 fn a_key_that_others_can_read_is_refused() {
     let place = certificates();
     fs::set_permissions(place.path("host.key"), fs::Permissions::from_mode(0o644)).expect("chmod");
-    let output = support::forebay()
-        .args(["tunnel", "connect", "--listen", "127.0.0.1:0", "--to", "localhost:1"])
-        .args(["--certificate", "host.pem", "--key", "host.key", "--ca", "ours.pem"])
-        .current_dir(place.folder.path())
-        .output()
-        .expect("the binary runs");
-    assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("remedy: chmod 600 host.key"), "{}", stderr(&output));
+    let far = SocketAddr::from(([127, 0, 0, 1], 1));
+    let error =
+        try_end(place.folder.path(), "connect", far, "host", "ours").err().expect("refused");
+    assert!(error.contains("exit status: 2"), "{error}");
+    assert!(error.contains("remedy: chmod 600 host.key"), "{error}");
 }

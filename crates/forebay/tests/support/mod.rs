@@ -11,7 +11,7 @@ use std::{
     net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Output, Stdio},
+    process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -82,40 +82,72 @@ impl Place {
     /// Starts `serve`; what it says if it ends before it listens.
     pub fn try_serve(&self, name: &str, text: &str) -> Result<Serving, String> {
         let config = self.write(name, text);
-        let mut child = forebay()
-            .args(["serve", "--config"])
-            .arg(config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary runs");
-        let mut line = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
-        stdout.read_line(&mut line).expect("a line or the end");
-        let mut stderr = child.stderr.take().expect("piped");
+        let mut running = start(forebay().args(["serve", "--config"]).arg(config))?;
+        let stderr = running.stderr();
         // Of several portals the last: a gateway stands below its node.
-        let last = line.strip_prefix("ready ").and_then(|rest| rest.split_whitespace().last());
-        let address = last.and_then(|address| address.parse().ok());
-        let Some(address) = address else {
-            let mut text = String::new();
-            stderr.read_to_string(&mut text).expect("text");
-            let status = child.wait().expect("it ends");
-            return Err(format!("{status}: {text}"));
-        };
+        let last = running.ready.split_whitespace().last().expect("an address");
+        let address = last.parse().expect("an address");
         // Its events are read so that it never waits for us, and shown if the test fails.
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 println!("{line}");
             }
         });
-        Ok(Serving { child, address, control: self.path(&format!("{name}.sock")) })
+        Ok(Serving { running, address, control: self.path(&format!("{name}.sock")) })
+    }
+}
+
+/// Starts a program and waits until it is ready; how it ended, and with what words, if it is not.
+pub fn start(command: &mut Command) -> Result<Running, String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let mut running = Running { child, ready: String::new() };
+    stdout.read_line(&mut line).expect("a line or the end");
+    let Some(ready) = line.trim().strip_prefix("ready ") else {
+        let mut text = String::new();
+        running.stderr().read_to_string(&mut text).expect("text");
+        let status = running.child.wait().expect("it ends");
+        return Err(format!("{status}: {text}"));
+    };
+    running.ready = ready.to_owned();
+    Ok(running)
+}
+
+/// A program that is ready. Killed when dropped.
+pub struct Running {
+    pub child: Child,
+    /// What it says after that word.
+    pub ready: String,
+}
+
+impl Running {
+    /// Its events, to be taken once.
+    pub fn stderr(&mut self) -> ChildStderr {
+        self.child.stderr.take().expect("piped, and not taken")
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, signal).expect("it runs");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
 /// A serving process. Killed when dropped.
 pub struct Serving {
-    child: Child,
+    running: Running,
     pub address: SocketAddr,
     pub control: PathBuf,
 }
@@ -126,20 +158,19 @@ impl Serving {
     }
 
     pub fn kill(&mut self) {
-        self.child.kill().expect("it was running");
-        self.child.wait().expect("it ends");
+        self.running.child.kill().expect("it was running");
+        self.running.child.wait().expect("it ends");
     }
 
     /// SIGTERM; how it ended and how long that took.
     pub fn terminate(mut self) -> (ExitStatus, Duration) {
         let begun = Instant::now();
         self.signal(rustix::process::Signal::TERM);
-        (self.child.wait().expect("it ends"), begun.elapsed())
+        (self.running.child.wait().expect("it ends"), begun.elapsed())
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
-        let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, signal).expect("it runs");
+        self.running.signal(signal);
     }
 
     /// `forebay status --json`.
@@ -159,13 +190,6 @@ impl Serving {
         let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
         let layer = layers.iter().find(|found| found["layer"] == layer).expect("the layer");
         layer["figures"][name].as_u64().unwrap_or_else(|| panic!("{name} in {layer}"))
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
