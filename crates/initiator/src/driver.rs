@@ -368,10 +368,12 @@ impl Driver {
         }
     }
 
-    /// Takes notice of a unit attention; returned, if it makes what we know of the unit void.
+    /// Takes notice of a unit attention or a deferred error; returned, if it makes what we know of
+    /// the unit void.
     fn attend(&mut self, sense: Sense) -> Option<Sense> {
         debug!(%sense, "unit attention");
-        if tells_of_reset(&sense) {
+        // A deferred error is about a write that was answered: the next flush must not speak for it.
+        if tells_of_reset(&sense) || sense.deferred {
             self.shared.next_generation();
         }
         tells_of_change(&sense).then_some(sense)

@@ -103,7 +103,7 @@ pub enum CommandError {
 impl CommandError {
     /// True if the target does not know such a command, or not with these fields.
     pub(crate) fn is_not_supported(&self) -> bool {
-        matches!(self, Self::Check(sense) if sense.key == SenseKey::IllegalRequest
+        matches!(self, Self::Check(sense) if sense.key == SenseKey::IllegalRequest && !sense.deferred
             && matches!(sense.asc, 0x20 | 0x24 | 0x26))
     }
 
@@ -114,6 +114,7 @@ impl CommandError {
             Self::Unreachable(reason) => volume::Error::Unreachable(reason),
             Self::Changed(reason) => volume::Error::Device(reason),
             Self::Busy => volume::Error::Busy("the remote target is busy"),
+            Self::Check(sense) if sense.deferred => volume::Error::Device(reason),
             Self::Check(sense) => match (sense.key, sense.asc, sense.ascq) {
                 (SenseKey::MediumError, ..) => volume::Error::Medium { extent, reason },
                 (SenseKey::DataProtect, 0x27, 0x07) => volume::Error::NoSpace,

@@ -71,7 +71,7 @@ pub(crate) struct PendingTable {
 /// What the end of a command means for others.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct News {
-    /// A unit attention that came with it.
+    /// What came with it and is not about it: a unit attention, or a deferred error.
     pub(crate) attention: Option<Sense>,
 }
 
@@ -271,7 +271,7 @@ impl PendingTable {
                 statistics.time_outs += u64::from(failure == Failure::TimedOut);
                 Err(failure.into())
             }
-            Ok(outcome) => match (outcome.status, outcome.sense.map(|sense| sense.key)) {
+            Ok(outcome) => match (outcome.status, outcome.sense.map(key_of)) {
                 (Status::Good, _)
                 | (
                     Status::CheckCondition,
@@ -281,6 +281,7 @@ impl PendingTable {
                     let Outcome { data_in, residual, .. } = outcome;
                     Ok(Answer { data_in, residual, generation })
                 }
+                // not performed, and nothing against it
                 (Status::CheckCondition, Some(SenseKey::UnitAttention)) => {
                     news.attention = outcome.sense;
                     pending.attentions += 1;
@@ -379,6 +380,12 @@ impl Reach {
     }
 }
 
+/// What the sense says of the command that ended with it. A deferred error says the same as a unit
+/// attention, whatever its key is: this command was not begun, and can be sent again.
+fn key_of(sense: Sense) -> SenseKey {
+    if sense.deferred { SenseKey::UnitAttention } else { sense.key }
+}
+
 fn error_of(outcome: Outcome) -> CommandError {
     match (outcome.status, outcome.sense) {
         (Status::Busy | Status::TaskSetFull, _) => CommandError::Busy,
@@ -465,6 +472,27 @@ mod tests {
         }
         assert_eq!(news, MOST_UNIT_ATTENTIONS + 1);
         assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::Check(_))));
+    }
+
+    #[test]
+    fn a_command_that_met_a_deferred_error_was_not_performed() {
+        for key in [SenseKey::NoSense, SenseKey::RecoveredError, SenseKey::MediumError] {
+            let (mut table, now) = (table(), Instant::now());
+            let mut answer = add(&mut table, 0, now);
+            let mut statistics = Statistics::default();
+            let deferred = Sense { deferred: true, ..Sense::new(key, 0x0c, 0) };
+            let mut news = 0;
+            while let Some(request) = table.next(now) {
+                assert!(answer.try_recv().is_err(), "answered, and not performed");
+                let mut outcome = ended(Status::CheckCondition, Some(key)).unwrap();
+                outcome.sense = Some(deferred);
+                let told = table.complete(request.tag, Ok(outcome), 1, now, &mut statistics);
+                assert_eq!(told.attention, Some(deferred));
+                news += 1;
+            }
+            assert_eq!(news, MOST_UNIT_ATTENTIONS + 1);
+            assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::Check(_))));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use iscsi::session::initiator::{Outcome, Transfer};
-use scsi::{Cdb, Command, ModeSense, PageControl, SenseKey, Status};
+use scsi::{Cdb, Command, ModeSense, PageControl, Sense, SenseKey, Status};
 use volume::Geometry;
 
 use crate::{
@@ -74,6 +74,12 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
     })
 }
 
+/// Something about the unit, and nothing about the command that ended with it. What was written
+/// in the session before is given up by the new one, whatever a deferred error says of it.
+fn is_news(sense: &Sense) -> bool {
+    sense.deferred || sense.key == SenseKey::UnitAttention
+}
+
 /// Linux's limit where a unit tells none (and where it tells more): what WRITE SAME (10) can say.
 const WRITE_SAME_BLOCKS: u32 = 0xffff;
 
@@ -93,8 +99,7 @@ impl Ask<'_> {
                 match (outcome.status, outcome.sense) {
                     (Status::Good, _) => return Ok(()),
                     (Status::CheckCondition, Some(sense))
-                        if sense.key == SenseKey::UnitAttention
-                            && attentions < MOST_UNIT_ATTENTIONS =>
+                        if is_news(&sense) && attentions < MOST_UNIT_ATTENTIONS =>
                     {
                         attentions += 1;
                     }
@@ -124,7 +129,7 @@ impl Ask<'_> {
                     tokio::time::sleep(PAUSE).await;
                     true
                 }
-                _ => outcome.sense.is_some_and(|sense| sense.key == SenseKey::UnitAttention),
+                _ => outcome.sense.is_some_and(|sense| is_news(&sense)),
             };
             attempts += 1;
             match outcome.sense {

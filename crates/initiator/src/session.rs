@@ -97,8 +97,8 @@ impl Session {
         self.shared.state.subscribe()
     }
 
-    /// Counts what may have cost the target its volatile cache: logins, and unit attentions that
-    /// tell of a reset. What was written, but not flushed, under an earlier number may be lost.
+    /// Counts what may have cost the target its volatile cache: logins, unit attentions that
+    /// tell of a reset, and deferred errors. What was written, but not flushed, under an earlier number may be lost.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.shared.generation()

@@ -55,7 +55,8 @@ impl Shared {
         }
     }
 
-    /// Counts what may have cost the target its volatile cache: new sessions and resets.
+    /// Counts what may have cost the target its volatile cache: new sessions, resets
+    /// and deferred errors.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }

@@ -4,7 +4,7 @@ use crate::field::{u16_at, u32_at, u64_at};
 
 /// Sense key, additional sense code and qualifier, and the INFORMATION field where one is valid.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, thiserror::Error)]
-#[error("{key:?}, asc/ascq {asc:02x}/{ascq:02x}")]
+#[error("{}{key:?}, asc/ascq {asc:02x}/{ascq:02x}", if *.deferred { "deferred " } else { "" })]
 pub struct Sense {
     /// What kind of trouble.
     pub key: SenseKey,
@@ -20,6 +20,9 @@ pub struct Sense {
     pub progress: Option<u16>,
     /// Whether it is told in descriptor format (D_SENSE) even where fixed format would do.
     pub descriptor_format: bool,
+    /// About an earlier command, which had ended with GOOD: a write from the cache failed, say. The
+    /// command that ended with it was not performed (SPC-4, 4.5.7).
+    pub deferred: bool,
 }
 
 /// Sense key specific data for ILLEGAL REQUEST (SPC-4, 4.5.2.4.2): where the wrong field starts.
@@ -217,6 +220,7 @@ impl Sense {
             field: None,
             progress: None,
             descriptor_format: false,
+            deferred: false,
         }
     }
 
@@ -285,7 +289,7 @@ impl Sense {
     #[must_use]
     pub fn to_fixed_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 18];
-        bytes[0] = FIXED_CURRENT;
+        bytes[0] = if self.deferred { FIXED_DEFERRED } else { FIXED_CURRENT };
         bytes[2] = self.key as u8;
         if let Some(information) = self.information.and_then(|i| u32::try_from(i).ok()) {
             bytes[0] |= VALID;
@@ -303,7 +307,8 @@ impl Sense {
     /// Sense data in descriptor format (SPC-4, 4.5.2): 8 to 28 bytes.
     #[must_use]
     pub fn to_descriptor_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![DESCRIPTOR_CURRENT, self.key as u8, self.asc, self.ascq, 0, 0, 0, 0];
+        let code = if self.deferred { DESCRIPTOR_DEFERRED } else { DESCRIPTOR_CURRENT };
+        let mut bytes = vec![code, self.key as u8, self.asc, self.ascq, 0, 0, 0, 0];
         if let Some(information) = self.information {
             bytes.extend_from_slice(&[INFORMATION_DESCRIPTOR, 10, VALID, 0]);
             bytes.extend_from_slice(&information.to_be_bytes());
@@ -330,11 +335,13 @@ impl Sense {
     /// too few to hold a sense key. What a shorter form leaves out reads as zero.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        match bytes.first()? & 0x7f {
+        let code = bytes.first()? & 0x7f;
+        let sense = match code {
             FIXED_CURRENT | FIXED_DEFERRED => Self::from_fixed_bytes(bytes),
             DESCRIPTOR_CURRENT | DESCRIPTOR_DEFERRED => Self::from_descriptor_bytes(bytes),
             _ => None,
-        }
+        }?;
+        Some(Self { deferred: matches!(code, FIXED_DEFERRED | DESCRIPTOR_DEFERRED), ..sense })
     }
 
     fn from_fixed_bytes(bytes: &[u8]) -> Option<Self> {
@@ -450,6 +457,22 @@ mod tests {
     }
 
     #[test]
+    fn a_deferred_error_is_told_from_one_of_the_command() {
+        let error = Sense::WRITE_ERROR;
+        let told = |code: u8, mut bytes: Vec<u8>| {
+            bytes[0] = code;
+            Sense::from_bytes(&bytes).unwrap()
+        };
+        let deferred = Sense { deferred: true, ..error };
+        assert_eq!(told(0x70, error.to_fixed_bytes()), error);
+        assert_eq!(told(0x71, error.to_fixed_bytes()), deferred);
+        assert!(told(0xf1, error.to_fixed_bytes()).deferred);
+        assert_eq!(told(0x72, error.to_descriptor_bytes()), error);
+        assert_eq!(told(0x73, error.to_descriptor_bytes()), deferred);
+        assert!(deferred.to_string().starts_with("deferred MediumError"), "{deferred}");
+    }
+
+    #[test]
     fn sense_data_cut_short_still_tells_its_key() {
         assert_eq!(Sense::from_bytes(&[0x70, 0, 2]), Some(Sense::new(SenseKey::NotReady, 0, 0)));
         assert_eq!(Sense::from_bytes(&[0x70, 0]), None);
@@ -471,8 +494,9 @@ mod tests {
         let key = (0u8..16).prop_filter_map("obsolete", SenseKey::from_byte);
         let information = proptest::option::of(any::<u64>());
         let progress = proptest::option::of(any::<u16>());
-        (key, any::<u8>(), any::<u8>(), information, proptest::option::of(field), progress)
-            .prop_map(|(key, asc, ascq, information, field, progress)| Sense {
+        let code = (any::<u8>(), any::<u8>());
+        (key, code, information, proptest::option::of(field), progress, any::<bool>()).prop_map(
+            |(key, (asc, ascq), information, field, progress, deferred)| Sense {
                 key,
                 asc,
                 ascq,
@@ -481,7 +505,9 @@ mod tests {
                 progress: progress
                     .filter(|_| matches!(key, SenseKey::NoSense | SenseKey::NotReady)),
                 descriptor_format: false,
-            })
+                deferred,
+            },
+        )
     }
 
     proptest! {
