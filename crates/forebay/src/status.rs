@@ -53,6 +53,8 @@ pub struct PortalStatus {
     pub advertise: Option<String>,
     /// Where logins are sent.
     pub redirect: Option<String>,
+    /// Whether connections begin with TLS.
+    pub tls: bool,
     /// Names of targets.
     pub targets: Vec<String>,
 }
@@ -192,6 +194,9 @@ impl Status {
 impl PortalStatus {
     fn for_people(&self) -> String {
         let mut text = format!("listening on {} (group {}", self.address, self.group);
+        if self.tls {
+            text += ", TLS";
+        }
         for (what, value) in [("told as", &self.advertise), ("redirects to", &self.redirect)] {
             if let Some(value) = value {
                 let _ = write!(text, ", {what} {value}");
@@ -341,6 +346,7 @@ mod tests {
                 group: 7,
                 advertise: Some("s.example".into()),
                 redirect: None,
+                tls: true,
                 targets: vec!["iqn.x".into()],
             }],
             targets: vec![TargetStatus {
@@ -376,7 +382,7 @@ mod tests {
         for expected in [
             "iqn.x LUN 3: 1.0 GiB",
             "iqn.x (redirects to h:1)",
-            "listening on 10.0.0.1:3260 (group 7, told as s.example) for iqn.x",
+            "listening on 10.0.0.1:3260 (group 7, TLS, told as s.example) for iqn.x",
             "dirty bytes",
             "1.5 KiB",
             "rounds",

@@ -202,6 +202,36 @@ fn a_reload_takes_new_certificates_and_leaves_sessions_alone() {
     assert!(listed.status.success(), "{}", stderr(&listed));
 }
 
+/// All certificates are made anew while a gateway and its node serve; the session between them goes
+/// on, and comes back with the new ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_far_link_takes_new_certificates_with_a_reload() {
+    let place = certificates();
+    let mut far = place.serve("node", &node());
+    let settings = node().replace("127.0.0.1:0", &far.address.to_string());
+    let near = place.serve("gateway", &gateway(far.address, TLS));
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("written");
+    let new = place.authority("ca");
+    place.certificate(&new, "node", "127.0.0.1");
+    place.certificate(&new, "host", "host");
+    for turn in 0..2 {
+        let reload = forebay().args(["reload", "--control"]).arg(&near.control).output();
+        let reload = reload.expect("the binary runs");
+        assert!(reload.status.success(), "{turn}: {}", stderr(&reload));
+    }
+    assert_eq!(near.figure("remote", "connections_lost"), 0);
+    far.kill();
+    let far = place.serve("node", &settings);
+    eventually("the session", || {
+        near.figure("remote", "reconnects") > 0 && near.figure("remote", "connections") == 2
+    })
+    .await;
+    write(&*volume, 2, 1).await.expect("written");
+    eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+    assert_eq!(far.status()["portals"][0]["tls"], true);
+}
+
 /// docs/operation.md shows how to make certificates; it must work as it stands there.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commands_of_the_page_make_certificates_that_fit() {

@@ -3,7 +3,10 @@
 //! iSCSI over TLS is ours: no standard says how they go together. Both ends do a handshake first,
 //! and what follows are the bytes of an ordinary iSCSI connection.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use rustls::{
     AlertDescription, CipherSuite, ClientConfig, ClientConnection, Error, InvalidMessage,
@@ -58,10 +61,11 @@ pub struct TlsServer {
     texts: Arc<[Vec<u8>; 2]>,
 }
 
-/// The end that connects.
+/// The end that connects. Clones share what [`TlsClient::renew`] changes.
 #[derive(Clone, Debug)]
 pub struct TlsClient {
-    config: Arc<ClientConfig>,
+    /// Read once for each connection.
+    config: Arc<RwLock<Arc<ClientConfig>>>,
     name: Option<ServerName<'static>>,
 }
 
@@ -142,13 +146,18 @@ impl TlsClient {
         config.resumption = Resumption::disabled();
         let name = name.map(|name| ServerName::try_from(name.to_owned()));
         let name = name.transpose().map_err(|error| Part::Name.unusable(&error))?;
-        Ok(Self { config: Arc::new(config), name })
+        Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))), name })
     }
 
     /// As rustls takes it.
     #[must_use]
     pub fn config(&self) -> Arc<ClientConfig> {
-        self.config.clone()
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From the next connection on, this one and its clones show and trust what `other` does.
+    pub fn renew(&self, other: &Self) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = other.config();
     }
 
     /// The name that a server at this host has to prove.
@@ -171,7 +180,7 @@ impl TlsClient {
     /// As [`TlsServer::accept`].
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<Stream> {
         let name = self.name(host).map_err(io::Error::other)?;
-        let session = ClientConnection::new(self.config.clone(), name).map_err(io::Error::other)?;
+        let session = ClientConnection::new(self.config(), name).map_err(io::Error::other)?;
         Ok(Stream::Tls(Box::new(Secured::handshake(stream, session.into()).await?)))
     }
 }

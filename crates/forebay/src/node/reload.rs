@@ -38,8 +38,9 @@ impl Node {
         if self.inner.lock().state != State::Serving {
             return Err(Failure::new("the process is not serving yet, or not any more"));
         }
-        let new = Settings::load(&self.config)?;
+        let mut new = Settings::load(&self.config)?;
         let old = self.settings();
+        new.keep_certificates(&old);
         let plan = Plan::between(&old, &new);
         if !plan.changes.refused.is_empty() {
             return Err(Failure::new(format!(
@@ -104,7 +105,8 @@ impl Node {
     async fn put_in_force(&self, plan: &Plan<'_>, new: &Settings, mut prepared: Prepared) {
         let portals = std::mem::take(&mut prepared.portals);
         let removed = self.exchange(plan, new, prepared);
-        // Secrets may be others in the same files.
+        // Secrets and certificates may be others in the same files.
+        new.renew_certificates();
         self.server.change_security(admission::security(new));
         for target in &plan.targets_added {
             if let Err(error) = self.server.add(self.shown(new, target)) {

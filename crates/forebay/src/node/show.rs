@@ -27,6 +27,7 @@ impl Node {
                 address: portal.address.to_string(),
                 group: portal.group.tag,
                 advertise: portal.advertise.clone(),
+                tls: portal.tls.is_some(),
                 redirect: portal.redirect.as_ref().map(|redirect| redirect.address.clone()),
                 targets: targets.map(|target| target.name.0.clone()).collect(),
             })

@@ -35,12 +35,16 @@ pub struct RemoteTls {
     pub certificate: Option<PathBuf>,
     /// Its key, readable by its owner only.
     pub key: Option<PathBuf>,
+    /// What sessions have.
     #[serde(skip)]
     loaded: Option<TlsClient>,
+    /// What a reload has read, where the session is older.
+    #[serde(skip)]
+    fresh: Option<TlsClient>,
 }
 
 impl PartialEq for RemoteTls {
-    /// Whether they name the same: what is in the files is read at the start only.
+    /// Whether they name the same: for what is in the files see [`Settings::keep_certificates`].
     fn eq(&self, other: &Self) -> bool {
         let named = |tls: &Self| {
             (tls.ca.clone(), tls.server_name.clone(), tls.certificate.clone(), tls.key.clone())
@@ -90,6 +94,39 @@ impl Settings {
             remote.read().map_err(|wrong| at_its_key(&at, wrong, "ca"))?;
         }
         Ok(())
+    }
+
+    /// Remote layers that are the same as in `old` keep what their sessions have, until
+    /// [`Settings::renew_certificates`].
+    pub fn keep_certificates(&mut self, old: &Self) {
+        for target in &mut self.target {
+            let before = old.target.iter().find(|before| before.name == target.name);
+            for unit in &mut target.unit {
+                let mut units = before.iter().flat_map(|before| &before.unit);
+                let before = units.find(|before| before.lun == unit.lun);
+                let layers = before.iter().flat_map(|before| &before.stack);
+                for pair in unit.stack.iter_mut().zip(layers) {
+                    let (Layer::Remote(new), Layer::Remote(old)) = pair else { continue };
+                    let (Some(new), Some(old)) = (&mut new.tls, &old.tls) else { continue };
+                    if new == old {
+                        new.fresh = std::mem::replace(&mut new.loaded, old.loaded.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    /// From their next connections on sessions of remote layers have the certificates that were
+    /// read with these settings.
+    pub fn renew_certificates(&self) {
+        let units = self.target.iter().flat_map(|target| &target.unit);
+        for layer in units.flat_map(|unit| &unit.stack) {
+            let Layer::Remote(remote) = layer else { continue };
+            let Some(RemoteTls { loaded: Some(kept), fresh: Some(fresh), .. }) = &remote.tls else {
+                continue;
+            };
+            kept.renew(fresh);
+        }
     }
 
     /// Relative paths of certificates are relative to this folder.
