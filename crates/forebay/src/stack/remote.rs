@@ -122,7 +122,10 @@ pub const TLS_REMEDY: &str = "name the authority of the target's certificate, th
 pub fn refusal(url: &str, error: &Error) -> Failure {
     let portal = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
     let remedy = match error {
-        Error::Connect { .. } | Error::TimedOut(_) | Error::Closed | Error::Io(_) => {
+        Error::Closed => {
+            "see what the target says; if its portal has `tls`, this needs it, too".to_owned()
+        }
+        Error::Connect { .. } | Error::TimedOut(_) | Error::Io(_) => {
             "start the target there, or correct the address in `url`".to_owned()
         }
         Error::Tls(_) => TLS_REMEDY.to_owned(),
