@@ -83,7 +83,7 @@ pub struct Remote {
     /// Who the target has to prove to be.
     pub mutual: Option<Proof>,
     /// With what every connection begins.
-    pub tls: Option<RemoteTls>,
+    pub tls: Option<Box<RemoteTls>>,
     /// The hashes of CHAP that are proposed, most wanted first.
     pub chap: Vec<Chap>,
     /// Commands outstanding at once.

@@ -122,10 +122,10 @@ impl Settings {
         let units = self.target.iter().flat_map(|target| &target.unit);
         for layer in units.flat_map(|unit| &unit.stack) {
             let Layer::Remote(remote) = layer else { continue };
-            let Some(RemoteTls { loaded: Some(kept), fresh: Some(fresh), .. }) = &remote.tls else {
-                continue;
-            };
-            kept.renew(fresh);
+            let Some(tls) = &remote.tls else { continue };
+            if let (Some(kept), Some(fresh)) = (&tls.loaded, &tls.fresh) {
+                kept.renew(fresh);
+            }
         }
     }
 
@@ -159,7 +159,7 @@ impl Settings {
                 for (index, layer) in unit.stack.iter_mut().enumerate() {
                     let Layer::Remote(remote) = layer else { continue };
                     let at = at.index(index).key("remote").key("tls");
-                    found.extend(remote.tls.as_mut().map(|tls| (at, tls)));
+                    found.extend(remote.tls.as_deref_mut().map(|tls| (at, tls)));
                 }
             }
         }

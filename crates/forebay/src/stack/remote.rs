@@ -59,7 +59,7 @@ pub fn session(remote: &Remote, us: &Us) -> Result<initiator::Settings, Failure>
         session.isid = initiator::Settings::lasting_isid(lasting);
     }
     session.chap = admission::chap(remote);
-    session.tls = remote.tls.as_ref().map(RemoteTls::client);
+    session.tls = remote.tls.as_deref().map(RemoteTls::client);
     session.offer = Offer {
         header_digest: digest(remote.header_digest),
         data_digest: digest(remote.data_digest),
