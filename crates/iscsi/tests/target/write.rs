@@ -336,3 +336,67 @@ fn a_single_write_above_the_bound_is_let_through() {
     rig.send(Pdu::ScsiCommand(command));
     assert_eq!(rig.admit(1).len(), 1);
 }
+
+const SOLICITED: &str = "InitialR2T=Yes\nImmediateData=No\nMaxBurstLength=8192\n";
+
+/// Writes of 8192 bytes that were admitted; the tags that were asked for.
+fn admitted(rig: &mut Rig, itts: std::ops::Range<u32>) -> Vec<u32> {
+    let mut asked = Vec::new();
+    for itt in itts {
+        let command = rig.write(itt, 8192, 0, true);
+        rig.send(Pdu::ScsiCommand(command));
+        while let Some(event) = rig.session.poll_event() {
+            let Event::Admission(admission) = event else { panic!("{event:?}") };
+            rig.session.admit(admission.itt);
+        }
+        asked.extend(asked_for(&rig.output()));
+    }
+    asked
+}
+
+/// Whose data is asked for in these PDUs.
+fn asked_for(pdus: &[Pdu]) -> Vec<u32> {
+    let as_r2t = |pdu: &Pdu| match pdu {
+        Pdu::ReadyToTransfer(r2t) => Some(r2t.itt.0),
+        _ => None,
+    };
+    pdus.iter().filter_map(as_r2t).collect()
+}
+
+/// A tag that was left in the queue when its write was aborted counted twice for the next write
+/// with that tag, and the share was lost for good.
+#[test]
+fn the_tag_of_an_aborted_write_may_be_used_again_while_others_wait() {
+    let settings = Settings { solicited_bytes: 16_384, ..Settings::default() };
+    let mut rig = Rig::with(SOLICITED, settings);
+    assert_eq!(admitted(&mut rig, 1..5), [1, 2]);
+    for _ in 0..3 {
+        let request = rig.task_request(iscsi::pdu::TaskFunction::AbortTask, 50, 4);
+        rig.send(Pdu::TaskRequest(request));
+        assert!(matches!(rig.session.poll_event(), Some(Event::Abort(Itt(4)))));
+        assert!(admitted(&mut rig, 4..5).is_empty());
+    }
+    // One that waits is refused, and its tag is used again.
+    assert!(asked_for(&rig.complete(4, Outcome::status(Status::Busy))).is_empty());
+    assert!(admitted(&mut rig, 4..5).is_empty());
+    for (itt, next) in [(1, Some(3)), (2, Some(4)), (3, None), (4, None)] {
+        let request = rig.task_request(iscsi::pdu::TaskFunction::AbortTask, 50, itt);
+        let asked = asked_for(&rig.send(Pdu::TaskRequest(request)));
+        assert_eq!(asked, next.into_iter().collect::<Vec<_>>(), "{itt}");
+        assert!(matches!(rig.session.poll_event(), Some(Event::Abort(_))));
+    }
+    assert_eq!(admitted(&mut rig, 1..5), [1, 2], "nothing of the share is lost");
+}
+
+#[test]
+fn writes_that_end_together_do_not_ask_for_each_others_data() {
+    let settings = Settings { solicited_bytes: 16_384, ..Settings::default() };
+    let mut rig = Rig::with(SOLICITED, settings);
+    assert_eq!(admitted(&mut rig, 1..40), [1, 2]);
+    let mut other = rig.write(40, 8192, 0, true);
+    other.lun = scsi::Lun(1 << 48);
+    rig.send(Pdu::ScsiCommand(other));
+    assert!(rig.admit(40).is_empty());
+    rig.session.abort_tasks(Some(scsi::Lun(0)));
+    assert_eq!(asked_for(&rig.output()), [40], "only who stays");
+}

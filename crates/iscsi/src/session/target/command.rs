@@ -122,6 +122,18 @@ impl Session {
         }
     }
 
+    /// Takes the data of a write that ends: it is asked for no more. Its tag may be used again at
+    /// once, so it must not be left in the queue.
+    pub(super) fn take_gather(&mut self, itt: Itt) -> Option<Transfer> {
+        let transfer = self.gathers.remove(&itt)?;
+        if transfer.admission == AdmissionState::Waiting {
+            for connection in &mut self.connections {
+                connection.waiting.retain(|waiting| *waiting != itt);
+            }
+        }
+        Some(transfer)
+    }
+
     /// Lets writes that wait go on while there is room for their data.
     pub(super) fn grant_waiting(&mut self, at: usize) {
         while let Some(&itt) = self.connections[at].waiting.front() {
@@ -129,9 +141,15 @@ impl Session {
             let (Some(transfer), Some(task)) =
                 (self.gathers.get_mut(&itt), self.tasks.get_mut(&itt))
             else {
-                connection.waiting.pop_front(); // aborted or failed meanwhile
+                connection.waiting.pop_front();
                 continue;
             };
+            if transfer.admission != AdmissionState::Waiting
+                || task.allegiance != connection.instance
+            {
+                connection.waiting.pop_front();
+                continue;
+            }
             let wanted = u64::from(transfer.gather.to_solicit());
             let limit = self.settings.solicited_bytes;
             if connection.solicited > 0 && connection.solicited + wanted > limit {
@@ -257,7 +275,7 @@ impl Session {
         {
             let failure = transfer.gather.failure().map(Outcome::check_condition);
             let refusal = transfer.refusal.take();
-            self.gathers.remove(&itt);
+            self.take_gather(itt);
             if let Some(outcome) = refusal.or(failure) {
                 self.finish(itt, outcome);
             }

@@ -36,7 +36,8 @@ pub struct Connection {
     keeps: Option<usize>,
     pub(super) parameters: Parameters,
     output: Output,
-    /// Writes that were admitted and wait for their share of `Settings::solicited_bytes`.
+    /// Writes that were admitted and wait for their share of `Settings::solicited_bytes`: each once,
+    /// has a gather, and is `AdmissionState::Waiting`.
     pub(super) waiting: VecDeque<Itt>,
     /// Data asked for and not worked off, in bytes.
     pub(super) solicited: u64,

@@ -141,6 +141,13 @@ impl Session {
             .filter(|(itt, task)| task.stage != Stage::Management && is_meant(task, **itt))
             .map(|(itt, _)| *itt)
             .collect();
+        // None of them waits any more when the first gives its share back: it goes to who stays.
+        for itt in &meant {
+            self.gathers.remove(itt);
+        }
+        for connection in &mut self.connections {
+            connection.waiting.retain(|itt| self.gathers.contains_key(itt));
+        }
         for itt in meant {
             self.abort(itt);
         }
@@ -149,7 +156,7 @@ impl Session {
     /// Forgets a command. Data that is still on its way for it is ignored when it comes: the
     /// initiator stops sending with the response to its request at the latest.
     pub(super) fn abort(&mut self, itt: Itt) {
-        self.gathers.remove(&itt);
+        self.take_gather(itt);
         if let Some(task) = self.end(itt) {
             if let Some(at) = self.position(task.allegiance) {
                 self.release(at, &task);

@@ -23,7 +23,7 @@ impl Session {
                 transfer.refusal.get_or_insert(outcome);
                 return;
             }
-            self.gathers.remove(&itt);
+            self.take_gather(itt);
         }
         self.finish(itt, outcome);
     }
