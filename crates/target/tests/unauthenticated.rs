@@ -112,16 +112,20 @@ async fn all_was_read(address: SocketAddr) {
     }
 }
 
-#[tokio::test]
-async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
-    let _alone = ALONE.lock().await;
-    let settings = Settings {
+/// Settings with which none of the connections here is one too many.
+fn roomy() -> Settings {
+    Settings {
         max_logins: 1000,
         max_logins_per_address: 1000,
         max_connections: 1000,
         ..Settings::default()
-    };
-    let (_server, address) = server(settings, memory()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_has_not_logged_in_holds_at_most_64_kib() {
+    let _alone = ALONE.lock().await;
+    let (_server, address) = server(roomy(), memory()).await;
     all_was_read(address).await;
     let idle = most_held(address, address, &[]).await;
 
@@ -171,13 +175,7 @@ async fn client_hello(authority: &Authority) -> Vec<u8> {
 #[tokio::test]
 async fn a_connection_that_is_not_through_its_handshake_holds_at_most_64_kib() {
     let _alone = ALONE.lock().await;
-    let settings = Settings {
-        max_logins: 1000,
-        max_logins_per_address: 1000,
-        max_connections: 1000,
-        ..Settings::default()
-    };
-    let (server, plain) = server(settings, memory()).await;
+    let (server, plain) = server(roomy(), memory()).await;
     let ours = Authority::new();
     let issued = ours.issue("127.0.0.1");
     let own = Identity { certificate: issued.certificate.as_bytes(), key: issued.key.as_bytes() };

@@ -7,7 +7,7 @@ use std::{
 };
 
 use iscsi::{
-    Cid, Itt, Pdu, Tsih,
+    Cid, Itt, Pdu, Serial, Tsih,
     keys::Offer,
     pdu::{
         AsyncEvent, LoginStatus, LogoutReason, LogoutRequest, LogoutResult, TaskFunction,
@@ -15,7 +15,7 @@ use iscsi::{
     },
 };
 use scsi::{Lun, Sense};
-use target::Settings;
+use target::{Server, Settings};
 
 use crate::client::{Client, Stalling, TARGET, memory, refused, server, soon, until};
 
@@ -149,17 +149,32 @@ async fn a_command_outlives_its_connection_and_is_answered_on_another() {
     assert_eq!(first.response().await.itt, itt);
 }
 
-#[tokio::test]
-async fn the_only_connection_may_come_back_within_its_time() {
+/// A session whose only connection was lost in the middle of a command.
+struct Waiting {
+    server: Server,
+    address: SocketAddr,
+    unit: Arc<Stalling>,
+    tsih: Tsih,
+    cmd_sn: Serial,
+    itt: Itt,
+}
+
+async fn waiting() -> Waiting {
     let unit = Arc::new(Stalling::default());
     let (server, address) = server(Settings::default(), unit.clone()).await;
-    let mut first = leading(address, 2).await;
-    let itt = first.start(&[0]).await;
+    let mut only = leading(address, 2).await;
+    let itt = only.start(&[0]).await;
     until(|| unit.alive() == 1).await;
-    let (tsih, cmd_sn) = (first.tsih, first.cmd_sn);
-    drop(first);
+    let (tsih, cmd_sn) = (only.tsih, only.cmd_sn);
+    drop(only);
     until(|| server.statistics().connections == 0).await;
     assert_eq!(server.statistics().sessions.len(), 1);
+    Waiting { server, address, unit, tsih, cmd_sn, itt }
+}
+
+#[tokio::test]
+async fn the_only_connection_may_come_back_within_its_time() {
+    let Waiting { server: _server, address, unit, tsih, cmd_sn, itt } = waiting().await;
     let mut again = Client::connect(address).await;
     (again.tsih, again.cmd_sn) = (tsih, cmd_sn);
     let mut again = again.try_join(address, 1, offer(2), Cid(1)).await.unwrap();
@@ -170,26 +185,14 @@ async fn the_only_connection_may_come_back_within_its_time() {
 
 #[tokio::test]
 async fn a_session_that_waits_for_a_connection_does_not_keep_the_server() {
-    let unit = Arc::new(Stalling::default());
-    let (server, address) = server(Settings::default(), unit.clone()).await;
-    let mut first = leading(address, 2).await;
-    first.start(&[0]).await;
-    until(|| unit.alive() == 1).await;
-    drop(first);
-    until(|| server.statistics().connections == 0).await;
+    let Waiting { server, unit, .. } = waiting().await;
     soon(server.shutdown(Duration::from_millis(20))).await;
     assert_eq!((unit.alive(), server.statistics().sessions.len()), (0, 0));
 }
 
 #[tokio::test]
 async fn a_new_session_of_its_name_replaces_one_that_waits() {
-    let unit = Arc::new(Stalling::default());
-    let (server, address) = server(Settings::default(), unit.clone()).await;
-    let mut first = leading(address, 2).await;
-    first.start(&[0]).await;
-    until(|| unit.alive() == 1).await;
-    drop(first);
-    until(|| server.statistics().connections == 0).await;
+    let Waiting { server, address, unit, .. } = waiting().await;
     let _second = leading(address, 2).await;
     assert_eq!(unit.alive(), 0);
     assert_eq!(server.statistics().sessions.len(), 1);
