@@ -82,12 +82,24 @@ impl<T> Window<T> {
             return false;
         }
         self.insert(cmd_sn, None);
+        self.pass_voided();
         true
     }
 
     /// Takes the first held command for which `is_meant` holds; its number counts as received.
     pub(crate) fn take_held(&mut self, mut is_meant: impl FnMut(&T) -> bool) -> Option<T> {
         self.held.iter_mut().find(|(_, item)| item.as_ref().is_some_and(&mut is_meant))?.1.take()
+    }
+
+    /// Numbers with nothing to be done are not waited for: the answer to who voided them tells so.
+    fn pass_voided(&mut self) {
+        while self
+            .held
+            .pop_front_if(|(sn, item)| *sn == self.exp_cmd_sn && item.is_none())
+            .is_some()
+        {
+            self.exp_cmd_sn = self.exp_cmd_sn.next();
+        }
     }
 
     /// The first held command for which `is_meant` holds.

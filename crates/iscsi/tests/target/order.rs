@@ -2,7 +2,7 @@
 
 use iscsi::{
     DataSegment, Itt, Pdu,
-    pdu::RejectReason,
+    pdu::{Numbers, RejectReason, TaskFunction},
     session::target::{Event, Outcome, Settings},
 };
 use scsi::Status;
@@ -129,4 +129,69 @@ fn a_discovery_session_runs_no_commands() {
     assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::ProtocolError);
     let event: Option<Event> = rig.session.poll_event();
     assert!(event.is_none());
+}
+
+/// MaxCmdSN moved only when a task ended: an idle session that sent so many other PDUs in order
+/// could send no more for good.
+#[test]
+fn what_is_no_task_leaves_the_window_open() {
+    for queue_commands in [1, 4] {
+        let settings = Settings { queue_commands, ..Settings::default() };
+        let mut rig = Rig::with("", settings);
+        for itt in 0..10 {
+            let mut ping = rig.ping(itt, 0);
+            (ping.immediate, ping.cmd_sn) = (false, rig.next_cmd_sn());
+            let text = rig.text(100 + itt, "X-key=1\n");
+            let mut function = rig.task_request(TaskFunction::ClearAca, 200 + itt, 0);
+            (function.immediate, function.cmd_sn) = (false, rig.next_cmd_sn());
+            let rejected = rig.read(u32::MAX, 0);
+            for pdu in [
+                Pdu::NopOut(ping),
+                Pdu::TextRequest(text),
+                Pdu::TaskRequest(function),
+                Pdu::ScsiCommand(rejected),
+            ] {
+                let pdus = rig.send(pdu);
+                let [answer] = &pdus[..] else { panic!("{pdus:?}") };
+                let numbers = numbers_of(answer);
+                assert_eq!(numbers.max_cmd_sn, numbers.exp_cmd_sn.add(queue_commands - 1));
+            }
+        }
+        let command = rig.read(1, 0);
+        rig.deliver(command);
+    }
+}
+
+#[test]
+fn a_discovery_session_may_ask_as_often_as_it_likes() {
+    let mut rig = Rig::discovery("");
+    for itt in 0..300 {
+        let mut ping = rig.ping(itt, 0);
+        (ping.immediate, ping.cmd_sn) = (false, rig.next_cmd_sn());
+        assert_eq!(rig.send(Pdu::NopOut(ping)).len(), 1, "{itt}");
+    }
+}
+
+#[test]
+fn the_answer_to_who_voids_a_command_opens_the_window() {
+    let mut rig = Rig::with("", Settings { queue_commands: 1, ..Settings::default() });
+    let lost = rig.read(1, 0);
+    let mut request = rig.task_request(TaskFunction::AbortTask, 10, 1);
+    request.ref_cmd_sn = lost.cmd_sn;
+    let pdus = rig.send(Pdu::TaskRequest(request));
+    let numbers = numbers_of(&pdus[0]);
+    assert_eq!((numbers.exp_cmd_sn, numbers.max_cmd_sn), (rig.cmd_sn, rig.cmd_sn));
+    let next = rig.read(2, 0);
+    rig.deliver(next);
+}
+
+#[track_caller]
+fn numbers_of(pdu: &Pdu) -> Numbers {
+    match pdu {
+        Pdu::NopIn(pdu) => pdu.numbers,
+        Pdu::TextResponse(pdu) => pdu.numbers,
+        Pdu::TaskResponse(pdu) => pdu.numbers,
+        Pdu::Reject(pdu) => pdu.numbers,
+        pdu => panic!("{pdu:?}"),
+    }
 }

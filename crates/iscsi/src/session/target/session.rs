@@ -303,8 +303,11 @@ impl Session {
         connection
     }
 
-    /// ExpCmdSN and MaxCmdSN, to be completed with a StatSN.
-    pub(super) fn window_numbers(&self) -> Numbers {
+    /// ExpCmdSN and MaxCmdSN, to be completed with a StatSN. What tells of the window opens it as
+    /// far as there is room: not only the end of a task makes some, but each PDU in order that is
+    /// no task, too.
+    pub(super) fn window_numbers(&mut self) -> Numbers {
+        self.window.open(self.in_progress);
         Numbers {
             stat_sn: Serial(0),
             exp_cmd_sn: self.window.exp_cmd_sn(),
@@ -345,7 +348,6 @@ impl Session {
         } else {
             self.in_progress -= 1;
         }
-        self.window.open(self.in_progress);
         Some(task)
     }
 }
