@@ -189,6 +189,9 @@ impl LoginPhase {
         let response = LoginResponse { tsih: session.tsih(), numbers, ..response };
         self.output.push(Pdu::LoginResponse(response), Digests::default());
         session.add_connection(&login, stat_sn.next(), self.output, now);
+        // Functions may have ended with the connection that was replaced.
+        session.check_fences();
+        session.resume_transfers();
         Ok(cid)
     }
 
