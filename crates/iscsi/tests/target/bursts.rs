@@ -164,3 +164,59 @@ fn a_function_that_goes_with_its_connection_lets_the_writes_of_others_go_on() {
     rig.send(data_out(1, next[0].ttt, 0, 8192, 8192, true));
     assert_eq!(rig.command().itt, Itt(1));
 }
+
+/// The command after an immediate function has its number: it was aborted without an answer when
+/// the function had to wait.
+#[test]
+fn commands_that_come_after_a_function_that_waits_are_not_ended_by_it() {
+    for function in FOR_A_UNIT.into_iter().chain(FOR_ALL) {
+        let mut rig = Rig::new(KEYS);
+        let r2t = writing(&mut rig, 1, Lun(0));
+        let mut before = rig.read(2, 0);
+        (before.immediate, rig.cmd_sn) = (true, before.cmd_sn);
+        rig.deliver(before);
+        ask(&mut rig, function);
+        let after = rig.read(3, 0);
+        rig.deliver(after);
+        let late = writing(&mut rig, 4, Lun(0));
+        let [first, last] = &burst(&r2t, 4096)[..] else { panic!("two PDUs") };
+        rig.send(first.clone());
+        rig.no_event();
+        rig.send(last.clone());
+        let mut ended = Vec::new();
+        while let Some(event) = rig.session.poll_event() {
+            match event {
+                Event::Abort(itt) => ended.push(itt.0),
+                Event::Management(request) if FOR_A_UNIT.contains(&function) => {
+                    rig.session.abort_for(&request);
+                }
+                _ => {}
+            }
+        }
+        ended.sort_unstable();
+        assert_eq!(ended, [1, 2], "{function:?}");
+        rig.session.answer_management(Itt(10), TaskFunctionResult::Complete);
+        rig.output();
+        let pdus = rig.send(burst(&late, 8192).remove(0));
+        assert_eq!(r2ts(&pdus).len(), 1, "the write after it goes on");
+    }
+}
+
+/// As when the connection of a function is logged out or fails.
+#[test]
+fn writes_go_on_when_the_connection_of_a_function_is_replaced() {
+    let mut rig = Rig::new(KEYS);
+    let other = Cid(8);
+    rig.join(other.0);
+    let r2t = writing(&mut rig, 1, Lun(0));
+    let request = rig.task_request(TaskFunction::LogicalUnitReset, 10, u32::MAX);
+    assert!(rig.send_on(other, Pdu::TaskRequest(request)).is_empty());
+    assert!(rig.send(burst(&r2t, 4096).remove(0)).is_empty());
+    rig.no_event();
+    let mut waiting = rig.write(2, 8192, 0, true);
+    (waiting.immediate, rig.cmd_sn) = (true, waiting.cmd_sn);
+    rig.send(Pdu::ScsiCommand(waiting));
+    assert!(rig.admit(2).is_empty(), "it is about to end");
+    rig.join(other.0);
+    assert_eq!(r2ts(&rig.output())[0].itt, Itt(2), "nothing ends it any more");
+}

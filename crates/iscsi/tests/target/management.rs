@@ -146,7 +146,7 @@ fn a_target_reset_aborts_everything_before_the_driver_hears_of_it() {
 fn an_immediate_function_does_not_reach_commands_after_it() {
     let mut rig = three_tasks();
     let mut request = rig.task_request(TaskFunction::AbortTaskSet, 10, u32::MAX);
-    request.cmd_sn = rig.login_response.numbers.exp_cmd_sn;
+    request.cmd_sn = rig.login_response.numbers.exp_cmd_sn.next();
     rig.send(Pdu::TaskRequest(request));
     let Some(Event::Management(request)) = rig.session.poll_event() else { panic!() };
     rig.session.abort_for(&request);

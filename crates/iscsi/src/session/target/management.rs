@@ -177,10 +177,10 @@ impl Session {
         self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(itt, _)| *itt).collect()
     }
 
-    /// Aborts commands up to the one with `cmd_sn`: an immediate request reaches no further.
+    /// Aborts commands before `cmd_sn`.
     fn abort_before(&mut self, lun: Option<Lun>, cmd_sn: Serial) {
         self.abort_where(|task, _| {
-            !cmd_sn.is_before(task.cmd_sn) && lun.is_none_or(|lun| is_same_unit(task.lun, lun))
+            task.comes_before(cmd_sn) && lun.is_none_or(|lun| is_same_unit(task.lun, lun))
         });
     }
 

@@ -114,7 +114,7 @@ impl Postponed {
     /// Whether it ends this task.
     pub(super) fn is_about(&self, task: &Task) -> bool {
         let is_unit = self.request.unit().is_none_or(|lun| is_same_unit(task.lun, lun));
-        task.stage != Stage::Management && is_unit && !self.cmd_sn.is_before(task.cmd_sn)
+        task.stage != Stage::Management && is_unit && task.comes_before(self.cmd_sn)
     }
 
     /// When it is to be looked at.

@@ -42,6 +42,13 @@ pub(super) struct Task {
 }
 
 impl Task {
+    /// Does a function with this CmdSN reach it (RFC 7143, 11.5.1)? The next command in order has
+    /// the number of an immediate function and comes after it; an immediate one with that number
+    /// uses none up and may have come before.
+    pub(super) fn comes_before(&self, cmd_sn: Serial) -> bool {
+        self.cmd_sn.is_before(cmd_sn) || self.immediate && self.cmd_sn == cmd_sn
+    }
+
     /// How many bytes of Data-In the initiator has room for.
     pub(super) fn data_in_capacity(&self) -> u32 {
         match (self.read, self.write) {
