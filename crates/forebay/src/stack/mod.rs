@@ -4,6 +4,7 @@ mod cache_layer;
 mod file;
 mod read_only;
 mod remote;
+mod write_through;
 
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ use read_only::ReadOnly;
 pub use remote::{
     TLS_REMEDY, Us, digest, may_pass, name_of_host, refusal as refused_far_side, session,
 };
+use write_through::WriteThrough;
 
 /// A unit's volumes, and what is to be asked and stopped apart from them.
 pub struct Opened {
@@ -86,7 +88,12 @@ pub async fn open(unit: &Unit, initiator_name: &IscsiName) -> Result<Opened, Fai
                 let volume = remote::open(settings, &us, known).await?;
                 volume.identity().clone_into(&mut identity);
                 let handle = Handle::Remote(Arc::clone(&volume));
-                (volume, Part { layer: "remote", on: settings.url.clone(), handle })
+                // The far side may lose what it did not flush, and can tell one caller only. A cache
+                // is one; hosts are many.
+                let has_cache = unit.stack.iter().any(|layer| matches!(layer, Layer::Cache(_)));
+                let stack: Stack =
+                    if has_cache { volume } else { Arc::new(WriteThrough::new(volume)) };
+                (stack, Part { layer: "remote", on: settings.url.clone(), handle })
             }
             Layer::Slice(settings) => {
                 let (volume, what) = slice(settings, lower())?;

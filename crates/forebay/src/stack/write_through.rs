@@ -1,0 +1,126 @@
+//! A volume whose writes and discards are stable when they are answered: for a remote volume
+//! without a cache above it, which many write to (decision 0004).
+
+use std::future::ready;
+
+use tokio::sync::Mutex;
+use volume::{
+    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume,
+};
+
+/// `lower`, without its volatile cache. Nobody else may write to `lower`, or flush it.
+pub struct WriteThrough {
+    lower: Stack,
+    /// Held by a discard until it is stable: `lower` may tell of a loss to one flush only, which
+    /// then is the flush of the discard that was lost.
+    discarding: Mutex<()>,
+}
+
+/// How often a discard is sent while `lower` loses what it answered before the flush: as often as
+/// the initiator sends a stable write to a unit without FUA.
+const ATTEMPTS: u32 = 3;
+
+impl WriteThrough {
+    /// Makes `lower` stable.
+    pub fn new(lower: Stack) -> Self {
+        Self { lower, discarding: Mutex::new(()) }
+    }
+}
+
+impl Volume for WriteThrough {
+    fn geometry(&self) -> Geometry {
+        Geometry { volatile_cache: false, ..self.lower.geometry() }
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.lower.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, _: Durability) -> Io<'_, ()> {
+        self.lower.write(lba, data, Durability::Stable)
+    }
+
+    /// What was answered is stable already. A flush of `lower` could only take away the bad news
+    /// that a discard waits for.
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(async move {
+            let _turn = self.discarding.lock().await;
+            let mut left = ATTEMPTS;
+            loop {
+                self.lower.discard(extent).await?;
+                left -= 1;
+                match self.lower.flush().await {
+                    // `lower` started anew in between, perhaps
+                    Err(Error::Device(_)) if left > 0 => {}
+                    flushed => return flushed,
+                }
+            }
+        })
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.lower.allocation(extent)
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.lower.usage()
+    }
+
+    fn refresh(&self) {
+        self.lower.refresh();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sim::{CrashVolume, Rng};
+    use volume::{Call, Fault, MemVolume, Observe, Rule, Symptom};
+
+    use super::*;
+
+    const EXTENT: Extent = Extent { lba: Lba(8), blocks: 8 };
+
+    #[tokio::test]
+    async fn what_was_answered_outlasts_a_power_cut_without_any_flush() {
+        for seed in 0..20 {
+            let disk = Arc::new(CrashVolume::new(Geometry::with_blocks(64), seed));
+            let volume = WriteThrough::new(disk.clone());
+            assert!(disk.geometry().volatile_cache && !volume.geometry().volatile_cache);
+            let data = Data::from(vec![7; 4096]);
+            volume.write(EXTENT.lba, data.clone(), Durability::Volatile).await.unwrap();
+            volume.write(Lba(32), data.clone(), Durability::Volatile).await.unwrap();
+            volume.discard(Extent { lba: Lba(32), blocks: 8 }).await.unwrap();
+            let left = CrashVolume::reopen(disk.crash(&mut Rng::new(seed)), seed);
+            assert_eq!(left.read(EXTENT).await.unwrap(), data);
+            let gone = left.read(Extent { lba: Lba(32), blocks: 8 }).await.unwrap();
+            assert_eq!(gone, Data::zeros(4096));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_discard_that_was_lost_is_sent_again_and_no_other_flush_takes_the_news() {
+        let lower = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
+        let lost = Symptom::Fails(Error::Device("started anew".into()));
+        lower.faults().add(Rule::always(Call::Flush, lost.clone()).times(1));
+        let faults = lower.faults().clone();
+        let observed = Observe::new(Arc::new(lower));
+        let counters = observed.counters().clone();
+        let volume = WriteThrough::new(Arc::new(observed));
+        volume.flush().await.unwrap();
+        assert_eq!(counters.counts().flushes, 0);
+        volume.discard(EXTENT).await.unwrap();
+        assert_eq!(counters.counts().discards, 2);
+        faults.add(Rule::always(Call::Flush, lost));
+        assert!(matches!(volume.discard(EXTENT).await, Err(Error::Device(_))));
+    }
+}
