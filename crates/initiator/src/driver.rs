@@ -5,7 +5,7 @@ use std::{
     future::Future,
     hash::{BuildHasher, RandomState},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -23,7 +23,7 @@ use volume::Geometry;
 
 use crate::{
     CommandError, ConnectionStatistics, Error, Facts, LinkState, Settings, Statistics,
-    facts::{tells_of_change, tells_of_reset},
+    facts::{tells_of_change, tells_of_reset, tells_of_size},
     login::{LoggedIn, log_in},
     pending::{Job, PendingTable},
     probe::probe,
@@ -35,6 +35,8 @@ use crate::{
 pub(crate) enum Message {
     /// Perform this.
     Job(Job),
+    /// The unit may have become another one: look at it by way of a new session.
+    Judge,
     /// Answer what is under way, log out, end.
     Close,
 }
@@ -60,6 +62,8 @@ pub(crate) struct Driver {
     expected: Expected,
     pending: PendingTable,
     statistics: Statistics,
+    /// The unit may have become another one.
+    suspicious: bool,
     /// No more jobs come.
     closing: bool,
 }
@@ -88,9 +92,10 @@ impl Expected {
             let reason = format!("the remote unit is {found}, and {expected} is expected");
             return Err(Error::Changed(reason.into()));
         }
-        if (found.block_size, found.blocks) != (self.block_size, self.blocks) {
+        // One that has grown still has all that was there.
+        if found.block_size != self.block_size || found.blocks < self.blocks {
             let reason = format!(
-                "the remote unit {} has {} blocks of {} bytes, and {} of {} are expected",
+                "the remote unit {} has {} blocks of {} bytes, and {} of {} or more are expected",
                 self.identity, found.blocks, found.block_size, self.blocks, self.block_size
             );
             return Err(Error::Changed(reason.into()));
@@ -117,7 +122,16 @@ impl Driver {
         let lun = Lun::from_number(settings.lun).unwrap_or_default();
         let pending = PendingTable::new(lun, settings.command_time_out, settings.busy_time_out);
         let statistics = Statistics::default();
-        Self { settings, messages, shared, expected, pending, statistics, closing: false }
+        Self {
+            settings,
+            messages,
+            shared,
+            expected,
+            pending,
+            statistics,
+            suspicious: false,
+            closing: false,
+        }
     }
 
     /// Runs until every handle is gone or one of them says so.
@@ -156,13 +170,17 @@ impl Driver {
         let closed = CommandError::Unreachable("the session was closed".into());
         self.pending.fail_all(&closed, &mut self.statistics);
         self.publish();
+        // Who follows the size learns that there is nothing more to follow.
+        self.messages.close();
+        self.shared.look_at_size.notify_one();
     }
 
     /// Runs a session until it ends.
     async fn serve(&mut self, live: Live) -> End {
         let Live { mut wires, facts } = live;
         let default_wait = wires.session.parameters().default_time2wait;
-        *self.shared.facts.lock() = Some(Arc::new(facts));
+        self.shared.set_facts(facts);
+        self.suspicious = false;
         self.shared.next_generation();
         self.shared.state.send_replace(LinkState::Up);
         info!(target = self.settings.target, portal = self.settings.portal, "session is up");
@@ -194,6 +212,9 @@ impl Driver {
         tokio::pin!(timer);
         loop {
             self.take_messages();
+            if self.suspicious {
+                return Err(Error::unit("it has another size than before"));
+            }
             self.submit(wires);
             if self.closing && self.pending.len() == 0 {
                 wires.session.log_out(now());
@@ -308,6 +329,7 @@ impl Driver {
     fn handle_message(&mut self, message: Option<Message>) {
         match message {
             Some(Message::Job(job)) => self.pending.add(job, now()),
+            Some(Message::Judge) => self.suspicious = true,
             Some(Message::Close) | None => {
                 self.closing = true;
                 self.messages.close();
@@ -376,6 +398,10 @@ impl Driver {
         if tells_of_reset(&sense) || sense.deferred {
             self.shared.next_generation();
         }
+        if tells_of_size(&sense) {
+            self.shared.size_changed.store(true, Ordering::Release);
+            self.shared.look_at_size.notify_one();
+        }
         tells_of_change(&sense).then_some(sense)
     }
 
@@ -385,6 +411,9 @@ impl Driver {
             LinkState::Down { since, .. } => *since + self.settings.give_up_after,
             _ => now(),
         };
+        if let Some(blocks) = self.shared.blocks() {
+            self.expected.blocks = blocks;
+        }
         // what calls are told instead of waiting
         let mut verdict: Option<CommandError> = None;
         loop {
@@ -674,8 +703,9 @@ mod tests {
         let other = Expected { identity: "naa.2".into(), ..expected.clone() };
         let message = other.check(&facts).unwrap_err().to_string();
         assert!(message.contains("naa.1") && message.contains("naa.2"), "{message}");
-        let grown = Expected { blocks: 99, ..expected };
-        let message = grown.check(&facts).unwrap_err().to_string();
-        assert!(message.contains("100") && message.contains("99"), "{message}");
+        assert!(Expected { blocks: 99, ..expected.clone() }.check(&facts).is_ok(), "it has grown");
+        let shrunk = Expected { blocks: 101, ..expected };
+        let message = shrunk.check(&facts).unwrap_err().to_string();
+        assert!(message.contains("100") && message.contains("101"), "{message}");
     }
 }

@@ -198,10 +198,15 @@ pub(crate) fn tells_of_reset(sense: &Sense) -> bool {
     sense.asc == 0x29 && sense.ascq != 0x07
 }
 
-/// A unit attention after which what we know of the unit has to be asked again: capacity, mode
-/// parameters, INQUIRY data, identity.
+/// A unit attention after which what we know of the unit has to be asked again: mode parameters,
+/// INQUIRY data, identity.
 pub(crate) fn tells_of_change(sense: &Sense) -> bool {
-    matches!((sense.asc, sense.ascq), (0x2a, 0x01 | 0x09) | (0x3f, 0x03 | 0x05))
+    matches!((sense.asc, sense.ascq), (0x2a, 0x01) | (0x3f, 0x03 | 0x05))
+}
+
+/// CAPACITY DATA HAS CHANGED.
+pub(crate) fn tells_of_size(sense: &Sense) -> bool {
+    (sense.asc, sense.ascq) == (0x2a, 0x09)
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -16,6 +16,7 @@ mod discovery;
 mod pending;
 mod shared;
 mod driver;
+mod size;
 mod session;
 mod stability;
 mod volume;

@@ -17,6 +17,7 @@ use crate::{
     driver::{Driver, Expected, Live, Message, connect},
     pending::Job,
     shared::Shared,
+    size,
     wires::now,
 };
 
@@ -50,7 +51,7 @@ impl Session {
     }
 
     /// Returns at once and connects in the background, for as long as it takes. Any other unit
-    /// than the one with this identity and size is refused.
+    /// than the one with this identity and this size, or a larger one, is refused.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -64,6 +65,7 @@ impl Session {
         let shared = Arc::new(Shared::new(now()));
         // the table of the driver holds as many again
         let (messages, receiver) = mpsc::channel(settings.queue_depth);
+        tokio::spawn(size::follow(messages.downgrade(), Arc::clone(&shared)));
         let driver = Driver::new(Arc::new(settings), receiver, shared.clone(), expected);
         let driver = tokio::spawn(driver.run(live));
         Self { messages, shared, driver: Arc::new(Mutex::new(Some(driver))) }
@@ -83,6 +85,17 @@ impl Session {
     #[must_use]
     pub fn facts(&self) -> Option<Arc<Facts>> {
         self.shared.facts.lock().clone()
+    }
+
+    /// How many blocks the unit has, if that is known. More from one moment to the next, if it grows.
+    #[must_use]
+    pub fn blocks(&self) -> Option<u64> {
+        self.shared.blocks()
+    }
+
+    /// Looks in the background whether the unit has grown.
+    pub fn look_at_size(&self) {
+        self.shared.look_at_size.notify_one();
     }
 
     /// The state of the link.

@@ -4,13 +4,13 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,
 };
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::{ConnectionStatistics, Facts, Statistics};
 
@@ -41,6 +41,12 @@ pub(crate) struct Shared {
     pub(crate) statistics: Mutex<Statistics>,
     pub(crate) connections: Mutex<Vec<ConnectionStatistics>>,
     generation: AtomicU64,
+    /// How many blocks the unit has; 0 before that is known.
+    blocks: AtomicU64,
+    /// Somebody wants to know whether it has as many as before, see [`crate::size::follow`].
+    pub(crate) look_at_size: Notify,
+    /// The unit told that it has not.
+    pub(crate) size_changed: AtomicBool,
 }
 
 impl Shared {
@@ -52,7 +58,21 @@ impl Shared {
             statistics: Mutex::new(Statistics::default()),
             connections: Mutex::new(Vec::new()),
             generation: AtomicU64::new(0),
+            blocks: AtomicU64::new(0),
+            look_at_size: Notify::new(),
+            size_changed: AtomicBool::new(false),
         }
+    }
+
+    /// What the unit says of itself from now on.
+    pub(crate) fn set_facts(&self, facts: Facts) {
+        self.blocks.store(facts.geometry.blocks, Ordering::Release);
+        *self.facts.lock() = Some(Arc::new(facts));
+    }
+
+    /// How many blocks the unit has, if that is known.
+    pub(crate) fn blocks(&self) -> Option<u64> {
+        Some(self.blocks.load(Ordering::Acquire)).filter(|blocks| *blocks > 0)
     }
 
     /// Counts what may have cost the target its volatile cache: new sessions, resets

@@ -28,6 +28,7 @@ use crate::{
 /// told once: volatile writes of several independent callers need one of them to flush for all.
 pub struct RemoteVolume {
     session: Session,
+    /// As it was when it was opened; it may have grown since.
     geometry: Geometry,
     identity: String,
     piece_bytes: u32,
@@ -53,7 +54,7 @@ impl RemoteVolume {
     }
 
     /// The unit that was here before, to be connected to in the background: for who starts while
-    /// the far side is away. Should another unit, or one of another size, be there, every call
+    /// the far side is away. Should another unit, or a smaller one, be there, every call
     /// fails with [`volume::Error::Device`] and names both.
     ///
     /// # Panics
@@ -247,7 +248,11 @@ impl RemoteVolume {
 
 impl Volume for RemoteVolume {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        Geometry { blocks: self.session.blocks().unwrap_or(self.geometry.blocks), ..self.geometry }
+    }
+
+    fn refresh(&self) {
+        self.session.look_at_size();
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
