@@ -111,7 +111,7 @@ impl Cache {
 
     /// First sector and number of sectors of an extent, if it is inside the volume.
     fn sectors(&self, extent: Extent) -> Result<(u64, u64), Error> {
-        let geometry = &self.shared.geometry;
+        let geometry = self.shared.geometry();
         let end = extent.lba.0.checked_add(u64::from(extent.blocks));
         if extent.blocks == 0 || end.is_none_or(|end| end > geometry.blocks) {
             return Err(Error::OutOfRange(extent));
@@ -121,7 +121,7 @@ impl Cache {
     }
 
     fn writable(&self) -> Result<(), Error> {
-        if self.shared.geometry.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+        if self.shared.opened.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     async fn discard_sectors(&self, sector: u64, sectors: u64) -> Result<(), Error> {
@@ -129,9 +129,9 @@ impl Cache {
         let per_slot = u64::from(SECTORS);
         let end = sector + sectors;
         // The last slot is whole if the extent has all of it that the volume has.
-        let volume_end = shared.geometry.bytes() / SECTOR_BYTES as u64;
+        let volume_end = shared.geometry().bytes() / SECTOR_BYTES as u64;
         let first_slot = sector.div_ceil(per_slot);
-        let end_slot = if end == volume_end { shared.slots } else { end / per_slot };
+        let end_slot = if end == volume_end { end.div_ceil(per_slot) } else { end / per_slot };
         if first_slot >= end_slot {
             return self.write_zeros(sector, end).await;
         }
@@ -191,6 +191,14 @@ impl Cache {
 
     fn count(&self) {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
+        self.notice_growth();
+    }
+
+    /// Has destage look, if there is more of the lower volume than is used.
+    fn notice_growth(&self) {
+        if self.shared.has_grown() {
+            self.shared.wake_destage.notify_one();
+        }
     }
 }
 
@@ -198,12 +206,12 @@ impl Volume for Cache {
     fn geometry(&self) -> Geometry {
         let shared = &self.shared;
         Geometry {
-            physical_block_size: shared.geometry.physical_block_size.max(SLOT_BYTES as u32),
+            physical_block_size: shared.opened.physical_block_size.max(SLOT_BYTES as u32),
             volatile_cache: shared.settings.report.is_immediate(),
             atomic_blocks: 0,
             // Segments of the log keep what was written until others take their place.
             in_place: false,
-            ..shared.geometry
+            ..shared.geometry()
         }
     }
 
@@ -229,7 +237,7 @@ impl Volume for Cache {
         self.shared.counters.writes.add(1);
         self.shared.counters.written_bytes.add(data.len() as u64);
         Box::pin(async move {
-            let block = self.shared.geometry.block_size as usize;
+            let block = self.shared.opened.block_size as usize;
             let blocks = u32::try_from(data.len() / block).unwrap_or(0);
             let (sector, _) = self.sectors(Extent { lba, blocks })?;
             self.writable()?;
@@ -263,6 +271,11 @@ impl Volume for Cache {
 
     fn admit(&self, _bytes: usize) -> Result<(), Error> {
         self.shared.admit()
+    }
+
+    fn refresh(&self) {
+        self.shared.lower.refresh();
+        self.notice_growth();
     }
 }
 

@@ -47,6 +47,7 @@ async fn wait_for_work(shared: &Shared) -> bool {
     loop {
         let mut wake = std::pin::pin!(shared.wake_destage.notified());
         wake.as_mut().enable();
+        shared.follow_growth().await;
         {
             let state = shared.state.lock();
             if state.stopping {
@@ -82,6 +83,7 @@ impl Pace {
     async fn give_way(&mut self, shared: &Shared) {
         let period = Duration::from_millis(shared.settings.idle_ms);
         while !is_urgent(shared) {
+            shared.follow_growth().await;
             let requests = shared.requests.load(Ordering::Relaxed);
             let fetching = shared.host_fetches.load(Ordering::Relaxed) > 0;
             if self.idle && requests == self.seen && !fetching {

@@ -91,6 +91,10 @@ impl Volume for Heard {
     fn admit(&self, bytes: usize) -> Result<(), volume::Error> {
         self.lower.admit(bytes)
     }
+
+    fn refresh(&self) {
+        self.lower.refresh();
+    }
 }
 
 /// Far longer than any link and disk that work need for one answer, far shorter than the half

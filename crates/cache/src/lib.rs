@@ -20,6 +20,7 @@ mod commit;
 mod read;
 mod bypass;
 mod write;
+mod growth;
 mod destage;
 mod refusal;
 mod inspect;

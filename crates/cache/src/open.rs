@@ -47,7 +47,8 @@ pub(crate) async fn open(
 ) -> Result<Arc<Shared>, OpenError> {
     settings.validate().map_err(OpenError::Settings)?;
     let Parts { lower, log, nvram } = parts;
-    check_geometry(identity, lower.geometry())?;
+    let lower_geometry = lower.geometry();
+    check_geometry(identity, lower_geometry)?;
     let mut superblock = match superblock(&log).await {
         Ok(superblock) => superblock,
         Err(NoSuperblock::Blank) => write_new(&log, identity, settings.segment_slots).await?,
@@ -55,6 +56,7 @@ pub(crate) async fn open(
     };
     check_size(&log, &superblock)?;
     check_identity(&superblock.identity, identity)?;
+    check_geometry(&superblock.identity, lower_geometry)?;
     let nvram = open_nvram(nvram, &superblock, &settings)?;
     check_held(&nvram.held, &superblock, &settings)?;
 
@@ -76,6 +78,8 @@ pub(crate) async fn open(
     superblock.committed = found.ring.next() - 1;
     superblock.serial = newest;
     superblock.clean = false;
+    // It may have grown: noted before the first slot of what is new can be in a segment.
+    superblock.identity.geometry.blocks = lower_geometry.blocks;
     superblock.immediate = settings.report.is_immediate() || !nvram.held.is_empty();
     // From here on no other memory is believed to hold this log's writes.
     superblock.nvram = nvram.mark;
@@ -110,7 +114,7 @@ fn assemble(
     (superblock, serial): (Superblock, u64),
     (scratch, counters): (Arc<PagePool>, Counters),
 ) -> Result<Arc<Shared>, OpenError> {
-    let geometry = lower.geometry();
+    let opened = Geometry { blocks: superblock.identity.geometry.blocks, ..lower.geometry() };
     let pages = u32::try_from(settings.dram_bytes / SLOT_BYTES as u64)
         .map_err(|_| OpenError::Settings("dram_bytes is too large".into()))?;
     let mut pending_limit = (settings.nvram_bytes / SLOT_BYTES as u64) as usize;
@@ -132,8 +136,8 @@ fn assemble(
     Ok(Arc::new(Shared {
         lower: Heard::new(lower),
         log,
-        geometry,
-        slots: geometry.bytes().div_ceil(SLOT_BYTES as u64),
+        opened,
+        blocks: opened.blocks.into(),
         pool: pool(pages)?,
         scratch,
         pending_limit,

@@ -347,7 +347,7 @@ impl Shared {
         if host {
             self.host_fetches.fetch_add(1, Ordering::Relaxed);
         }
-        let sectors = self.geometry.bytes() / SECTOR_BYTES as u64;
+        let sectors = self.geometry().bytes() / SECTOR_BYTES as u64;
         let first = fetch.first * u64::from(SECTORS);
         let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
         let blocks = (count / self.sectors_per_block()) as u32;
@@ -429,7 +429,7 @@ impl Shared {
             if state.lower_error.is_some() || state.fetches.len() >= MOST_FETCHES {
                 return;
             }
-            missing_runs(state, first, end.min(self.slots))
+            missing_runs(state, first, end.min(self.slots()))
         };
         for fetch in fetches {
             let shared = Arc::clone(self);

@@ -35,10 +35,10 @@ pub(crate) struct Shared {
     pub settings: Settings,
     pub lower: Heard,
     pub log: Stack,
-    /// Of the lower volume, when the cache was opened.
-    pub geometry: Geometry,
-    /// How many slots the lower volume has; the last may be cut short by its end.
-    pub slots: u64,
+    /// Of the lower volume, when the cache was opened; how many blocks there are now says `blocks`.
+    pub opened: Geometry,
+    /// Blocks of the lower volume that are used: as many as the superblock says, or fewer.
+    pub blocks: AtomicU64,
     pub pool: Arc<PagePool>,
     /// Pages for the headers of segments and for superblocks.
     pub scratch: Arc<PagePool>,
@@ -216,7 +216,7 @@ impl Shared {
 
     /// The mask of all sectors of a slot that the volume has.
     pub fn whole(&self, slot: u64) -> u8 {
-        let sectors = self.geometry.bytes() / 512 - slot * 8;
+        let sectors = self.geometry().bytes() / 512 - slot * 8;
         if sectors >= 8 { WHOLE } else { (1 << sectors) - 1 }
     }
 
@@ -227,7 +227,17 @@ impl Shared {
 
     /// Sectors of 512 bytes in a block of the lower volume.
     pub fn sectors_per_block(&self) -> u64 {
-        u64::from(self.geometry.block_size) / 512
+        u64::from(self.opened.block_size) / 512
+    }
+
+    /// Of the volume as it is used.
+    pub fn geometry(&self) -> Geometry {
+        Geometry { blocks: self.blocks.load(Ordering::Acquire), ..self.opened }
+    }
+
+    /// How many slots there are; the last may be cut short by the end of the volume.
+    pub fn slots(&self) -> u64 {
+        self.geometry().bytes().div_ceil(SLOT_BYTES as u64)
     }
 
     /// Writes both superblocks, first changed by `change` and brought up to date.

@@ -77,11 +77,22 @@ async fn the_log_of_another_volume_is_refused_and_both_are_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_changed_its_size_is_refused() {
+async fn a_volume_that_shrank_is_refused_and_one_that_grew_is_not() {
     let mut gateway = killed(Gateway::new(LOG)).await;
-    gateway.far = support::far::Far::new(Geometry::with_blocks(32776));
+    gateway.far = support::far::Far::new(Geometry::with_blocks(32760));
     let error = refusal(&gateway).await;
-    assert!(matches!(error, OpenError::Geometry { recorded_blocks: 32768, blocks: 32776, .. }));
+    assert!(matches!(error, OpenError::Geometry { recorded_blocks: 32768, blocks: 32760, .. }));
+    gateway.far = support::far::Far::new(Geometry::with_blocks(32776));
+    let cache = gateway.open().await;
+    assert_eq!(cache.geometry().blocks, 32776);
+    write(&cache, 32768, 7, 8).await.unwrap();
+    drop(cache);
+    // Killed again: what is beyond the former end is recovered, and there is no way back.
+    let cache = gateway.open().await;
+    assert_eq!(read(&cache, 32768, 8).await.unwrap(), [7; 8]);
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [5; 8]);
+    gateway.far = support::far::Far::new(Geometry::with_blocks(32768));
+    assert!(matches!(refusal(&gateway).await, OpenError::Geometry { blocks: 32768, .. }));
 }
 
 #[tokio::test(start_paused = true)]

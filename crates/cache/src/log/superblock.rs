@@ -15,15 +15,16 @@ use crate::checksum::crc32c;
 pub struct Identity {
     /// Its name, at most 384 bytes: for a remote volume its target and unit.
     pub name: String,
-    /// Its size and abilities when the log was formatted.
+    /// Its abilities when the log was formatted, its size when it was opened last or has grown
+    /// since.
     pub geometry: Geometry,
 }
 
 impl Identity {
     /// Whether data logged for `self` may go to a volume with this geometry: what decides where
-    /// bytes lie must be equal.
+    /// bytes lie must be equal, and every block that there was must be there. It may have grown.
     pub(crate) fn fits(&self, geometry: Geometry) -> bool {
-        self.geometry.block_size == geometry.block_size && self.geometry.blocks == geometry.blocks
+        self.geometry.block_size == geometry.block_size && self.geometry.blocks <= geometry.blocks
     }
 }
 

@@ -14,9 +14,14 @@ use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Mem
 /// One call: what, first block, how many.
 pub type Call = (&'static str, u64, u64);
 
+/// What it may grow by, in blocks.
+pub const SPARE: u64 = 1 << 16;
+
 /// A volume in memory behind a link.
 pub struct Far {
     memory: MemVolume,
+    /// How many of its blocks it says it has.
+    blocks: AtomicU64,
     away: AtomicBool,
     failing: AtomicBool,
     lost_flush: AtomicBool,
@@ -27,13 +32,19 @@ pub struct Far {
 impl Far {
     pub fn new(geometry: Geometry) -> Arc<Self> {
         Arc::new(Self {
-            memory: MemVolume::new(geometry),
+            memory: MemVolume::new(Geometry { blocks: geometry.blocks + SPARE, ..geometry }),
+            blocks: AtomicU64::new(geometry.blocks),
             away: AtomicBool::new(false),
             failing: AtomicBool::new(false),
             lost_flush: AtomicBool::new(false),
             delay_ms: AtomicU64::new(0),
             calls: Mutex::default(),
         })
+    }
+
+    /// It has so many blocks from now on, up to [`SPARE`] more than it had.
+    pub fn set_blocks(&self, blocks: u64) {
+        self.blocks.store(blocks, Ordering::SeqCst);
     }
 
     /// The link goes down, or comes up.
@@ -94,7 +105,7 @@ impl Far {
 
 impl Volume for Far {
     fn geometry(&self) -> Geometry {
-        self.memory.geometry()
+        Geometry { blocks: self.blocks.load(Ordering::SeqCst), ..self.memory.geometry() }
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
