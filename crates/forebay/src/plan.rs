@@ -3,10 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    quantity::Size,
-    settings::{Address, Layer, Portal, Settings, Target, Unit},
-};
+use crate::settings::{Address, Layer, Portal, Settings, Target, Unit};
 
 /// What a reload does, in words.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -37,7 +34,7 @@ pub struct Plan<'a> {
     /// Units to take from targets that stay.
     pub units_removed: Vec<(&'a Target, &'a Unit)>,
     /// Units whose file grows to this many bytes.
-    pub units_grown: Vec<(&'a Target, &'a Unit, Size)>,
+    pub units_grown: Vec<(&'a Target, &'a Unit)>,
     /// The same in words.
     pub changes: Changes,
 }
@@ -139,9 +136,9 @@ impl<'a> Plan<'a> {
                     self.units_added.push((new, unit));
                 }
                 Some(Change::Nothing) => {}
-                Some(Change::Grown(size)) => {
-                    self.changes.changed.push(format!("{place}: its file grows to {size}"));
-                    self.units_grown.push((new, unit, size));
+                Some(Change::Grown(what)) => {
+                    self.changes.changed.push(format!("{place}: {what}"));
+                    self.units_grown.push((new, unit));
                 }
                 Some(Change::Refused(why)) => self.changes.refused.push(format!("{place}: {why}")),
             }
@@ -156,7 +153,8 @@ impl<'a> Plan<'a> {
 /// How a unit differs from what it was.
 enum Change {
     Nothing,
-    Grown(Size),
+    /// In words: which of its layers.
+    Grown(String),
     Refused(String),
 }
 
@@ -171,21 +169,33 @@ fn change(old: &Unit, new: &Unit) -> Change {
     if (&old.serial, &old.product) != (&new.serial, &new.product) {
         return refused("initiators know a disk by its serial number and product; restart");
     }
-    let (Some(Layer::File(was)), Some(Layer::File(file))) = (old.stack.first(), new.stack.first())
-    else {
+    // The same layers but for sizes.
+    let mut same = old.clone();
+    let mut grown = Vec::new();
+    for (was, is) in same.stack.iter_mut().zip(&new.stack) {
+        let (what, was, is) = match (was, is) {
+            (Layer::File(was), Layer::File(is)) if is.size.is_some() => {
+                ("file", &mut was.size, is.size)
+            }
+            (Layer::Slice(was), Layer::Slice(is)) if was.size.is_some() && is.size.is_some() => {
+                ("slice", &mut was.size, is.size)
+            }
+            _ => continue,
+        };
+        let before = std::mem::replace(was, is);
+        if is < before {
+            return refused("a volume cannot shrink: what is at its end would be lost");
+        }
+        if let Some(size) = is.filter(|_| is != before) {
+            grown.push(format!("its {what} grows to {size}"));
+        }
+    }
+    if same != *new || grown.is_empty() {
         return refused(OTHER_DATA);
-    };
-    let mut grown = old.clone();
-    if let Some(Layer::File(bottom)) = grown.stack.first_mut() {
-        bottom.size = file.size;
     }
-    let Some(size) = file.size.filter(|_| grown == *new) else { return refused(OTHER_DATA) };
-    if was.size.is_some_and(|was| size < was) {
-        return refused("a volume cannot shrink: what is at its end would be lost");
-    }
-    match fixed_size(new) {
+    match cached_slice(new) {
         Some(why) => Change::Refused(why),
-        None => Change::Grown(size),
+        None => Change::Grown(grown.join(", ")),
     }
 }
 
@@ -194,12 +204,20 @@ const OTHER_DATA: &str = "its layers differ, and initiators would see other data
 
 /// Why a unit does not become larger with what is at its bottom.
 pub fn fixed_size(unit: &Unit) -> Option<String> {
-    unit.stack.iter().find_map(|layer| match layer {
-        Layer::Slice(_) => Some("a slice has a fixed size".to_owned()),
-        Layer::Cache(_) => Some("the log of a cache belongs to a volume of one size".to_owned()),
-        Layer::Memory(_) | Layer::File(_) | Layer::Remote(_) => None,
-        Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_) | Layer::ReadOnly => None,
-    })
+    let sized = |layer: &Layer| matches!(layer, Layer::Slice(slice) if slice.size.is_some());
+    if unit.stack.iter().any(sized) {
+        return Some("the settings say how large its slice is".to_owned());
+    }
+    cached_slice(unit)
+}
+
+/// Why a unit does not become larger though its layers could: the name of a slice, which is in the
+/// log of a cache over it, has its size.
+fn cached_slice(unit: &Unit) -> Option<String> {
+    let mut layers = unit.stack.iter();
+    layers.find(|layer| matches!(layer, Layer::Slice(_)))?;
+    let why = "the log of its cache belongs to a slice of one size";
+    layers.any(|layer| matches!(layer, Layer::Cache(_))).then(|| why.to_owned())
 }
 
 /// Every portal with the tag of its group.
@@ -317,7 +335,28 @@ mod tests {
         let sliced = |size: &str| {
             target("a", &format!("{}, {{ slice = {{ size = 512 }} }}", DISK.replace("1MiB", size)))
         };
-        check(&sliced("1MiB"), &sliced("2MiB"), "refused: iqn.a:a LUN 0: a slice has a fixed size");
+        check(&sliced("1MiB"), &sliced("2MiB"), "changed: iqn.a:a LUN 0: its file grows to 2MiB\n");
+    }
+
+    #[test]
+    fn a_slice_may_grow_unless_a_log_knows_its_size() {
+        let sliced = |file: &str, size: &str, more: &str| {
+            let slice = format!("{{ slice = {{ start = 512{size} }} }}");
+            target("a", &format!("{}, {slice}{more}", DISK.replace("1MiB", file)))
+        };
+        let of = |size: &str| format!(", size = '{size}'");
+        let small = sliced("1MiB", &of("4KiB"), "");
+        let larger = sliced("1MiB", &of("8KiB"), "");
+        check(&small, &larger, "changed: iqn.a:a LUN 0: its slice grows to 8KiB\n");
+        check(&larger, &small, "refused: iqn.a:a LUN 0: a volume cannot shrink");
+        let both = sliced("2MiB", &of("8KiB"), "");
+        let text = "changed: iqn.a:a LUN 0: its file grows to 2MiB, its slice grows to 8KiB\n";
+        check(&small, &both, text);
+        let to_end = sliced("1MiB", "", "");
+        check(&small, &to_end, "refused: iqn.a:a LUN 0: its layers differ");
+        let cache = ", { cache = { log = 'log', log_size = '8MiB' } }";
+        let (before, after) = (sliced("1MiB", "", cache), sliced("2MiB", "", cache));
+        check(&before, &after, "refused: iqn.a:a LUN 0: the log of its cache");
     }
 
     #[test]

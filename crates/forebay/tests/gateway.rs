@@ -205,18 +205,18 @@ async fn a_log_of_another_volume_is_refused_with_both_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_far_volume_of_another_size_is_refused() {
+async fn a_far_volume_that_shrank_is_refused() {
     let place = Place::new();
     let (mut far, near) = pair(&place, "");
     let address = far.address;
     drop(near);
     far.kill();
     std::fs::remove_file(place.path("node.img")).expect("it was there");
-    let text = node(place.folder.path(), address.port()).replace("64MiB", "65MiB");
+    let text = node(place.folder.path(), address.port()).replace("64MiB", "63MiB");
     let _far = place.serve("node", &text);
     let text = gateway(place.folder.path(), address, "");
     let error = place.try_serve("gateway", &text).err().expect("refused");
-    assert!(error.contains("131072 blocks") && error.contains("133120"), "{error}");
+    assert!(error.contains("131072 blocks") && error.contains("129024"), "{error}");
     assert!(error.contains("remedy: give the volume its former size back"), "{error}");
 }
 
@@ -311,4 +311,49 @@ fn check_tells_whose_a_log_is() {
     assert!(near.terminate().0.success());
     assert!(check().contains("belongs to volume \"naa."), "{}", check());
     assert!(check().contains("last stopped cleanly"), "{}", check());
+}
+
+/// The node's file grows while a host writes through the gateway: no write fails, the gateway tells
+/// the new size and serves it, also after it was killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_grows_is_followed_by_its_gateway_and_the_gateways_hosts() {
+    let place = Place::new();
+    let small = node(place.folder.path(), 0);
+    let (far, mut near) = pair(&place, "");
+    let volume = connect(near.address, GATEWAY).await;
+    assert_eq!(volume.geometry().bytes(), 64 << 20);
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (writer, stopped) = (Arc::clone(&volume), Arc::clone(&stop));
+    let writing = tokio::spawn(async move {
+        let mut version = 0;
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            version += 1;
+            for block in 0..16 {
+                write(&*writer, block, version).await.expect("no write fails");
+            }
+            writer.flush().await.expect("nothing was lost");
+        }
+        version
+    });
+    place.write("node", &small.replace("64MiB", "128MiB"));
+    let reload = ["reload", "--control", far.control.to_str().expect("plain")];
+    let output = run(&reload);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let bytes = |of: &Serving| of.status()["targets"][0]["units"][0]["bytes"].clone();
+    eventually("the gateway's new size", || bytes(&near) == 128 << 20).await;
+    eventually("the host's new size", || volume.geometry().bytes() == 128 << 20).await;
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let version = writing.await.expect("no panic");
+    assert_eq!(volume.statistics().reconnects, 0);
+    let last = (128 << 20) / 4096 - 1;
+    write(&*volume, last, 7).await.expect("written to what is new");
+    near.kill();
+    let near = place.serve("gateway", &gateway(place.folder.path(), far.address, ""));
+    assert_eq!(bytes(&near), 128 << 20);
+    let volume = connect(near.address, GATEWAY).await;
+    assert_eq!(read(&*volume, last).await.expect("read"), content(last, 7));
+    assert_eq!(read(&*volume, 3).await.expect("read"), content(3, version));
+    eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+    let direct = connect(far.address, NODE).await;
+    assert_eq!(read(&*direct, last).await.expect("read"), content(last, 7));
 }

@@ -249,6 +249,38 @@ async fn a_file_grows_while_initiators_use_it() {
     assert_eq!(read(&*volume, 8000).await.expect("read"), content(8000, 1));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slice_grows_as_far_as_it_fits() {
+    let place = Place::new();
+    let sized = |file: &str, slice: &str| {
+        let path = place.path("sliced.img");
+        let file = format!("{{ file = {{ path = '{}', size = '{file}' }} }}", path.display());
+        let slice = format!("{{ slice = {{ start = '1MiB', size = '{slice}' }} }}");
+        let unit = unit(0, &format!("{file}, {slice}"));
+        format!("listen = ['127.0.0.1:0']\n{}", target("node", "", &unit))
+    };
+    let serving = place.serve("node", &sized("16MiB", "4MiB"));
+    let volume = connect(serving.address, NODE).await;
+    assert_eq!(volume.geometry().bytes(), 4 << 20);
+    let text = change(&place, &serving, &sized("16MiB", "8MiB"));
+    assert_eq!(text, format!("changed: {NODE} LUN 0: its slice grows to 8MiB\n"));
+    assert_eq!(serving.status()["targets"][0]["units"][0]["bytes"], 8 << 20);
+    // The session that was there hears of it, and uses what is new.
+    eventually("the new size", || {
+        volume.refresh();
+        volume.geometry().bytes() == 8 << 20
+    })
+    .await;
+    write(&*volume, 2000, 1).await.expect("written");
+    assert_eq!(volume.statistics().reconnects, 0);
+    place.write("node", &sized("16MiB", "16MiB"));
+    let refused = reload(&serving);
+    assert!(stderr(&refused).contains("cannot grow"), "{}", stderr(&refused));
+    change(&place, &serving, &sized("32MiB", "16MiB"));
+    assert_eq!(serving.status()["targets"][0]["units"][0]["bytes"], 16 << 20);
+    assert_eq!(read(&*volume, 2000).await.expect("read"), content(2000, 1));
+}
+
 /// An initiator that writes all the time while the node is stopped and started again: it hears of
 /// no error, and nothing that was acknowledged is gone. Its writes are stable, since our initiator
 /// answers a flush of what was written to the former process with an error (decision 0004).

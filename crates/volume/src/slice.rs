@@ -1,6 +1,9 @@
 //! A part of a volume, as a volume.
 
-use std::future::ready;
+use std::{
+    future::ready,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
@@ -8,7 +11,7 @@ use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stac
 pub struct SliceVolume {
     lower: Stack,
     start: u64,
-    blocks: u64,
+    blocks: AtomicU64,
 }
 
 impl SliceVolume {
@@ -17,12 +20,34 @@ impl SliceVolume {
     /// # Errors
     /// [`Error::Device`] if it is empty or reaches beyond the end of `lower`.
     pub fn new(lower: Stack, start: Lba, blocks: u64) -> Result<Self, Error> {
-        let all = lower.geometry().blocks;
-        if blocks == 0 || start.0.checked_add(blocks).is_none_or(|end| end > all) {
-            let reason = format!("no {blocks} blocks from {} on in {all}", start.0);
+        let slice = Self { lower, start: start.0, blocks: AtomicU64::new(0) };
+        slice.set_blocks(blocks)?;
+        Ok(slice)
+    }
+
+    /// Makes it so many blocks long; `None`: to the end of `lower`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if that is less than it has, or reaches beyond the end of `lower`.
+    pub fn grow(&self, blocks: Option<u64>) -> Result<(), Error> {
+        let known = self.blocks.load(Ordering::Acquire);
+        let to_end = || self.lower.geometry().blocks.saturating_sub(self.start);
+        let wanted = blocks.unwrap_or_else(to_end);
+        if wanted < known {
+            let reason = format!("{wanted} blocks are less than the {known} it has");
             return Err(Error::Device(reason.into()));
         }
-        Ok(Self { lower, start: start.0, blocks })
+        self.set_blocks(wanted)
+    }
+
+    fn set_blocks(&self, blocks: u64) -> Result<(), Error> {
+        let all = self.lower.geometry().blocks;
+        if blocks == 0 || self.start.checked_add(blocks).is_none_or(|end| end > all) {
+            let reason = format!("no {blocks} blocks from {} on in {all}", self.start);
+            return Err(Error::Device(reason.into()));
+        }
+        self.blocks.store(blocks, Ordering::Release);
+        Ok(())
     }
 
     fn down(&self, lba: Lba) -> Lba {
@@ -50,7 +75,7 @@ impl Volume for SliceVolume {
         let physical = u64::from(lower.physical_block_size / lower.block_size);
         let atomic_blocks =
             if self.start.is_multiple_of(physical) { lower.atomic_blocks } else { 0 };
-        Geometry { blocks: self.blocks, atomic_blocks, ..lower }
+        Geometry { blocks: self.blocks.load(Ordering::Acquire), atomic_blocks, ..lower }
     }
 
     // Checked here too: a call outside would reach blocks that belong to somebody else.
@@ -94,6 +119,10 @@ impl Volume for SliceVolume {
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
     }
+
+    fn refresh(&self) {
+        self.lower.refresh();
+    }
 }
 
 #[cfg(test)]
@@ -135,6 +164,23 @@ mod tests {
         for (start, blocks) in [(0, 0), (0, 101), (100, 1), (u64::MAX, 2)] {
             assert!(SliceVolume::new(Arc::clone(&lower), Lba(start), blocks).is_err());
         }
+    }
+
+    #[test]
+    fn a_slice_grows_as_far_as_there_is_something_below_and_never_shrinks() {
+        let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(100)));
+        let slice = SliceVolume::new(lower, Lba(10), 5).expect("inside");
+        let last = Extent { lba: Lba(19), blocks: 1 };
+        assert!(now(slice.read(last)).is_err());
+        slice.grow(Some(20)).expect("inside");
+        assert_eq!(slice.geometry().blocks, 20);
+        now(slice.read(last)).expect("inside now");
+        for wrong in [0, 19, 91, u64::MAX] {
+            assert!(slice.grow(Some(wrong)).is_err(), "{wrong}");
+        }
+        assert_eq!(slice.geometry().blocks, 20);
+        slice.grow(None).expect("to the end");
+        assert_eq!(slice.geometry().blocks, 90);
     }
 
     #[test]

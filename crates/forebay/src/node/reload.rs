@@ -87,9 +87,9 @@ impl Node {
             }
         }
         // Last, since it is not taken back: a larger file harms nobody.
-        for (target, unit, size) in &plan.units_grown {
+        for (target, unit) in &plan.units_grown {
             let (opened, _) = self.unit(&target.name.0, unit.lun)?;
-            opened.grow(Some(size.0)).await?;
+            opened.grow_to(unit).await?;
         }
         Ok(())
     }

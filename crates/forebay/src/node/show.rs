@@ -55,6 +55,8 @@ impl Node {
 impl Served {
     fn status(&self, statistics: &target::Statistics) -> TargetStatus {
         let units = self.units.iter().map(|unit| {
+            // Who looks wants to know whether it has grown; a far side answers later.
+            unit.opened.top.refresh();
             let geometry = unit.opened.top.geometry();
             UnitStatus {
                 lun: unit.lun,

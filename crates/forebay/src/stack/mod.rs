@@ -12,7 +12,7 @@ use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
 use volume::{
     Call, Checked, Counters, Delay, Fault, FileVolume, Geometry, Latency, Lba, MemVolume, Observe,
-    Rule, SliceVolume, Stack, Symptom,
+    Rule, SliceVolume, Stack, Symptom, Volume,
 };
 
 use crate::{
@@ -47,6 +47,8 @@ pub struct Part {
 enum Handle {
     Nothing,
     File(Arc<FileVolume>),
+    /// `true`: it reaches to the end of what is below.
+    Slice(Arc<SliceVolume>, bool),
     Counters(Arc<Counters>),
     Remote(Arc<RemoteVolume>),
     Cache(CacheLayer),
@@ -98,7 +100,8 @@ pub async fn open(unit: &Unit, initiator_name: &IscsiName) -> Result<Opened, Fai
             Layer::Slice(settings) => {
                 let (volume, what) = slice(settings, lower())?;
                 identity = format!("{identity} [{what}]");
-                (volume, Part::new("slice", what))
+                let handle = Handle::Slice(Arc::clone(&volume), settings.size.is_none());
+                (volume, Part { layer: "slice", on: what, handle })
             }
             Layer::Delay(settings) => {
                 let (read, write, flush) = (settings.read, settings.write, settings.flush);
@@ -155,7 +158,7 @@ fn geometry(memory: &settings::Memory) -> Geometry {
     Geometry { block_size, volatile_cache: false, ..Geometry::with_blocks(blocks) }
 }
 
-fn slice(slice: &settings::Slice, lower: Stack) -> Result<(Stack, String), Failure> {
+fn slice(slice: &settings::Slice, lower: Stack) -> Result<(Arc<SliceVolume>, String), Failure> {
     let Geometry { block_size, blocks, .. } = lower.geometry();
     let per_block = u64::from(block_size);
     let refused = |what: &dyn std::fmt::Display| {
@@ -217,7 +220,38 @@ impl Opened {
             Failure::new(format!("{on} cannot grow: {error}"))
                 .remedy("ask for more than it has, in whole blocks, and have room for it")
         })?;
+        for part in &self.layers {
+            if let Handle::Slice(slice, true) = &part.handle {
+                slice.grow(None).map_err(|error| part.cannot_grow(&error))?;
+            }
+        }
         Ok(self.top.geometry().bytes())
+    }
+
+    /// Lets files and slices grow to what new settings of the same layers say, bottom first.
+    pub async fn grow_to(&self, unit: &Unit) -> Result<(), Failure> {
+        for (part, layer) in self.layers.iter().zip(&unit.stack) {
+            match (&part.handle, layer) {
+                (Handle::File(file), Layer::File(settings::File { size: Some(size), .. }))
+                    if size.0 > file.geometry().bytes() =>
+                {
+                    self.grow(Some(size.0)).await?;
+                }
+                (
+                    Handle::Slice(slice, _),
+                    Layer::Slice(settings::Slice { size: Some(size), .. }),
+                ) => {
+                    let block_size = u64::from(slice.geometry().block_size);
+                    if !size.0.is_multiple_of(block_size) {
+                        return Err(part.cannot_grow(&"it would not end with a block"));
+                    }
+                    let grown = slice.grow(Some(size.0 / block_size));
+                    grown.map_err(|error| part.cannot_grow(&error))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Puts away what must not be lost: caches first, as they use what is below, then sessions.
@@ -227,7 +261,7 @@ impl Opened {
             match &part.handle {
                 Handle::Cache(cache) => result = result.and(cache.stop().await),
                 Handle::Remote(remote) => remote.close().await,
-                Handle::Nothing | Handle::File(_) | Handle::Counters(_) => {}
+                Handle::Nothing | Handle::File(_) | Handle::Slice(..) | Handle::Counters(_) => {}
             }
         }
         result
@@ -239,14 +273,26 @@ impl Part {
         Self { layer, on, handle: Handle::Nothing }
     }
 
+    fn cannot_grow(&self, why: &dyn std::fmt::Display) -> Failure {
+        Failure::new(format!("the {} of {} cannot grow: {why}", self.layer, self.on))
+            .remedy("let what is below it grow first, or ask for less")
+    }
+
     fn status(&self) -> LayerStatus {
         let figures = match &self.handle {
-            Handle::Nothing | Handle::File(_) => Map::new(),
+            Handle::Nothing | Handle::File(_) | Handle::Slice(..) => Map::new(),
             Handle::Counters(counters) => counts(&counters.counts()),
             Handle::Remote(remote) => remote_figures(remote),
             Handle::Cache(cache) => cache.figures(),
         };
-        LayerStatus { layer: self.layer.to_owned(), on: self.on.clone(), figures }
+        let on = match (&self.handle, self.on.split_once(" bytes from ")) {
+            // It may have grown.
+            (Handle::Slice(slice, _), Some((_, start))) => {
+                format!("{} bytes from {start}", slice.geometry().bytes())
+            }
+            _ => self.on.clone(),
+        };
+        LayerStatus { layer: self.layer.to_owned(), on, figures }
     }
 }
 
