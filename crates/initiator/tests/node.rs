@@ -235,17 +235,30 @@ async fn a_flush_fails_once_after_unflushed_writes_met_a_restart() {
 }
 
 #[tokio::test]
+async fn a_unit_that_came_back_larger_is_used_as_it_is() {
+    let mut node = Node::start(geometry()).await;
+    let volume = connect(&node).await;
+    node.drop_dead().await;
+    let larger = Geometry::with_blocks(70_000);
+    let _grown = Node::start_named(larger, "disk-1", node.address).await;
+    volume.write(Lba(0), blocks(0, 8, 1), Durability::Stable).await.unwrap();
+    assert_eq!(volume.geometry().blocks, 70_000);
+    volume.write(Lba(69_000), blocks(69_000, 8, 1), Durability::Stable).await.unwrap();
+    expect(&volume, 69_000, 8, 1).await;
+}
+
+#[tokio::test]
 async fn a_unit_that_became_another_is_refused() {
     let mut node = Node::start(geometry()).await;
     let volume = connect(&node).await;
     volume.write(Lba(0), blocks(0, 8, 1), Durability::Stable).await.unwrap();
     node.drop_dead().await;
-    let larger = Geometry::with_blocks(70_000);
-    let mut other = Node::start_named(larger, "disk-1", node.address).await;
+    let smaller = Geometry::with_blocks(60_000);
+    let mut other = Node::start_named(smaller, "disk-1", node.address).await;
     let read = volume.read(EXTENT).await;
     match read {
         Err(Error::Device(reason)) => {
-            assert!(reason.contains("70000") && reason.contains("65536"), "{reason}");
+            assert!(reason.contains("60000") && reason.contains("65536"), "{reason}");
         }
         read => panic!("{read:?}"),
     }
