@@ -346,7 +346,7 @@ fn a_unit_whose_reservations_are_damaged_is_not_served() {
 
 /// CVE-2025-57275: registrants beyond what there was room for.
 #[test]
-fn registrations_are_bounded() {
+fn cve_2025_57275_registrations_are_bounded() {
     let host = Host::new(geometry());
     let port = |number: usize| TransportId(format!("iqn.a,i,0x{number:012x}"));
     // 4,096 is room for sixteen of these, and for half of one more.
