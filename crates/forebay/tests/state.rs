@@ -82,9 +82,11 @@ async fn a_reservation_that_is_to_last_is_in_force_after_a_kill() {
         let register = OutParameters { action_key: KEY, persist, ..OutParameters::default() };
         reserve(&holding, ReserveAction::RegisterAndIgnoreExistingKey, &register).await;
         let held = OutParameters { key: KEY, ..OutParameters::default() };
-        let kind = ReservationType::ExclusiveAccess;
+        let kind = ReservationType::WriteExclusive;
         reserve(&holding, ReserveAction::Reserve(kind), &held).await;
         assert!(is_conflict(write(&session(address, "other").await).await));
+        // It would come back, and take the place of who calls itself the same.
+        holding.close().await;
         serving.kill();
         serving = node(&place, address.port(), "");
         let other = session(address, "other").await;
@@ -114,6 +116,7 @@ async fn a_sanitize_goes_on_after_a_kill() {
     });
     let asking = session(address, "host").await;
     ask(&asking, command, Transfer::Out(list.into())).await.expect("begun");
+    asking.close().await;
     serving.kill();
     let disk = || std::fs::read(place.path("disk.img")).expect("there");
     let is_done = || disk().iter().all(|byte| *byte == 0x5a);

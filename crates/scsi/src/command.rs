@@ -4,7 +4,10 @@ use crate::{
     ByteCheck, Cdb, Form, IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense,
     PersistentReserveIn, PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting,
     Sanitize, StartStop, Transfer,
-    copy::{CopyResults, cdb::encode_out},
+    copy::{
+        CopyResults,
+        cdb::{encode_abort, encode_out},
+    },
     identifying,
 };
 
@@ -139,6 +142,11 @@ pub enum Command {
         list: u32,
         /// Bytes of parameter list that come with it.
         parameter_list_length: u32,
+    },
+    /// COPY OPERATION ABORT (SPC-4, 6.3).
+    CopyOperationAbort {
+        /// LIST IDENTIFIER of the copy.
+        list: u32,
     },
     /// RECEIVE COPY RESULTS (SPC-4, 6.22) and RECEIVE ROD TOKEN INFORMATION (6.28).
     ReceiveCopyResults {
@@ -327,6 +335,7 @@ impl Command {
             Self::WriteUsingToken { list, parameter_list_length } => {
                 encode_out(0x11, list, parameter_list_length)
             }
+            Self::CopyOperationAbort { list } => encode_abort(list),
             Self::ReceiveCopyResults { results, allocation_length } => {
                 results.encode(allocation_length)
             }

@@ -153,6 +153,10 @@ const TABLE: &[Operation] = &[
         Ok(Command::WriteUsingToken { list, parameter_list_length })
     })
     .with_service_action(0x11),
+    quick(&[0x83, 0x1f, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, NACA], |cdb| {
+        Ok(Command::CopyOperationAbort { list: be32(cdb, 2) })
+    })
+    .with_service_action(0x1c),
     quick(&copy_in(0xff, 0), |cdb| copy_results(CopyResults::Status1(cdb[2]), cdb))
         .with_service_action(0x00),
     quick(&copy_in(0, 0), |cdb| copy_results(CopyResults::OperatingParameters, cdb))

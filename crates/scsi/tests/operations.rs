@@ -339,7 +339,7 @@ fn commands() -> impl Strategy<Value = Command> {
 }
 
 fn third_party_copies() -> impl Strategy<Value = Command> {
-    (0..8, any::<u32>(), any::<u32>()).prop_map(|(which, list, length)| {
+    (0..9, any::<u32>(), any::<u32>()).prop_map(|(which, list, length)| {
         let results = |results| Command::ReceiveCopyResults { results, allocation_length: length };
         let parameter_list_length = length;
         match which {
@@ -350,6 +350,7 @@ fn third_party_copies() -> impl Strategy<Value = Command> {
             4 => results(CopyResults::OperatingParameters),
             5 => results(CopyResults::FailedSegment1(list as u8)),
             6 => results(CopyResults::Status4(list)),
+            7 => Command::CopyOperationAbort { list },
             _ => results(CopyResults::RodTokens(list)),
         }
     })

@@ -7,6 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 use scsi::copy::{CONCURRENT, CopyState, CopyStatus};
+use tokio::sync::watch;
 
 /// The copies of all nexuses of one unit. What is known of them goes with the nexus.
 #[derive(Default)]
@@ -15,10 +16,19 @@ pub(crate) struct Copies {
 }
 
 /// Oldest first, by list identifier; at most [`CONCURRENT`].
-type Kept = VecDeque<(u32, Arc<Mutex<CopyStatus>>)>;
+type Kept = VecDeque<(u32, Arc<Copying>)>;
+
+/// A copy, as it is known to who goes on with it and to who asks about it.
+struct Copying {
+    status: Mutex<CopyStatus>,
+    /// Somebody wants it to end.
+    abort: watch::Sender<bool>,
+    /// It has ended.
+    ended: watch::Sender<bool>,
+}
 
 /// A copy as long as it goes on; dropped before its end it counts as aborted.
-pub(crate) struct Running(Arc<Mutex<CopyStatus>>);
+pub(crate) struct Running(Arc<Copying>);
 
 /// Why a copy cannot begin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -37,35 +47,60 @@ impl Copies {
         list: Option<u32>,
         service_action: u8,
     ) -> Result<Running, Refused> {
-        let status = Arc::new(Mutex::new(CopyStatus {
+        let status = CopyStatus {
             service_action,
             state: CopyState::Running,
             segments: 0,
             blocks: 0,
             token: None,
-        }));
-        let Some(list) = list else { return Ok(Running(status)) };
+        };
+        let copying = Arc::new(Copying {
+            status: Mutex::new(status),
+            abort: watch::Sender::new(false),
+            ended: watch::Sender::new(false),
+        });
+        let Some(list) = list else { return Ok(Running(copying)) };
         let mut nexuses = self.nexuses.lock();
         let kept = nexuses.entry(nexus).or_default();
-        let goes_on = |status: &Mutex<CopyStatus>| status.lock().state == CopyState::Running;
-        if kept.iter().any(|(known, status)| *known == list && goes_on(status)) {
+        let goes_on = |copying: &Copying| copying.status.lock().state == CopyState::Running;
+        if kept.iter().any(|(known, copying)| *known == list && goes_on(copying)) {
             return Err(Refused::InProgress);
         }
         kept.retain(|(known, _)| *known != list);
         if kept.len() == CONCURRENT {
-            let ended = kept.iter().position(|(_, status)| !goes_on(status));
+            let ended = kept.iter().position(|(_, copying)| !goes_on(copying));
             kept.remove(ended.ok_or(Refused::Full)?);
         }
-        kept.push_back((list, Arc::clone(&status)));
-        Ok(Running(status))
+        kept.push_back((list, Arc::clone(&copying)));
+        Ok(Running(copying))
     }
 
     /// What is known of a copy.
     pub(crate) fn status(&self, nexus: u64, list: u32) -> Option<CopyStatus> {
-        let nexuses = self.nexuses.lock();
-        let (_, status) = nexuses.get(&nexus)?.iter().find(|(known, _)| *known == list)?;
-        let status = status.lock().clone();
+        let copying = self.find(nexus, list)?;
+        let status = copying.status.lock().clone();
         Some(status)
+    }
+
+    /// Ends a copy, if it goes on; what comes back is done when it has ended. `None`: there is
+    /// none of this identifier.
+    pub(crate) fn abort(
+        &self,
+        nexus: u64,
+        list: u32,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let copying = self.find(nexus, list)?;
+        let mut ended = copying.ended.subscribe();
+        copying.abort.send_replace(true);
+        Some(async move {
+            let _ = ended.wait_for(|ended| *ended).await;
+        })
+    }
+
+    fn find(&self, nexus: u64, list: u32) -> Option<Arc<Copying>> {
+        let nexuses = self.nexuses.lock();
+        let (_, copying) = nexuses.get(&nexus)?.iter().find(|(known, _)| *known == list)?;
+        Some(Arc::clone(copying))
     }
 
     /// A nexus ended.
@@ -77,21 +112,26 @@ impl Copies {
 impl Running {
     /// Changes what is known.
     pub(crate) fn note(&self, change: impl FnOnce(&mut CopyStatus)) {
-        change(&mut self.0.lock());
+        change(&mut self.0.status.lock());
     }
 
-    /// The copy ends.
-    pub(crate) fn end(self, state: CopyState) {
-        self.note(|status| status.state = state);
+    /// Done when somebody wants the copy to end.
+    pub(crate) async fn aborted(&self) {
+        let mut abort = self.0.abort.subscribe();
+        if abort.wait_for(|abort| *abort).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut status = self.0.lock();
-        if status.state == CopyState::Running {
-            status.state = CopyState::Aborted;
-        }
+        self.note(|status| {
+            if status.state == CopyState::Running {
+                status.state = CopyState::Aborted;
+            }
+        });
+        self.0.ended.send_replace(true);
     }
 }
 
@@ -105,7 +145,8 @@ mod tests {
         let first = copies.begin(1, Some(7), 0).unwrap_or_else(|_| panic!("free"));
         assert_eq!(copies.begin(1, Some(7), 0).err(), Some(Refused::InProgress));
         assert_eq!(copies.status(2, 7), None, "of another nexus");
-        first.end(CopyState::Done);
+        first.note(|status| status.state = CopyState::Done);
+        drop(first);
         assert_eq!(copies.status(1, 7).map(|s| s.state), Some(CopyState::Done));
         drop(copies.begin(1, Some(7), 0));
         assert_eq!(copies.status(1, 7).map(|s| s.state), Some(CopyState::Aborted));

@@ -50,6 +50,7 @@ fn each_key_has_its_rule() {
     answers(&["DefaultTime2Wait=0"], &["DefaultTime2Wait=0"]);
     answers(&["DefaultTime2Wait=9"], &["DefaultTime2Wait=9"]);
     answers(&["DefaultTime2Wait=3601"], &["DefaultTime2Wait=Reject"]);
+    answers(&["DefaultTime2Retain=65536"], &["DefaultTime2Retain=Reject"]);
     answers(&["DefaultTime2Retain=0"], &["DefaultTime2Retain=0"]);
     answers(&["MaxOutstandingR2T=64"], &["MaxOutstandingR2T=16"]);
     answers(&["MaxOutstandingR2T=0"], &["MaxOutstandingR2T=Reject"]);

@@ -55,7 +55,15 @@ pub(crate) fn encode_out(action: u8, list: u32, parameter_list_length: u32) -> C
     Cdb::new(&cdb)
 }
 
-/// Its two numbers: list identifier and parameter list length.
+/// COPY OPERATION ABORT of the copy with this list identifier.
+pub(crate) fn encode_abort(list: u32) -> Cdb {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (0x83, 0x1c);
+    cdb[2..6].copy_from_slice(&list.to_be_bytes());
+    Cdb::new(&cdb)
+}
+
+/// The two numbers of a THIRD-PARTY COPY OUT: list identifier and parameter list length.
 pub(crate) fn parse_out(cdb: &[u8]) -> (u32, u32) {
     (be32(cdb, 6), be32(cdb, 10))
 }

@@ -16,7 +16,7 @@ use volume::{Data, Extent, Geometry, Lba};
 
 use super::{
     BlockUnit, Work,
-    bounds::{list_to_do, taking, taking_with},
+    bounds::{finished, list_to_do, taking, taking_with},
 };
 use crate::{
     Completion, LogicalUnit, Nexus, Task, TaskAttribute,
@@ -56,8 +56,8 @@ impl BlockUnit {
         let running = self.begin_copy(&nexus, name, u8::from(long))?;
         Ok(Box::pin(async move {
             let _turn = turn;
-            let done = self.copy(&nexus, &list, &running).await;
-            conclude(running, done, length)
+            let copy = self.copy(&nexus, &list, &running);
+            run_copy(copy, &running, length).await
         }))
     }
 
@@ -138,6 +138,22 @@ impl BlockUnit {
         neighbours?.unit(naa)
     }
 
+    /// COPY OPERATION ABORT, of a copy that this nexus asked for; good when it has ended.
+    pub(super) fn abort_copy<'a>(
+        &'a self,
+        nexus: &Nexus,
+        list: u32,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let ended = self.copies.abort(nexus.number, list);
+        let ended = ended.ok_or(Sense::invalid_field_in_cdb(2))?;
+        let wait = async move {
+            ended.await;
+            Ok(())
+        };
+        Ok(finished(wait, 0, work.turn))
+    }
+
     pub(super) fn receive_copy_results(
         &self,
         nexus: &Nexus,
@@ -160,16 +176,29 @@ impl BlockUnit {
     }
 }
 
-/// The completion of a copy, and its last status.
-pub(super) fn conclude(running: Running, done: Result<(), Failure>, length: u32) -> Completion {
+/// Goes on with a copy until it ends or is aborted; its completion, and its last status.
+pub(super) async fn run_copy(
+    copy: impl Future<Output = Result<(), Failure>>,
+    running: &Running,
+    length: u32,
+) -> Completion {
+    let done = tokio::select! {
+        biased;
+        () = running.aborted() => None,
+        done = copy => Some(done),
+    };
+    let Some(done) = done else {
+        running.note(|status| status.state = CopyState::Aborted);
+        return taking_with(length, Sense::COPY_ABORTED.into());
+    };
     match done {
         Ok(()) => {
-            running.end(CopyState::Done);
+            running.note(|status| status.state = CopyState::Done);
             taking(length)
         }
         Err(failure) => {
             if let Failure::Check(sense) = failure {
-                running.end(CopyState::Failed(sense));
+                running.note(|status| status.state = CopyState::Failed(sense));
             }
             taking_with(length, failure)
         }

@@ -204,6 +204,7 @@ impl BlockUnit {
             Command::WriteUsingToken { list, parameter_list_length } => {
                 self.write_using_token(task.nexus, list, parameter_list_length, work)
             }
+            Command::CopyOperationAbort { list } => self.abort_copy(&task.nexus, list, work),
             Command::ReceiveCopyResults { results, allocation_length } => Err(
                 self.receive_copy_results(&task.nexus, results, allocation_length, &geometry)?
             ),

@@ -14,7 +14,7 @@ use volume::{Extent, Geometry, Lba};
 use super::{
     BlockUnit, Work,
     bounds::{in_range, list_to_do, taking_with, writable},
-    copy::{PIECE, conclude},
+    copy::{PIECE, run_copy},
 };
 use crate::{
     Completion, Nexus,
@@ -41,8 +41,8 @@ impl BlockUnit {
         let running = self.begin_copy(&nexus, Some(list), 0x10)?;
         Ok(Box::pin(async move {
             let _turn = turn;
-            let done = self.make_token(asked, &geometry, &running).await;
-            conclude(running, done, length)
+            let made = self.make_token(asked, &geometry, &running);
+            run_copy(made, &running, length).await
         }))
     }
 
@@ -87,8 +87,8 @@ impl BlockUnit {
         let running = self.begin_copy(&nexus, Some(list), 0x11)?;
         Ok(Box::pin(async move {
             let _turn = turn;
-            let done = self.use_token(&nexus, &asked, &geometry, &running).await;
-            conclude(running, done, length)
+            let used = self.use_token(&nexus, &asked, &geometry, &running);
+            run_copy(used, &running, length).await
         }))
     }
 

@@ -58,6 +58,7 @@ pub(super) fn effect(command: &Command) -> Effect {
         | Command::ReportTaskFunctions { .. }
         | Command::Verify { .. } => Effect::Reads,
         Command::CompareAndWrite(_)
+        | Command::CopyOperationAbort { .. }
         | Command::ExtendedCopy { .. }
         | Command::LogSelect(_)
         | Command::ModeSelect(_)

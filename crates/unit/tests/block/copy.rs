@@ -203,3 +203,33 @@ async fn a_copy_ends_when_one_of_its_units_is_taken_away_and_does_not_keep_it() 
     assert!(gone.upgrade().is_none());
     assert_eq!(copying.await.sense, Some(Sense::UNREACHABLE_COPY_TARGET));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_aborted_copy_has_ended_when_the_abort_has_and_only_its_own_nexus_aborts_it() {
+    let party = Arc::new(Party::default());
+    let lower = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 17)));
+    let slow = Delay::new(lower, Latency::uniform(Duration::from_secs(1)));
+    let a = join_over(&party, "a", Arc::new(slow));
+    let other = a.open(&party, 2);
+    let abort = Command::CopyOperationAbort { list: 7 };
+    assert_eq!(a.fails(&abort, vec![]).await, Sense::INVALID_FIELD_IN_CDB, "no such copy");
+    let segment = Segment { destination: 0, ..segment(60_000, 0, 65_536) };
+    let (command, data) = copy(&list(&[a.cscd()], &[segment]), true);
+    let copying = a.unit.execute(task(&a.nexus, command.encode(), data));
+    let aborting = async {
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        let foreign = a.unit.execute(task(&other, abort.encode(), vec![])).await;
+        assert_eq!(foreign.status, Status::CheckCondition);
+        let status = a.good(&results(CopyResults::Status4(7)), vec![]).await;
+        assert_eq!(status[5], 0x11, "goes on");
+        a.good(&abort, vec![]).await;
+        let status = a.good(&results(CopyResults::Status4(7)), vec![]).await;
+        assert_eq!(status[5], 0x60, "terminated");
+    };
+    let begun = tokio::time::Instant::now();
+    let (copied, ()) = tokio::join!(copying, aborting);
+    assert_eq!(copied.sense, Some(Sense::COPY_ABORTED));
+    assert!(begun.elapsed() < Duration::from_secs(4), "fifteen pieces of two seconds");
+    // What has ended is no error to abort, and stays what it was.
+    a.good(&abort, vec![]).await;
+}

@@ -431,6 +431,7 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0x83, Some(0x01), 0, "CC"),
     (0x83, Some(0x10), 0, "AC"),
     (0x83, Some(0x11), 0, "CC"),
+    (0x83, Some(0x1c), 0, "CC"),
     (0x84, Some(0x00), 0, "AC"),
     (0x84, Some(0x03), 0, "AC"),
     (0x84, Some(0x04), 0, "AC"),
