@@ -106,7 +106,10 @@ fn play(scenario: &Scenario, program: &Path, image: &Image, wanted: &Wanted) -> 
     let folder = tempfile::Builder::new().prefix("forebay-vm-").tempdir()?;
     let mut stage = Stage::new(program, image, folder.path().to_owned(), wanted.all);
     let played = (scenario.play)(&mut stage);
-    let played = played.and_then(|()| Ok(ensure!(!stage.held.is_empty(), "it shows nothing")));
+    let played = played.and_then(|()| {
+        ensure!(!stage.held.is_empty(), "it shows nothing");
+        Ok(())
+    });
     let failed = played.err().map(|error| format!("{error:#}"));
     if let Some(failed) = &failed {
         println!("{}{}", stage.consoles(), events(folder.path()));

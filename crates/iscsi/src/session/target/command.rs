@@ -16,8 +16,6 @@ use super::{
     task::{AdmissionState, Stage, Task, Transfer},
 };
 
-/// For a write that is longer than we ever take in one command.
-
 impl Session {
     pub(super) fn handle_command(&mut self, at: usize, pdu: ScsiCommand, bhs: &Bhs) {
         let itt = pdu.itt;
