@@ -268,14 +268,27 @@ fn a_function_waits_for_the_commands_before_it() {
 }
 
 #[test]
-fn a_function_does_not_wait_for_ever() {
+fn a_function_that_commands_before_it_do_not_reach_in_time_is_rejected() {
     let mut rig = Rig::new(TWO);
-    let _lost = rig.read(1, 0);
+    let other = rig.join(8);
+    let answered = rig.read(1, 0);
+    rig.send_on(other, Pdu::ScsiCommand(answered));
+    rig.command();
+    rig.session.complete(Itt(1), good());
+    // The first of these is stuck on the other connection.
+    let commands = [2, 3].map(|itt| rig.read(itt, 0));
+    rig.send(Pdu::ScsiCommand(commands[1].clone()));
     let request = rig.task_request(TaskFunction::LogicalUnitReset, 10, u32::MAX);
     rig.send(Pdu::TaskRequest(request));
+    rig.pass(std::time::Duration::from_millis(9_999)).unwrap();
     rig.no_event();
-    rig.pass(std::time::Duration::from_secs(10)).unwrap();
-    assert!(matches!(rig.session.poll_event(), Some(Event::Management(_))));
+    assert!(rig.output().is_empty());
+    rig.pass(std::time::Duration::from_millis(1)).unwrap();
+    rig.no_event();
+    let result = task_result(&rig.output());
+    assert_eq!(result, TaskFunctionResult::Rejected, "at once, since it is about no answer");
+    rig.send_on(other, Pdu::ScsiCommand(commands[0].clone()));
+    assert_eq!([rig.command().itt, rig.command().itt], [2, 3].map(Itt), "none of them was ended");
 }
 
 #[test]

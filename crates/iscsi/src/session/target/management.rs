@@ -104,8 +104,11 @@ impl Session {
     }
 
     /// Functions that need not wait any more: what their tasks were asked for has come, or comes
-    /// no more, and so have all commands before them.
+    /// no more, and so have all commands before them. Those whose time is over before that are
+    /// rejected, and nothing has happened: commands that they should have ended would run after
+    /// their answer.
     pub(super) fn check_postponed(&mut self) {
+        let mut late = SmallVec::<[Itt; 1]>::new();
         let mut at = 0;
         while at < self.postponed.len() {
             let bursts_until = self.bursts_until(&self.postponed[at]);
@@ -119,10 +122,17 @@ impl Session {
                 continue;
             }
             let Postponed { request, cmd_sn, .. } = self.postponed.remove(at);
+            if is_ahead {
+                late.push(request.itt);
+                continue;
+            }
             if request.unit().is_none() {
                 self.abort_before(None, cmd_sn);
             }
             self.events.push_back(Event::Management(request));
+        }
+        for itt in late {
+            self.answer_management(itt, TaskFunctionResult::Rejected);
         }
     }
 
@@ -186,8 +196,8 @@ impl Session {
 
     /// What a task management function asked for has happened, or cannot.
     ///
-    /// With several connections the answer waits until what went out on the others has arrived:
-    /// no answer to a task may come after it (RFC 7143, 4.2.3.3 d, 11.5.1).
+    /// With several connections the answer that it is complete waits until what went out on the
+    /// others has arrived: no answer to a task may come after it (RFC 7143, 4.2.3.3 d, 11.5.1).
     pub fn answer_management(&mut self, itt: Itt, result: TaskFunctionResult) {
         let Some(task) = self.tasks.get(&itt) else { return };
         if task.stage != Stage::Management {
@@ -200,7 +210,8 @@ impl Session {
         for at in 0..self.connections.len() {
             let connection = &self.connections[at];
             let is_behind = connection.acknowledged.is_before(connection.stat_sn);
-            if connection.instance != allegiance && !connection.closing && is_behind {
+            let is_other = connection.instance != allegiance && !connection.closing;
+            if result == TaskFunctionResult::Complete && is_other && is_behind {
                 awaited.push((connection.instance, connection.stat_sn));
                 let (window, ttt) = (self.window_numbers(), self.new_ttt());
                 self.connections[at].send_nop(window, ttt);
