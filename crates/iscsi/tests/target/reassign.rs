@@ -154,6 +154,24 @@ fn what_was_let_go_fails_rather_than_lie() {
 }
 
 #[test]
+fn what_ends_while_nobody_has_it_is_kept_within_the_bound() {
+    let settings = Settings { retained_bytes: 1000, ..Settings::default() };
+    let mut rig = Rig::with(TWO, settings);
+    rig.join(OTHER.0);
+    for itt in [1, 2] {
+        read_on_other(&mut rig, itt, 700);
+    }
+    lose_other(&mut rig);
+    for itt in [1, 2] {
+        rig.complete(itt, good(700));
+    }
+    let (_, rest) = reassign(&mut rig, 1, 0);
+    assert_eq!(data_ins(&rest).len(), 2);
+    let (_, rest) = reassign(&mut rig, 2, 0);
+    assert_eq!(sense(response(&rest)), (0xb, 0x11, 0x13));
+}
+
+#[test]
 fn an_acknowledged_answer_is_gone() {
     let mut rig = two_connections();
     read_on_other(&mut rig, 1, 0);

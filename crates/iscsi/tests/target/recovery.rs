@@ -173,6 +173,48 @@ fn data_beyond_the_bound_is_let_go_and_a_snack_for_it_rejected() {
     assert_eq!(response(&pdus).exp_data_sn, 4, "its status is kept and tells what is missing");
 }
 
+/// What a unit returned, and whether anybody still has it.
+fn observed(length: usize) -> (Outcome, impl Fn() -> bool) {
+    struct Owned(std::sync::Arc<Vec<u8>>);
+    impl AsRef<[u8]> for Owned {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    let owned = std::sync::Arc::new(vec![7; length]);
+    let weak = std::sync::Arc::downgrade(&owned);
+    let data = Bytes::from_owner(Owned(owned));
+    (Outcome::good([data].into_iter().collect()), move || weak.strong_count() > 0)
+}
+
+/// It counted for what was sent of it, and was kept whole.
+#[test]
+fn what_the_initiator_has_no_room_for_is_not_kept() {
+    let mut rig = Rig::new(ONE);
+    for (itt, expected) in [(1, 0), (2, 512)] {
+        let command = rig.read(itt, expected);
+        rig.deliver(command);
+        let (outcome, is_kept) = observed(1 << 20);
+        rig.complete(itt, outcome);
+        assert!(!is_kept(), "{expected}");
+    }
+    assert_eq!(rig.send(data_snack(2, 0, 1)).len(), 1, "what was sent can be sent again");
+}
+
+#[test]
+fn echoes_count_against_what_is_kept() {
+    let settings = Settings { retained_bytes: 1000, ..Settings::default() };
+    let mut rig = Rig::with(ONE, settings);
+    for itt in 0..3 {
+        let ping = rig.ping(itt, 400);
+        rig.send(Pdu::NopOut(ping));
+    }
+    assert_eq!(reject(&rig.send(status_snack(501, 1))), RejectReason::SnackReject);
+    let pdus = rig.send(status_snack(502, 2));
+    assert!(matches!(&pdus[..], [Pdu::NopIn(a), Pdu::NopIn(_)] if a.data == pattern(0, 400)));
+    acknowledge(&mut rig, Serial(504));
+}
+
 #[test]
 fn who_never_acknowledges_is_given_up() {
     let settings = Settings { unacknowledged_statuses: 10, ..Settings::default() };

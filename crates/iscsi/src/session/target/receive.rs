@@ -128,6 +128,10 @@ impl Session {
     fn echo(&mut self, at: usize, nop: NopOut) {
         let NopOut { lun, itt, mut data, .. } = nop;
         data.truncate(self.connections[at].parameters.max_send_data_segment_length as usize);
+        if self.recovers(1) {
+            // It is kept until it is acknowledged, and the receive buffer must not be.
+            data = bytes::Bytes::copy_from_slice(&data);
+        }
         self.send_status(at, |numbers| {
             Pdu::NopIn(NopIn { lun, itt, ttt: crate::Ttt::NONE, numbers, data })
         });

@@ -42,7 +42,7 @@ impl Session {
         };
         let ttt = self.new_ttt();
         let burst = self.parameters.max_burst_length;
-        let response = Response::new(&task, itt, outcome, segment, burst, ttt);
+        let mut response = Response::new(&task, itt, outcome, segment, burst, ttt);
         match at {
             Some(at) => {
                 self.release(at, &task);
@@ -52,6 +52,10 @@ impl Session {
             None => {
                 let lost = self.lost.iter_mut().find(|lost| lost.instance == task.allegiance);
                 if let Some(lost) = lost {
+                    let kept: usize = lost.responses.values().map(Response::kept).sum();
+                    if kept + response.kept() > self.settings.retained_bytes {
+                        response.forget();
+                    }
                     lost.responses.insert(itt, response);
                 }
             }

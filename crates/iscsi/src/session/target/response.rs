@@ -90,6 +90,10 @@ impl Response {
         let total: usize = outcome.data_in.iter().map(Bytes::len).sum();
         let (residual, bidirectional_read_residual) = residuals(task, total, &outcome);
         let length = u32::try_from(total).unwrap_or(u32::MAX).min(task.data_in_capacity());
+        let mut data = outcome.data_in;
+        if total > length as usize {
+            cut(&mut data, length as usize);
+        }
         let sense = match outcome.sense {
             Some(sense) if outcome.status == Status::CheckCondition => sense.to_bytes().into(),
             _ => Bytes::new(),
@@ -102,7 +106,7 @@ impl Response {
             sense,
             residual,
             bidirectional_read_residual,
-            data: outcome.data_in,
+            data,
             length,
             layout: Layout { data_sn: r2ts, offset: 0, segment, burst },
             // A status other than GOOD, and residuals of two directions, need a PDU of their own.
@@ -119,6 +123,17 @@ impl Response {
     /// How many Data-In and R2T PDUs there are for the command (RFC 7143, 11.4.8).
     pub(super) fn exp_data_sn(&self) -> u32 {
         if self.length == 0 { self.r2ts } else { self.layout.end(self.length) }
+    }
+
+    /// What it counts for while it is kept, in bytes: all its data, though a part may be
+    /// acknowledged.
+    pub(super) fn kept(&self) -> usize {
+        if self.data.is_empty() { 0 } else { self.length as usize }
+    }
+
+    /// Lets its data go: it cannot be sent again.
+    pub(super) fn forget(&mut self) {
+        self.data = DataSegment::new();
     }
 
     /// Its data was let go though it is not acknowledged.
@@ -157,6 +172,21 @@ impl Response {
         self.status = Status::CheckCondition as u8;
         self.sense = Sense::SNACK_REJECTED.to_bytes().into();
     }
+}
+
+/// Drops what is beyond `length`: it is never sent, and may be kept for long.
+fn cut(data: &mut DataSegment, length: usize) {
+    let mut room = length;
+    data.retain(|piece| {
+        let whole = piece.len();
+        piece.truncate(room);
+        room -= piece.len();
+        // The rest of a buffer is kept with its first bytes, so these are copied if they are few.
+        if piece.len() < whole / 2 {
+            *piece = Bytes::copy_from_slice(piece);
+        }
+        !piece.is_empty()
+    });
 }
 
 /// The residual of the command, and that of the read half of a bidirectional one.
@@ -217,6 +247,23 @@ impl<I: Iterator<Item = Bytes>> Pieces<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_never_sent_is_not_kept() {
+        let pieces =
+            || -> DataSegment { [100, 200, 300].map(|n| vec![7; n].into()).into_iter().collect() };
+        for (length, expected) in
+            [(0, &[][..]), (40, &[40]), (100, &[100]), (299, &[100, 199]), (600, &[100, 200, 300])]
+        {
+            let mut data = pieces();
+            let begin = data[0].as_ptr();
+            cut(&mut data, length);
+            let lengths: Vec<usize> = data.iter().map(Bytes::len).collect();
+            assert_eq!(lengths, expected);
+            let is_shared = data.first().is_some_and(|piece| piece.as_ptr() == begin);
+            assert_eq!(is_shared, length >= 50, "{length}");
+        }
+    }
 
     #[test]
     fn data_is_cut_at_segments_and_at_the_ends_of_bursts() {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{DataSegment, Itt, Pdu, Serial, Ttt};
+use crate::{Itt, Pdu, Serial, Ttt};
 
 use super::response::Response;
 
@@ -13,6 +13,8 @@ pub(super) enum Sent {
     Response(Response),
     /// Anything else.
     Other(Box<Pdu>),
+    /// Anything else, which carried data that was let go.
+    Forgotten,
 }
 
 /// In order of StatSN, without gaps. Bounded by `Settings::unacknowledged_statuses`, the data among
@@ -22,7 +24,7 @@ pub(super) struct Retained {
     /// The StatSN of the first.
     first: Serial,
     sent: VecDeque<Sent>,
-    /// Bytes of Data-In that are kept.
+    /// Bytes of data that are kept.
     bytes: usize,
     /// So many at the front keep no data any more.
     forgotten: usize,
@@ -46,8 +48,10 @@ impl Retained {
         while self.bytes > limit && self.forgotten + 1 < self.sent.len() {
             let sent = &mut self.sent[self.forgotten];
             self.bytes -= sent.bytes();
-            if let Sent::Response(response) = sent {
-                response.data = DataSegment::new();
+            match sent {
+                Sent::Response(response) => response.forget(),
+                Sent::Other(pdu) if data_of(pdu) > 0 => *sent = Sent::Forgotten,
+                Sent::Other(_) | Sent::Forgotten => {}
             }
             self.forgotten += 1;
         }
@@ -92,9 +96,9 @@ impl Retained {
     /// there is no such answer or PDU.
     pub(super) fn acknowledge_data(&mut self, ttt: Ttt, data_sn: u32) -> bool {
         let Some((_, response)) = self.find(|response| response.ttt == ttt) else { return false };
-        let before = kept(response);
+        let before = response.kept();
         let is_known = response.acknowledge(data_sn);
-        let freed = before - kept(response);
+        let freed = before - response.kept();
         self.bytes -= freed;
         is_known
     }
@@ -113,7 +117,7 @@ impl Retained {
     pub(super) fn into_responses(self) -> impl Iterator<Item = Response> {
         self.sent.into_iter().filter_map(|sent| match sent {
             Sent::Response(response) => Some(response),
-            Sent::Other(_) => None,
+            Sent::Other(_) | Sent::Forgotten => None,
         })
     }
 }
@@ -121,13 +125,19 @@ impl Retained {
 impl Sent {
     fn bytes(&self) -> usize {
         match self {
-            Self::Response(response) => kept(response),
-            Self::Other(_) => 0,
+            Self::Response(response) => response.kept(),
+            Self::Other(pdu) => data_of(pdu),
+            Self::Forgotten => 0,
         }
     }
 }
 
-/// What it counts for: all its data, though a part may be acknowledged.
-fn kept(response: &Response) -> usize {
-    if response.data.is_empty() { 0 } else { response.length as usize }
+/// Bytes of data that a PDU carries, other than the answer to a command. No more than a header, as
+/// of a Reject, counts for nothing.
+fn data_of(pdu: &Pdu) -> usize {
+    match pdu {
+        Pdu::NopIn(pdu) => pdu.data.len(),
+        Pdu::TextResponse(pdu) => pdu.text.len(),
+        _ => 0,
+    }
 }

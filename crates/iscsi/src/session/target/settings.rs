@@ -20,8 +20,9 @@ pub struct Settings {
     /// on; with more the connection counts as failed (RFC 7143, 4.2.2.2 asks for such a bound).
     /// Default 1024, eight windows.
     pub unacknowledged_statuses: u32,
-    /// Data-In kept from recovery level 1 on until it is acknowledged, in bytes for one connection.
-    /// It is kept by reference; above that the oldest is let go, and a SNACK for it rejected.
+    /// Data-In kept from recovery level 1 on until it is acknowledged, in bytes for one connection,
+    /// echoes and texts with it. It is kept by reference; above that the oldest is let go, and a
+    /// SNACK for it rejected. As much is kept of what ends after its connection was lost.
     /// Default 8 MiB, twice what 32 reads of 128 KiB have on their way.
     pub retained_bytes: usize,
     /// After so long without a PDU a connection with unacknowledged statuses is asked for them with

@@ -33,8 +33,9 @@ impl Session {
         let retained = std::mem::replace(&mut connection.retained, empty);
         let is_all = snack.begin == 0 && snack.run_length == 0;
         let begin = if is_all { retained.first() } else { Serial(snack.begin) };
-        let found = retained.run(begin, snack.run_length).map(|run| {
-            for (stat_sn, sent) in run {
+        let run = retained.run(begin, snack.run_length);
+        let found = run.ok_or((RejectReason::ProtocolError, 0)).and_then(|mut run| {
+            run.try_for_each(|(stat_sn, sent)| {
                 let numbers = Numbers { stat_sn, ..window };
                 match sent {
                     // A status within Data-In goes out as it did.
@@ -46,11 +47,13 @@ impl Session {
                     }
                     Sent::Response(response) => connection.send_response(numbers, response),
                     Sent::Other(pdu) => connection.send(with_window(pdu, window)),
+                    Sent::Forgotten => return Err((RejectReason::SnackReject, 0)),
                 }
-            }
+                Ok(())
+            })
         });
         connection.retained = retained;
-        found.ok_or((RejectReason::ProtocolError, 0))
+        found
     }
 
     fn resend_data_or_r2ts(&mut self, at: usize, snack: &Snack) -> Result<(), (RejectReason, u32)> {
