@@ -87,8 +87,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) lines: Vec<Line>,
 }
 
-/// How long the times of a session are put off while its sockets are not read.
-const FULL_FOR: Duration = Duration::from_secs(1);
+/// When the clock is looked at next if nothing is waited for.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// Looks at the sockets before a busy-polling task gives way to others: about two microseconds.
 const LOOKS: usize = 8;
@@ -217,8 +217,16 @@ impl Driver<'_> {
     fn run_frames(&mut self, at: usize, context: &mut Context<'_>) -> Result<bool, End> {
         let cid = self.lines[at].cid;
         let mut now = None;
+        let line = &mut self.lines[at];
+        if line.blocked_since.is_some() {
+            line.is_held_up = true;
+        } else if line.is_held_up && !self.is_full() {
+            self.lines[at].is_held_up = false;
+            self.session.excuse_silence(cid, Instant::now());
+        }
         loop {
             if self.is_full() {
+                self.lines[at].is_held_up = true;
                 return Ok(false);
             }
             let limit = self.surroundings.settings.output_bytes;
@@ -368,10 +376,13 @@ impl Driver<'_> {
         while let Some(cid) = self.lines.iter().find(is_slow).map(|line| line.cid) {
             self.drop_line(cid, End::SlowReader, context)?;
         }
-        // An initiator whose sockets are not read for now cannot be blamed for its silence.
-        if self.is_full() {
-            self.timer.as_mut().reset((now + FULL_FOR).into());
-            return Ok(true);
+        // An initiator that is not read for now, or still reads what was sent before our ping, cannot
+        // be blamed for its silence: how long it may take to read is judged above.
+        let is_full = self.is_full();
+        for line in &self.lines {
+            if is_full || line.blocked_since.is_some() {
+                self.session.excuse_silence(line.cid, now);
+            }
         }
         for (cid, error) in self.session.handle_timeout(now) {
             self.drop_line(cid, error.into(), context)?;
@@ -391,7 +402,7 @@ impl Driver<'_> {
         let slow = self.surroundings.settings.slow_reader;
         let blocked = self.lines.iter().filter_map(|line| line.blocked_since);
         let due = blocked.map(|since| since + slow).chain(self.session.poll_timeout()).min();
-        due.unwrap_or_else(|| Instant::now() + FULL_FOR)
+        due.unwrap_or_else(|| Instant::now() + IDLE)
     }
 
     /// Asks for input past the runtime while connections are active. True if some came; else the

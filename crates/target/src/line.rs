@@ -26,6 +26,8 @@ pub(crate) struct Line {
     pub(crate) local: SocketAddr,
     /// The socket takes no output since then.
     pub(crate) blocked_since: Option<Instant>,
+    /// Since it was last read it was not for a while, or took no output: its silence is excused.
+    pub(crate) is_held_up: bool,
     /// How much output there was when it became too much, in bytes.
     pub(crate) held_at: Option<usize>,
     pub(crate) last_input: Instant,
@@ -63,6 +65,7 @@ impl Line {
             address,
             local,
             blocked_since: None,
+            is_held_up: false,
             held_at: None,
             last_input: Instant::now(),
             _permit: permit,

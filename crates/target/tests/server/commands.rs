@@ -161,6 +161,81 @@ async fn data_of_commands_that_are_not_done_is_bounded() {
     assert_eq!(unit.alive(), 0);
 }
 
+/// Keepalive times that are over soon.
+fn impatient(settings: Settings) -> Settings {
+    let time = Duration::from_millis(250);
+    let session =
+        iscsi::session::target::Settings { ping_after: time, dead_after: time, ..settings.session };
+    Settings { session, ..settings }
+}
+
+/// What this thread has worked so far; a test runs on one.
+fn worked() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// A time that was over while sockets were not read was looked at again and again, without a pause.
+#[tokio::test]
+async fn a_session_that_is_full_sleeps_and_blames_nobody() {
+    let unit = Arc::new(Stalling::default());
+    let settings = impatient(Settings { held_bytes: 64 << 10, ..Settings::default() });
+    let (_server, address) = server(settings, unit.clone()).await;
+    let mut client = Client::log_in(address, 1).await;
+    for _ in 0..2 {
+        let mut command = client.command(&write10(0, 128), 65_536);
+        (command.read, command.write, command.data) = (false, true, pattern(65_536).into());
+        client.send(Pdu::ScsiCommand(command)).await;
+    }
+    until(|| unit.alive() == 1).await;
+    let before = worked();
+    // Twice what would be silence.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let worked = worked() - before;
+    assert!(worked < Duration::from_millis(300), "{worked:?}");
+    for _ in 0..2 {
+        until(|| unit.alive() == 1).await;
+        unit.go.notify_waiters();
+        assert_eq!(client.response().await.status, 0);
+    }
+}
+
+#[tokio::test]
+async fn who_reads_slowly_is_not_taken_for_silent() {
+    const READS: usize = 32;
+    let unit = Arc::new(Stalling::default());
+    *unit.data.lock() = vec![7; 1 << 20].into();
+    let settings = impatient(Settings {
+        output_bytes: 1 << 20,
+        socket: transport::SocketOptions { send_buffer_bytes: Some(65_536), ..Default::default() },
+        ..Settings::default()
+    });
+    let (_server, address) = server(settings, unit.clone()).await;
+    let mut client = Client::log_in(address, 1).await;
+    for _ in 0..READS {
+        let command = client.command(&[0x28], 1 << 20);
+        client.send(Pdu::ScsiCommand(command)).await;
+    }
+    until(|| unit.alive() == READS).await;
+    unit.go.notify_waiters();
+    let (mut answered, mut bytes) = (0, 0);
+    while answered < READS {
+        match client.receive().await.expect("open") {
+            Pdu::DataIn(data_in) => {
+                bytes += data_in.data.concat().len();
+                answered += usize::from(data_in.status.is_some());
+            }
+            Pdu::NopIn(_) => {}
+            pdu => panic!("{pdu:?}"),
+        }
+        // Three times what would be silence. The rest may be on its way in the two sockets.
+        if bytes < 24 << 20 {
+            tokio::time::sleep(Duration::from_millis(15)).await;
+        }
+    }
+    assert_eq!(bytes, READS << 20);
+}
+
 /// CVE-2020-28374: a copy manager that knew all units of the server let any session read and write
 /// those of others.
 #[tokio::test]

@@ -214,6 +214,11 @@ impl Connection {
     /// Something came, whatever it is: the initiator is alive.
     pub(super) fn note_received(&mut self, now: Instant) {
         self.counters.pdus_in += 1;
+        self.excuse_silence(now);
+    }
+
+    /// Nothing could come up to now.
+    pub(super) fn excuse_silence(&mut self, now: Instant) {
         self.last_received = now;
         self.ping = None;
     }

@@ -24,6 +24,21 @@ impl Session {
         next
     }
 
+    /// What this initiator sends is not read for now, or what is sent to it does not get there yet:
+    /// that nothing comes on this connection says nothing about it. To be called before
+    /// `handle_timeout`, and once more when that is over. Whoever does so bounds how long.
+    pub fn excuse_silence(&mut self, cid: Cid, now: Instant) {
+        let Some(at) = self.index(cid) else { return };
+        let connection = &mut self.connections[at];
+        connection.excuse_silence(now);
+        let instance = connection.instance;
+        for (itt, transfer) in &mut self.gathers {
+            if self.tasks.get(itt).is_some_and(|task| task.allegiance == instance) {
+                transfer.progress = now;
+            }
+        }
+    }
+
     /// Time has passed. Returns the connections that are to be dropped, and why.
     pub fn handle_timeout(&mut self, now: Instant) -> SmallVec<[(Cid, Error); 1]> {
         self.now = now;
