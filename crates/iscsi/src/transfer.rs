@@ -22,7 +22,9 @@ pub(crate) struct Gather {
     length: u32,
     /// How much of it may come unasked.
     unsolicited: u32,
-    /// Unsolicited data first, then one sequence for each R2T, in order of offset.
+    /// Unsolicited data first, then one sequence for each R2T, in order of offset. Those that have
+    /// ended are joined when there are more than [`SEQUENCES`]: all are looked through for each
+    /// PDU.
     sequences: SmallVec<[Sequence; 2]>,
     /// The first byte that nobody asked for yet.
     next_offset: u32,
@@ -83,6 +85,10 @@ const RECOVERIES: u32 = 8;
 /// receive buffer for every thousandth byte.
 const SHORT: usize = 2048;
 
+/// More sequences than a write of 4 MiB takes with the bursts that we offer, so that theirs are
+/// never joined; with the shortest bursts there are 65,536 in the longest write.
+const SEQUENCES: usize = 16;
+
 impl Sequence {
     fn new(ttt: Ttt, offset: u32, limit: u32) -> Self {
         Self {
@@ -100,7 +106,7 @@ impl Sequence {
     }
 
     fn push(&mut self, piece: Bytes) {
-        if self.received > 0 && piece.len() <= SHORT {
+        if piece.len() <= SHORT {
             self.tail.extend_from_slice(&piece);
         } else {
             self.close_tail();
@@ -112,6 +118,14 @@ impl Sequence {
         if !self.tail.is_empty() {
             self.pieces.push(self.tail.split().freeze());
         }
+    }
+
+    /// Takes the data of the one that follows it. Both have ended.
+    fn append(&mut self, next: Self) {
+        self.limit = self.received + next.received;
+        self.received = self.limit;
+        next.pieces.into_iter().for_each(|piece| self.push(piece));
+        self.tail.extend_from_slice(&next.tail);
     }
 
     /// As an R2T asks for it.
@@ -375,6 +389,9 @@ impl Gather {
                 && self.next_offset < self.length
                 && self.sequences[0].state == State::Ended =>
             {
+                if self.sequences.len() >= SEQUENCES {
+                    self.join_ended();
+                }
                 let offset = self.next_offset;
                 let length = (self.length - offset).min(max_burst_length);
                 self.sequences.push(Sequence::new(Ttt::NONE, offset, length));
@@ -387,6 +404,18 @@ impl Gather {
         (sequence.ttt, sequence.r2t_sn, sequence.state) = (ttt(), self.r2t_sn, State::Open);
         self.r2t_sn += 1;
         Some(self.sequences[at].burst())
+    }
+
+    /// Makes one of sequences side by side that have ended.
+    fn join_ended(&mut self) {
+        for sequence in std::mem::take(&mut self.sequences) {
+            match self.sequences.last_mut() {
+                Some(last) if last.state == State::Ended && sequence.state == State::Ended => {
+                    last.append(sequence);
+                }
+                _ => self.sequences.push(sequence),
+            }
+        }
     }
 
     /// The data in order.
@@ -486,6 +515,35 @@ mod tests {
         let unasked = data_out(Ttt::NONE, 0, 0, 10, false);
         assert_eq!(gather.handle_data(unasked, false, false), Err(UnknownTransfer));
         assert!(gather.failure().is_some());
+    }
+
+    /// Every Data-Out looked through all sequences that there had been, and each kept a receive
+    /// buffer.
+    #[test]
+    fn sequences_that_have_ended_are_joined() {
+        const BURSTS: u32 = 32_768;
+        let mut gather = Gather::new(512 * BURSTS, Bytes::new(), None);
+        let burst = |gather: &mut Gather, ttt| gather.next_burst(true, 2, 512, || Ttt(ttt));
+        for ttt in 0..2 {
+            burst(&mut gather, ttt).unwrap();
+        }
+        for ttt in 0..BURSTS {
+            // In pairs the other way round.
+            let ttt = ttt ^ 1;
+            let mut data = data_out(Ttt(ttt), 0, 512 * ttt, 512, true);
+            data.data = vec![ttt as u8; 512].into();
+            gather.handle_data(data, false, false).unwrap();
+            if ttt % 2 == 0 && ttt + 2 < BURSTS {
+                burst(&mut gather, ttt + 2).unwrap();
+                burst(&mut gather, ttt + 3).unwrap();
+            }
+            assert!(gather.sequences.len() <= SEQUENCES + 2);
+        }
+        assert!(gather.is_complete());
+        let data = gather.into_data();
+        assert!(data.len() <= SEQUENCES, "{} pieces", data.len());
+        let data = data.concat();
+        assert!((0..BURSTS as usize).all(|at| data[512 * at..][..512] == [at as u8; 512]));
     }
 
     #[test]
