@@ -170,6 +170,9 @@ impl Driver<'_> {
         let Joining { socket, phase, reply } = joining;
         match phase.join(&mut self.session, Instant::now()) {
             Ok(cid) => {
+                if self.lines.is_empty() {
+                    self.seat.end_to_wait();
+                }
                 self.lines.retain(|line| line.cid != cid);
                 if let Some(connection) = self.session.connection(cid) {
                     let (initiator, address) = (self.session.initiator_name(), socket.address);
@@ -347,6 +350,9 @@ impl Driver<'_> {
         self.take_events(context);
         if self.session.is_over() {
             return Err(end);
+        }
+        if line.is_some() && self.lines.is_empty() {
+            self.seat.begin_to_wait(self.surroundings.settings.waiting_sessions());
         }
         let (initiator, tsih, cid) = (self.session.initiator_name(), self.seat.tsih.0, cid.0);
         let left = self.lines.len();

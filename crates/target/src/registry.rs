@@ -1,7 +1,7 @@
 //! The sessions of a server: who is there, and how to reach their drivers.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet, VecDeque},
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
 };
@@ -70,6 +70,10 @@ pub(crate) struct Registry {
 #[derive(Default)]
 struct Inner {
     sessions: HashMap<u64, Entry>,
+    /// Those of `sessions`.
+    tsihs: HashSet<Tsih>,
+    /// Sessions without a connection, whose initiators may come back; who has waited longest first.
+    waiting: VecDeque<u64>,
     last_number: u64,
     last_tsih: u16,
     /// What closed sessions had counted.
@@ -237,8 +241,7 @@ impl Inner {
         (0..u16::MAX).find_map(|_| {
             self.last_tsih = self.last_tsih.wrapping_add(1).max(1);
             let tsih = Tsih(self.last_tsih);
-            let is_taken = self.sessions.values().any(|entry| entry.tsih == tsih);
-            (!is_taken).then_some(tsih)
+            self.tsihs.insert(tsih).then_some(tsih)
         })
     }
 }
@@ -263,10 +266,36 @@ impl Predecessor {
     }
 }
 
+impl Seat {
+    /// The last connection of this session is gone, and its initiator may come back. If more than
+    /// `limit` sessions wait like this, those that have waited longest end.
+    pub(crate) fn begin_to_wait(&self, limit: usize) {
+        let mut inner = self.registry.inner.lock();
+        inner.waiting.push_back(self.number);
+        while inner.waiting.len() > limit {
+            let Some(oldest) = inner.waiting.pop_front() else { return };
+            let entry = inner.sessions.get(&oldest);
+            let order = Order::Close("too many sessions wait for their initiators");
+            if entry.is_some_and(|entry| entry.orders.try_send(order).is_err()) {
+                // It has orders to work off, and ends the next time if it still waits then.
+                inner.waiting.push_front(oldest);
+                return;
+            }
+        }
+    }
+
+    /// It has a connection again.
+    pub(crate) fn end_to_wait(&self) {
+        self.registry.inner.lock().waiting.retain(|number| *number != self.number);
+    }
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut inner = self.registry.inner.lock();
         inner.sessions.remove(&self.number);
+        inner.tsihs.remove(&self.tsih);
+        inner.waiting.retain(|number| *number != self.number);
         inner.past += self.published.lock().counters;
     }
 }

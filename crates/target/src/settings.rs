@@ -16,7 +16,9 @@ pub struct Settings {
     pub session: target::Settings,
     /// Socket options of every connection.
     pub socket: SocketOptions,
-    /// Connections in all, whatever they do; more are closed at once. Default 1024.
+    /// Connections in all, whatever they do; more are closed at once. At recovery level 2 a quarter
+    /// as many sessions without a connection may wait for their initiators; with more, those that
+    /// have waited longest end. Default 1024.
     pub max_connections: usize,
     /// Connections that have not logged in; more are closed at once. Each holds at most 64 KiB.
     /// Default 128.
@@ -62,5 +64,14 @@ impl Default for Settings {
             output_bytes: 4 << 20,
             slow_reader: Duration::from_secs(60),
         }
+    }
+}
+
+impl Settings {
+    /// Sessions without a connection that may wait for their initiators: a quarter of what there
+    /// is room for. They hold tasks and answers for up to two hours, and few initiators of the
+    /// field know level 2; one that comes back too late logs in anew and repeats its commands.
+    pub(crate) fn waiting_sessions(&self) -> usize {
+        (self.max_connections / 4).max(1)
     }
 }

@@ -288,3 +288,40 @@ async fn a_server_that_stops_tells_every_connection() {
         assert!(client.receive().await.is_none());
     }
 }
+
+/// They held their places, tasks and answers for up to two hours, as many as there are TSIHs.
+#[tokio::test]
+async fn sessions_that_wait_for_their_initiators_are_bounded() {
+    let unit = Arc::new(Stalling::default());
+    let settings = Settings { max_connections: 8, ..Settings::default() };
+    let (server, address) = server(settings, unit.clone()).await;
+    let abandon = async |who: u8| {
+        let tasks = unit.alive();
+        let mut client =
+            Client::try_log_in(address, who, offer(2), Tsih(0), Some(TARGET)).await.unwrap();
+        client.start(&[0]).await;
+        until(|| unit.alive() == tasks + 1).await;
+        let seen = (client.tsih, client.cmd_sn);
+        let connections = server.statistics().connections;
+        drop(client);
+        until(|| server.statistics().connections == connections - 1).await;
+        seen
+    };
+    let names = || -> Vec<String> {
+        let sessions = server.statistics().sessions.into_iter();
+        sessions.map(|session| session.initiator_name[33..].to_owned()).collect()
+    };
+    abandon(1).await;
+    let second = abandon(2).await;
+    assert_eq!(names(), ["1", "2"]);
+    abandon(3).await;
+    until(|| names() == ["2", "3"] && unit.alive() == 2).await;
+    // Who has come back does not wait, and is not ended.
+    let mut again = Client::connect(address).await;
+    (again.tsih, again.cmd_sn) = second;
+    let _again = again.try_join(address, 2, offer(2), Cid(1)).await.unwrap();
+    abandon(4).await;
+    assert_eq!(names(), ["2", "3", "4"]);
+    abandon(5).await;
+    until(|| names() == ["2", "4", "5"] && unit.alive() == 3).await;
+}
