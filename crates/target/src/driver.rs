@@ -25,7 +25,7 @@ use unit::Nexus;
 use crate::{
     deferred::Deferred,
     end::End,
-    execution::Executions,
+    execution::{Executions, Held},
     line::{Line, Socket},
     portal::PortalGroup,
     presence::Presence,
@@ -269,12 +269,16 @@ impl Driver<'_> {
     /// Whether the commands that are not done hold this session's share of memory. Those that end
     /// wake the driver.
     fn is_full(&self) -> bool {
-        let held = self.executions.held_bytes() + self.deferred.bytes();
-        held > 0 && {
-            let connections = self.surroundings.registry.connections.get().max(1);
-            let share = self.surroundings.settings.held_bytes / connections;
-            held >= share.saturating_mul(self.lines.len().max(1))
-        }
+        let Held { data_out, data_in } = self.executions.held();
+        let data_out = data_out + self.deferred.bytes();
+        let settings = &self.surroundings.settings;
+        let is_over = |held: usize, all: usize| {
+            held > 0 && {
+                let connections = self.surroundings.registry.connections.get().max(1);
+                held >= (all / connections).saturating_mul(self.lines.len().max(1))
+            }
+        };
+        is_over(data_out, settings.held_bytes) || is_over(data_in, settings.returned_bytes)
     }
 
     /// Whether answers wait for this initiator to read others on the connection of this command.

@@ -52,23 +52,33 @@ impl Execution {
     }
 }
 
+/// Memory that commands in progress take, in bytes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Held {
+    /// Data-Out that came with them.
+    pub(crate) data_out: usize,
+    /// What they may return.
+    pub(crate) data_in: usize,
+}
+
 /// As many as the session has tasks in progress, hence bounded by its command window.
 #[derive(Default)]
 pub(crate) struct Executions {
     running: FuturesUnordered<Abortable<Running>>,
-    commands: HashMap<Itt, (AbortHandle, usize)>,
-    /// Data-Out that came with `commands`, in bytes.
-    held_bytes: usize,
+    commands: HashMap<Itt, (AbortHandle, Held)>,
+    /// Of all `commands` together.
+    held: Held,
     /// Finished, and not yet taken.
     finished: VecDeque<Finished>,
 }
 
 impl Executions {
-    /// Holds a command that was polled and is not done, and that came with so many bytes.
-    pub(crate) fn hold(&mut self, itt: Itt, bytes: usize, execution: Execution) {
+    /// Holds a command that was polled and is not done.
+    pub(crate) fn hold(&mut self, itt: Itt, held: Held, execution: Execution) {
         let (handle, registration) = AbortHandle::new_pair();
-        self.commands.insert(itt, (handle, bytes));
-        self.held_bytes += bytes;
+        self.commands.insert(itt, (handle, held));
+        self.held.data_out += held.data_out;
+        self.held.data_in += held.data_in;
         self.running.push(Abortable::new(Running::Command(itt, execution), registration));
     }
 
@@ -84,14 +94,15 @@ impl Executions {
         self.running.push(Abortable::new(effects, registration));
     }
 
-    /// Data-Out of the commands that are not done, in bytes.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.held_bytes
+    /// What the commands that are not done take.
+    pub(crate) fn held(&self) -> Held {
+        self.held
     }
 
     fn forget(&mut self, itt: Itt) -> Option<AbortHandle> {
-        let (handle, bytes) = self.commands.remove(&itt)?;
-        self.held_bytes -= bytes;
+        let (handle, held) = self.commands.remove(&itt)?;
+        self.held.data_out -= held.data_out;
+        self.held.data_in -= held.data_in;
         Some(handle)
     }
 

@@ -15,7 +15,7 @@ use crate::{
     device,
     driver::Driver,
     end::End,
-    execution::{Execution, Finished},
+    execution::{Execution, Finished, Held},
     presence::Presence,
     registry::Order,
 };
@@ -104,10 +104,10 @@ impl Driver<'_> {
             self.complete(itt, completion);
             return;
         };
-        let bytes = task.data_out.len();
+        let held = Held { data_out: task.data_out.len(), data_in: data_in_capacity as usize };
         match Execution::begin(unit, task, context) {
             Ok(completion) => self.complete(itt, completion),
-            Err(execution) => self.executions.hold(itt, bytes, execution),
+            Err(execution) => self.executions.hold(itt, held, execution),
         }
     }
 

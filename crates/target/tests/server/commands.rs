@@ -161,6 +161,26 @@ async fn data_of_commands_that_are_not_done_is_bounded() {
     assert_eq!(unit.alive(), 0);
 }
 
+#[tokio::test]
+async fn data_that_commands_in_progress_may_return_is_bounded() {
+    let unit = Arc::new(Stalling::default());
+    let settings = Settings { returned_bytes: 256 << 10, ..Settings::default() };
+    let (_server, address) = server(settings, unit.clone()).await;
+    let mut client = Client::log_in(address, 1).await;
+    for _ in 0..12 {
+        let command = client.command(&read10(0, 128), 65_536);
+        client.send(Pdu::ScsiCommand(command)).await;
+    }
+    for _ in 0..3 {
+        until(|| unit.alive() == 4).await;
+        unit.go.notify_waiters();
+        for _ in 0..4 {
+            assert_eq!(client.response().await.status, 0);
+        }
+    }
+    assert_eq!(unit.alive(), 0);
+}
+
 /// Keepalive times that are over soon.
 fn impatient(settings: Settings) -> Settings {
     let time = Duration::from_millis(250);
