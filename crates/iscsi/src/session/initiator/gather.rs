@@ -88,6 +88,14 @@ impl Gather {
         if self.ahead.len() >= MOST_AHEAD {
             return Err(Error::Protocol("many a Data-In after one that is missing"));
         }
+        // It is kept on no other account than that it may fit.
+        let end = u64::from(pdu.buffer_offset) + length_of(&pdu);
+        let kept: u64 = self.ahead.iter().map(length_of).sum();
+        if end > self.expected.into()
+            || kept + length_of(&pdu) > u64::from(self.expected - self.received)
+        {
+            return Err(TOO_MUCH);
+        }
         self.ahead.insert(place, pdu);
         Ok(self.expect(data_sn, 1))
     }
@@ -144,7 +152,7 @@ impl Gather {
 
     fn append(&mut self, pdu: DataIn) -> Result<(), Error> {
         self.data_sn = self.data_sn.wrapping_add(1);
-        let length: usize = pdu.data.iter().map(Bytes::len).sum();
+        let length = length_of(&pdu);
         // A PDU without data (it may carry the status) has no offset to speak of.
         if length == 0 {
             return Ok(());
@@ -152,8 +160,8 @@ impl Gather {
         if pdu.buffer_offset != self.received {
             return Err(Error::Protocol("a Data-In with an offset out of order"));
         }
-        if length > (self.expected - self.received) as usize {
-            return Err(Error::Protocol("more Data-In than the command has room for"));
+        if length > u64::from(self.expected - self.received) {
+            return Err(TOO_MUCH);
         }
         self.received += length as u32;
         pdu.data.into_iter().filter(|piece| !piece.is_empty()).for_each(|piece| self.add(piece));
@@ -181,6 +189,12 @@ impl Gather {
         std::mem::take(&mut self.pieces)
     }
 }
+
+fn length_of(pdu: &DataIn) -> u64 {
+    pdu.data.iter().map(|piece| piece.len() as u64).sum()
+}
+
+const TOO_MUCH: Error = Error::Protocol("more Data-In than the command has room for");
 
 #[cfg(test)]
 mod tests {
@@ -241,6 +255,18 @@ mod tests {
         }
         gather.take(data_in(5, 5, b"f"), true).unwrap();
         assert!(gather.is_whole());
+        assert_eq!(gather.finish().concat(), b"abcdef");
+    }
+
+    #[test]
+    fn what_comes_too_early_is_kept_as_far_as_it_may_fit() {
+        let mut gather = Gather::new(6);
+        assert!(gather.take(data_in(1, 4, b"abc"), true).is_err(), "beyond the end");
+        assert!(gather.take(data_in(1, u32::MAX, b"a"), true).is_err(), "far beyond the end");
+        gather.take(data_in(1, 1, b"bcd"), true).unwrap();
+        gather.take(data_in(2, 4, b"ef"), true).unwrap();
+        assert!(gather.take(data_in(3, 4, b"ef"), true).is_err(), "the same bytes again and again");
+        gather.take(data_in(0, 0, b"a"), true).unwrap();
         assert_eq!(gather.finish().concat(), b"abcdef");
     }
 
