@@ -20,8 +20,8 @@ use crate::{
     Cid, DataSegment, Itt, Pdu, Serial, Ttt,
     codec::{Digests, Frame, Output},
     pdu::{
-        AsyncEvent, AsyncMessage, DataIn, Numbers, ReadyToTransfer, Reject, RejectReason, Residual,
-        ScsiCommand, ScsiResponse, SnackKind,
+        AsyncEvent, AsyncMessage, DataIn, LogoutResult, Numbers, ReadyToTransfer, Reject,
+        RejectReason, Residual, ScsiCommand, ScsiResponse, SnackKind,
     },
 };
 
@@ -121,7 +121,7 @@ pub(super) enum Logout {
     /// Another connection is logging out the session.
     Ending,
     /// Answered: so many seconds before the next login.
-    Done { time2wait: u16, scope: Scope },
+    Done { time2wait: u16, result: LogoutResult, scope: Scope },
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -74,7 +74,7 @@ impl Connection {
         }
         match self.logout {
             Logout::Sent { itt, scope, .. } if itt == pdu.itt => {
-                self.logout = Logout::Done { time2wait: pdu.time2wait, scope };
+                self.logout = Logout::Done { time2wait: pdu.time2wait, result: pdu.result, scope };
                 Ok(())
             }
             _ => Err(Error::Protocol("an answer to a logout that was not asked")),

@@ -17,7 +17,7 @@ use crate::{
     Cid, Serial,
     codec::{Digests, Frame, Output},
     keys::Parameters,
-    pdu::Numbers,
+    pdu::{LogoutResult, Numbers},
 };
 
 /// A session and its connections. The driver hands in frames and time, and after each batch of
@@ -222,8 +222,12 @@ impl Session {
     }
 
     /// A PDU arrived on a connection. After an error the connection is no more: its socket is to
-    /// be closed.
+    /// be closed. Nothing is taken when the session is over: what was not answered by then comes
+    /// out of [`Session::take_unanswered`].
     pub fn handle_frame(&mut self, cid: Cid, frame: Frame, now: Instant) -> Result<(), Error> {
+        if self.is_over() {
+            return Ok(());
+        }
         let Self { commands, connections, .. } = self;
         let Some(connection) = connections.iter_mut().find(|connection| connection.cid == cid)
         else {
@@ -396,12 +400,19 @@ impl Session {
                 let scope = if alone { Scope::Session } else { Scope::Connection };
                 connection.log_out(&mut self.commands, scope, now);
             }
-            Logout::Done { time2wait, scope: Scope::Session } => {
+            Logout::Done { time2wait, scope: Scope::Session, .. } => {
                 let error = Error::LoggedOut { time2wait };
                 self.end(error);
                 self.commands.events.push_back(Event::LoggedOut { time2wait });
             }
-            Logout::Done { time2wait, scope: Scope::Connection } => {
+            // The target may still perform what was sent there: only the login of the next session
+            // ends that for certain.
+            Logout::Done { result, scope: Scope::Connection, .. }
+                if result != LogoutResult::Closed && connection.load.commands > 0 =>
+            {
+                self.end(Error::Unanswered("the logout of a connection"));
+            }
+            Logout::Done { time2wait, scope: Scope::Connection, .. } => {
                 self.connections.remove(at);
                 self.mark_lost(cid, now);
                 self.give_back(cid);
