@@ -11,7 +11,7 @@ use std::{
 
 use iscsi::{
     Cid,
-    session::initiator::{Counters, Event},
+    session::initiator::{Counters, Event, MOST_PATIENCE},
 };
 use scsi::{Lun, Sense};
 use tokio::{
@@ -155,7 +155,7 @@ impl Driver {
                     if now().saturating_duration_since(begun) >= GOOD_CONNECTION {
                         pauses = Pauses::new(&self.settings);
                     }
-                    wait = pauses.next().max(at_least);
+                    wait = pauses.next().max(at_least.min(MOST_PATIENCE));
                     self.statistics.reconnects += 1;
                     let since = match *self.shared.state.borrow() {
                         LinkState::Down { since, .. } => since,
@@ -187,6 +187,8 @@ impl Driver {
 
         let mut counted = Counted::default();
         let ended = self.serve_until_it_ends(&mut wires, &mut counted).await;
+        // Whatever ended it: what was answered before is answered.
+        let _ = self.handle_events(&mut wires, &mut counted);
         counted.add_to(&mut self.statistics, &wires);
         self.pending.replay(wires.session.take_unanswered(), &mut self.statistics);
         drop(wires);
@@ -210,7 +212,17 @@ impl Driver {
         let mut crew = Crew::new(&self.settings, wires);
         let timer = sleep(Duration::ZERO);
         tokio::pin!(timer);
+        let mut deadline = now();
         loop {
+            // Every turn looks at the time: sockets that always have something would keep a timer
+            // of lesser rank from ever being looked at.
+            if deadline <= now() {
+                self.pending.wake(now());
+                wires.handle_timeout(now());
+                if let Some(end) = self.handle_events(wires, counted)? {
+                    return Ok(end);
+                }
+            }
             self.take_messages();
             if self.suspicious {
                 return Err(Error::unit("it has another size than before"));
@@ -234,8 +246,8 @@ impl Driver {
             // rather than set again each time.
             let deadlines =
                 [wires.deadline(), self.pending.deadline(), crew.deadline(), give_up_at];
-            let deadline = deadlines.into_iter().flatten().min();
-            let deadline = deadline.unwrap_or_else(|| now() + IDLE);
+            let earliest = deadlines.into_iter().flatten().min();
+            deadline = earliest.unwrap_or_else(|| now() + IDLE);
             if timer.is_elapsed() || deadline < timer.deadline().into_std() {
                 timer.as_mut().reset(deadline.into());
             }
@@ -255,13 +267,7 @@ impl Driver {
                         return Err(error);
                     }
                 }
-                () = &mut timer => {
-                    self.pending.wake(now());
-                    wires.handle_timeout(now());
-                    if let Some(end) = self.handle_events(wires, counted)? {
-                        return Ok(end);
-                    }
-                }
+                () = &mut timer => {}
             }
         }
     }
@@ -353,7 +359,7 @@ impl Driver {
         wires: &mut Wires,
         counted: &mut Counted,
     ) -> Result<Option<End>, Error> {
-        let mut changed = None;
+        let (mut changed, mut end) = (None, None);
         // before it forgets the connections that ended
         counted.add_to(&mut self.statistics, wires);
         while let Some(event) = wires.poll_event() {
@@ -367,9 +373,9 @@ impl Driver {
                 Event::LoggedOut { time2wait } if !self.closing => {
                     let wait = Duration::from_secs(time2wait.into());
                     let reason = "the target asked for a logout".into();
-                    return Ok(Some(End::Lost { reason, wait }));
+                    end = Some(End::Lost { reason, wait });
                 }
-                Event::LoggedOut { .. } => return Ok(Some(End::Closed)),
+                Event::LoggedOut { .. } => end = Some(End::Closed),
                 Event::LogoutRequested { cid } => debug!(cid = cid.0, "asked for a logout"),
                 Event::Closed { cid, error } => {
                     debug!(cid = cid.0, %error, "a connection ended");
@@ -384,6 +390,7 @@ impl Driver {
             }
         }
         match changed {
+            _ if end.is_some() => Ok(end),
             // asked again, and judged, by way of a new session
             Some(sense) => Err(Error::unit(format!("it tells of a change: {sense}"))),
             None => Ok(None),

@@ -224,6 +224,10 @@ impl Wires {
     /// Runs the session until there is an event. One without connections is not waited for.
     async fn turn(&mut self) -> Result<Event, Error> {
         loop {
+            // in every turn, however much the target has to say
+            if self.deadline().is_some_and(|deadline| deadline <= now()) {
+                self.handle_timeout(now());
+            }
             if let Some(event) = self.poll_event() {
                 return Ok(event);
             }
@@ -236,7 +240,7 @@ impl Wires {
             tokio::select! {
                 biased;
                 () = self.readiness() => self.receive(now()),
-                () = sleep_until(deadline.into()) => self.handle_timeout(now()),
+                () = sleep_until(deadline.into()) => {}
             }
         }
     }

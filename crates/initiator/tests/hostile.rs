@@ -2,21 +2,22 @@
 
 mod support;
 
-use std::{future::Future, net::SocketAddr, pin::Pin, time::Duration};
+use std::{future::Future, io::Write as _, net::SocketAddr, pin::Pin, time::Duration};
 
 use bytes::{BufMut, Bytes};
 use initiator::{Error, RemoteVolume, Settings};
 use iscsi::{
-    Pdu, Serial,
+    Itt, Pdu, Serial, Ttt,
     codec::{Decoder, Digests, Output},
-    pdu::{LoginRequest, LoginResponse, LoginStatus, Numbers},
+    pdu::{LoginRequest, LoginResponse, LoginStatus, NopIn, Numbers},
 };
-use scsi::{Cdb, Sense, SenseKey, Status};
+use scsi::{Cdb, Lun, Sense, SenseKey, Status};
 use support::node::{NAME, Node};
 use target::{Server, Target};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{TcpListener, TcpStream},
+    sync::oneshot,
 };
 use unit::{Completion, LogicalUnit, Nexus, Task, TaskManagement};
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
@@ -136,6 +137,58 @@ async fn redirect_to(address: impl FnOnce(SocketAddr) -> SocketAddr) -> SocketAd
         }
     });
     here
+}
+
+/// Passes the first connection on until it is told to; from then on the initiator hears nothing
+/// but NOP-Ins on it, as many as it takes. Later connections are passed on.
+async fn flooding_relay(to: SocketAddr, flood: oneshot::Receiver<()>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let here = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        let (mut near, _) = listener.accept().await.expect("the initiator");
+        let mut far = TcpStream::connect(to).await.expect("the node");
+        tokio::select! {
+            _ = copy_bidirectional(&mut near, &mut far) => panic!("it ended by itself"),
+            told = flood => told.expect("the test"),
+        }
+        let near = near.into_std().expect("a socket");
+        near.set_nonblocking(false).expect("a socket");
+        // until the initiator closes it
+        std::thread::spawn(move || {
+            let ping = NopIn {
+                lun: Lun(0),
+                itt: Itt::NONE,
+                ttt: Ttt::NONE,
+                numbers: Numbers::default(),
+                data: Bytes::new(),
+            };
+            let many = Pdu::NopIn(ping).encode().0.repeat(20_000);
+            while (&near).write_all(&many).is_ok() {}
+        });
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut far = TcpStream::connect(to).await.expect("the node");
+            tokio::spawn(async move { copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+    here
+}
+
+/// A target that talks all the time and answers no command is left in its time.
+#[tokio::test]
+async fn no_flood_keeps_a_command_from_its_time_out() {
+    let node = Node::start(Geometry::with_blocks(1024)).await;
+    let (flood, told) = oneshot::channel();
+    let portal = flooding_relay(node.address, told).await;
+    let mut settings = Settings { portal: portal.to_string(), ..node.settings() };
+    // at the levels above, the numbers of the NOP-Ins would have to be right
+    settings.error_recovery_level = 0;
+    settings.command_time_out = Duration::from_millis(100);
+    settings.timing.abort_time_out = Duration::from_millis(100);
+    let volume = RemoteVolume::connect(settings).await.unwrap();
+    flood.send(()).expect("the relay");
+    let read = volume.read(Extent { lba: Lba(0), blocks: 8 });
+    let read = tokio::time::timeout(Duration::from_secs(20), read).await;
+    read.expect("an end").expect("by way of another connection");
 }
 
 async fn read_login(stream: &mut TcpStream) -> LoginRequest {

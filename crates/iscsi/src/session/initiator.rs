@@ -23,6 +23,7 @@ use bytes::Bytes;
 use scsi::{Lun, Sense};
 
 pub use connection::Counters;
+pub use recovery::MOST_PATIENCE;
 pub use session::{Joined, Load, Session};
 pub use task::{Failure, Outcome, Request, Transfer};
 pub use window::Window;

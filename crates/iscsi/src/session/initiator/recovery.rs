@@ -54,8 +54,9 @@ const REASSIGNS: usize = 8;
 /// A logout is tried so often, each within the time-out of a task management function.
 const MOST_LOGOUTS: u32 = 3;
 
-/// A target may ask for more patience than an application has: above this the session is made anew.
-const MOST_PATIENCE: Duration = Duration::from_secs(60);
+/// A target may ask for more patience than an application has (Time2Wait is 16 bits, 18 hours):
+/// above this the session is made anew, after this at the latest. Twice what Linux gives a command.
+pub const MOST_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Session {
     /// A connection is no more.
