@@ -243,7 +243,7 @@ async fn open_unit(
     unit: &Unit,
 ) -> Result<ServedUnit, Failure> {
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
-    let opened = stack::open(unit, &initiator_name).await?;
+    let opened = stack::open(&target.name, unit, &initiator_name).await?;
     let serial = unit.serial.clone().unwrap_or_else(|| serial_of(target, unit));
     let mut identity = Identity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);

@@ -54,8 +54,12 @@ enum Handle {
     Cache(CacheLayer),
 }
 
-/// Opens the layers of a unit, bottom first.
-pub async fn open(unit: &Unit, initiator_name: &IscsiName) -> Result<Opened, Failure> {
+/// Opens the layers of a unit of a target, bottom first.
+pub async fn open(
+    target: &IscsiName,
+    unit: &Unit,
+    initiator_name: &IscsiName,
+) -> Result<Opened, Failure> {
     let mut layers = Vec::new();
     let mut below: Option<Stack> = None;
     // What a cache calls the volume below it, so that its log never meets another one.
@@ -84,8 +88,7 @@ pub async fn open(unit: &Unit, initiator_name: &IscsiName) -> Result<Opened, Fai
                     log = Some(cache_layer::open_log(cache).await?);
                 }
                 let known = log.as_ref().and_then(cache_layer::Log::known);
-                let lasting =
-                    cache.map(|cache| format!("{} {}", initiator_name, cache.log.display()));
+                let lasting = Some(lasting(target, unit, initiator_name));
                 let us = Us { initiator_name: initiator_name.clone(), lasting };
                 let volume = remote::open(settings, &us, known).await?;
                 volume.identity().clone_into(&mut identity);
@@ -147,6 +150,19 @@ pub fn cache_over(above: &[Layer]) -> Option<&settings::Cache> {
     match above.iter().find(|layer| !same_size(layer)) {
         Some(Layer::Cache(cache)) => Some(cache),
         _ => None,
+    }
+}
+
+/// What a unit's far session is known by from start to start, and no other unit's is. A log is
+/// opened by one process at a time, so with a cache it is that; else it is what hosts see.
+fn lasting(target: &IscsiName, unit: &Unit, initiator_name: &IscsiName) -> String {
+    let log = unit.stack.iter().find_map(|layer| match layer {
+        Layer::Cache(cache) => Some(&cache.log),
+        _ => None,
+    });
+    match log {
+        Some(log) => format!("{initiator_name} {}", log.display()),
+        None => format!("{initiator_name} {target} {}", unit.lun),
     }
 }
 
@@ -353,4 +369,25 @@ fn remote_figures(remote: &RemoteVolume) -> Map<String, Value> {
         "round_trip_p99_us": counted.round_trips.quantile_us(0.99),
         "round_trip_max_us": counted.round_trips.max_us,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_far_session_is_known_again_and_no_other_is_taken_for_it() {
+        let (a, b) = (IscsiName("iqn.a:a".into()), IscsiName("iqn.b:b".into()));
+        let unit = |lun| Unit { lun, ..Unit::default() };
+        let names = [
+            lasting(&a, &unit(0), &b),
+            lasting(&a, &unit(1), &b),
+            lasting(&b, &unit(0), &b),
+            lasting(&a, &unit(0), &a),
+        ];
+        assert_eq!(names[0], lasting(&a, &unit(0), &b));
+        for (at, name) in names.iter().enumerate() {
+            assert!(!names[..at].contains(name), "{name}");
+        }
+    }
 }

@@ -34,7 +34,8 @@ pub struct Us {
     /// Our iSCSI name.
     pub initiator_name: IscsiName,
     /// What makes this session ours whenever we come back: the node then ends the one that a
-    /// killed process left, before a late command of it can harm.
+    /// killed process left, before a late command of it can harm. `None`: a session for a moment,
+    /// which ends no other.
     pub lasting: Option<String>,
 }
 
