@@ -332,10 +332,12 @@ impl SlotTable {
         self.dirty += 1;
     }
 
-    /// Forgets the place: the lower volume has the content, or newer.
+    /// Forgets the place: the lower volume has the content, or newer. It is on no round's list then,
+    /// nor on that of the one that has the same number some day.
     pub fn clear_place(&mut self, index: u32) {
         self.unlink(index);
-        self.entry_mut(index).place = None;
+        let entry = self.entry_mut(index);
+        (entry.place, entry.round) = (None, 0);
     }
 
     fn unlink(&mut self, index: u32) {
@@ -497,6 +499,20 @@ mod tests {
         table.remove_if_empty(index);
         assert_eq!((table.find(5), table.len(), table.dirty()), (None, 0, 0));
         assert!(!table.is_alive(index, 0));
+    }
+
+    #[test]
+    fn what_stays_when_it_is_clean_is_on_no_list() {
+        let mut table = SlotTable::new();
+        let index = table.find_or_insert(5);
+        table.set_page(index, page(1), WHOLE, false);
+        table.set_place(index, place(1));
+        table.entry_mut(index).round = 7;
+        table.clear_place(index);
+        table.remove_if_empty(index);
+        assert_eq!(table.find(5), Some(index), "its page is there");
+        // The numbers of rounds come back: the seventh once more finds it dirty, and not listed.
+        assert_eq!(table.entry(index).round, 0);
     }
 
     #[test]
