@@ -179,6 +179,7 @@ impl Driver {
     async fn serve(&mut self, live: Live) -> End {
         let Live { mut wires, facts } = live;
         let default_wait = wires.session.parameters().default_time2wait;
+        self.pending.volatile_cache = facts.geometry.volatile_cache;
         self.shared.set_facts(facts);
         self.suspicious = false;
         self.shared.next_generation();

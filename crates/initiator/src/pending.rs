@@ -25,6 +25,9 @@ pub struct Answer {
     pub residual: Residual,
     /// The incarnation of the far side that answered: see [`crate::Session::generation`].
     pub generation: u64,
+    /// Whether the unit had a volatile write cache in that session. It may have had none when the
+    /// command was first sent.
+    pub volatile_cache: bool,
 }
 
 /// A command on its way from a caller to the driver.
@@ -66,6 +69,8 @@ pub(crate) struct PendingTable {
     lun: Lun,
     command_time_out: Duration,
     busy_time_out: Duration,
+    /// Of the unit, as the session that there is found it.
+    pub(crate) volatile_cache: bool,
 }
 
 /// What the end of a command means for others.
@@ -97,6 +102,7 @@ impl PendingTable {
             lun,
             command_time_out,
             busy_time_out,
+            volatile_cache: true,
         }
     }
 
@@ -279,7 +285,8 @@ impl PendingTable {
                     Some(SenseKey::NoSense | SenseKey::RecoveredError),
                 ) => {
                     let Outcome { data_in, residual, .. } = outcome;
-                    Ok(Answer { data_in, residual, generation })
+                    let volatile_cache = self.volatile_cache;
+                    Ok(Answer { data_in, residual, generation, volatile_cache })
                 }
                 // not performed, and nothing against it
                 (Status::CheckCondition, Some(SenseKey::UnitAttention)) => {

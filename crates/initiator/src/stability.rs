@@ -32,6 +32,11 @@ impl Stability {
         *span = Some(join(*span, write));
     }
 
+    /// No answered write waits for a flush, nor for the news that it is lost.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.current.is_none() && self.lost.is_none()
+    }
+
     /// A flush begins: the number to end it with.
     pub(crate) fn begin_flush(&self) -> u64 {
         self.answered
@@ -82,7 +87,9 @@ mod tests {
         let mut stability = Stability::default();
         stability.note_write(1);
         let begun = stability.begin_flush();
+        assert!(!stability.is_clean());
         assert!(stability.end_flush(begun, 1));
+        assert!(stability.is_clean());
         // and covers: a later generation finds nothing lost
         let begun = stability.begin_flush();
         assert!(stability.end_flush(begun, 2));
@@ -94,6 +101,7 @@ mod tests {
         stability.note_write(1);
         stability.note_write(2);
         let begun = stability.begin_flush();
+        assert!(!stability.is_clean());
         assert!(!stability.end_flush(begun, 2));
         stability.note_write(2);
         let begun = stability.begin_flush();

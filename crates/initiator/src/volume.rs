@@ -150,20 +150,20 @@ impl RemoteVolume {
         data: Bytes,
         durability: Durability,
         facts: &Facts,
-    ) -> Result<u64, volume::Error> {
-        let stable = !facts.geometry.volatile_cache;
-        let fua = durability == Durability::Stable && facts.fua && !stable;
+    ) -> Result<Written, volume::Error> {
+        let fua = durability == Durability::Stable && facts.fua && facts.geometry.volatile_cache;
         let cdb = Command::write(extent.lba.0, extent.blocks, fua).encode();
         let answer = self.perform(cdb, Transfer::Out(data), extent).await?;
         if answer.residual != iscsi::pdu::Residual::None {
             let reason = format!("a write was not taken whole: {:?}", answer.residual);
             return Err(volume::Error::Device(reason.into()));
         }
-        // The writer of a stable one looks at its generation itself.
-        if durability == Durability::Volatile && !stable {
+        // The writer of a stable one sees to that itself.
+        if durability == Durability::Volatile && answer.volatile_cache {
             self.stability.lock().note_write(answer.generation);
         }
-        Ok(answer.generation)
+        let stable = fua || !answer.volatile_cache;
+        Ok(Written { generation: answer.generation, stable })
     }
 
     async fn write_zeros(&self, extent: Extent, facts: &Facts) -> Result<(), volume::Error> {
@@ -179,12 +179,7 @@ impl RemoteVolume {
 
     /// WRITE SAME (16) with UNMAP and a block of zeros: gives space back where the unit can, and
     /// reads as zeros in any case. False if the unit does not know how.
-    async fn write_same(
-        &self,
-        extent: Extent,
-        most: u32,
-        facts: &Facts,
-    ) -> Result<bool, volume::Error> {
+    async fn write_same(&self, extent: Extent, most: u32) -> Result<bool, volume::Error> {
         let zeros = Bytes::from(vec![0; self.block_size() as usize]);
         for piece in pieces(extent, most) {
             let transfer = scsi::Transfer {
@@ -194,7 +189,7 @@ impl RemoteVolume {
             let command =
                 Command::WriteSame { transfer, unmap: true, anchor: false, no_data_out: false };
             match self.session.execute(command.encode(), Transfer::Out(zeros.clone())).await {
-                Ok(answer) if facts.geometry.volatile_cache => {
+                Ok(answer) if answer.volatile_cache => {
                     self.stability.lock().note_write(answer.generation);
                 }
                 Ok(_) => {}
@@ -218,10 +213,14 @@ impl RemoteVolume {
     }
 
     async fn flush_all(&self, facts: &Facts) -> Result<(), volume::Error> {
-        if !facts.geometry.volatile_cache {
-            return Ok(());
-        }
-        let begun = self.stability.lock().begin_flush();
+        let begun = {
+            let stability = self.stability.lock();
+            // Writes may have been answered when it had one.
+            if !facts.geometry.volatile_cache && stability.is_clean() {
+                return Ok(());
+            }
+            stability.begin_flush()
+        };
         let whole = Extent { lba: Lba(0), blocks: 1 };
         let answer = self.synchronize_cache().await;
         let answer = answer.map_err(|error| error.into_volume_error(whole))?;
@@ -273,29 +272,28 @@ impl Volume for RemoteVolume {
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         Box::pin(async move {
-            let facts = self.facts().await?;
             let block_size = self.block_size() as usize;
             let Ok(blocks) = u32::try_from(data.len() / block_size) else {
                 return Err(volume::Error::OutOfRange(Extent { lba, blocks: u32::MAX }));
             };
             let extent = Extent { lba, blocks };
             for _ in 0..STABLE_ATTEMPTS {
+                let facts = self.facts().await?;
                 let writes = pieces(extent, self.piece_blocks(&facts)).map(|piece| {
                     let start = (piece.lba.0 - lba.0) as usize * block_size;
                     let data = data.slice(start, piece.blocks as usize * block_size);
                     Ok(self.write_piece(piece, data.into_bytes(), durability, &facts))
                 });
                 let writing = stream::iter(writes).try_buffer_unordered(PIECES_IN_FLIGHT);
-                let first = |first: u64, generation| async move { Ok(first.min(generation)) };
-                let generation = writing.try_fold(u64::MAX, first).await?;
-                let stable = facts.fua || !facts.geometry.volatile_cache;
-                if durability == Durability::Volatile || stable {
+                let join = |all: Written, piece| async move { Ok(all.join(piece)) };
+                let written = writing.try_fold(Written::NOTHING, join).await?;
+                if durability == Durability::Volatile || written.stable {
                     return Ok(());
                 }
                 // Not `flush_all`: what that may have to tell concerns other writers too.
                 let flushed = self.synchronize_cache().await;
                 let flushed = flushed.map_err(|error| error.into_volume_error(extent))?;
-                if flushed.generation == generation {
+                if flushed.generation == written.generation {
                     return Ok(());
                 }
                 // The unit started anew between the write and the flush: it goes again.
@@ -317,7 +315,7 @@ impl Volume for RemoteVolume {
             if let Some(most) = facts.write_same_unmap_blocks
                 && !self.no_write_same.load(Ordering::Relaxed)
             {
-                if self.write_same(extent, most, &facts).await? {
+                if self.write_same(extent, most).await? {
                     return Ok(());
                 }
                 self.no_write_same.store(true, Ordering::Relaxed);
@@ -354,6 +352,26 @@ impl Volume for RemoteVolume {
     }
 }
 
+/// How a write was answered.
+#[derive(Clone, Copy)]
+struct Written {
+    /// By the earliest of these.
+    generation: u64,
+    /// It needs no flush.
+    stable: bool,
+}
+
+impl Written {
+    const NOTHING: Self = Self { generation: u64::MAX, stable: true };
+
+    fn join(self, other: Self) -> Self {
+        Self {
+            generation: self.generation.min(other.generation),
+            stable: self.stable && other.stable,
+        }
+    }
+}
+
 /// What a unit told, as far as it makes sense: descriptors that follow each other from the first
 /// block on. A block of which it says nothing to rely on is mapped.
 fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocation {
@@ -378,7 +396,7 @@ fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocati
 /// Header and descriptors of one GET LBA STATUS: as many runs as a volume tells at once.
 const LBA_STATUS_BYTES: u32 = 8 + 16 * volume::MOST_RUNS as u32;
 
-/// How often a stable write to a unit without FUA is sent while the unit keeps starting anew.
+/// How often a stable write that needs a flush is sent while the unit keeps starting anew.
 const STABLE_ATTEMPTS: usize = 3;
 
 /// What a call is told at once in this state.

@@ -64,7 +64,7 @@ impl Node {
         Self::serve(disk.clone(), disk, serial, address).await
     }
 
-    async fn serve(
+    pub async fn serve(
         disk: Arc<MemVolume>,
         lower: Arc<dyn Volume>,
         serial: &str,
