@@ -5,13 +5,13 @@ mod support;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use initiator::RemoteVolume;
-use support::{blocks, expect, node::Node, relay::Relay};
+use support::{blocks, expect, load, node::Node, relay::Relay};
 use volume::{Durability, Geometry, Lba, Volume};
 
 async fn connect(node: &Node, relay: &Relay, connections: u16) -> Arc<RemoteVolume> {
@@ -44,30 +44,6 @@ async fn a_session_has_as_many_connections_as_both_want() {
     let carried = volume.session().connections();
     assert!(carried.iter().all(|connection| connection.bytes_in > 100_000), "{carried:?}");
     volume.close().await;
-}
-
-/// Writers that write, read and compare; each has a part of the disk to itself.
-fn load(
-    volume: &Arc<RemoteVolume>,
-    writers: u64,
-    done: &Arc<AtomicBool>,
-    counted: &Arc<AtomicU64>,
-) -> Vec<tokio::task::JoinHandle<()>> {
-    let writer = |writer| {
-        let (volume, done, counted) = (volume.clone(), done.clone(), counted.clone());
-        tokio::spawn(async move {
-            let mut version = 0;
-            while !done.load(Ordering::Relaxed) {
-                version += 1;
-                let (lba, count) = (writer * 2000, 8 + (version % 5) as u32 * 100);
-                let data = blocks(lba, count, version);
-                volume.write(Lba(lba), data, Durability::Volatile).await.unwrap();
-                expect(&volume, lba, count, version).await;
-                counted.fetch_add(1, Ordering::Relaxed);
-            }
-        })
-    };
-    (0..writers).map(writer).collect()
 }
 
 #[tokio::test]

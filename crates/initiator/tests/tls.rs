@@ -15,7 +15,7 @@ use iscsi::keys::DigestPolicy;
 use support::{
     blocks,
     certificates::Authority,
-    expect,
+    expect, load,
     node::{NAME, Node, ends},
     relay::Relay,
 };
@@ -87,21 +87,7 @@ async fn cut_connections_under_load_lose_nothing() {
         (settings.connections, settings.error_recovery_level) = (connections, level);
         let volume = Arc::new(RemoteVolume::connect(settings).await.expect("a session"));
         let (done, counted) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let writers = (0..8).map(|writer| {
-            let (volume, done, counted) = (volume.clone(), done.clone(), counted.clone());
-            tokio::spawn(async move {
-                let mut version = 0;
-                while !done.load(Ordering::Relaxed) {
-                    version += 1;
-                    let (lba, count) = (writer * 2000, 8 + (version % 5) as u32 * 100);
-                    let data = blocks(lba, count, version);
-                    volume.write(Lba(lba), data, Durability::Volatile).await.unwrap();
-                    expect(&volume, lba, count, version).await;
-                    counted.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        });
-        let writers: Vec<_> = writers.collect();
+        let writers = load(&volume, 8, &done, &counted);
         for cuts in 1..=4 {
             until("work", || counted.load(Ordering::Relaxed) >= cuts * 40).await;
             until("connections", || {

@@ -8,8 +8,14 @@ pub mod node;
 pub mod relay;
 pub mod tgt;
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
 use initiator::RemoteVolume;
-use volume::{Data, Extent, Lba, Volume};
+use tokio::task::JoinHandle;
+use volume::{Data, Durability, Extent, Lba, Volume};
 
 /// Recognisable bytes: every block of 512 tells its address and a version.
 pub fn blocks(lba: u64, count: u32, version: u64) -> Data {
@@ -22,4 +28,28 @@ pub async fn expect(volume: &RemoteVolume, lba: u64, count: u32, version: u64) {
     let extent = Extent { lba: Lba(lba), blocks: count };
     let found = volume.read(extent).await.expect("read");
     assert!(found == blocks(lba, count, version), "other data at {lba}");
+}
+
+/// Writers that write, read and compare; each has a part of the disk to itself.
+pub fn load(
+    volume: &Arc<RemoteVolume>,
+    writers: u64,
+    done: &Arc<AtomicBool>,
+    counted: &Arc<AtomicU64>,
+) -> Vec<JoinHandle<()>> {
+    let writer = |writer| {
+        let (volume, done, counted) = (volume.clone(), done.clone(), counted.clone());
+        tokio::spawn(async move {
+            let mut version = 0;
+            while !done.load(Ordering::Relaxed) {
+                version += 1;
+                let (lba, count) = (writer * 2000, 8 + (version % 5) as u32 * 100);
+                let data = blocks(lba, count, version);
+                volume.write(Lba(lba), data, Durability::Volatile).await.unwrap();
+                expect(&volume, lba, count, version).await;
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    (0..writers).map(writer).collect()
 }
