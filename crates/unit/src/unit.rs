@@ -114,8 +114,8 @@ pub struct Completion {
     /// What the command returns, already cut to its allocation length. The transport cuts it to
     /// what the initiator has room for and reports the residual.
     pub data_in: Data,
-    /// How many bytes of Data-Out the command takes by its CDB; the transport reports the
-    /// difference from what was announced. `None`: exactly what was announced.
+    /// How many bytes of Data-Out the command takes by its CDB, or of Data-In it would return if
+    /// there were room; the transport reports the difference from what was announced. `None`: exactly what was announced.
     pub data_out_length: Option<u32>,
 }
 

@@ -177,9 +177,10 @@ impl BlockUnit {
         }
         let geometry = self.geometry();
         let command = self.command(&task.nexus, &task.cdb, task.attribute)?;
+        let room = task.data_in_capacity;
         let work = Work { data: task.data_out, geometry, turn };
         match command {
-            Command::Read(transfer) => self.read(transfer, work),
+            Command::Read(transfer) => self.read(transfer, room, work),
             Command::Write(transfer) => self.write(transfer, work),
             Command::WriteAndVerify { transfer, byte_check } => {
                 self.write_and_verify(transfer, byte_check, work)

@@ -1,6 +1,6 @@
 //! Commands that move blocks or look at them: what they may ask for, and the call that does it.
 
-use scsi::{ByteCheck, Sense, Transfer};
+use scsi::{ByteCheck, Sense, Status, Transfer};
 use volume::{Data, Durability, Extent, Geometry, Lba};
 
 use super::{
@@ -16,16 +16,36 @@ use crate::{
 };
 
 impl BlockUnit {
+    /// Blocks that the initiator has no `room` for are not read, only told: it may have room for
+    /// none, and would have us hold what nobody counts.
     pub(super) fn read<'a>(
         &'a self,
         transfer: Transfer,
+        room: u32,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
         let Some(extent) = self.extent(&transfer, &work.geometry)? else {
             return Err(Completion::good(Data::new()));
         };
+        let blocks = extent.blocks.min(room.div_ceil(work.geometry.block_size));
+        let whole = extent.blocks * work.geometry.block_size;
+        if blocks == 0 {
+            return Err(taking(whole));
+        }
         let stable_first = transfer.fua && work.geometry.volatile_cache && !work.geometry.read_only;
-        Ok(access::read(&*self.volume, extent, stable_first, work.turn))
+        let part = Extent { blocks, ..extent };
+        let read = access::read(&*self.volume, part, stable_first, work.turn);
+        if blocks == extent.blocks {
+            return Ok(read);
+        }
+        Ok(Box::pin(async move {
+            match read.await {
+                read if read.status == Status::Good => {
+                    Completion { data_out_length: Some(whole), ..read }
+                }
+                failed => failed,
+            }
+        }))
     }
 
     pub(super) fn write<'a>(

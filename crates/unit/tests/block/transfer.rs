@@ -1,7 +1,9 @@
 //! READ, WRITE and SYNCHRONIZE CACHE.
 
+use std::task::{Context, Poll, Waker};
+
 use scsi::{Command, Form, Sense, Status, Transfer};
-use unit::Settings;
+use unit::{LogicalUnit, Settings};
 use volume::{Durability, Geometry};
 
 use crate::host::{BLOCK, Call, Host, geometry, pattern};
@@ -28,6 +30,30 @@ fn what_is_written_in_any_form_reads_back_in_any_form() {
 fn read_6_of_length_zero_reads_256_blocks() {
     let host = Host::new(geometry());
     assert_eq!(host.send(&[0x08, 0, 0, 0, 0, 0], &[]).data_in.len(), 256 * BLOCK);
+}
+
+#[test]
+fn blocks_that_the_initiator_has_no_room_for_are_told_and_not_read() {
+    let host = Host::new(geometry());
+    let data = pattern(1, 8);
+    host.good(&Command::write(3, 8, false), &data);
+    host.asked();
+    let cases = [(0, 0), (1, 1), (512, 1), (513, 2), (7 * 512, 7), (8 * 512, 8), (u32::MAX, 8)];
+    for (room, blocks) in cases {
+        let mut task = host.task(&host.nexus, &Command::read(3, 8).encode(), &[]);
+        task.data_in_capacity = room;
+        let mut answer = host.unit.execute(task);
+        let Poll::Ready(completion) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        else {
+            panic!("a volume in memory answers at once")
+        };
+        assert_eq!(completion.status, Status::Good);
+        assert_eq!(completion.data_in.into_bytes(), data[..blocks as usize * BLOCK]);
+        let told = (blocks < 8).then_some(8 * BLOCK as u32);
+        assert_eq!(completion.data_out_length, told, "{room}");
+        let read = (blocks > 0).then_some(Call::Read(3, blocks));
+        assert_eq!(host.asked(), read.into_iter().collect::<Vec<_>>());
+    }
 }
 
 #[test]
