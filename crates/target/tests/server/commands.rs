@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use iscsi::{
     Pdu, Tsih,
     keys::{DigestPolicy, Offer},
+    pdu::Residual,
 };
 use scsi::{
     Lun,
@@ -179,6 +180,31 @@ async fn data_that_commands_in_progress_may_return_is_bounded() {
         }
     }
     assert_eq!(unit.alive(), 0);
+}
+
+#[tokio::test]
+async fn what_a_read_has_no_room_for_is_its_residual() {
+    let (_server, address) = server(Settings::default(), memory()).await;
+    let mut client = Client::log_in(address, 1).await;
+    client.settle().await;
+    for (room, residual) in [
+        (0, Residual::Overflow(4096)),
+        (512, Residual::Overflow(3584)),
+        (700, Residual::Overflow(3396)),
+        (4096, Residual::None),
+        (5000, Residual::Underflow(904)),
+    ] {
+        let command = client.command(&read10(0, 8), room);
+        client.send(Pdu::ScsiCommand(command)).await;
+        let (data, told) = match client.receive().await {
+            Some(Pdu::DataIn(data_in)) => {
+                (data_in.data.concat().len(), data_in.status.expect("the last").residual)
+            }
+            Some(Pdu::ScsiResponse(response)) => (0, response.residual),
+            pdu => panic!("{pdu:?}"),
+        };
+        assert_eq!((data, told), (room.min(4096) as usize, residual));
+    }
 }
 
 /// Keepalive times that are over soon.
