@@ -162,6 +162,25 @@ async fn a_node_killed_under_a_serving_gateway_loses_nothing() {
     }
 }
 
+/// Many may write to it, and a loss can be told to one of them only: so nothing can be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_without_a_cache_is_written_through() {
+    let place = Place::new();
+    let mut far = place.serve("node", &node(place.folder.path(), 0));
+    let address = far.address;
+    let text = gateway(place.folder.path(), address, "");
+    let (without_cache, _) = text.rsplit_once("[[target.unit.stack]]").expect("a cache");
+    let near = place.serve("gateway", without_cache);
+    let volume = connect(near.address, GATEWAY).await;
+    assert!(connect(address, NODE).await.geometry().volatile_cache);
+    assert!(!volume.geometry().volatile_cache);
+    write(&*volume, 1, 1).await.expect("written");
+    far.kill();
+    let _far = place.serve("node", &node(place.folder.path(), address.port()));
+    assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 1));
+    volume.flush().await.expect("all was stable when it was answered");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
     let place = Place::new();

@@ -155,7 +155,7 @@ impl Driver {
                     if now().saturating_duration_since(begun) >= GOOD_CONNECTION {
                         pauses = Pauses::new(&self.settings);
                     }
-                    wait = pauses.next().max(at_least.min(MOST_PATIENCE));
+                    wait = pauses.next_after(at_least);
                     self.statistics.reconnects += 1;
                     let since = match *self.shared.state.borrow() {
                         LinkState::Down { since, .. } => since,
@@ -674,6 +674,11 @@ impl Pauses {
         self.next = self.most;
     }
 
+    /// The next, but what the target asked for if that is longer, within reason.
+    fn next_after(&mut self, asked: Duration) -> Duration {
+        self.next().max(asked.min(MOST_PATIENCE))
+    }
+
     fn next(&mut self) -> Duration {
         let pause = self.next.min(self.most);
         self.next = pause * 2;
@@ -693,6 +698,13 @@ mod tests {
             let ms = pauses.next().as_millis();
             assert!((expected..=expected * 5 / 4).contains(&ms), "{ms} for {expected}");
         }
+    }
+
+    #[test]
+    fn no_target_makes_us_wait_for_hours() {
+        let mut pauses = Pauses::new(&Settings::new("node", "iqn.x:y", 0));
+        assert_eq!(pauses.next_after(Duration::from_secs(3)), Duration::from_secs(3));
+        assert_eq!(pauses.next_after(Duration::from_secs(65_535)), MOST_PATIENCE);
     }
 
     #[test]
