@@ -14,6 +14,7 @@ mod commands;
 mod connection;
 mod control;
 mod snack;
+mod lost;
 mod session;
 mod recovery;
 

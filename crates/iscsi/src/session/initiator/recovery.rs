@@ -19,33 +19,13 @@ use std::time::{Duration, Instant};
 use super::{
     Error, Event, Request,
     connection::{Connection, Logout, Scope},
+    lost::{Lost, Step},
     session::Session,
 };
 use crate::{
-    Cid, Itt,
+    Cid,
     pdu::{LogoutReason, LogoutResponse, LogoutResult},
 };
-
-/// A connection that failed.
-#[derive(Debug)]
-pub(super) struct Lost {
-    pub(super) cid: Cid,
-    step: Step,
-    attempts: u32,
-}
-
-#[derive(Debug)]
-enum Step {
-    /// No recovery before then (Time2Wait).
-    Waiting(Instant),
-    LoggingOut {
-        on: Cid,
-        itt: Itt,
-        deadline: Instant,
-    },
-    /// The target counts it as logged out; no task is asked for before then.
-    Resting(Instant),
-}
 
 /// Tasks that are asked for at once, on each connection: a target need not take more than one
 /// immediate request, and says so; ours takes 16.

@@ -11,7 +11,7 @@ use super::{
     Error, Event, Request, Timing, Window,
     commands::{Commands, Next},
     connection::{Connection, Counters, Logout, Scope},
-    recovery::Lost,
+    lost::Lost,
 };
 use crate::{
     Cid, Serial,
