@@ -5,13 +5,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
 
 use crate::{
     destage,
     log::superblock::Identity,
     open::{self, Parts},
+    orders::Orders,
     refusal::OpenError,
     settings::{Report, Settings},
     slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
@@ -25,6 +26,10 @@ use crate::{
 pub struct Cache {
     shared: Arc<Shared>,
 }
+
+/// A point in the order of writes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Mark(pub u64);
 
 impl Cache {
     /// Opens the cache of a volume: recovers what the log and the NVRAM hold, or formats a log
@@ -67,18 +72,53 @@ impl Cache {
     /// Sends down what was acknowledged until now, and returns when the lower volume has it,
     /// stable. [`Cache::run`] does the work; while the lower volume is away, this waits.
     pub async fn drain(&self) -> Result<(), Error> {
+        let mark = self.mark().await?;
+        self.drain_to(mark).await
+    }
+
+    /// A point after all that was acknowledged until now; see [`Cache::drain_to`].
+    pub async fn mark(&self) -> Result<Mark, Error> {
+        self.shared.settle().await?;
+        Ok(Mark(self.shared.state.lock().ring.next() - 1))
+    }
+
+    /// Sends down all that is before a mark, without waiting for idle moments. [`Error::Busy`] at
+    /// once while destage is held.
+    pub async fn drain_to(&self, mark: Mark) -> Result<(), Error> {
         let shared = &self.shared;
         let _draining = Draining::begin(shared);
-        shared.settle().await?;
-        let newest = shared.state.lock().ring.next() - 1;
         shared
             .wait_until(|state| {
-                if !state.ring.reaches_back_to(newest) {
+                if !state.ring.reaches_back_to(mark.0) {
                     return Some(Ok(()));
                 }
-                state.stopping.then_some(Err(Error::Busy("the cache is stopping")))
+                let stopping = state.stopping.then_some("the cache is stopping");
+                stopping.or(state.orders.hold()).map(|why| Err(Error::Busy(why)))
             })
             .await
+    }
+
+    /// Begins nothing more at the lower volume until [`Cache::resume`]: writes go on into the log.
+    /// What is on its way arrives. Lasts as long as this object.
+    pub fn pause(&self) {
+        self.order(|orders| _ = orders.paused_since.get_or_insert_with(Instant::now));
+    }
+
+    /// Ends a pause.
+    pub fn resume(&self) {
+        self.order(|orders| orders.paused_since = None);
+    }
+
+    /// Bytes per second that destage may send from now on; 0: none, `None`: as many as the link
+    /// takes. Writes that go past a full log are not held up by it.
+    pub fn set_destage_rate(&self, rate: Option<u64>) {
+        self.order(|orders| orders.rate = rate);
+    }
+
+    fn order(&self, change: impl FnOnce(&mut Orders)) {
+        change(&mut self.shared.state.lock().orders);
+        self.shared.wake_destage.notify_one();
+        self.shared.changed.notify_waiters();
     }
 
     /// A fault on purpose: from now on destage takes pages as they are, though they may be newer
@@ -93,12 +133,16 @@ impl Cache {
     pub fn statistics(&self) -> Statistics {
         let shared = &self.shared;
         let mut statistics = shared.counters.snapshot();
-        let state = shared.state.lock();
+        let mut state = shared.state.lock();
         let dirty = state.table.dirty() as u64;
         statistics.dirty_slots = dirty;
         statistics.dirty_bytes = dirty * SLOT_BYTES as u64;
         statistics.oldest_dirty_ms =
             state.dirty_since.map_or(0, |since| since.elapsed().as_millis() as u64);
+        statistics.destage_rate = state.destaging.rate();
+        statistics.destage_rate_limit = state.orders.rate;
+        statistics.paused_ms =
+            state.orders.paused_since.map(|since| since.elapsed().as_millis() as u64);
         statistics.pending_slots = state.pending_slots() as u64;
         statistics.dram_used_bytes = (state.table.resident() * SLOT_BYTES) as u64;
         statistics.dram_bytes = shared.settings.dram_bytes;

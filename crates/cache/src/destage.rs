@@ -3,8 +3,7 @@
 //! A round sends the newest content that the log has up to some segment, its *cut*, of every
 //! dirty slot: overwritten blocks go once, and when a round is complete the lower volume is exactly
 //! what the near one was at the cut (but for writes that went past the log). Then the log's tail
-//! moves behind the cut. Rounds give way to requests until the log is filled beyond its threshold
-//! or data has waited too long (STICS 4.3.3).
+//! moves behind the cut. When it goes on and how fast is in `pace`.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -18,13 +17,14 @@ use volume::{Data, Durability, Error, Extent, Volume};
 
 use crate::{
     log::segment::Kind,
+    pace::{Pace, refresh_superblock},
     slot::{Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
     state::{Item, Round, Shared},
 };
 
 /// Sends data down for as long as the cache lives. Ends when it is stopped.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut pace = Pace { seen: 0, idle: false };
+    let mut pace = Pace::new();
     let mut delay = FIRST_DELAY;
     while wait_for_work(&shared).await {
         pace.give_way(&shared).await;
@@ -68,47 +68,6 @@ async fn pause(shared: &Shared, time: Duration) {
         () = sleep(time) => {}
         () = stopping => {}
     }
-}
-
-/// What destage knows of the host's activity.
-struct Pace {
-    /// Requests when it looked last.
-    seen: u64,
-    /// There were none for an idle period before that.
-    idle: bool,
-}
-
-impl Pace {
-    /// Waits until the host is idle, or until there is no more time for that.
-    async fn give_way(&mut self, shared: &Shared) {
-        let period = Duration::from_millis(shared.settings.idle_ms);
-        while !is_urgent(shared) {
-            shared.follow_growth().await;
-            let requests = shared.requests.load(Ordering::Relaxed);
-            let fetching = shared.host_fetches.load(Ordering::Relaxed) > 0;
-            if self.idle && requests == self.seen && !fetching {
-                return;
-            }
-            self.seen = requests;
-            // Whoever drops this future in the middle has not seen an idle period.
-            self.idle = false;
-            tokio::select! {
-                () = sleep(period) => {}
-                () = shared.wake_destage.notified() => {}
-            }
-            self.idle = shared.requests.load(Ordering::Relaxed) == self.seen;
-        }
-    }
-}
-
-fn is_urgent(shared: &Shared) -> bool {
-    let state = shared.state.lock();
-    let filled = f64::from(state.ring.used()) / f64::from(state.ring.blocks());
-    let age = Duration::from_millis(shared.settings.max_dirty_age_ms);
-    state.stopping
-        || state.draining > 0
-        || filled > shared.settings.destage_threshold
-        || state.dirty_since.is_some_and(|since| since.elapsed() > age)
 }
 
 /// One round from the cut to the moved tail.
@@ -248,6 +207,7 @@ async fn send_all(
             },
             () = pace.give_way(shared), if more && under_way.len() < limit => {
                 if let Some(run) = cursor.next_run(shared) {
+                    pace.spend(shared, run.data_bytes());
                     under_way.push(send(shared, run));
                 }
             }
@@ -276,6 +236,13 @@ struct Run {
     parts: Vec<Part>,
     /// The slots it touches, as they are noted in the round.
     slots: (u64, u64),
+}
+
+impl Run {
+    /// Bytes that it sends: zeros go down as a discard.
+    fn data_bytes(&self) -> u64 {
+        if self.kind == Kind::Data { (self.end - self.start) * SECTOR_BYTES as u64 } else { 0 }
+    }
 }
 
 /// The sectors of one slot in a run.
@@ -454,17 +421,6 @@ fn clean_some(shared: &Shared, cut: u64) -> bool {
         table.remove_if_empty(index);
     }
     true
-}
-
-/// Notes in the superblock how far the log reaches, if it says less: it cannot be noted by a
-/// round while the lower volume is away.
-async fn refresh_superblock(shared: &Shared) {
-    let known = shared.superblock.lock().await.committed;
-    if known + 1 < shared.state.lock().ring.next()
-        && let Err(error) = shared.write_superblock(|_| {}).await
-    {
-        tracing::warn!(%error, "cannot write the superblock");
-    }
 }
 
 /// Entries looked at under the lock at once: some tens of microseconds.

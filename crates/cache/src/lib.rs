@@ -13,6 +13,8 @@ mod settings;
 mod statistics;
 mod claim;
 mod heard;
+mod orders;
+mod meter;
 mod fetch;
 mod state;
 mod batch;
@@ -21,13 +23,14 @@ mod read;
 mod bypass;
 mod write;
 mod growth;
+mod pace;
 mod destage;
 mod refusal;
 mod inspect;
 mod open;
 mod cache;
 
-pub use cache::Cache;
+pub use cache::{Cache, Mark};
 pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
     recovery::Loss,

@@ -24,7 +24,9 @@ use crate::{
     fetch::{Fetch, Streams},
     heard::Heard,
     log::{ring::Ring, superblock::Superblock},
+    meter::Meter,
     nvram::Buffer,
+    orders::Orders,
     settings::{Report, Settings},
     slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
     statistics::Counters,
@@ -112,6 +114,9 @@ pub(crate) struct State {
     pub dirty_since: Option<Instant>,
     /// The last call to the lower volume failed for good or for now.
     pub lower_error: Option<Error>,
+    pub orders: Orders,
+    /// What goes down.
+    pub destaging: Meter,
     pub stopping: bool,
     /// Destage without waiting for idle periods, until nothing is dirty.
     pub draining: usize,
@@ -367,6 +372,8 @@ impl State {
             streams: Streams::default(),
             dirty_since: None,
             lower_error: None,
+            orders: Orders::default(),
+            destaging: Meter::new(),
             stopping: false,
             draining: 0,
         }

@@ -57,6 +57,12 @@ pub struct Statistics {
     pub dirty_bytes: u64,
     /// How long the oldest of them has waited, in milliseconds; never less than the truth.
     pub oldest_dirty_ms: u64,
+    /// Bytes per second that go down now, over the last one to two seconds.
+    pub destage_rate: u64,
+    /// Bytes per second that may go down; 0: none, `None`: as many as the link takes.
+    pub destage_rate_limit: Option<u64>,
+    /// How long destage has been paused, in milliseconds, if it is.
+    pub paused_ms: Option<u64>,
     /// Slots that wait for the log disk.
     pub pending_slots: u64,
     /// Bytes of memory that hold blocks.

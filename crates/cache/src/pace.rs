@@ -1,0 +1,129 @@
+//! When level 2 destage goes on, and how fast: it gives way to requests until the log is filled
+//! beyond its threshold or data has waited too long (STICS 4.3.3), keeps to the rate it was given,
+//! and waits while it is paused.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use crate::state::Shared;
+
+/// What destage knows of the host's activity and of what it has sent.
+pub(crate) struct Pace {
+    /// Requests when it looked last.
+    seen: u64,
+    /// There were no others since then, and nobody waited for the lower volume.
+    quiet_since: Instant,
+    /// Bytes sent beyond what the rate allowed until `settled`.
+    debt: f64,
+    settled: Instant,
+}
+
+/// What keeps destage from going on.
+enum Obstacle {
+    /// An operator, until it is told otherwise.
+    Hold,
+    /// The rate, for so long.
+    Rate(Duration),
+    /// Requests, the last of them so short ago that the host is not idle before this is over.
+    Requests(Duration),
+}
+
+impl Pace {
+    pub fn new() -> Self {
+        let now = Instant::now();
+        Self { seen: 0, quiet_since: now, debt: 0.0, settled: now }
+    }
+
+    /// Waits until the next piece may go down. May be dropped in the middle.
+    pub async fn give_way(&mut self, shared: &Shared) {
+        while let Some(obstacle) = self.obstacle(shared) {
+            shared.follow_growth().await;
+            let time = match obstacle {
+                Obstacle::Rate(time) | Obstacle::Requests(time) => time,
+                Obstacle::Hold => {
+                    refresh_superblock(shared).await;
+                    HELD_LOOK
+                }
+            };
+            tokio::select! {
+                () = sleep(time) => {}
+                () = shared.wake_destage.notified() => {}
+            }
+        }
+    }
+
+    /// Notes that so many bytes go down now.
+    pub fn spend(&mut self, shared: &Shared, bytes: u64) {
+        let mut state = shared.state.lock();
+        state.destaging.count(bytes);
+        if state.orders.rate.is_some() {
+            self.debt += bytes as f64;
+        }
+    }
+
+    fn obstacle(&mut self, shared: &Shared) -> Option<Obstacle> {
+        let state = shared.state.lock();
+        if state.stopping {
+            return None;
+        }
+        if state.orders.hold().is_some() {
+            return Some(Obstacle::Hold);
+        }
+        let wait = self.settle(state.orders.rate);
+        if !wait.is_zero() {
+            return Some(Obstacle::Rate(wait));
+        }
+        let filled = f64::from(state.ring.used()) / f64::from(state.ring.blocks());
+        let age = Duration::from_millis(shared.settings.max_dirty_age_ms);
+        let is_urgent = state.draining > 0
+            || filled > shared.settings.destage_threshold
+            || state.dirty_since.is_some_and(|since| since.elapsed() > age);
+        drop(state);
+        let quiet = self.quiet(shared);
+        let period = Duration::from_millis(shared.settings.idle_ms);
+        (!is_urgent && quiet < period).then(|| Obstacle::Requests(period - quiet))
+    }
+
+    /// Takes from the debt what the rate has allowed since the last time; how long it lasts.
+    fn settle(&mut self, rate: Option<u64>) -> Duration {
+        let now = Instant::now();
+        let elapsed = (now - std::mem::replace(&mut self.settled, now)).as_secs_f64();
+        let Some(rate) = rate else {
+            self.debt = 0.0;
+            return Duration::ZERO;
+        };
+        self.debt = (self.debt - elapsed * rate as f64).max(0.0);
+        // Less than a byte is arithmetic.
+        if self.debt < 1.0 { Duration::ZERO } else { wait_for(self.debt / rate as f64) }
+    }
+
+    /// How long there has been no request, as far as it looked.
+    fn quiet(&mut self, shared: &Shared) -> Duration {
+        let requests = shared.requests.load(Ordering::Relaxed);
+        let fetching = shared.host_fetches.load(Ordering::Relaxed) > 0;
+        if fetching || requests != std::mem::replace(&mut self.seen, requests) {
+            self.quiet_since = Instant::now();
+        }
+        self.quiet_since.elapsed()
+    }
+}
+
+/// Timers are in whole milliseconds; one look a minute at least, whatever the rate.
+fn wait_for(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.001, 60.0))
+}
+
+/// Notes in the superblock how far the log reaches, if it says less: it cannot be noted by a
+/// round while nothing goes to the lower volume.
+pub(crate) async fn refresh_superblock(shared: &Shared) {
+    let known = shared.superblock.lock().await.committed;
+    if known + 1 < shared.state.lock().ring.next()
+        && let Err(error) = shared.write_superblock(|_| {}).await
+    {
+        tracing::warn!(%error, "cannot write the superblock");
+    }
+}
+
+/// How often a destage that is held looks around.
+const HELD_LOOK: Duration = Duration::from_secs(5);

@@ -1,0 +1,156 @@
+//! What an operator tells destage: pause, resume, a rate, a drain.
+
+mod support;
+
+use std::time::Duration;
+
+use support::gateway::{Gateway, first_bytes, read, write};
+use tokio::time::{Instant, sleep, timeout};
+use volume::Error;
+
+const LOG: u64 = 4096;
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_keeps_the_link_free_and_writes_go_on() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    cache.pause();
+    for slot in 0..100 {
+        write(&cache, slot * 8, 1, 8).await.unwrap();
+    }
+    sleep(MINUTE).await;
+    assert_eq!(gateway.far.take_calls(), []);
+    let statistics = cache.statistics();
+    assert_eq!((statistics.dirty_slots, statistics.paused_ms), (100, Some(60_000)));
+    cache.pause();
+    assert_eq!(cache.statistics().paused_ms, Some(60_000), "it counts from the first");
+    cache.resume();
+    sleep(Duration::from_secs(1)).await;
+    let statistics = cache.statistics();
+    assert_eq!((statistics.dirty_slots, statistics.paused_ms), (0, None));
+    assert_eq!(first_bytes(&gateway.far.peek(0, 800).await), [1; 800]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_in_the_middle_of_a_round_lets_arrive_what_is_on_its_way() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.destage_in_flight = 2;
+    gateway.settings.destage_run_bytes = 4096;
+    gateway.far.set_delay(Duration::from_millis(50));
+    let cache = gateway.start().await;
+    for slot in 0..100 {
+        write(&cache, slot * 16, 1, 8).await.unwrap();
+    }
+    while gateway.far.take_calls().is_empty() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    cache.pause();
+    sleep(Duration::from_secs(1)).await;
+    gateway.far.take_calls();
+    sleep(MINUTE).await;
+    assert_eq!(gateway.far.take_calls(), []);
+    assert_eq!(cache.statistics().dirty_slots, 100, "the tail has not moved");
+    write(&cache, 0, 2, 8).await.unwrap();
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [2; 8]);
+    cache.resume();
+    cache.drain().await.unwrap();
+    assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [2; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_destage_is_paused_a_full_log_is_gone_past_as_ever() {
+    let gateway = Gateway::new(1200);
+    let cache = gateway.start().await;
+    cache.pause();
+    for slot in 0..1000 {
+        write(&cache, slot * 8, 1, 8).await.unwrap();
+    }
+    let statistics = cache.statistics();
+    assert!(statistics.bypassed > 100, "{statistics:?}");
+    assert_eq!(first_bytes(&gateway.far.peek(7992, 8).await), [1; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_says_at_once_that_destage_is_held() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    cache.pause();
+    assert!(matches!(cache.drain().await, Err(Error::Busy("destage is paused"))));
+    cache.resume();
+    cache.set_destage_rate(Some(0));
+    assert!(matches!(cache.drain().await, Err(Error::Busy(_))));
+    cache.set_destage_rate(Some(1 << 20));
+    cache.drain().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_under_way_ends_with_a_pause() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.set_delay(MINUTE);
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    let paused = async {
+        sleep(Duration::from_secs(1)).await;
+        cache.pause();
+    };
+    let (drained, ()) = tokio::join!(timeout(Duration::from_secs(2), cache.drain()), paused);
+    assert!(matches!(drained, Ok(Err(Error::Busy("destage is paused")))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn destage_keeps_to_its_rate_urgent_or_not() {
+    for urgent in [false, true] {
+        let gateway = Gateway::new(LOG);
+        let cache = gateway.start().await;
+        cache.set_destage_rate(Some(1 << 20));
+        // 4 MiB, in runs of 64 KiB.
+        for slot in 0..1024 {
+            write(&cache, slot * 8, 1, 8).await.unwrap();
+        }
+        let started = Instant::now();
+        let dirty = || cache.statistics().dirty_slots;
+        if urgent {
+            cache.drain().await.unwrap();
+        } else {
+            while dirty() > 0 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+        let took = started.elapsed().as_millis();
+        assert!((3900..4300).contains(&took), "{took} ms for 4 MiB");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rate_is_told_and_can_be_changed_while_it_is_waited_for() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    cache.set_destage_rate(Some(64 << 10));
+    for slot in 0..1024 {
+        write(&cache, slot * 8, 1, 8).await.unwrap();
+    }
+    sleep(Duration::from_secs(10)).await;
+    let statistics = cache.statistics();
+    assert!((50 << 10..=96 << 10).contains(&statistics.destage_rate), "{statistics:?}");
+    assert_eq!(statistics.destage_rate_limit, Some(64 << 10));
+    assert_eq!(statistics.dirty_slots, 1024);
+    cache.set_destage_rate(None);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(cache.statistics().dirty_slots, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_cache_stops_at_once_and_recovers_what_is_dirty() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    cache.pause();
+    write(&cache, 0, 1, 8).await.unwrap();
+    sleep(MINUTE).await;
+    cache.stop().await.unwrap();
+    let cache = gateway.start().await;
+    assert_eq!(cache.statistics().paused_ms, None);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [1; 8]);
+}
