@@ -53,6 +53,8 @@ impl State {
                 generation: superblock.generation,
                 number: self.ring.next(),
                 complete: 0,
+                ends_epoch: true,
+                voids_open: false,
                 records: Vec::new(),
             },
             pages: Vec::new(),

@@ -474,10 +474,10 @@ mod tests {
         let other = Buffer::open(Box::new(Plain(bytes.clone())), InstanceId([6; 16])).1;
         assert_eq!(other, Contents::Other { instance: INSTANCE, held: 3 });
         let mut newer = bytes;
-        put_u32(&mut newer, VERSION_AT, 2);
+        put_u32(&mut newer, VERSION_AT, VERSION + 1);
         let checksum = crc32c(&newer[..CHECKSUM_AT]);
         put_u32(&mut newer, CHECKSUM_AT, checksum);
-        assert_eq!(reopen(newer).1, Contents::Version(2));
+        assert_eq!(reopen(newer).1, Contents::Version(VERSION + 1));
     }
 
     #[test]

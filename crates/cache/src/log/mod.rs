@@ -15,7 +15,7 @@ pub const MAX_SEGMENT_SLOTS: u32 = 128;
 /// Fewest slots that a segment may be limited to.
 pub(crate) const MIN_SEGMENT_SLOTS: u32 = 1;
 /// The version of the format that this code writes and the only one it reads.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -37,6 +37,8 @@ pub(crate) struct Scan {
     pub serial: u64,
     /// Every write up to this serial is in the log or was, as far as the log knows.
     pub complete: u64,
+    /// Segments after the last whole epoch: they hold what was never flushed, and are not used.
+    pub unflushed: u64,
     pub loss: Option<Loss>,
 }
 
@@ -77,9 +79,9 @@ pub(crate) async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> 
     }
 }
 
-/// Reads every segment from the tail to the end and gives each whole one to `apply`, with the
-/// block where it begins. `watermark` is a segment number that is known from elsewhere (NVRAM) to
-/// be stable.
+/// Reads every segment from the tail to the end and gives each one of a whole epoch to `apply`,
+/// with the block where it begins. `watermark` is a segment number that is known from elsewhere
+/// (NVRAM) to be stable.
 pub(crate) async fn scan(
     log: &Stack,
     superblock: &Superblock,
@@ -96,6 +98,9 @@ pub(crate) async fn scan(
     );
     let mut window = Window::new(log, superblock);
     let (mut serial, mut complete, mut generation) = (superblock.serial, 0, 0);
+    // What is taken when its epoch turns out to be whole.
+    let mut open = Vec::new();
+    let mut ended = ring.next();
     loop {
         let (number, start) = (ring.next(), ring.position());
         let Some(header) = window.header(start).await? else { break };
@@ -109,8 +114,18 @@ pub(crate) async fn scan(
         generation = header.generation;
         ring.push(header.data_blocks() + 1);
         serial = header.records.iter().map(|record| record.serial).fold(serial, u64::max);
-        complete = complete.max(header.complete);
-        apply(start, &header);
+        if header.voids_open {
+            open.clear();
+        }
+        let ends = header.ends_epoch;
+        open.push((start, header));
+        if ends {
+            ended = ring.next();
+            for (start, header) in open.drain(..) {
+                complete = complete.max(header.complete);
+                apply(start, &header);
+            }
+        }
     }
     let evidence = evidence(&mut window, superblock, &ring, generation, watermark).await?;
     let loss = evidence.map(|evidence| Loss {
@@ -119,7 +134,9 @@ pub(crate) async fn scan(
         intact: ring.segments() as u64,
         evidence,
     });
-    Ok(Scan { serial: serial.max(complete), complete, ring, loss })
+    let unflushed = ring.next() - ended;
+    ring.truncate(ended);
+    Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss })
 }
 
 /// Whether a segment may follow one of `generation`: none may come from a generation that an

@@ -84,6 +84,15 @@ impl Ring {
         }
     }
 
+    /// Forgets the segments from `number` on: it is the next again, where it was.
+    pub fn truncate(&mut self, number: u64) {
+        let kept = number.checked_sub(self.tail).expect("no older than the oldest") as usize;
+        if let Some(&start) = self.starts.get(kept) {
+            self.starts.truncate(kept);
+            self.head = start;
+        }
+    }
+
     /// Blocks that segments may still take, whatever their lengths: what is lost at the end of the
     /// ring is taken off.
     pub fn room(&self) -> u32 {
@@ -135,6 +144,9 @@ mod tests {
         assert_eq!(ring.position(), 2, "18 and five blocks would end at 23");
         assert_eq!(ring.push(2), 2);
         assert_eq!((ring.next(), ring.start(3), ring.start(6)), (6, 12, 4));
+        ring.truncate(5);
+        assert_eq!((ring.next(), ring.position()), (5, 2));
+        assert_eq!(ring.push(3), 2);
     }
 
     proptest! {

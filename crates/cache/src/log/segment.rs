@@ -43,6 +43,10 @@ pub(crate) struct Header {
     pub number: u64,
     /// With this segment, every write up to this serial is in the log.
     pub complete: u64,
+    /// The last of its epoch: with it, all before it counts.
+    pub ends_epoch: bool,
+    /// Segments before it that no epoch has taken in are void.
+    pub voids_open: bool,
     pub records: Vec<Record>,
 }
 
@@ -52,9 +56,15 @@ impl Header {
         self.records.iter().filter(|record| record.kind == Kind::Data).count() as u32
     }
 
+    /// What it says of epochs, as it is written.
+    pub fn flags(&self) -> u32 {
+        u32::from(self.ends_epoch) * ENDS_EPOCH + u32::from(self.voids_open) * VOIDS_OPEN
+    }
+
     /// Writes the header into a block of 4096 bytes.
     pub fn encode(&self, block: &mut [u8]) {
-        assert!((1..=MAX_RECORDS).contains(&self.records.len()), "a segment has 1 to 128 records");
+        assert!(self.records.len() <= MAX_RECORDS, "a segment has at most 128 records");
+        assert!(self.ends_epoch || !self.records.is_empty(), "a segment says something");
         block.fill(0);
         let base = self.records.iter().map(|record| record.serial).min().unwrap_or(0);
         put(block, MAGIC_AT, MAGIC);
@@ -66,6 +76,7 @@ impl Header {
         put_u64(block, BASE_SERIAL_AT, base);
         put_u64(block, COMPLETE_AT, self.complete);
         put_u32(block, DATA_BLOCKS_AT, self.data_blocks());
+        put_u32(block, FLAGS_AT, self.flags());
         for (i, record) in self.records.iter().enumerate() {
             let entry = &mut block[RECORDS_AT + i * RECORD_BYTES..][..RECORD_BYTES];
             put_u64(entry, RECORD_SLOT_AT, record.slot);
@@ -92,7 +103,9 @@ impl Header {
             return None;
         }
         let count = u32_at(block, COUNT_AT) as usize;
-        if !(1..=MAX_RECORDS).contains(&count) {
+        let flags = u32_at(block, FLAGS_AT);
+        let ends_epoch = flags & ENDS_EPOCH != 0;
+        if count > MAX_RECORDS || (count == 0 && !ends_epoch) || flags > ALL_FLAGS {
             return None;
         }
         let base = u64_at(block, BASE_SERIAL_AT);
@@ -107,6 +120,8 @@ impl Header {
             generation: u64_at(block, GENERATION_AT),
             number: u64_at(block, NUMBER_AT),
             complete: u64_at(block, COMPLETE_AT),
+            ends_epoch,
+            voids_open: flags & VOIDS_OPEN != 0,
             records,
         };
         let data_blocks = u32_at(block, DATA_BLOCKS_AT);
@@ -158,6 +173,9 @@ pub(crate) const MAX_ZERO_SLOTS: u32 = 4096;
 /// Most records in a header: as many as slots.
 pub(crate) const MAX_RECORDS: usize = super::MAX_SEGMENT_SLOTS as usize;
 
+const ENDS_EPOCH: u32 = 1;
+const VOIDS_OPEN: u32 = 2;
+const ALL_FLAGS: u32 = ENDS_EPOCH | VOIDS_OPEN;
 const MAGIC: &[u8] = b"FBYLOGSG";
 const MAGIC_AT: usize = 0;
 const VERSION_AT: usize = 8;
@@ -168,6 +186,7 @@ const NUMBER_AT: usize = 40;
 const BASE_SERIAL_AT: usize = 48;
 const COMPLETE_AT: usize = 56;
 const DATA_BLOCKS_AT: usize = 64;
+const FLAGS_AT: usize = 68;
 const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 24;
 const CHECKSUM_AT: usize = 4092;
@@ -196,6 +215,7 @@ pub(crate) mod tests {
         ("base serial", BASE_SERIAL_AT, 8),
         ("complete", COMPLETE_AT, 8),
         ("data blocks", DATA_BLOCKS_AT, 4),
+        ("flags", FLAGS_AT, 4),
         ("records", RECORDS_AT, MAX_RECORDS * RECORD_BYTES),
         ("checksum", CHECKSUM_AT, 4),
     ];
@@ -226,13 +246,15 @@ pub(crate) mod tests {
     }
 
     fn header() -> impl Strategy<Value = Header> {
-        let records = prop::collection::vec(record(), 1..=MAX_RECORDS);
-        (0..1u64 << 60, 0..1u64 << 60, 0..1u64 << 60, records).prop_map(
-            |(generation, number, complete, records)| Header {
+        let records = prop::collection::vec(record(), 0..=MAX_RECORDS);
+        (0..1u64 << 60, 0..1u64 << 60, 0..1u64 << 60, any::<(bool, bool)>(), records).prop_map(
+            |(generation, number, complete, (ends_epoch, voids_open), records)| Header {
                 instance: INSTANCE,
                 generation,
                 number,
                 complete,
+                ends_epoch: ends_epoch || records.is_empty(),
+                voids_open,
                 records,
             },
         )
@@ -285,6 +307,8 @@ pub(crate) mod tests {
             generation: 1,
             number: 1,
             complete: 1,
+            ends_epoch: true,
+            voids_open: false,
             records: vec![record],
         };
         let mut block = vec![0; BLOCK_BYTES];

@@ -304,10 +304,10 @@ pub(crate) mod tests {
         assert_eq!(Superblock::decode(&[0; BLOCK_BYTES]), Err(Invalid::Blank));
         let mut block = vec![0; BLOCK_BYTES];
         sample().encode(&mut block);
-        put_u32(&mut block, VERSION_AT, 2);
+        put_u32(&mut block, VERSION_AT, VERSION + 1);
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(&mut block, CHECKSUM_AT, checksum);
-        assert_eq!(Superblock::decode(&block), Err(Invalid::Version(2)));
+        assert_eq!(Superblock::decode(&block), Err(Invalid::Version(VERSION + 1)));
     }
 
     #[test]
