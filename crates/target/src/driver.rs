@@ -273,10 +273,8 @@ impl Driver<'_> {
         let data_out = data_out + self.deferred.bytes();
         let settings = &self.surroundings.settings;
         let is_over = |held: usize, all: usize| {
-            held > 0 && {
-                let connections = self.surroundings.registry.connections.get().max(1);
-                held >= (all / connections).saturating_mul(self.lines.len().max(1))
-            }
+            let share = || self.surroundings.share(all).saturating_mul(self.lines.len().max(1));
+            held > 0 && held >= share()
         };
         is_over(data_out, settings.held_bytes) || is_over(data_in, settings.returned_bytes)
     }

@@ -38,8 +38,9 @@ pub struct Settings {
     /// of sleeping; takes a processor while connections are busy. Default zero: off.
     pub busy_poll: Duration,
     /// Data-Out of commands that are not done, of all connections together, in bytes: each may hold
-    /// an equal share and at least one command; then its socket is not read until one is done.
-    /// Default 32 MiB, what one busy connection may ask for with R2Ts.
+    /// an equal share and at least one command; then its socket is not read until one is done. The
+    /// same share is what a connection may have asked for with R2Ts. Default 24 MiB: six times what
+    /// 32 writes of 128 KiB hold, so that 64 sessions of a gateway stay within 64 MiB.
     pub held_bytes: usize,
     /// The same of what commands in progress may return, in bytes. Default 256 MiB: what ten
     /// gigabits a second bring in 200 ms from far storage.
@@ -63,7 +64,7 @@ impl Default for Settings {
             security: Security::default(),
             batch_commands: 16,
             busy_poll: Duration::ZERO,
-            held_bytes: 32 << 20,
+            held_bytes: 24 << 20,
             returned_bytes: 256 << 20,
             output_bytes: 4 << 20,
             slow_reader: Duration::from_secs(60),

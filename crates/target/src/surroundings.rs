@@ -31,4 +31,9 @@ impl Surroundings {
         let (names, portals) = (self.names.clone(), self.portals.clone());
         Door { names, portals, security: self.security.read().clone(), local, peer }
     }
+
+    /// One connection's part of what all together may hold, `all`.
+    pub(crate) fn share(&self, all: usize) -> usize {
+        all / self.registry.connections.get().max(1)
+    }
 }

@@ -153,7 +153,11 @@ impl Driver<'_> {
         let unit = device.unit(lun);
         match unit.and_then(|unit| unit.admit(nexus, &cdb, data_out_length)) {
             Some(refusal) => self.complete(itt, refusal),
-            None => self.session.admit(itt),
+            None => {
+                let share = self.surroundings.share(self.surroundings.settings.held_bytes);
+                self.session.share_solicited(share as u64);
+                self.session.admit(itt);
+            }
         }
     }
 

@@ -12,7 +12,6 @@ use iscsi::{
     pdu::{DataOut, LoginRequest, LoginStatus, Stage},
 };
 use parking_lot::Mutex;
-use scsi::Lun;
 use socket2::SockRef;
 use target::{Server, Settings, Target};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
@@ -182,19 +181,9 @@ async fn data_out_with_the_tags_of_another_session_touches_nothing() {
     bad.settle().await;
     let mut write = good.command(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 8, 0], 4096);
     (write.read, write.write) = (false, true);
-    let itt = write.itt;
     good.send(Pdu::ScsiCommand(write)).await;
     let Some(Pdu::ReadyToTransfer(r2t)) = good.receive().await else { panic!("no R2T") };
-    let data = |byte: u8| DataOut {
-        is_final: true,
-        lun: Lun(0),
-        itt,
-        ttt: r2t.ttt,
-        exp_stat_sn: Serial(0),
-        data_sn: 0,
-        buffer_offset: 0,
-        data: vec![byte; 4096].into(),
-    };
+    let data = |byte: u8| good.data_out(&r2t, vec![byte; 4096]);
     for ttt in [r2t.ttt, Ttt::NONE, Ttt(0), Ttt(r2t.ttt.0.wrapping_add(1))] {
         bad.send(Pdu::DataOut(DataOut { ttt, ..data(6) })).await;
     }
@@ -255,23 +244,12 @@ fn block_unit(name: &str) -> Arc<dyn LogicalUnit> {
 async fn write(client: &mut Client, cdb: &[u8], data: &[u8]) -> u8 {
     let mut command = client.command(cdb, data.len() as u32);
     (command.read, command.write) = (false, true);
-    let itt = command.itt;
     client.send(Pdu::ScsiCommand(command)).await;
     loop {
         match client.receive().await.expect("open") {
             Pdu::ScsiResponse(response) => return response.status,
             Pdu::ReadyToTransfer(r2t) => {
-                let data_out = DataOut {
-                    is_final: true,
-                    lun: Lun(0),
-                    itt,
-                    ttt: r2t.ttt,
-                    exp_stat_sn: Serial(0),
-                    data_sn: 0,
-                    buffer_offset: 0,
-                    data: data.to_vec().into(),
-                };
-                client.send(Pdu::DataOut(data_out)).await;
+                client.send(Pdu::DataOut(client.data_out(&r2t, data.to_vec()))).await;
             }
             pdu => panic!("{pdu:?}"),
         }

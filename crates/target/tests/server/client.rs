@@ -11,12 +11,16 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use iscsi::{
     Cid, Isid, Itt, Pdu, Serial, Tsih, Ttt,
     codec::{Decoder, Digests, Output},
     keys::Offer,
     login::{InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure},
-    pdu::{LoginStatus, ScsiCommand, ScsiResponse, TaskFunction, TaskRequest, TextRequest},
+    pdu::{
+        DataOut, LoginStatus, NopOut, ReadyToTransfer, ScsiCommand, ScsiResponse, TaskFunction,
+        TaskRequest, TextRequest,
+    },
 };
 use parking_lot::Mutex;
 use scsi::{Cdb, Lun, Sense};
@@ -278,6 +282,42 @@ impl Client {
     pub async fn start(&mut self, cdb: &[u8]) -> Itt {
         let command = self.command(cdb, 0);
         self.begin(command).await
+    }
+
+    /// Data as an R2T asks for it.
+    pub fn data_out(&self, r2t: &ReadyToTransfer, data: impl Into<Bytes>) -> DataOut {
+        DataOut {
+            is_final: true,
+            lun: r2t.lun,
+            itt: r2t.itt,
+            ttt: r2t.ttt,
+            exp_stat_sn: self.exp_stat_sn,
+            data_sn: 0,
+            buffer_offset: r2t.buffer_offset,
+            data: data.into(),
+        }
+    }
+
+    /// What was asked for by all that was sent so far: a ping is answered after it.
+    pub async fn asked(&mut self) -> Vec<ReadyToTransfer> {
+        let ping = NopOut {
+            immediate: true,
+            lun: Lun(0),
+            itt: self.next_itt(),
+            ttt: Ttt::NONE,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: self.exp_stat_sn,
+            data: Bytes::new(),
+        };
+        self.send(Pdu::NopOut(ping)).await;
+        let mut r2ts = Vec::new();
+        loop {
+            match self.receive().await {
+                Some(Pdu::ReadyToTransfer(r2t)) => r2ts.push(r2t),
+                Some(Pdu::NopIn(_)) => return r2ts,
+                pdu => panic!("{pdu:?}"),
+            }
+        }
     }
 
     pub async fn manage(&mut self, function: TaskFunction, lun: Lun, meant: Itt) {

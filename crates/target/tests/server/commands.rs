@@ -1,6 +1,6 @@
 //! Commands from socket to unit and back.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use iscsi::{
     Pdu, Tsih,
@@ -165,6 +165,35 @@ async fn data_that_commands_in_progress_may_return_is_bounded() {
         client.send(Pdu::ScsiCommand(command)).await;
     }
     expect_twelve_in_fours(&unit, &mut client).await;
+}
+
+/// Of the 256 KiB that all may hold together, each of two connections asks for half.
+#[tokio::test]
+async fn data_that_connections_ask_for_is_bounded_together() {
+    let settings = Settings { held_bytes: 256 << 10, ..Settings::default() };
+    let (_server, address) = server(settings, memory()).await;
+    let _other = Client::log_in(address, 2).await;
+    let mut client = Client::log_in(address, 1).await;
+    client.settle().await;
+    let mut waiting = VecDeque::new();
+    for _ in 0..6 {
+        let mut command = client.command(&write10(0, 128), 65_536);
+        (command.read, command.write) = (false, true);
+        client.send(Pdu::ScsiCommand(command)).await;
+    }
+    for done in 0..6 {
+        waiting.extend(client.asked().await);
+        assert_eq!(waiting.len(), (6 - done).min(2), "with {done} done");
+        let r2t = waiting.pop_front().expect("one at least was asked for");
+        client.send(Pdu::DataOut(client.data_out(&r2t, pattern(65_536)))).await;
+        loop {
+            match client.receive().await.expect("open") {
+                Pdu::ReadyToTransfer(r2t) => waiting.push_back(r2t),
+                Pdu::ScsiResponse(response) => break assert_eq!(response.status, 0),
+                pdu => panic!("{pdu:?}"),
+            }
+        }
+    }
 }
 
 /// Twelve commands are at the unit four at a time: were more of them let in, the first release would

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use iscsi::{
     Itt, Pdu,
-    pdu::{DataOut, TaskFunction, TaskFunctionResult},
+    pdu::{TaskFunction, TaskFunctionResult},
 };
 use scsi::{Lun, Sense};
 use target::{Portal, PortalGroup, Server, Settings, Target};
@@ -152,18 +152,7 @@ async fn a_write_whose_data_is_on_its_way_does_not_reach_the_unit_that_comes_in_
     let Some(Pdu::ReadyToTransfer(r2t)) = client.receive().await else { panic!("no R2T") };
     change(&server, vec![(0, memory()), (1, other.clone())]).await;
     client.greet(&[1]).await;
-    client
-        .send(Pdu::DataOut(DataOut {
-            is_final: true,
-            lun: lun(1),
-            itt,
-            ttt: r2t.ttt,
-            exp_stat_sn: client.exp_stat_sn,
-            data_sn: 0,
-            buffer_offset: r2t.buffer_offset,
-            data: vec![7; r2t.desired_data_transfer_length as usize].into(),
-        }))
-        .await;
+    client.send(Pdu::DataOut(client.data_out(&r2t, vec![7; 512 * 512]))).await;
     let response = client.response().await;
     assert_eq!(response.itt, itt);
     assert_eq!(Sense::from_bytes(&response.sense), Some(Sense::LOGICAL_UNIT_NOT_SUPPORTED));

@@ -107,6 +107,12 @@ impl Session {
         self.advance_transfer(itt);
     }
 
+    /// From now on the writes of one connection may have asked for so much data at once, of what
+    /// `Settings::solicited_bytes` allows; one write is let through as ever.
+    pub fn share_solicited(&mut self, bytes: u64) {
+        self.solicited_share = bytes.min(self.settings.solicited_bytes);
+    }
+
     /// The data of a write is wanted (answer to `Event::Admission`).
     pub fn admit(&mut self, itt: Itt) {
         let Some(transfer) = self.gathers.get_mut(&itt) else { return };
@@ -149,8 +155,7 @@ impl Session {
                 continue;
             }
             let wanted = u64::from(transfer.gather.to_solicit());
-            let limit = self.settings.solicited_bytes;
-            if connection.solicited > 0 && connection.solicited + wanted > limit {
+            if connection.solicited > 0 && connection.solicited + wanted > self.solicited_share {
                 return;
             }
             connection.waiting.pop_front();

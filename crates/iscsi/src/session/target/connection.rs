@@ -36,7 +36,7 @@ pub struct Connection {
     keeps: Option<usize>,
     pub(super) parameters: Parameters,
     output: Output,
-    /// Writes that were admitted and wait for their share of `Settings::solicited_bytes`: each once,
+    /// Writes that were admitted and wait for their share of the data that may be asked for: each once,
     /// has a gather, and is `AdmissionState::Waiting`.
     pub(super) waiting: VecDeque<Itt>,
     /// Data asked for and not worked off, in bytes.

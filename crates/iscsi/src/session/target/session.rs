@@ -42,6 +42,8 @@ pub struct Session {
     pub(super) tasks: Tasks<Task>,
     /// Writes whose data is not complete, by tag.
     pub(super) gathers: Tasks<Transfer>,
+    /// What one connection may have asked for at once, in bytes.
+    pub(super) solicited_share: u64,
     /// Entries of `tasks` that take a place in the window.
     in_progress: u32,
     /// Entries of `tasks` that are immediate.
@@ -147,6 +149,7 @@ impl Session {
     ) -> Self {
         let window = Window::new(login.cmd_sn, settings.window_commands());
         let mut session = Self {
+            solicited_share: settings.solicited_bytes,
             settings,
             parameters: login.parameters.clone(),
             discovery: login.session_type == SessionType::Discovery,

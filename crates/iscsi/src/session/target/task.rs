@@ -93,7 +93,7 @@ pub(super) struct Transfer {
 pub(super) enum AdmissionState {
     /// Nothing has to be asked for, or the driver has not answered.
     Pending,
-    /// Waits for its share of `Settings::solicited_bytes`.
+    /// Waits for its share of the data that may be asked for.
     Waiting,
     Granted,
 }
