@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use crate::{
     control,
     failure::Failure,
+    orders::{Rate, UnitName},
     quantity::{Size, Span},
     settings::Settings,
 };
@@ -55,6 +56,8 @@ pub enum Command {
     /// Initiators are told that the capacity has changed. If the settings give the file's `size`,
     /// change it there and reload instead: a start with another size is refused.
     Resize(Resize),
+    /// Tell the cache of a gateway to send its data down, to pause, or how fast to go
+    Gateway(Gateway),
     /// List the targets of a portal, or the units of a target
     Ls(Ls),
     /// Relay iSCSI connections through TLS 1.3, for initiators and targets that have none
@@ -134,6 +137,84 @@ pub struct Resize {
     /// Whom to tell.
     #[command(flatten)]
     pub whom: Whom,
+}
+
+/// Arguments of `gateway`.
+#[derive(Args, Debug)]
+pub struct Gateway {
+    /// What to do.
+    #[command(subcommand)]
+    pub act: GatewayAct,
+}
+
+/// What a cache can be told.
+#[derive(Debug, Subcommand)]
+pub enum GatewayAct {
+    /// Wait until what was acknowledged by now is at the far side, stable
+    Flush(SendDown),
+    /// Wait until the far side has everything, stable
+    ///
+    /// While hosts go on writing that may never be: `flush` ends all the same.
+    Drain(SendDown),
+    /// Send nothing more to the far side until `resume`
+    ///
+    /// What is on its way arrives. Writes go on into the log, and past it when it is full. A pause
+    /// lasts over a reload, and ends with the process.
+    Pause(OfCache),
+    /// End a pause
+    Resume(OfCache),
+    /// Say how many bytes per second destage may send
+    ///
+    /// It holds instead of `destage_rate` and `destage_rates` of the settings until `settings` is
+    /// said, and ends with the process.
+    Rate {
+        /// The unit with the cache: TARGET, or TARGET/LUN
+        #[arg(value_name = "VOLUME")]
+        unit: UnitName,
+
+        /// Such as 20MiB, or `unlimited`, or `settings`
+        rate: Rate,
+
+        /// How it is told, and to whom.
+        #[command(flatten)]
+        told: Told,
+    },
+}
+
+/// Arguments of `gateway flush` and `gateway drain`.
+#[derive(Args, Debug)]
+pub struct SendDown {
+    /// Which cache.
+    #[command(flatten)]
+    pub of: OfCache,
+
+    /// Give up after this long, such as `10min`; what was sent until then is sent
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<Span>,
+}
+
+/// Which cache is meant.
+#[derive(Args, Debug)]
+pub struct OfCache {
+    /// The unit with the cache: TARGET, or TARGET/LUN
+    #[arg(value_name = "VOLUME")]
+    pub unit: UnitName,
+
+    /// How it is told, and to whom.
+    #[command(flatten)]
+    pub told: Told,
+}
+
+/// How something is told, and to whom.
+#[derive(Args, Debug)]
+pub struct Told {
+    /// Whom to tell.
+    #[command(flatten)]
+    pub whom: Whom,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Which serving process is meant.

@@ -25,7 +25,13 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{failure::Failure, plan::Changes, settings::Settings, status::Status};
+use crate::{
+    failure::Failure,
+    orders::{Order, Standing, UnitName},
+    plan::Changes,
+    settings::Settings,
+    status::Status,
+};
 
 /// What may be asked.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -39,6 +45,13 @@ pub enum Request {
     Compare {
         /// An absolute path.
         config: PathBuf,
+    },
+    /// Tell a cache something.
+    Cache {
+        /// The unit that the cache is of.
+        unit: UnitName,
+        /// What.
+        order: Order,
     },
     /// Let the file or device of a unit grow.
     Resize {
@@ -59,6 +72,8 @@ pub enum Response {
     Status(Box<Status>),
     /// What a reload did or would do.
     Changes(Changes),
+    /// How a cache stands.
+    Cache(Standing),
     /// The size from now on.
     Resized {
         /// In bytes.
@@ -76,7 +91,7 @@ impl Response {
         match self {
             Self::Failure(failure) => failure,
             Self::Error(error) => Failure::new(error),
-            Self::Status(_) | Self::Changes(_) | Self::Resized { .. } => {
+            Self::Status(_) | Self::Changes(_) | Self::Cache(_) | Self::Resized { .. } => {
                 Failure::new("the process gives an answer to another question")
                     .remedy("use the same version of forebay on both sides of the socket")
             }
@@ -266,7 +281,8 @@ pub fn ask(path: &Path, request: Request) -> Result<Response, Failure> {
 }
 
 fn exchange(mut stream: StdStream, request: Request) -> io::Result<Response> {
-    let is_quick = matches!(request, Request::Status | Request::Compare { .. });
+    let is_quick =
+        matches!(request, Request::Status | Request::Compare { .. } | Request::Cache { .. });
     stream.set_read_timeout(Some(if is_quick { PATIENCE } else { WORK }))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_vec(&request)?;

@@ -5,6 +5,7 @@ mod tls;
 mod output;
 mod quantity;
 mod status;
+mod orders;
 mod settings;
 mod events;
 mod plan;
@@ -17,6 +18,7 @@ mod serve;
 mod check;
 mod link;
 mod cli;
+mod gateway;
 mod ls;
 mod secret;
 mod tunnel;
@@ -57,6 +59,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Secret(args) => secret::make(&args),
         Command::Reload(args) => reload(&args),
         Command::Resize(args) => resize(&args),
+        Command::Gateway(args) => gateway::run(args.act),
         Command::Ls(args) => in_runtime(ls::run(&args)),
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
         Command::Tunnel(args) => in_runtime(tunnel::run(args)),

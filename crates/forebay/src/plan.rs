@@ -33,8 +33,8 @@ pub struct Plan<'a> {
     pub units_added: Vec<(&'a Target, &'a Unit)>,
     /// Units to take from targets that stay.
     pub units_removed: Vec<(&'a Target, &'a Unit)>,
-    /// Units whose file grows to this many bytes.
-    pub units_grown: Vec<(&'a Target, &'a Unit)>,
+    /// Units that stay as they are but for a larger file or slice, or the rate of their cache.
+    pub units_changed: Vec<(&'a Target, &'a Unit)>,
     /// The same in words.
     pub changes: Changes,
 }
@@ -136,9 +136,9 @@ impl<'a> Plan<'a> {
                     self.units_added.push((new, unit));
                 }
                 Some(Change::Nothing) => {}
-                Some(Change::Grown(what)) => {
+                Some(Change::Small(what)) => {
                     self.changes.changed.push(format!("{place}: {what}"));
-                    self.units_grown.push((new, unit));
+                    self.units_changed.push((new, unit));
                 }
                 Some(Change::Refused(why)) => self.changes.refused.push(format!("{place}: {why}")),
             }
@@ -153,8 +153,8 @@ impl<'a> Plan<'a> {
 /// How a unit differs from what it was.
 enum Change {
     Nothing,
-    /// In words: which of its layers.
-    Grown(String),
+    /// In words: what of which of its layers.
+    Small(String),
     Refused(String),
 }
 
@@ -169,9 +169,9 @@ fn change(old: &Unit, new: &Unit) -> Change {
     if (&old.serial, &old.product) != (&new.serial, &new.product) {
         return refused("initiators know a disk by its serial number and product; restart");
     }
-    // The same layers but for sizes.
+    // The same layers but for sizes and rates.
     let mut same = old.clone();
-    let mut grown = Vec::new();
+    let (mut grown, mut paced) = (Vec::new(), Vec::new());
     for (was, is) in same.stack.iter_mut().zip(&new.stack) {
         let (what, was, is) = match (was, is) {
             (Layer::File(was), Layer::File(is)) if is.size.is_some() => {
@@ -179,6 +179,12 @@ fn change(old: &Unit, new: &Unit) -> Change {
             }
             (Layer::Slice(was), Layer::Slice(is)) if was.size.is_some() && is.size.is_some() => {
                 ("slice", &mut was.size, is.size)
+            }
+            (Layer::Cache(was), Layer::Cache(is)) if was.schedule() != is.schedule() => {
+                was.destage_rate = is.destage_rate;
+                was.destage_rates.clone_from(&is.destage_rates);
+                paced.push("the rate of its destage".to_owned());
+                continue;
             }
             _ => continue,
         };
@@ -190,12 +196,15 @@ fn change(old: &Unit, new: &Unit) -> Change {
             grown.push(format!("its {what} grows to {size}"));
         }
     }
-    if same != *new || grown.is_empty() {
+    if same != *new || (grown.is_empty() && paced.is_empty()) {
         return refused(OTHER_DATA);
     }
     match cached_slice(new) {
-        Some(why) => Change::Refused(why),
-        None => Change::Grown(grown.join(", ")),
+        Some(why) if !grown.is_empty() => Change::Refused(why),
+        _ => {
+            grown.append(&mut paced);
+            Change::Small(grown.join(", "))
+        }
     }
 }
 
@@ -357,6 +366,24 @@ mod tests {
         let cache = ", { cache = { log = 'log', log_size = '8MiB' } }";
         let (before, after) = (sliced("1MiB", "", cache), sliced("2MiB", "", cache));
         check(&before, &after, "refused: iqn.a:a LUN 0: the log of its cache");
+    }
+
+    #[test]
+    fn the_rate_of_destage_may_change_and_nothing_else_of_a_cache() {
+        let cached = |more: &str| {
+            target(
+                "a",
+                &format!("{DISK}, {{ cache = {{ log = 'log', log_size = '8MiB'{more} }} }}"),
+            )
+        };
+        let rates = ", destage_rates = [ { from = '08:00', to = '18:00', rate = '1MiB' } ]";
+        for rate in [", destage_rate = '1MiB'", rates] {
+            let text = "changed: iqn.a:a LUN 0: the rate of its destage\n";
+            check(&cached(""), &cached(rate), text);
+            check(&cached(rate), &cached(""), text);
+            let more = format!("{rate}, dirty_age = '1s'");
+            check(&cached(""), &cached(&more), "refused: iqn.a:a LUN 0: its layers differ");
+        }
     }
 
     #[test]

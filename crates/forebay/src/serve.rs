@@ -101,6 +101,10 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
             Ok(changes) => Response::Changes(changes),
             Err(failure) => Response::Failure(failure),
         },
+        Request::Cache { unit, order } => match node.order(&unit, order).await {
+            Ok(standing) => Response::Cache(standing),
+            Err(failure) => Response::Failure(failure),
+        },
         Request::Resize { target, lun, bytes } => match node.resize(&target, lun, bytes).await {
             Ok(bytes) => Response::Resized { bytes },
             Err(failure) => Response::Failure(failure),

@@ -1,5 +1,6 @@
 //! Everything that one process serves: targets with their units, on portals.
 
+mod orders;
 mod reload;
 mod show;
 

@@ -87,9 +87,9 @@ impl Node {
             }
         }
         // Last, since it is not taken back: a larger file harms nobody.
-        for (target, unit) in &plan.units_grown {
+        for (target, unit) in &plan.units_changed {
             let (opened, _) = self.unit(&target.name.0, unit.lun)?;
-            opened.grow_to(unit).await?;
+            opened.follow(unit).await?;
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ impl Node {
         opened.grow(bytes).await
     }
 
-    fn unit(&self, target: &str, lun: u16) -> Result<(Arc<Opened>, Unit), Failure> {
+    pub(super) fn unit(&self, target: &str, lun: u16) -> Result<(Arc<Opened>, Unit), Failure> {
         let inner = self.inner.lock();
         let served = inner.targets.iter().find(|served| served.name == target);
         let unit = served.and_then(|served| served.units.iter().find(|unit| unit.lun == lun));

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::{
     access::{Chap, Proof},
+    schedule::{Hours, Schedule},
     tls::RemoteTls,
     words::{Digest, Engine, FaultError, Operation, Report},
 };
@@ -182,12 +183,24 @@ pub struct Cache {
     pub destage_run: Size,
     /// Destage writes outstanding at once.
     pub destage_in_flight: u16,
+    /// Bytes per second that destage sends at most; if left out, as many as the link takes.
+    pub destage_rate: Option<Size>,
+    /// Times of the day with another rate.
+    pub destage_rates: Vec<Hours>,
     /// Age at which dirty data is destaged even if requests never pause.
     pub dirty_age: Span,
     /// Most bytes read ahead of a sequential reader; 0: none.
     pub read_ahead: Size,
     /// Whether a damaged log is used although acknowledged writes are missing from it.
     pub accept_loss: bool,
+}
+
+impl Cache {
+    /// How fast destage may go, and when.
+    pub fn schedule(&self) -> Schedule {
+        let otherwise = self.destage_rate.map(|rate| rate.0);
+        Schedule { hours: self.destage_rates.clone(), otherwise }
+    }
 }
 
 impl Default for Memory {
@@ -248,6 +261,8 @@ impl Default for Cache {
             destage_idle: Span::millis(20),
             destage_run: Size::kib(64),
             destage_in_flight: 8,
+            destage_rate: None,
+            destage_rates: Vec::new(),
             dirty_age: Span::seconds(5),
             read_ahead: Size::mib(1),
             accept_loss: false,

@@ -4,6 +4,7 @@
 mod words;
 mod access;
 mod tls;
+mod schedule;
 mod layer;
 mod portal;
 mod problem;
@@ -19,6 +20,7 @@ pub use access::{Allow, Chap, Discovery, Proof};
 pub use layer::{Cache, Fault, File, Layer, Memory, Remote, Slice};
 pub use portal::{Group, HostPort, Portal};
 pub use problem::Problem;
+pub use schedule::{Schedule, TimeOfDay};
 pub use tls::{PortalTls, RemoteTls};
 pub use words::{Address, Digest, Engine, FaultError, IscsiName, LogLevel, Operation, Report};
 

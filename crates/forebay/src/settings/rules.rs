@@ -7,6 +7,7 @@ use super::{
     access::{Allow, Chap, Proof},
     portal::COMMON_TAG,
     problem::KeyPath,
+    schedule::Hours,
     tls::{PortalTls, RemoteTls},
     words::Report,
 };
@@ -406,6 +407,10 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
     range(at, "nvram_size", cache.nvram_size, Size::kib(64), Size(cache.dram.0 / 2))?;
     range(at, "destage_run", cache.destage_run, Size(4096), least)?;
     range(at, "destage_in_flight", cache.destage_in_flight, 1, 64)?;
+    if let Some(rate) = cache.destage_rate {
+        range(at, "destage_rate", rate, Size::kib(4), Size(1 << 40))?;
+    }
+    rates(at, &cache.destage_rates)?;
     range(at, "destage_idle", cache.destage_idle, Span::millis(1), Span::seconds(60))?;
     range(at, "dirty_age", cache.dirty_age, Span::millis(1), Span::seconds(86_400))?;
     range(at, "read_ahead", cache.read_ahead, Size(0), Size::mib(16))?;
@@ -415,6 +420,21 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
             "not between 0.05 and 0.9",
             "write a share of the log such as 0.5",
         );
+    }
+    Ok(())
+}
+
+/// Times of the day in which destage has another rate: none without end, none that is hardly one.
+fn rates(at: &KeyPath, rates: &[Hours]) -> Checked {
+    for (index, hours) in rates.iter().enumerate() {
+        let at = at.key("destage_rates").index(index);
+        if hours.from == hours.to {
+            let message = format!("it ends when it begins, at {}", hours.to);
+            return wrong(at.key("to"), message, "write \"00:00\" to \"24:00\" for a whole day");
+        }
+        if hours.rate.0 > 0 {
+            range(&at, "rate", hours.rate, Size::kib(4), Size(1 << 40))?;
+        }
     }
     Ok(())
 }

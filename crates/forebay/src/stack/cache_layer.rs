@@ -3,15 +3,18 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use cache::{Cache, Identity, InspectError, LogInfo, MappedFile, OpenError, Parts, StableMemory};
+use cache::{
+    Cache, Identity, InspectError, LogInfo, MappedFile, Mark, OpenError, Parts, StableMemory,
+};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 use volume::Stack;
 
-use super::{file, object, remote::Known};
+use super::{file, object, pacing::Pacing, remote::Known};
 use crate::{
     failure::Failure,
+    orders::{Order, Standing},
     quantity::about,
     settings::{self, Report},
 };
@@ -20,6 +23,7 @@ use crate::{
 pub struct CacheLayer {
     cache: Arc<Cache>,
     destage: Mutex<Option<JoinHandle<()>>>,
+    pacing: Arc<Pacing>,
     log: PathBuf,
 }
 
@@ -73,6 +77,7 @@ impl CacheLayer {
         let cache = Cache::open(behaviour(settings), parts, identity)
             .await
             .map_err(|error| refusal(settings, &error))?;
+        let pacing = Pacing::begin(Arc::clone(&cache), settings.schedule());
         let destage = tokio::spawn(cache.run());
         let counted = cache.statistics();
         if counted.recovered_slots + counted.recovered_nvram > 0 {
@@ -83,12 +88,67 @@ impl CacheLayer {
                 "recovered acknowledged writes that had not reached the far side"
             );
         }
-        Ok(Self { cache, destage: Mutex::new(Some(destage)), log: settings.log.clone() })
+        let destage = Mutex::new(Some(destage));
+        Ok(Self { cache, destage, pacing, log: settings.log.clone() })
     }
 
     /// What upper layers see.
     pub fn volume(&self) -> Stack {
         Arc::clone(&self.cache) as Stack
+    }
+
+    /// Keeps to what new settings say of the rate.
+    pub fn follow(&self, settings: &settings::Cache) {
+        self.pacing.follow(settings.schedule());
+    }
+
+    /// Does what is asked, or for a second at most works at it.
+    pub async fn obey(&self, order: Order) -> Result<Standing, volume::Error> {
+        let (mut done, mut reached) = (true, None);
+        match order {
+            Order::Pause => self.cache.pause(),
+            Order::Resume => self.cache.resume(),
+            Order::Rate(rate) => self.pacing.tell(rate),
+            Order::Flush { mark } => {
+                reached = mark;
+                let flush = self.flush(&mut reached);
+                done = tokio::time::timeout(WORK_AT_ONCE, flush).await.unwrap_or(Ok(false))?;
+            }
+            Order::Drain => {
+                let drain = self.drain();
+                done = tokio::time::timeout(WORK_AT_ONCE, drain).await.unwrap_or(Ok(false))?;
+            }
+        }
+        let counted = self.cache.statistics();
+        Ok(Standing {
+            done,
+            dirty_bytes: counted.dirty_bytes,
+            paused_since: counted.paused_ms.map(since),
+            rate_limit: counted.destage_rate_limit,
+            rate: counted.destage_rate,
+            lower_error: counted.lower_error,
+            mark: reached,
+        })
+    }
+
+    async fn flush(&self, mark: &mut Option<u64>) -> Result<bool, volume::Error> {
+        let to = match *mark {
+            Some(number) => Mark(number),
+            None => self.cache.mark().await?,
+        };
+        *mark = Some(to.0);
+        self.cache.drain_to(to).await?;
+        Ok(true)
+    }
+
+    async fn drain(&self) -> Result<bool, volume::Error> {
+        loop {
+            self.cache.drain().await?;
+            let counted = self.cache.statistics();
+            if counted.dirty_slots + counted.pending_slots == 0 {
+                return Ok(true);
+            }
+        }
     }
 
     /// Ends destage and leaves the log in order; what is dirty stays in it.
@@ -120,6 +180,10 @@ impl CacheLayer {
         object(json!({
             "dirty_bytes": counted.dirty_bytes,
             "oldest_dirty_ms": counted.oldest_dirty_ms,
+            "paused_since": counted.paused_ms.map(since),
+            "destage_rate_bytes": counted.destage_rate,
+            "destage_rate_limit_bytes": counted.destage_rate_limit,
+            "destage_rate_by": self.pacing.source(),
             "log_used_bytes": counted.log_used_bytes,
             "log_bytes": counted.log_bytes,
             "dram_used_bytes": counted.dram_used_bytes,
@@ -154,6 +218,17 @@ impl CacheLayer {
         }))
     }
 }
+
+/// The time of day so many milliseconds ago.
+fn since(ms: u64) -> String {
+    let ago = jiff::SignedDuration::from_millis(i64::try_from(ms).unwrap_or(i64::MAX));
+    let now = jiff::Zoned::now();
+    now.checked_sub(ago).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+}
+
+/// How long a question on the control socket works at a flush or drain: whoever asks tells how far
+/// it is and asks again, and one that is gone keeps destage hurrying no longer than this.
+const WORK_AT_ONCE: Duration = Duration::from_millis(500);
 
 fn behaviour(settings: &settings::Cache) -> cache::Settings {
     let millis =

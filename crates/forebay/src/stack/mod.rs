@@ -1,5 +1,6 @@
 //! Settings to a stack of layers: one function, bottom first.
 
+mod pacing;
 mod cache_layer;
 mod file;
 mod read_only;
@@ -222,6 +223,14 @@ impl Opened {
         self.layers.iter().map(Part::status).collect()
     }
 
+    /// The topmost cache.
+    pub fn cache(&self) -> Option<&CacheLayer> {
+        self.layers.iter().rev().find_map(|part| match &part.handle {
+            Handle::Cache(cache) => Some(cache),
+            _ => None,
+        })
+    }
+
     /// Lets the file or device at the bottom grow, to what it has by now if `bytes` is `None`.
     /// Returns the size of the whole.
     pub async fn grow(&self, bytes: Option<u64>) -> Result<u64, Failure> {
@@ -244,8 +253,9 @@ impl Opened {
         Ok(self.top.geometry().bytes())
     }
 
-    /// Lets files and slices grow to what new settings of the same layers say, bottom first.
-    pub async fn grow_to(&self, unit: &Unit) -> Result<(), Failure> {
+    /// Lets files and slices grow, and caches keep, to what new settings of the same layers say,
+    /// bottom first.
+    pub async fn follow(&self, unit: &Unit) -> Result<(), Failure> {
         for (part, layer) in self.layers.iter().zip(&unit.stack) {
             match (&part.handle, layer) {
                 (Handle::File(file), Layer::File(settings::File { size: Some(size), .. }))
@@ -264,6 +274,7 @@ impl Opened {
                     let grown = slice.grow(Some(size.0 / block_size));
                     grown.map_err(|error| part.cannot_grow(&error))?;
                 }
+                (Handle::Cache(cache), Layer::Cache(settings)) => cache.follow(settings),
                 _ => {}
             }
         }

@@ -1,0 +1,106 @@
+//! `forebay gateway`: orders for a cache that is served, and how far it is with them.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::{
+    cli::{GatewayAct, OfCache, SendDown, Told},
+    control::{self, Request, Response},
+    failure::Failure,
+    orders::{Order, Standing, UnitName},
+    output::{print, print_line},
+    quantity::about,
+};
+
+/// Does what the command line says.
+pub fn run(act: GatewayAct) -> Result<(), Failure> {
+    match act {
+        GatewayAct::Flush(args) => send_down(&args, Order::Flush { mark: None }),
+        GatewayAct::Drain(args) => send_down(&args, Order::Drain),
+        GatewayAct::Pause(OfCache { unit, told }) => tell(&unit, &told, Order::Pause),
+        GatewayAct::Resume(OfCache { unit, told }) => tell(&unit, &told, Order::Resume),
+        GatewayAct::Rate { unit, rate, told } => tell(&unit, &told, Order::Rate(rate)),
+    }
+}
+
+fn tell(unit: &UnitName, told: &Told, order: Order) -> Result<(), Failure> {
+    let standing = ask(&told.whom.path()?, unit, order)?;
+    show(unit, told, &standing)
+}
+
+/// Asks until it is done, telling how far it is.
+fn send_down(args: &SendDown, mut order: Order) -> Result<(), Failure> {
+    let OfCache { unit, told } = &args.of;
+    let path = told.whom.path()?;
+    let begun = Instant::now();
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{spinner} [{bar:30}] {elapsed:>4} {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+    let mut most = 0;
+    loop {
+        let standing = ask(&path, unit, order)?;
+        if standing.done {
+            bar.finish_and_clear();
+            return show(unit, told, &standing);
+        }
+        if args.timeout.is_some_and(|timeout| begun.elapsed() >= timeout.0) {
+            bar.finish_and_clear();
+            return Err(not_in_time(unit, &standing));
+        }
+        most = most.max(standing.dirty_bytes);
+        bar.set_length(most);
+        bar.set_position(most - standing.dirty_bytes);
+        bar.set_message(left(&standing));
+        if let (Order::Flush { mark }, Some(reached)) = (&mut order, standing.mark) {
+            *mark = Some(reached);
+        }
+        // The process works at it while it is asked; this only keeps a fault from spinning.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn left(standing: &Standing) -> String {
+    let left = format!("{} left, {}/s", about(standing.dirty_bytes), about(standing.rate));
+    match &standing.lower_error {
+        Some(error) => format!("{left}; the far side: {error}"),
+        None => left,
+    }
+}
+
+fn not_in_time(unit: &UnitName, standing: &Standing) -> Failure {
+    let message = format!("{unit} is not done: {}", left(standing));
+    let remedy = match standing.rate_limit {
+        Some(_) => {
+            format!("give it more time, or a higher rate: `forebay gateway rate {unit} unlimited`")
+        }
+        None => "give it more time; destage goes on by itself".to_owned(),
+    };
+    Failure::new(message).remedy(remedy)
+}
+
+fn ask(path: &Path, unit: &UnitName, order: Order) -> Result<Standing, Failure> {
+    match control::ask(path, Request::Cache { unit: unit.clone(), order })? {
+        Response::Cache(standing) => Ok(standing),
+        other => Err(other.unexpected()),
+    }
+}
+
+fn show(unit: &UnitName, told: &Told, standing: &Standing) -> Result<(), Failure> {
+    if told.json {
+        return print_line(serde_json::to_string(standing).map_err(Failure::new)?);
+    }
+    let mut text = format!("{unit}: {} not at the far side", about(standing.dirty_bytes));
+    if let Some(since) = &standing.paused_since {
+        text += &format!(", destage paused since {since}");
+    }
+    match standing.rate_limit {
+        None => {}
+        Some(0) => text += ", nothing may go down at this time",
+        Some(rate) => text += &format!(", at most {}/s", about(rate)),
+    }
+    print(text + "\n")
+}

@@ -1,0 +1,130 @@
+//! How fast destage may go at which time of the day.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer};
+
+use super::words::Text;
+use crate::quantity::{REMEDY, Size};
+
+/// A part of the day with a rate of its own.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Hours {
+    /// When it begins.
+    pub from: TimeOfDay,
+    /// When it ends; before `from`: on the next day.
+    pub to: TimeOfDay,
+    /// Bytes per second; 0: nothing goes down.
+    pub rate: Size,
+}
+
+impl Hours {
+    fn contains(&self, now: TimeOfDay) -> bool {
+        if self.from <= self.to {
+            (self.from..self.to).contains(&now)
+        } else {
+            now >= self.from || now < self.to
+        }
+    }
+}
+
+/// The rates of a day.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Schedule {
+    /// The first that fits holds.
+    pub hours: Vec<Hours>,
+    /// Bytes per second at all other times; `None`: as many as the link takes.
+    pub otherwise: Option<u64>,
+}
+
+impl Schedule {
+    /// Bytes per second; 0: nothing goes down, `None`: as many as the link takes.
+    pub fn rate_at(&self, now: TimeOfDay) -> Option<u64> {
+        let hours = self.hours.iter().find(|hours| hours.contains(now));
+        hours.map_or(self.otherwise, |hours| Some(hours.rate.0))
+    }
+}
+
+/// Minutes since midnight, 0 to 1440. Written as `08:30`; the end of a day is `24:00`.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct TimeOfDay(pub u16);
+
+impl TimeOfDay {
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = |text: &str| match text.len() {
+            2 if text.bytes().all(|c| c.is_ascii_digit()) => text.parse::<u16>().ok(),
+            _ => None,
+        };
+        let parts = text.split_once(':').and_then(|(h, m)| Some((number(h)?, number(m)?)));
+        match parts {
+            Some((hour @ 0..24, minute @ 0..60)) => Ok(Self(hour * 60 + minute)),
+            Some((24, 0)) => Ok(Self(24 * 60)),
+            _ => Err(format!(
+                "`{text}` is not a time of day{REMEDY}write hours and minutes, from \"00:00\" to \"24:00\""
+            )),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for TimeOfDay {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Text("a time of day such as \"08:30\"", Self::parse))
+    }
+}
+
+impl fmt::Display for TimeOfDay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}:{:02}", self.0 / 60, self.0 % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(text: &str) -> TimeOfDay {
+        TimeOfDay::parse(text).unwrap()
+    }
+
+    fn hours(from: &str, to: &str, rate: u64) -> Hours {
+        Hours { from: time(from), to: time(to), rate: Size(rate) }
+    }
+
+    #[test]
+    fn the_first_hours_that_fit_hold() {
+        let schedule = Schedule {
+            hours: vec![hours("12:00", "13:00", 7), hours("08:00", "18:00", 3)],
+            otherwise: None,
+        };
+        for (now, expected) in [
+            ("07:59", None),
+            ("08:00", Some(3)),
+            ("12:00", Some(7)),
+            ("13:00", Some(3)),
+            ("17:59", Some(3)),
+            ("18:00", None),
+        ] {
+            assert_eq!(schedule.rate_at(time(now)), expected, "{now}");
+        }
+    }
+
+    #[test]
+    fn hours_may_go_over_midnight_or_to_its_end() {
+        let schedule = |from, to| Schedule { hours: vec![hours(from, to, 0)], otherwise: Some(9) };
+        for (now, night, evening) in
+            [("21:59", 9, 9), ("22:00", 0, 0), ("23:59", 0, 0), ("00:00", 0, 9), ("06:00", 9, 9)]
+        {
+            assert_eq!(schedule("22:00", "06:00").rate_at(time(now)), Some(night), "{now}");
+            assert_eq!(schedule("22:00", "24:00").rate_at(time(now)), Some(evening), "{now}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        for wrong in ["", "8", "8:00", "24:01", "25:00", "08:60", "08-00", "+8:00", "08:000"] {
+            assert!(TimeOfDay::parse(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(time("08:05").to_string(), "08:05");
+    }
+}

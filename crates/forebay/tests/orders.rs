@@ -1,0 +1,100 @@
+//! `forebay gateway`: what a cache is told while it serves.
+
+mod support;
+
+use std::time::Duration;
+
+use support::{Place, Serving, connect, content, eventually, gateway, node, read, stderr, write};
+
+const GATEWAY: &str = "iqn.2026-11.test:gateway";
+const NODE: &str = "iqn.2026-11.test:node";
+
+fn pair(place: &Place, more: &str) -> (Serving, Serving) {
+    let far = place.serve("node", &node(place.folder.path(), 0));
+    let near = place.serve("gateway", &gateway(place.folder.path(), far.address, more));
+    (far, near)
+}
+
+fn tell(near: &Serving, arguments: &[&str]) -> Result<String, String> {
+    let output = support::forebay()
+        .arg("gateway")
+        .args(arguments)
+        .arg("--control")
+        .arg(&near.control)
+        .output()
+        .expect("the binary runs");
+    if output.status.success() {
+        Ok(String::from_utf8(output.stdout).expect("text"))
+    } else {
+        Err(stderr(&output))
+    }
+}
+
+fn json(text: Result<String, String>) -> serde_json::Value {
+    serde_json::from_str(&text.expect("it was done")).expect("JSON")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_lasts_over_a_reload_and_a_drain_ends_with_nothing_dirty() {
+    let place = Place::new();
+    let (far, near) = pair(&place, "");
+    let paused = json(tell(&near, &["pause", GATEWAY, "--json"]));
+    let since = paused["paused_since"].as_str().expect("a time").to_owned();
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..100 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    let config = place.path("gateway.toml");
+    let text = std::fs::read_to_string(&config).expect("settings");
+    std::fs::write(&config, text + "destage_rate = \"1GiB\"\n").expect("written");
+    let reloaded = support::forebay().args(["reload", "--config"]).arg(&config).output();
+    let reloaded = String::from_utf8(reloaded.expect("it runs").stdout).expect("text");
+    assert!(reloaded.contains("the rate of its destage"), "{reloaded}");
+    assert_eq!(near.figure("cache", "destage_rate_limit_bytes"), 1 << 30);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(near.figure("cache", "dirty_bytes"), 100 * 4096);
+    let refused = tell(&near, &["drain", GATEWAY]).expect_err("it is paused");
+    assert!(refused.contains("destage is paused") && refused.contains("resume"), "{refused}");
+    let still = json(tell(&near, &["pause", GATEWAY, "--json"]));
+    assert_eq!(&still["paused_since"].as_str().expect("a time")[..16], &since[..16]);
+    assert!(tell(&near, &["resume", GATEWAY]).is_ok());
+    let drained = json(tell(&near, &["drain", GATEWAY, "--json"]));
+    assert_eq!((&drained["dirty_bytes"], &drained["done"]), (&0.into(), &true.into()));
+    let far = connect(far.address, NODE).await;
+    assert_eq!(read(&*far, 99).await.expect("read"), content(99, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_that_is_told_holds_until_the_settings_hold_again() {
+    let place = Place::new();
+    let (_far, near) =
+        pair(&place, "destage_rates = [{ from = \"00:00\", to = \"24:00\", rate = 0 }]");
+    assert_eq!(near.figure("cache", "destage_rate_limit_bytes"), 0);
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..64 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    assert!(
+        tell(&near, &["flush", GATEWAY]).expect_err("nothing may go").contains("may send nothing")
+    );
+    let slow = json(tell(&near, &["rate", GATEWAY, "8KiB", "--json"]));
+    assert_eq!(slow["rate_limit"], 8192);
+    let late =
+        tell(&near, &["flush", GATEWAY, "--timeout", "100ms"]).expect_err("it takes half a minute");
+    assert!(late.contains("is not done") && late.contains("unlimited"), "{late}");
+    assert!(tell(&near, &["rate", GATEWAY, "unlimited"]).is_ok());
+    let flushed = json(tell(&near, &["flush", GATEWAY, "--json"]));
+    assert_eq!(flushed["done"], true);
+    eventually("clean", || near.figure("cache", "dirty_bytes") == 0).await;
+    assert_eq!(json(tell(&near, &["rate", GATEWAY, "settings", "--json"]))["rate_limit"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_cache_is_named() {
+    let place = Place::new();
+    let far = place.serve("node", &node(place.folder.path(), 0));
+    assert!(tell(&far, &["pause", NODE]).expect_err("no cache").contains("has no cache"));
+    assert!(
+        tell(&far, &["pause", "iqn.x:y"]).expect_err("no target").contains("there is no LUN 0")
+    );
+}
