@@ -86,6 +86,7 @@ async fn open(log: Stack, accept_loss: bool) -> Result<Arc<Cache>, cache::OpenEr
         dram_bytes: 1 << 20,
         nvram_bytes: 64 << 10,
         segment_slots: 4,
+        index_segments: 2,
         accept_loss,
         ..Settings::default()
     };
@@ -97,7 +98,7 @@ async fn open(log: Stack, accept_loss: bool) -> Result<Arc<Cache>, cache::OpenEr
 /// Makes the checksum of a header right (docs/formats).
 fn seal(block: &mut [u8]) {
     let at = match &block[..8] {
-        b"FBYLOGSG" => 4092,
+        b"FBYLOGSG" | b"FBYLOGIX" => 4092,
         b"FBYLOGSB" => 508,
         _ => return,
     };

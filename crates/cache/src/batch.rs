@@ -38,6 +38,8 @@ struct BatchSlot {
 
 /// What follows from a published segment.
 pub(crate) struct Published {
+    /// The block where it begins.
+    pub start: u32,
     pub wakers: Vec<Waker>,
     pub absorbed: u64,
     /// Level 2 had nothing to do before.
@@ -182,7 +184,7 @@ impl State {
         let first_dirty = self.ring.segments() == 1;
         let complete = self.waiters.partition_point(|waiter| waiter.serial <= self.durable);
         let wakers = self.waiters.drain(..complete).map(|waiter| waiter.waker).collect();
-        Published { wakers, absorbed, first_dirty }
+        Published { start, wakers, absorbed, first_dirty }
     }
 }
 

@@ -62,10 +62,12 @@ async fn write_segments(shared: Arc<Shared>) {
         shared.counters.committed_slots.add(batch.slots() as u64);
         let published = shared.state.lock().publish(&batch, Instant::now);
         // Pages and wakers go without the lock.
-        drop(batch);
+        let header = batch.header;
+        drop(batch.pages);
         shared.counters.absorbed_slots.add(published.absorbed);
         published.wakers.into_iter().for_each(Waker::wake);
         shared.changed.notify_waiters();
+        shared.index_segment(published.start, &header);
         if published.first_dirty {
             shared.wake_destage.notify_one();
         }

@@ -14,7 +14,9 @@ use crate::{
         BLOCK_BYTES,
         recovery::{Loss, NoSuperblock, scan, superblock},
         segment::Kind,
-        superblock::{FIRST_BLOCK, Identity, InstanceId, MAX_NAME, Superblock, least_blocks},
+        superblock::{
+            FIRST_BLOCK, Identity, InstanceId, MAX_NAME, Superblock, index_shape, least_blocks,
+        },
     },
     refusal::OpenError,
     settings::Settings,
@@ -138,11 +140,13 @@ pub(crate) async fn write_new(
             format!("it has {} blocks of 4096 bytes, {least} are needed", geometry.blocks);
         return Err(OpenError::Size(message));
     }
+    let log_blocks = geometry.blocks.min(u64::from(u32::MAX / 2));
+    let (frame_blocks, index_blocks) = index_shape(log_blocks, segment_slots);
     let superblock = Superblock {
         sequence: 1,
         instance: InstanceId(random(&identity.name)),
         identity: identity.clone(),
-        log_blocks: geometry.blocks.min(u64::from(u32::MAX / 2)),
+        log_blocks,
         segment_slots,
         generation: 1,
         generation_first: 1,
@@ -153,6 +157,10 @@ pub(crate) async fn write_new(
         clean: true,
         immediate: false,
         nvram: 0,
+        index_blocks,
+        frame_blocks,
+        index_tail: 0,
+        index_first: 0,
     };
     write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)?;
     Ok(superblock)

@@ -16,6 +16,7 @@ mod heard;
 mod orders;
 mod meter;
 mod fetch;
+mod indexing;
 mod state;
 mod batch;
 mod commit;

@@ -13,9 +13,10 @@ use crate::{
     checksum::crc32c,
     dram::PagePool,
     heard::Heard,
+    indexing::Index,
     inspect::{check_size, no_superblock, pool, random, write_new},
     log::{
-        recovery::{NoSuperblock, scan, superblock},
+        recovery::{FoundIndex, NoSuperblock, scan, superblock},
         ring::Ring,
         segment::{Header, Kind},
         superblock::{Identity, Superblock},
@@ -71,10 +72,13 @@ pub(crate) async fn open(
     }
     // A new generation before anything else is written: from here on, no segment that this scan
     // did not find can ever be taken for data.
+    // What this found may not be stable, if only the process had ended: what is built on it is.
+    log.flush().await.map_err(OpenError::Log)?;
     let newest = nvram.held.iter().map(|held| held.serial).fold(found.serial, u64::max);
     superblock.sequence += 1;
     superblock.generation += 1;
     superblock.generation_first = found.ring.next();
+    superblock.index_first = superblock.index_tail + found.index.frames.len() as u64;
     superblock.committed = found.ring.next() - 1;
     superblock.serial = newest;
     superblock.clean = false;
@@ -93,9 +97,11 @@ pub(crate) async fn open(
         settings,
         (lower, log),
         (found.ring, table, nvram.buffer),
+        found.index,
         (superblock, newest),
         (scratch, counters),
     )?;
+    shared.start_index();
     recover_nvram(&shared, nvram.held, found.complete);
     shared.settle().await.map_err(OpenError::Log)?;
     let immediate = shared.settings.report.is_immediate();
@@ -111,6 +117,7 @@ fn assemble(
     settings: Settings,
     (lower, log): (Stack, Stack),
     (ring, table, mut nvram): (Ring, SlotTable, Option<Buffer>),
+    index: FoundIndex,
     (superblock, serial): (Superblock, u64),
     (scratch, counters): (Arc<PagePool>, Counters),
 ) -> Result<Arc<Shared>, OpenError> {
@@ -145,6 +152,7 @@ fn assemble(
         entries_limit,
         reserve,
         state: Mutex::new(state),
+        index: Mutex::new(Index::new(&superblock, settings.index_segments, index)),
         superblock: tokio::sync::Mutex::new(superblock),
         lower_flush: tokio::sync::Mutex::new(()),
         lower_losses: 0.into(),

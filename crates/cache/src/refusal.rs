@@ -19,7 +19,7 @@ pub enum OpenError {
          log, and lose what it holds, format it with force"
     )]
     NotALog,
-    /// The log or the NVRAM was written by a newer Forebay.
+    /// The log or the NVRAM was written by a newer or an older Forebay.
     #[error("the {what} has format version {found}, this program knows {supported}")]
     Version {
         /// "log" or "NVRAM".

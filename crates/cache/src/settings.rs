@@ -47,6 +47,9 @@ pub struct Settings {
     /// Most slots in a log segment, 1 to 128; used when a log is formatted, then kept in it.
     /// Default 128 (STICS 4.3.1).
     pub segment_slots: u32,
+    /// Most segments of the log in a frame of its index, at least 1: a crash leaves about as many
+    /// that recovery has to read in full. Default 1024: more would not fit into the largest frame.
+    pub index_segments: u32,
     /// Open a log in which acknowledged data is missing, with what is left. Default false.
     pub accept_loss: bool,
 }
@@ -65,6 +68,7 @@ impl Default for Settings {
             read_ahead_bytes: 1 << 20,
             discard_log_bytes: 4 << 20,
             segment_slots: MAX_SEGMENT_SLOTS,
+            index_segments: 1024,
             accept_loss: false,
         }
     }
@@ -101,7 +105,8 @@ impl Settings {
         check(
             (MIN_SEGMENT_SLOTS..=MAX_SEGMENT_SLOTS).contains(&self.segment_slots),
             "segment_slots must be from 1 to 128",
-        )
+        )?;
+        check(self.index_segments > 0, "index_segments must be at least 1")
     }
 }
 

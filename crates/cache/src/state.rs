@@ -23,6 +23,7 @@ use crate::{
     dram::{PageMut, PagePool},
     fetch::{Fetch, Streams},
     heard::Heard,
+    indexing::Index,
     log::{ring::Ring, superblock::Superblock},
     meter::Meter,
     nvram::Buffer,
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     pub reserve: u32,
     /// Taken before `pool`'s lock; never held across a wait.
     pub state: Mutex<State>,
+    /// Of the log. Nothing else is locked, nor waited for, under its lock.
+    pub index: Mutex<Index>,
     /// What the superblock says; the lock makes its writers take turns. Taken before `state`.
     pub superblock: tokio::sync::Mutex<Superblock>,
     /// Those who flush the lower volume take turns: it tells of a loss only once, to one of them.
@@ -263,7 +266,9 @@ impl Shared {
         superblock.sequence += 1;
         let mut next = superblock.clone();
         change(&mut next);
+        next.index_tail = self.index.lock().oldest_for(next.tail);
         write_copies(&self.log, &self.scratch, &next).await?;
+        self.index.lock().release(next.index_tail);
         *superblock = next;
         Ok(())
     }

@@ -112,7 +112,7 @@ async fn a_truncated_log_disk_is_refused() {
 async fn a_log_disk_that_is_too_small_is_refused() {
     let error = refusal(&Gateway::new(700)).await;
     assert!(matches!(error, OpenError::Size(_)), "{error}");
-    assert!(error.to_string().contains("776"), "{error}");
+    assert!(error.to_string().contains("780"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,5 @@
-//! The log disk: superblock, segments, the ring they lie in, and what recovery reads from them.
+//! The log disk: superblock, segments, the ring they lie in, the index of it, and what recovery
+//! reads from them.
 //!
 //! The bytes are written down in `docs/formats/log-disk.md`.
 
@@ -6,6 +7,7 @@ pub(crate) mod bytes;
 pub(crate) mod superblock;
 pub(crate) mod segment;
 pub(crate) mod ring;
+pub(crate) mod index;
 pub(crate) mod recovery;
 
 /// Bytes in a block of the log disk; a slot's data fills one.
@@ -19,7 +21,7 @@ pub(crate) const VERSION: u32 = 2;
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{segment, superblock};
+    use super::{index, segment, superblock};
 
     /// Name, offset and bytes of every row of every table of fields on a page, table by table.
     pub(crate) fn tables(page: &str) -> Vec<Vec<(String, usize, usize)>> {
@@ -44,8 +46,13 @@ pub(crate) mod tests {
     #[test]
     fn the_page_says_what_the_code_does() {
         let page = include_str!("../../../../docs/formats/log-disk.md");
-        let code =
-            [superblock::tests::FIELDS, segment::tests::FIELDS, segment::tests::RECORD_FIELDS];
+        let code = [
+            superblock::tests::FIELDS,
+            segment::tests::FIELDS,
+            segment::tests::RECORD_FIELDS,
+            index::tests::FIELDS,
+            segment::tests::BRIEF_FIELDS,
+        ];
         assert_eq!(tables(page), code.map(rows));
     }
 }

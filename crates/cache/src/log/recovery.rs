@@ -1,14 +1,16 @@
 //! What is in a log: the newest superblock, and every segment from the tail to the end.
 //!
-//! Reads as if every byte were hostile, writes nothing. The end of the log is the first segment
-//! that is not whole; whether that one was torn by a crash or acknowledged data is missing is
-//! decided by what can be known of later ones.
+//! Reads as if every byte were hostile, writes nothing. What the index tells of is not read: the
+//! data of those segments was stable, and is checked whenever it is read. The end of the log is the
+//! first segment that is not whole; whether that one was torn by a crash or acknowledged data is
+//! missing is decided by what can be known of later ones.
 
 use bytes::Bytes;
 use volume::{Error, Extent, Lba, Stack};
 
 use super::{
     BLOCK_BYTES,
+    index::{Frame, Reader},
     ring::Ring,
     segment::{Header, Kind},
     superblock::{FIRST_BLOCK, Invalid, Superblock},
@@ -40,6 +42,16 @@ pub(crate) struct Scan {
     /// Segments after the last whole epoch: they hold what was never flushed, and are not used.
     pub unflushed: u64,
     pub loss: Option<Loss>,
+    pub index: FoundIndex,
+}
+
+/// What a scan found of the index, and what it lacks.
+#[derive(Debug, Default)]
+pub(crate) struct FoundIndex {
+    /// The last segment of each frame; the first is the superblock's index tail.
+    pub frames: Vec<u64>,
+    /// The segments at the end of the log that no frame tells of.
+    pub untold: Vec<Frame>,
 }
 
 /// Why a log has no superblock that we can use.
@@ -79,9 +91,9 @@ pub(crate) async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> 
     }
 }
 
-/// Reads every segment from the tail to the end and gives each one of a whole epoch to `apply`,
-/// with the block where it begins. `watermark` is a segment number that is known from elsewhere
-/// (NVRAM) to be stable.
+/// Reads every segment from the tail to the end, in full or in the index, and gives each one of a
+/// whole epoch to `apply`, with the block where it begins. `watermark` is a segment number that is
+/// known from elsewhere (NVRAM) to be stable.
 pub(crate) async fn scan(
     log: &Stack,
     superblock: &Superblock,
@@ -91,24 +103,41 @@ pub(crate) async fn scan(
     let longest = superblock.segment_slots + 1;
     let mut ring = Ring::new(
         FIRST_BLOCK,
-        superblock.log_blocks as u32,
+        superblock.ring_end(),
         longest,
         superblock.tail,
         superblock.tail_block,
     );
     let mut window = Window::new(log, superblock);
+    let mut index = Reader::new(log, superblock);
+    let mut untold: Vec<Frame> = Vec::new();
     let (mut serial, mut complete, mut generation) = (superblock.serial, 0, 0);
     // What is taken when its epoch turns out to be whole.
     let mut open = Vec::new();
     let mut ended = ring.next();
     loop {
         let (number, start) = (ring.next(), ring.position());
-        let Some(header) = window.header(start).await? else { break };
-        let valid = header.number == number
+        let told = index.segment(number, start).await;
+        let is_told = told.is_some();
+        let header = match told {
+            Some(header) => header,
+            None => match window.header(start).await? {
+                Some(header) => header,
+                None => break,
+            },
+        };
+        let fits = header.number == number
             && belongs(&header, superblock, generation)
-            && window.data_is_whole(start, &header).await?
             && ring.fits(header.data_blocks() + 1);
-        if !valid {
+        if is_told {
+            if !fits {
+                index.distrust();
+                continue;
+            }
+            untold.clear();
+        } else if fits && window.data_is_whole(start, &header).await? {
+            tell(&mut untold, start, &header, superblock.frame_bytes());
+        } else {
             break;
         }
         generation = header.generation;
@@ -127,7 +156,11 @@ pub(crate) async fn scan(
             }
         }
     }
-    let evidence = evidence(&mut window, superblock, &ring, generation, watermark).await?;
+    let told = index.newest().filter(|&told| told >= ring.next());
+    let evidence = match told {
+        Some(told) => Some(format!("the index knows segment {told}")),
+        None => evidence(&mut window, superblock, &ring, generation, watermark).await?,
+    };
     let loss = evidence.map(|evidence| Loss {
         first_missing: ring.next(),
         block: u64::from(ring.position()),
@@ -136,7 +169,22 @@ pub(crate) async fn scan(
     });
     let unflushed = ring.next() - ended;
     ring.truncate(ended);
-    Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss })
+    untold.retain(|frame| frame.first < ended);
+    if let Some(frame) = untold.last_mut() {
+        frame.truncate(ended);
+    }
+    let index = FoundIndex { frames: index.into_frames(ended), untold };
+    Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss, index })
+}
+
+/// Adds a segment to the last of `frames`, or to a new one.
+fn tell(frames: &mut Vec<Frame>, start: u32, header: &Header, frame_bytes: usize) {
+    let told = frames.last_mut().is_some_and(|frame| frame.push(start, header, frame_bytes));
+    if !told {
+        let mut frame = Frame::default();
+        frame.push(start, header, frame_bytes);
+        frames.push(frame);
+    }
 }
 
 /// Whether a segment may follow one of `generation`: none may come from a generation that an
@@ -172,7 +220,7 @@ async fn evidence(
     let mut block = ring.position();
     // A missing segment is no longer than `longest`, and may lie across a turn of the ring.
     for _ in 0..(4 * longest).min(ring.blocks()) {
-        if u64::from(block) >= superblock.log_blocks {
+        if block >= superblock.ring_end() {
             block = FIRST_BLOCK;
         }
         if let Some(header) = window.header(block).await? {
@@ -229,7 +277,7 @@ impl<'a> Window<'a> {
 
     /// The blocks from `first` on; none if they reach beyond the end.
     async fn blocks(&mut self, first: u32, count: u32) -> Result<Option<Bytes>, Error> {
-        let end = self.superblock.log_blocks as u32;
+        let end = self.superblock.ring_end();
         if first + count > end {
             return Ok(None);
         }

@@ -66,7 +66,7 @@ impl Header {
         assert!(self.records.len() <= MAX_RECORDS, "a segment has at most 128 records");
         assert!(self.ends_epoch || !self.records.is_empty(), "a segment says something");
         block.fill(0);
-        let base = self.records.iter().map(|record| record.serial).min().unwrap_or(0);
+        let base = self.base();
         put(block, MAGIC_AT, MAGIC);
         put_u32(block, VERSION_AT, VERSION);
         put_u32(block, COUNT_AT, self.records.len() as u32);
@@ -77,23 +77,69 @@ impl Header {
         put_u64(block, COMPLETE_AT, self.complete);
         put_u32(block, DATA_BLOCKS_AT, self.data_blocks());
         put_u32(block, FLAGS_AT, self.flags());
-        for (i, record) in self.records.iter().enumerate() {
-            let entry = &mut block[RECORDS_AT + i * RECORD_BYTES..][..RECORD_BYTES];
-            put_u64(entry, RECORD_SLOT_AT, record.slot);
-            let above = u32::try_from(record.serial - base)
-                .expect("fewer than 2^32 writes happen while one waits for the log");
-            put_u32(entry, RECORD_SERIAL_AT, above);
-            put_u32(entry, RECORD_COUNT_AT, record.count);
-            put_u32(entry, RECORD_CHECKSUM_AT, record.checksum);
-            entry[RECORD_MASK_AT] = record.mask;
-            entry[RECORD_KIND_AT] = match record.kind {
-                Kind::Data => 1,
-                Kind::Zero => 2,
-                Kind::Dropped => 3,
-            };
+        for (entry, record) in block[RECORDS_AT..].chunks_mut(RECORD_BYTES).zip(&self.records) {
+            record.encode(entry, base);
         }
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(block, CHECKSUM_AT, checksum);
+    }
+
+    /// The lowest serial of a record.
+    fn base(&self) -> u64 {
+        self.records.iter().map(|record| record.serial).min().unwrap_or(0)
+    }
+
+    /// Bytes of what [`Self::encode_brief`] adds.
+    pub fn brief_bytes(&self) -> usize {
+        BRIEF_BYTES + self.records.len() * RECORD_BYTES
+    }
+
+    /// Adds to `bytes` what the index says of this segment: all but what the segments of a frame
+    /// share, and their numbers, which follow each other.
+    pub fn encode_brief(&self, bytes: &mut Vec<u8>) {
+        let at = bytes.len();
+        bytes.resize(at + self.brief_bytes(), 0);
+        let (fixed, records) = bytes[at..].split_at_mut(BRIEF_BYTES);
+        let base = self.base();
+        put_u64(fixed, BRIEF_BASE_SERIAL_AT, base);
+        put_u64(fixed, BRIEF_COMPLETE_AT, self.complete);
+        put_u64(fixed, BRIEF_GENERATION_AT, self.generation);
+        put_u32(fixed, BRIEF_COUNT_AT, self.records.len() as u32);
+        put_u32(fixed, BRIEF_FLAGS_AT, self.flags());
+        for (entry, record) in records.chunks_mut(RECORD_BYTES).zip(&self.records) {
+            record.encode(entry, base);
+        }
+    }
+
+    /// Bytes of what [`Self::encode_brief`] put at the beginning of `bytes`.
+    pub fn brief_length(bytes: &[u8]) -> usize {
+        BRIEF_BYTES + u32_at(bytes, BRIEF_COUNT_AT) as usize * RECORD_BYTES
+    }
+
+    /// Reads what [`Self::encode_brief`] wrote of segment `number` from the beginning of `bytes`,
+    /// believing nothing. Gives how many bytes it took, too. The rest as for [`Self::decode`].
+    pub fn decode_brief(
+        bytes: &[u8],
+        instance: InstanceId,
+        number: u64,
+        slots: u64,
+        limit: u32,
+    ) -> Option<(Self, usize)> {
+        let (fixed, rest) = bytes.split_at_checked(BRIEF_BYTES)?;
+        let base = u64_at(fixed, BRIEF_BASE_SERIAL_AT);
+        let flags = u32_at(fixed, BRIEF_FLAGS_AT);
+        let records = Record::decode_all(rest, u32_at(fixed, BRIEF_COUNT_AT), base, slots)?;
+        let header = Self {
+            instance,
+            generation: u64_at(fixed, BRIEF_GENERATION_AT),
+            number,
+            complete: u64_at(fixed, BRIEF_COMPLETE_AT),
+            ends_epoch: flags & ENDS_EPOCH != 0,
+            voids_open: flags & VOIDS_OPEN != 0,
+            records,
+        };
+        let length = header.brief_bytes();
+        header.makes_sense(flags, limit).then_some((header, length))
     }
 
     /// Reads a header of the log `instance` from a block, believing nothing. `slots` is how many
@@ -102,36 +148,31 @@ impl Header {
         if !Self::is_one(block, instance) || u32_at(block, VERSION_AT) != VERSION {
             return None;
         }
-        let count = u32_at(block, COUNT_AT) as usize;
+        let (count, base) = (u32_at(block, COUNT_AT), u64_at(block, BASE_SERIAL_AT));
         let flags = u32_at(block, FLAGS_AT);
-        let ends_epoch = flags & ENDS_EPOCH != 0;
-        if count > MAX_RECORDS || (count == 0 && !ends_epoch) || flags > ALL_FLAGS {
-            return None;
-        }
-        let base = u64_at(block, BASE_SERIAL_AT);
-        let records = (0..count)
-            .map(|i| {
-                let entry = &block[RECORDS_AT + i * RECORD_BYTES..][..RECORD_BYTES];
-                Record::decode(entry, base, slots)
-            })
-            .collect::<Option<Vec<_>>>()?;
+        let records = Record::decode_all(&block[RECORDS_AT..], count, base, slots)?;
         let header = Self {
             instance,
             generation: u64_at(block, GENERATION_AT),
             number: u64_at(block, NUMBER_AT),
             complete: u64_at(block, COMPLETE_AT),
-            ends_epoch,
+            ends_epoch: flags & ENDS_EPOCH != 0,
             voids_open: flags & VOIDS_OPEN != 0,
             records,
         };
-        let data_blocks = u32_at(block, DATA_BLOCKS_AT);
+        let right = header.data_blocks() == u32_at(block, DATA_BLOCKS_AT);
+        (right && header.makes_sense(flags, limit)).then_some(header)
+    }
+
+    /// Numbers that later arithmetic relies on.
+    fn makes_sense(&self, flags: u32, limit: u32) -> bool {
         let far = u64::MAX / 2;
-        (header.data_blocks() == data_blocks
-            && data_blocks <= limit
-            && header.number < far
-            && header.generation < far
-            && header.complete < far)
-            .then_some(header)
+        flags <= ALL_FLAGS
+            && (self.ends_epoch || !self.records.is_empty())
+            && self.data_blocks() <= limit
+            && self.number < far
+            && self.generation < far
+            && self.complete < far
     }
 
     /// Whether the block is a header of this log at all.
@@ -144,6 +185,32 @@ impl Header {
 }
 
 impl Record {
+    /// Writes the record; `base` is a serial that it is not below.
+    fn encode(&self, entry: &mut [u8], base: u64) {
+        put_u64(entry, RECORD_SLOT_AT, self.slot);
+        let above = u32::try_from(self.serial - base)
+            .expect("fewer than 2^32 writes happen while one waits for the log");
+        put_u32(entry, RECORD_SERIAL_AT, above);
+        put_u32(entry, RECORD_COUNT_AT, self.count);
+        put_u32(entry, RECORD_CHECKSUM_AT, self.checksum);
+        entry[RECORD_MASK_AT] = self.mask;
+        entry[RECORD_KIND_AT] = match self.kind {
+            Kind::Data => 1,
+            Kind::Zero => 2,
+            Kind::Dropped => 3,
+        };
+    }
+
+    /// The `count` records at the beginning of `bytes`, if they are a segment's.
+    fn decode_all(bytes: &[u8], count: u32, base: u64, slots: u64) -> Option<Vec<Self>> {
+        let count = count as usize;
+        if count > MAX_RECORDS || bytes.len() < count * RECORD_BYTES {
+            return None;
+        }
+        let entries = bytes.chunks_exact(RECORD_BYTES).take(count);
+        entries.map(|entry| Self::decode(entry, base, slots)).collect()
+    }
+
     fn decode(entry: &[u8], base: u64, slots: u64) -> Option<Self> {
         let (kind, longest) = match entry[RECORD_KIND_AT] {
             1 => (Kind::Data, 1),
@@ -191,6 +258,14 @@ const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 24;
 const CHECKSUM_AT: usize = 4092;
 
+const BRIEF_BASE_SERIAL_AT: usize = 0;
+const BRIEF_COMPLETE_AT: usize = 8;
+const BRIEF_GENERATION_AT: usize = 16;
+const BRIEF_COUNT_AT: usize = 24;
+const BRIEF_FLAGS_AT: usize = 28;
+/// Bytes before the records of what the index says of a segment.
+const BRIEF_BYTES: usize = 32;
+
 const RECORD_SLOT_AT: usize = 0;
 const RECORD_SERIAL_AT: usize = 8;
 const RECORD_COUNT_AT: usize = 12;
@@ -228,8 +303,16 @@ pub(crate) mod tests {
         ("kind", RECORD_KIND_AT, 1),
     ];
 
-    const SLOTS: u64 = 1 << 40;
-    const INSTANCE: InstanceId = InstanceId([9; 16]);
+    pub(crate) const BRIEF_FIELDS: &[(&str, usize, usize)] = &[
+        ("base serial", BRIEF_BASE_SERIAL_AT, 8),
+        ("complete", BRIEF_COMPLETE_AT, 8),
+        ("generation", BRIEF_GENERATION_AT, 8),
+        ("record count", BRIEF_COUNT_AT, 4),
+        ("flags", BRIEF_FLAGS_AT, 4),
+    ];
+
+    pub(crate) const SLOTS: u64 = 1 << 40;
+    pub(crate) const INSTANCE: InstanceId = InstanceId([9; 16]);
 
     fn record() -> impl Strategy<Value = Record> {
         let kind = prop_oneof![Just(Kind::Data), Just(Kind::Zero), Just(Kind::Dropped)];
@@ -245,7 +328,7 @@ pub(crate) mod tests {
         )
     }
 
-    fn header() -> impl Strategy<Value = Header> {
+    pub(crate) fn header() -> impl Strategy<Value = Header> {
         let records = prop::collection::vec(record(), 0..=MAX_RECORDS);
         (0..1u64 << 60, 0..1u64 << 60, 0..1u64 << 60, any::<(bool, bool)>(), records).prop_map(
             |(generation, number, complete, (ends_epoch, voids_open), records)| Header {

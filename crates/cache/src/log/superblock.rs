@@ -13,7 +13,7 @@ use crate::checksum::crc32c;
 /// The volume a log belongs to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Identity {
-    /// Its name, at most 384 bytes: for a remote volume its target and unit.
+    /// Its name, at most 320 bytes: for a remote volume its target and unit.
     pub name: String,
     /// Its abilities when the log was formatted, its size when it was opened last or has grown
     /// since.
@@ -74,6 +74,14 @@ pub(crate) struct Superblock {
     pub immediate: bool,
     /// The mark of the NVRAM in use; 0 if there is none.
     pub nvram: u32,
+    /// Blocks of the index, the last of the log.
+    pub index_blocks: u32,
+    /// Blocks in a frame of the index.
+    pub frame_blocks: u32,
+    /// Number of the oldest frame of the index that recovery looks at.
+    pub index_tail: u64,
+    /// Number of the first frame written in this generation, see `generation_first`.
+    pub index_first: u64,
 }
 
 /// Why a block is not a superblock.
@@ -117,6 +125,10 @@ impl Superblock {
         put_u32(block, LOWER_FLAGS_AT, abilities);
         put_u32(block, NAME_LENGTH_AT, name.len() as u32);
         put(block, NAME_AT, name);
+        put_u64(block, INDEX_TAIL_AT, self.index_tail);
+        put_u64(block, INDEX_FIRST_AT, self.index_first);
+        put_u32(block, INDEX_BLOCKS_AT, self.index_blocks);
+        put_u32(block, FRAME_BLOCKS_AT, self.frame_blocks);
         put_u32(block, NVRAM_AT, self.nvram);
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(block, CHECKSUM_AT, checksum);
@@ -172,8 +184,17 @@ impl Superblock {
             clean: flags & CLEAN != 0,
             immediate: flags & IMMEDIATE != 0,
             nvram: u32_at(block, NVRAM_AT),
+            index_blocks: u32_at(block, INDEX_BLOCKS_AT),
+            frame_blocks: u32_at(block, FRAME_BLOCKS_AT),
+            index_tail: u64_at(block, INDEX_TAIL_AT),
+            index_first: u64_at(block, INDEX_FIRST_AT),
         };
         if superblock.makes_sense() { Ok(superblock) } else { Err(Invalid::Garbage) }
+    }
+
+    /// The block after the last of the ring: where the index begins.
+    pub fn ring_end(&self) -> u32 {
+        self.log_blocks as u32 - self.index_blocks
     }
 
     /// Numbers that later arithmetic relies on; a right checksum says only that someone wrote it.
@@ -187,27 +208,55 @@ impl Superblock {
             self.committed,
             self.serial,
             self.identity.geometry.blocks,
+            self.index_tail,
+            self.index_first,
         ];
+        let ring = u64::from(FIRST_BLOCK)..self.log_blocks.saturating_sub(self.index_blocks.into());
         (MIN_SEGMENT_SLOTS..=MAX_SEGMENT_SLOTS).contains(&self.segment_slots)
             && numbers.iter().all(|&number| number < FAR)
             && u32::try_from(self.log_blocks).is_ok()
-            && self.log_blocks >= least_blocks(self.segment_slots)
-            && (u64::from(FIRST_BLOCK)..self.log_blocks).contains(&u64::from(self.tail_block))
+            && ring.end >= u64::from(FIRST_BLOCK) + least_ring(self.segment_slots)
+            && ring.contains(&u64::from(self.tail_block))
+            && (1..=MOST_FRAME_BLOCKS).contains(&self.frame_blocks)
+            && self.index_blocks.is_multiple_of(self.frame_blocks)
+            && self.index_blocks > 0
             && matches!(self.identity.geometry.block_size, 512 | 4096)
             && (1..=self.committed + 1).contains(&self.tail)
     }
 }
 
-/// Blocks in the smallest log: room for six full segments, so that there is some left beside the
+/// Blocks in the smallest ring: room for six full segments, so that there is some left beside the
 /// reserve and the unused end of the ring.
+const fn least_ring(segment_slots: u32) -> u64 {
+    6 * (segment_slots as u64 + 1)
+}
+
+/// Blocks in the smallest log.
 pub(crate) const fn least_blocks(segment_slots: u32) -> u64 {
-    FIRST_BLOCK as u64 + 6 * (segment_slots as u64 + 1)
+    FIRST_BLOCK as u64 + least_ring(segment_slots) + LEAST_FRAMES
+}
+
+/// What of a log of so many blocks is its index: blocks in a frame, and in all frames.
+///
+/// A record takes 24 bytes in the index and a segment 32 more, which is 0.6 % of a segment of any
+/// number of blocks; with what is lost at the ends of frames, of the smallest too, less than 1 %.
+/// A frame is 1/131072 of the log, at most 64 KiB: what recovery reads in full, since the newest
+/// frame does not tell of it yet, is little of a large log, and no more than a frame holds of any.
+pub(crate) fn index_shape(log_blocks: u64, segment_slots: u32) -> (u32, u32) {
+    let frame = (log_blocks >> 17).clamp(1, u64::from(MOST_FRAME_BLOCKS));
+    let surplus = log_blocks - least_blocks(segment_slots);
+    let frames = (LEAST_FRAMES + surplus / 100).div_ceil(frame);
+    (frame as u32, (frames * frame) as u32)
 }
 
 /// The first block after the two superblocks: where the ring begins.
 pub(crate) const FIRST_BLOCK: u32 = 2;
 /// Bytes in the longest name of a volume.
-pub(crate) const MAX_NAME: usize = 384;
+pub(crate) const MAX_NAME: usize = 320;
+/// Blocks in the largest frame of an index, 64 KiB: what ten megabytes of full segments need.
+pub(crate) const MOST_FRAME_BLOCKS: u32 = 16;
+/// Frames in the smallest index, each a block.
+const LEAST_FRAMES: u64 = 4;
 
 const MAGIC: &[u8] = b"FBYLOGSB";
 const CLEAN: u32 = 1;
@@ -235,7 +284,11 @@ const LOWER_PHYSICAL_AT: usize = 108;
 const LOWER_FLAGS_AT: usize = 112;
 const NAME_LENGTH_AT: usize = 116;
 const NAME_AT: usize = 120;
-const NVRAM_AT: usize = NAME_AT + MAX_NAME;
+const INDEX_TAIL_AT: usize = NAME_AT + MAX_NAME;
+const INDEX_FIRST_AT: usize = 448;
+const INDEX_BLOCKS_AT: usize = 456;
+const FRAME_BLOCKS_AT: usize = 460;
+const NVRAM_AT: usize = 504;
 /// All of it in the first 512 bytes, which no disk tears: an interrupted format leaves a blank disk.
 const CHECKSUM_AT: usize = 508;
 
@@ -264,6 +317,10 @@ pub(crate) mod tests {
             clean: true,
             immediate: false,
             nvram: 77,
+            index_blocks: 400,
+            frame_blocks: 1,
+            index_tail: 6,
+            index_first: 8,
         }
     }
 
@@ -288,6 +345,10 @@ pub(crate) mod tests {
         ("lower flags", LOWER_FLAGS_AT, 4),
         ("name length", NAME_LENGTH_AT, 4),
         ("name", NAME_AT, MAX_NAME),
+        ("index tail", INDEX_TAIL_AT, 8),
+        ("index first", INDEX_FIRST_AT, 8),
+        ("index blocks", INDEX_BLOCKS_AT, 4),
+        ("frame blocks", FRAME_BLOCKS_AT, 4),
         ("nvram", NVRAM_AT, 4),
         ("checksum", CHECKSUM_AT, 4),
     ];

@@ -63,6 +63,8 @@ impl Script {
             read_ahead_bytes: [0, 16384, 1 << 20][rng.below(3) as usize],
             discard_log_bytes: [0, 8192, 1 << 20][rng.below(3) as usize],
             segment_slots,
+            // Frames of the index now and then, more than there are places for, or never.
+            index_segments: [1, 3, 10, 1024][rng.below(4) as usize],
             accept_loss: false,
         };
         Self {
@@ -72,6 +74,7 @@ impl Script {
             geometry,
             // From hardly any room to room for everything.
             log_blocks: 2
+                + 4
                 + u64::from(segment_slots + 1) * 6
                 + [0, 10, 40, 200][rng.below(4) as usize],
             delay: Duration::from_millis([0, 1, 4][rng.below(3) as usize]),

@@ -303,7 +303,13 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
         OpenError::NotALog => {
             format!("name the right file or device; to give up what this one holds, {zero}")
         }
-        OpenError::Version { .. } => "use the newer Forebay".into(),
+        OpenError::Version { found, supported, .. } if found > supported => {
+            "use the newer Forebay".into()
+        }
+        OpenError::Version { .. } => format!(
+            "drain it with the Forebay that wrote it (`dirty_bytes` 0 in `forebay status`), then \
+             {zero}"
+        ),
         OpenError::Size(_) => "give it another `log_size`, or another device".into(),
         OpenError::Truncated { .. } => {
             format!("bring back the whole log; {accept} only if it cannot come back")

@@ -1,0 +1,390 @@
+//! The index: what the headers of stable segments say, gathered in *frames* at the end of the log,
+//! so that recovery need not read the whole ring to know what is in it.
+//!
+//! A frame says nothing that the ring does not say. One that is torn, damaged or missing costs
+//! time: the segments it would tell of are read in full instead.
+
+use bytes::Bytes;
+use volume::{Error, Extent, Lba, Stack};
+
+use super::{
+    BLOCK_BYTES, VERSION,
+    bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+    segment::Header,
+    superblock::{InstanceId, Superblock},
+};
+use crate::checksum::crc32c;
+
+/// Segments that follow each other, as the index tells of them.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Frame {
+    /// Number of the first segment.
+    pub first: u64,
+    /// The block where it begins.
+    pub start: u32,
+    /// How many segments.
+    pub count: u32,
+    entries: Vec<u8>,
+}
+
+impl Frame {
+    /// Number of the last segment. Not of an empty frame.
+    pub fn last(&self) -> u64 {
+        self.first + u64::from(self.count) - 1
+    }
+
+    /// Adds the next segment, which begins in block `start`; false if a frame of so many bytes has
+    /// no room for it.
+    pub fn push(&mut self, start: u32, header: &Header, frame_bytes: usize) -> bool {
+        if HEADER_BYTES + self.entries.len() + header.brief_bytes() + CHECKSUM_BYTES > frame_bytes {
+            return false;
+        }
+        if self.count == 0 {
+            (self.first, self.start) = (header.number, start);
+        }
+        assert_eq!(header.number, self.first + u64::from(self.count), "segments come in order");
+        self.count += 1;
+        header.encode_brief(&mut self.entries);
+        true
+    }
+
+    /// Forgets the segments from `number` on. For a frame that was filled here.
+    pub fn truncate(&mut self, number: u64) {
+        self.count = self.count.min(number.saturating_sub(self.first) as u32);
+        let mut length = 0;
+        for _ in 0..self.count {
+            length += Header::brief_length(&self.entries[length..]);
+        }
+        self.entries.truncate(length);
+    }
+
+    /// The frame as it is written: `frame_bytes` long.
+    pub fn encode(&self, stamp: Stamp, frame_bytes: usize) -> Vec<u8> {
+        let mut bytes = vec![0; frame_bytes];
+        put(&mut bytes, MAGIC_AT, MAGIC);
+        put_u32(&mut bytes, VERSION_AT, VERSION);
+        put_u32(&mut bytes, LENGTH_AT, self.entries.len() as u32);
+        put(&mut bytes, INSTANCE_AT, &stamp.instance.0);
+        put_u64(&mut bytes, GENERATION_AT, stamp.generation);
+        put_u64(&mut bytes, NUMBER_AT, stamp.number);
+        put_u64(&mut bytes, FIRST_AT, self.first);
+        put_u32(&mut bytes, START_AT, self.start);
+        put_u32(&mut bytes, COUNT_AT, self.count);
+        put(&mut bytes, HEADER_BYTES, &self.entries);
+        let at = frame_bytes - CHECKSUM_BYTES;
+        let checksum = crc32c(&bytes[..at]);
+        put_u32(&mut bytes, at, checksum);
+        bytes
+    }
+
+    /// Reads a frame of the log `instance`, believing nothing; its entries are not looked at yet.
+    pub fn decode(bytes: &[u8], instance: InstanceId) -> Option<(Self, Stamp)> {
+        let at = bytes.len().checked_sub(CHECKSUM_BYTES)?;
+        let whole = bytes.starts_with(MAGIC)
+            && array(bytes, INSTANCE_AT) == instance.0
+            && u32_at(bytes, VERSION_AT) == VERSION
+            && u32_at(bytes, at) == crc32c(&bytes[..at]);
+        if !whole {
+            return None;
+        }
+        let (first, count) = (u64_at(bytes, FIRST_AT), u32_at(bytes, COUNT_AT));
+        let length = u32_at(bytes, LENGTH_AT) as usize;
+        let entries = bytes[HEADER_BYTES..at].get(..length)?.to_vec();
+        let frame = Self { first, start: u32_at(bytes, START_AT), count, entries };
+        let stamp = Stamp {
+            instance,
+            generation: u64_at(bytes, GENERATION_AT),
+            number: u64_at(bytes, NUMBER_AT),
+        };
+        (count > 0 && first < u64::MAX / 2).then_some((frame, stamp))
+    }
+}
+
+/// Where a frame belongs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Stamp {
+    pub instance: InstanceId,
+    /// Of the superblock when the frame was written.
+    pub generation: u64,
+    /// Frames are counted from 0; number *n* lies at place *n* modulo the number of places.
+    pub number: u64,
+}
+
+/// Reads the frames of a log, oldest first, as recovery gets to their segments.
+pub(crate) struct Reader<'a> {
+    log: &'a Stack,
+    superblock: &'a Superblock,
+    /// Of the cached volume.
+    slots: u64,
+    current: Option<Current>,
+    /// The last segment of every frame that was found, oldest first.
+    found: Vec<u64>,
+    generation: u64,
+    ended: bool,
+    /// Frames that were read together: number of the first, and their bytes.
+    window: (u64, Bytes),
+}
+
+/// A frame on its way through recovery.
+struct Current {
+    frame: Frame,
+    /// The next segment, and where its entry begins.
+    next: u64,
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(log: &'a Stack, superblock: &'a Superblock) -> Self {
+        let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
+        let window = (0, Bytes::new());
+        let (current, found, generation, ended) = (None, Vec::new(), 0, false);
+        Self { log, superblock, slots, current, found, generation, ended, window }
+    }
+
+    /// What the index says of segment `number`, which begins in block `start`. The numbers must
+    /// grow.
+    pub async fn segment(&mut self, number: u64, start: u32) -> Option<Header> {
+        loop {
+            let Some(Current { frame, next, at }) = &mut self.current else {
+                self.current = self.load().await;
+                self.current.as_ref()?;
+                continue;
+            };
+            if *next > frame.last() {
+                self.current = None;
+                continue;
+            }
+            if *next > number {
+                return None;
+            }
+            let instance = self.superblock.instance;
+            let limit = self.superblock.segment_slots;
+            let entry = &frame.entries[*at..];
+            let read = Header::decode_brief(entry, instance, *next, self.slots, limit);
+            let Some((header, length)) =
+                read.filter(|_| frame.first != number || frame.start == start)
+            else {
+                self.distrust();
+                return None;
+            };
+            *next += 1;
+            *at += length;
+            if header.number == number {
+                return Some(header);
+            }
+        }
+    }
+
+    /// Looks at the index no more: what it says cannot be.
+    pub fn distrust(&mut self) {
+        if self.current.take().is_some() {
+            self.found.pop();
+        }
+        self.ended = true;
+    }
+
+    /// The newest segment that it has told of.
+    pub fn newest(&self) -> Option<u64> {
+        self.found.last().copied()
+    }
+
+    /// The last segment of every frame that tells of segments before `end` alone: their numbers
+    /// follow each other, from the superblock's index tail on.
+    pub fn into_frames(self, end: u64) -> Vec<u64> {
+        let mut found = self.found;
+        found.retain(|&last| last < end);
+        found
+    }
+
+    /// The next frame, if there is one.
+    async fn load(&mut self) -> Option<Current> {
+        let number = self.superblock.index_tail + self.found.len() as u64;
+        if self.ended || self.found.len() as u64 >= self.superblock.frames() {
+            return None;
+        }
+        let decoded = match self.bytes(number).await {
+            Ok(bytes) => Frame::decode(&bytes, self.superblock.instance),
+            Err(error) => {
+                tracing::warn!(%error, "the index of the log cannot be read; reading the log");
+                None
+            }
+        };
+        let after = self.found.last().copied().unwrap_or(0);
+        let fits = |(frame, stamp): &(Frame, Stamp)| {
+            stamp.number == number && self.belongs(*stamp) && frame.first > after
+        };
+        let Some((frame, stamp)) = decoded.filter(fits) else {
+            self.ended = true;
+            return None;
+        };
+        self.generation = stamp.generation;
+        self.found.push(frame.last());
+        Some(Current { next: frame.first, at: 0, frame })
+    }
+
+    /// Whether a frame may follow the one before it: none may come from a generation that an
+    /// opening has ended before that number.
+    fn belongs(&self, stamp: Stamp) -> bool {
+        let newest = self.superblock.generation;
+        if stamp.number >= self.superblock.index_first {
+            stamp.generation == newest
+        } else {
+            (self.generation..newest).contains(&stamp.generation)
+        }
+    }
+
+    async fn bytes(&mut self, number: u64) -> Result<Bytes, Error> {
+        let frame_bytes = self.superblock.frame_bytes();
+        let held = (self.window.1.len() / frame_bytes) as u64;
+        if !(self.window.0..self.window.0 + held).contains(&number) {
+            let frames = self.superblock.frames();
+            let together = READ_BYTES / frame_bytes as u64;
+            let count = together.max(1).min(frames - number % frames) as u32;
+            let lba = Lba(self.superblock.frame_block(number));
+            let extent = Extent { lba, blocks: count * self.superblock.frame_blocks };
+            let bytes = self.log.read(extent).await?.into_bytes();
+            if bytes.len() != count as usize * frame_bytes {
+                return Err(Error::Device("the log disk returned fewer bytes".into()));
+            }
+            self.window = (number, bytes);
+        }
+        let at = (number - self.window.0) as usize * frame_bytes;
+        Ok(self.window.1.slice(at..at + frame_bytes))
+    }
+}
+
+impl Superblock {
+    /// Places for frames in the index.
+    pub fn frames(&self) -> u64 {
+        u64::from(self.index_blocks / self.frame_blocks)
+    }
+
+    /// Bytes in a frame.
+    pub fn frame_bytes(&self) -> usize {
+        self.frame_blocks as usize * BLOCK_BYTES
+    }
+
+    /// The block of the log where frame `number` begins.
+    pub fn frame_block(&self, number: u64) -> u64 {
+        let place = number % self.frames();
+        u64::from(self.ring_end()) + place * u64::from(self.frame_blocks)
+    }
+}
+
+/// What is read of the index at once: few calls for all of it, little memory.
+const READ_BYTES: u64 = 1 << 20;
+
+const MAGIC: &[u8] = b"FBYLOGIX";
+const MAGIC_AT: usize = 0;
+const VERSION_AT: usize = 8;
+const LENGTH_AT: usize = 12;
+const INSTANCE_AT: usize = 16;
+const GENERATION_AT: usize = 32;
+const NUMBER_AT: usize = 40;
+const FIRST_AT: usize = 48;
+const START_AT: usize = 56;
+const COUNT_AT: usize = 60;
+/// Bytes before the entries.
+const HEADER_BYTES: usize = 64;
+/// Bytes after them, at the very end of the frame.
+const CHECKSUM_BYTES: usize = 4;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::log::segment::tests::{INSTANCE, SLOTS, header};
+
+    /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
+    pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
+        ("magic", MAGIC_AT, 8),
+        ("version", VERSION_AT, 4),
+        ("length", LENGTH_AT, 4),
+        ("instance id", INSTANCE_AT, 16),
+        ("generation", GENERATION_AT, 8),
+        ("number", NUMBER_AT, 8),
+        ("first", FIRST_AT, 8),
+        ("start", START_AT, 4),
+        ("segment count", COUNT_AT, 4),
+    ];
+
+    const STAMP: Stamp = Stamp { instance: INSTANCE, generation: 3, number: 17 };
+    const FRAME_BYTES: usize = 4 * BLOCK_BYTES;
+
+    /// A frame with as many of the headers as it takes.
+    fn filled(headers: Vec<Header>) -> (Frame, Vec<Header>) {
+        let mut frame = Frame::default();
+        let mut taken = Vec::new();
+        for (i, header) in headers.into_iter().enumerate() {
+            let header = Header { number: 90 + i as u64, ..header };
+            if !frame.push(7, &header, FRAME_BYTES) {
+                break;
+            }
+            taken.push(header);
+        }
+        (frame, taken)
+    }
+
+    proptest! {
+        #[test]
+        fn a_frame_tells_of_every_segment_that_it_took(
+            headers in prop::collection::vec(header(), 1..12),
+        ) {
+            let (frame, taken) = filled(headers);
+            let bytes = frame.encode(STAMP, FRAME_BYTES);
+            let (decoded, stamp) = Frame::decode(&bytes, INSTANCE).expect("it is whole");
+            prop_assert_eq!((&decoded, stamp), (&frame, STAMP));
+            let mut at = 0;
+            for expected in taken {
+                let entry = &decoded.entries[at..];
+                let (header, length) =
+                    Header::decode_brief(entry, INSTANCE, expected.number, SLOTS, 128)
+                        .expect("it was told of");
+                prop_assert_eq!(header, expected);
+                at += length;
+            }
+            prop_assert_eq!(at, decoded.entries.len());
+            let mut shorter = frame.clone();
+            shorter.truncate(frame.last());
+            prop_assert_eq!(shorter.count, frame.count - 1);
+            prop_assert!(frame.entries.starts_with(&shorter.entries));
+        }
+
+        #[test]
+        fn one_flipped_bit_is_never_a_frame(
+            headers in prop::collection::vec(header(), 1..3),
+            bit in 0..FRAME_BYTES * 8,
+        ) {
+            let mut bytes = filled(headers).0.encode(STAMP, FRAME_BYTES);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Frame::decode(&bytes, INSTANCE).is_none());
+        }
+
+        #[test]
+        fn hostile_fields_under_a_right_checksum_do_not_panic(
+            headers in prop::collection::vec(header(), 1..3),
+            fields in prop::collection::vec((0..400usize, any::<u8>()), 0..40),
+        ) {
+            let mut bytes = filled(headers).0.encode(STAMP, FRAME_BYTES);
+            for (at, byte) in fields {
+                bytes[at] = byte;
+            }
+            let at = FRAME_BYTES - CHECKSUM_BYTES;
+            let checksum = crc32c(&bytes[..at]);
+            put_u32(&mut bytes, at, checksum);
+            if let Some((frame, _)) = Frame::decode(&bytes, INSTANCE) {
+                let _ = Header::decode_brief(&frame.entries, INSTANCE, frame.first, SLOTS, 128);
+                let _ = frame.last();
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_another_log_is_none() {
+        let bytes =
+            Frame { first: 1, start: 2, count: 1, entries: Vec::new() }.encode(STAMP, FRAME_BYTES);
+        assert!(Frame::decode(&bytes, INSTANCE).is_some());
+        assert!(Frame::decode(&bytes, InstanceId([8; 16])).is_none());
+    }
+}
