@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use scsi::{
-    Capacity10, Capacity16, Sense, inquiry, parse_lun_list, parse_unmap_list,
+    Capacity10, Capacity16, ClaimParameters, ClaimReport, Sense, inquiry, parse_lun_list, parse_unmap_list,
     vpd::{
         BlockDeviceCharacteristics, BlockLimits, DeviceIdentification, ExtendedInquiry,
         LogicalBlockProvisioning, SupportedPages, UnitSerialNumber,
@@ -13,7 +13,7 @@ use scsi::{
 
 fuzz_target!(|input: &[u8]| {
     let Some((kind, bytes)) = input.split_first() else { return };
-    match kind % 13 {
+    match kind % 14 {
         0 => drop(inquiry::StandardInquiry::from_bytes(bytes)),
         1 => drop(scsi::mode::ModeParameters::from_bytes_6(bytes)),
         2 => drop(scsi::mode::ModeParameters::from_bytes_10(bytes)),
@@ -35,6 +35,9 @@ fuzz_target!(|input: &[u8]| {
             if let Ok(descriptors) = parse_unmap_list(bytes) {
                 assert!(descriptors.len() * 16 <= bytes.len());
             }
+        }
+        12 => {
+            let _ = (ClaimParameters::from_bytes(bytes), ClaimReport::from_bytes(bytes));
         }
         _ => {
             let _ = Sense::from_bytes(bytes);

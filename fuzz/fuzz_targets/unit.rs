@@ -4,7 +4,9 @@
 #![no_main]
 
 use std::{
-    sync::{Arc, LazyLock},
+    collections::HashMap,
+    io,
+    sync::{Arc, LazyLock, Mutex},
     task::{Context, Waker},
 };
 
@@ -12,7 +14,9 @@ use fuzz::Choices;
 use libfuzzer_sys::fuzz_target;
 use scsi::{Cdb, Lun, OPERATIONS};
 use tokio::runtime::{Builder, Runtime};
-use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Settings, Task, TaskAttribute};
+use unit::{
+    BlockUnit, Identity, LogicalUnit, Nexus, Record, Saving, Settings, Store, Task, TaskAttribute,
+};
 use volume::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, MemVolume, Volume};
 
 const BLOCKS: u64 = 64;
@@ -26,7 +30,8 @@ fuzz_target!(|input: &[u8]| {
     let mut choices = Choices::new(input);
     let volume = Arc::new(Door(MemVolume::new(Geometry::with_blocks(BLOCKS))));
     let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
-    let unit = BlockUnit::new(volume, identity, Settings::default());
+    let unit = BlockUnit::open(volume, identity, Settings::default(), Arc::new(Kept::default()));
+    let unit = unit.expect("nothing was kept yet");
     let nexuses = [1, 2].map(|number| Nexus {
         target_port: 1,
         number,
@@ -39,6 +44,8 @@ fuzz_target!(|input: &[u8]| {
             let length = choices.length().min(1024);
             (0..length).map(|_| choices.byte()).collect()
         };
+        // No fuzzer finds the checksum of a claim.
+        let list = if choices.byte() == 0 { claim(&mut choices) } else { list };
         let cdb = cdb(&mut choices, list.len());
         let capacity = choices.length().min(1 << 20);
         let task = Task {
@@ -57,6 +64,39 @@ fuzz_target!(|input: &[u8]| {
     }
     nexuses.iter().for_each(|nexus| unit.nexus_closed(nexus));
 });
+
+/// The parameter list of a claim that may be granted.
+fn claim(choices: &mut Choices) -> Vec<u8> {
+    let mut small = || u64::from(choices.byte() % 8);
+    let predecessors = (0..small()).map(|at| at + 1).collect();
+    scsi::ClaimParameters {
+        owner: "iqn.a:a".into(),
+        instance: [small() as u8 % 2; 16],
+        generation: small(),
+        opening: small(),
+        granted: small(),
+        predecessors,
+        writes_back: small() > 3,
+        is_dirty: small() > 3,
+        accept_loss: small() > 5,
+    }
+    .to_bytes()
+}
+
+/// Records in memory: with a store, a unit has commands that it has not without one.
+#[derive(Default)]
+struct Kept(Mutex<HashMap<Record, Vec<u8>>>);
+
+impl Store for Kept {
+    fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.lock().expect("nobody panics").get(&record).cloned())
+    }
+
+    fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_> {
+        self.0.lock().expect("nobody panics").insert(record, bytes);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
 
 /// Mostly a command that is known, whose length of parameters is that of its list.
 fn cdb(choices: &mut Choices, list: usize) -> Cdb {

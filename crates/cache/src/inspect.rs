@@ -161,6 +161,8 @@ pub(crate) async fn write_new(
         frame_blocks,
         index_tail: 0,
         index_first: 0,
+        granted: 0,
+        openings: Default::default(),
     };
     write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)?;
     Ok(superblock)

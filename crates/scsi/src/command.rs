@@ -1,7 +1,7 @@
 //! Commands as values, and their CDBs. How a CDB is read is `operation`'s.
 
 use crate::{
-    ByteCheck, Cdb, Form, IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense,
+    ByteCheck, Cdb, ClaimAction, Form, IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense,
     PersistentReserveIn, PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting,
     Sanitize, StartStop, Transfer,
     copy::{
@@ -229,6 +229,18 @@ pub enum Command {
         /// At most this many bytes come back.
         allocation_length: u32,
     },
+    /// CLAIM IN, our own: who alone changes the unit.
+    ClaimIn {
+        /// At most this many bytes come back.
+        allocation_length: u16,
+    },
+    /// CLAIM OUT, our own: become the only one that changes the unit, or give that back.
+    ClaimOut {
+        /// Which.
+        action: ClaimAction,
+        /// Bytes of parameter list that come with it.
+        parameter_list_length: u16,
+    },
 }
 
 impl Command {
@@ -368,6 +380,14 @@ impl Command {
             }
             Self::SetIdentifying { kind, parameter_list_length } => {
                 identifying(0xa4, 0x06, kind as u8, parameter_list_length)
+            }
+            Self::ClaimIn { allocation_length } => {
+                let [high, low] = allocation_length.to_be_bytes();
+                Cdb::new(&[0xc0, 0, 0, 0, 0, 0, 0, high, low, 0])
+            }
+            Self::ClaimOut { action, parameter_list_length } => {
+                let [high, low] = parameter_list_length.to_be_bytes();
+                Cdb::new(&[0xc1, action as u8, 0, 0, 0, 0, 0, high, low, 0])
             }
             Self::ReportTimestamp { allocation_length } => {
                 maintenance(0xa3, 0x0f, 0, allocation_length)

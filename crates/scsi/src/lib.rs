@@ -22,6 +22,7 @@ mod target_port_groups;
 mod task_functions;
 mod timestamp;
 mod identifying;
+mod claim;
 mod command;
 mod operation;
 mod supported;
@@ -34,6 +35,7 @@ pub mod vpd;
 
 pub use capacity::{Capacity10, Capacity16};
 pub use cdb::Cdb;
+pub use claim::{ClaimAction, ClaimParameters, ClaimReport};
 pub use command::Command;
 pub use defect::ReadDefectData;
 pub use identifying::{IdentifyingType, identifying_information, identifying_types};

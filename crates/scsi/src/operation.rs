@@ -2,9 +2,9 @@
 //! CODES, so that what is reported is what is served.
 
 use crate::{
-    ByteCheck, Command, Form, IdentifyingType, LogSelect, LogSense, ModeSelect, ModeSense,
-    PersistentReserveIn, PersistentReserveOut, ReadDefectData, ReportTargetPortGroups, Reporting,
-    Sanitize, Sense, StartStop, Transfer,
+    ByteCheck, ClaimAction, Command, Form, IdentifyingType, LogSelect, LogSense, ModeSelect,
+    ModeSense, PersistentReserveIn, PersistentReserveOut, ReadDefectData, ReportTargetPortGroups,
+    Reporting, Sanitize, Sense, StartStop, Transfer,
     copy::{CopyResults, cdb::parse_out},
     field::{be16, be32, be64},
     identifying,
@@ -234,6 +234,11 @@ const TABLE: &[Operation] = &[
     moving(&twelve(0xae, 0xf6), write_and_verify),
     moving(&twelve(0xaf, 0xf6), verify),
     quick(&twelve(0xb7, 0x1f), read_defect_data),
+    quick(&[0xc0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], |cdb| {
+        Ok(Command::ClaimIn { allocation_length: be16(cdb, 7) })
+    }),
+    claim_out(0x00, |cdb| Ok(claim(ClaimAction::Claim, cdb))),
+    claim_out(0x01, |cdb| Ok(claim(ClaimAction::Release, cdb))),
 ];
 
 /// For every opcode where its rows begin in the table; the table's length for the rest.
@@ -267,6 +272,11 @@ const fn reserve_in(action: u16, parse: Parse) -> Operation {
 /// may have to wait for tasks that are aborted, and for what is saved.
 const fn reserve_out(action: u16, kind: u8, parse: Parse) -> Operation {
     slow(&[0x5f, 0x1f, kind, 0, 0, 0xff, 0xff, 0xff, 0xff, NACA], parse).with_service_action(action)
+}
+
+/// A row of CLAIM OUT, which waits for tasks of others and for what is saved.
+const fn claim_out(action: u16, parse: Parse) -> Operation {
+    slow(&[0xc1, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], parse).with_service_action(action)
 }
 
 /// A row whose command moves blocks: 30 s is the SCSI disk time-out of Linux.
@@ -373,6 +383,10 @@ fn typed(action: fn(ReservationType) -> ReserveAction, cdb: &[u8]) -> Result<Com
 fn whole_unit(cdb: &[u8], command: Command) -> Result<Command, Sense> {
     let asked = cdb[1] & if cdb.len() == 10 { 0x13 } else { 0x11 };
     if asked == 0 { Ok(command) } else { Err(Sense::invalid_field_in_cdb(1)) }
+}
+
+fn claim(action: ClaimAction, cdb: &[u8]) -> Command {
+    Command::ClaimOut { action, parameter_list_length: be16(cdb, 7) }
 }
 
 fn prevent_allow(cdb: &[u8]) -> Result<Command, Sense> {

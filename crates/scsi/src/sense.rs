@@ -87,6 +87,8 @@ impl SenseKey {
 impl Sense {
     /// Nothing to tell.
     pub const NO_SENSE: Self = Self::new(SenseKey::NoSense, 0x00, 0x00);
+    /// Somebody has to decide first: another gateway has taken over what was cached here.
+    pub const MANUAL_INTERVENTION_REQUIRED: Self = Self::new(SenseKey::NotReady, 0x04, 0x03);
     /// A sanitize goes on; see [`Sense::with_progress`].
     pub const SANITIZE_IN_PROGRESS: Self = Self::new(SenseKey::NotReady, 0x04, 0x1b);
     /// A write to the medium failed.
@@ -182,6 +184,19 @@ impl Sense {
         Self::new(SenseKey::UnitAttention, 0x47, 0x7f);
     /// The volume is read-only.
     pub const WRITE_PROTECTED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x00);
+    /// The dirty data of the unit is with a cache that has claimed it: only that may change it.
+    pub const LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED: Self =
+        Self::new(SenseKey::DataProtect, 0x27, 0x02);
+    /// Another opening of the same log has claimed the unit since: this one is shut out (ours).
+    pub const CLAIM_FENCED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x80);
+    /// Another log has claimed the unit (ours).
+    pub const CLAIM_HELD_BY_ANOTHER_LOG: Self = Self::new(SenseKey::DataProtect, 0x27, 0x81);
+    /// The unit knows less of the log than the log of the unit: it is of an earlier day (ours).
+    pub const CLAIM_WENT_BACK: Self = Self::new(SenseKey::DataProtect, 0x27, 0x82);
+    /// The operator of the unit has dropped the claim of this log (ours).
+    pub const CLAIM_DROPPED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x83);
+    /// Others may have changed the unit since the log was filled (ours).
+    pub const CLAIM_OUT_OF_DATE: Self = Self::new(SenseKey::DataProtect, 0x27, 0x84);
     /// A thin volume has no room (SPACE ALLOCATION FAILED WRITE PROTECT).
     pub const SPACE_ALLOCATION_FAILED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x07);
     /// A copy that cannot be done, or ended before it was.

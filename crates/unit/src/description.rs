@@ -212,6 +212,7 @@ impl Description<'_> {
                 self.has_store
             }
             MAINTENANCE_OUT if operation.service_action == Some(SET_IDENTIFYING) => self.has_store,
+            CLAIM_IN | CLAIM_OUT => self.has_store,
             _ => true,
         }
     }
@@ -255,6 +256,8 @@ const SANITIZE: u8 = 0x48;
 const WRITE_ATOMIC: u8 = 0x9c;
 const MAINTENANCE_IN: u8 = 0xa3;
 const MAINTENANCE_OUT: u8 = 0xa4;
+const CLAIM_IN: u8 = 0xc0;
+const CLAIM_OUT: u8 = 0xc1;
 /// Service actions.
 const REPORT_IDENTIFYING: u16 = 0x05;
 const SET_IDENTIFYING: u16 = 0x06;

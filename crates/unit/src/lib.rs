@@ -7,6 +7,7 @@ mod limits;
 mod sense;
 mod store;
 mod attention;
+mod ownership;
 mod reservation;
 mod medium;
 mod modes;

@@ -25,6 +25,8 @@ pub struct Settings {
     /// INQUIRY claims SPC-3 in place of SPC-4, for initiators that know nothing newer, and what
     /// SPC-3 has other rules for follows those.
     pub spc_3: bool,
+    /// While a cache has claimed the unit, others may read it: they see it as it was some time ago.
+    pub reads_beside_claim: bool,
 }
 
 impl Default for Settings {
@@ -42,6 +44,8 @@ impl Default for Settings {
             soft_threshold_percent: None,
             physical_block_bytes: None,
             spc_3: false,
+            // An older image, but a consistent one: enough for a backup.
+            reads_beside_claim: true,
         }
     }
 }

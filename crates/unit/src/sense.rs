@@ -40,6 +40,8 @@ impl Failure {
             Error::NoSpace => Sense::SPACE_ALLOCATION_FAILED,
             Error::Busy(_) | Error::Unreachable(_) => return Self::Busy,
             Error::Device(_) => Sense::INTERNAL_TARGET_FAILURE,
+            // Hosts give up at once, or take another path: to this one the data is gone.
+            Error::Fenced(_) => Sense::MANUAL_INTERVENTION_REQUIRED,
         })
     }
 }
@@ -88,6 +90,7 @@ mod tests {
         check(&Error::ReadOnly, Write, SenseKey::DataProtect, 0x27, 0, None);
         check(&Error::NoSpace, Write, SenseKey::DataProtect, 0x27, 7, None);
         check(&Error::Device("gone".into()), Read, SenseKey::HardwareError, 0x44, 0, None);
+        check(&Error::Fenced("gone".into()), Read, SenseKey::NotReady, 0x04, 3, None);
     }
 
     #[test]

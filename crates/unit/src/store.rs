@@ -22,6 +22,8 @@ pub type Saving<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
 /// What there is to keep.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Record {
+    /// Who claimed the unit last.
+    Claim,
     /// Identifying information.
     Identifying,
     /// Mode parameters that MODE SELECT saved.
@@ -34,12 +36,14 @@ pub enum Record {
 
 impl Record {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Identifying, Self::Modes, Self::Reservations, Self::Sanitize];
+    pub const ALL: [Self; 5] =
+        [Self::Claim, Self::Identifying, Self::Modes, Self::Reservations, Self::Sanitize];
 
     /// A word of lower-case letters, for a file's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Claim => "claim",
             Self::Identifying => "identifying",
             Self::Modes => "modes",
             Self::Reservations => "reservations",

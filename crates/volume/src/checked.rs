@@ -2,7 +2,10 @@
 
 use std::future::ready;
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
+use crate::{
+    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Usage,
+    Volume,
+};
 
 /// Lets only calls through that are in range and whole, so that nothing below has to expect
 /// others.
@@ -86,6 +89,18 @@ impl Volume for Checked {
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
+    }
+
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        self.lower.claim(claim)
+    }
+
+    fn holding(&self) -> Holding {
+        self.lower.holding()
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        self.lower.release()
     }
 }
 

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
+use crate::{
+    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Usage,
+    Volume,
+};
 
 /// How long each kind of call waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -75,6 +78,18 @@ impl Volume for Delay {
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
+    }
+
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        self.lower.claim(claim)
+    }
+
+    fn holding(&self) -> Holding {
+        self.lower.holding()
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        self.lower.release()
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod data;
 mod allocation;
+mod claim;
 mod volume;
 mod page;
 mod mem;
@@ -21,6 +22,7 @@ mod testing;
 
 pub use allocation::{Allocation, MOST_RUNS, Run};
 pub use checked::Checked;
+pub use claim::{Claim, Holding};
 pub use data::Data;
 pub use delay::{Delay, Latency};
 pub use engine::EngineKind;

@@ -8,7 +8,10 @@ use std::{
     },
 };
 
-use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};
+use crate::{
+    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Usage,
+    Volume,
+};
 
 /// How many calls have passed since the volume was made. A call counts when it is answered; one
 /// that was abandoned never does.
@@ -158,6 +161,18 @@ impl Volume for Observe {
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
+    }
+
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        self.lower.claim(claim)
+    }
+
+    fn holding(&self) -> Holding {
+        self.lower.holding()
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        self.lower.release()
     }
 }
 

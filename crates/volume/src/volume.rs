@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use crate::{Allocation, Data};
+use crate::{Allocation, Claim, Data, Holding};
 
 /// An array of blocks that behaves like a SCSI disk with a volatile write cache: between two
 /// flushes, writes may reach stable storage in any order.
@@ -50,6 +50,22 @@ pub trait Volume: Send + Sync + 'static {
     /// Looks whether the storage below has another size than before, which [`Volume::geometry`]
     /// tells from then on. Does not wait for other calls.
     fn refresh(&self) {}
+
+    /// Asks to be the only one that changes it, from now on and whenever it comes back. Asked once,
+    /// before anything is written.
+    fn claim(&self, _claim: Claim) -> Io<'_, Holding> {
+        Box::pin(std::future::ready(Ok(Holding::Unsupported)))
+    }
+
+    /// How the claim stands. Does not wait for other calls.
+    fn holding(&self) -> Holding {
+        Holding::Unsupported
+    }
+
+    /// Gives the claim back, when nothing newer than the volume is left above it.
+    fn release(&self) -> Io<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// The space of a thin volume, in bytes.
@@ -213,4 +229,7 @@ pub enum Error {
     /// The device failed as a whole.
     #[error("device failure: {0}")]
     Device(Arc<str>),
+    /// Somebody else has the volume now: whoever held its dirty data is shut out for good.
+    #[error("fenced: {0}")]
+    Fenced(Arc<str>),
 }

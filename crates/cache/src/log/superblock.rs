@@ -82,6 +82,11 @@ pub(crate) struct Superblock {
     pub index_tail: u64,
     /// Number of the first frame written in this generation, see `generation_first`.
     pub index_first: u64,
+    /// The generation whose claim on the lower volume was granted last; 0 if none was.
+    pub granted: u64,
+    /// The numbers of the opening that was granted last and of those that asked since, oldest
+    /// first; 0 where there is none.
+    pub openings: [u64; MAX_OPENINGS],
 }
 
 /// Why a block is not a superblock.
@@ -130,6 +135,10 @@ impl Superblock {
         put_u32(block, INDEX_BLOCKS_AT, self.index_blocks);
         put_u32(block, FRAME_BLOCKS_AT, self.frame_blocks);
         put_u32(block, NVRAM_AT, self.nvram);
+        put_u64(block, GRANTED_AT, self.granted);
+        for (at, opening) in self.openings.iter().enumerate() {
+            put_u64(block, OPENINGS_AT + 8 * at, *opening);
+        }
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(block, CHECKSUM_AT, checksum);
     }
@@ -188,6 +197,8 @@ impl Superblock {
             frame_blocks: u32_at(block, FRAME_BLOCKS_AT),
             index_tail: u64_at(block, INDEX_TAIL_AT),
             index_first: u64_at(block, INDEX_FIRST_AT),
+            granted: u64_at(block, GRANTED_AT),
+            openings: std::array::from_fn(|at| u64_at(block, OPENINGS_AT + 8 * at)),
         };
         if superblock.makes_sense() { Ok(superblock) } else { Err(Invalid::Garbage) }
     }
@@ -207,6 +218,7 @@ impl Superblock {
             self.tail,
             self.committed,
             self.serial,
+            self.granted,
             self.identity.geometry.blocks,
             self.index_tail,
             self.index_first,
@@ -252,11 +264,14 @@ pub(crate) fn index_shape(log_blocks: u64, segment_slots: u32) -> (u32, u32) {
 /// The first block after the two superblocks: where the ring begins.
 pub(crate) const FIRST_BLOCK: u32 = 2;
 /// Bytes in the longest name of a volume.
-pub(crate) const MAX_NAME: usize = 320;
+pub(crate) const MAX_NAME: usize = 248;
 /// Blocks in the largest frame of an index, 64 KiB: what ten megabytes of full segments need.
 pub(crate) const MOST_FRAME_BLOCKS: u32 = 16;
 /// Frames in the smallest index, each a block.
 const LEAST_FRAMES: u64 = 4;
+/// Openings whose claim may be the one that the lower volume knows: the one that was granted last,
+/// this one, and seven that were cut off between asking and hearing.
+pub(crate) const MAX_OPENINGS: usize = volume::Claim::MOST_PREDECESSORS;
 
 const MAGIC: &[u8] = b"FBYLOGSB";
 const CLEAN: u32 = 1;
@@ -284,7 +299,9 @@ const LOWER_PHYSICAL_AT: usize = 108;
 const LOWER_FLAGS_AT: usize = 112;
 const NAME_LENGTH_AT: usize = 116;
 const NAME_AT: usize = 120;
-const INDEX_TAIL_AT: usize = NAME_AT + MAX_NAME;
+const GRANTED_AT: usize = NAME_AT + MAX_NAME;
+const OPENINGS_AT: usize = GRANTED_AT + 8;
+const INDEX_TAIL_AT: usize = OPENINGS_AT + 8 * MAX_OPENINGS;
 const INDEX_FIRST_AT: usize = 448;
 const INDEX_BLOCKS_AT: usize = 456;
 const FRAME_BLOCKS_AT: usize = 460;
@@ -321,6 +338,8 @@ pub(crate) mod tests {
             frame_blocks: 1,
             index_tail: 6,
             index_first: 8,
+            granted: 2,
+            openings: [5, 6, 0, 0, 0, 0, 0, 0],
         }
     }
 
@@ -345,6 +364,8 @@ pub(crate) mod tests {
         ("lower flags", LOWER_FLAGS_AT, 4),
         ("name length", NAME_LENGTH_AT, 4),
         ("name", NAME_AT, MAX_NAME),
+        ("granted", GRANTED_AT, 8),
+        ("openings", OPENINGS_AT, 8 * MAX_OPENINGS),
         ("index tail", INDEX_TAIL_AT, 8),
         ("index first", INDEX_FIRST_AT, 8),
         ("index blocks", INDEX_BLOCKS_AT, 4),

@@ -11,6 +11,7 @@ mod token;
 mod provisioning;
 mod describe;
 mod reserve;
+mod own;
 mod mode;
 mod medium;
 mod maintenance;
@@ -41,6 +42,7 @@ use crate::{
     medium::Medium,
     modes::ModeSettings,
     order::{Order, Turn},
+    ownership::Ownership,
     reservation::Reservations,
     sanitize::Sanitizer,
     sense::Failure,
@@ -74,6 +76,8 @@ pub struct BlockUnit {
     clock: Clock,
     /// `None` without a store.
     identifying: Option<Identifying>,
+    /// `None` without a store.
+    ownership: Option<Ownership>,
 }
 
 /// What a unit keeps in its store.
@@ -82,6 +86,7 @@ struct Kept {
     modes: ModeSettings,
     sanitizer: Arc<Sanitizer>,
     identifying: Option<Identifying>,
+    ownership: Option<Ownership>,
 }
 
 /// What a task brings besides its command.
@@ -101,6 +106,7 @@ impl BlockUnit {
             modes: ModeSettings::new(),
             sanitizer: Arc::new(Sanitizer::new()),
             identifying: None,
+            ownership: None,
         };
         Self::with(volume, identity, settings, kept)
     }
@@ -120,13 +126,14 @@ impl BlockUnit {
             reservations: Reservations::load(Arc::clone(&store))?,
             modes: ModeSettings::load(Arc::clone(&store))?,
             identifying: Some(Identifying::load(Arc::clone(&store))?),
+            ownership: Some(Ownership::load(Arc::clone(&store))?),
             sanitizer: Sanitizer::load(store, &volume)?,
         };
         Ok(Self::with(volume, identity, settings, kept))
     }
 
     fn with(volume: Stack, identity: Identity, settings: Settings, kept: Kept) -> Self {
-        let Kept { reservations, modes, sanitizer, identifying } = kept;
+        let Kept { reservations, modes, sanitizer, identifying, ownership } = kept;
         let known_blocks = AtomicU64::new(volume.geometry().blocks);
         Self {
             volume,
@@ -146,6 +153,7 @@ impl BlockUnit {
             sanitizer,
             clock: Clock::default(),
             identifying,
+            ownership,
         }
     }
 
@@ -235,6 +243,9 @@ impl BlockUnit {
             Command::PersistentReserveOut(asked) => {
                 self.persistent_reserve_out(task.nexus, asked, work)
             }
+            Command::ClaimOut { action, parameter_list_length } => {
+                self.claim_out(&task.nexus, action, parameter_list_length, work)
+            }
             Command::LogSelect(select) => self.log_select(select, work),
             Command::SetTargetPortGroups { parameter_list_length } => {
                 self.set_target_port_groups(parameter_list_length, work)
@@ -274,6 +285,12 @@ impl BlockUnit {
             && self.reservations.bar(nexus.number, command)
         {
             return Err(Failure::Conflict.into());
+        }
+        if let (Ok(command), Some(ownership)) = (&command, &self.ownership)
+            && let Some(failure) =
+                ownership.bar(nexus.number, command, self.settings.reads_beside_claim)
+        {
+            return Err(failure.into());
         }
         if !is_nested && let Some(condition) = self.attentions.take(nexus.number) {
             return Err(condition.into());
@@ -442,6 +459,9 @@ impl LogicalUnit for BlockUnit {
         self.reachable.lock().remove(&nexus.number);
         self.copies.close(nexus.number);
         self.reservations.close(nexus.number);
+        if let Some(ownership) = &self.ownership {
+            ownership.close(nexus.number);
+        }
         self.medium.keep(nexus.number, false);
     }
 }

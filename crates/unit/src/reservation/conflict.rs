@@ -31,7 +31,8 @@ pub(super) enum Barred {
 /// The row of a command.
 pub(super) fn effect(command: &Command) -> Effect {
     match command {
-        Command::Inquiry { .. }
+        Command::ClaimIn { .. }
+        | Command::Inquiry { .. }
         | Command::LogSense(_)
         | Command::PersistentReserveIn(_)
         | Command::PersistentReserveOut(_)
@@ -57,7 +58,8 @@ pub(super) fn effect(command: &Command) -> Effect {
         | Command::ReportSupportedOperationCodes { .. }
         | Command::ReportTaskFunctions { .. }
         | Command::Verify { .. } => Effect::Reads,
-        Command::CompareAndWrite(_)
+        Command::ClaimOut { .. }
+        | Command::CompareAndWrite(_)
         | Command::CopyOperationAbort { .. }
         | Command::ExtendedCopy { .. }
         | Command::LogSelect(_)

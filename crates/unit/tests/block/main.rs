@@ -19,6 +19,7 @@ mod reserve;
 mod modes;
 mod medium;
 mod maintenance;
+mod claim;
 mod logs;
 mod ports;
 mod resize;

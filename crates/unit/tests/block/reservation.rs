@@ -463,6 +463,10 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0xae, None, 0, "CC"),
     (0xaf, None, 0, "AC"),
     (0xb7, None, 0, "AC"),
+    // Ours: who may claim is who may write.
+    (0xc0, None, 0, "AA"),
+    (0xc1, Some(0x00), 0, "CC"),
+    (0xc1, Some(0x01), 0, "CC"),
 ];
 
 const SANITIZE: u8 = 0x48;

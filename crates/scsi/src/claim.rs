@@ -1,0 +1,349 @@
+//! CLAIM OUT and CLAIM IN: commands of our own (opcodes C1h and C0h), by which the cache of a gateway
+//! becomes the only one that changes a unit. `docs/protocols.md` has their bytes.
+
+use crc_fast::{CrcAlgorithm, checksum};
+
+use crate::Sense;
+
+/// What CLAIM OUT does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum ClaimAction {
+    /// Become the only one that changes the unit.
+    Claim = 0x00,
+    /// Give that back: the unit has all.
+    Release = 0x01,
+}
+
+/// The parameter list of CLAIM OUT. A log may be copied: `opening` and `predecessors` tell the
+/// copies apart.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ClaimParameters {
+    /// Who claims: printable ASCII, 1 to 223 bytes.
+    pub owner: String,
+    /// The instance id of its log.
+    pub instance: [u8; 16],
+    /// How often the log was opened; at least 1.
+    pub generation: u64,
+    /// The number that this opening has drawn; not 0.
+    pub opening: u64,
+    /// The generation that was granted last, as the log knows; 0: none.
+    pub granted: u64,
+    /// The openings that this one succeeds: at most 8.
+    pub predecessors: Vec<u64>,
+    /// There may be dirty data in the log from now on.
+    pub writes_back: bool,
+    /// There is dirty data in the log now.
+    pub is_dirty: bool,
+    /// Though the unit may not have all that it had.
+    pub accept_loss: bool,
+}
+
+/// What CLAIM IN returns: how the unit's claim stands.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ClaimReport {
+    /// Who claimed last; empty: nobody ever did.
+    pub owner: String,
+    /// The log.
+    pub instance: [u8; 16],
+    /// The generation that was granted last.
+    pub generation: u64,
+    /// It is in force.
+    pub is_held: bool,
+    /// There may be dirty data in the log.
+    pub is_dirty: bool,
+    /// The unit's operator has dropped it.
+    pub is_dropped: bool,
+    /// A session that has presented it is there.
+    pub is_present: bool,
+}
+
+impl ClaimParameters {
+    /// The longest list.
+    pub const MOST_BYTES: usize = FIXED + MOST_PREDECESSORS * 8 + MOST_OWNER + CHECKSUM;
+
+    /// The list, checksum included.
+    ///
+    /// # Panics
+    /// If owner or predecessors are too long: for what we build ourselves.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        assert!(self.owner.len() <= MOST_OWNER && self.predecessors.len() <= MOST_PREDECESSORS);
+        let length = FIXED + self.predecessors.len() * 8 + self.owner.len() + CHECKSUM;
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&[0, VERSION]);
+        bytes.extend_from_slice(&(length as u16).to_be_bytes());
+        let flags = flag(self.writes_back, WRITES_BACK)
+            | flag(self.is_dirty, IS_DIRTY)
+            | flag(self.accept_loss, ACCEPT_LOSS);
+        bytes.extend_from_slice(&[flags, self.owner.len() as u8, self.predecessors.len() as u8, 0]);
+        bytes.extend_from_slice(&self.instance);
+        for number in [self.generation, self.opening, self.granted] {
+            bytes.extend_from_slice(&number.to_be_bytes());
+        }
+        for number in &self.predecessors {
+            bytes.extend_from_slice(&number.to_be_bytes());
+        }
+        bytes.extend_from_slice(self.owner.as_bytes());
+        sealed(bytes)
+    }
+
+    /// Reads a list, believing nothing.
+    ///
+    /// # Errors
+    /// 5/1A/00 for a list that is cut or has another length than it says; 5/26/00 that points at
+    /// what is wrong.
+    pub fn from_bytes(list: &[u8]) -> Result<Self, Sense> {
+        let wrong = Sense::invalid_field_in_parameter_list;
+        let (fixed, rest) =
+            list.split_first_chunk::<FIXED>().ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
+        if fixed[..8] != *MAGIC {
+            return Err(wrong(0));
+        }
+        if fixed[8..10] != [0, VERSION] {
+            return Err(wrong(8));
+        }
+        let (owner_length, count) = (usize::from(fixed[13]), usize::from(fixed[14]));
+        let length = FIXED + count * 8 + owner_length + CHECKSUM;
+        if usize::from(u16::from_be_bytes([fixed[10], fixed[11]])) != length || list.len() != length
+        {
+            return Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
+        }
+        if !is_sealed(list) {
+            return Err(wrong((length - CHECKSUM) as u16));
+        }
+        if count > MOST_PREDECESSORS {
+            return Err(wrong(14));
+        }
+        let (predecessors, rest) = rest.split_at(count * 8);
+        let owner = &rest[..owner_length];
+        let is_name = (1..=MOST_OWNER).contains(&owner_length) && owner.iter().all(is_printable);
+        let owner = std::str::from_utf8(owner).ok().filter(|_| is_name).ok_or(wrong(13))?;
+        let number = |at: usize| be64(&fixed[at..]);
+        let parameters = Self {
+            owner: owner.to_owned(),
+            instance: fixed[16..32].try_into().expect("sixteen bytes"),
+            generation: number(32),
+            opening: number(40),
+            granted: number(48),
+            predecessors: predecessors.chunks_exact(8).map(be64).collect(),
+            writes_back: fixed[12] & WRITES_BACK != 0,
+            is_dirty: fixed[12] & IS_DIRTY != 0,
+            accept_loss: fixed[12] & ACCEPT_LOSS != 0,
+        };
+        match &parameters {
+            Self { generation: 0, .. } => Err(wrong(32)),
+            Self { opening: 0, .. } => Err(wrong(40)),
+            Self { generation, granted, .. } if granted >= generation => Err(wrong(48)),
+            _ => Ok(parameters),
+        }
+    }
+}
+
+impl ClaimReport {
+    /// The longest report.
+    pub const MOST_BYTES: usize = REPORT_FIXED + MOST_OWNER + CHECKSUM;
+
+    /// What is returned, checksum included.
+    ///
+    /// # Panics
+    /// If the owner is too long: it was checked when it came.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        assert!(self.owner.len() <= MOST_OWNER);
+        let length = REPORT_FIXED + self.owner.len() + CHECKSUM;
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&[0, VERSION]);
+        bytes.extend_from_slice(&(length as u16).to_be_bytes());
+        let flags = flag(self.is_held, 1)
+            | flag(self.is_dirty, 2)
+            | flag(self.is_dropped, 4)
+            | flag(self.is_present, 8);
+        bytes.extend_from_slice(&[flags, self.owner.len() as u8, 0, 0]);
+        bytes.extend_from_slice(&self.instance);
+        bytes.extend_from_slice(&self.generation.to_be_bytes());
+        bytes.extend_from_slice(self.owner.as_bytes());
+        sealed(bytes)
+    }
+
+    /// Reads a report of a target, which may lie. `None` if it is none.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (fixed, rest) = bytes.split_first_chunk::<REPORT_FIXED>()?;
+        let owner_length = usize::from(fixed[13]);
+        let length = REPORT_FIXED + owner_length + CHECKSUM;
+        let is_right = fixed[..8] == *MAGIC
+            && fixed[8..10] == [0, VERSION]
+            && usize::from(u16::from_be_bytes([fixed[10], fixed[11]])) == length
+            && bytes.len() == length
+            && owner_length <= MOST_OWNER
+            && is_sealed(bytes);
+        let owner = rest.get(..owner_length).filter(|owner| owner.iter().all(is_printable))?;
+        let owner = std::str::from_utf8(owner).ok()?.to_owned();
+        let flags = fixed[12];
+        is_right.then_some(Self {
+            owner,
+            instance: fixed[16..32].try_into().expect("sixteen bytes"),
+            generation: be64(&fixed[32..]),
+            is_held: flags & 1 != 0,
+            is_dirty: flags & 2 != 0,
+            is_dropped: flags & 4 != 0,
+            is_present: flags & 8 != 0,
+        })
+    }
+}
+
+fn is_printable(byte: &u8) -> bool {
+    matches!(byte, b' '..=b'~')
+}
+
+fn flag(is_set: bool, bit: u8) -> u8 {
+    if is_set { bit } else { 0 }
+}
+
+fn be64(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(*bytes.first_chunk().expect("eight bytes"))
+}
+
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = crc32c(&bytes);
+    bytes.extend_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+fn is_sealed(bytes: &[u8]) -> bool {
+    let parts = bytes.split_last_chunk::<CHECKSUM>();
+    parts.is_some_and(|(rest, sum)| crc32c(rest) == u32::from_be_bytes(*sum))
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+const MAGIC: &[u8; 8] = b"FBYCLAIM";
+const VERSION: u8 = 1;
+/// An iSCSI name (RFC 7143, 4.2.7.1).
+const MOST_OWNER: usize = 223;
+/// As many as a log keeps.
+const MOST_PREDECESSORS: usize = 8;
+/// What comes before the predecessors, and before the owner of a report.
+const FIXED: usize = 56;
+const REPORT_FIXED: usize = 40;
+const CHECKSUM: usize = 4;
+const WRITES_BACK: u8 = 1;
+const IS_DIRTY: u8 = 2;
+const ACCEPT_LOSS: u8 = 4;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample() -> ClaimParameters {
+        ClaimParameters {
+            owner: "iqn.a:b".into(),
+            instance: *b"0123456789abcdef",
+            generation: 9,
+            opening: 77,
+            granted: 7,
+            predecessors: vec![55, 66],
+            writes_back: true,
+            is_dirty: false,
+            accept_loss: true,
+        }
+    }
+
+    fn report() -> ClaimReport {
+        ClaimReport {
+            owner: "iqn.a:b".into(),
+            instance: [3; 16],
+            generation: 9,
+            is_held: true,
+            is_dirty: true,
+            is_dropped: false,
+            is_present: true,
+        }
+    }
+
+    #[test]
+    fn the_list_byte_by_byte_and_back() {
+        let bytes = sample().to_bytes();
+        assert_eq!(bytes[..16], *b"FBYCLAIM\x00\x01\x00\x53\x05\x07\x02\x00");
+        assert_eq!(bytes[16..32], *b"0123456789abcdef");
+        assert_eq!(
+            bytes[32..56],
+            [0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 7]
+        );
+        assert_eq!(bytes[56..72], [0, 0, 0, 0, 0, 0, 0, 55, 0, 0, 0, 0, 0, 0, 0, 66]);
+        assert_eq!(bytes[72..79], *b"iqn.a:b");
+        assert_eq!(ClaimParameters::from_bytes(&bytes), Ok(sample()));
+        let longest =
+            ClaimParameters { owner: "a".repeat(223), predecessors: (1..9).collect(), ..sample() };
+        assert_eq!(longest.to_bytes().len(), ClaimParameters::MOST_BYTES);
+        assert_eq!(ClaimParameters::from_bytes(&longest.to_bytes()), Ok(longest));
+    }
+
+    #[test]
+    fn the_report_byte_by_byte_and_back() {
+        let bytes = report().to_bytes();
+        assert_eq!(bytes[..16], *b"FBYCLAIM\x00\x01\x00\x33\x0b\x07\x00\x00");
+        assert_eq!(bytes[32..47], *b"\0\0\0\0\0\0\0\x09iqn.a:b");
+        assert_eq!(ClaimReport::from_bytes(&bytes), Some(report()));
+        assert_eq!(ClaimReport::from_bytes(&ClaimReport::default().to_bytes()).unwrap().owner, "");
+    }
+
+    #[test]
+    fn one_flipped_bit_is_never_a_claim() {
+        let (list, told) = (sample().to_bytes(), report().to_bytes());
+        for at in 0..list.len() * 8 {
+            let mut bytes = list.clone();
+            bytes[at / 8] ^= 1 << (at % 8);
+            assert!(ClaimParameters::from_bytes(&bytes).is_err(), "{at}");
+        }
+        for at in 0..told.len() * 8 {
+            let mut bytes = told.clone();
+            bytes[at / 8] ^= 1 << (at % 8);
+            assert_eq!(ClaimReport::from_bytes(&bytes), None, "{at}");
+        }
+        for length in 0..list.len() {
+            assert!(ClaimParameters::from_bytes(&list[..length]).is_err());
+        }
+    }
+
+    #[test]
+    fn names_that_would_harm_a_terminal_and_numbers_that_cannot_be_are_refused() {
+        let wrong = [
+            ClaimParameters { owner: String::new(), ..sample() },
+            ClaimParameters { owner: "a\x1b[2J".into(), ..sample() },
+            ClaimParameters { owner: "a\nb".into(), ..sample() },
+            ClaimParameters { owner: "ä".into(), ..sample() },
+            ClaimParameters { generation: 0, granted: 0, ..sample() },
+            ClaimParameters { opening: 0, ..sample() },
+            ClaimParameters { granted: 9, ..sample() },
+        ];
+        for claim in wrong {
+            let told = ClaimParameters::from_bytes(&claim.to_bytes());
+            assert!(told.is_err(), "{claim:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_fields_under_a_right_checksum_do_not_panic(
+            fields in prop::collection::vec((0..80usize, any::<u8>()), 0..40),
+        ) {
+            let mut bytes = sample().to_bytes();
+            bytes.truncate(bytes.len() - CHECKSUM);
+            let length = bytes.len();
+            for (at, byte) in fields {
+                bytes[at % length] = byte;
+            }
+            let bytes = sealed(bytes);
+            let _ = ClaimParameters::from_bytes(&bytes);
+            let _ = ClaimReport::from_bytes(&bytes);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! CLAIM OUT and what the unit's operator may do about it.
+
+use scsi::{ClaimAction, ClaimParameters, ClaimReport, Sense};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{parameter_list, taking, taking_with, writable},
+};
+use crate::{Completion, Nexus, TaskAttribute, access::Answer, ownership::Ownership};
+
+impl BlockUnit {
+    /// The claim is stable before the status, and nothing that others began goes on after it.
+    pub(super) fn claim_out<'a>(
+        &'a self,
+        nexus: &Nexus,
+        action: ClaimAction,
+        length: u16,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let ownership = self.ownership()?;
+        let taken = u32::from(length);
+        let list = parameter_list(&work.data, usize::from(length))?;
+        let asked = ClaimParameters::from_bytes(&list);
+        let asked = asked.map_err(|sense| taking_with(taken, sense.into()))?;
+        if action == ClaimAction::Claim {
+            writable(&work.geometry).map_err(|sense| taking_with(taken, sense.into()))?;
+        }
+        let (nexus, turn) = (nexus.number, work.turn);
+        Ok(Box::pin(async move {
+            let done = match action {
+                ClaimAction::Claim => ownership.claim(nexus, asked).await,
+                ClaimAction::Release => ownership.release(nexus, &asked).await,
+            };
+            if let Err(sense) = done {
+                return taking_with(taken, sense.into());
+            }
+            drop(turn);
+            self.await_what_has_begun().await;
+            taking(taken)
+        }))
+    }
+
+    /// A unit that forgets claims has no such commands.
+    pub(super) fn ownership(&self) -> Result<&Ownership, Sense> {
+        self.ownership.as_ref().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)
+    }
+
+    /// Who claimed the unit last; `None` if nobody did, or nobody can.
+    #[must_use]
+    pub fn claim_report(&self) -> Option<ClaimReport> {
+        let report = self.ownership.as_ref()?.report();
+        (!report.owner.is_empty()).then_some(report)
+    }
+
+    /// Ends the claim on behalf of the unit's operator. What its owner still has is refused from
+    /// then on, and lost.
+    ///
+    /// # Errors
+    /// It could not be saved. Nothing has changed.
+    pub async fn drop_claim(&self) -> Result<(), Sense> {
+        let Some(ownership) = &self.ownership else { return Ok(()) };
+        ownership.drop_claim().await?;
+        self.await_what_has_begun().await;
+        Ok(())
+    }
+
+    /// From now on those who are shut out are refused; what they have on its way ends first.
+    async fn await_what_has_begun(&self) {
+        drop(self.order.turn(TaskAttribute::Ordered).await);
+    }
+}

@@ -1,0 +1,252 @@
+//! The claim of a cache: who else may do what, and what is left of it after a restart.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, Waker},
+};
+
+use scsi::{ClaimAction, ClaimParameters, ClaimReport, Command, Sense, Status};
+use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Settings};
+use volume::{Call as On, Fault, MemVolume, Rule, Symptom};
+
+use crate::host::{Host, MemoryStore, geometry, nexus, pattern};
+
+fn claim(generation: u64, opening: u64, predecessors: &[u64]) -> ClaimParameters {
+    ClaimParameters {
+        owner: "iqn.2026-11.io.forebay:a".into(),
+        instance: [1; 16],
+        generation,
+        opening,
+        granted: if predecessors.is_empty() { 0 } else { generation - 1 },
+        predecessors: predecessors.to_vec(),
+        writes_back: true,
+        is_dirty: false,
+        accept_loss: false,
+    }
+}
+
+fn out(action: ClaimAction, asked: &ClaimParameters) -> (Command, Vec<u8>) {
+    let list = asked.to_bytes();
+    (Command::ClaimOut { action, parameter_list_length: list.len() as u16 }, list)
+}
+
+/// The sense of a CLAIM OUT as this nexus, if it fails.
+fn ask(host: &Host, from: &Nexus, action: ClaimAction, asked: &ClaimParameters) -> Option<Sense> {
+    let (command, list) = out(action, asked);
+    host.send_as(from, &command.encode(), &list).sense
+}
+
+fn write_as(host: &Host, from: &Nexus) -> Option<Sense> {
+    host.send_as(from, &Command::write(0, 1, false).encode(), &pattern(1, 1)).sense
+}
+
+fn report(host: &Host) -> ClaimReport {
+    let length = ClaimReport::MOST_BYTES as u16;
+    let bytes = host.good(&Command::ClaimIn { allocation_length: length }, &[]);
+    ClaimReport::from_bytes(&bytes).expect("a report")
+}
+
+#[test]
+fn only_the_owner_changes_a_claimed_unit_and_others_read() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(geometry(), &store);
+    let other = host.other(2);
+    assert_eq!(report(&host), ClaimReport::default());
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    assert_eq!(write_as(&host, &host.nexus), None);
+    let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
+    assert_eq!(write_as(&host, &other), protected);
+    // Before its data is asked for.
+    let write = Command::write(0, 1, false).encode();
+    let refused = host.unit.admit(&other, &write, 512).expect("refused");
+    assert_eq!(refused.sense, protected);
+    let unmap = Command::Unmap { anchor: false, parameter_list_length: 0 }.encode();
+    assert_eq!(host.send_as(&other, &unmap, &[]).sense, protected);
+    for allowed in [Command::read(0, 1), Command::synchronize_cache(), Command::ReadCapacity10] {
+        assert_eq!(host.send_as(&other, &allowed.encode(), &[]).status, Status::Good);
+    }
+    let told = report(&host);
+    assert_eq!(told.owner, "iqn.2026-11.io.forebay:a");
+    assert!(told.is_held && told.is_dirty && told.is_present);
+
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Release, &claim(1, 10, &[])), None);
+    assert_eq!(write_as(&host, &other), None);
+    assert!(!report(&host).is_held);
+}
+
+#[test]
+fn reads_beside_a_claim_are_refused_if_settings_say_so() {
+    let settings = Settings { reads_beside_claim: false, ..Settings::default() };
+    let volume = Arc::new(MemVolume::new(geometry()));
+    let store = Arc::new(MemoryStore::default());
+    let unit = BlockUnit::open(volume, Identity::new("f00d"), settings, store).expect("opened");
+    let (owner, other) = (nexus(1), nexus(2));
+    let send = |from: &Nexus, command: &Command, data: Vec<u8>| {
+        let task = crate::party::task(from, command.encode(), data);
+        let mut answer = unit.execute(task);
+        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => done,
+            Poll::Pending => panic!("a volume in memory answers at once"),
+        }
+    };
+    for nexus in [&owner, &other] {
+        unit.nexus_opened(nexus);
+        send(nexus, &Command::TestUnitReady, vec![]);
+    }
+    let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
+    assert_eq!(send(&owner, &command, list).status, Status::Good);
+    assert_eq!(send(&owner, &Command::read(0, 1), vec![]).status, Status::Good);
+    let refused = send(&other, &Command::read(0, 1), vec![]);
+    assert_eq!(refused.status, Status::ReservationConflict);
+    assert_eq!(send(&other, &Command::TestUnitReady, vec![]).status, Status::Good);
+}
+
+#[test]
+fn a_claim_outlasts_its_session_and_a_restart() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(geometry(), &store);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    let other = host.other(2);
+    host.unit.nexus_closed(&host.nexus);
+    let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
+    assert_eq!(write_as(&host, &other), protected);
+    drop(host);
+
+    let host = Host::with_store(geometry(), &store);
+    assert_eq!(write_as(&host, &host.nexus), protected);
+    let told = report(&host);
+    assert!(told.is_held && !told.is_present);
+    // The same opening comes back.
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    assert_eq!(write_as(&host, &host.nexus), None);
+}
+
+#[test]
+fn who_is_succeeded_is_shut_out_with_what_it_still_has() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(geometry(), &store);
+    let later = host.other(2);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    assert_eq!(ask(&host, &later, ClaimAction::Claim, &claim(2, 20, &[10])), None);
+    let fenced = Some(Sense::CLAIM_FENCED);
+    assert_eq!(write_as(&host, &host.nexus), fenced);
+    // What it reads is older than what it thinks, and its flush would speak for lost writes.
+    for command in [Command::read(0, 1), Command::synchronize_cache()] {
+        assert_eq!(host.send(&command.encode(), &[]).sense, fenced);
+    }
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), fenced);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(2, 11, &[10])), fenced);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Release, &claim(1, 10, &[])), fenced);
+    assert_eq!(write_as(&host, &later), None);
+    assert_eq!(write_as(&host, &host.nexus), fenced);
+}
+
+/// What of the former owner was on its way when the claim was taken ends before that is answered.
+#[test]
+fn a_claim_waits_for_what_the_former_owner_has_on_its_way() {
+    let store = Arc::new(MemoryStore::default());
+    let fault = Fault::new(Arc::new(MemVolume::new(geometry())));
+    let faults = Arc::clone(fault.faults());
+    let opened =
+        BlockUnit::open(Arc::new(fault), Identity::new("f00d"), Settings::default(), store);
+    let unit = opened.expect("opened");
+    let (owner, later) = (nexus(1), nexus(2));
+    let mut context = Context::from_waker(Waker::noop());
+    let mut send = |from: &Nexus, command: &Command, data: Vec<u8>| {
+        let mut answer = unit.execute(crate::party::task(from, command.encode(), data));
+        let first = answer.as_mut().poll(&mut context);
+        (answer, first)
+    };
+    for nexus in [&owner, &later] {
+        unit.nexus_opened(nexus);
+        let _ = send(nexus, &Command::TestUnitReady, vec![]);
+    }
+    let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
+    assert!(send(&owner, &command, list).1.is_ready());
+    faults.add(Rule::always(On::Write, Symptom::Hangs).times(1));
+    let (write, first) = send(&owner, &Command::write(0, 1, false), pattern(1, 1));
+    assert!(first.is_pending());
+    let (command, list) = out(ClaimAction::Claim, &claim(2, 20, &[10]));
+    let (mut claimed, first) = send(&later, &command, list);
+    assert!(first.is_pending(), "the write is still on its way");
+    // What comes from the former owner meanwhile waits behind that, and is refused.
+    let (mut late, first) = send(&owner, &Command::write(0, 1, false), pattern(2, 1));
+    assert!(first.is_pending());
+    drop(write);
+    let mut context = Context::from_waker(Waker::noop());
+    let Poll::Ready(done) = claimed.as_mut().poll(&mut context) else { panic!("it has ended") };
+    assert_eq!(done.status, Status::Good);
+    drop(claimed);
+    let Poll::Ready(done) = late.as_mut().poll(&mut context) else { panic!("it has its turn") };
+    assert_eq!(done.sense, Some(Sense::CLAIM_FENCED));
+}
+
+/// Two gateways with copies of one log ask at once, in any order: one of them writes.
+#[test]
+fn of_two_gateways_with_one_log_never_both_write() {
+    for first in [1, 2] {
+        let store = Arc::new(MemoryStore::default());
+        let host = Host::with_store(geometry(), &store);
+        let other = host.other(2);
+        let (a, b) = (claim(5, 50, &[]), claim(5, 51, &[]));
+        let both = [(&host.nexus, &a), (&other, &b)];
+        for turn in 0..6 {
+            let (nexus, asked) = both[(first + turn) % 2];
+            ask(&host, nexus, ClaimAction::Claim, asked);
+            let written = both.map(|(nexus, _)| write_as(&host, nexus).is_none());
+            assert_eq!(written.iter().filter(|written| **written).count(), 1, "{first} {turn}");
+        }
+    }
+}
+
+#[test]
+fn a_claim_that_cannot_be_saved_is_none() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(geometry(), &store);
+    let other = host.other(2);
+    store.broken.store(true, Ordering::Relaxed);
+    let failed = ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[]));
+    assert_eq!(failed, Some(Sense::INTERNAL_TARGET_FAILURE));
+    assert_eq!(write_as(&host, &other), None);
+    store.broken.store(false, Ordering::Relaxed);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+}
+
+#[test]
+fn the_operator_ends_a_claim_and_its_owner_is_shut_out() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(geometry(), &store);
+    let other = host.other(2);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    let mut dropping = Box::pin(host.unit.drop_claim());
+    let dropped = dropping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert_eq!(dropped, Poll::Ready(Ok(())));
+    assert_eq!(write_as(&host, &other), None);
+    assert_eq!(write_as(&host, &host.nexus), Some(Sense::CLAIM_FENCED));
+    let again = ask(&host, &host.nexus, ClaimAction::Claim, &claim(2, 20, &[10]));
+    assert_eq!(again, Some(Sense::CLAIM_DROPPED));
+    let told = host.unit.claim_report().expect("told");
+    assert!(told.is_dropped && !told.is_held);
+}
+
+#[test]
+fn lists_that_lie_change_nothing() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(geometry(), &store);
+    let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
+    assert_eq!(host.fails(&command, &list[..list.len() - 1]), Sense::PARAMETER_LIST_LENGTH_ERROR);
+    let mut damaged = list.clone();
+    damaged[33] ^= 1;
+    assert_eq!(host.fails(&command, &damaged), Sense::INVALID_FIELD_IN_PARAMETER_LIST);
+    assert_eq!(host.unit.claim_report(), None);
+    assert!(store.records.lock().is_empty());
+}
+
+#[test]
+fn a_unit_that_forgets_has_no_claims() {
+    let host = Host::new(geometry());
+    let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
+    assert_eq!(host.fails(&command, &list), Sense::INVALID_COMMAND_OPERATION_CODE);
+    let asked = Command::ClaimIn { allocation_length: 64 };
+    assert_eq!(host.fails(&asked, &[]), Sense::INVALID_COMMAND_OPERATION_CODE);
+}

@@ -1,0 +1,56 @@
+//! Who alone may change a volume: the claim of a cache that holds, or may hold, data newer than it.
+
+use std::sync::Arc;
+
+/// What a cache tells the volume below it when it asks to be the only one that writes there.
+///
+/// A log may be copied and opened in two places. So each opening draws a number of its own, and a
+/// claim says which openings it succeeds: of two that succeed the same one, only the first is let in.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Claim {
+    /// Who asks, for people: the name of a gateway. At most [`Claim::MOST_OWNER`] bytes of
+    /// printable ASCII are told.
+    pub owner: String,
+    /// The instance id of its log.
+    pub instance: [u8; 16],
+    /// How often the log was opened.
+    pub generation: u64,
+    /// The number that this opening has drawn; not 0.
+    pub opening: u64,
+    /// The generation that was granted last, as far as the log knows; 0: none ever was.
+    pub granted: u64,
+    /// The opening that was granted last, as far as the log knows, and those that asked since and
+    /// may have been. At most [`Claim::MOST_PREDECESSORS`].
+    pub predecessors: Vec<u64>,
+    /// From now on there may be dirty data in the log.
+    pub writes_back: bool,
+    /// There is dirty data in the log now.
+    pub is_dirty: bool,
+    /// Somebody has decided to go on though the volume may not have all that it once had.
+    pub accept_loss: bool,
+}
+
+impl Claim {
+    /// Bytes of an iSCSI name (RFC 7143, 4.2.7.1).
+    pub const MOST_OWNER: usize = 223;
+    /// The opening that was granted last and seven that were cut off while they asked.
+    pub const MOST_PREDECESSORS: usize = 8;
+}
+
+/// How a claim stands.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Holding {
+    /// None was asked for.
+    #[default]
+    Nothing,
+    /// The volume has no claims: others may write to it.
+    Unsupported,
+    /// The volume is away. It is asked before anything else when it comes back.
+    Waiting,
+    /// The claim is granted and on stable storage.
+    Held,
+    /// A reservation holds in its place, of the kind that every SCSI target has.
+    Reserved,
+    /// Somebody else's claim stands in the way, and every call fails.
+    Refused(Arc<str>),
+}
