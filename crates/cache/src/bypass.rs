@@ -17,7 +17,7 @@ use volume::{Data, Durability, Error, Extent, Volume};
 use crate::{
     log::segment::Kind,
     settings::Report,
-    slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
+    slot::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
     state::{Shared, State},
 };
 
@@ -213,7 +213,7 @@ impl Shared {
             let at = (slot * 8 - sector) as usize * SECTOR_BYTES;
             data.slice(at, SLOT_BYTES).copy_to_slice(&mut page);
             let index = state.table.find_or_insert(slot);
-            state.table.set_page(index, page.freeze(), WHOLE, true);
+            state.table.set_page(index, page.freeze(), WHOLE, Came::Wanted);
             // A fetch that began before the claim's end may bring older content.
             state.table.entry_mut(index).fetch = 0;
         }

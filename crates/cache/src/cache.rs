@@ -145,6 +145,9 @@ impl Cache {
             state.orders.paused_since.map(|since| since.elapsed().as_millis() as u64);
         statistics.pending_slots = state.pending_slots() as u64;
         statistics.dram_used_bytes = (state.table.resident() * SLOT_BYTES) as u64;
+        let ahead = state.table.ahead();
+        statistics.read_ahead_used_slots = ahead.used;
+        statistics.read_ahead_wasted_slots = ahead.wasted;
         statistics.dram_bytes = shared.settings.dram_bytes;
         statistics.log_used_bytes = u64::from(state.ring.used()) * SLOT_BYTES as u64;
         statistics.log_bytes = u64::from(state.ring.blocks()) * SLOT_BYTES as u64;

@@ -7,6 +7,8 @@
 mod checksum;
 mod dram;
 mod log;
+mod slot_hash;
+mod replacement;
 mod slot;
 mod nvram;
 mod settings;

@@ -24,7 +24,7 @@ use crate::{
     nvram::{Buffer, Contents, Held, StableMemory},
     refusal::OpenError,
     settings::Settings,
-    slot::{NONE, Place, SLOT_BYTES, SlotTable},
+    slot::{Came, NONE, Place, SLOT_BYTES, SlotTable},
     state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
     statistics::Counters,
 };
@@ -61,7 +61,8 @@ pub(crate) async fn open(
     let nvram = open_nvram(nvram, &superblock, &settings)?;
     check_held(&nvram.held, &superblock, &settings)?;
 
-    let mut table = SlotTable::new();
+    let pages = usize::try_from(settings.dram_bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
+    let mut table = SlotTable::new(pages);
     let apply = |start, header: &Header| apply(&mut table, start, header);
     let found = scan(&log, &superblock, nvram.watermark, apply).await.map_err(OpenError::Log)?;
     if let Some(loss) = found.loss {
@@ -316,7 +317,7 @@ fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) {
         nvram.read(held.index, &mut page);
         let checksum = crc32c(&page);
         let index = state.table.find_or_insert(held.slot);
-        state.table.set_page(index, page.freeze(), held.mask, true);
+        state.table.set_page(index, page.freeze(), held.mask, Came::Wanted);
         let entry = state.table.entry_mut(index);
         entry.checksum = checksum;
         let older = std::mem::replace(&mut entry.nvram, held.index);

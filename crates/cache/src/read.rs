@@ -9,7 +9,7 @@ use volume::{Data, Error, Extent, Lba, Volume};
 use crate::{
     checksum::crc32c,
     fetch::{Fetch, Outcome},
-    slot::{Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
+    slot::{Came, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
     state::{Shared, State},
 };
 
@@ -285,7 +285,7 @@ impl Shared {
         }
         let Some(mut page) = self.take_page(state) else { return };
         block.copy_to_slice(&mut page);
-        state.table.set_page(index, page.freeze(), place.mask, true);
+        state.table.set_page(index, page.freeze(), place.mask, Came::Wanted);
     }
 
     /// Reads the logged content of a slot. None if it is no longer its newest.
@@ -368,6 +368,7 @@ impl Shared {
 
     /// Puts fetched content into the table where nothing newer has come.
     fn keep_fetched(&self, fetch: &Fetch, data: &Data, host: bool) {
+        let came = if host { Came::Wanted } else { Came::Ahead };
         let mut slot = fetch.first;
         let end = fetch.first + u64::from(fetch.count);
         while slot < end {
@@ -408,7 +409,7 @@ impl Shared {
                     None if entry.place.is_some() => continue,
                     None => {}
                 }
-                state.table.set_page(index, page.freeze(), WHOLE, host);
+                state.table.set_page(index, page.freeze(), WHOLE, came);
             }
         }
     }

@@ -4,14 +4,15 @@
 //! log, or a fetch under way. Nothing here waits or does I/O; the table is one of the things
 //! behind the lock of the cache's state.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
-};
+use std::{collections::HashMap, hash::BuildHasherDefault};
 
 use bytes::Bytes;
 
-use crate::log::segment::Kind;
+use crate::{
+    log::segment::Kind,
+    replacement::{Ahead, Replacement},
+    slot_hash::SlotHasher,
+};
 
 /// Bytes in a slot.
 pub(crate) const SLOT_BYTES: usize = 4096;
@@ -118,14 +119,22 @@ impl Entry {
     }
 }
 
-/// A page in memory, and its place in the circle of the replacement clock.
+/// A page in memory, and whose it is.
 struct Frame {
     page: Bytes,
     entry: u32,
-    referenced: bool,
 }
 
-/// The table with its three orders: by slot, by use (the clock), by age in the log.
+/// Why a page came into memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Came {
+    /// A host reads or writes it.
+    Wanted,
+    /// A host may read it soon.
+    Ahead,
+}
+
+/// The table with its three orders: by slot, by use, by age in the log.
 pub(crate) struct SlotTable {
     /// Many small maps rather than one: a map that grows holds the lock while it moves.
     maps: Vec<HashMap<u64, u32, BuildHasherDefault<SlotHasher>>>,
@@ -135,8 +144,7 @@ pub(crate) struct SlotTable {
     indices: u32,
     free: Vec<u32>,
     length: usize,
-    frames: Vec<Frame>,
-    hand: usize,
+    pages: Replacement<Frame>,
     /// Oldest and newest in the log: the order of `place.segment`.
     dirty_first: u32,
     dirty_last: u32,
@@ -146,15 +154,15 @@ pub(crate) struct SlotTable {
 }
 
 impl SlotTable {
-    pub fn new() -> Self {
+    /// With at most so many pages in memory.
+    pub fn new(pages: usize) -> Self {
         Self {
             maps: (0..MAPS).map(|_| HashMap::default()).collect(),
             pieces: Vec::new(),
             indices: 0,
             free: Vec::new(),
             length: 0,
-            frames: Vec::new(),
-            hand: 0,
+            pages: Replacement::new(pages),
             dirty_first: NONE,
             dirty_last: NONE,
             dirty: 0,
@@ -174,7 +182,7 @@ impl SlotTable {
 
     /// How many have a page.
     pub fn resident(&self) -> usize {
-        self.frames.len()
+        self.pages.len()
     }
 
     /// The entry of a slot.
@@ -243,7 +251,7 @@ impl SlotTable {
     pub fn page(&self, index: u32) -> Option<&Bytes> {
         match self.entry(index).frame {
             NONE => None,
-            frame => Some(&self.frames[frame as usize].page),
+            frame => Some(&self.pages.get(frame).page),
         }
     }
 
@@ -251,29 +259,25 @@ impl SlotTable {
     pub fn touch(&mut self, index: u32) -> Option<&Bytes> {
         match self.entry(index).frame {
             NONE => None,
-            frame => {
-                let frame = &mut self.frames[frame as usize];
-                frame.referenced = true;
-                Some(&frame.page)
-            }
+            frame => Some(&self.pages.touch(frame).page),
         }
     }
 
     /// Gives an entry a page, in which the sectors of `valid` are right.
-    pub fn set_page(&mut self, index: u32, page: Bytes, valid: u8, referenced: bool) {
+    pub fn set_page(&mut self, index: u32, page: Bytes, valid: u8, why: Came) {
         let entry = self.entry_mut(index);
         entry.valid = valid;
         entry.zero = false;
-        match entry.frame {
-            NONE => {
-                let frame = self.frames.len() as u32;
-                self.entry_mut(index).frame = frame;
-                self.frames.push(Frame { page, entry: index, referenced });
+        match (entry.frame, entry.slot) {
+            (NONE, slot) => {
+                let frame = Frame { page, entry: index };
+                self.entry_mut(index).frame = self.pages.insert(slot, frame, why == Came::Ahead);
             }
-            frame => {
-                let frame = &mut self.frames[frame as usize];
-                frame.page = page;
-                frame.referenced |= referenced;
+            (frame, _) => {
+                self.pages.get_mut(frame).page = page;
+                if why == Came::Wanted {
+                    self.pages.touch(frame);
+                }
             }
         }
     }
@@ -284,39 +288,29 @@ impl SlotTable {
         entry.valid = 0;
         let frame = std::mem::replace(&mut entry.frame, NONE);
         if frame != NONE {
-            self.frames.swap_remove(frame as usize);
-            if let Some(moved) = self.frames.get(frame as usize) {
-                let moved = moved.entry;
-                self.entry_mut(moved).frame = frame;
-            }
+            self.pages.remove(frame);
         }
     }
 
-    /// Takes one page out of memory that was not used lately and that nothing needs there.
+    /// Takes one page out of memory that nothing needs there, if there is one.
     pub fn evict(&mut self) -> bool {
-        for step in 0..self.frames.len() {
-            if self.hand >= self.frames.len() {
-                self.hand = 0;
-            }
-            let frame = &mut self.frames[self.hand];
-            let index = frame.entry;
-            let referenced = std::mem::replace(&mut frame.referenced, false);
-            if referenced && step < MOST_SPARED {
-                self.hand += 1;
-                continue;
-            }
-            let entry = self.entry(index);
+        let pieces = &self.pieces;
+        let evicted = self.pages.evict(|frame| {
+            let entry = &pieces[frame.entry as usize / PIECE][frame.entry as usize % PIECE];
             // A fetch merges with the page it finds; without it, it would take old sectors from
             // the lower volume for new ones.
-            if entry.pending() || entry.fetch != 0 {
-                self.hand += 1;
-                continue;
-            }
-            self.drop_page(index);
-            self.remove_if_empty(index);
-            return true;
-        }
-        false
+            (!entry.pending() && entry.fetch == 0).then_some(entry.slot)
+        });
+        let Some(Frame { entry: index, .. }) = evicted else { return false };
+        let entry = self.entry_mut(index);
+        (entry.valid, entry.frame) = (0, NONE);
+        self.remove_if_empty(index);
+        true
+    }
+
+    /// What became of the pages that were read ahead.
+    pub fn ahead(&self) -> Ahead {
+        self.pages.ahead()
     }
 
     /// Notes where in the log the newest content is: the entry is now the newest of the dirty.
@@ -414,27 +408,6 @@ impl SlotTable {
     }
 }
 
-/// Slot numbers are not chosen to collide, and a strong hash costs more than the rest of a hit.
-#[derive(Default)]
-pub(crate) struct SlotHasher(u64);
-
-impl Hasher for SlotHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // Fibonacci hashing, folded: the map uses the low bits for the place and the highest
-        // seven for the tag.
-        let product = u128::from(self.0 ^ number) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = (product >> 64) as u64 ^ product as u64;
-    }
-}
-
 /// Neighbours lie in one map for a while, so that sequential access stays in few cache lines.
 fn map_of(slot: u64) -> usize {
     (slot >> 6) as usize % MAPS
@@ -442,8 +415,6 @@ fn map_of(slot: u64) -> usize {
 
 /// At a million entries each map grows by a few thousand at a time: some ten microseconds.
 const MAPS: usize = 256;
-/// Pages that one eviction spares because they were used: bounds the time under the lock.
-const MOST_SPARED: usize = 64;
 /// Entries in a piece.
 const PIECE: usize = 1024;
 
@@ -469,28 +440,27 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_spares_what_was_used_and_what_is_needed() {
-        let mut table = SlotTable::new();
+    fn what_is_needed_stays() {
+        let mut table = SlotTable::new(64);
         for slot in 0..4 {
             let index = table.find_or_insert(slot);
-            table.set_page(index, page(slot as u8), WHOLE, false);
+            table.set_page(index, page(slot as u8), WHOLE, Came::Wanted);
         }
-        table.touch(0);
-        table.entry_mut(1).queued = true;
+        table.entry_mut(0).queued = true;
         table.entry_mut(2).fetch = 7;
         assert!(table.evict());
-        assert_eq!(table.find(3), None, "the only one that is neither used nor needed");
+        assert_eq!(table.find(1), None, "the oldest that is not needed");
         assert!(table.evict());
-        assert_eq!(table.find(0), None, "used, but not lately");
+        assert_eq!(table.find(3), None);
         assert!(!table.evict());
         assert_eq!((table.len(), table.resident()), (2, 2));
     }
 
     #[test]
     fn a_dirty_page_may_go_but_its_place_stays() {
-        let mut table = SlotTable::new();
+        let mut table = SlotTable::new(64);
         let index = table.find_or_insert(5);
-        table.set_page(index, page(1), WHOLE, false);
+        table.set_page(index, page(1), WHOLE, Came::Wanted);
         table.set_place(index, place(1));
         assert!(table.evict());
         assert_eq!(table.find(5), Some(index));
@@ -503,9 +473,9 @@ mod tests {
 
     #[test]
     fn what_stays_when_it_is_clean_is_on_no_list() {
-        let mut table = SlotTable::new();
+        let mut table = SlotTable::new(64);
         let index = table.find_or_insert(5);
-        table.set_page(index, page(1), WHOLE, false);
+        table.set_page(index, page(1), WHOLE, Came::Wanted);
         table.set_place(index, place(1));
         table.entry_mut(index).round = 7;
         table.clear_place(index);
@@ -517,7 +487,7 @@ mod tests {
 
     #[test]
     fn the_dirty_are_ordered_by_their_newest_place() {
-        let mut table = SlotTable::new();
+        let mut table = SlotTable::new(64);
         for slot in 0..4 {
             let index = table.find_or_insert(slot);
             table.set_place(index, place(slot));
@@ -534,7 +504,7 @@ mod tests {
 
     #[test]
     fn entries_are_found_after_the_table_has_grown() {
-        let mut table = SlotTable::new();
+        let mut table = SlotTable::new(64);
         let indices: Vec<_> = (0..5000).map(|slot| table.find_or_insert(slot * 977)).collect();
         assert!((0..5000).all(|slot| table.find(slot * 977) == Some(indices[slot as usize])));
         assert_eq!(table.find(1), None);

@@ -29,6 +29,10 @@ pub struct Statistics {
     pub fetched_bytes: u64,
     /// Bytes of those that were read ahead of the host.
     pub read_ahead_bytes: u64,
+    /// Slots of those that the host has read since.
+    pub read_ahead_used_slots: u64,
+    /// Slots of those that left memory without having been read.
+    pub read_ahead_wasted_slots: u64,
     /// Segments written to the log.
     pub commits: u64,
     /// Slots in them.

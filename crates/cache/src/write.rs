@@ -10,7 +10,7 @@ use crate::{
     log::segment::Kind,
     nvram::Buffer,
     settings::Report,
-    slot::{NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
+    slot::{Came, NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
     state::{Shared, State},
 };
 
@@ -227,7 +227,7 @@ impl Shared {
             let checksum = if part.count == SECTORS { checksum } else { crc32c(&page) };
             let page = page.freeze();
             self.keep_in_nvram(state, index, serial, valid, &page, checksum);
-            state.table.set_page(index, page, valid, true);
+            state.table.set_page(index, page, valid, Came::Wanted);
             state.table.entry_mut(index).checksum = checksum;
             state.queue_slot(index, serial);
             placed += 1;

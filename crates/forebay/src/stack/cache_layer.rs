@@ -202,6 +202,8 @@ impl CacheLayer {
             "misses": counted.misses,
             "fetched_bytes": counted.fetched_bytes,
             "read_ahead_bytes": counted.read_ahead_bytes,
+            "read_ahead_used_slots": counted.read_ahead_used_slots,
+            "read_ahead_wasted_slots": counted.read_ahead_wasted_slots,
             "commits": counted.commits,
             "committed_slots": counted.committed_slots,
             "log_errors": counted.log_errors,

@@ -1,0 +1,24 @@
+//! Where a slot belongs in tables by its number.
+
+use std::hash::Hasher;
+
+/// Slot numbers are not chosen to collide, and a strong hash costs more than the rest of a hit.
+#[derive(Default)]
+pub(crate) struct SlotHasher(u64);
+
+impl Hasher for SlotHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Fibonacci hashing, folded: the map uses the low bits for the place and the highest
+        // seven for the tag.
+        let product = u128::from(self.0 ^ number) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
