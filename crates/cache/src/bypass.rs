@@ -75,7 +75,8 @@ impl Shared {
         change: Change,
     ) -> Result<(), Error> {
         // What was reported before comes first, so that no failure leaves this without that.
-        if self.settings.report.is_immediate() {
+        // Not while the log disk fails: then it is this, out of order, or nothing.
+        if self.settings.report.is_immediate() && self.state.lock().log_error().is_none() {
             self.settle().await?;
         }
         // Claimed before anything is given away: a call that is aborted until here has done
@@ -93,11 +94,14 @@ impl Shared {
     async fn claim(self: &Arc<Self>, first: u64, end: u64) -> Result<Claim, Error> {
         let full = || Err(Error::Busy("the log is full"));
         let mut check = |state: &mut State| {
-            if let Some(error) = state.refusal() {
+            if let Some(error) = self.refusal(state) {
                 return Some(Err(error));
             }
             let claimed = state.claims.overlap(first, end);
             let tombstone = state.may_be_logged(first, end);
+            if let Some(error) = state.log_error().filter(|_| tombstone) {
+                return Some(Err(error));
+            }
             if claimed || (tombstone && !self.room_for_tombstone(state)) {
                 return self.is_away(state).then(full);
             }

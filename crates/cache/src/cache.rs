@@ -152,6 +152,7 @@ impl Cache {
         statistics.log_used_bytes = u64::from(state.ring.used()) * SLOT_BYTES as u64;
         statistics.log_bytes = u64::from(state.ring.blocks()) * SLOT_BYTES as u64;
         statistics.committed_segment = state.ring.next() - 1;
+        statistics.log_error = state.log_error().as_ref().map(ToString::to_string);
         statistics.lower_error = state.lower_error.as_ref().map(ToString::to_string);
         statistics
     }

@@ -42,5 +42,5 @@ pub use log::{
 pub use nvram::{MappedFile, StableMemory, length_for};
 pub use open::Parts;
 pub use refusal::OpenError;
-pub use settings::{Report, Settings};
+pub use settings::{OnLogError, Report, Settings};
 pub use statistics::Statistics;

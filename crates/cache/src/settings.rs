@@ -14,6 +14,18 @@ pub enum Report {
     Through,
 }
 
+/// What becomes of writes while the log disk fails.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum OnLogError {
+    /// They fail, with the log disk's error, until it takes writes again.
+    #[default]
+    StopWrites,
+    /// They go to the lower volume, stable, where the log has nothing of their slots. Where it has,
+    /// they fail all the same: the older content in it could not be made void, and would come back
+    /// with the log disk.
+    WriteThrough,
+}
+
 /// How a cache behaves. Every field has a default in [`Settings::default`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -25,6 +37,8 @@ pub struct Settings {
     pub nvram_bytes: u64,
     /// When writes are reported. Default after complete.
     pub report: Report,
+    /// What becomes of writes while the log disk fails. Default: they fail, too.
+    pub on_log_error: OnLogError,
     /// Part of the log (0 to 1) above which level 2 destage no longer waits for an idle period.
     /// Default 0.5.
     pub destage_threshold: f64,
@@ -60,6 +74,7 @@ impl Default for Settings {
             dram_bytes: 256 << 20,
             nvram_bytes: 4 << 20,
             report: Report::AfterComplete,
+            on_log_error: OnLogError::StopWrites,
             destage_threshold: 0.5,
             idle_ms: 20,
             destage_run_bytes: 64 << 10,

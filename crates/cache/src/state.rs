@@ -28,7 +28,7 @@ use crate::{
     meter::Meter,
     nvram::Buffer,
     orders::Orders,
-    settings::{Report, Settings},
+    settings::{OnLogError, Report, Settings},
     slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
     statistics::Counters,
 };
@@ -271,6 +271,14 @@ impl Shared {
         self.index.lock().release(next.index_tail);
         *superblock = next;
         Ok(())
+    }
+
+    /// Why writes are not taken now, if they are not.
+    pub fn refusal(&self, state: &State) -> Option<Error> {
+        if state.stopping {
+            return Some(Error::Busy("the cache is stopping"));
+        }
+        state.log_error().filter(|_| self.settings.on_log_error == OnLogError::StopWrites)
     }
 
     /// To be noted before the first write that [`Self::flush_lower`] is to make stable.
@@ -516,11 +524,8 @@ impl State {
         self.table.remove_if_empty(index);
     }
 
-    /// Why writes are not taken now, if they are not.
-    pub fn refusal(&self) -> Option<Error> {
-        if self.stopping {
-            return Some(Error::Busy("the cache is stopping"));
-        }
+    /// How the log disk fails, if it does.
+    pub fn log_error(&self) -> Option<Error> {
         self.failure.as_ref().map(|(_, error)| error.clone())
     }
 }

@@ -39,6 +39,8 @@ pub struct Statistics {
     pub committed_slots: u64,
     /// Segments that the log disk failed to write; each was tried again.
     pub log_errors: u64,
+    /// How the log disk fails, as long as it does.
+    pub log_error: Option<String>,
     /// Level 2 rounds that ended with a moved tail.
     pub rounds: u64,
     /// Bytes sent to the lower volume by level 2.

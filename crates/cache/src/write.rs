@@ -32,7 +32,7 @@ enum Room {
     Slots(usize),
     /// Nothing before something else is done.
     Later,
-    /// Nothing before destage moves the tail of the log.
+    /// Nothing before destage moves the tail of the log, or the log disk works again.
     Full,
 }
 
@@ -159,15 +159,18 @@ impl Shared {
     pub fn admit(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         if self.settings.report == Report::Through {
-            return state.refusal().map_or(Ok(()), |error| Err(self.refuse(error)));
+            return self.refusal(&state).map_or(Ok(()), |error| Err(self.refuse(error)));
         }
         self.room(&mut state).map(drop)
     }
 
     /// How much may be queued for the log now.
     fn room(&self, state: &mut State) -> Result<Room, Error> {
-        if let Some(error) = state.refusal() {
+        if let Some(error) = self.refusal(state) {
             return Err(self.refuse(error));
+        }
+        if state.log_error().is_some() {
+            return Ok(Room::Full);
         }
         let mut free = self.pending_limit.saturating_sub(state.pending_slots());
         if self.settings.report.is_immediate() {

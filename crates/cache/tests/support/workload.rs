@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use cache::{Cache, Identity, Parts, Report, Settings, Statistics};
+use cache::{Cache, Identity, OnLogError, Parts, Report, Settings, Statistics};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use sim::Rng;
@@ -55,6 +55,7 @@ impl Script {
             dram_bytes: 128 << 10,
             nvram_bytes: 64 << 10,
             report,
+            on_log_error: OnLogError::StopWrites,
             destage_threshold: [0.0, 0.3, 0.7, 1.0][rng.below(4) as usize],
             idle_ms: [1, 5, 50][rng.below(3) as usize],
             destage_run_bytes: [4096, 16384, 1 << 20][rng.below(3) as usize],

@@ -8,7 +8,7 @@ use super::{
     access::{Chap, Proof},
     schedule::{Hours, Schedule},
     tls::RemoteTls,
-    words::{Digest, Engine, FaultError, Operation, Report},
+    words::{Digest, Engine, FaultError, OnLogError, Operation, Report},
 };
 use crate::quantity::{Size, Span};
 
@@ -175,6 +175,8 @@ pub struct Cache {
     pub dram: Size,
     /// When a write is acknowledged.
     pub report: Report,
+    /// What becomes of writes while the log disk fails.
+    pub on_log_error: OnLogError,
     /// Share of the log that may fill before destage no longer gives way to requests.
     pub destage_threshold: f64,
     /// Time without requests that counts as idle, so that destage runs.
@@ -257,6 +259,7 @@ impl Default for Cache {
             nvram_size: Size::mib(4),
             dram: Size::mib(256),
             report: Report::default(),
+            on_log_error: OnLogError::default(),
             destage_threshold: 0.5,
             destage_idle: Span::millis(20),
             destage_run: Size::kib(64),

@@ -22,7 +22,9 @@ pub use portal::{Group, HostPort, Portal};
 pub use problem::Problem;
 pub use schedule::{Schedule, TimeOfDay};
 pub use tls::{PortalTls, RemoteTls};
-pub use words::{Address, Digest, Engine, FaultError, IscsiName, LogLevel, Operation, Report};
+pub use words::{
+    Address, Digest, Engine, FaultError, IscsiName, LogLevel, OnLogError, Operation, Report,
+};
 
 use crate::quantity::{Size, Span};
 

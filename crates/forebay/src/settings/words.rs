@@ -153,6 +153,17 @@ pub enum Report {
     Through,
 }
 
+/// What becomes of writes while the log disk of a cache fails.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnLogError {
+    /// They fail.
+    #[default]
+    StopWrites,
+    /// They go to the lower volume, where the log has nothing of their blocks.
+    WriteThrough,
+}
+
 /// What a fault layer breaks.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]

@@ -16,7 +16,7 @@ use crate::{
     failure::Failure,
     orders::{Order, Standing},
     quantity::about,
-    settings::{self, Report},
+    settings::{self, OnLogError, Report},
 };
 
 /// A cache at work.
@@ -207,6 +207,7 @@ impl CacheLayer {
             "commits": counted.commits,
             "committed_slots": counted.committed_slots,
             "log_errors": counted.log_errors,
+            "log_error": counted.log_error,
             "destage_rounds": counted.rounds,
             "destaged_bytes": counted.destaged_bytes,
             "destaged_runs": counted.destaged_runs,
@@ -243,6 +244,10 @@ fn behaviour(settings: &settings::Cache) -> cache::Settings {
             Report::AfterComplete => cache::Report::AfterComplete,
             Report::Immediate => cache::Report::Immediate,
             Report::Through => cache::Report::Through,
+        },
+        on_log_error: match settings.on_log_error {
+            OnLogError::StopWrites => cache::OnLogError::StopWrites,
+            OnLogError::WriteThrough => cache::OnLogError::WriteThrough,
         },
         destage_threshold: settings.destage_threshold,
         idle_ms: millis(settings.destage_idle),
