@@ -17,6 +17,8 @@ pub(crate) struct Batch {
     pub pages: Vec<Bytes>,
     slots: Vec<BatchSlot>,
     tombstones: usize,
+    /// The end of an epoch that it holds.
+    ends: usize,
 }
 
 impl Batch {
@@ -47,23 +49,27 @@ pub(crate) struct Published {
 }
 
 impl State {
-    /// Makes the next segment of what waits.
-    pub fn take_batch(&mut self, superblock: &SegmentIdentity) -> Option<Batch> {
+    /// Makes the next segment of what waits. With `by_flush` only a flush ends an epoch, otherwise
+    /// every segment does.
+    pub fn take_batch(&mut self, superblock: &SegmentIdentity, by_flush: bool) -> Option<Batch> {
         let mut batch = Batch {
             header: Header {
                 instance: superblock.instance,
                 generation: superblock.generation,
                 number: self.ring.next(),
                 complete: 0,
-                ends_epoch: true,
+                ends_epoch: !by_flush,
                 voids_open: false,
                 records: Vec::new(),
             },
             pages: Vec::new(),
             slots: Vec::new(),
             tombstones: 0,
+            ends: 0,
         };
-        while let Some(next) = self.queue.front() {
+        while batch.ends == 0
+            && let Some(next) = self.queue.front()
+        {
             let taken = match *next {
                 Queued::Slot { index, .. } => {
                     let content = self.content(index);
@@ -86,6 +92,13 @@ impl State {
                         Record { slot, count, kind, mask, checksum, serial: since },
                     )
                 }
+                // What it voids is not in its own segment.
+                Queued::End { voids: true, .. } if !batch.header.records.is_empty() => false,
+                Queued::End { voids, .. } => {
+                    (batch.header.ends_epoch, batch.header.voids_open) = (true, voids);
+                    batch.ends = 1;
+                    true
+                }
             };
             if !taken {
                 break;
@@ -98,11 +111,12 @@ impl State {
             Some(
                 Queued::Slot { since, .. }
                 | Queued::Older { since, .. }
-                | Queued::Drop { since, .. },
+                | Queued::Drop { since, .. }
+                | Queued::End { since, .. },
             ) => since - 1,
             None => self.serial,
         };
-        if batch.header.records.is_empty() {
+        if batch.header.records.is_empty() && batch.ends == 0 {
             return None;
         }
         self.in_flight = batch.header.records.iter().map(|r| (r.slot, r.count)).collect();
@@ -115,7 +129,9 @@ impl State {
     fn add_slot(&mut self, batch: &mut Batch, index: u32, content: Content) -> bool {
         let (slot, serial) = (self.table.entry(index).slot, content.version);
         let record = if content.page.is_none() {
-            if batch.slots.len() >= MAX_ZERO_SLOTS as usize {
+            // No more than an epoch has room for; a segment of data has less.
+            let limit = self.epochs.limit().max(u64::from(self.ring.longest_data()));
+            if batch.slots.len() as u64 >= limit.min(u64::from(MAX_ZERO_SLOTS)) {
                 return false;
             }
             Record { slot, count: 1, kind: Kind::Zero, mask: WHOLE, checksum: 0, serial }
@@ -147,8 +163,17 @@ impl State {
     }
 
     /// Takes note that a segment is stable. Gives the wakers of the writes that are now complete.
-    pub fn publish(&mut self, batch: &Batch, now: impl Fn() -> Instant) -> Published {
+    pub fn publish(
+        &mut self,
+        batch: &Batch,
+        by_flush: bool,
+        now: impl Fn() -> Instant,
+    ) -> Published {
         let segment = batch.header.number;
+        let nothing_sealed = self.epochs.oldest().is_none();
+        if !by_flush {
+            self.epochs.make_room(segment, batch.slots.len());
+        }
         let start = self.ring.push(batch.pages.len() as u32 + 1);
         let mut absorbed = 0;
         for slot in &batch.slots {
@@ -160,7 +185,7 @@ impl State {
                 kind: slot.kind,
             };
             absorbed += u64::from(self.table.entry(slot.index).place.is_some());
-            self.supersede(slot.index, place);
+            self.epochs.supersede(&mut self.table, slot.index, place);
             let entry = self.table.entry_mut(slot.index);
             entry.in_flight = false;
             // The NVRAM slot is of this version or of a newer one, which is still waiting.
@@ -169,8 +194,13 @@ impl State {
                 self.nvram.as_mut().expect("it is in use").release(index);
             }
         }
+        if by_flush && batch.header.ends_epoch {
+            let going_down = self.round.as_ref().map(|round| round.cut);
+            self.epochs.seal_together(segment, going_down);
+        }
         self.in_flight.clear();
         self.in_flight_slots = 0;
+        self.ends -= batch.ends;
         self.tombstones -= batch.tombstones;
         self.durable = batch.header.complete;
         self.failure = None;
@@ -181,7 +211,10 @@ impl State {
         if self.dirty_since.is_none() && self.table.dirty() > 0 {
             self.dirty_since = Some(now());
         }
-        let first_dirty = self.ring.segments() == 1;
+        let first_dirty = match by_flush {
+            true => nothing_sealed && batch.header.ends_epoch,
+            false => self.ring.segments() == 1,
+        };
         let complete = self.waiters.partition_point(|waiter| waiter.serial <= self.durable);
         let wakers = self.waiters.drain(..complete).map(|waiter| waiter.waker).collect();
         Published { start, wakers, absorbed, first_dirty }

@@ -76,7 +76,7 @@ impl Shared {
     ) -> Result<(), Error> {
         // What was reported before comes first, so that no failure leaves this without that.
         // Not while the log disk fails: then it is this, out of order, or nothing.
-        if self.settings.report.is_immediate() && self.state.lock().log_error().is_none() {
+        if self.settings.report.is_early() && self.state.lock().log_error().is_none() {
             self.settle().await?;
         }
         // Claimed before anything is given away: a call that is aborted until here has done

@@ -143,6 +143,7 @@ impl Cache {
         statistics.destage_rate_limit = state.orders.rate;
         statistics.paused_ms =
             state.orders.paused_since.map(|since| since.elapsed().as_millis() as u64);
+        statistics.order = shared.promise();
         statistics.pending_slots = state.pending_slots() as u64;
         statistics.dram_used_bytes = (state.table.resident() * SLOT_BYTES) as u64;
         let ahead = state.table.ahead();
@@ -186,8 +187,9 @@ impl Cache {
         self.write_zeros(sector, first_slot * per_slot).await?;
         self.write_zeros((end_slot * per_slot).min(end), end).await?;
         let bytes = (end_slot - first_slot) * SLOT_BYTES as u64;
+        let short = bytes <= u64::from(shared.settings.discard_log_bytes);
         let logged = shared.settings.report != Report::Through
-            && bytes <= u64::from(shared.settings.discard_log_bytes)
+            && (short || shared.is_strict())
             && shared.write_zeros(first_slot, end_slot).await?;
         if logged { Ok(()) } else { shared.discard_past(first_slot, end_slot).await }
     }
@@ -198,7 +200,10 @@ impl Cache {
             return Ok(());
         }
         let zeros = Data::zeros((end - sector) as usize * SECTOR_BYTES);
-        self.shared.write(sector, zeros, Durability::Stable).await
+        // What is discarded at flush is safe with the flush.
+        let stable = !self.shared.is_by_flush();
+        let durability = if stable { Durability::Stable } else { Durability::Volatile };
+        self.shared.write(sector, zeros, durability).await
     }
 
     /// What is only here is mapped, whatever the lower volume says of it; and where that says
@@ -255,7 +260,8 @@ impl Volume for Cache {
         let shared = &self.shared;
         Geometry {
             physical_block_size: shared.opened.physical_block_size.max(SLOT_BYTES as u32),
-            volatile_cache: shared.settings.report.is_immediate(),
+            volatile_cache: shared.settings.report.is_early(),
+            epoch_blocks: shared.epoch_slots * shared.blocks_per_slot(),
             atomic_blocks: 0,
             // Segments of the log keep what was written until others take their place.
             in_place: false,
@@ -297,10 +303,15 @@ impl Volume for Cache {
         self.count();
         self.shared.counters.flushes.add(1);
         // Except with immediate report, what was acknowledged is stable already.
-        if !self.shared.settings.report.is_immediate() {
+        if !self.shared.settings.report.is_early() {
             return Box::pin(std::future::ready(Ok(())));
         }
         Box::pin(self.shared.settle())
+    }
+
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.count();
+        Box::pin(self.shared.roll_back())
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {

@@ -36,9 +36,18 @@ impl Shared {
         Committed { shared: self, serial, waiter: None }
     }
 
-    /// Level 1 for all that is waiting now.
-    pub async fn settle(&self) -> Result<(), Error> {
-        let serial = self.state.lock().serial;
+    /// Level 1 for all that is waiting now. At flush, its epoch ends with it.
+    pub async fn settle(self: &Arc<Self>) -> Result<(), Error> {
+        let serial = {
+            let mut state = self.state.lock();
+            if self.is_by_flush() {
+                let serial = state.end_epoch();
+                self.start_commit(&mut state);
+                serial
+            } else {
+                state.serial
+            }
+        };
         self.committed(serial).await
     }
 }
@@ -47,7 +56,7 @@ async fn write_segments(shared: Arc<Shared>) {
     loop {
         let batch = {
             let mut state = shared.state.lock();
-            let batch = state.take_batch(&shared.identity);
+            let batch = state.take_batch(&shared.identity, shared.is_by_flush());
             if batch.is_none() {
                 state.committing = false;
             }
@@ -60,7 +69,7 @@ async fn write_segments(shared: Arc<Shared>) {
         write_segment(&shared, &batch).await;
         shared.counters.commits.add(1);
         shared.counters.committed_slots.add(batch.slots() as u64);
-        let published = shared.state.lock().publish(&batch, Instant::now);
+        let published = shared.state.lock().publish(&batch, shared.is_by_flush(), Instant::now);
         // Pages and wakers go without the lock.
         let header = batch.header;
         drop(batch.pages);

@@ -1,8 +1,8 @@
 //! Level 2 destage: what is dirty in the log goes to the lower volume, in rounds.
 //!
-//! A round sends the newest content that the log has up to some segment, its *cut*, of every
-//! dirty slot: overwritten blocks go once, and when a round is complete the lower volume is exactly
-//! what the near one was at the cut (but for writes that went past the log). Then the log's tail
+//! A round sends one epoch: the content of every slot of it as of its last segment, the *cut*.
+//! Overwritten blocks go once, and when a round is complete the lower volume is exactly what the
+//! near one was at the cut (but for writes that went past the log). Then the log's tail
 //! moves behind the cut. When it goes on and how fast is in `pace`.
 
 use std::{
@@ -16,10 +16,11 @@ use tokio::time::{Instant, sleep};
 use volume::{Data, Durability, Error, Extent, Volume};
 
 use crate::{
+    epoch::{Item, limit},
     log::segment::Kind,
     pace::{Pace, refresh_superblock},
     slot::{Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
-    state::{Item, Round, Shared},
+    state::{Round, Shared},
 };
 
 /// Sends data down for as long as the cache lives. Ends when it is stopped.
@@ -33,6 +34,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             Err(error) => {
                 tracing::warn!(%error, "destage stopped; trying again in {delay:?}");
                 give_up_round(&shared);
+                end_lower_epoch(&shared).await;
                 refresh_superblock(&shared).await;
                 pause(&shared, delay).await;
                 delay = (delay * 2).min(LAST_DELAY);
@@ -53,7 +55,12 @@ async fn wait_for_work(shared: &Shared) -> bool {
             if state.stopping {
                 return false;
             }
-            if state.table.dirty() > 0 || state.ring.segments() > 0 {
+            let work = if shared.is_by_flush() {
+                state.epochs.oldest().is_some()
+            } else {
+                state.table.dirty() > 0 || state.ring.segments() > 0
+            };
+            if work {
                 return true;
             }
         }
@@ -70,35 +77,42 @@ async fn pause(shared: &Shared, time: Duration) {
     }
 }
 
-/// One round from the cut to the moved tail.
+/// One round from the oldest epoch to the moved tail.
 async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Error> {
     let started = Instant::now();
-    let losses = shared.lower_losses();
+    let most = learn_limit(shared);
+    if most > 0 && shared.is_strict() {
+        roll_back_lower(shared).await?;
+    }
     let cut = begin(shared);
-    let mut items = collect(shared).await;
-    while !items.is_empty() {
-        let claimed = send_all(shared, pace, &items).await?;
-        if shared.state.lock().stopping {
+    let items = collect(shared).await;
+    let mut rest = &items[..];
+    let mut pieces = 0;
+    loop {
+        let (piece, later) = rest.split_at(fitting(rest, most));
+        let losses = shared.lower_losses();
+        if !send_piece(shared, pace, piece).await? {
             give_up_round(shared);
             return Ok(());
         }
-        // Slots that a bypassed write holds: it makes them void, or fails and leaves them to us.
-        // Without them the tail must not move.
-        let overlaps = |item: &Item, state: &crate::state::State| {
-            state.claims.overlap(item.slot, item.slot + 1)
-        };
-        shared
-            .wait_until(|state| (!claimed.iter().any(|item| overlaps(item, state))).then_some(()))
-            .await;
-        items = claimed;
+        // The order that loses nothing: all data of the round is in the lower volume and stable
+        // before the superblock lets go of the log's copy; that is stable before the slots count as
+        // clean (from then on a write may go past the log without voiding their records); and all
+        // of that is done before their blocks are written over.
+        let flushed = shared.flush_lower(losses).await;
+        shared.note_lower(&flushed);
+        flushed?;
+        pieces += 1;
+        rest = later;
+        if rest.is_empty() {
+            break;
+        }
     }
-    // The order that loses nothing: all data of the round is in the lower volume and stable
-    // before the superblock lets go of the log's copy; that is stable before the slots count as
-    // clean (from then on a write may go past the log without voiding their records); and all of
-    // that is done before their blocks are written over.
-    let flushed = shared.flush_lower(losses).await;
-    shared.note_lower(&flushed);
-    flushed?;
+    if pieces > 1 {
+        shared.counters.split_rounds.add(1);
+        tracing::warn!(pieces, most, "a round was too large for one epoch of the lower volume");
+    }
+    shared.state.lock().unflushed_below = false;
     let tail_block = shared.state.lock().ring.start(cut + 1);
     shared
         .write_superblock(|superblock| {
@@ -111,20 +125,89 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens a round: everything in the log now belongs to it.
+/// Asks what an epoch of the lower volume holds, in writes of up to a slot: 0 if it has none. New
+/// epochs keep to that; without, to a part of the log, so that its tail moves often enough.
+fn learn_limit(shared: &Shared) -> u64 {
+    let slots = shared.lower.geometry().epoch_blocks / shared.blocks_per_slot();
+    shared.lower_epoch.store(slots, Ordering::Relaxed);
+    if shared.is_strict() && !shared.is_by_flush() {
+        let mut state = shared.state.lock();
+        let limit = limit(state.ring.blocks(), slots);
+        state.epochs.set_limit(limit);
+    }
+    slots
+}
+
+/// Has the lower volume give up what a round has left there that did not come to its flush.
+async fn roll_back_lower(shared: &Shared) -> Result<(), Error> {
+    if shared.state.lock().unflushed_below {
+        let rolled_back = shared.lower.roll_back().await;
+        shared.note_lower(&rolled_back);
+        rolled_back?;
+    }
+    Ok(())
+}
+
+/// Where order is relaxed, an epoch of the lower volume is not kept for one round: what went down
+/// before a failure makes room for what is sent again.
+async fn end_lower_epoch(shared: &Shared) {
+    if !shared.is_strict() && shared.lower_epoch.load(Ordering::Relaxed) > 0 {
+        let flushed = shared.flush_lower(shared.lower_losses()).await;
+        shared.note_lower(&flushed);
+    }
+}
+
+/// How many of the items one epoch of the lower volume holds; at least one, if there is one.
+fn fitting(items: &[Item], most: u64) -> usize {
+    if most == 0 {
+        return items.len();
+    }
+    let mut weight = 0;
+    let fit = items.iter().take_while(|item| {
+        weight += item.weight();
+        weight <= most
+    });
+    fit.count().max(1).min(items.len())
+}
+
+/// Sends items down. False if the cache is stopping.
+async fn send_piece(shared: &Arc<Shared>, pace: &mut Pace, items: &[Item]) -> Result<bool, Error> {
+    let mut claimed;
+    let mut items = items;
+    while !items.is_empty() {
+        claimed = send_all(shared, pace, items).await?;
+        if shared.state.lock().stopping {
+            return Ok(false);
+        }
+        // Slots that a bypassed write holds: it makes them void, or fails and leaves them to us.
+        // Without them the tail must not move.
+        let overlaps = |item: &Item, state: &crate::state::State| {
+            state.claims.overlap(item.slot, item.slot + 1)
+        };
+        shared
+            .wait_until(|state| (!claimed.iter().any(|item| overlaps(item, state))).then_some(()))
+            .await;
+        items = &claimed;
+    }
+    Ok(true)
+}
+
+/// Opens a round: of the oldest epoch, which is sealed now if none is.
 fn begin(shared: &Shared) -> u64 {
     let mut state = shared.state.lock();
-    let cut = state.ring.next() - 1;
-    let id = state.next_round;
-    // Zero is on no list.
-    state.next_round = id.checked_add(1).unwrap_or(1);
+    if state.epochs.oldest().is_none() {
+        let newest = state.ring.next() - 1;
+        assert!(!shared.is_by_flush(), "a round waits for the end of an epoch");
+        state.epochs.seal(newest);
+    }
+    let cut = state.epochs.oldest().expect("one was sealed");
     state.table.rewind();
-    state.round =
-        Some(Round { cut, id, collecting: true, items: Vec::new(), in_flight: Vec::new() });
+    state.unflushed_below = true;
+    state.round = Some(Round { cut, in_flight: Vec::new() });
     cut
 }
 
-/// Closes a round that was not completed.
+/// Closes a round that was not completed. Its epoch stays the oldest.
 fn give_up_round(shared: &Shared) {
     shared.state.lock().round = None;
     shared.changed.notify_waiters();
@@ -132,42 +215,54 @@ fn give_up_round(shared: &Shared) {
 
 /// The list of a round, sorted by address, made in short steps.
 async fn collect(shared: &Shared) -> Vec<Item> {
-    let mut items = loop {
-        if let Some(items) = collect_some(shared) {
-            break items;
-        }
+    let mut items = Vec::new();
+    while collect_newest(shared, &mut items) {
         tokio::task::yield_now().await;
-    };
-    if items.len() <= SORTED_INLINE {
-        items.sort_unstable_by_key(|item| item.slot);
-        return items;
     }
+    // Whatever was overwritten meanwhile is here now.
+    let mut taken = 0;
+    while collect_older(shared, &mut items, &mut taken) {
+        tokio::task::yield_now().await;
+    }
+    let length = items.len();
     let sort = move || {
-        items.sort_unstable_by_key(|item| item.slot);
+        items.sort_unstable_by_key(|item| (item.slot, item.incarnation));
+        // Those on the list that were overwritten while it was made are there twice.
+        items.dedup_by_key(|item| (item.slot, item.incarnation));
         items
     };
+    if length <= SORTED_INLINE {
+        return sort();
+    }
     tokio::task::spawn_blocking(sort).await.expect("sorting numbers does not panic")
 }
 
-fn collect_some(shared: &Shared) -> Option<Vec<Item>> {
+/// Takes some slots whose newest place is in the epoch. False when there are no more.
+fn collect_newest(shared: &Shared, items: &mut Vec<Item>) -> bool {
     let mut state = shared.state.lock();
     let state = &mut *state;
-    let round = state.round.as_mut().expect("it was begun and nobody else ends it");
+    let cut = state.round.as_ref().expect("it was begun and nobody else ends it").cut;
     for _ in 0..STEP {
-        let next = state.table.next_dirty().filter(|&index| {
-            state.table.entry(index).place.is_some_and(|place| place.segment <= round.cut)
+        let next = state.table.next_dirty().and_then(|index| {
+            let place = state.table.entry(index).place;
+            place.filter(|place| place.segment <= cut).map(|place| (index, place))
         });
-        let Some(index) = next else {
-            round.collecting = false;
-            return Some(std::mem::take(&mut round.items));
-        };
-        let entry = state.table.entry_mut(index);
-        entry.round = round.id;
+        let Some((index, place)) = next else { return false };
+        let entry = state.table.entry(index);
         let (slot, incarnation) = (entry.slot, entry.incarnation);
-        let place = entry.place.expect("what has none was filtered out");
-        round.items.push(Item { slot, index, incarnation, place });
+        items.push(Item { slot, index, incarnation, place });
     }
-    None
+    true
+}
+
+/// Takes some that were overwritten since. False when there are no more.
+fn collect_older(shared: &Shared, items: &mut Vec<Item>, taken: &mut usize) -> bool {
+    let state = shared.state.lock();
+    let older = state.epochs.older(*taken);
+    let some = &older[..older.len().min(STEP)];
+    items.extend_from_slice(some);
+    *taken += some.len();
+    !some.is_empty()
 }
 
 /// Sends items down, some runs at a time. Gives those that are claimed by others.
@@ -392,7 +487,9 @@ async fn clean(shared: &Shared, cut: u64, started: Instant) {
     {
         let mut state = shared.state.lock();
         state.ring.release(cut + 1);
+        state.epochs.complete(cut);
         state.round = None;
+        state.starving = false;
         // What is dirty now came after the cut.
         state.dirty_since = (state.table.dirty() > 0).then_some(started);
     }

@@ -80,6 +80,10 @@ impl Volume for Heard {
         Box::pin(self.ask(self.lower.flush()))
     }
 
+    fn roll_back(&self) -> Io<'_, ()> {
+        Box::pin(self.ask(self.lower.roll_back()))
+    }
+
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Box::pin(self.ask(self.lower.discard(extent)))
     }

@@ -12,6 +12,7 @@ use volume::{Geometry, Stack};
 use crate::{
     checksum::crc32c,
     dram::PagePool,
+    epoch::{Epochs, limit},
     heard::Heard,
     indexing::Index,
     inspect::{check_size, no_superblock, pool, random, write_new},
@@ -23,7 +24,7 @@ use crate::{
     },
     nvram::{Buffer, Contents, Held, StableMemory},
     refusal::OpenError,
-    settings::Settings,
+    settings::{Order, Report, Settings},
     slot::{Came, NONE, Place, SLOT_BYTES, SlotTable},
     state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
     statistics::Counters,
@@ -63,13 +64,23 @@ pub(crate) async fn open(
 
     let pages = usize::try_from(settings.dram_bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
     let mut table = SlotTable::new(pages);
-    let apply = |start, header: &Header| apply(&mut table, start, header);
+    let mut epochs = epochs(&settings, &superblock, lower_geometry);
+    let by_flush = settings.report == Report::AtFlush;
+    let apply = |start, header: &Header| {
+        if !by_flush {
+            epochs.make_room(header.number, header.slots());
+        }
+        apply(&mut table, &mut epochs, start, header);
+    };
     let found = scan(&log, &superblock, nvram.watermark, apply).await.map_err(OpenError::Log)?;
     if let Some(loss) = found.loss {
         if !settings.accept_loss {
             return Err(OpenError::Missing(loss));
         }
         tracing::warn!(?loss, "opening the log although acknowledged data is missing");
+    }
+    if by_flush && found.ring.segments() > 0 {
+        epochs.seal(found.ring.next() - 1);
     }
     // A new generation before anything else is written: from here on, no segment that this scan
     // did not find can ever be taken for data.
@@ -93,11 +104,12 @@ pub(crate) async fn open(
 
     let counters = Counters::default();
     counters.recovered_segments.add(found.ring.segments() as u64);
+    counters.unflushed_segments.add(found.unflushed);
     counters.recovered_slots.add(table.dirty() as u64);
     let shared = assemble(
         settings,
         (lower, log),
-        (found.ring, table, nvram.buffer),
+        (found.ring, table, epochs, nvram.buffer),
         found.index,
         (superblock, newest),
         (scratch, counters),
@@ -117,7 +129,7 @@ pub(crate) async fn open(
 fn assemble(
     settings: Settings,
     (lower, log): (Stack, Stack),
-    (ring, table, mut nvram): (Ring, SlotTable, Option<Buffer>),
+    (ring, table, epochs, mut nvram): (Ring, SlotTable, Epochs, Option<Buffer>),
     index: FoundIndex,
     (superblock, serial): (Superblock, u64),
     (scratch, counters): (Arc<PagePool>, Counters),
@@ -139,7 +151,15 @@ fn assemble(
     let reserve = (ring.blocks() / 16).clamp(ring.longest_data() + 1, MOST_RESERVED);
     let identity =
         SegmentIdentity { instance: superblock.instance, generation: superblock.generation };
-    let mut state = State::new(table, ring, nvram, serial);
+    let mut epoch_slots = 0;
+    if settings.report == Report::AtFlush {
+        epoch_slots = slots_between_flushes(&ring, reserve);
+        if epoch_slots < LEAST_EPOCH_SLOTS {
+            let message = "it is too small to hold all that is between two flushes";
+            return Err(OpenError::Size(message.into()));
+        }
+    }
+    let mut state = State::new((table, epochs), ring, nvram, serial);
     state.dirty_since = (state.table.dirty() > 0).then(Instant::now);
     Ok(Arc::new(Shared {
         lower: Heard::new(lower),
@@ -150,17 +170,20 @@ fn assemble(
         scratch,
         pending_limit,
         identity,
+        epoch_slots,
         entries_limit,
         reserve,
         state: Mutex::new(state),
         index: Mutex::new(Index::new(&superblock, settings.index_segments, index)),
         superblock: tokio::sync::Mutex::new(superblock),
         lower_flush: tokio::sync::Mutex::new(()),
+        rolling_back: tokio::sync::Mutex::new(()),
         lower_losses: 0.into(),
         changed: Notify::new(),
         wake_destage: Notify::new(),
         counters,
         requests: AtomicU64::new(0),
+        lower_epoch: 0.into(),
         host_fetches: AtomicUsize::new(0),
         #[cfg(feature = "mutation")]
         sends_unlogged: false.into(),
@@ -168,8 +191,27 @@ fn assemble(
     }))
 }
 
+/// No epochs yet, of the size that goes down at once.
+fn epochs(settings: &Settings, superblock: &Superblock, lower: Geometry) -> Epochs {
+    let mut epochs = Epochs::new(superblock.tail - 1);
+    if settings.order == Order::Strict
+        && !matches!(settings.report, Report::Through | Report::AtFlush)
+    {
+        let slots = lower.epoch_blocks / (SLOT_BYTES as u64 / u64::from(lower.block_size));
+        epochs.set_limit(limit(superblock.ring_end(), slots));
+    }
+    epochs
+}
+
+/// How many slots an epoch may have: each might come alone, with a header of its own, and there is
+/// room beside them for what is kept and for what the ring loses at its end.
+fn slots_between_flushes(ring: &Ring, reserve: u32) -> u64 {
+    let lost = 2 * (ring.longest_data() + 1) + reserve + 4;
+    u64::from(ring.blocks().saturating_sub(lost) / 2)
+}
+
 /// Takes one segment of the log into the table.
-fn apply(table: &mut SlotTable, start: u32, header: &Header) {
+fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &Header) {
     let mut block = start;
     for record in &header.records {
         match record.kind {
@@ -185,7 +227,7 @@ fn apply(table: &mut SlotTable, start: u32, header: &Header) {
                 };
                 for slot in record.slot..record.slot + u64::from(record.count) {
                     let index = table.find_or_insert(slot);
-                    table.set_place(index, place);
+                    epochs.supersede(table, index, place);
                     let entry = table.entry_mut(index);
                     entry.version = record.serial;
                     entry.zero = !data;
@@ -359,5 +401,7 @@ fn check_identity(recorded: &Identity, identity: &Identity) -> Result<(), OpenEr
 const SPARE_ENTRIES: usize = 65536;
 /// Blocks kept for bypassed writes in the largest logs: 16 MiB, each of them a bypassed write.
 const MOST_RESERVED: u32 = 4096;
+/// Slots of the smallest epoch that is worth the name.
+const LEAST_EPOCH_SLOTS: u64 = 8;
 /// Slots of the smallest NVRAM that immediate report works with.
 const LEAST_NVRAM_SLOTS: u32 = 8;

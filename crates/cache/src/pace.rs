@@ -77,6 +77,7 @@ impl Pace {
         let filled = f64::from(state.ring.used()) / f64::from(state.ring.blocks());
         let age = Duration::from_millis(shared.settings.max_dirty_age_ms);
         let is_urgent = state.draining > 0
+            || state.starving
             || filled > shared.settings.destage_threshold
             || state.dirty_since.is_some_and(|since| since.elapsed() > age);
         drop(state);

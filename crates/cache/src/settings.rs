@@ -12,6 +12,30 @@ pub enum Report {
     Immediate,
     /// When it is on the lower volume, stable: the log takes nothing new.
     Through,
+    /// At once, and safe with the next flush: all that is between two flushes is there after a
+    /// crash, or nothing of it. A stable write is a write and a flush.
+    AtFlush,
+}
+
+/// What the lower volume gets in which order.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Order {
+    /// In the order of writes, epoch by epoch: a full log makes writes wait for the next round.
+    #[default]
+    Strict,
+    /// Writes go past a full log, and long discards past any.
+    Relaxed,
+}
+
+/// With [`Report::AtFlush`]: what becomes of a write for which the log has no room before the next
+/// flush.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum TooLarge {
+    /// It is refused.
+    #[default]
+    Refused,
+    /// What is there counts from now on, without the rest.
+    Split,
 }
 
 /// What becomes of writes while the log disk fails.
@@ -39,6 +63,11 @@ pub struct Settings {
     pub report: Report,
     /// What becomes of writes while the log disk fails. Default: they fail, too.
     pub on_log_error: OnLogError,
+    /// Whether anything may overtake the log on its way down. Default strict. Without meaning with
+    /// [`Report::Through`].
+    pub order: Order,
+    /// What becomes of more data between two flushes than fits into the log. Default refused.
+    pub too_large: TooLarge,
     /// Part of the log (0 to 1) above which level 2 destage no longer waits for an idle period.
     /// Default 0.5.
     pub destage_threshold: f64,
@@ -55,8 +84,8 @@ pub struct Settings {
     pub max_dirty_age_ms: u64,
     /// Most that is read ahead of a sequential reader, in bytes; 0 switches it off. Default 1 MiB.
     pub read_ahead_bytes: u32,
-    /// Longest discard that goes through the log, in bytes; longer ones go to the lower volume at
-    /// once. Default 4 MiB.
+    /// Longest discard that goes through the log with [`Order::Relaxed`], in bytes; longer ones go
+    /// to the lower volume at once. Default 4 MiB.
     pub discard_log_bytes: u32,
     /// Most slots in a log segment, 1 to 128; used when a log is formatted, then kept in it.
     /// Default 128 (STICS 4.3.1).
@@ -75,6 +104,8 @@ impl Default for Settings {
             nvram_bytes: 4 << 20,
             report: Report::AfterComplete,
             on_log_error: OnLogError::StopWrites,
+            order: Order::Strict,
+            too_large: TooLarge::Refused,
             destage_threshold: 0.5,
             idle_ms: 20,
             destage_run_bytes: 64 << 10,
@@ -105,6 +136,14 @@ impl Settings {
         check(
             (0.0..=1.0).contains(&self.destage_threshold),
             "destage_threshold must be from 0 to 1",
+        )?;
+        check(
+            self.report != Report::AtFlush || self.order == Order::Strict,
+            "report at flush needs strict order",
+        )?;
+        check(
+            self.report != Report::AtFlush || self.on_log_error == OnLogError::StopWrites,
+            "report at flush needs on_log_error that stops writes",
         )?;
         check((1..=60_000).contains(&self.idle_ms), "idle_ms must be from 1 to 60000")?;
         check(

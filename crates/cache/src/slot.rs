@@ -95,8 +95,6 @@ pub(crate) struct Entry {
     pub nvram: u32,
     /// Counts how often this index was used: a round knows by it that a slot was dropped.
     pub incarnation: u32,
-    /// The destage round that has this slot on its list.
-    pub round: u16,
     /// Sectors whose content in the page is right; 0 without a page.
     pub valid: u8,
     /// The newest content is zeros, and there is no page.
@@ -220,7 +218,6 @@ impl SlotTable {
             fetch: 0,
             nvram: NONE,
             incarnation: 0,
-            round: 0,
             valid: 0,
             zero: false,
             queued: false,
@@ -326,12 +323,56 @@ impl SlotTable {
         self.dirty += 1;
     }
 
-    /// Forgets the place: the lower volume has the content, or newer. It is on no round's list then,
-    /// nor on that of the one that has the same number some day.
+    /// Forgets the place: the lower volume has the content, or newer.
     pub fn clear_place(&mut self, index: u32) {
         self.unlink(index);
         let entry = self.entry_mut(index);
-        (entry.place, entry.round) = (None, 0);
+        entry.place = None;
+    }
+
+    /// Takes the dirty entries whose place is behind segment `end` back to what `older` says of
+    /// them, in the order of segments; without an older place they are clean. Gives all of them.
+    pub fn roll_back(&mut self, end: u64, older: &HashMap<u32, Place>) -> Vec<u32> {
+        let mut back = Vec::new();
+        while self.dirty_last != NONE {
+            let index = self.dirty_last;
+            if self.entry(index).place.is_none_or(|place| place.segment <= end) {
+                break;
+            }
+            self.clear_place(index);
+            back.push(index);
+        }
+        let mut restored: Vec<_> =
+            back.iter().filter_map(|index| Some((*index, *older.get(index)?))).collect();
+        restored.sort_unstable_by_key(|(_, place)| std::cmp::Reverse(place.segment));
+        // Both lists from their ends: each goes behind the newest that is not newer.
+        let mut behind = self.dirty_last;
+        for (index, place) in restored {
+            let newer = |table: &Self, at| {
+                table.entry(at).place.is_some_and(|other: Place| other.segment > place.segment)
+            };
+            while behind != NONE && newer(self, behind) {
+                behind = self.entry(behind).dirty_previous;
+            }
+            self.insert_behind(index, place, behind);
+        }
+        back
+    }
+
+    /// Puts an entry without a place behind another one, or first of all.
+    fn insert_behind(&mut self, index: u32, place: Place, behind: u32) {
+        let next = match behind {
+            NONE => std::mem::replace(&mut self.dirty_first, index),
+            behind => std::mem::replace(&mut self.entry_mut(behind).dirty_next, index),
+        };
+        match next {
+            NONE => self.dirty_last = index,
+            next => self.entry_mut(next).dirty_previous = index,
+        }
+        let entry = self.entry_mut(index);
+        entry.place = Some(place);
+        (entry.dirty_previous, entry.dirty_next) = (behind, next);
+        self.dirty += 1;
     }
 
     fn unlink(&mut self, index: u32) {
@@ -390,7 +431,6 @@ impl SlotTable {
         entry.free = true;
         entry.incarnation = entry.incarnation.wrapping_add(1);
         entry.version = 0;
-        entry.round = 0;
         entry.zero = false;
         self.maps[map_of(slot)].remove(&slot);
         self.free.push(index);
@@ -472,20 +512,6 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_when_it_is_clean_is_on_no_list() {
-        let mut table = SlotTable::new(64);
-        let index = table.find_or_insert(5);
-        table.set_page(index, page(1), WHOLE, Came::Wanted);
-        table.set_place(index, place(1));
-        table.entry_mut(index).round = 7;
-        table.clear_place(index);
-        table.remove_if_empty(index);
-        assert_eq!(table.find(5), Some(index), "its page is there");
-        // The numbers of rounds come back: the seventh once more finds it dirty, and not listed.
-        assert_eq!(table.entry(index).round, 0);
-    }
-
-    #[test]
     fn the_dirty_are_ordered_by_their_newest_place() {
         let mut table = SlotTable::new(64);
         for slot in 0..4 {
@@ -500,6 +526,24 @@ mod tests {
         let rest: Vec<_> = std::iter::from_fn(|| table.next_dirty()).collect();
         assert_eq!(rest, [3, 1, 2]);
         assert_eq!(table.oldest_dirty(), Some(0));
+    }
+
+    #[test]
+    fn what_is_rolled_back_takes_its_old_place_in_the_order() {
+        let mut table = SlotTable::new(64);
+        for slot in 0..5 {
+            let index = table.find_or_insert(slot);
+            table.set_place(index, place(slot * 2));
+        }
+        for (index, segment) in [(3, 11), (0, 12), (1, 12)] {
+            table.set_place(index, place(segment));
+        }
+        let older = HashMap::from([(0, place(0)), (3, place(6))]);
+        assert_eq!(table.roll_back(10, &older), [1, 0, 3]);
+        table.rewind();
+        let all: Vec<_> = std::iter::from_fn(|| table.next_dirty()).collect();
+        assert_eq!((all, table.dirty()), (vec![0, 2, 3, 4], 4));
+        assert_eq!(table.entry(1).place, None);
     }
 
     #[test]

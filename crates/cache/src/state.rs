@@ -21,6 +21,7 @@ use volume::{Data, Durability, Error, Geometry, Lba, Stack, Volume};
 use crate::{
     claim::Claims,
     dram::{PageMut, PagePool},
+    epoch::Epochs,
     fetch::{Fetch, Streams},
     heard::Heard,
     indexing::Index,
@@ -28,8 +29,8 @@ use crate::{
     meter::Meter,
     nvram::Buffer,
     orders::Orders,
-    settings::{OnLogError, Report, Settings},
-    slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
+    settings::{OnLogError, Order, Report, Settings},
+    slot::{Entry, SLOT_BYTES, SlotTable, WHOLE},
     statistics::Counters,
 };
 
@@ -49,6 +50,9 @@ pub(crate) struct Shared {
     pub pending_limit: usize,
     /// What every segment carries.
     pub identity: SegmentIdentity,
+    /// Slots that an epoch may have, whatever the order and size of its writes; 0 if writes count
+    /// without a flush.
+    pub epoch_slots: u64,
     /// Entries that the table may have before discards go past the log.
     pub entries_limit: usize,
     /// Blocks of the log that data may not take: room for the records of bypassed writes.
@@ -61,6 +65,8 @@ pub(crate) struct Shared {
     pub superblock: tokio::sync::Mutex<Superblock>,
     /// Those who flush the lower volume take turns: it tells of a loss only once, to one of them.
     pub lower_flush: tokio::sync::Mutex<()>,
+    /// Those who give up what was not flushed take turns.
+    pub rolling_back: tokio::sync::Mutex<()>,
     /// Flushes of the lower volume that failed.
     pub lower_losses: AtomicU64,
     /// Something changed that calls wait for: room, a commit, a claim, a run.
@@ -70,6 +76,8 @@ pub(crate) struct Shared {
     pub counters: Counters,
     /// Calls from the host so far.
     pub requests: AtomicU64,
+    /// What an epoch that goes down may weigh: as the lower volume said last; 0 if it has none.
+    pub lower_epoch: AtomicU64,
     /// Fetches under way that a host waits for.
     pub host_fetches: AtomicUsize,
     /// See [`crate::Cache::destage_what_is_not_logged`].
@@ -94,6 +102,18 @@ pub(crate) struct State {
     pub reserving: usize,
     /// Records of bypassed writes in the queue or in flight.
     pub tombstones: usize,
+    /// Ends of epochs in the queue or in flight.
+    pub ends: usize,
+    /// The turn of the newest of them that was ever queued, modulo 2^32.
+    pub last_end_turn: u32,
+    /// Its serial.
+    pub last_end: u64,
+    /// Something was queued since.
+    pub unflushed: bool,
+    /// What is not flushed is being given up: no write is taken.
+    pub rolling_back: bool,
+    /// Calls wait for room that a round has to make.
+    pub starving: bool,
     /// The slots of the segment that is being written.
     pub in_flight: Vec<(u64, u32)>,
     pub in_flight_slots: usize,
@@ -108,8 +128,11 @@ pub(crate) struct State {
     pub waiters: VecDeque<Waiter>,
     pub next_waiter: u64,
     pub claims: Claims,
+    pub epochs: Epochs,
+    /// What is sent down now.
     pub round: Option<Round>,
-    pub next_round: u16,
+    /// The lower volume may hold what was not flushed there.
+    pub unflushed_below: bool,
     pub fetches: HashMap<u32, Arc<Fetch>>,
     pub next_fetch: u32,
     pub streams: Streams,
@@ -140,6 +163,9 @@ pub(crate) enum Queued {
     Older { index: u32, since: u64, content: Box<Content> },
     /// A record that voids older ones.
     Drop { slot: u64, count: u32, since: u64 },
+    /// The end of an epoch. If `voids`, what is open is given up, and nothing of it is behind this in
+    /// the queue.
+    End { since: u64, voids: bool },
 }
 
 /// One version of a slot on its way to the log.
@@ -153,26 +179,12 @@ pub(crate) struct Content {
     pub checksum: u32,
 }
 
-/// A level 2 round: what of the log up to `cut` is being sent down.
+/// A level 2 round: the oldest sealed epoch is being sent down.
 pub(crate) struct Round {
-    /// Number of the newest segment that belongs to it.
+    /// Number of its last segment.
     pub cut: u64,
-    /// Marks the entries that are on the list.
-    pub id: u16,
-    /// The list is still being made: what is overwritten meanwhile is put on it first.
-    pub collecting: bool,
-    pub items: Vec<Item>,
     /// Runs of slots that are being sent.
     pub in_flight: Vec<(u64, u64)>,
-}
-
-/// The version of a slot that a round sends down.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Item {
-    pub slot: u64,
-    pub index: u32,
-    pub incarnation: u32,
-    pub place: Place,
 }
 
 impl Shared {
@@ -215,11 +227,35 @@ impl Shared {
     }
 
     /// Blocks that what waits for the log will take, with `more` slots: data, a header for every
-    /// full segment and one for the segment in flight, one for each write that is about to queue.
+    /// full segment and one for the segment in flight, one for each write that is about to queue and
+    /// for each end of an epoch.
     fn blocks_for(&self, state: &State, more: usize) -> usize {
         let slots = state.pending_slots() + more;
         let longest = state.ring.longest_data() as usize;
-        slots + slots.div_ceil(longest) + 2 + state.reserving
+        slots + slots.div_ceil(longest) + 2 + state.reserving + state.ends
+    }
+
+    /// Whether nothing may overtake the log.
+    pub fn is_strict(&self) -> bool {
+        self.settings.order == Order::Strict && self.settings.report != Report::Through
+    }
+
+    /// Whether writes count with the next flush only.
+    pub fn is_by_flush(&self) -> bool {
+        self.settings.report == Report::AtFlush
+    }
+
+    /// What the lower volume alone is if this cache is lost, in words.
+    pub fn promise(&self) -> &'static str {
+        if self.settings.report == Report::Through {
+            "every write that was answered"
+        } else if !self.is_strict() {
+            "none (bypass allowed)"
+        } else if self.lower_epoch.load(Ordering::Relaxed) > 0 {
+            "epochs, atomic"
+        } else {
+            "epochs, flush between"
+        }
     }
 
     /// The mask of all sectors of a slot that the volume has.
@@ -236,6 +272,11 @@ impl Shared {
     /// Sectors of 512 bytes in a block of the lower volume.
     pub fn sectors_per_block(&self) -> u64 {
         u64::from(self.opened.block_size) / 512
+    }
+
+    /// Blocks of the lower volume in a slot.
+    pub fn blocks_per_slot(&self) -> u64 {
+        SLOT_BYTES as u64 / u64::from(self.opened.block_size)
     }
 
     /// Of the volume as it is used.
@@ -358,7 +399,12 @@ const LOOKED_UP: u64 = 1024;
 pub(crate) const SCRATCH_PAGES: u32 = 8;
 
 impl State {
-    pub fn new(table: SlotTable, ring: Ring, nvram: Option<Buffer>, serial: u64) -> Self {
+    pub fn new(
+        (table, epochs): (SlotTable, Epochs),
+        ring: Ring,
+        nvram: Option<Buffer>,
+        serial: u64,
+    ) -> Self {
         Self {
             table,
             ring,
@@ -369,6 +415,12 @@ impl State {
             reserved_slots: 0,
             reserving: 0,
             tombstones: 0,
+            ends: 0,
+            last_end_turn: 0,
+            last_end: 0,
+            unflushed: false,
+            rolling_back: false,
+            starving: false,
             in_flight: Vec::new(),
             in_flight_slots: 0,
             committing: false,
@@ -378,8 +430,10 @@ impl State {
             waiters: VecDeque::new(),
             next_waiter: 0,
             claims: Claims::default(),
+            epochs,
             round: None,
-            next_round: 1,
+            // Who was here before us may have left something there.
+            unflushed_below: true,
             fetches: HashMap::new(),
             next_fetch: 1,
             streams: Streams::default(),
@@ -411,6 +465,7 @@ impl State {
                     inside(self.table.entry(index).slot, 1)
                 }
                 Queued::Drop { slot, count, .. } => inside(slot, count),
+                Queued::End { .. } => false,
             })
     }
 
@@ -435,7 +490,8 @@ impl State {
     /// Puts an entry in the queue for the log, as write `serial`. It keeps its turn if it is in
     /// the queue already: its newest content goes then.
     pub fn queue_slot(&mut self, index: u32, serial: u64) {
-        let turn = self.left_queue.wrapping_add(self.queue.len() as u32);
+        let turn = self.next_turn();
+        self.unflushed = true;
         let entry = self.table.entry_mut(index);
         entry.version = serial;
         // A fetch that is under way brings older content.
@@ -448,15 +504,46 @@ impl State {
         }
     }
 
-    /// With immediate report, before an entry gets newer content: its content of now takes the
-    /// turn that it has in the queue, if the newer one could get into an earlier segment than what
-    /// is behind it. The log, even without its NVRAM, then holds what was reported up to some
-    /// moment and nothing reported later.
-    pub fn keep_order(&mut self, index: u32) {
+    fn next_turn(&self) -> u32 {
+        self.left_queue.wrapping_add(self.queue.len() as u32)
+    }
+
+    /// Ends the epoch of all that was queued until now, if that is anything. Gives the serial that
+    /// is durable when it has ended.
+    pub fn end_epoch(&mut self) -> u64 {
+        if self.unflushed { self.queue_end(false) } else { self.last_end }
+    }
+
+    /// Puts the end of an epoch into the queue.
+    pub fn queue_end(&mut self, voids: bool) -> u64 {
+        self.serial += 1;
+        (self.last_end, self.last_end_turn) = (self.serial, self.next_turn());
+        self.queue.push_back(Queued::End { since: self.serial, voids });
+        self.ends += 1;
+        self.unflushed = false;
+        self.serial
+    }
+
+    /// Where reports come before the log, before an entry gets newer content: its content of now
+    /// takes the turn that it has in the queue, if the newer one must not go that early.
+    ///
+    /// - With immediate report: if it could get into an earlier segment than what is behind it. The
+    ///   log, even without its NVRAM, then holds what was reported up to some moment and nothing
+    ///   reported later.
+    /// - At flush: if the end of an epoch is behind it.
+    pub fn keep_order(&mut self, index: u32, report: Report) {
         let entry = self.table.entry(index);
-        // Whatever waits goes into one segment, which is there as a whole or not at all.
-        let together = self.queue.len() <= self.ring.longest_data() as usize;
-        if !entry.queued || together {
+        let ahead = |turn: u32| turn.wrapping_sub(self.left_queue) as usize;
+        let moves_up = match report {
+            // Whatever waits goes into one segment, which is there as a whole or not at all.
+            Report::Immediate => self.queue.len() > self.ring.longest_data() as usize,
+            Report::AtFlush => {
+                let end = ahead(self.last_end_turn);
+                end < self.queue.len() && ahead(entry.turn) < end
+            }
+            Report::AfterComplete | Report::Through => false,
+        };
+        if !entry.queued || !moves_up {
             return;
         }
         let content = self.content(index);
@@ -486,25 +573,6 @@ impl State {
         self.serial += 1;
         self.queue.push_back(Queued::Drop { slot, count, since: self.serial });
         self.serial
-    }
-
-    /// Gives an entry its newest place in the log. A round that is still making its list gets the
-    /// one it replaces.
-    pub fn supersede(&mut self, index: u32, place: Place) {
-        if let Some(round) = &mut self.round {
-            let entry = self.table.entry(index);
-            if let Some(old) = entry.place.filter(|old| {
-                round.collecting && old.segment <= round.cut && entry.round != round.id
-            }) {
-                round.items.push(Item {
-                    slot: entry.slot,
-                    index,
-                    incarnation: entry.incarnation,
-                    place: old,
-                });
-            }
-        }
-        self.table.set_place(index, place);
     }
 
     /// Tells all that wait that the log disk fails. They may come back later.
@@ -538,9 +606,14 @@ pub(crate) struct SegmentIdentity {
 }
 
 impl Report {
-    /// Whether a write may be acknowledged before it is in the log.
+    /// Whether a write is acknowledged when it is in the NVRAM.
     pub(crate) fn is_immediate(self) -> bool {
         self == Self::Immediate
+    }
+
+    /// Whether a write may be acknowledged before it is in the log.
+    pub(crate) fn is_early(self) -> bool {
+        matches!(self, Self::Immediate | Self::AtFlush)
     }
 }
 

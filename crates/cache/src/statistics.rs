@@ -53,6 +53,18 @@ pub struct Statistics {
     pub bypassed: u64,
     /// Calls refused because the log was full and the lower volume away, or the cache stopping.
     pub refused_busy: u64,
+    /// Segments that recovery gave up because no flush came after them.
+    pub unflushed_segments: u64,
+    /// Rounds that were too large for an epoch of the lower volume, and had a flush in their midst.
+    pub split_rounds: u64,
+    /// Epochs that did not fit into this log and were ended before their flush.
+    pub split_epochs: u64,
+    /// Writes refused because the log has no room for what is between two flushes.
+    pub refused_epochs: u64,
+    /// How often what was not flushed was given up on demand.
+    pub rolled_back: u64,
+    /// What the lower volume alone is if this cache is lost.
+    pub order: &'static str,
     /// Calls to the lower volume that failed; destage tries again until it succeeds.
     pub lower_errors: u64,
     /// The last of them, if it was the newest call.
@@ -110,7 +122,8 @@ counters! {
     reads, read_bytes, writes, written_bytes, discards, flushes, hits_nvram, hits_dram, hits_log,
     misses, fetched_bytes, read_ahead_bytes, commits, committed_slots, log_errors, rounds,
     destaged_bytes, destaged_runs, absorbed_slots, bypassed, refused_busy, lower_errors,
-    recovered_segments, recovered_slots, recovered_nvram,
+    recovered_segments, recovered_slots, recovered_nvram, unflushed_segments, split_rounds,
+    split_epochs, refused_epochs, rolled_back,
 }
 
 /// A number that only grows.

@@ -1,7 +1,8 @@
 //! The write path: data into slots, slots into the queue for the log.
 
-use std::{pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc, time::Duration};
 
+use tokio::time::{Instant, timeout};
 use volume::{Data, Durability, Error};
 
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
     dram::PageMut,
     log::segment::Kind,
     nvram::Buffer,
-    settings::Report,
+    settings::{Report, TooLarge},
     slot::{Came, NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
     state::{Shared, State},
 };
@@ -34,6 +35,8 @@ enum Room {
     Later,
     /// Nothing before destage moves the tail of the log, or the log disk works again.
     Full,
+    /// Nothing before the next flush, since what is in the log has not ended its epoch.
+    TooLarge,
 }
 
 /// Content of a slot that a write needs and that was read from the log.
@@ -87,7 +90,7 @@ impl Shared {
                         - (here % u64::from(SECTORS)) as usize * SECTOR_BYTES)
                         .min(data.len());
                 }
-                Step::Wait => self.wait_for_space(here, data.len() - at).await,
+                Step::Wait => self.wait_for_space(here, data.len() - at).await?,
                 Step::Load { slot, place } => {
                     if let Some(bytes) = self.load(slot, place).await? {
                         loaded = Some(Loaded { slot, place, bytes });
@@ -99,10 +102,11 @@ impl Shared {
                 }
             }
         }
-        if self.settings.report.is_immediate() && durability == Durability::Volatile {
+        if self.settings.report.is_early() && durability == Durability::Volatile {
             return Ok(());
         }
-        self.committed(last).await
+        // A stable write is a write and a flush.
+        if self.is_by_flush() { self.settle().await } else { self.committed(last).await }
     }
 
     /// Puts as much of `data` (from `at` on) into slots as there is room for, at least one slot.
@@ -122,6 +126,7 @@ impl Shared {
                 Room::Slots(free) => free,
                 Room::Later => return Ok(Step::Wait),
                 Room::Full => return Ok(Step::Full),
+                Room::TooLarge => return self.end_too_large(&mut state).map(|()| Step::Wait),
             };
             let wanted = parts.clone().take(free);
             for part in wanted {
@@ -169,6 +174,9 @@ impl Shared {
         if let Some(error) = self.refusal(state) {
             return Err(self.refuse(error));
         }
+        if state.rolling_back {
+            return Ok(Room::Later);
+        }
         if state.log_error().is_some() {
             return Ok(Room::Full);
         }
@@ -190,7 +198,40 @@ impl Shared {
         if self.is_away(state) {
             return Err(self.refuse(Error::Busy("the log is full and the lower volume is away")));
         }
-        Ok(Room::Full)
+        if !self.is_strict() {
+            return Ok(Room::Full);
+        }
+        self.wait_for_round(state)
+    }
+
+    /// Room comes from a round, since nothing may overtake the log.
+    fn wait_for_round(&self, state: &mut State) -> Result<Room, Error> {
+        if let Some(why) = state.orders.hold() {
+            return Err(self.refuse(Error::Busy(why)));
+        }
+        let open_only = state.epochs.oldest().is_none() && state.ends == 0;
+        if self.is_by_flush() && open_only && !state.rolling_back {
+            return Ok(Room::TooLarge);
+        }
+        if !std::mem::replace(&mut state.starving, true) {
+            self.wake_destage.notify_one();
+        }
+        Ok(Room::Later)
+    }
+
+    /// What is between two flushes is too much for the log: refuses more, or ends the epoch here.
+    fn end_too_large(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
+        if self.settings.too_large == TooLarge::Refused {
+            self.counters.refused_epochs.add(1);
+            return Err(Error::Device(
+                "the log has no room for what was written since the last flush".into(),
+            ));
+        }
+        self.counters.split_epochs.add(1);
+        tracing::warn!("what was written since the last flush does not fit into the log: split");
+        state.end_epoch();
+        self.start_commit(state);
+        Ok(())
     }
 
     /// Counts a refusal.
@@ -224,9 +265,7 @@ impl Shared {
             }
             let index = state.table.find_or_insert(part.slot);
             let (page, valid) = merge(state, index, part, page, loaded.as_ref());
-            if self.settings.report.is_immediate() {
-                state.keep_order(index);
-            }
+            state.keep_order(index, self.settings.report);
             let checksum = if part.count == SECTORS { checksum } else { crc32c(&page) };
             let page = page.freeze();
             self.keep_in_nvram(state, index, serial, valid, &page, checksum);
@@ -266,46 +305,77 @@ impl Shared {
         state.claims.overlap(slot, slot + 1)
     }
 
-    /// Waits until a write of these sectors may go on: pages, queue, NVRAM, claims.
-    async fn wait_for_space(&self, sector: u64, bytes: usize) {
+    /// Waits until a write of these sectors may go on: pages, queue, NVRAM, claims; for a round that
+    /// makes room in the log, not too long.
+    async fn wait_for_space(&self, sector: u64, bytes: usize) -> Result<(), Error> {
         let slot = sector / u64::from(SECTORS);
+        let started = Instant::now();
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
             let mut returned = pin!(self.pool.returned().notified());
             returned.as_mut().enable();
-            {
+            let starving = {
                 let mut state = self.state.lock();
-                let later = matches!(self.room(&mut state), Ok(Room::Later));
+                let later = matches!(self.room(&mut state)?, Room::Later);
                 if !later && !self.is_claimed(&state, slot) {
                     let page = self.take_page(&mut state);
                     if page.is_some() {
-                        return;
+                        return Ok(());
                     }
                 }
-            }
+                later && state.starving
+            };
             tracing::trace!(bytes, "a write waits for memory or for the log");
-            tokio::select! {
-                () = changed => {}
-                () = returned => {}
+            let something = async {
+                tokio::select! {
+                    () = changed => {}
+                    () = returned => {}
+                }
+            };
+            if starving {
+                self.look_again(started, something).await?;
+            } else {
+                something.await;
             }
         }
+    }
+
+    /// Waits for a change while a round has to make room, which has taken since `started`. Silence of
+    /// the lower volume is no change.
+    async fn look_again(
+        &self,
+        started: Instant,
+        change: impl Future<Output = ()>,
+    ) -> Result<(), Error> {
+        if started.elapsed() >= PATIENCE {
+            return Err(self.refuse(Error::Busy("the log is full")));
+        }
+        let _ = timeout(LOOK_EVERY, change).await;
+        Ok(())
     }
 
     /// Makes whole slots read as zeros, through the log. False if there is no room for that.
     pub async fn write_zeros(self: &Arc<Self>, first: u64, end: u64) -> Result<bool, Error> {
         let mut slot = first;
         let mut last = 0;
+        let mut starved = Instant::now();
         while slot < end {
             let placed = {
                 let mut state = self.state.lock();
-                let wanted = (end - slot) as usize;
-                if state.table.len() + wanted > self.entries_limit {
+                let mut wanted = (end - slot) as usize;
+                if self.is_strict() {
+                    wanted = wanted.min(MAX_STEP);
+                }
+                let fits = state.table.len() + wanted <= self.entries_limit;
+                if !fits && !self.is_strict() {
                     return Ok(false);
                 }
-                match self.room(&mut state)? {
+                let room = self.room(&mut state)?;
+                match if fits { room } else { self.wait_for_round(&mut state)? } {
                     Room::Full => return Ok(false),
                     Room::Later => 0,
+                    Room::TooLarge => self.end_too_large(&mut state).map(|()| 0)?,
                     Room::Slots(free) => {
                         let n = wanted.min(free);
                         let run = slot..slot + n as u64;
@@ -314,8 +384,8 @@ impl Shared {
                         } else {
                             state.serial += 1;
                             last = state.serial;
-                            let immediate = self.settings.report.is_immediate();
-                            run.for_each(|slot| place_zero(&mut state, slot, immediate));
+                            let report = self.settings.report;
+                            run.for_each(|slot| place_zero(&mut state, slot, report));
                             self.start_commit(&mut state);
                             n
                         }
@@ -323,31 +393,32 @@ impl Shared {
                 }
             };
             if placed == 0 {
-                self.wait_for_zeros(slot).await;
+                self.wait_for_zeros(slot, starved).await?;
             } else {
-                slot += placed as u64;
+                (slot, starved) = (slot + placed as u64, Instant::now());
             }
         }
-        self.committed(last).await?;
+        if !self.is_by_flush() {
+            self.committed(last).await?;
+        }
         Ok(true)
     }
 
-    async fn wait_for_zeros(&self, slot: u64) {
-        self.wait_until(|state| {
+    async fn wait_for_zeros(&self, slot: u64, started: Instant) -> Result<(), Error> {
+        let free = self.wait_until(|state| {
             let later = matches!(self.room(state), Ok(Room::Later));
             let claimed = state.claims.overlap(slot, slot + MAX_STEP as u64);
-            (!later && !claimed).then_some(())
-        })
-        .await;
+            let crowded = self.is_strict() && state.table.len() + MAX_STEP > self.entries_limit;
+            (!later && !claimed && !crowded).then_some(())
+        });
+        if self.is_strict() { self.look_again(started, free).await } else { Ok(free.await) }
     }
 }
 
-fn place_zero(state: &mut State, slot: u64, immediate: bool) {
+fn place_zero(state: &mut State, slot: u64, report: Report) {
     let serial = state.serial;
     let index = state.table.find_or_insert(slot);
-    if immediate {
-        state.keep_order(index);
-    }
+    state.keep_order(index, report);
     state.table.drop_page(index);
     state.table.entry_mut(index).zero = true;
     state.queue_slot(index, serial);
@@ -434,3 +505,7 @@ fn parts(sector: u64, length: usize, at: usize) -> impl Iterator<Item = Part> + 
 /// Slots that one step of a write takes: those of a full segment, so that one large write does
 /// not keep others from the log for longer.
 const MAX_STEP: usize = 128;
+/// How often a call that waits for a round sees whether the lower volume still answers.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long it waits: half of the half minute after which hosts abort.
+const PATIENCE: Duration = Duration::from_secs(15);

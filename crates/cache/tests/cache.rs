@@ -327,7 +327,7 @@ async fn with_the_far_side_away_writes_go_on_until_the_log_is_full_and_none_is_l
 
 #[tokio::test(start_paused = true)]
 async fn with_the_log_full_and_the_link_just_lost_writes_are_refused_before_it_gives_up() {
-    let gateway = Gateway::new(1200);
+    let gateway = Gateway::new(1200).relaxed();
     let cache = gateway.open().await;
     // No destage runs, so the log stays full.
     let mut slot = 0;
@@ -359,7 +359,7 @@ async fn with_the_log_full_and_the_link_just_lost_writes_are_refused_before_it_g
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_lower_volume_that_answers_is_not_away() {
-    let gateway = Gateway::new(1200);
+    let gateway = Gateway::new(1200).relaxed();
     let cache = gateway.open().await;
     let mut slot = 0;
     while cache.statistics().bypassed == 0 {
@@ -392,7 +392,7 @@ async fn a_failing_far_device_is_tried_again_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn writes_bypass_a_full_log_and_stay_the_newest() {
-    let gateway = Gateway::new(1200);
+    let gateway = Gateway::new(1200).relaxed();
     let cache = gateway.open().await;
     // No destage runs, so the log stays full.
     let mut slot = 0;
@@ -435,7 +435,7 @@ async fn memory_is_never_exceeded() {
 
 #[tokio::test(start_paused = true)]
 async fn small_discards_go_through_the_log_and_large_ones_past_it() {
-    let gateway = Gateway::new(LOG);
+    let gateway = Gateway::new(LOG).relaxed();
     gateway.far.poke(0, vec![9; 16 << 20]).await;
     let cache = gateway.start().await;
     write(&cache, 0, 1, 64).await.unwrap();
@@ -458,7 +458,7 @@ async fn small_discards_go_through_the_log_and_large_ones_past_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_discard_that_meets_a_restarted_far_side_is_done_again() {
-    let gateway = Gateway::new(LOG);
+    let gateway = Gateway::new(LOG).relaxed();
     gateway.far.poke(0, vec![9; 16 << 20]).await;
     let cache = gateway.open().await;
     gateway.far.fail_next_flush();
@@ -472,7 +472,7 @@ async fn a_discard_that_meets_a_restarted_far_side_is_done_again() {
 /// second, which brought the discarded content back.
 #[tokio::test(start_paused = true)]
 async fn a_discard_between_two_runs_of_a_slot_holds() {
-    let mut gateway = Gateway::new(LOG);
+    let mut gateway = Gateway::new(LOG).relaxed();
     gateway.settings.destage_in_flight = 1;
     gateway.far.set_delay(Duration::from_millis(10));
     let cache = gateway.start().await;

@@ -60,7 +60,7 @@ async fn a_pause_in_the_middle_of_a_round_lets_arrive_what_is_on_its_way() {
 
 #[tokio::test(start_paused = true)]
 async fn while_destage_is_paused_a_full_log_is_gone_past_as_ever() {
-    let gateway = Gateway::new(1200);
+    let gateway = Gateway::new(1200).relaxed();
     let cache = gateway.start().await;
     cache.pause();
     for slot in 0..1000 {

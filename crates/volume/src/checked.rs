@@ -56,6 +56,10 @@ impl Volume for Checked {
         self.lower.flush()
     }
 
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.lower.roll_back()
+    }
+
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         match self.geometry().check_discard(extent) {
             Ok(()) => self.lower.discard(extent),

@@ -60,6 +60,10 @@ impl Volume for Delay {
         after(self.latency.flush, move || self.lower.flush())
     }
 
+    fn roll_back(&self) -> Io<'_, ()> {
+        after(self.latency.flush, move || self.lower.roll_back())
+    }
+
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         after(self.latency.write, move || self.lower.discard(extent))
     }

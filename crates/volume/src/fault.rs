@@ -182,6 +182,11 @@ impl Volume for Fault {
         Self::run(symptom, || (), || self.lower.flush())
     }
 
+    fn roll_back(&self) -> Io<'_, ()> {
+        let symptom = self.faults.decide(Call::Flush, None);
+        Self::run(symptom, || (), || self.lower.roll_back())
+    }
+
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         let symptom = self.faults.decide(Call::Discard, Some(extent));
         Self::run(symptom, || (), || self.lower.discard(extent))

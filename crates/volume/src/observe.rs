@@ -141,6 +141,10 @@ impl Volume for Observe {
         Box::pin(c.count(self.lower.flush(), &c.flushes, &c.bytes_written, 0))
     }
 
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.lower.roll_back()
+    }
+
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         let c = &*self.counters;
         let bytes = self.bytes(extent);

@@ -29,6 +29,12 @@ pub trait Volume: Send + Sync + 'static {
     /// Makes the blocks read as zeros, giving back their space where that is possible.
     fn discard(&self, extent: Extent) -> Io<'_, ()>;
 
+    /// Gives up every write and discard that no flush has followed, those of others too, where
+    /// [`Geometry::epoch_blocks`] is not 0. What is under way is given up or comes after.
+    fn roll_back(&self) -> Io<'_, ()> {
+        Box::pin(std::future::ready(Err(Error::Device("the volume has no epochs".into()))))
+    }
+
     /// Which blocks of `extent` are mapped, from its first on. A volume that does not know says
     /// that all are.
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
@@ -125,6 +131,10 @@ pub struct Geometry {
     /// happens wholly or not at all, whatever happens meanwhile, and no read sees a part of it.
     /// 0: nothing is promised beyond the single block.
     pub atomic_blocks: u32,
+    /// All that is written and discarded between two flushes is there after a crash, or nothing of
+    /// it, while that is at most so many blocks of 4096 bytes or parts of one, counted for each
+    /// write. 0: nothing is promised beyond `atomic_blocks`.
+    pub epoch_blocks: u64,
     /// What is overwritten is gone: no log and no cache on disk keeps an older copy. (What a file
     /// system or a drive below may keep is not known here.)
     pub in_place: bool,
@@ -143,6 +153,7 @@ impl Geometry {
             thin: true,
             volatile_cache: true,
             atomic_blocks: 0,
+            epoch_blocks: 0,
             in_place: true,
         }
     }

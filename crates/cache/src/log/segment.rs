@@ -56,6 +56,12 @@ impl Header {
         self.records.iter().filter(|record| record.kind == Kind::Data).count() as u32
     }
 
+    /// How many slots it has content of.
+    pub fn slots(&self) -> usize {
+        let content = self.records.iter().filter(|record| record.kind != Kind::Dropped);
+        content.map(|record| record.count as usize).sum()
+    }
+
     /// What it says of epochs, as it is written.
     pub fn flags(&self) -> u32 {
         u32::from(self.ends_epoch) * ENDS_EPOCH + u32::from(self.voids_open) * VOIDS_OPEN

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cache::{Cache, Identity, OpenError, Parts, Settings};
+use cache::{Cache, Identity, OpenError, Order, Parts, Settings};
 use volume::{Data, Durability, Error, Extent, Geometry, Lba, MemVolume, Stack, Volume};
 
 use super::{far::Far, memory::Memory};
@@ -30,6 +30,12 @@ impl Gateway {
                 ..Settings::default()
             },
         }
+    }
+
+    /// With writes that may go past the log.
+    pub fn relaxed(mut self) -> Self {
+        self.settings.order = Order::Relaxed;
+        self
     }
 
     pub fn with_nvram(mut self) -> Self {

@@ -29,7 +29,7 @@ impl WriteThrough {
 
 impl Volume for WriteThrough {
     fn geometry(&self) -> Geometry {
-        Geometry { volatile_cache: false, ..self.lower.geometry() }
+        Geometry { volatile_cache: false, epoch_blocks: 0, ..self.lower.geometry() }
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {

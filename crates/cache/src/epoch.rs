@@ -1,0 +1,222 @@
+//! Epochs: what goes to the lower volume together, with a flush behind it.
+//!
+//! An epoch is a run of segments. When it has ended it is *sealed*: the lower volume gets its
+//! content as of its last segment, even of slots that were overwritten since. For that, the place
+//! that such a slot had in a sealed epoch is kept beside the table.
+//!
+//! ```text
+//!   segments   5 6 7 │ 8 9 │ 10 11 …
+//!              sealed  sealed  open
+//! ```
+
+use std::collections::VecDeque;
+
+use crate::slot::{Place, SlotTable, runs};
+
+/// The version of a slot that a round sends down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    pub slot: u64,
+    pub index: u32,
+    pub incarnation: u32,
+    pub place: Place,
+}
+
+impl Item {
+    /// How many writes it takes: one for each run of its sectors.
+    pub fn weight(&self) -> u64 {
+        weight(&self.place)
+    }
+}
+
+/// The epochs of a log.
+pub(crate) struct Epochs {
+    /// Those that the lower volume lacks, oldest first.
+    sealed: VecDeque<Sealed>,
+    /// The newest segment of any sealed epoch: what is behind it is open.
+    end: u64,
+    /// What the open one weighs, at most.
+    open: u64,
+    /// What one may weigh.
+    limit: u64,
+}
+
+struct Sealed {
+    /// Its last segment.
+    end: u64,
+    /// Places in it of slots that have a newer place behind it.
+    older: Vec<Item>,
+}
+
+impl Epochs {
+    /// None yet; the first segment is the one after `end`.
+    pub fn new(end: u64) -> Self {
+        Self { sealed: VecDeque::new(), end, open: 0, limit: u64::MAX }
+    }
+
+    /// From now on an epoch weighs at most so much, unless a single slot does not fit.
+    pub fn set_limit(&mut self, limit: u64) {
+        self.limit = limit.max(1);
+    }
+
+    /// How many slots, whatever they weigh, have room in an epoch.
+    pub fn limit(&self) -> u64 {
+        self.limit / MOST_WEIGHT + u64::from(self.limit < MOST_WEIGHT)
+    }
+
+    /// The last segment of the newest sealed epoch.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The last segment of the oldest sealed epoch, if there is one.
+    pub fn oldest(&self) -> Option<u64> {
+        self.sealed.front().map(|epoch| epoch.end)
+    }
+
+    /// Seals what is open, up to segment `end`, as an epoch of its own.
+    pub fn seal(&mut self, end: u64) {
+        (self.end, self.open) = (end, 0);
+        self.sealed.push_back(Sealed { end, older: Vec::new() });
+    }
+
+    /// Seals what is open, up to segment `end`; together with the newest sealed epoch, unless that
+    /// is the one that goes down now.
+    pub fn seal_together(&mut self, end: u64, going_down: Option<u64>) {
+        match self.sealed.back_mut().filter(|newest| Some(newest.end) != going_down) {
+            Some(newest) => {
+                // What was older than the end before is older than this one.
+                newest.older.clear();
+                newest.end = end;
+                (self.end, self.open) = (end, 0);
+            }
+            None => self.seal(end),
+        }
+    }
+
+    /// Before segment `next` with so many slots is taken in: seals what is open, if both together
+    /// might weigh too much.
+    pub fn make_room(&mut self, next: u64, slots: usize) {
+        let most = (slots as u64).saturating_mul(MOST_WEIGHT);
+        if self.open > 0 && self.open.saturating_add(most) > self.limit {
+            self.seal(next - 1);
+        }
+    }
+
+    /// Gives a slot its newest place, which is in the open epoch.
+    pub fn supersede(&mut self, table: &mut SlotTable, index: u32, place: Place) {
+        let entry = table.entry(index);
+        let old = entry.place;
+        if let Some(old) = old.filter(|old| old.segment <= self.end) {
+            let at = self.sealed.partition_point(|epoch| epoch.end < old.segment);
+            let item = Item { slot: entry.slot, index, incarnation: entry.incarnation, place: old };
+            // Without an epoch, the one it was in has gone down as a whole.
+            if let Some(epoch) = self.sealed.get_mut(at) {
+                epoch.older.push(item);
+            }
+        }
+        let again = old.is_some_and(|old| old.segment > self.end && old.mask == place.mask);
+        self.open += if again { 0 } else { weight(&place) };
+        table.set_place(index, place);
+    }
+
+    /// Places in the oldest epoch of slots that were overwritten since, from number `from` on.
+    pub fn older(&self, from: usize) -> &[Item] {
+        self.sealed.front().map_or(&[], |epoch| &epoch.older[from.min(epoch.older.len())..])
+    }
+
+    /// Places in sealed epochs of slots that were overwritten since, those of the newest epoch last.
+    pub fn sealed_places(&self) -> impl Iterator<Item = &Item> {
+        self.sealed.iter().flat_map(|epoch| &epoch.older)
+    }
+
+    /// Gives up what is open: it weighs nothing any more.
+    pub fn void_open(&mut self) {
+        self.open = 0;
+    }
+
+    /// The oldest epoch has gone down.
+    pub fn complete(&mut self, end: u64) {
+        while self.oldest().is_some_and(|oldest| oldest <= end) {
+            self.sealed.pop_front();
+        }
+    }
+}
+
+/// What an epoch may weigh that comes from a log of so many blocks, for a lower volume whose own
+/// epochs hold so many slots; 0 if it has none.
+pub(crate) fn limit(log_blocks: u32, lower_slots: u64) -> u64 {
+    let own = u64::from(log_blocks / EPOCHS_IN_LOG).clamp(1, LARGEST);
+    if lower_slots > 0 { lower_slots.min(own) } else { own }
+}
+
+fn weight(place: &Place) -> u64 {
+    runs(place.mask).count() as u64
+}
+
+/// Epochs in a full log, at least: few enough to join what is overwritten, enough that it soon has
+/// room again.
+const EPOCHS_IN_LOG: u32 = 8;
+/// Slots in the largest epoch, 256 MiB: 20 s at 100 Mbit/s, below what hosts wait that meet BUSY.
+const LARGEST: u64 = 1 << 16;
+/// What a slot weighs at most: every other of its eight sectors.
+const MOST_WEIGHT: u64 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{log::segment::Kind, slot::WHOLE};
+
+    fn place(segment: u64) -> Place {
+        Place { segment, block: segment as u32, checksum: 0, mask: WHOLE, kind: Kind::Data }
+    }
+
+    fn segments(items: &[Item]) -> Vec<(u64, u64)> {
+        items.iter().map(|item| (item.slot, item.place.segment)).collect()
+    }
+
+    #[test]
+    fn an_epoch_keeps_what_was_overwritten_after_it() {
+        let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
+        let a = table.find_or_insert(70);
+        epochs.supersede(&mut table, a, place(1));
+        epochs.supersede(&mut table, a, place(2));
+        assert_eq!(epochs.oldest(), None);
+        epochs.seal(2);
+        epochs.supersede(&mut table, a, place(3));
+        epochs.supersede(&mut table, a, place(4));
+        epochs.seal(4);
+        epochs.supersede(&mut table, a, place(5));
+        assert_eq!(segments(epochs.older(0)), [(70, 2)]);
+        epochs.complete(2);
+        assert_eq!((epochs.oldest(), segments(epochs.older(0))), (Some(4), vec![(70, 4)]));
+        assert_eq!(table.entry(a).place, Some(place(5)));
+    }
+
+    #[test]
+    fn flushes_join_epochs_but_not_the_one_that_goes_down() {
+        let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
+        let a = table.find_or_insert(70);
+        epochs.supersede(&mut table, a, place(1));
+        epochs.seal_together(1, None);
+        epochs.supersede(&mut table, a, place(2));
+        epochs.seal_together(2, None);
+        assert_eq!((epochs.oldest(), epochs.older(0).len()), (Some(2), 0));
+        epochs.supersede(&mut table, a, place(3));
+        epochs.seal_together(3, Some(2));
+        assert_eq!((epochs.oldest(), segments(epochs.older(0))), (Some(2), vec![(70, 2)]));
+    }
+
+    #[test]
+    fn what_would_weigh_too_much_is_sealed_before() {
+        let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
+        epochs.set_limit(12);
+        assert_eq!(epochs.limit(), 3);
+        for segment in 1..=10 {
+            epochs.make_room(segment, 1);
+            let index = table.find_or_insert(segment);
+            epochs.supersede(&mut table, index, place(segment));
+        }
+        assert_eq!((epochs.oldest(), epochs.end()), (Some(9), 9));
+    }
+}

@@ -1,0 +1,88 @@
+//! Giving up what was not flushed, where writes count with the next flush.
+//!
+//! Whoever sent half an epoch and lost the connection sends all of it again: what came first would
+//! take room in the log, and if nobody comes back, it must not be seen.
+
+use std::{collections::HashMap, sync::Arc};
+
+use volume::Error;
+
+use crate::{
+    log::segment::Kind,
+    slot::Place,
+    state::{Shared, State},
+};
+
+impl Shared {
+    /// Takes the volume back to its last flush; stable when this returns.
+    pub async fn roll_back(self: &Arc<Self>) -> Result<(), Error> {
+        if !self.is_by_flush() {
+            return Err(Error::Device("writes count without a flush".into()));
+        }
+        let _turn = self.rolling_back.lock().await;
+        // What is under way comes to an end first. No write begins meanwhile.
+        let stopped = RollingBack::begin(self)?;
+        let given_up = self.wait_until(|state| {
+            if let Some((_, error)) = &state.failure {
+                return Some(Err(error.clone()));
+            }
+            // In one step with giving up: a flush in between would count what is forgotten.
+            state.is_settled().then(|| Ok(self.give_up_open(state)))
+        });
+        let serial = given_up.await?;
+        drop(stopped);
+        self.committed(serial).await
+    }
+
+    /// Gives up what is open. Nothing waits for the log. The serial is durable when it is done.
+    fn give_up_open(self: &Arc<Self>, state: &mut State) -> u64 {
+        state.unflushed = false;
+        state.forget_open();
+        if state.ring.next() == state.epochs.end() + 1 {
+            return state.last_end;
+        }
+        self.counters.rolled_back.add(1);
+        let serial = state.queue_end(true);
+        self.start_commit(state);
+        serial
+    }
+}
+
+/// While it lives, no write is taken.
+struct RollingBack<'a>(&'a Shared);
+
+impl<'a> RollingBack<'a> {
+    fn begin(shared: &'a Shared) -> Result<Self, Error> {
+        let mut state = shared.state.lock();
+        if let Some(error) = shared.refusal(&state) {
+            return Err(error);
+        }
+        state.rolling_back = true;
+        Ok(Self(shared))
+    }
+}
+
+impl Drop for RollingBack<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().rolling_back = false;
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl State {
+    /// Forgets all that is behind the last end of an epoch, and knows again what it had replaced.
+    fn forget_open(&mut self) {
+        let older: HashMap<u32, Place> =
+            self.epochs.sealed_places().map(|item| (item.index, item.place)).collect();
+        let back = self.table.roll_back(self.epochs.end(), &older);
+        self.epochs.void_open();
+        for &index in &back {
+            self.table.drop_page(index);
+            let entry = self.table.entry_mut(index);
+            entry.zero = entry.place.is_some_and(|place| place.kind == Kind::Zero);
+            // A fetch that is under way may have been merged with what is given up.
+            entry.fetch = 0;
+            self.table.remove_if_empty(index);
+        }
+    }
+}
