@@ -6,7 +6,7 @@ use std::{
 };
 
 use tokio::time::{Instant, timeout};
-use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Volume};
+use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Volume};
 
 use crate::{
     destage,
@@ -66,7 +66,24 @@ impl Cache {
         }
         let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
         let written = timeout(STOP_TIME, shared.write_superblock(last)).await;
-        written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
+        written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))?;
+        let is_empty = {
+            let state = shared.state.lock();
+            state.table.dirty() == 0 && state.ring.segments() == 0 && state.is_settled()
+        };
+        if is_empty && shared.lower.holding() == Holding::Held {
+            // Not heard of, it stays: this log is let in again, others after a look by somebody.
+            let released = timeout(RELEASE_TIME, shared.lower.release()).await;
+            tracing::debug!(?released, "gave the claim back");
+        }
+        Ok(())
+    }
+
+    /// How the claim on the lower volume stands.
+    #[must_use]
+    pub fn holding(&self) -> Holding {
+        self.shared.lower.look_at_claim();
+        self.shared.lower.holding()
     }
 
     /// Sends down what was acknowledged until now, and returns when the lower volume has it,
@@ -273,7 +290,8 @@ impl Volume for Cache {
         self.count();
         let counters = &self.shared.counters;
         counters.reads.add(1);
-        let (sector, sectors) = match self.sectors(extent) {
+        let range = self.shared.lower.check().and_then(|()| self.sectors(extent));
+        let (sector, sectors) = match range {
             Ok(range) => range,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
@@ -294,6 +312,7 @@ impl Volume for Cache {
             let block = self.shared.opened.block_size as usize;
             let blocks = u32::try_from(data.len() / block).unwrap_or(0);
             let (sector, _) = self.sectors(Extent { lba, blocks })?;
+            self.shared.lower.check()?;
             self.writable()?;
             self.shared.write(sector, data, durability).await
         })
@@ -302,6 +321,9 @@ impl Volume for Cache {
     fn flush(&self) -> Io<'_, ()> {
         self.count();
         self.shared.counters.flushes.add(1);
+        if let Err(error) = self.shared.lower.check() {
+            return Box::pin(std::future::ready(Err(error)));
+        }
         // Except with immediate report, what was acknowledged is stable already.
         if !self.shared.settings.report.is_early() {
             return Box::pin(std::future::ready(Ok(())));
@@ -319,6 +341,7 @@ impl Volume for Cache {
         self.shared.counters.discards.add(1);
         Box::pin(async move {
             let (sector, sectors) = self.sectors(extent)?;
+            self.shared.lower.check()?;
             self.writable()?;
             self.discard_sectors(sector, sectors).await
         })
@@ -329,11 +352,13 @@ impl Volume for Cache {
     }
 
     fn admit(&self, _bytes: usize) -> Result<(), Error> {
+        self.shared.lower.check()?;
         self.shared.admit()
     }
 
     fn refresh(&self) {
         self.shared.lower.refresh();
+        self.shared.lower.look_at_claim();
         self.notice_growth();
     }
 }
@@ -361,3 +386,5 @@ const SLOTS_LOOKED_AT: u64 = 1 << 14;
 /// What a stop waits for the log disk and for calls to the lower volume under way: twice this is
 /// less than the five seconds that a stop may take.
 const STOP_TIME: Duration = Duration::from_secs(2);
+/// What it waits for the lower volume to take the claim back.
+const RELEASE_TIME: Duration = Duration::from_millis(500);

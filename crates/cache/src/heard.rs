@@ -3,16 +3,20 @@
 //! A call that is lost on a broken link ends only when whoever is below gives up, which may take
 //! longer than hosts wait. What the cache can refuse, it refuses sooner.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use volume::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{
+    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Volume,
+};
 
 /// Passes every call on, and notes when an answer came last.
 pub(crate) struct Heard {
     lower: Stack,
     silence: Mutex<Silence>,
+    /// Why the lower volume is somebody else's, once it has said so.
+    fenced: OnceLock<Error>,
 }
 
 struct Silence {
@@ -24,7 +28,8 @@ struct Silence {
 
 impl Heard {
     pub fn new(lower: Stack) -> Self {
-        Self { lower, silence: Mutex::new(Silence { asked: 0, since: Instant::now() }) }
+        let silence = Mutex::new(Silence { asked: 0, since: Instant::now() });
+        Self { lower, silence, fenced: OnceLock::new() }
     }
 
     /// It was asked and has not answered anything for [`LONGEST_SILENCE`].
@@ -33,10 +38,35 @@ impl Heard {
         silence.asked > 0 && silence.since.elapsed() >= LONGEST_SILENCE
     }
 
-    async fn ask<T>(&self, call: Io<'_, T>) -> Result<T, volume::Error> {
+    /// Fails for good, once the lower volume is somebody else's: what the cache has is older than
+    /// what is there, to read as well as to write.
+    pub fn check(&self) -> Result<(), Error> {
+        self.fenced.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Asks whether it is.
+    pub fn look_at_claim(&self) {
+        if let Holding::Refused(reason) = self.lower.holding() {
+            self.fence(&Error::Fenced(reason));
+        }
+    }
+
+    fn fence(&self, error: &Error) {
+        if self.fenced.set(error.clone()).is_ok() {
+            tracing::error!(
+                %error,
+                "the cache takes nothing any more; what its log holds stays there"
+            );
+        }
+    }
+
+    async fn ask<T>(&self, call: Io<'_, T>) -> Result<T, Error> {
         let asked = Asked::begin(self);
         let answer = call.await;
         asked.heard.silence.lock().since = Instant::now();
+        if let Err(error @ Error::Fenced(_)) = &answer {
+            self.fence(error);
+        }
         answer
     }
 }
@@ -92,12 +122,24 @@ impl Volume for Heard {
         Box::pin(self.ask(self.lower.allocation(extent)))
     }
 
-    fn admit(&self, bytes: usize) -> Result<(), volume::Error> {
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
     }
 
     fn refresh(&self) {
         self.lower.refresh();
+    }
+
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        self.lower.claim(claim)
+    }
+
+    fn holding(&self) -> Holding {
+        self.lower.holding()
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        self.lower.release()
     }
 }
 

@@ -32,6 +32,7 @@ mod pace;
 mod destage;
 mod refusal;
 mod inspect;
+mod ownership;
 mod open;
 mod cache;
 

@@ -23,6 +23,7 @@ use crate::{
         superblock::{Identity, Superblock},
     },
     nvram::{Buffer, Contents, Held, StableMemory},
+    ownership,
     refusal::OpenError,
     settings::{Order, Report, Settings},
     slot::{Came, NONE, Place, SLOT_BYTES, SlotTable},
@@ -99,8 +100,12 @@ pub(crate) async fn open(
     superblock.immediate = settings.report.is_immediate() || !nvram.held.is_empty();
     // From here on no other memory is believed to hold this log's writes.
     superblock.nvram = nvram.mark;
+    superblock.note_opening();
     let scratch = pool(SCRATCH_PAGES)?;
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
+    // Before anything is sent down, or fetched and kept.
+    let is_dirty = table.dirty() > 0 || !nvram.held.is_empty();
+    ownership::claim(&settings, (&lower, &log), &scratch, &mut superblock, is_dirty).await?;
 
     let counters = Counters::default();
     counters.recovered_segments.add(found.ring.segments() as u64);

@@ -92,6 +92,9 @@ pub enum OpenError {
         /// How many writes.
         held: usize,
     },
+    /// Somebody else's claim on the lower volume stands in the way.
+    #[error("the volume is not this log's to write to: {0}")]
+    Claim(std::sync::Arc<str>),
     /// A log with dirty data was to be formatted.
     #[error(
         "log {instance} holds {slots} slots that are not in volume \"{name}\" yet; drain it, or \

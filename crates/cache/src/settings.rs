@@ -93,6 +93,8 @@ pub struct Settings {
     /// Most segments of the log in a frame of its index, at least 1: a crash leaves about as many
     /// that recovery has to read in full. Default 1024: more would not fit into the largest frame.
     pub index_segments: u32,
+    /// What the claim on the lower volume calls its owner: for people. Default `forebay`.
+    pub owner: String,
     /// Open a log in which acknowledged data is missing, with what is left. Default false.
     pub accept_loss: bool,
 }
@@ -115,6 +117,7 @@ impl Default for Settings {
             discard_log_bytes: 4 << 20,
             segment_slots: MAX_SEGMENT_SLOTS,
             index_segments: 1024,
+            owner: "forebay".into(),
             accept_loss: false,
         }
     }

@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-use volume::{Data, Durability, Error, Geometry, Lba, Stack, Volume};
+use volume::{Data, Durability, Error, Geometry, Holding, Lba, Stack, Volume};
 
 use crate::{
     claim::Claims,
@@ -307,6 +307,9 @@ impl Shared {
         superblock.sequence += 1;
         let mut next = superblock.clone();
         change(&mut next);
+        if next.granted != next.generation && self.lower.holding() == Holding::Held {
+            next.note_grant();
+        }
         next.index_tail = self.index.lock().oldest_for(next.tail);
         write_copies(&self.log, &self.scratch, &next).await?;
         self.index.lock().release(next.index_tail);

@@ -58,6 +58,11 @@ pub enum Command {
     Resize(Resize),
     /// Tell the cache of a gateway to send its data down, to pause, or how fast to go
     Gateway(Gateway),
+    /// Show or end the claim of a gateway's cache on a unit of this node
+    ///
+    /// While a cache has acknowledged writes that the unit does not have yet, nobody else may change
+    /// the unit.
+    Claim(Claim),
     /// List the targets of a portal, or the units of a target
     Ls(Ls),
     /// Relay iSCSI connections through TLS 1.3, for initiators and targets that have none
@@ -145,6 +150,38 @@ pub struct Gateway {
     /// What to do.
     #[command(subcommand)]
     pub act: GatewayAct,
+}
+
+/// Arguments of `claim`.
+#[derive(Args, Debug)]
+pub struct Claim {
+    /// What to do.
+    #[command(subcommand)]
+    pub act: ClaimAct,
+}
+
+/// What can be done about a claim.
+#[derive(Debug, Subcommand)]
+pub enum ClaimAct {
+    /// Show who claimed a unit last, and whether that is in force
+    Show(OfCache),
+    /// End a claim: anybody may write to the unit then
+    ///
+    /// What its owner's log still has is refused from then on. If that may be anything, it has to be
+    /// said that it may be lost. A cache that only reads ahead loses nothing.
+    Drop {
+        /// The unit: TARGET, or TARGET/LUN
+        #[arg(value_name = "VOLUME")]
+        unit: UnitName,
+
+        /// Though acknowledged writes may be in its owner's log alone
+        #[arg(long)]
+        lose_dirty_data: bool,
+
+        /// Whom to tell.
+        #[command(flatten)]
+        whom: Whom,
+    },
 }
 
 /// What a cache can be told.

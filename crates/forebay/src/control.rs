@@ -30,7 +30,7 @@ use crate::{
     orders::{Order, Standing, UnitName},
     plan::Changes,
     settings::Settings,
-    status::Status,
+    status::{ClaimStatus, Status},
 };
 
 /// What may be asked.
@@ -53,6 +53,18 @@ pub enum Request {
         /// What.
         order: Order,
     },
+    /// Who claimed a unit last.
+    Claim {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// End the claim on a unit.
+    DropClaim {
+        /// The unit.
+        unit: UnitName,
+        /// Though its owner may have what is nowhere else.
+        lose_dirty_data: bool,
+    },
     /// Let the file or device of a unit grow.
     Resize {
         /// The target's name.
@@ -74,6 +86,8 @@ pub enum Response {
     Changes(Changes),
     /// How a cache stands.
     Cache(Standing),
+    /// Who claimed a unit last: before it was dropped, if it was.
+    Claim(Option<ClaimStatus>),
     /// The size from now on.
     Resized {
         /// In bytes.
@@ -91,7 +105,11 @@ impl Response {
         match self {
             Self::Failure(failure) => failure,
             Self::Error(error) => Failure::new(error),
-            Self::Status(_) | Self::Changes(_) | Self::Cache(_) | Self::Resized { .. } => {
+            Self::Status(_)
+            | Self::Changes(_)
+            | Self::Cache(_)
+            | Self::Claim(_)
+            | Self::Resized { .. } => {
                 Failure::new("the process gives an answer to another question")
                     .remedy("use the same version of forebay on both sides of the socket")
             }

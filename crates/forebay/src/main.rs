@@ -19,6 +19,7 @@ mod check;
 mod link;
 mod cli;
 mod gateway;
+mod claim;
 mod ls;
 mod secret;
 mod tunnel;
@@ -60,6 +61,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Reload(args) => reload(&args),
         Command::Resize(args) => resize(&args),
         Command::Gateway(args) => gateway::run(args.act),
+        Command::Claim(args) => claim::run(args.act),
         Command::Ls(args) => in_runtime(ls::run(&args)),
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
         Command::Tunnel(args) => in_runtime(tunnel::run(args)),

@@ -105,6 +105,16 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
             Ok(standing) => Response::Cache(standing),
             Err(failure) => Response::Failure(failure),
         },
+        Request::Claim { unit } => match node.claim(&unit) {
+            Ok(claim) => Response::Claim(claim),
+            Err(failure) => Response::Failure(failure),
+        },
+        Request::DropClaim { unit, lose_dirty_data } => {
+            match node.drop_claim(&unit, lose_dirty_data).await {
+                Ok(claim) => Response::Claim(claim),
+                Err(failure) => Response::Failure(failure),
+            }
+        }
         Request::Resize { target, lun, bytes } => match node.resize(&target, lun, bytes).await {
             Ok(bytes) => Response::Resized { bytes },
             Err(failure) => Response::Failure(failure),

@@ -1,7 +1,7 @@
 //! What a serving process says about itself: the answer on the control socket, and its table for
 //! people.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
@@ -89,8 +89,63 @@ pub struct UnitStatus {
     pub bytes: u64,
     /// Bytes in a logical block.
     pub block_size: u32,
+    /// The cache elsewhere that has claimed it, or had.
+    #[serde(default)]
+    pub claim: Option<ClaimStatus>,
     /// Its layers, bottom first.
     pub layers: Vec<LayerStatus>,
+}
+
+/// The claim of a gateway's cache on a unit.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ClaimStatus {
+    /// What its gateway calls itself.
+    pub owner: String,
+    /// The instance id of its log.
+    pub log: String,
+    /// How often that had been opened when it was granted.
+    pub generation: u64,
+    /// It is in force: nobody else may change the unit.
+    pub held: bool,
+    /// There may be acknowledged writes in that log which the unit does not have.
+    pub dirty: bool,
+    /// The operator of this node has ended it.
+    pub dropped: bool,
+    /// Its gateway is logged in.
+    pub present: bool,
+}
+
+impl From<scsi::ClaimReport> for ClaimStatus {
+    fn from(report: scsi::ClaimReport) -> Self {
+        Self {
+            owner: report.owner,
+            log: report.instance.iter().map(|byte| format!("{byte:02x}")).collect(),
+            generation: report.generation,
+            held: report.is_held,
+            dirty: report.is_dirty,
+            dropped: report.is_dropped,
+            present: report.is_present,
+        }
+    }
+}
+
+impl fmt::Display for ClaimStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { owner, log, generation, .. } = self;
+        let whose = format!("{owner}, log {log}, generation {generation}");
+        match self {
+            Self { dropped: true, .. } => write!(f, "claim dropped here: {whose}"),
+            Self { held: false, .. } => write!(f, "claim given back: {whose}"),
+            Self { dirty, present, .. } => {
+                let data = if *dirty { "its newest data is with" } else { "claimed by" };
+                let away = if *present { "" } else { ", which is away" };
+                write!(
+                    f,
+                    "{data} {whose}{away}; nobody else may write, and who reads sees an older image"
+                )
+            }
+        }
+    }
 }
 
 /// One layer.
@@ -175,6 +230,9 @@ impl Status {
                     unit.block_size,
                     unit.serial
                 );
+                if let Some(claim) = &unit.claim {
+                    let _ = writeln!(text, "{claim}");
+                }
                 let _ = writeln!(text, "{}", layers(&unit.layers));
             }
         }
@@ -334,6 +392,7 @@ mod tests {
             serial: "S".into(),
             bytes: 1 << 30,
             block_size: 512,
+            claim: None,
             layers: vec![layer],
         };
         let status = Status {

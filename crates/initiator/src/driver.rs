@@ -425,7 +425,8 @@ impl Driver {
         // what calls are told instead of waiting
         let mut verdict: Option<CommandError> = None;
         loop {
-            let attempt = attempt(wait, self.settings.clone(), self.expected.clone());
+            let shared = self.shared.clone();
+            let attempt = attempt(wait, self.settings.clone(), self.expected.clone(), shared);
             tokio::pin!(attempt);
             let result = loop {
                 if self.closing {
@@ -450,6 +451,14 @@ impl Driver {
                 Err(Error::Changed(reason)) => {
                     self.shared.state.send_replace(LinkState::Changed(reason.clone()));
                     verdict = Some(CommandError::Changed(reason));
+                }
+                Err(Error::Fenced(reason)) => {
+                    warn!(target = self.settings.target, %reason, "the claim is refused");
+                    self.shared.state.send_replace(LinkState::Fenced(reason.clone()));
+                    verdict = Some(CommandError::Fenced(reason));
+                    // It was the last word.
+                    wait = IDLE;
+                    continue;
                 }
                 Err(error @ Error::Tls(_)) => {
                     // Somebody has to change a certificate: nobody waits for that, and it is
@@ -517,10 +526,18 @@ async fn attempt(
     wait: Duration,
     settings: Arc<Settings>,
     expected: Expected,
+    shared: Arc<Shared>,
 ) -> Result<Live, Error> {
     sleep(wait).await;
-    let live = connect(&settings).await?;
-    match expected.check(&live.facts) {
+    let mut live = connect(&settings).await?;
+    let mut taken = expected.check(&live.facts);
+    // Nothing is claimed of another unit.
+    if taken.is_ok() {
+        let presenting = shared.claimed.present(&mut live.wires, &settings);
+        let presented = timeout(settings.login_time_out, presenting).await;
+        taken = presented.unwrap_or(Err(Error::TimedOut("the claim")));
+    }
+    match taken {
         Ok(()) => Ok(live),
         Err(error) => {
             live.wires.log_out().await;

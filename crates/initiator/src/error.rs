@@ -7,6 +7,12 @@ use iscsi::{codec, login::LoginFailure, session::initiator, session::initiator::
 use scsi::{Sense, SenseKey, Status};
 use volume::Extent;
 
+/// Our claim on the unit is refused, or was taken over since: DATA PROTECT with codes of our own
+/// (`docs/protocols.md`).
+pub(crate) fn is_refusal(sense: &Sense) -> bool {
+    (sense.key, sense.asc) == (SenseKey::DataProtect, 0x27) && (0x80..=0x84).contains(&sense.ascq)
+}
+
 /// Why there is no connection, or no more.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -46,6 +52,9 @@ pub enum Error {
     /// There is a unit, but not the one that was here before.
     #[error("{0}")]
     Changed(Arc<str>),
+    /// The unit is somebody else's: our claim is refused.
+    #[error("{0}")]
+    Fenced(Arc<str>),
 }
 
 impl Error {
@@ -86,6 +95,9 @@ pub enum CommandError {
     /// The far side has become another one: nothing is sent to it.
     #[error("{0}")]
     Changed(Arc<str>),
+    /// The unit is somebody else's: nothing is sent to it.
+    #[error("{0}")]
+    Fenced(Arc<str>),
     /// The target was busy all the time. Nothing was done.
     #[error("the target is busy")]
     Busy,
@@ -113,8 +125,10 @@ impl CommandError {
         match self {
             Self::Unreachable(reason) => volume::Error::Unreachable(reason),
             Self::Changed(reason) => volume::Error::Device(reason),
+            Self::Fenced(reason) => volume::Error::Fenced(reason),
             Self::Busy => volume::Error::Busy("the remote target is busy"),
             Self::Check(sense) if sense.deferred => volume::Error::Device(reason),
+            Self::Check(sense) if is_refusal(&sense) => volume::Error::Fenced(reason),
             Self::Check(sense) => match (sense.key, sense.asc, sense.ascq) {
                 (SenseKey::MediumError, ..) => volume::Error::Medium { extent, reason },
                 (SenseKey::DataProtect, 0x27, 0x07) => volume::Error::NoSpace,

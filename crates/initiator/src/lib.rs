@@ -12,12 +12,14 @@ mod wire;
 mod login;
 mod wires;
 mod probe;
+mod claim;
 mod discovery;
 mod pending;
 mod shared;
 mod driver;
 mod size;
 mod session;
+mod owning;
 mod stability;
 mod volume;
 

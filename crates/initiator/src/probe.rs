@@ -77,7 +77,7 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
 
 /// Something about the unit, and nothing about the command that ended with it. What was written
 /// in the session before is given up by the new one, whatever a deferred error says of it.
-fn is_news(sense: &Sense) -> bool {
+pub(crate) fn is_news(sense: &Sense) -> bool {
     sense.deferred || sense.key == SenseKey::UnitAttention
 }
 

@@ -14,6 +14,7 @@ use volume::Geometry;
 
 use crate::{
     Answer, CommandError, ConnectionStatistics, Error, Facts, LinkState, Settings, Statistics,
+    claim::Claimed,
     driver::{Driver, Expected, Live, Message, connect},
     pending::Job,
     shared::Shared,
@@ -96,6 +97,11 @@ impl Session {
     /// Looks in the background whether the unit has grown.
     pub fn look_at_size(&self) {
         self.shared.look_at_size.notify_one();
+    }
+
+    /// The claim that is presented after every login.
+    pub(crate) fn claimed(&self) -> &Claimed {
+        &self.shared.claimed
     }
 
     /// The state of the link.

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::{ConnectionStatistics, Facts, Statistics};
+use crate::{ConnectionStatistics, Facts, Statistics, claim::Claimed};
 
 /// Whether there is a session.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub enum LinkState {
     Up,
     /// The far side has become another one: calls fail at once, and attempts go on.
     Changed(Arc<str>),
+    /// The unit is somebody else's: calls fail at once, and so do attempts, as far as can be seen.
+    Fenced(Arc<str>),
     /// The session was closed from here.
     Closed,
 }
@@ -47,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) look_at_size: Notify,
     /// The unit told that it has not.
     pub(crate) size_changed: AtomicBool,
+    /// What is presented after every login.
+    pub(crate) claimed: Claimed,
 }
 
 impl Shared {
@@ -61,6 +65,7 @@ impl Shared {
             blocks: AtomicU64::new(0),
             look_at_size: Notify::new(),
             size_changed: AtomicBool::new(false),
+            claimed: Claimed::default(),
         }
     }
 

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use iscsi::session::initiator::Transfer;
 use parking_lot::Mutex;
-use scsi::{Cdb, Command, Form, LbaStatus, parse_lba_status_list};
-use volume::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, Volume};
+use scsi::{Cdb, ClaimAction, Command, Form, LbaStatus, parse_lba_status_list};
+use volume::{Allocation, Claim, Data, Durability, Extent, Geometry, Holding, Io, Lba, Volume};
 
 use crate::{
-    Answer, CommandError, Error, Facts, LinkState, Session, Settings, Statistics,
-    stability::Stability,
+    Answer, CommandError, Error, Facts, LinkState, Session, Settings, Statistics, claim,
+    error::is_refusal, owning::Watch, stability::Stability,
 };
 
 /// A [`Volume`] whose blocks are those of a unit of an iSCSI target.
@@ -37,6 +37,8 @@ pub struct RemoteVolume {
     no_write_same: AtomicBool,
     /// The unit knows no GET LBA STATUS.
     no_lba_status: AtomicBool,
+    /// From when a claim was asked for.
+    watch: Mutex<Option<Watch>>,
 }
 
 /// Pieces of one call that are on their way at once: 16 MiB in pieces of 1 MiB, sixteen times what
@@ -75,6 +77,7 @@ impl RemoteVolume {
             stability: Mutex::new(Stability::default()),
             no_write_same: AtomicBool::new(false),
             no_lba_status: AtomicBool::new(false),
+            watch: Mutex::new(None),
         }
     }
 
@@ -104,6 +107,7 @@ impl RemoteVolume {
 
     /// Ends the session politely; at most 10 s. Flushes nothing. Later calls fail.
     pub async fn close(&self) {
+        self.watch.lock().take();
         self.session.close().await;
     }
 
@@ -129,7 +133,22 @@ impl RemoteVolume {
         extent: Extent,
     ) -> Result<Answer, volume::Error> {
         let answer = self.session.execute(cdb, transfer).await;
-        answer.map_err(|error| error.into_volume_error(extent))
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.failed(error, extent).await),
+        }
+    }
+
+    /// What a call is told; who has the unit now, if it is that.
+    async fn failed(&self, error: CommandError, extent: Extent) -> volume::Error {
+        if let CommandError::Check(sense) = error
+            && is_refusal(&sense)
+            && let Some(claim) = self.session.claimed().get()
+        {
+            let reason = self.session.who_has_it(sense, &claim).await;
+            return volume::Error::Fenced(reason);
+        }
+        error.into_volume_error(extent)
     }
 
     async fn read_piece(&self, extent: Extent) -> Result<Data, volume::Error> {
@@ -194,7 +213,7 @@ impl RemoteVolume {
                 }
                 Ok(_) => {}
                 Err(error) if error.is_not_supported() => return Ok(false),
-                Err(error) => return Err(error.into_volume_error(piece)),
+                Err(error) => return Err(self.failed(error, piece).await),
             }
         }
         Ok(true)
@@ -222,8 +241,10 @@ impl RemoteVolume {
             stability.begin_flush()
         };
         let whole = Extent { lba: Lba(0), blocks: 1 };
-        let answer = self.synchronize_cache().await;
-        let answer = answer.map_err(|error| error.into_volume_error(whole))?;
+        let answer = match self.synchronize_cache().await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.failed(error, whole).await),
+        };
         if self.stability.lock().end_flush(begun, answer.generation) {
             return Ok(());
         }
@@ -347,6 +368,30 @@ impl Volume for RemoteVolume {
         })
     }
 
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        Box::pin(async move {
+            let asked = self.session.claim(claim).await;
+            let whole = Extent { lba: Lba(0), blocks: 1 };
+            let holding = asked.map_err(|error| error.into_volume_error(whole))?;
+            *self.watch.lock() = Some(Watch::start(self.session.clone()));
+            Ok(holding)
+        })
+    }
+
+    fn holding(&self) -> Holding {
+        self.session.claimed().holding()
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            let Some(claim) = self.session.claimed().get() else { return Ok(()) };
+            let (cdb, transfer) = claim::out(ClaimAction::Release, &claim);
+            self.perform(cdb, transfer, Extent { lba: Lba(0), blocks: 1 }).await?;
+            self.session.claimed().clear();
+            Ok(())
+        })
+    }
+
     fn admit(&self, _bytes: usize) -> Result<(), volume::Error> {
         refusal(&self.session.state()).map_or(Ok(()), Err)
     }
@@ -405,6 +450,7 @@ fn refusal(state: &LinkState) -> Option<volume::Error> {
         LinkState::Up | LinkState::Down { given_up: false, .. } => None,
         LinkState::Down { reason, .. } => Some(volume::Error::Unreachable(reason.clone())),
         LinkState::Changed(reason) => Some(volume::Error::Device(reason.clone())),
+        LinkState::Fenced(reason) => Some(volume::Error::Fenced(reason.clone())),
         LinkState::Closed => Some(volume::Error::Unreachable("the session was closed".into())),
     }
 }

@@ -1,6 +1,7 @@
 //! Everything that one process serves: targets with their units, on portals.
 
 mod orders;
+mod claims;
 mod reload;
 mod show;
 
@@ -14,7 +15,7 @@ use std::{
 
 use parking_lot::Mutex;
 use target::{PortalGroup, Redirect, Server};
-use unit::{Identity, LogicalUnit};
+use unit::{BlockUnit, Identity, LogicalUnit};
 
 use crate::{
     admission,
@@ -64,7 +65,7 @@ struct ServedUnit {
     lun: u16,
     serial: String,
     opened: Arc<Opened>,
-    unit: Arc<dyn LogicalUnit>,
+    unit: Arc<BlockUnit>,
 }
 
 /// A portal as it was asked for, and as the kernel gave it.
@@ -158,7 +159,8 @@ impl Node {
         let mut inner = self.inner.lock();
         let served = inner.targets.iter().find(|served| served.name == target.name.0);
         let units = served.iter().flat_map(|served| &served.units);
-        let units = units.map(|unit| (unit.lun, Arc::clone(&unit.unit))).collect();
+        let as_it_is_seen = |unit: &ServedUnit| Arc::clone(&unit.unit) as Arc<dyn LogicalUnit>;
+        let units = units.map(|unit| (unit.lun, as_it_is_seen(unit))).collect();
         let groups = settings.groups();
         let reached = groups.iter().filter(|group| target.is_reached_through(group));
         target::Target {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{Node, Served};
 use crate::status::{
-    ConnectionStatus, PortalStatus, SessionStatus, Status, TargetStatus, UnitStatus,
+    ClaimStatus, ConnectionStatus, PortalStatus, SessionStatus, Status, TargetStatus, UnitStatus,
 };
 
 impl Node {
@@ -63,6 +63,7 @@ impl Served {
                 serial: unit.serial.clone(),
                 bytes: geometry.bytes(),
                 block_size: geometry.block_size,
+                claim: unit.unit.claim_report().map(ClaimStatus::from),
                 layers: unit.opened.status(),
             }
         });

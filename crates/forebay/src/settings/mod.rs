@@ -147,6 +147,8 @@ pub struct Unit {
     pub write_same_to_end: bool,
     /// The version of SPC that INQUIRY claims: 3 or 4.
     pub spc: u8,
+    /// Whether others may read it while a cache elsewhere has claimed it.
+    pub reads_beside_claim: bool,
     /// Its layers, bottom first; required.
     pub stack: Vec<Layer>,
 }
@@ -186,6 +188,7 @@ impl Default for Unit {
             physical_block_size: None,
             write_same_to_end: false,
             spc: 4,
+            reads_beside_claim: true,
             stack: Vec::new(),
         }
     }
@@ -200,6 +203,7 @@ impl Unit {
             physical_block_bytes: self.physical_block_size.and_then(|s| u32::try_from(s.0).ok()),
             write_same_to_end: self.write_same_to_end,
             spc_3: self.spc == 3,
+            reads_beside_claim: self.reads_beside_claim,
             ..unit::Settings::default()
         }
     }

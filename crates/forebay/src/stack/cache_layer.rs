@@ -1,7 +1,11 @@
 //! The cache of a gateway as a layer: its log and NVRAM opened, its destage running, its refusals
 //! turned into remedies.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use cache::{
     Cache, Identity, InspectError, LogInfo, MappedFile, Mark, OpenError, Parts, StableMemory,
@@ -9,7 +13,7 @@ use cache::{
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
-use volume::Stack;
+use volume::{Holding, Stack};
 
 use super::{file, object, pacing::Pacing, remote::Known};
 use crate::{
@@ -60,6 +64,7 @@ impl CacheLayer {
         lower: Stack,
         log: Log,
         identity: &str,
+        owner: &str,
     ) -> Result<Self, Failure> {
         let nvram = match &settings.nvram {
             Some(path) => {
@@ -74,7 +79,7 @@ impl CacheLayer {
         };
         let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
         let parts = Parts { lower, log: log.volume, nvram };
-        let cache = Cache::open(behaviour(settings), parts, identity)
+        let cache = Cache::open(behaviour(settings, owner), parts, identity)
             .await
             .map_err(|error| refusal(settings, &error))?;
         let pacing = Pacing::begin(Arc::clone(&cache), settings.schedule());
@@ -89,6 +94,7 @@ impl CacheLayer {
             );
         }
         let destage = Mutex::new(Some(destage));
+        tokio::spawn(watch_claim(Arc::downgrade(&cache)));
         Ok(Self { cache, destage, pacing, log: settings.log.clone() })
     }
 
@@ -178,6 +184,7 @@ impl CacheLayer {
         let hits = counted.hits_nvram + counted.hits_dram + counted.hits_log;
         let ratio = hits as f64 / (hits + counted.misses).max(1) as f64;
         object(json!({
+            "claim": claim(&self.cache.holding()),
             "dirty_bytes": counted.dirty_bytes,
             "oldest_dirty_ms": counted.oldest_dirty_ms,
             "paused_since": counted.paused_ms.map(since),
@@ -233,7 +240,32 @@ fn since(ms: u64) -> String {
 /// it is and asks again, and one that is gone keeps destage hurrying no longer than this.
 const WORK_AT_ONCE: Duration = Duration::from_millis(500);
 
-fn behaviour(settings: &settings::Cache) -> cache::Settings {
+/// Has a cache that answers from memory alone notice that its volume has become somebody else's.
+async fn watch_claim(cache: Weak<Cache>) {
+    while let Some(cache) = cache.upgrade() {
+        if !matches!(cache.holding(), Holding::Held | Holding::Waiting) {
+            return;
+        }
+        drop(cache);
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// As often as the initiator asks the far side.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How the claim on the far volume stands, in a word or with a reason.
+fn claim(holding: &Holding) -> String {
+    match holding {
+        Holding::Nothing | Holding::Unsupported => "none".to_owned(),
+        Holding::Waiting => "waiting".to_owned(),
+        Holding::Held => "held".to_owned(),
+        Holding::Reserved => "reserved".to_owned(),
+        Holding::Refused(reason) => format!("fenced: {reason}"),
+    }
+}
+
+fn behaviour(settings: &settings::Cache, owner: &str) -> cache::Settings {
     let millis =
         |span: crate::quantity::Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX).max(1);
     let bytes = |size: crate::quantity::Size| u32::try_from(size.0).unwrap_or(u32::MAX);
@@ -255,6 +287,7 @@ fn behaviour(settings: &settings::Cache) -> cache::Settings {
         destage_in_flight: settings.destage_in_flight.into(),
         max_dirty_age_ms: millis(settings.dirty_age),
         read_ahead_bytes: bytes(settings.read_ahead),
+        owner: owner.to_owned(),
         accept_loss: settings.accept_loss,
         ..cache::Settings::default()
     }
@@ -333,6 +366,9 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
         OpenError::NvramMissing(_) | OpenError::OtherNvram { .. } => {
             format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")
         }
+        OpenError::Claim(_) => "see `forebay claim show` at the node for who has it, and \
+            docs/operation.md, \"Take a log elsewhere\""
+            .to_owned(),
         OpenError::Dirty { .. } => format!("let it drain, or {zero}"),
     };
     Failure::new(format!("cannot use the log {path}: {error}")).remedy(remedy)

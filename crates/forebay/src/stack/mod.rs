@@ -129,7 +129,8 @@ pub async fn open(
                     Some(log) => log,
                     None => cache_layer::open_log(settings).await?,
                 };
-                let cache = CacheLayer::open(settings, lower(), log, &identity).await?;
+                let cache =
+                    CacheLayer::open(settings, lower(), log, &identity, &initiator_name.0).await?;
                 let on = settings.log.display().to_string();
                 (cache.volume(), Part { layer: "cache", on, handle: Handle::Cache(cache) })
             }

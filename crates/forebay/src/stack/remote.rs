@@ -111,7 +111,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub fn may_pass(error: &Error) -> bool {
     !matches!(
         error,
-        Error::Tls(_) | Error::Login(_) | Error::Redirected(_) | Error::Unit(_) | Error::Changed(_)
+        Error::Tls(_)
+            | Error::Login(_)
+            | Error::Redirected(_)
+            | Error::Unit(_)
+            | Error::Changed(_)
+            | Error::Fenced(_)
     )
 }
 
@@ -140,6 +145,7 @@ pub fn refusal(url: &str, error: &Error) -> Failure {
             format!("see whether the target has that name and admits us: forebay ls {portal}")
         }
         Error::Unit(_) => format!("see which units there are: forebay ls {portal}"),
+        Error::Fenced(_) => "see `forebay claim show` at the node".to_owned(),
         Error::Changed(_) => "point `url` at the unit that was there before".to_owned(),
         Error::Dropped(_) | Error::Redirected(_) => {
             "see what the target says, or try with --log-level debug".to_owned()

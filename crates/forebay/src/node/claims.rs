@@ -1,0 +1,46 @@
+//! The claims on a node's units, as its operator sees them.
+
+use std::sync::Arc;
+
+use unit::BlockUnit;
+
+use super::Node;
+use crate::{claim, failure::Failure, orders::UnitName, status::ClaimStatus};
+
+impl Node {
+    /// Who claimed a unit last.
+    pub fn claim(&self, name: &UnitName) -> Result<Option<ClaimStatus>, Failure> {
+        Ok(self.block_unit(name)?.claim_report().map(ClaimStatus::from))
+    }
+
+    /// Ends a claim; what its owner still has is lost, if that was said.
+    pub async fn drop_claim(
+        &self,
+        name: &UnitName,
+        lose_dirty_data: bool,
+    ) -> Result<Option<ClaimStatus>, Failure> {
+        let unit = self.block_unit(name)?;
+        let Some(claim) = unit.claim_report().map(ClaimStatus::from) else { return Ok(None) };
+        if !claim.held {
+            return Err(Failure::new(format!("{name} has no claim in force: {claim}")));
+        }
+        if claim.dirty && !lose_dirty_data {
+            return Err(claim::would_lose(name, &claim));
+        }
+        unit.drop_claim().await.map_err(|sense| {
+            Failure::new(format!("the claim on {name} cannot be dropped: {sense}"))
+                .remedy("see to the `state` folder: nothing was changed")
+        })?;
+        Ok(Some(claim))
+    }
+
+    fn block_unit(&self, name: &UnitName) -> Result<Arc<BlockUnit>, Failure> {
+        let inner = self.inner.lock();
+        let served = inner.targets.iter().find(|served| served.name == name.target);
+        let unit = served.and_then(|served| served.units.iter().find(|unit| unit.lun == name.lun));
+        unit.map(|unit| Arc::clone(&unit.unit)).ok_or_else(|| {
+            Failure::new(format!("there is no {name} here"))
+                .remedy("`forebay status` names the targets and units there are")
+        })
+    }
+}

@@ -1,0 +1,200 @@
+//! The claim of a cache on its unit (CLAIM OUT, `docs/protocols.md`): what is sent, and what becomes of
+//! the answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use iscsi::session::initiator::{Outcome, Transfer};
+use parking_lot::Mutex;
+use scsi::{Cdb, ClaimAction, ClaimParameters, ClaimReport, Command, Sense, SenseKey, Status};
+use volume::{Claim, Data, Holding};
+
+use crate::{
+    Error, Settings,
+    error::is_refusal,
+    probe::{MOST_UNIT_ATTENTIONS, is_news},
+    wires::Wires,
+};
+
+/// The claim of a volume, from when it is asked for.
+#[derive(Default)]
+pub(crate) struct Claimed {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    claim: Option<Arc<Claim>>,
+    holding: Holding,
+}
+
+impl Claimed {
+    /// To be presented from now on.
+    pub(crate) fn set(&self, claim: Arc<Claim>) {
+        *self.inner.lock() = Inner { claim: Some(claim), holding: Holding::Waiting };
+    }
+
+    pub(crate) fn get(&self) -> Option<Arc<Claim>> {
+        self.inner.lock().claim.clone()
+    }
+
+    /// Given back: nothing is presented any more.
+    pub(crate) fn clear(&self) {
+        *self.inner.lock() = Inner::default();
+    }
+
+    pub(crate) fn holding(&self) -> Holding {
+        self.inner.lock().holding.clone()
+    }
+
+    /// A refusal is for good: whoever was shut out has data that is older than the unit's.
+    pub(crate) fn note(&self, holding: Holding) {
+        let mut inner = self.inner.lock();
+        if inner.claim.is_some() && !matches!(inner.holding, Holding::Refused(_)) {
+            inner.holding = holding;
+        }
+    }
+
+    /// Presents the claim, if there is one, in a session that is new: nothing comes before it.
+    pub(crate) async fn present(
+        &self,
+        wires: &mut Wires,
+        settings: &Settings,
+    ) -> Result<(), Error> {
+        let Some(claim) = self.get() else { return Ok(()) };
+        let (cdb, transfer) = out(ClaimAction::Claim, &claim);
+        let outcome = ask(wires, settings, cdb, transfer).await?;
+        let answer = match (outcome.status, outcome.sense) {
+            (Status::Good, _) => Verdict::Granted,
+            (_, Some(sense)) => Verdict::of(sense, &claim)
+                .ok_or_else(|| Error::unit(format!("the claim is not answered: {sense}")))?,
+            (status, None) => {
+                return Err(Error::unit(format!("the claim is not answered: {status:?}")));
+            }
+        };
+        let holding = match answer {
+            Verdict::Granted => Holding::Held,
+            Verdict::Unsupported => Holding::Unsupported,
+            Verdict::Lost => Holding::Refused(LOST.into()),
+            Verdict::Refused(sense) => {
+                let (cdb, transfer) = r#in();
+                let told = ask(wires, settings, cdb, transfer).await?;
+                let told: Data = told.data_in.into_iter().collect();
+                let report = ClaimReport::from_bytes(&told.into_bytes());
+                Holding::Refused(reason(sense, &claim, report.as_ref()))
+            }
+        };
+        self.note(holding.clone());
+        match holding {
+            Holding::Refused(reason) => Err(Error::Fenced(reason)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the unit says to a claim.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Verdict {
+    Granted,
+    /// It knows no claims.
+    Unsupported,
+    /// It knows none any more.
+    Lost,
+    Refused(Sense),
+}
+
+impl Verdict {
+    /// `None`: it is no answer to the claim.
+    pub(crate) fn of(sense: Sense, claim: &Claim) -> Option<Self> {
+        if is_refusal(&sense) {
+            return Some(Self::Refused(sense));
+        }
+        let is_unknown = sense.key == SenseKey::IllegalRequest && matches!(sense.asc, 0x20 | 0x24);
+        match (is_unknown, claim.granted > 0 && !claim.accept_loss) {
+            (true, true) => Some(Self::Lost),
+            (true, false) => Some(Self::Unsupported),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) const LOST: &str =
+    "the unit granted a claim of this log once, and keeps no claims any more";
+
+/// CLAIM OUT.
+pub(crate) fn out(action: ClaimAction, claim: &Claim) -> (Cdb, Transfer) {
+    let printable = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
+    let owner: String = claim.owner.chars().map(printable).take(Claim::MOST_OWNER).collect();
+    let most = claim.predecessors.len().min(Claim::MOST_PREDECESSORS);
+    let list = ClaimParameters {
+        owner: if owner.is_empty() { "?".into() } else { owner },
+        instance: claim.instance,
+        generation: claim.generation,
+        opening: claim.opening,
+        granted: claim.granted,
+        predecessors: claim.predecessors[..most].to_vec(),
+        writes_back: claim.writes_back,
+        is_dirty: claim.is_dirty,
+        accept_loss: claim.accept_loss,
+    }
+    .to_bytes();
+    let command = Command::ClaimOut { action, parameter_list_length: list.len() as u16 };
+    (command.encode(), Transfer::Out(Bytes::from(list)))
+}
+
+/// CLAIM IN.
+pub(crate) fn r#in() -> (Cdb, Transfer) {
+    let length = ClaimReport::MOST_BYTES as u16;
+    let command = Command::ClaimIn { allocation_length: length };
+    (command.encode(), Transfer::In(length.into()))
+}
+
+/// In words, with what the unit knows of its owner.
+pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) -> Arc<str> {
+    let ours = format!("this one is generation {}", claim.generation);
+    let Some(ClaimReport { owner, instance, generation, is_dropped, .. }) = report else {
+        return format!("the unit refuses the claim ({sense}); {ours}").into();
+    };
+    let log: String = instance.iter().map(|byte| format!("{byte:02x}")).collect();
+    match sense.ascq {
+        0x80 if *is_dropped => {
+            format!("the operator of the node has dropped the claim of this log (generation {generation})")
+        }
+        0x80 if *instance == claim.instance => format!(
+            "another copy of this log was taken up by {owner} as generation {generation}; {ours}"
+        ),
+        0x81 | 0x80 => format!(
+            "its dirty data is with {owner}, in log {log}, generation {generation}"
+        ),
+        0x82 => format!(
+            "the node knows this log as generation {generation}, and the log was generation {} \
+             there: the node is of an earlier day, and what it got since is missing from it",
+            claim.granted
+        ),
+        0x83 => format!(
+            "the operator of the node has dropped the claim of this log (generation {generation}): \
+             others may have written there since; {ours}"
+        ),
+        _ => format!(
+            "{owner} had the volume with another log ({log}) since: what is in this one may be older"
+        ),
+    }
+    .into()
+}
+
+/// A command in a new session, past the news that it gets.
+async fn ask(
+    wires: &mut Wires,
+    settings: &Settings,
+    cdb: Cdb,
+    transfer: Transfer,
+) -> Result<Outcome, Error> {
+    let mut attentions = 0;
+    loop {
+        let outcome = wires.execute(settings, cdb.clone(), transfer.clone()).await?;
+        match &outcome.sense {
+            Some(sense) if is_news(sense) && attentions < MOST_UNIT_ATTENTIONS => attentions += 1,
+            _ => return Ok(outcome),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A remote unit that a cache has claimed: asking, keeping an eye on it, and who has it if we do not.
+
+use std::{sync::Arc, time::Duration};
+
+use scsi::{ClaimAction, ClaimReport, Sense};
+use tokio::{task::AbortHandle, time::sleep};
+use volume::{Claim, Data, Holding};
+
+use crate::{
+    CommandError, LinkState, Session,
+    claim::{self, LOST, Verdict},
+};
+
+impl Session {
+    /// Claims the unit: in this session if there is one, and in every later one before anything
+    /// else.
+    pub(crate) async fn claim(&self, claim: Claim) -> Result<Holding, CommandError> {
+        let claim = Arc::new(claim);
+        self.claimed().set(claim.clone());
+        if !matches!(self.state(), LinkState::Up) {
+            return Ok(self.claimed().holding());
+        }
+        let (cdb, transfer) = claim::out(ClaimAction::Claim, &claim);
+        let holding = match self.execute(cdb, transfer).await {
+            Ok(_) => Holding::Held,
+            Err(CommandError::Fenced(reason)) => Holding::Refused(reason),
+            Err(CommandError::Check(sense)) => match Verdict::of(sense, &claim) {
+                Some(Verdict::Unsupported) => Holding::Unsupported,
+                Some(Verdict::Lost) => Holding::Refused(LOST.into()),
+                Some(_) => Holding::Refused(self.who_has_it(sense, &claim).await),
+                None => return Err(CommandError::Check(sense)),
+            },
+            // The next session presents it.
+            Err(CommandError::Unreachable(_) | CommandError::Busy) => Holding::Waiting,
+            Err(error) => return Err(error),
+        };
+        self.claimed().note(holding);
+        Ok(self.claimed().holding())
+    }
+
+    /// Why the unit is not ours, which is noted.
+    pub(crate) async fn who_has_it(&self, sense: Sense, claim: &Claim) -> Arc<str> {
+        if let Holding::Refused(reason) = self.claimed().holding() {
+            return reason;
+        }
+        let report = self.report().await;
+        let reason = claim::reason(sense, claim, report.as_ref());
+        self.claimed().note(Holding::Refused(reason.clone()));
+        reason
+    }
+
+    async fn report(&self) -> Option<ClaimReport> {
+        let (cdb, transfer) = claim::r#in();
+        let told = self.execute(cdb, transfer).await.ok()?;
+        let told: Data = told.data_in.into_iter().collect();
+        ClaimReport::from_bytes(&told.into_bytes())
+    }
+
+    /// Looks from time to time whether the unit has another owner: a cache that answers from memory
+    /// alone would not hear of it.
+    async fn watch_claim(self) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            let claim = match (self.claimed().get(), self.claimed().holding()) {
+                (None, _) | (_, Holding::Refused(_) | Holding::Unsupported) => return,
+                (Some(claim), Holding::Held) => claim,
+                _ => continue,
+            };
+            if !matches!(self.state(), LinkState::Up) {
+                continue;
+            }
+            let Some(report) = self.report().await else { continue };
+            let is_ours = report.is_held
+                && report.instance == claim.instance
+                && report.generation == claim.generation;
+            if !is_ours && self.claimed().holding() == Holding::Held {
+                let reason = claim::reason(Sense::CLAIM_FENCED, &claim, Some(&report));
+                self.claimed().note(Holding::Refused(reason));
+            }
+        }
+    }
+}
+
+/// Looks at the claim of a session until it is dropped.
+pub(crate) struct Watch(AbortHandle);
+
+impl Watch {
+    pub(crate) fn start(session: Session) -> Self {
+        Self(tokio::spawn(session.watch_claim()).abort_handle())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Shorter than an operator needs to take up a log elsewhere; a command of 10 bytes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
