@@ -163,6 +163,21 @@ impl Hardware {
         })
     }
 
+    /// The same parts once more: for who must not hold a lock on them.
+    pub fn twin(&self) -> Self {
+        Self {
+            power: Arc::clone(&self.power),
+            log: Arc::clone(&self.log),
+            lower: Arc::clone(&self.lower),
+            nvram: Arc::clone(&self.nvram),
+            mutation: self.mutation,
+            delay: self.delay,
+            log_delay: self.log_delay,
+            observer: self.observer.clone(),
+            seed: self.seed,
+        }
+    }
+
     pub fn nvram(&self) -> Box<dyn StableMemory> {
         Box::new(Nvram { state: Arc::clone(&self.nvram), power: Arc::clone(&self.power) })
     }

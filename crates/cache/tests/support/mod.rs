@@ -7,4 +7,5 @@ pub mod gateway;
 pub mod hardware;
 pub mod memory;
 pub mod model;
+pub mod site;
 pub mod workload;

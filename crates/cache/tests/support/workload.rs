@@ -172,7 +172,7 @@ pub fn run(script: &Script, hardware: &Hardware, world: &Arc<World>, seed: u64) 
 }
 
 /// Virtual time that no script needs.
-const LONGEST: Duration = Duration::from_secs(3600);
+pub const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Opens what is left, and checks every sector; then, if told so, that the lower volume alone
 /// gets it all.
@@ -223,35 +223,35 @@ pub fn contents(script: &Script, remains: Remains, seed: u64) -> Result<Vec<u8>,
     })
 }
 
-async fn read_all(script: &Script, volume: &dyn Volume) -> Result<Vec<u8>, String> {
+pub async fn read_all(script: &Script, volume: &dyn Volume) -> Result<Vec<u8>, String> {
     let blocks = script.geometry.blocks as u32;
     let read = volume.read(Extent { lba: Lba(0), blocks }).await;
     let data = read.map_err(|error| format!("cannot be read: {error}"))?;
     Ok(data.into_bytes().to_vec())
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub fn runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().expect("a runtime without I/O")
 }
 
-async fn power_off(hardware: &Hardware) {
+pub async fn power_off(hardware: &Hardware) {
     // Everything hangs once the power is off, so that this timer fires at once.
     while !hardware.power.is_off() {
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
 }
 
-struct Host<'a> {
-    script: &'a Script,
-    cache: &'a Cache,
-    world: &'a World,
-    hardware: &'a Hardware,
-    rng: Rng,
+pub struct Host<'a> {
+    pub script: &'a Script,
+    pub cache: &'a Cache,
+    pub world: &'a World,
+    pub hardware: &'a Hardware,
+    pub rng: Rng,
 }
 
 impl Host<'_> {
-    async fn run(mut self) {
+    pub async fn run(mut self) {
         for _ in 0..self.script.steps {
             if self.hardware.power.is_off() {
                 return;
