@@ -79,6 +79,7 @@ fn claim(choices: &mut Choices) -> Vec<u8> {
         writes_back: small() > 3,
         is_dirty: small() > 3,
         accept_loss: small() > 5,
+        takes_over: small() > 3,
     }
     .to_bytes()
 }

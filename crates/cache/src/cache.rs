@@ -1,7 +1,10 @@
 //! The cache as its users see it: a volume, a background driver, a clean end.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -10,7 +13,7 @@ use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Holding, Io,
 
 use crate::{
     destage,
-    log::superblock::Identity,
+    log::superblock::{Identity, InstanceId},
     open::{self, Parts},
     orders::Orders,
     refusal::OpenError,
@@ -25,6 +28,8 @@ use crate::{
 /// Must live inside a tokio runtime; [`Cache::run`] must be spawned in it, or nothing goes down.
 pub struct Cache {
     shared: Arc<Shared>,
+    /// The log is no longer ours to write to.
+    exported: AtomicBool,
 }
 
 /// A point in the order of writes.
@@ -40,7 +45,7 @@ impl Cache {
         identity: Identity,
     ) -> Result<Arc<Self>, OpenError> {
         let shared = open::open(settings, parts, &identity).await?;
-        Ok(Arc::new(Self { shared }))
+        Ok(Arc::new(Self { shared, exported: AtomicBool::new(false) }))
     }
 
     /// Level 2 destage, until [`Cache::stop`]. To be spawned once, and not dropped while the
@@ -53,6 +58,37 @@ impl Cache {
     /// Ends cleanly, within five seconds: takes no more writes, brings what waits to the log, and
     /// notes that this is its end. Dirty data stays in the log.
     pub async fn stop(&self) -> Result<(), Error> {
+        // Its log may have been copied: nothing is written to it any more.
+        if self.exported.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.put_away().await?;
+        let shared = &self.shared;
+        let is_empty = {
+            let state = shared.state.lock();
+            state.table.dirty() == 0 && state.ring.segments() == 0 && state.is_settled()
+        };
+        if is_empty && shared.lower.holding() == Holding::Held {
+            // Not heard of, it stays: this log is let in again, others after a look by somebody.
+            let released = timeout(RELEASE_TIME, shared.lower.release()).await;
+            tracing::debug!(?released, "gave the claim back");
+        }
+        Ok(())
+    }
+
+    /// Ends cleanly, for the log to be taken up elsewhere: all that was acknowledged is in it, and
+    /// it is not written to again. Hosts are told so from now on. The claim stays, for whoever
+    /// takes the log up.
+    pub async fn export(&self) -> Result<(), Error> {
+        let told = Error::Fenced("the log was exported, to be taken up elsewhere".into());
+        self.shared.lower.fence(&told);
+        self.put_away().await?;
+        self.exported.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Brings what waits to the log and notes that this is its end.
+    async fn put_away(&self) -> Result<(), Error> {
         let shared = &self.shared;
         shared.state.lock().stopping = true;
         shared.wake_destage.notify_one();
@@ -66,17 +102,13 @@ impl Cache {
         }
         let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
         let written = timeout(STOP_TIME, shared.write_superblock(last)).await;
-        written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))?;
-        let is_empty = {
-            let state = shared.state.lock();
-            state.table.dirty() == 0 && state.ring.segments() == 0 && state.is_settled()
-        };
-        if is_empty && shared.lower.holding() == Holding::Held {
-            // Not heard of, it stays: this log is let in again, others after a look by somebody.
-            let released = timeout(RELEASE_TIME, shared.lower.release()).await;
-            tracing::debug!(?released, "gave the claim back");
-        }
-        Ok(())
+        written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
+    }
+
+    /// The id of the log, and how often it was opened.
+    pub async fn instance(&self) -> (InstanceId, u64) {
+        let superblock = self.shared.superblock.lock().await;
+        (superblock.instance, superblock.generation)
     }
 
     /// How the claim on the lower volume stands.

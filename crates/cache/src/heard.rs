@@ -51,7 +51,7 @@ impl Heard {
         }
     }
 
-    fn fence(&self, error: &Error) {
+    pub fn fence(&self, error: &Error) {
         if self.fenced.set(error.clone()).is_ok() {
             tracing::error!(
                 %error,

@@ -77,6 +77,7 @@ pub(crate) async fn claim(
         writes_back: settings.report != Report::Through,
         is_dirty,
         accept_loss: settings.accept_loss,
+        takes_over: settings.takes_over,
     };
     let refused = match lower.claim(asked).await {
         Ok(Holding::Held) => {

@@ -95,6 +95,8 @@ pub struct Settings {
     pub index_segments: u32,
     /// What the claim on the lower volume calls its owner: for people. Default `forebay`.
     pub owner: String,
+    /// Take the claim on the lower volume from a copy of this log that is at work. Default false.
+    pub takes_over: bool,
     /// Open a log in which acknowledged data is missing, with what is left. Default false.
     pub accept_loss: bool,
 }
@@ -118,6 +120,7 @@ impl Default for Settings {
             segment_slots: MAX_SEGMENT_SLOTS,
             index_segments: 1024,
             owner: "forebay".into(),
+            takes_over: false,
             accept_loss: false,
         }
     }

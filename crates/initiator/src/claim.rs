@@ -136,6 +136,7 @@ pub(crate) fn out(action: ClaimAction, claim: &Claim) -> (Cdb, Transfer) {
         writes_back: claim.writes_back,
         is_dirty: claim.is_dirty,
         accept_loss: claim.accept_loss,
+        takes_over: claim.takes_over,
     }
     .to_bytes();
     let command = Command::ClaimOut { action, parameter_list_length: list.len() as u16 };
@@ -174,6 +175,9 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
         0x83 => format!(
             "the operator of the node has dropped the claim of this log (generation {generation}): \
              others may have written there since; {ours}"
+        ),
+        0x85 => format!(
+            "{owner} is at work with a copy of this log (generation {generation}), and {ours}"
         ),
         _ => format!(
             "{owner} had the volume with another log ({log}) since: what is in this one may be older"

@@ -37,6 +37,8 @@ pub struct ClaimParameters {
     pub is_dirty: bool,
     /// Though the unit may not have all that it had.
     pub accept_loss: bool,
+    /// Though the session of a predecessor is there.
+    pub takes_over: bool,
 }
 
 /// What CLAIM IN returns: how the unit's claim stands.
@@ -76,7 +78,8 @@ impl ClaimParameters {
         bytes.extend_from_slice(&(length as u16).to_be_bytes());
         let flags = flag(self.writes_back, WRITES_BACK)
             | flag(self.is_dirty, IS_DIRTY)
-            | flag(self.accept_loss, ACCEPT_LOSS);
+            | flag(self.accept_loss, ACCEPT_LOSS)
+            | flag(self.takes_over, TAKES_OVER);
         bytes.extend_from_slice(&[flags, self.owner.len() as u8, self.predecessors.len() as u8, 0]);
         bytes.extend_from_slice(&self.instance);
         for number in [self.generation, self.opening, self.granted] {
@@ -131,6 +134,7 @@ impl ClaimParameters {
             writes_back: fixed[12] & WRITES_BACK != 0,
             is_dirty: fixed[12] & IS_DIRTY != 0,
             accept_loss: fixed[12] & ACCEPT_LOSS != 0,
+            takes_over: fixed[12] & TAKES_OVER != 0,
         };
         match &parameters {
             Self { generation: 0, .. } => Err(wrong(32)),
@@ -235,6 +239,7 @@ const CHECKSUM: usize = 4;
 const WRITES_BACK: u8 = 1;
 const IS_DIRTY: u8 = 2;
 const ACCEPT_LOSS: u8 = 4;
+const TAKES_OVER: u8 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -253,6 +258,7 @@ mod tests {
             writes_back: true,
             is_dirty: false,
             accept_loss: true,
+            takes_over: false,
         }
     }
 

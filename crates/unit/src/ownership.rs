@@ -258,7 +258,9 @@ fn admit(last: Option<&Owner>, asked: &ClaimParameters, is_present: bool) -> Res
         return Ok(());
     }
     if asked.predecessors.contains(&last.opening) && asked.generation > last.generation {
-        return Ok(());
+        // A copy of the log that was started by accident must not stop who works with it.
+        let is_at_work = is_present && !asked.takes_over;
+        return if is_at_work { Err(Sense::CLAIM_OWNER_IS_PRESENT) } else { Ok(()) };
     }
     if asked.granted > last.generation {
         return accepted(Sense::CLAIM_WENT_BACK);
@@ -369,6 +371,7 @@ mod tests {
             writes_back: true,
             is_dirty: true,
             accept_loss: false,
+            takes_over: false,
         }
     }
 
@@ -381,7 +384,7 @@ mod tests {
         assert_eq!(admit(None, &asked(2, 20, 0, &[]), false), Ok(()));
         let last = owner(2, 20);
         assert_eq!(admit(Some(&last), &asked(2, 20, 2, &[]), true), Ok(()), "it comes back");
-        assert_eq!(admit(Some(&last), &asked(3, 30, 2, &[20]), true), Ok(()));
+        assert_eq!(admit(Some(&last), &asked(3, 30, 2, &[20]), false), Ok(()));
         // Cut off after it was granted, before its log knew.
         assert_eq!(admit(Some(&last), &asked(3, 30, 1, &[10, 20]), false), Ok(()));
     }
@@ -398,6 +401,17 @@ mod tests {
         let given_back = Owner { is_held: false, is_dirty: false, ..last };
         let copy = asked(4, 31, 2, &[20]);
         assert_eq!(admit(Some(&given_back), &copy, false), Err(Sense::CLAIM_FENCED));
+    }
+
+    #[test]
+    fn who_is_at_work_is_shut_out_on_purpose_only() {
+        let last = owner(2, 20);
+        let next = asked(3, 30, 2, &[20]);
+        let refused = Err(Sense::CLAIM_OWNER_IS_PRESENT);
+        assert_eq!(admit(Some(&last), &next, true), refused);
+        assert_eq!(admit(Some(&last), &accepting(&next), true), refused);
+        let adopts = ClaimParameters { takes_over: true, ..next };
+        assert_eq!(admit(Some(&last), &adopts, true), Ok(()));
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Claim {
     pub writes_back: bool,
     /// There is dirty data in the log now.
     pub is_dirty: bool,
+    /// Its log was taken up here on purpose: a predecessor that is still at work is shut out.
+    pub takes_over: bool,
     /// Somebody has decided to go on though the volume may not have all that it once had.
     pub accept_loss: bool,
 }

@@ -22,6 +22,7 @@ fn claim(generation: u64, opening: u64, predecessors: &[u64]) -> ClaimParameters
         writes_back: true,
         is_dirty: false,
         accept_loss: false,
+        takes_over: !predecessors.is_empty(),
     }
 }
 
