@@ -82,6 +82,9 @@ impl Cache {
     pub async fn export(&self) -> Result<(), Error> {
         let told = Error::Fenced("the log was exported, to be taken up elsewhere".into());
         self.shared.lower.fence(&told);
+        if self.exported.load(Ordering::Acquire) {
+            return Ok(());
+        }
         self.put_away().await?;
         self.exported.store(true, Ordering::Release);
         Ok(())

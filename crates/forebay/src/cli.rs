@@ -200,6 +200,18 @@ pub enum GatewayAct {
     Pause(OfCache),
     /// End a pause
     Resume(OfCache),
+    /// Put the log of a unit away, whole, to be moved to another host and taken up there
+    ///
+    /// The unit takes no more from its hosts; what was acknowledged and is not at the far side is in the
+    /// log, that of the NVRAM too. Prints the settings that the other host needs. Works in the
+    /// process that serves with these settings, or, if there is none, without one. The volume stays
+    /// claimed.
+    Export(Export),
+    /// Take up a log that was brought here from another host
+    ///
+    /// Checks that it is whole and belongs to the volume, takes the volume's claim at the node, so that
+    /// whoever had the log is shut out, and leaves it ready for `forebay serve`.
+    Adopt(Adopt),
     /// Say how many bytes per second destage may send
     ///
     /// It holds instead of `destage_rate` and `destage_rates` of the settings until `settings` is
@@ -216,6 +228,34 @@ pub enum GatewayAct {
         #[command(flatten)]
         told: Told,
     },
+}
+
+/// Arguments of `gateway export`.
+#[derive(Args, Debug)]
+pub struct Export {
+    /// The unit with the cache: TARGET, or TARGET/LUN
+    #[arg(value_name = "VOLUME")]
+    pub unit: UnitName,
+
+    /// The settings (TOML) that it is served with
+    #[arg(long, short, value_name = "FILE")]
+    pub config: PathBuf,
+
+    /// Write the settings for the other host to this file instead of stdout
+    #[arg(long, value_name = "FILE")]
+    pub to: Option<PathBuf>,
+}
+
+/// Arguments of `gateway adopt`.
+#[derive(Args, Debug)]
+pub struct Adopt {
+    /// The unit with the cache: TARGET, or TARGET/LUN
+    #[arg(value_name = "VOLUME")]
+    pub unit: UnitName,
+
+    /// The settings (TOML) that it will be served with
+    #[arg(long, short, value_name = "FILE")]
+    pub config: PathBuf,
 }
 
 /// Arguments of `gateway flush` and `gateway drain`.

@@ -27,7 +27,7 @@ use tokio::{
 
 use crate::{
     failure::Failure,
-    orders::{Order, Standing, UnitName},
+    orders::{Exported, Order, Standing, UnitName},
     plan::Changes,
     settings::Settings,
     status::{ClaimStatus, Status},
@@ -65,6 +65,11 @@ pub enum Request {
         /// Though its owner may have what is nowhere else.
         lose_dirty_data: bool,
     },
+    /// Put the log of a unit away, to be taken up elsewhere.
+    Export {
+        /// The unit.
+        unit: UnitName,
+    },
     /// Let the file or device of a unit grow.
     Resize {
         /// The target's name.
@@ -88,6 +93,8 @@ pub enum Response {
     Cache(Standing),
     /// Who claimed a unit last: before it was dropped, if it was.
     Claim(Option<ClaimStatus>),
+    /// The log is put away.
+    Exported(Exported),
     /// The size from now on.
     Resized {
         /// In bytes.
@@ -109,6 +116,7 @@ impl Response {
             | Self::Changes(_)
             | Self::Cache(_)
             | Self::Claim(_)
+            | Self::Exported(_)
             | Self::Resized { .. } => {
                 Failure::new("the process gives an answer to another question")
                     .remedy("use the same version of forebay on both sides of the socket")

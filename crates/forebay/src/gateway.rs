@@ -11,18 +11,21 @@ use crate::{
     cli::{GatewayAct, OfCache, SendDown, Told},
     control::{self, Request, Response},
     failure::Failure,
+    handover,
     orders::{Order, Standing, UnitName},
     output::{print, print_line},
     quantity::about,
 };
 
 /// Does what the command line says.
-pub fn run(act: GatewayAct) -> Result<(), Failure> {
+pub async fn run(act: GatewayAct) -> Result<(), Failure> {
     match act {
         GatewayAct::Flush(args) => send_down(&args, Order::Flush { mark: None }),
         GatewayAct::Drain(args) => send_down(&args, Order::Drain),
         GatewayAct::Pause(OfCache { unit, told }) => tell(&unit, &told, Order::Pause),
         GatewayAct::Resume(OfCache { unit, told }) => tell(&unit, &told, Order::Resume),
+        GatewayAct::Export(args) => handover::export(args).await,
+        GatewayAct::Adopt(args) => handover::adopt(args).await,
         GatewayAct::Rate { unit, rate, told } => tell(&unit, &told, Order::Rate(rate)),
     }
 }

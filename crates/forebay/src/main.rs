@@ -18,6 +18,7 @@ mod serve;
 mod check;
 mod link;
 mod cli;
+mod handover;
 mod gateway;
 mod claim;
 mod ls;
@@ -60,7 +61,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Secret(args) => secret::make(&args),
         Command::Reload(args) => reload(&args),
         Command::Resize(args) => resize(&args),
-        Command::Gateway(args) => gateway::run(args.act),
+        Command::Gateway(args) => in_runtime(gateway::run(args.act)),
         Command::Claim(args) => claim::run(args.act),
         Command::Ls(args) => in_runtime(ls::run(&args)),
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),

@@ -101,6 +101,19 @@ pub struct Standing {
     pub mark: Option<u64>,
 }
 
+/// What is known of a log that was put away for another host.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Exported {
+    /// Its instance id.
+    pub log: String,
+    /// How often it was opened.
+    pub generation: u64,
+    /// What the far side does not have yet.
+    pub dirty_bytes: u64,
+    /// By which hosts know the unit.
+    pub serial: String,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

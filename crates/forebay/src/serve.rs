@@ -115,6 +115,10 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
                 Err(failure) => Response::Failure(failure),
             }
         }
+        Request::Export { unit } => match node.export(&unit).await {
+            Ok(exported) => Response::Exported(exported),
+            Err(failure) => Response::Failure(failure),
+        },
         Request::Resize { target, lun, bytes } => match node.resize(&target, lun, bytes).await {
             Ok(bytes) => Response::Resized { bytes },
             Err(failure) => Response::Failure(failure),

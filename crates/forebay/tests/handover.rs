@@ -130,7 +130,10 @@ async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out
     }
     near.kill();
     copy(place.path("a.log"), place.path("b.log"));
-    let later = place.serve("b", &other_gateway(&place, "b", far.address, KEEPS));
+    let text = other_gateway(&place, "b", far.address, KEEPS);
+    // The node keeps the session of the killed one for a while, and does not know that it is gone.
+    succeeded(&adopt(&place, "b", &text));
+    let later = place.serve("b", &text);
     let volume = connect(later.address, GATEWAY).await;
     for block in 0..200 {
         assert_eq!(read(&*volume, block).await.expect("read"), content(block, block + 1));
@@ -215,4 +218,201 @@ async fn an_operator_who_drops_a_claim_is_warned_and_the_gateway_told() {
     assert!(error.0.success());
     let error = place.try_serve("a", &other_gateway(&place, "a", far.address, ""));
     assert!(error.err().expect("refused").contains("dropped the claim"));
+}
+
+fn export(place: &Place, name: &str) -> Output {
+    let (config, to) = (place.path(&format!("{name}.toml")), place.path("moved.toml"));
+    let mut command = forebay();
+    command.args(["gateway", "export", GATEWAY, "--config"]).arg(config).arg("--to").arg(to);
+    command.output().expect("the binary runs")
+}
+
+/// `forebay gateway adopt` with these settings.
+fn adopt(place: &Place, name: &str, text: &str) -> Output {
+    let config = place.write(name, text);
+    let mut command = forebay();
+    command.args(["gateway", "adopt", GATEWAY, "--config"]).arg(config);
+    command.output().expect("the binary runs")
+}
+
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn refused(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
+    stderr(output)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_a_killed_gateway_is_adopted_and_nothing_is_lost() {
+    let place = Place::new();
+    let (far, mut near) = pair(&place, KEEPS);
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..200 {
+        write(&*volume, block, block + 1).await.expect("written");
+    }
+    near.kill();
+    copy(place.path("a.log"), place.path("b.log"));
+    let text = other_gateway(&place, "b", far.address, KEEPS);
+    let told = succeeded(&adopt(&place, "b", &text));
+    assert!(told.contains("generation 3") && told.contains("800.0 KiB"), "{told}");
+    let old = other_gateway(&place, "a", far.address, "");
+    let error = place.try_serve("a", &old).err().expect("shut out before the new one serves");
+    assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
+    let later = place.serve("b", &text);
+    let volume = connect(later.address, GATEWAY).await;
+    for block in 0..200 {
+        assert_eq!(read(&*volume, block).await.expect("read"), content(block, block + 1));
+    }
+    assert!(tell(&later.control, &["gateway", "drain", GATEWAY]).status.success());
+    let raw = connect(far.address, NODE).await;
+    for block in 0..200 {
+        assert_eq!(read(&*raw, block).await.expect("read"), content(block, block + 1));
+    }
+    let error = place.try_serve("a", &old).err().expect("and after");
+    assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
+    // Nor is another copy adopted.
+    copy(place.path("a.log"), place.path("c.log"));
+    let error = refused(&adopt(&place, "c", &other_gateway(&place, "c", far.address, "")));
+    assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
+    let place = Place::new();
+    let (far, near) = pair(&place, KEEPS);
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..20 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    copy(place.path("a.log"), place.path("b.log"));
+    let text = other_gateway(&place, "b", far.address, KEEPS);
+    let error = place.try_serve("b", &text).err().expect("somebody is at work");
+    assert!(error.contains("iqn.2026-11.test:host-a is at work"), "{error}");
+    write(&*volume, 3, 1).await.expect("who noticed nothing");
+
+    succeeded(&adopt(&place, "b", &text));
+    eventually("the fence", || cache_figure(&near, "claim").contains("host-b")).await;
+    let error = write(&*volume, 1, 7).await.expect_err("taken no more");
+    assert!(error.to_string().contains("04/03"), "{error}");
+    assert!(read(&*volume, 1).await.is_err(), "what it has is older than the volume");
+    let later = place.serve("b", &text);
+    let volume = connect(later.address, GATEWAY).await;
+    for block in 0..20 {
+        write(&*volume, block, 2).await.expect("written");
+    }
+    assert!(tell(&later.control, &["gateway", "drain", GATEWAY]).status.success());
+    // The old one has dirty data still, and does not get it down.
+    assert_eq!(near.figure("cache", "dirty_bytes"), 20 * 4096);
+    assert!(near.terminate().0.success());
+    let raw = connect(far.address, NODE).await;
+    for block in 0..20 {
+        assert_eq!(read(&*raw, block).await.expect("read"), content(block, 2));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings_told() {
+    let place = Place::new();
+    let nvram = format!("{KEEPS}\nreport = 'immediate'\nnvram = '{}'", place.path("nv").display());
+    let (far, near) = pair(&place, &nvram);
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..100 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    succeeded(&export(&place, "a"));
+    let error = write(&*volume, 1, 7).await.expect_err("taken no more");
+    assert!(error.to_string().contains("04/03"), "{error}");
+    let other = connect(far.address, NODE).await;
+    write(&*other, 1, 7).await.expect_err("the volume stays claimed");
+    // It may be asked again, and a stop leaves the log alone.
+    succeeded(&export(&place, "a"));
+    let moved = std::fs::read_to_string(place.path("moved.toml")).expect("settings");
+    let before = std::fs::read(place.path("a.log")).expect("the log");
+    assert!(near.terminate().0.success());
+    assert!(before == std::fs::read(place.path("a.log")).expect("the log"), "it was written to");
+    assert!(moved.contains("400.0 KiB not at the far side"), "{moved}");
+    assert!(moved.contains("serial = "), "{moved}");
+    std::fs::rename(place.path("a.log"), place.path("b.log")).expect("moved");
+
+    let text = moved.replace("a.log", "b.log").replace("/nv", "/nv-of-b");
+    let text =
+        format!("initiator_name = 'iqn.2026-11.test:host-b'\nlisten = ['127.0.0.1:0']\n{text}");
+    succeeded(&adopt(&place, "b", &text));
+    let later = place.serve("b", &text);
+    let volume = connect(later.address, GATEWAY).await;
+    for block in 0..100 {
+        assert_eq!(read(&*volume, block).await.expect("read"), content(block, 1));
+    }
+    assert!(tell(&later.control, &["gateway", "drain", GATEWAY]).status.success());
+    for block in 0..100 {
+        assert_eq!(read(&*other, block).await.expect("read"), content(block, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_gateway_is_exported_too_and_what_its_nvram_held_with_it() {
+    let place = Place::new();
+    let nvram = format!("{KEEPS}\nreport = 'immediate'\nnvram = '{}'", place.path("nv").display());
+    let (far, mut near) = pair(&place, &nvram);
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..100 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    near.kill();
+    copy(place.path("a.log"), place.path("c.log"));
+    // Without the NVRAM and without an export, it is told what is missing.
+    let error = refused(&adopt(&place, "c", &other_gateway(&place, "c", far.address, KEEPS)));
+    assert!(error.contains("reported writes from its NVRAM, which is not configured"), "{error}");
+
+    succeeded(&export(&place, "a"));
+    copy(place.path("a.log"), place.path("b.log"));
+    let text = other_gateway(&place, "b", far.address, KEEPS);
+    succeeded(&adopt(&place, "b", &text));
+    let later = place.serve("b", &text);
+    let volume = connect(later.address, GATEWAY).await;
+    for block in 0..100 {
+        assert_eq!(read(&*volume, block).await.expect("read"), content(block, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_does_not_fit_or_is_not_whole_is_not_adopted() {
+    let place = Place::new();
+    let (far, mut near) = pair(&place, KEEPS);
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..20 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    near.kill();
+    let text = other_gateway(&place, "b", far.address, "");
+    let error = refused(&adopt(&place, "b", &text));
+    assert!(error.contains("there is no log at"), "nothing is made: {error}");
+    assert!(!place.path("b.log").exists());
+    copy(place.path("a.log"), place.path("b.log"));
+    // Another size of the log.
+    let error = refused(&adopt(&place, "b", &text.replace("32MiB", "16MiB")));
+    assert!(error.contains("bytes, not"), "{error}");
+    // Another volume.
+    let other = Place::new();
+    let stranger = node(other.folder.path(), 0)
+        .replace("[[target.unit]]\n", "[[target.unit]]\nserial = 'OTHER'\n");
+    let stranger = other.serve("node", &format!("state = 'state'\n{stranger}"));
+    let elsewhere = other_gateway(&place, "b", stranger.address, "");
+    let error = refused(&adopt(&place, "b", &elsewhere));
+    assert_eq!(error.matches("naa.").count(), 2, "both are named: {error}");
+    // Cut off.
+    let whole = std::fs::read(place.path("b.log")).expect("read");
+    std::fs::write(place.path("b.log"), &whole[..whole.len() / 2]).expect("written");
+    let error = refused(&adopt(&place, "b", &text.replace("log_size = \"32MiB\"", "")));
+    assert!(error.contains("has 8192 blocks"), "{error}");
+    // Blank.
+    std::fs::write(place.path("b.log"), vec![0; whole.len()]).expect("written");
+    let error = refused(&adopt(&place, "b", &text));
+    assert!(error.contains("is blank"), "{error}");
+    // And the volume still waits for the right one.
+    std::fs::write(place.path("b.log"), whole).expect("written");
+    succeeded(&adopt(&place, "b", &text));
 }

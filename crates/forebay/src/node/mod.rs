@@ -245,14 +245,28 @@ async fn open_unit(
     target: &Target,
     unit: &Unit,
 ) -> Result<ServedUnit, Failure> {
-    let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
-    let opened = stack::open(&target.name, unit, &initiator_name).await?;
-    let serial = unit.serial.clone().unwrap_or_else(|| serial_of(target, unit));
+    let opened = open_stack(settings, target, unit).await?;
+    let serial = serial(target, unit);
     let mut identity = Identity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
     let top = Arc::clone(&opened.top);
     let shown = state::open_unit(unit, top, identity, settings.state.as_deref())?;
     Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: Arc::new(shown) })
+}
+
+/// The layers of a unit.
+pub async fn open_stack(
+    settings: &Settings,
+    target: &Target,
+    unit: &Unit,
+) -> Result<Opened, Failure> {
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+    stack::open(&target.name, unit, &initiator_name).await
+}
+
+/// The serial number that hosts see.
+pub fn serial(target: &Target, unit: &Unit) -> String {
+    unit.serial.clone().unwrap_or_else(|| serial_of(target, unit))
 }
 
 /// Puts away what must not be lost, all at once; the first failure is told.

@@ -1,9 +1,11 @@
 //! Orders for the caches that a node serves.
 
+use std::sync::Arc;
+
 use super::Node;
 use crate::{
     failure::Failure,
-    orders::{Order, Standing, UnitName},
+    orders::{Exported, Order, Standing, UnitName},
 };
 
 impl Node {
@@ -31,5 +33,21 @@ impl Node {
             };
             Failure::new(format!("{name}: {error}")).remedy(remedy)
         })
+    }
+
+    /// Puts the log of a unit away, to be taken up elsewhere. The unit stays, and answers its hosts
+    /// that it is not ready.
+    pub async fn export(&self, name: &UnitName) -> Result<Exported, Failure> {
+        let _one_at_a_time = self.changing.lock().await;
+        let (opened, serial) = {
+            let inner = self.inner.lock();
+            let served = inner.targets.iter().find(|served| served.name == name.target);
+            let unit = served.and_then(|served| served.units.iter().find(|u| u.lun == name.lun));
+            let found = unit.map(|unit| (Arc::clone(&unit.opened), unit.serial.clone()));
+            found.ok_or_else(|| Failure::new(format!("there is no {name} here")))?
+        };
+        let exported = opened.export(&serial).await?;
+        tracing::warn!(unit = %name, log = exported.log, "exported: it is to be served elsewhere");
+        Ok(exported)
     }
 }

@@ -195,6 +195,10 @@ pub struct Cache {
     pub read_ahead: Size,
     /// Whether a damaged log is used although acknowledged writes are missing from it.
     pub accept_loss: bool,
+    /// The log was brought here on purpose, and whoever had it is shut out: not to be set in a file,
+    /// since it holds once.
+    #[serde(skip)]
+    pub takes_over: bool,
 }
 
 impl Cache {
@@ -269,6 +273,7 @@ impl Default for Cache {
             dirty_age: Span::seconds(5),
             read_ahead: Size::mib(1),
             accept_loss: false,
+            takes_over: false,
         }
     }
 }

@@ -18,7 +18,7 @@ use volume::{Holding, Stack};
 use super::{file, object, pacing::Pacing, remote::Known};
 use crate::{
     failure::Failure,
-    orders::{Order, Standing},
+    orders::{Exported, Order, Standing},
     quantity::about,
     settings::{self, OnLogError, Report},
 };
@@ -43,6 +43,11 @@ impl Log {
     pub async fn look(settings: &settings::Cache, volume: Stack) -> Result<Self, Failure> {
         let info = look(settings, &volume).await?;
         Ok(Self { volume, info })
+    }
+
+    /// Whether a cache was ever opened with it.
+    pub fn is_used(&self) -> bool {
+        self.info.is_some()
     }
 
     /// The volume that its data belongs to.
@@ -155,6 +160,33 @@ impl CacheLayer {
                 return Ok(true);
             }
         }
+    }
+
+    /// How the claim on the far volume stands.
+    pub fn holding(&self) -> Holding {
+        self.cache.holding()
+    }
+
+    /// The log's instance id, and how often it was opened.
+    pub async fn instance(&self) -> (String, u64) {
+        let (instance, generation) = self.cache.instance().await;
+        (instance.to_string(), generation)
+    }
+
+    /// What the far side does not have.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.cache.statistics().dirty_bytes
+    }
+
+    /// Puts the log away for another host.
+    pub async fn export(&self, serial: &str) -> Result<Exported, Failure> {
+        self.cache.export().await.map_err(|error| {
+            Failure::new(format!("the log {} is not whole: {error}", self.log.display()))
+                .remedy("see to its disk, and ask again; nothing was given away")
+        })?;
+        let (log, generation) = self.instance().await;
+        let (dirty_bytes, serial) = (self.dirty_bytes(), serial.to_owned());
+        Ok(Exported { log, generation, dirty_bytes, serial })
     }
 
     /// Ends destage and leaves the log in order; what is dirty stays in it.
@@ -288,6 +320,7 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> cache::Settings {
         max_dirty_age_ms: millis(settings.dirty_age),
         read_ahead_bytes: bytes(settings.read_ahead),
         owner: owner.to_owned(),
+        takes_over: settings.takes_over,
         accept_loss: settings.accept_loss,
         ..cache::Settings::default()
     }
@@ -366,9 +399,12 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
         OpenError::NvramMissing(_) | OpenError::OtherNvram { .. } => {
             format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")
         }
-        OpenError::Claim(_) => "see `forebay claim show` at the node for who has it, and \
-            docs/operation.md, \"Take a log elsewhere\""
-            .to_owned(),
+        OpenError::Claim(_) => {
+            "see `forebay claim show` at the node for who has it; if this log is to \
+             be taken up here in place of its former owner, `forebay gateway adopt`; see \
+             docs/operation.md, \"Take a log elsewhere\""
+                .to_owned()
+        }
         OpenError::Dirty { .. } => format!("let it drain, or {zero}"),
     };
     Failure::new(format!("cannot use the log {path}: {error}")).remedy(remedy)

@@ -18,10 +18,11 @@ use volume::{
 
 use crate::{
     failure::Failure,
+    orders::Exported,
     settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
     status::LayerStatus,
 };
-pub use cache_layer::{CacheLayer, Log, describe_log};
+pub use cache_layer::{CacheLayer, Log, describe_log, open_log};
 pub use file::{io_remedy, log_options, options, refusal};
 use read_only::ReadOnly;
 pub use remote::{
@@ -280,6 +281,18 @@ impl Opened {
             }
         }
         Ok(())
+    }
+
+    /// Ends what the cache does, with everything in its log, and the session below it.
+    pub async fn export(&self, serial: &str) -> Result<Exported, Failure> {
+        let cache = self.cache().ok_or_else(|| Failure::new("there is no cache"))?;
+        let exported = cache.export(serial).await?;
+        for part in &self.layers {
+            if let Handle::Remote(remote) = &part.handle {
+                remote.close().await;
+            }
+        }
+        Ok(exported)
     }
 
     /// Puts away what must not be lost: caches first, as they use what is below, then sessions.
