@@ -315,6 +315,7 @@ impl Volume for Cache {
             volatile_cache: shared.settings.report.is_early(),
             epoch_blocks: shared.epoch_slots * shared.blocks_per_slot(),
             atomic_blocks: 0,
+            key_erasable: false,
             // Segments of the log keep what was written until others take their place.
             in_place: false,
             ..shared.geometry()

@@ -9,7 +9,7 @@ use volume::{FileVolume, OpenError, Options, Stack};
 use crate::{
     control::{self, Request, Response},
     failure::{FAILED, Failure},
-    node,
+    key_file, node,
     output::print_line,
     quantity::about,
     settings::{self, Layer, Settings, Target, Unit},
@@ -110,6 +110,12 @@ async fn look_at(
     for layer in &unit.stack {
         match layer {
             Layer::File(file) => report.say(place, look_at_file(file))?,
+            Layer::Encrypt(encrypt) => {
+                let unlocked = key_file::open(encrypt).map(|_| {
+                    format!("the key {} is unlocked by its secret", encrypt.key.display())
+                });
+                report.say(place, unlocked)?;
+            }
             Layer::Cache(cache) => {
                 report.say(place, look_at_log(cache).await)?;
                 if let Some(nvram) = &cache.nvram {

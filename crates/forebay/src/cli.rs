@@ -69,6 +69,8 @@ pub enum Command {
     Tunnel(Tunnel),
     /// Make a random CHAP secret in a new file that only its owner can read
     Secret(Secret),
+    /// Make the key of an encrypted volume in a new file, locked by a secret
+    Key(Key),
     /// Try everything on this machine: a node, a slow link, a gateway, a crash
     Quickstart(Quickstart),
     /// Print a completion script for a shell
@@ -439,6 +441,26 @@ pub struct Secret {
     /// Characters, each with six random bits; Windows takes 16 at most
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u8).range(16..=255))]
     pub characters: u8,
+}
+
+/// Arguments of `key`.
+#[derive(Args, Debug)]
+pub struct Key {
+    /// The file to make
+    pub file: PathBuf,
+
+    /// The file with the secret that locks it, at least 32 characters
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "secret_env",
+        required_unless_present = "secret_env"
+    )]
+    pub secret_file: Option<PathBuf>,
+
+    /// The environment variable with that secret
+    #[arg(long, value_name = "NAME")]
+    pub secret_env: Option<String>,
 }
 
 /// Arguments of `quickstart`.

@@ -11,6 +11,8 @@ mod events;
 mod plan;
 mod control;
 mod admission;
+mod whole_file;
+mod key_file;
 mod stack;
 mod state;
 mod node;
@@ -59,6 +61,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Check(args) => in_runtime(check::run(&args.config)),
         Command::Status(args) => status(&args),
         Command::Secret(args) => secret::make(&args),
+        Command::Key(args) => {
+            key_file::make(&args.file, args.secret_file.as_deref(), args.secret_env.as_deref())
+        }
         Command::Reload(args) => reload(&args),
         Command::Resize(args) => resize(&args),
         Command::Gateway(args) => in_runtime(gateway::run(args.act)),

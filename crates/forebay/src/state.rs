@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use unit::{BlockUnit, Identity, Record, Saving, Store};
 use volume::Stack;
 
-use crate::{failure::Failure, settings::Unit};
+use crate::{failure::Failure, settings::Unit, whole_file};
 
 /// The unit over an opened stack; with a folder, it goes on with what is kept there.
 pub fn open_unit(
@@ -131,16 +131,9 @@ impl Shared {
         self.folder.join(format!("{}.{}", self.name, record.name()))
     }
 
-    /// The new file is whole and stable before it takes the old one's name, and the name is stable
-    /// before anybody hears of it.
     fn replace(&self, record: Record, bytes: &[u8]) -> io::Result<()> {
         let path = self.path(record);
-        let new = path.with_extension(format!("{}.new", record.name()));
-        let mut file = File::create(&new).map_err(|error| named(&new, &error))?;
-        file.write_all(&framed(bytes))?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
-        File::open(&self.folder)?.sync_all()
+        whole_file::replace(&path, &framed(bytes)).map_err(|error| named(&path, &error))
     }
 }
 

@@ -66,6 +66,7 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
             volatile_cache: caching.volatile_cache,
             atomic_blocks: 0,
             epoch_blocks: 0,
+            key_erasable: false,
             // What the far side keeps beside its blocks is not known here.
             in_place: false,
         },

@@ -103,6 +103,8 @@ const TABLE: &[Operation] = &[
         .with_service_action(0x01),
     long(&sanitize(0xbf), |cdb| Ok(Command::Sanitize(Sanitize::parse(cdb)?)))
         .with_service_action(0x02),
+    slow(&sanitize(0xbf), |cdb| Ok(Command::Sanitize(Sanitize::parse(cdb)?)))
+        .with_service_action(0x03),
     quick(&sanitize(0xbf), |cdb| Ok(Command::Sanitize(Sanitize::parse(cdb)?)))
         .with_service_action(0x1f),
     quick(&[0x4c, 0x03, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, NACA], |cdb| {

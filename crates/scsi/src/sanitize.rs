@@ -15,13 +15,14 @@ pub struct Sanitize {
     pub parameter_list_length: u16,
 }
 
-/// SERVICE ACTION. CRYPTOGRAPHIC ERASE (03h) is not among them: nothing here is encrypted.
+/// SERVICE ACTION.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum SanitizeAction {
     Overwrite = 0x01,
     BlockErase = 0x02,
+    CryptographicErase = 0x03,
     ExitFailureMode = 0x1f,
 }
 
@@ -49,6 +50,7 @@ impl Sanitize {
         let action = match cdb[1] & 0x1f {
             0x01 => SanitizeAction::Overwrite,
             0x02 => SanitizeAction::BlockErase,
+            0x03 => SanitizeAction::CryptographicErase,
             0x1f => SanitizeAction::ExitFailureMode,
             _ => return Err(Sense::invalid_bit_in_cdb(1, 4)),
         };
@@ -123,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn reserved_fields_and_cryptographic_erase_are_refused() {
+    fn reserved_fields_and_unknown_actions_are_refused() {
         let cdb = |action| [0x48, action, 0, 0, 0, 0, 0, 0, 0, 0];
         assert!(Sanitize::parse(&cdb(0x02)).is_ok());
-        for refused in [0x00, 0x03, 0x1e, 0x42] {
+        for refused in [0x00, 0x04, 0x1e, 0x42] {
             assert!(Sanitize::parse(&cdb(refused)).is_err(), "{refused:x}");
         }
         let mut reserved = cdb(0x02);

@@ -51,8 +51,12 @@ impl Description<'_> {
             BlockDeviceCharacteristics::PAGE => {
                 // It does not rotate: seeks cost nothing.
                 // After a BLOCK ERASE every block reads as zeros.
-                let reads_after_block_erase = self.geometry.in_place;
-                BlockDeviceCharacteristics { rotation_rate: 1, reads_after_block_erase }.to_bytes()
+                BlockDeviceCharacteristics {
+                    rotation_rate: 1,
+                    reads_after_block_erase: self.geometry.in_place,
+                    reads_after_key_erase: self.geometry.in_place && self.geometry.key_erasable,
+                }
+                .to_bytes()
             }
             ThirdPartyCopy::PAGE => self.third_party_copy().to_bytes(),
             LogicalBlockProvisioning::PAGE => self.provisioning().to_bytes(),
@@ -207,6 +211,9 @@ impl Description<'_> {
         match operation.opcode {
             UNMAP => self.geometry.thin,
             WRITE_ATOMIC => self.limits.atomic_blocks > 0,
+            SANITIZE if operation.service_action == Some(CRYPTOGRAPHIC_ERASE) => {
+                self.geometry.in_place && self.geometry.key_erasable
+            }
             SANITIZE => self.geometry.in_place,
             MAINTENANCE_IN if operation.service_action == Some(REPORT_IDENTIFYING) => {
                 self.has_store
@@ -259,6 +266,7 @@ const MAINTENANCE_OUT: u8 = 0xa4;
 const CLAIM_IN: u8 = 0xc0;
 const CLAIM_OUT: u8 = 0xc1;
 /// Service actions.
+const CRYPTOGRAPHIC_ERASE: u16 = 0x03;
 const REPORT_IDENTIFYING: u16 = 0x05;
 const SET_IDENTIFYING: u16 = 0x06;
 /// What fits behind the eight of the vendor in a designator of 255 bytes.

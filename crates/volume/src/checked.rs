@@ -87,6 +87,10 @@ impl Volume for Checked {
         self.lower.usage()
     }
 
+    fn erase_key(&self) -> Io<'_, ()> {
+        self.lower.erase_key()
+    }
+
     fn refresh(&self) {
         self.lower.refresh();
     }

@@ -76,6 +76,10 @@ impl Volume for Delay {
         self.lower.usage()
     }
 
+    fn erase_key(&self) -> Io<'_, ()> {
+        self.lower.erase_key()
+    }
+
     fn refresh(&self) {
         self.lower.refresh();
     }

@@ -200,6 +200,10 @@ impl Volume for Fault {
         self.lower.usage()
     }
 
+    fn erase_key(&self) -> Io<'_, ()> {
+        self.lower.erase_key()
+    }
+
     fn refresh(&self) {
         self.lower.refresh();
     }

@@ -16,6 +16,7 @@ mod observe;
 mod fault;
 mod buffer;
 mod engine;
+mod encrypt;
 mod file;
 #[cfg(test)]
 mod testing;
@@ -25,6 +26,7 @@ pub use checked::Checked;
 pub use claim::{Claim, Holding};
 pub use data::Data;
 pub use delay::{Delay, Latency};
+pub use encrypt::{Encrypt, Keyring, VolumeKey};
 pub use engine::EngineKind;
 pub use fault::{Call, Fault, Faults, Rule, Symptom};
 pub use file::{FileVolume, OpenError, Options};

@@ -159,6 +159,10 @@ impl Volume for Observe {
         self.lower.usage()
     }
 
+    fn erase_key(&self) -> Io<'_, ()> {
+        self.lower.erase_key()
+    }
+
     fn refresh(&self) {
         self.lower.refresh();
     }

@@ -75,11 +75,13 @@ impl Volume for SliceVolume {
         let physical = u64::from(lower.physical_block_size / lower.block_size);
         let atomic_blocks =
             if self.start.is_multiple_of(physical) { lower.atomic_blocks } else { 0 };
-        // Another part's flush would end an epoch of this one.
         Geometry {
             blocks: self.blocks.load(Ordering::Acquire),
             atomic_blocks,
+            // Another part's flush would end an epoch of this one.
             epoch_blocks: 0,
+            // The key is that of blocks beside these, too.
+            key_erasable: false,
             ..lower
         }
     }

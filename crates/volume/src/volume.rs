@@ -41,6 +41,12 @@ pub trait Volume: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(Allocation::mapped(extent.blocks))))
     }
 
+    /// Encrypts with another key from now on, and forgets the one of before: no block can be read
+    /// any more as it was written. When it returns, the new key is stable and the old one gone.
+    fn erase_key(&self) -> Io<'_, ()> {
+        Box::pin(std::future::ready(Err(Error::Device("it has no key to erase".into()))))
+    }
+
     /// Whether a write of this many bytes would be taken now. Asked before its data is solicited;
     /// [`Error::Busy`] or [`Error::Unreachable`] says that it would not.
     fn admit(&self, _bytes: usize) -> Result<(), Error> {
@@ -135,6 +141,8 @@ pub struct Geometry {
     /// it, while that is at most so many blocks of 4096 bytes or parts of one, counted for each
     /// write. 0: nothing is promised beyond `atomic_blocks`.
     pub epoch_blocks: u64,
+    /// What its blocks are encrypted with can be thrown away: [`Volume::erase_key`].
+    pub key_erasable: bool,
     /// What is overwritten is gone: no log and no cache on disk keeps an older copy. (What a file
     /// system or a drive below may keep is not known here.)
     pub in_place: bool,
@@ -154,6 +162,7 @@ impl Geometry {
             volatile_cache: true,
             atomic_blocks: 0,
             epoch_blocks: 0,
+            key_erasable: false,
             in_place: true,
         }
     }

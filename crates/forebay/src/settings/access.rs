@@ -1,18 +1,17 @@
 //! Who may come in and how it is proved, as data. Secrets are read from where the settings say, and
 //! stand in no settings file.
 
-use std::{
-    fs::File,
-    io::Read,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use iscsi::login::chap::{Algorithm, Credential, SECRET_MAX, SECRET_MIN, Secret};
 use serde::{Deserialize, Deserializer};
-use zeroize::Zeroizing;
 
-use super::{Layer, Settings, problem::KeyPath, words::Text};
+use super::{
+    Layer, Settings,
+    problem::KeyPath,
+    secret::{self, Found},
+    words::Text,
+};
 use crate::{failure::Failure, quantity::REMEDY};
 
 /// Somebody with a secret: a CHAP name, and where the secret is.
@@ -128,9 +127,6 @@ pub struct Unusable {
     pub remedy: String,
 }
 
-/// Longer files hold something else.
-const FILE_BYTES: u64 = 4096;
-
 impl Proof {
     /// Name and secret.
     ///
@@ -152,11 +148,8 @@ impl Proof {
     }
 
     fn read(&mut self) -> Result<(), (String, String)> {
-        let (bytes, place) = match (&self.secret_file, &self.secret_env) {
-            (Some(file), _) => (from_file(file)?, file.display().to_string()),
-            (None, Some(name)) => (from_environment(name)?, format!("the variable {name}")),
-            (None, None) => return Ok(()), // refused as a rule
-        };
+        let found = secret::read(self.secret_file.as_deref(), self.secret_env.as_deref())?;
+        let Some(Found { secret: bytes, place }) = found else { return Ok(()) }; // refused as a rule
         let secret = Secret::new(&bytes).map_err(|error| {
             let remedy = format!(
                 "put {SECRET_MIN} to {SECRET_MAX} characters there, best random ones, as \
@@ -166,40 +159,6 @@ impl Proof {
         })?;
         self.secret = Some(secret);
         Ok(())
-    }
-}
-
-/// The content of a file that nobody else can read, without the end of its line.
-fn from_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, (String, String)> {
-    let shown = path.display();
-    let unreadable = |error: std::io::Error| {
-        let remedy = format!("make it with `forebay secret {shown}`, or correct `secret_file`");
-        (format!("cannot read the secret {shown}: {error}"), remedy)
-    };
-    let mut file = File::open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        let message = format!("the secret {shown} is open to others (mode {:03o})", mode & 0o777);
-        return Err((message, format!("chmod 600 {shown}")));
-    }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES as usize));
-    (&mut file).take(FILE_BYTES).read_to_end(&mut bytes).map_err(unreadable)?;
-    for end in [b'\n', b'\r'] {
-        if bytes.last() == Some(&end) {
-            bytes.pop();
-        }
-    }
-    Ok(bytes)
-}
-
-fn from_environment(name: &str) -> Result<Zeroizing<Vec<u8>>, (String, String)> {
-    use std::os::unix::ffi::OsStringExt;
-    match std::env::var_os(name) {
-        Some(value) => Ok(Zeroizing::new(value.into_vec())),
-        None => Err((
-            format!("there is no variable {name} with a secret"),
-            format!("set {name} where the process is started, or correct `secret_env`"),
-        )),
     }
 }
 
@@ -275,7 +234,7 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::fs::PermissionsExt};
 
     use super::*;
 

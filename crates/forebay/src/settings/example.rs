@@ -58,6 +58,7 @@ fn every_key_is_in_the_example() {
         keys_of::<layer::File>(),
         keys_of::<layer::Remote>(),
         keys_of::<layer::Slice>(),
+        keys_of::<layer::Encrypt>(),
         keys_of::<layer::Delay>(),
         keys_of::<layer::Observe>(),
         keys_of::<layer::Fault>(),
@@ -91,7 +92,7 @@ fn every_layer_is_in_the_example() {
     }
     let error = toml::from_str::<Any>("layer = 'none'").expect_err("layers are fixed");
     let names: Vec<_> = error.message().split('`').skip(3).step_by(2).collect();
-    assert_eq!(names.len(), 9, "{error}");
+    assert_eq!(names.len(), 10, "{error}");
     for name in names {
         let heading = format!("[target.unit.stack.{name}]");
         assert!(EXAMPLE.contains(&heading) || EXAMPLE.contains(&format!("\"{name}\"")), "{name}");

@@ -24,6 +24,8 @@ pub enum Layer {
     Remote(Remote),
     /// A part of the volume below.
     Slice(Slice),
+    /// Encryption of the volume below.
+    Encrypt(Encrypt),
     /// Slowness, for trials.
     Delay(Delay),
     /// Counters, shown by `forebay status`.
@@ -119,6 +121,18 @@ pub struct Slice {
     pub start: Size,
     /// Bytes; up to the end if left out.
     pub size: Option<Size>,
+}
+
+/// Settings of an encrypt layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Encrypt {
+    /// The file with the volume's key, which the secret locks; required.
+    pub key: PathBuf,
+    /// The file that holds the secret, readable by its owner only.
+    pub secret_file: Option<PathBuf>,
+    /// The environment variable that holds it.
+    pub secret_env: Option<String>,
 }
 
 /// Settings of a delay layer.

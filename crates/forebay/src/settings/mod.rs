@@ -2,6 +2,7 @@
 //! Turning them into parts is the work of `stack` and `serve`.
 
 mod words;
+mod secret;
 mod access;
 mod tls;
 mod schedule;
@@ -17,10 +18,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 pub use access::{Allow, Chap, Discovery, Proof};
-pub use layer::{Cache, Fault, File, Layer, Memory, Remote, Slice};
+pub use layer::{Cache, Encrypt, Fault, File, Layer, Memory, Remote, Slice};
 pub use portal::{Group, HostPort, Portal};
 pub use problem::Problem;
 pub use schedule::{Schedule, TimeOfDay};
+pub use secret::{Found, read as read_secret};
 pub use tls::{PortalTls, RemoteTls};
 pub use words::{
     Address, Digest, Engine, FaultError, IscsiName, LogLevel, OnLogError, Operation, Report,
@@ -255,6 +257,10 @@ impl Settings {
         for layer in units.flat_map(|unit| &mut unit.stack) {
             match layer {
                 Layer::File(file) => file.path = folder.join(&file.path),
+                Layer::Encrypt(encrypt) => {
+                    encrypt.key = folder.join(&encrypt.key);
+                    encrypt.secret_file = encrypt.secret_file.take().map(|path| folder.join(path));
+                }
                 Layer::Cache(cache) => {
                     cache.log = folder.join(&cache.log);
                     cache.nvram = cache.nvram.take().map(|path| folder.join(path));

@@ -228,7 +228,11 @@ fn proof(proof: &Proof, at: &KeyPath) -> Checked {
         let message = "longer than 255 bytes, or with control characters";
         return wrong(at.key("name"), message, "write another name");
     }
-    match (&proof.secret_file, &proof.secret_env) {
+    one_secret(proof.secret_file.as_deref(), proof.secret_env.as_deref(), at)
+}
+
+fn one_secret(file: Option<&Path>, env: Option<&str>, at: &KeyPath) -> Checked {
+    match (file, env) {
         (Some(_), None) | (None, Some(_)) => Ok(()),
         (None, None) => wrong(
             at.clone(),
@@ -382,6 +386,11 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
             required(&at.key("observe"), "name", observe.name.is_empty(), "\"below the cache\"")
         }
         Layer::Cache(settings) => cache(settings, &at.key("cache"), files),
+        Layer::Encrypt(encrypt) => {
+            let at = at.key("encrypt");
+            path(&at, "key", &encrypt.key, files)?;
+            one_secret(encrypt.secret_file.as_deref(), encrypt.secret_env.as_deref(), &at)
+        }
         Layer::Delay(_) | Layer::Fault(_) | Layer::ReadOnly => Ok(()),
     }
 }

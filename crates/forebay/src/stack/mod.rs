@@ -12,12 +12,13 @@ use std::sync::Arc;
 use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
 use volume::{
-    Call, Checked, Counters, Delay, Fault, FileVolume, Geometry, Latency, Lba, MemVolume, Observe,
-    Rule, SliceVolume, Stack, Symptom, Volume,
+    Call, Checked, Counters, Delay, Encrypt, Fault, FileVolume, Geometry, Latency, Lba, MemVolume,
+    Observe, Rule, SliceVolume, Stack, Symptom, Volume,
 };
 
 use crate::{
     failure::Failure,
+    key_file,
     orders::Exported,
     settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
     status::LayerStatus,
@@ -107,6 +108,11 @@ pub async fn open(
                 identity = format!("{identity} [{what}]");
                 let handle = Handle::Slice(Arc::clone(&volume), settings.size.is_none());
                 (volume, Part { layer: "slice", on: what, handle })
+            }
+            Layer::Encrypt(settings) => {
+                let (key, file) = key_file::open(settings)?;
+                let volume = Encrypt::new(lower(), &key, file);
+                (Arc::new(volume), Part::new("encrypt", settings.key.display().to_string()))
             }
             Layer::Delay(settings) => {
                 let (read, write, flush) = (settings.read, settings.write, settings.flush);

@@ -9,8 +9,10 @@ pub struct BlockDeviceCharacteristics {
     /// MEDIUM ROTATION RATE: 0 not said, 1 it does not rotate, 0401h to FFFEh rotations a minute.
     pub rotation_rate: u16,
     /// WABEREQ is 01b: after a BLOCK ERASE blocks can be read without being written first.
-    /// Otherwise 00b: not said. WACEREQ is never said.
+    /// Otherwise 00b: not said.
     pub reads_after_block_erase: bool,
+    /// WACEREQ, the same of a CRYPTOGRAPHIC ERASE.
+    pub reads_after_key_erase: bool,
 }
 
 impl BlockDeviceCharacteristics {
@@ -22,7 +24,8 @@ impl BlockDeviceCharacteristics {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 60];
         rest[..2].copy_from_slice(&self.rotation_rate.to_be_bytes());
-        rest[3] = u8::from(self.reads_after_block_erase) << 6;
+        rest[3] =
+            u8::from(self.reads_after_block_erase) << 6 | u8::from(self.reads_after_key_erase) << 4;
         framed(Self::PAGE, &rest)
     }
 
@@ -30,9 +33,11 @@ impl BlockDeviceCharacteristics {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;
+        let requirements = u8_at(rest, 3).unwrap_or(0);
         Some(Self {
             rotation_rate: u16_at(rest, 0).unwrap_or(0),
-            reads_after_block_erase: u8_at(rest, 3).unwrap_or(0) >> 6 == 1,
+            reads_after_block_erase: requirements >> 6 == 1,
+            reads_after_key_erase: requirements >> 4 & 3 == 1,
         })
     }
 }
@@ -43,9 +48,16 @@ mod tests {
 
     #[test]
     fn the_rate_reads_back() {
-        let page =
-            BlockDeviceCharacteristics { rotation_rate: 7200, reads_after_block_erase: true };
-        assert_eq!(page.to_bytes()[..8], [0, 0xb1, 0, 0x3c, 0x1c, 0x20, 0, 0x40]);
-        assert_eq!(BlockDeviceCharacteristics::from_bytes(&page.to_bytes()), Some(page));
+        for (reads_after_block_erase, reads_after_key_erase, byte) in
+            [(true, false, 0x40), (true, true, 0x50), (false, false, 0)]
+        {
+            let page = BlockDeviceCharacteristics {
+                rotation_rate: 7200,
+                reads_after_block_erase,
+                reads_after_key_erase,
+            };
+            assert_eq!(page.to_bytes()[..8], [0, 0xb1, 0, 0x3c, 0x1c, 0x20, 0, byte]);
+            assert_eq!(BlockDeviceCharacteristics::from_bytes(&page.to_bytes()), Some(page));
+        }
     }
 }

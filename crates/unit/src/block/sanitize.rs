@@ -30,6 +30,7 @@ impl BlockUnit {
                 return Ok(finished(exit, taken, turn));
             }
             SanitizeAction::BlockErase => Method::BlockErase,
+            SanitizeAction::CryptographicErase => Method::CryptographicErase,
             SanitizeAction::Overwrite => {
                 let list = Overwrite::parse(&list, geometry.block_size);
                 Method::Overwrite(list.map_err(|sense| taking_with(taken, sense.into()))?)
@@ -65,6 +66,9 @@ impl BlockUnit {
         // Older copies would stay where no command reaches them.
         if !geometry.in_place {
             return Err(Sense::INVALID_COMMAND_OPERATION_CODE);
+        }
+        if asked.action == SanitizeAction::CryptographicErase && !geometry.key_erasable {
+            return Err(Sense::invalid_bit_in_cdb(1, 4));
         }
         // What is in the list is looked at when it is there; here whether it can be one at all.
         let most = geometry.block_size + 4;

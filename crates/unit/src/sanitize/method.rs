@@ -15,6 +15,8 @@ pub(crate) enum Method {
     Overwrite(Overwrite),
     /// Zeros over everything that is mapped, and then no block is.
     BlockErase,
+    /// The key that all blocks are encrypted with goes.
+    CryptographicErase,
 }
 
 impl Method {
@@ -24,12 +26,17 @@ impl Method {
         match self {
             Self::Overwrite(list) => pieces * u64::from(list.passes),
             Self::BlockErase => 2 * pieces,
+            Self::CryptographicErase => 1,
         }
     }
 
     /// Does all of it from the first block on, and calls `step` after each piece.
     pub(super) async fn run(&self, volume: &Stack, step: impl Fn()) -> Result<(), Error> {
         match self {
+            Self::CryptographicErase => {
+                stubborn(|| volume.erase_key()).await?;
+                step();
+            }
             Self::Overwrite(list) => {
                 for pass in 0..list.passes {
                     let block = block_of(list, pass, volume.geometry().block_size as usize);

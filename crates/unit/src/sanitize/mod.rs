@@ -81,9 +81,13 @@ impl Sanitizer {
         let unfinished = Unfinished::from_record(&record, geometry.block_size);
         let Unfinished { method, unrestricted_exit } =
             unfinished.ok_or_else(|| damaged(Record::Sanitize))?;
-        let possible = geometry.in_place && !geometry.read_only;
+        let possible = |method: &Method| {
+            geometry.in_place
+                && !geometry.read_only
+                && (*method != Method::CryptographicErase || geometry.key_erasable)
+        };
         match (method, Handle::try_current()) {
-            (Some(method), Ok(runtime)) if possible => {
+            (Some(method), Ok(runtime)) if possible(&method) => {
                 let all = method.steps(volume);
                 this.set(State::Running { done: 0, all, unrestricted_exit });
                 let work = Arc::clone(&this).work(Arc::clone(volume), method, unrestricted_exit);

@@ -19,6 +19,7 @@ impl Unfinished {
         let (kind, invert, passes, pattern): (_, _, _, &[u8]) = match &self.method {
             None => (FAILED, false, 0, &[]),
             Some(Method::BlockErase) => (BLOCK_ERASE, false, 0, &[]),
+            Some(Method::CryptographicErase) => (CRYPTOGRAPHIC_ERASE, false, 0, &[]),
             Some(Method::Overwrite(list)) => (OVERWRITE, list.invert, list.passes, &list.pattern),
         };
         let flags = u8::from(self.unrestricted_exit) | u8::from(invert) << 1;
@@ -42,8 +43,10 @@ impl Unfinished {
                 let pattern = pattern[..length].to_vec();
                 Some(Method::Overwrite(Overwrite { invert, passes, pattern }))
             }
-            BLOCK_ERASE if !invert && passes == 0 && pattern.is_empty() => Some(Method::BlockErase),
-            FAILED if !invert && passes == 0 && pattern.is_empty() => None,
+            _ if invert || passes != 0 || !pattern.is_empty() => return None,
+            BLOCK_ERASE => Some(Method::BlockErase),
+            CRYPTOGRAPHIC_ERASE => Some(Method::CryptographicErase),
+            FAILED => None,
             _ => return None,
         };
         Some(Self { method, unrestricted_exit: flags & 1 != 0 })
@@ -54,6 +57,7 @@ const VERSION: u8 = 1;
 /// The service actions (SBC-3, 5.20), and what is none.
 const OVERWRITE: u8 = 1;
 const BLOCK_ERASE: u8 = 2;
+const CRYPTOGRAPHIC_ERASE: u8 = 3;
 const FAILED: u8 = 0;
 
 #[cfg(test)]
@@ -62,12 +66,13 @@ mod tests {
 
     use super::*;
 
-    fn records() -> [(Unfinished, &'static [u8]); 3] {
+    fn records() -> [(Unfinished, &'static [u8]); 4] {
         let list = Overwrite { invert: true, passes: 3, pattern: vec![0xaa, 0x55] };
         let unfinished = |method, unrestricted_exit| Unfinished { method, unrestricted_exit };
         [
             (unfinished(Some(Method::Overwrite(list)), true), &[1, 1, 3, 3, 0xaa, 0x55]),
             (unfinished(Some(Method::BlockErase), false), &[1, 2, 0, 0]),
+            (unfinished(Some(Method::CryptographicErase), false), &[1, 3, 0, 0]),
             (unfinished(None, true), &[1, 0, 1, 0]),
         ]
     }
@@ -87,7 +92,8 @@ mod tests {
             &[1, 1, 0, 32, 7],
             &[1, 1, 0, 1],
             &[2, 2, 0, 0],
-            &[1, 3, 0, 0],
+            &[1, 4, 0, 0],
+            &[1, 3, 0, 1],
             &[1, 2, 4, 0],
             &[1, 2, 0, 0, 0],
             &[1, 0, 0],

@@ -416,6 +416,7 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0x42, None, 0, "CC"),
     (0x48, Some(0x01), 0, "CC"),
     (0x48, Some(0x02), 0, "CC"),
+    (0x48, Some(0x03), 0, "CC"),
     (0x48, Some(0x1f), 0, "CC"),
     (0x4c, None, 0, "CC"),
     (0x4d, None, 0, "AA"),

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use scsi::{Command, LbaStatus, Overwrite, Sanitize, SanitizeAction, Sense, SenseKey, Status};
 use unit::{LogicalUnit, TaskManagement};
 use volume::{
-    Call as On, Delay, Fault, Geometry, Latency, MemVolume, Rule, Stack, Symptom, Volume,
+    Call as On, Delay, Encrypt, Fault, Geometry, Io, Keyring, Latency, MemVolume, Rule, Stack,
+    Symptom, Volume, VolumeKey,
 };
 
 use crate::{
@@ -165,4 +166,44 @@ async fn wrong_lists_and_units_that_keep_older_copies_are_refused() {
     let c = join(&party, "c", protected);
     assert_eq!(c.fails(&command, list).await, Sense::WRITE_PROTECTED);
     a.good(&Command::read(0, 1), vec![]).await;
+}
+
+/// Always another key.
+struct Keys(std::sync::atomic::AtomicU8);
+
+impl Keyring for Keys {
+    fn renew(&self) -> Io<'_, VolumeKey> {
+        let seed = self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let key = VolumeKey::new(&std::array::from_fn(|at| at as u8 ^ seed)).expect("two halves");
+        Box::pin(std::future::ready(Ok(key)))
+    }
+}
+
+#[tokio::test]
+async fn cryptographic_erase_leaves_nothing_that_can_be_read() {
+    let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS)));
+    let keys = Keys(std::sync::atomic::AtomicU8::new(1));
+    let key = keys.renew().await.expect("a key");
+    let volume = Arc::new(Encrypt::new(lower, &key, keys));
+    let a = join_over(&Arc::new(Party::default()), "a", volume);
+    a.good(&Command::write(5, 100, false), pattern(1, 100)).await;
+    a.good(&sanitize(SanitizeAction::CryptographicErase, false, 0), vec![]).await;
+    let found = a.good(&Command::read(5, 100), vec![]).await;
+    let before = pattern(1, 100);
+    assert!(found.chunks(16).zip(before.chunks(16)).all(|(now, then)| now != then));
+    a.good(&Command::write(5, 100, false), pattern(2, 100)).await;
+    assert_eq!(a.good(&Command::read(5, 100), vec![]).await, pattern(2, 100));
+}
+
+#[tokio::test]
+async fn what_is_not_encrypted_has_no_cryptographic_erase() {
+    let a = join(&Arc::new(Party::default()), "a", Geometry::with_blocks(BLOCKS));
+    let command = sanitize(SanitizeAction::CryptographicErase, false, 0);
+    assert_eq!(a.fails(&command, vec![]).await, Sense::INVALID_FIELD_IN_CDB);
+    let ask = Command::ReportSupportedOperationCodes {
+        reporting: scsi::Reporting::ServiceAction(0x48, 3),
+        timeouts: false,
+        allocation_length: 64,
+    };
+    assert_eq!(a.good(&ask, vec![]).await[1] & 7, 1, "not supported");
 }

@@ -4,9 +4,10 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::node::{Line, Node};
 use crate::steps::{Steps, Tally};
@@ -22,11 +23,12 @@ const SUITE_BLOCKS: u64 = 1023 * 2048;
 
 /// How each unit of the suite is set up; as many tests run at the same time, and most of them wait
 /// more than they work.
-const SUITE: [Setup; 7] = [
+const SUITE: [Setup; 8] = [
     Setup::Default,
     Setup::Default,
     Setup::Removable,
     Setup::Removable,
+    Setup::Encrypted,
     Setup::Slow,
     Setup::Physical,
     Setup::ReadOnly,
@@ -82,12 +84,25 @@ fn chap(program: &Path) -> Result<Tally> {
 
 fn test_suite(program: &Path) -> Result<Tally> {
     let folder = tempfile::tempdir()?;
+    volume_key(program, folder.path())?;
     let node = Node::start(program, folder.path(), "target", &suite_settings())?;
     let url = |number| node.url(&suite_target(number), 0);
     let units = SUITE.iter().enumerate().map(|(number, setup)| (*setup, url(number))).collect();
     let tally = conformance::run(&units)?;
     node.stop()?;
     Ok(tally)
+}
+
+/// `volume.key`, locked by `volume.secret`.
+fn volume_key(program: &Path, folder: &Path) -> Result<()> {
+    for arguments in [
+        &["secret", "volume.secret", "--characters", "64"][..],
+        &["key", "volume.key", "--secret-file", "volume.secret"],
+    ] {
+        let status = Command::new(program).args(arguments).current_dir(folder).status()?;
+        ensure!(status.success(), "forebay {}: {status}", arguments.join(" "));
+    }
+    Ok(())
 }
 
 fn suite_target(number: usize) -> String {
@@ -113,6 +128,9 @@ fn suite_unit(setup: Setup) -> (&'static str, &'static str) {
                              write_same_to_end = true\nspc = 3\n";
     match setup {
         Setup::Removable => (REMOVABLE, ""),
+        Setup::Encrypted => {
+            (REMOVABLE, ", { encrypt = { key = \"volume.key\", secret_file = \"volume.secret\" } }")
+        }
         // Ten seconds for all of its 1,023 MiB.
         Setup::Slow => (REMOVABLE, ", { delay = { write = \"10ms\" } }"),
         Setup::Physical | Setup::Default => ("", ""),

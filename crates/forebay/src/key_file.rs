@@ -1,0 +1,241 @@
+//! The key that a volume is encrypted with, in a file that a secret locks:
+//! `docs/formats/volume-key.md` has its bytes.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use aes_kw::{KeyInit, KwAes256};
+use crc_fast::{CrcAlgorithm, checksum};
+use sha2::{Digest, Sha256};
+use volume::{Error, Io, Keyring, VolumeKey};
+use zeroize::Zeroizing;
+
+use crate::{
+    failure::Failure,
+    settings::{Encrypt, Found, read_secret},
+    whole_file,
+};
+
+/// A file with a volume's key, and what unlocks it.
+pub struct KeyFile(Arc<Locked>);
+
+struct Locked {
+    path: PathBuf,
+    secret: Zeroizing<Vec<u8>>,
+}
+
+/// `forebay key`: a new key in a new file; never over one that is there.
+pub fn make(
+    path: &Path,
+    secret_file: Option<&Path>,
+    secret_env: Option<&str>,
+) -> Result<(), Failure> {
+    let secret = unlocking(secret_file, secret_env)?;
+    let locked = Locked { path: path.to_owned(), secret };
+    let key = random().map_err(Failure::new)?;
+    let bytes = locked.lock(&key).map_err(Failure::new)?;
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| {
+        file.write_all(&bytes)?;
+        file.sync_all()
+    });
+    written.map_err(|error| {
+        let failure = Failure::new(format!("cannot make {}: {error}", path.display()));
+        match error.kind() {
+            io::ErrorKind::AlreadyExists => failure.remedy(
+                "name another file; only if no volume is encrypted with this key, remove it",
+            ),
+            _ => failure,
+        }
+    })
+}
+
+/// The key that a layer's settings name, and where it is kept.
+pub fn open(settings: &Encrypt) -> Result<(VolumeKey, KeyFile), Failure> {
+    let path = settings.key.clone();
+    let secret = unlocking(settings.secret_file.as_deref(), settings.secret_env.as_deref())?;
+    let locked = Locked { path, secret };
+    let shown = locked.path.display();
+    let bytes = std::fs::read(&locked.path).map_err(|error| {
+        let failure = Failure::new(format!("cannot read the volume's key {shown}: {error}"));
+        match error.kind() {
+            io::ErrorKind::NotFound => failure.remedy(format!(
+                "bring it back: what is encrypted cannot be read without it; for a new volume, \
+                 make it with `forebay key {shown}`"
+            )),
+            _ => failure,
+        }
+    })?;
+    let key = locked.unlock(&bytes).map_err(|refusal| match refusal {
+        Refusal::NoKeyFile => Failure::new(format!("{shown} is no key file, or damaged"))
+            .remedy("bring back a copy of it: what is encrypted cannot be read without it"),
+        Refusal::OtherSecret => Failure::new(format!("the secret does not unlock {shown}"))
+            .remedy("name the secret that it was made with, or the key file of this volume"),
+    })?;
+    Ok((key, KeyFile(Arc::new(locked))))
+}
+
+fn unlocking(file: Option<&Path>, env: Option<&str>) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    let unusable = |(message, remedy)| Failure::settings(message).remedy(remedy);
+    let remedy = "make one with `forebay secret FILE --characters 64`";
+    match read_secret(file, env).map_err(unusable)? {
+        Some(found) if found.secret.len() >= SECRET_BYTES => Ok(found.secret),
+        Some(Found { place, .. }) => {
+            let message = format!("{place} has fewer than {SECRET_BYTES} characters");
+            Err(Failure::settings(message).remedy(remedy))
+        }
+        None => Err(Failure::settings("a secret has to lock the key").remedy(remedy)),
+    }
+}
+
+enum Refusal {
+    NoKeyFile,
+    OtherSecret,
+}
+
+impl Locked {
+    /// The file that holds `key`.
+    fn lock(&self, key: &VolumeKey) -> io::Result<Vec<u8>> {
+        let mut salt = [0; SALT_BYTES];
+        getrandom::fill(&mut salt).map_err(io::Error::other)?;
+        let mut wrapped = [0; WRAPPED_BYTES];
+        let wrapping = self.wrapping(&salt).wrap_key(key.bytes(), &mut wrapped);
+        wrapping.map_err(|error| io::Error::other(error.to_string()))?;
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&salt);
+        bytes.extend_from_slice(&wrapped);
+        let sum = crc32c(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        Ok(bytes)
+    }
+
+    fn unlock(&self, bytes: &[u8]) -> Result<VolumeKey, Refusal> {
+        let (rest, sum) = bytes.split_last_chunk().ok_or(Refusal::NoKeyFile)?;
+        let head = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
+        let rest_is_whole = crc32c(rest) == u32::from_le_bytes(*sum);
+        let body = rest.strip_prefix(&head[..]).filter(|_| rest_is_whole);
+        let (salt, wrapped) =
+            body.and_then(<[u8]>::split_first_chunk::<SALT_BYTES>).ok_or(Refusal::NoKeyFile)?;
+        if wrapped.len() != WRAPPED_BYTES {
+            return Err(Refusal::NoKeyFile);
+        }
+        let mut key = Zeroizing::new([0; VolumeKey::BYTES]);
+        let unwrapped = self.wrapping(salt).unwrap_key(wrapped, &mut key[..]);
+        unwrapped.map_err(|_| Refusal::OtherSecret)?;
+        VolumeKey::new(&key).ok_or(Refusal::NoKeyFile)
+    }
+
+    /// What wraps the key: the secret is long and random, so one hash makes a key of it.
+    fn wrapping(&self, salt: &[u8; SALT_BYTES]) -> KwAes256 {
+        let hash = Sha256::new()
+            .chain_update(b"forebay volume key 1")
+            .chain_update(salt)
+            .chain_update(&self.secret[..])
+            .finalize();
+        KwAes256::new(&hash)
+    }
+
+    /// Another key in place of the one in the file, whose bytes are overwritten as well.
+    fn renew(&self) -> io::Result<VolumeKey> {
+        let key = random()?;
+        let mut old = File::options().write(true).open(&self.path)?;
+        let length = old.metadata()?.len();
+        whole_file::replace(&self.path, &self.lock(&key)?)?;
+        // It has no name any more. That its bytes are gone, too, is known where the file system
+        // and the drive write in place.
+        old.write_all(&vec![0; usize::try_from(length).unwrap_or(0).min(4096)])?;
+        old.sync_all()?;
+        Ok(key)
+    }
+}
+
+impl Keyring for KeyFile {
+    fn renew(&self) -> Io<'_, VolumeKey> {
+        let locked = Arc::clone(&self.0);
+        // Off the runtime's threads: a sync takes its time. It goes on if nobody waits any more.
+        let renewed = tokio::task::spawn_blocking(move || {
+            locked.renew().inspect_err(|error| {
+                let file = locked.path.display();
+                tracing::error!(%file, %error, "the volume's key cannot be renewed");
+            })
+        });
+        Box::pin(async move {
+            let renewed = renewed.await.map_err(io::Error::other).flatten();
+            renewed.map_err(|error| Error::Device(error.to_string().into()))
+        })
+    }
+}
+
+fn random() -> io::Result<VolumeKey> {
+    let mut bytes = Zeroizing::new([0; VolumeKey::BYTES]);
+    getrandom::fill(&mut bytes[..]).map_err(io::Error::other)?;
+    VolumeKey::new(&bytes).ok_or_else(|| io::Error::other("random bytes that are not random"))
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+const MAGIC: &[u8; 8] = b"FBYVLKEY";
+const VERSION: u32 = 1;
+const SALT_BYTES: usize = 32;
+/// RFC 3394: eight bytes more than the key.
+const WRAPPED_BYTES: usize = VolumeKey::BYTES + 8;
+/// At six bits each 192 bits: nothing is gained by a slow hash.
+const SECRET_BYTES: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn locked(path: &Path, secret: &[u8]) -> Locked {
+        Locked { path: path.to_owned(), secret: Zeroizing::new(secret.to_vec()) }
+    }
+
+    #[test]
+    fn a_key_comes_back_with_its_secret_only() {
+        let key = random().unwrap();
+        let file = locked(Path::new("x"), &[7; 32]);
+        let bytes = file.lock(&key).unwrap();
+        assert_eq!((bytes.len(), &bytes[..12]), (120, &b"FBYVLKEY\x01\0\0\0"[..]));
+        assert!(file.unlock(&bytes).is_ok_and(|found| found.bytes() == key.bytes()));
+        let other = locked(Path::new("x"), &[8; 32]).unlock(&bytes);
+        assert!(matches!(other, Err(Refusal::OtherSecret)));
+        assert_ne!(file.lock(&key).unwrap(), bytes, "another salt each time");
+        assert!(!bytes.windows(16).any(|part| key.bytes().windows(16).any(|clear| clear == part)));
+    }
+
+    #[test]
+    fn a_damaged_file_is_no_key() {
+        let file = locked(Path::new("x"), &[7; 32]);
+        let bytes = file.lock(&random().unwrap()).unwrap();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 4;
+            assert!(matches!(file.unlock(&damaged), Err(Refusal::NoKeyFile)), "{at}");
+            assert!(matches!(file.unlock(&bytes[..at]), Err(Refusal::NoKeyFile)), "{at}");
+        }
+    }
+
+    #[test]
+    fn the_old_key_is_gone_from_its_place_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let file = locked(&path, &[7; 32]);
+        let key = random().unwrap();
+        whole_file::replace(&path, &file.lock(&key).unwrap()).unwrap();
+        let link = folder.path().join("what it was");
+        std::fs::hard_link(&path, &link).unwrap();
+        let new = file.renew().unwrap();
+        assert_ne!(new.bytes(), key.bytes());
+        let found = file.unlock(&std::fs::read(&path).unwrap()).ok().unwrap();
+        assert_eq!(found.bytes(), new.bytes());
+        assert!(std::fs::read(&link).unwrap().iter().all(|byte| *byte == 0));
+    }
+}

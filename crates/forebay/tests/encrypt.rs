@@ -1,0 +1,121 @@
+//! Encrypted volumes, by the binary: what is on the disk, what opens it, and how it is thrown away.
+
+mod support;
+
+use std::{net::SocketAddr, time::Duration};
+
+use initiator::{Session, Settings};
+use iscsi::session::initiator::Transfer;
+use scsi::{Command, Sanitize, SanitizeAction};
+use support::{Place, Serving, run, stderr};
+
+const NODE: &str = "iqn.2026-11.test:node";
+const LINE: &[u8] = b"the only copy of it ";
+
+/// A secret and a key that it locks.
+fn keys(place: &Place, secret: &str, key: &str) {
+    let path = |name: &str| place.path(name).to_str().expect("a plain path").to_owned();
+    let (secret, key) = (path(secret), path(key));
+    let made = run(&["secret", &secret, "--characters", "64"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    let made = run(&["key", &key, "--secret-file", &secret]);
+    assert!(made.status.success(), "{}", stderr(&made));
+}
+
+fn settings(key: &str, secret: &str) -> String {
+    format!(
+        r#"
+listen = ["127.0.0.1:0"]
+[[target]]
+name = "{NODE}"
+[[target.unit]]
+stack = [
+    {{ file = {{ path = "disk.img", size = "4MiB" }} }},
+    {{ encrypt = {{ key = "{key}", secret_file = "{secret}" }} }},
+]
+"#
+    )
+}
+
+fn serve(place: &Place) -> Serving {
+    place.serve("node", &settings("volume.key", "volume.secret"))
+}
+
+async fn session(address: SocketAddr) -> Session {
+    let mut settings = Settings::new(address.to_string(), NODE, 0);
+    settings.give_up_after = Duration::from_secs(5);
+    Session::open(settings).await.expect("a login")
+}
+
+async fn read(address: SocketAddr) -> Vec<u8> {
+    let session = session(address).await;
+    let done = session.execute(Command::read(8, 8).encode(), Transfer::In(4096)).await;
+    done.expect("read").data_in.concat()
+}
+
+fn text() -> Vec<u8> {
+    LINE.iter().copied().cycle().take(4096).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_tells_nothing_without_its_key_and_nothing_at_all_once_that_is_erased() {
+    let place = Place::new();
+    keys(&place, "volume.secret", "volume.key");
+    let mut serving = serve(&place);
+    let host = session(serving.address).await;
+    let write = Command::write(8, 8, true).encode();
+    host.execute(write, Transfer::Out(text().into())).await.expect("written");
+    host.close().await;
+    assert_eq!(read(serving.address).await, text());
+    let disk = std::fs::read(place.path("disk.img")).expect("there");
+    assert!(disk[4096..8192].iter().any(|byte| *byte != 0));
+    assert!(!disk.windows(LINE.len()).any(|part| part == LINE));
+    serving.kill();
+
+    let mut serving = serve(&place);
+    assert_eq!(read(serving.address).await, text(), "after a restart");
+    let old_key = std::fs::read(place.path("volume.key")).expect("there");
+    let host = session(serving.address).await;
+    let erase = Command::Sanitize(Sanitize {
+        action: SanitizeAction::CryptographicErase,
+        immediate: false,
+        unrestricted_exit: false,
+        parameter_list_length: 0,
+    });
+    host.execute(erase.encode(), Transfer::None).await.expect("erased");
+    host.close().await;
+    let is_gone = |found: Vec<u8>| found.chunks(16).zip(text().chunks(16)).all(|(a, b)| a != b);
+    assert!(is_gone(read(serving.address).await));
+    assert_ne!(std::fs::read(place.path("volume.key")).expect("there"), old_key);
+    serving.kill();
+    assert!(is_gone(read(serve(&place).address).await), "after a restart");
+}
+
+#[test]
+fn what_does_not_open_a_volume_says_so() {
+    let place = Place::new();
+    keys(&place, "volume.secret", "volume.key");
+    keys(&place, "other.secret", "other.key");
+    for (key, secret, message) in [
+        ("volume.key", "other.secret", "the secret does not unlock"),
+        ("gone.key", "volume.secret", "cannot read the volume's key"),
+        ("volume.secret", "volume.secret", "is no key file, or damaged"),
+    ] {
+        let refused = place.try_serve("node", &settings(key, secret)).err().expect("refused");
+        assert!(refused.contains(message), "{refused}");
+        assert!(refused.contains("remedy: "), "{refused}");
+    }
+    let path = place.write("check.toml", &settings("volume.key", "other.secret"));
+    let checked = run(&["check", "--config", path.to_str().expect("a plain path")]);
+    let told = String::from_utf8_lossy(&checked.stdout);
+    assert!(told.contains("the secret does not unlock"), "{told}");
+    // A key is never made over another.
+    let path = |name: &str| place.path(name).to_str().expect("a plain path").to_owned();
+    let again = run(&["key", &path("volume.key"), "--secret-file", &path("volume.secret")]);
+    assert!(stderr(&again).contains("name another file"), "{}", stderr(&again));
+    std::fs::write(place.path("short.secret"), "sixteen letters.").expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(place.path("short.secret"), mode).expect("done");
+    let short = run(&["key", &path("new.key"), "--secret-file", &path("short.secret")]);
+    assert!(stderr(&short).contains("fewer than 32 characters"), "{}", stderr(&short));
+}

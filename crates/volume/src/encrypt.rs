@@ -1,0 +1,304 @@
+//! Encryption: what lies below can be read by nobody who has not the key.
+
+use std::{
+    fmt,
+    future::ready,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use aes::{Aes256, cipher::KeyInit};
+use tokio::task::yield_now;
+use xts_mode::{Xts128, get_tweak_default};
+use zeroize::Zeroize;
+
+use crate::{
+    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Usage,
+    Volume,
+    buffer::{Buffer, Pool},
+};
+
+type Xts = Xts128<Aes256>;
+
+/// The two keys of XTS-AES-256. Never shown, overwritten when dropped.
+#[derive(Clone)]
+pub struct VolumeKey(Box<[u8; VolumeKey::BYTES]>);
+
+impl VolumeKey {
+    /// Bytes of both keys together.
+    pub const BYTES: usize = 64;
+
+    /// These bytes, from a source of random ones. `None` if both halves are the same, which XTS
+    /// must not be used with (NIST SP 800-38E by FIPS 140, A.9).
+    #[must_use]
+    pub fn new(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let (data, tweak) = bytes.split_at(Self::BYTES / 2);
+        (data != tweak).then(|| Self(Box::new(*bytes)))
+    }
+
+    /// The bytes, to be kept where nobody reads them.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; Self::BYTES] {
+        &self.0
+    }
+
+    fn cipher(&self) -> Xts {
+        let (data, tweak) = self.0.split_at(Self::BYTES / 2);
+        let cipher = |key: &[u8]| Aes256::new_from_slice(key).expect("a half is 32 bytes");
+        Xts128::new(cipher(data), cipher(tweak))
+    }
+}
+
+impl fmt::Debug for VolumeKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("VolumeKey(..)")
+    }
+}
+
+impl Drop for VolumeKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+/// Where a volume's key is kept.
+pub trait Keyring: Send + Sync + 'static {
+    /// Makes another key and keeps it, stable, in place of the one before, which is gone then.
+    fn renew(&self) -> Io<'_, VolumeKey>;
+}
+
+/// `lower`, encrypted with XTS-AES-256 (IEEE 1619), 512 bytes by 512 bytes, each with its place.
+///
+/// - Nothing is longer than it was, so nothing tells a changed block from a written one: who can
+///   write below can do harm, and who looks at it twice sees what has changed.
+/// - 512 zeros below are 512 zeros here: blocks that were never written, or discarded, read as
+///   zeros, and can be told from others below. What was written encrypts to that with probability
+///   2⁻⁴⁰⁹⁶.
+pub struct Encrypt<K> {
+    lower: Stack,
+    cipher: RwLock<Arc<Xts>>,
+    keyring: K,
+    pool: Arc<Pool>,
+}
+
+impl<K: Keyring> Encrypt<K> {
+    /// `lower`, whose blocks are encrypted with `key`, which the keyring keeps.
+    #[must_use]
+    pub fn new(lower: Stack, key: &VolumeKey, keyring: K) -> Self {
+        let cipher = RwLock::new(Arc::new(key.cipher()));
+        Self { lower, cipher, keyring, pool: Arc::default() }
+    }
+
+    fn cipher(&self) -> Arc<Xts> {
+        Arc::clone(&self.cipher.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A copy of `data` that begins at `lba`, after `change` of each unit.
+    async fn copy(&self, lba: Lba, data: &Data, change: fn(&Xts, &mut [u8], u128)) -> Data {
+        let cipher = self.cipher();
+        let mut buffer: Buffer = self.pool.take(data.len());
+        data.copy_to_slice(&mut buffer);
+        let units_per_block = u128::from(self.lower.geometry().block_size) / UNIT as u128;
+        let first = u128::from(lba.0) * units_per_block;
+        for (at, unit) in buffer.chunks_exact_mut(UNIT).enumerate() {
+            if at > 0 && at % UNITS_AT_ONCE == 0 {
+                yield_now().await;
+            }
+            change(&cipher, unit, first + at as u128);
+        }
+        Data::from(buffer.freeze())
+    }
+}
+
+fn encrypt(cipher: &Xts, unit: &mut [u8], place: u128) {
+    cipher.encrypt_sector(unit, get_tweak_default(place));
+}
+
+fn decrypt(cipher: &Xts, unit: &mut [u8], place: u128) {
+    if unit.iter().any(|byte| *byte != 0) {
+        cipher.decrypt_sector(unit, get_tweak_default(place));
+    }
+}
+
+impl<K: Keyring> Volume for Encrypt<K> {
+    fn geometry(&self) -> Geometry {
+        Geometry { key_erasable: true, ..self.lower.geometry() }
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            let data = self.lower.read(extent).await?;
+            Ok(self.copy(extent.lba, &data, decrypt).await)
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        // The units below are whole; a part of one would not be encrypted.
+        if let Err(error) = self.geometry().check_write(lba, data.len()) {
+            return Box::pin(ready(Err(error)));
+        }
+        Box::pin(async move {
+            let data = self.copy(lba, &data, encrypt).await;
+            self.lower.write(lba, data, durability).await
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.lower.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.lower.discard(extent)
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.lower.allocation(extent)
+    }
+
+    fn erase_key(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            let key = self.keyring.renew().await?;
+            *self.cipher.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key.cipher());
+            Ok(())
+        })
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower.admit(bytes)
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.lower.usage()
+    }
+
+    fn refresh(&self) {
+        self.lower.refresh();
+    }
+
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        self.lower.claim(claim)
+    }
+
+    fn holding(&self) -> Holding {
+        self.lower.holding()
+    }
+}
+
+/// What is encrypted by itself, in bytes: the smaller of the two block sizes, so that a volume reads
+/// the same with either.
+const UNIT: usize = 512;
+/// 128 KiB, some 100 µs: then others have their turn.
+const UNITS_AT_ONCE: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::{MemVolume, testing::now};
+
+    /// Keys that count up.
+    struct Counting(Mutex<u8>);
+
+    impl Keyring for Counting {
+        fn renew(&self) -> Io<'_, VolumeKey> {
+            let mut last = self.0.lock().unwrap();
+            *last += 1;
+            Box::pin(ready(Ok(key(*last))))
+        }
+    }
+
+    fn key(seed: u8) -> VolumeKey {
+        VolumeKey::new(&std::array::from_fn(|at| (at as u8).wrapping_mul(7) ^ seed)).unwrap()
+    }
+
+    fn encrypted(block_size: u32) -> (Stack, Encrypt<Counting>) {
+        let geometry = Geometry { block_size, ..Geometry::with_blocks(64) };
+        let lower: Stack = Arc::new(MemVolume::new(geometry));
+        (Arc::clone(&lower), Encrypt::new(lower, &key(0), Counting(Mutex::new(0))))
+    }
+
+    fn extent(lba: u64, blocks: u32) -> Extent {
+        Extent { lba: Lba(lba), blocks }
+    }
+
+    /// IEEE 1619-2007, vector 10: XTS-AES-256 on 512 bytes, data unit FFh.
+    #[test]
+    fn the_standards_own_vector() {
+        let hex = |text: &str| -> Vec<u8> {
+            let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            let digit = |d: u8| (d as char).to_digit(16).unwrap() as u8;
+            digits.chunks_exact(2).map(|two| digit(two[0]) << 4 | digit(two[1])).collect()
+        };
+        let bytes = hex("27182818284590452353602874713526624977572470936999595749669676 27
+             3141592653589793238462643383279502884197169399375105820974944592");
+        let key = VolumeKey::new(&bytes.try_into().unwrap()).unwrap();
+        let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(256)));
+        let volume = Encrypt::new(Arc::clone(&lower), &key, Counting(Mutex::new(0)));
+        let plain: Vec<u8> = (0..512).map(|at| at as u8).collect();
+        now(volume.write(Lba(255), Data::from(plain.clone()), Durability::Volatile)).unwrap();
+        let below = now(lower.read(extent(255, 1))).unwrap().into_bytes();
+        assert_eq!(
+            below[..32],
+            hex("1c3b3a102f770386e4836c99e370cf9bea00803f5e482357a4ae12d414a3e63b")
+        );
+        assert_eq!(now(volume.read(extent(255, 1))).unwrap().into_bytes(), plain);
+    }
+
+    #[test]
+    fn what_is_written_reads_back_and_is_hidden_below() {
+        for block_size in [512, 4096] {
+            let (lower, volume) = encrypted(block_size);
+            let data = Data::from(vec![0x5a; 3 * block_size as usize]);
+            now(volume.write(Lba(2), data.clone(), Durability::Stable)).unwrap();
+            assert_eq!(now(volume.read(extent(2, 3))).unwrap(), data);
+            let below = now(lower.read(extent(2, 3))).unwrap().into_bytes();
+            let units: std::collections::HashSet<_> = below.chunks(16).collect();
+            assert_eq!(units.len(), below.len() / 16, "no sixteen bytes are like others");
+            let part = data.slice(0, block_size as usize);
+            assert_eq!(now(volume.read(extent(4, 1))).unwrap(), part);
+        }
+    }
+
+    #[test]
+    fn blocks_of_either_size_are_encrypted_alike() {
+        let below = [512, 4096].map(|block_size| {
+            let (lower, volume) = encrypted(block_size);
+            let data: Vec<u8> = (0..8192u32).map(|at| (at % 251) as u8).collect();
+            let lba = Lba(u64::from(4096 / block_size));
+            now(volume.write(lba, Data::from(data), Durability::Volatile)).unwrap();
+            now(lower.read(Extent { lba, blocks: 8192 / block_size })).unwrap().into_bytes()
+        });
+        assert_eq!(below[0], below[1]);
+    }
+
+    #[test]
+    fn what_was_never_written_or_discarded_reads_as_zeros() {
+        let (_, volume) = encrypted(512);
+        let zeros = Data::zeros(1024);
+        assert_eq!(now(volume.read(extent(0, 2))).unwrap(), zeros);
+        now(volume.write(Lba(0), Data::from(vec![1; 1024]), Durability::Volatile)).unwrap();
+        now(volume.discard(extent(0, 2))).unwrap();
+        assert_eq!(now(volume.read(extent(0, 2))).unwrap(), zeros);
+        now(volume.write(Lba(0), zeros.clone(), Durability::Volatile)).unwrap();
+        assert_eq!(now(volume.read(extent(0, 2))).unwrap(), zeros);
+    }
+
+    #[test]
+    fn nothing_can_be_read_once_its_key_is_erased() {
+        let (_, volume) = encrypted(512);
+        assert!(volume.geometry().key_erasable);
+        let data = Data::from(vec![0x5a; 512]);
+        now(volume.write(Lba(0), data.clone(), Durability::Volatile)).unwrap();
+        now(volume.erase_key()).unwrap();
+        let found = now(volume.read(extent(0, 1))).unwrap().into_bytes();
+        assert!(found.chunks(16).all(|chunk| chunk != [0x5a; 16]));
+        now(volume.write(Lba(0), data.clone(), Durability::Volatile)).unwrap();
+        assert_eq!(now(volume.read(extent(0, 1))).unwrap(), data);
+    }
+
+    #[test]
+    fn keys_are_not_shown_and_halves_differ() {
+        assert_eq!(format!("{:?}", key(0)), "VolumeKey(..)");
+        assert!(VolumeKey::new(&[7; 64]).is_none());
+    }
+}
