@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use iscsi::session::initiator::{Outcome, Transfer};
-use scsi::{Cdb, Command, ModeSense, PageControl, Sense, SenseKey, Status};
+use scsi::{Cdb, Command, ModeSense, PageControl, Sense, SenseKey, Status, vpd::ForebayVolume};
 use volume::Geometry;
 
 use crate::{
@@ -48,6 +48,11 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
     if has(0xb2) {
         write_same = facts::provisioning_has_write_same(&ask.vpd(0xb2).await?);
     }
+    let mut epoch_blocks = 0;
+    if has(ForebayVolume::PAGE) {
+        let page = ask.vpd_page(ForebayVolume::PAGE).await?;
+        epoch_blocks = ForebayVolume::from_bytes(&page).map_or(0, |page| page.epoch_blocks);
+    }
     let caching = ask.caching().await?;
     // Without LBPRZ what was unmapped may read as anything; with it, WRITE SAME with UNMAP and a
     // block of zeros always leaves zeros. (UNMAP is a hint that a unit may ignore.)
@@ -65,7 +70,8 @@ pub(crate) async fn probe(wire: &mut Wires, settings: &Settings) -> Result<Facts
             thin: write_same,
             volatile_cache: caching.volatile_cache,
             atomic_blocks: 0,
-            epoch_blocks: 0,
+            // Where every write is stable, every write is an epoch.
+            epoch_blocks: if caching.volatile_cache { epoch_blocks } else { 0 },
             key_erasable: false,
             // What the far side keeps beside its blocks is not known here.
             in_place: false,
@@ -150,9 +156,14 @@ impl Ask<'_> {
 
     /// The body of a vital product data page; empty if there is none.
     async fn vpd(&mut self, page: u8) -> Result<Vec<u8>, Error> {
-        let command = Command::Inquiry { page: Some(page), allocation_length: 512 };
-        let data = self.data(&command, 512).await?.unwrap_or_default();
+        let data = self.vpd_page(page).await?;
         Ok(facts::vpd_body(page, &data).unwrap_or_default().to_vec())
+    }
+
+    /// The same with its header.
+    async fn vpd_page(&mut self, page: u8) -> Result<Vec<u8>, Error> {
+        let command = Command::Inquiry { page: Some(page), allocation_length: 512 };
+        Ok(self.data(&command, 512).await?.unwrap_or_default())
     }
 
     async fn capacity(&mut self) -> Result<Capacity, Error> {

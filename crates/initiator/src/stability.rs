@@ -32,6 +32,11 @@ impl Stability {
         *span = Some(join(*span, write));
     }
 
+    /// What was answered is given up, whoever has it.
+    pub(crate) fn forget(&mut self) {
+        (self.current, self.lost) = (None, None);
+    }
+
     /// No answered write waits for a flush, nor for the news that it is lost.
     pub(crate) fn is_clean(&self) -> bool {
         self.current.is_none() && self.lost.is_none()
@@ -42,14 +47,23 @@ impl Stability {
         self.answered
     }
 
+    /// Whether writes before the flush `begun` are known to be lost, which is told once. The flush need
+    /// not be sent then, and must not where what is between two flushes counts as a whole: it would
+    /// count half of it.
+    pub(crate) fn take_lost(&mut self, begun: u64) -> bool {
+        let lost = self.lost.is_some_and(|lost| lost.first <= begun);
+        if lost {
+            self.lost = after(self.lost, begun);
+        }
+        lost
+    }
+
     /// A flush was answered. True if all writes answered before it began are stable. If not, that
     /// is told once: whoever flushes then sends again what it wrote since its last good flush.
     pub(crate) fn end_flush(&mut self, begun: u64, generation: u64) -> bool {
         self.advance(generation);
-        let lost = self.lost.is_some_and(|lost| lost.first <= begun);
-        if lost {
-            self.lost = after(self.lost, begun);
-        } else if generation == self.generation {
+        let lost = self.take_lost(begun);
+        if !lost && generation == self.generation {
             self.current = after(self.current, begun);
         }
         !lost

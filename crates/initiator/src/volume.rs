@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
@@ -37,6 +37,8 @@ pub struct RemoteVolume {
     no_write_same: AtomicBool,
     /// The unit knows no GET LBA STATUS.
     no_lba_status: AtomicBool,
+    /// What it said of its epochs when it was asked last.
+    epoch_blocks: AtomicU64,
     /// From when a claim was asked for.
     watch: Mutex<Option<Watch>>,
 }
@@ -77,6 +79,7 @@ impl RemoteVolume {
             stability: Mutex::new(Stability::default()),
             no_write_same: AtomicBool::new(false),
             no_lba_status: AtomicBool::new(false),
+            epoch_blocks: AtomicU64::new(geometry.epoch_blocks),
             watch: Mutex::new(None),
         }
     }
@@ -232,13 +235,24 @@ impl RemoteVolume {
     }
 
     async fn flush_all(&self, facts: &Facts) -> Result<(), volume::Error> {
+        // not one of the errors after which a flush is simply sent again
+        let started_anew = || {
+            volume::Error::Device(
+                "the remote unit started anew: what was written to it and not flushed may be lost"
+                    .into(),
+            )
+        };
         let begun = {
-            let stability = self.stability.lock();
+            let mut stability = self.stability.lock();
             // Writes may have been answered when it had one.
             if !facts.geometry.volatile_cache && stability.is_clean() {
                 return Ok(());
             }
-            stability.begin_flush()
+            let begun = stability.begin_flush();
+            if stability.take_lost(begun) {
+                return Err(started_anew());
+            }
+            begun
         };
         let whole = Extent { lba: Lba(0), blocks: 1 };
         let answer = match self.synchronize_cache().await {
@@ -248,11 +262,7 @@ impl RemoteVolume {
         if self.stability.lock().end_flush(begun, answer.generation) {
             return Ok(());
         }
-        // not one of the errors after which a flush is simply sent again
-        Err(volume::Error::Device(
-            "the remote unit started anew: what was written to it and not flushed may be lost"
-                .into(),
-        ))
+        Err(started_anew())
     }
 
     fn block_size(&self) -> u32 {
@@ -268,7 +278,11 @@ impl RemoteVolume {
 
 impl Volume for RemoteVolume {
     fn geometry(&self) -> Geometry {
-        Geometry { blocks: self.session.blocks().unwrap_or(self.geometry.blocks), ..self.geometry }
+        Geometry {
+            blocks: self.session.blocks().unwrap_or(self.geometry.blocks),
+            epoch_blocks: self.epoch_blocks.load(Ordering::Relaxed),
+            ..self.geometry
+        }
     }
 
     fn refresh(&self) {
@@ -326,7 +340,25 @@ impl Volume for RemoteVolume {
     fn flush(&self) -> Io<'_, ()> {
         Box::pin(async move {
             let facts = self.facts().await?;
+            self.epoch_blocks.store(facts.geometry.epoch_blocks, Ordering::Relaxed);
             self.flush_all(&facts).await
+        })
+    }
+
+    fn roll_back(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            let facts = self.facts().await?;
+            self.epoch_blocks.store(facts.geometry.epoch_blocks, Ordering::Relaxed);
+            if facts.geometry.epoch_blocks == 0 {
+                return Err(volume::Error::Device("the remote unit has no epochs".into()));
+            }
+            let whole = Extent { lba: Lba(0), blocks: 1 };
+            let answer = self.session.execute(Command::RollBack.encode(), Transfer::None).await;
+            if let Err(error) = answer {
+                return Err(self.failed(error, whole).await);
+            }
+            self.stability.lock().forget();
+            Ok(())
         })
     }
 

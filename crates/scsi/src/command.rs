@@ -241,6 +241,8 @@ pub enum Command {
         /// Bytes of parameter list that come with it.
         parameter_list_length: u16,
     },
+    /// ROLL BACK, our own: give up what no SYNCHRONIZE CACHE has followed.
+    RollBack,
 }
 
 impl Command {
@@ -389,6 +391,7 @@ impl Command {
                 let [high, low] = parameter_list_length.to_be_bytes();
                 Cdb::new(&[0xc1, action as u8, 0, 0, 0, 0, 0, high, low, 0])
             }
+            Self::RollBack => Cdb::new(&[0xc2, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
             Self::ReportTimestamp { allocation_length } => {
                 maintenance(0xa3, 0x0f, 0, allocation_length)
             }

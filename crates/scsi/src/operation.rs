@@ -241,6 +241,7 @@ const TABLE: &[Operation] = &[
     }),
     claim_out(0x00, |cdb| Ok(claim(ClaimAction::Claim, cdb))),
     claim_out(0x01, |cdb| Ok(claim(ClaimAction::Release, cdb))),
+    slow(&[0xc2, 0, 0, 0, 0, 0, 0, 0, 0, NACA], |_| Ok(Command::RollBack)),
 ];
 
 /// For every opcode where its rows begin in the table; the table's length for the rest.

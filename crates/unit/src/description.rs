@@ -6,8 +6,8 @@ use scsi::{
     supported_operation, supported_operations,
     vpd::{
         Association, BlockDeviceCharacteristics, BlockLimits, Designator, DeviceIdentification,
-        ExtendedInquiry, LogicalBlockProvisioning, ProvisioningType, ScsiPorts, SharedModePages,
-        SupportedPages, TargetPort, ThirdPartyCopy, UnitSerialNumber,
+        ExtendedInquiry, ForebayVolume, LogicalBlockProvisioning, ProvisioningType, ScsiPorts,
+        SharedModePages, SupportedPages, TargetPort, ThirdPartyCopy, UnitSerialNumber,
     },
 };
 use smallvec::SmallVec;
@@ -41,7 +41,14 @@ impl Description<'_> {
     pub(crate) fn inquiry(&self, page: Option<u8>) -> Result<Vec<u8>, Sense> {
         let Some(page) = page else { return Ok(self.standard_inquiry().to_bytes()) };
         Ok(match page {
-            SupportedPages::PAGE => SupportedPages(PAGES.to_vec()).to_bytes(),
+            SupportedPages::PAGE => {
+                let mut pages = PAGES.to_vec();
+                pages.extend(self.has_epochs().then_some(ForebayVolume::PAGE));
+                SupportedPages(pages).to_bytes()
+            }
+            ForebayVolume::PAGE if self.has_epochs() => {
+                ForebayVolume { epoch_blocks: self.geometry.epoch_blocks }.to_bytes()
+            }
             UnitSerialNumber::PAGE => UnitSerialNumber(self.serial()).to_bytes(),
             DeviceIdentification::PAGE => self.identification().to_bytes(),
             ExtendedInquiry::PAGE => self.extended().to_bytes(),
@@ -62,6 +69,10 @@ impl Description<'_> {
             LogicalBlockProvisioning::PAGE => self.provisioning().to_bytes(),
             _ => return Err(Sense::invalid_field_in_cdb(2)),
         })
+    }
+
+    fn has_epochs(&self) -> bool {
+        self.geometry.epoch_blocks > 0
     }
 
     fn standard_inquiry(&self) -> StandardInquiry {
@@ -220,6 +231,7 @@ impl Description<'_> {
             }
             MAINTENANCE_OUT if operation.service_action == Some(SET_IDENTIFYING) => self.has_store,
             CLAIM_IN | CLAIM_OUT => self.has_store,
+            ROLL_BACK => self.has_epochs(),
             _ => true,
         }
     }
@@ -244,7 +256,7 @@ pub(crate) fn task_functions(extended: bool) -> Vec<u8> {
 
 /// The group of all target ports: access is the same through each of them.
 pub(crate) const TARGET_PORT_GROUP: u16 = 1;
-/// VPD pages, ascending.
+/// VPD pages, ascending; one of our own may follow.
 const PAGES: [u8; 10] = [
     SupportedPages::PAGE,
     UnitSerialNumber::PAGE,
@@ -265,6 +277,7 @@ const MAINTENANCE_IN: u8 = 0xa3;
 const MAINTENANCE_OUT: u8 = 0xa4;
 const CLAIM_IN: u8 = 0xc0;
 const CLAIM_OUT: u8 = 0xc1;
+const ROLL_BACK: u8 = 0xc2;
 /// Service actions.
 const CRYPTOGRAPHIC_ERASE: u16 = 0x03;
 const REPORT_IDENTIFYING: u16 = 0x05;

@@ -104,6 +104,23 @@ impl Ownership {
         }
     }
 
+    /// Whether somebody else alone changes the unit.
+    pub(crate) fn is_beside(&self, nexus: u64) -> bool {
+        self.any.load(Ordering::Acquire)
+            && self.holder.load(Ordering::Acquire) != nexus
+            && self.is_held()
+    }
+
+    /// Whether the claim in force is this nexus's.
+    pub(crate) fn is_holder(&self, nexus: u64) -> bool {
+        self.holder.load(Ordering::Acquire) == nexus && self.is_held()
+    }
+
+    /// Whether a claim is in force.
+    pub(crate) fn is_held(&self) -> bool {
+        self.known.lock().last.as_ref().is_some_and(|last| last.is_held)
+    }
+
     /// CLAIM OUT: CLAIM. Nothing has changed when it fails.
     pub(crate) async fn claim(&self, nexus: u64, asked: ClaimParameters) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
@@ -283,6 +300,7 @@ impl Touch {
         match command {
             Command::CompareAndWrite(_)
             | Command::OrWrite(_)
+            | Command::RollBack
             | Command::Sanitize(_)
             | Command::Unmap { .. }
             | Command::Write(_)

@@ -33,6 +33,8 @@ pub enum Wrong {
     Node(Mutation),
     /// The flush that ends a round is answered and not sent.
     FlushNotSent,
+    /// It is sent though the node has lost half of what it is for.
+    HalfFlushed,
     /// It is sent, and not waited for.
     FlushNotAwaited,
     /// The node takes what is not flushed for whole.
@@ -373,8 +375,9 @@ pub fn node_contents(
 struct Link {
     site: Arc<Site>,
     rng: Mutex<Rng>,
-    /// The incarnation of the node that has answered the oldest write that is not flushed.
-    unflushed: Mutex<Option<u64>>,
+    /// The incarnations of the node that have answered the oldest and the newest write that is not
+    /// flushed.
+    unflushed: Mutex<Option<(u64, u64)>>,
 }
 
 impl Link {
@@ -421,7 +424,8 @@ impl Link {
     /// As an initiator remembers it (decision 0004).
     fn note(&self, incarnation: u64) {
         let mut unflushed = self.unflushed.lock();
-        *unflushed = Some(unflushed.map_or(incarnation, |oldest| oldest.min(incarnation)));
+        let (oldest, newest) = unflushed.unwrap_or((incarnation, incarnation));
+        *unflushed = Some((oldest.min(incarnation), newest.max(incarnation)));
     }
 }
 
@@ -457,7 +461,16 @@ impl Volume for Link {
 
     fn flush(&self) -> Io<'_, ()> {
         Box::pin(async move {
-            let before = *self.unflushed.lock();
+            let lost = || Error::Device("the node started anew".into());
+            {
+                let mut unflushed = self.unflushed.lock();
+                let half = unflushed.is_some_and(|(oldest, newest)| oldest != newest);
+                if half && self.site.trial.wrong != Wrong::HalfFlushed {
+                    // A flush would count the half that the node still has.
+                    *unflushed = None;
+                    return Err(lost());
+                }
+            }
             let wrong = self.site.trial.wrong;
             let flush = self.call(|node| async move {
                 match wrong {
@@ -470,11 +483,10 @@ impl Volume for Link {
                 }
             });
             let (incarnation, ()) = flush.await?;
-            let known = std::mem::take(&mut *self.unflushed.lock()).or(before);
-            if known.is_some_and(|known| known != incarnation) {
-                return Err(Error::Device("the node started anew".into()));
+            match self.unflushed.lock().take() {
+                Some((oldest, _)) if oldest != incarnation => Err(lost()),
+                _ => Ok(()),
             }
-            Ok(())
         })
     }
 
@@ -483,7 +495,9 @@ impl Volume for Link {
             if self.site.trial.wrong == Wrong::NoMarkers {
                 return Ok(());
             }
-            Ok(self.call(|node| async move { node.roll_back().await }).await?.1)
+            self.call(|node| async move { node.roll_back().await }).await?;
+            *self.unflushed.lock() = None;
+            Ok(())
         })
     }
 

@@ -71,8 +71,7 @@ impl Script {
             // Frames of the index now and then, more than there are places for, or never.
             index_segments: [1, 3, 10, 1024][rng.below(4) as usize],
             owner: "a gateway".into(),
-            takes_over: false,
-            accept_loss: false,
+            ..Settings::default()
         };
         Self {
             seed,

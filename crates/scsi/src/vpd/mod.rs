@@ -13,9 +13,11 @@ mod limits;
 mod characteristics;
 mod provisioning;
 mod third_party;
+mod forebay_volume;
 
 pub use characteristics::BlockDeviceCharacteristics;
 pub use extended::ExtendedInquiry;
+pub use forebay_volume::ForebayVolume;
 pub use identification::{Association, Designator, DesignatorKind, DeviceIdentification};
 pub use limits::BlockLimits;
 pub use page::SupportedPages;

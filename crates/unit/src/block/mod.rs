@@ -217,7 +217,10 @@ impl BlockUnit {
             Command::ReceiveCopyResults { results, allocation_length } => Err(
                 self.receive_copy_results(&task.nexus, results, allocation_length, &geometry)?
             ),
-            Command::SynchronizeCache { transfer, .. } => self.synchronize_cache(transfer, work),
+            Command::SynchronizeCache { transfer, .. } => {
+                self.synchronize_cache(&task.nexus, transfer, work)
+            }
+            Command::RollBack => self.roll_back(work),
             Command::Unmap { parameter_list_length, .. } => {
                 self.check_unmap(&command, &geometry)?;
                 self.unmap(usize::from(parameter_list_length), work)

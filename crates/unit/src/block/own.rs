@@ -6,7 +6,11 @@ use super::{
     BlockUnit, Work,
     bounds::{parameter_list, taking, taking_with, writable},
 };
-use crate::{Completion, Nexus, TaskAttribute, access::Answer, ownership::Ownership};
+use crate::{
+    Completion, Nexus, TaskAttribute,
+    access::{self, Answer},
+    ownership::Ownership,
+};
 
 impl BlockUnit {
     /// The claim is stable before the status, and nothing that others began goes on after it.
@@ -26,7 +30,9 @@ impl BlockUnit {
             writable(&work.geometry).map_err(|sense| taking_with(taken, sense.into()))?;
         }
         let (nexus, turn) = (nexus.number, work.turn);
+        let has_epochs = work.geometry.epoch_blocks > 0;
         Ok(Box::pin(async move {
+            let (again, follows) = (ownership.is_holder(nexus), ownership.is_held());
             let done = match action {
                 ClaimAction::Claim => ownership.claim(nexus, asked).await,
                 ClaimAction::Release => ownership.release(nexus, &asked).await,
@@ -36,6 +42,13 @@ impl BlockUnit {
             }
             drop(turn);
             self.await_what_has_begun().await;
+            // Who asks again in its session has not lost what it sent.
+            if has_epochs && action == ClaimAction::Claim && !again {
+                let begun = self.begin_epoch(follows).await;
+                if let Err(error) = begun {
+                    return taking_with(taken, access::failed_write(error).into());
+                }
+            }
             taking(taken)
         }))
     }
@@ -61,7 +74,17 @@ impl BlockUnit {
         let Some(ownership) = &self.ownership else { return Ok(()) };
         ownership.drop_claim().await?;
         self.await_what_has_begun().await;
+        if self.volume.geometry().epoch_blocks > 0 {
+            let rolled_back = self.begin_epoch(true).await;
+            rolled_back.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
+        }
         Ok(())
+    }
+
+    /// What the owner of a claim has not flushed when another comes, or when he comes back, is half
+    /// an epoch, and nothing; what others had written before is theirs to keep.
+    async fn begin_epoch(&self, follows: bool) -> Result<(), volume::Error> {
+        if follows { self.volume.roll_back().await } else { self.volume.flush().await }
     }
 
     /// From now on those who are shut out are refused; what they have on its way ends first.

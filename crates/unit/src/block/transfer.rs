@@ -11,7 +11,7 @@ use super::{
     },
 };
 use crate::{
-    Completion,
+    Completion, Nexus,
     access::{self, Against, Answer},
 };
 
@@ -151,13 +151,34 @@ impl BlockUnit {
     /// parts. The status comes after it even with IMMED, which permits that.
     pub(super) fn synchronize_cache<'a>(
         &'a self,
+        nexus: &Nexus,
         transfer: Transfer,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
         in_range(transfer.lba, u64::from(transfer.blocks), &work.geometry)?;
+        if self.is_anothers_epoch(nexus, &work.geometry) {
+            return Err(taking(0));
+        }
         let flush = self.volume.flush();
         let flush = async move { flush.await.map_err(access::failed_write) };
         Ok(finished(flush, 0, work.turn))
+    }
+
+    /// Whether a flush would end an epoch in the middle that belongs to the owner of a claim. What
+    /// this nexus has written is stable: it was flushed before the claim was granted.
+    fn is_anothers_epoch(&self, nexus: &Nexus, geometry: &Geometry) -> bool {
+        geometry.epoch_blocks > 0
+            && self.ownership.as_ref().is_some_and(|ownership| ownership.is_beside(nexus.number))
+    }
+
+    /// ROLL BACK: a flush the other way round.
+    pub(super) fn roll_back<'a>(&'a self, work: Work<'a>) -> Result<Answer<'a>, Completion> {
+        if work.geometry.epoch_blocks == 0 {
+            return Err(Sense::INVALID_COMMAND_OPERATION_CODE.into());
+        }
+        let roll_back = self.volume.roll_back();
+        let roll_back = async move { roll_back.await.map_err(access::failed_write) };
+        Ok(finished(roll_back, 0, work.turn))
     }
 
     /// The blocks of a transfer, `None` if there are none.

@@ -66,6 +66,7 @@ pub(super) fn effect(command: &Command) -> Effect {
         | Command::ModeSelect(_)
         | Command::OrWrite(_)
         | Command::PreventAllow { prevent: true }
+        | Command::RollBack
         | Command::Sanitize(_)
         | Command::SetIdentifying { .. }
         | Command::SetTargetPortGroups { .. }

@@ -5,11 +5,11 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use scsi::{ClaimAction, ClaimParameters, ClaimReport, Command, Sense, Status};
+use scsi::{ClaimAction, ClaimParameters, ClaimReport, Command, Sense, Status, vpd::ForebayVolume};
 use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Settings};
-use volume::{Call as On, Fault, MemVolume, Rule, Symptom};
+use volume::{Call as On, Fault, Geometry, MemVolume, Rule, Symptom};
 
-use crate::host::{Host, MemoryStore, geometry, nexus, pattern};
+use crate::host::{Call, Host, MemoryStore, geometry, nexus, pattern};
 
 fn claim(generation: u64, opening: u64, predecessors: &[u64]) -> ClaimParameters {
     ClaimParameters {
@@ -250,4 +250,59 @@ fn a_unit_that_forgets_has_no_claims() {
     assert_eq!(host.fails(&command, &list), Sense::INVALID_COMMAND_OPERATION_CODE);
     let asked = Command::ClaimIn { allocation_length: 64 };
     assert_eq!(host.fails(&asked, &[]), Sense::INVALID_COMMAND_OPERATION_CODE);
+}
+
+#[test]
+fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
+    let other = host.other(2);
+    let page = Command::Inquiry { page: Some(ForebayVolume::PAGE), allocation_length: 64 };
+    let told = ForebayVolume::from_bytes(&host.good(&page, &[]));
+    assert_eq!(told, Some(ForebayVolume { epoch_blocks: 800 }));
+    let calls = |host: &Host| {
+        let mut calls = host.asked();
+        calls.retain(|call| matches!(call, Call::Flush | Call::RollBack));
+        calls
+    };
+    calls(&host);
+    // What others have written before is theirs to keep.
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    assert_eq!(calls(&host), [Call::Flush]);
+    // Again in the same session: what it has sent stays.
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[10])), None);
+    assert_eq!(calls(&host), []);
+    let flush = Command::synchronize_cache().encode();
+    assert_eq!(host.send_as(&other, &flush, &[]).status, Status::Good);
+    assert_eq!(calls(&host), [], "it is not his epoch");
+    let roll_back = Command::RollBack.encode();
+    let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
+    assert_eq!(host.send_as(&other, &roll_back, &[]).sense, protected);
+    host.good(&Command::RollBack, &[]);
+    host.good(&Command::synchronize_cache(), &[]);
+    assert_eq!(calls(&host), [Call::RollBack, Call::Flush]);
+    // In a new session, what it had not flushed is half an epoch.
+    host.unit.nexus_closed(&host.nexus);
+    let back = host.other(3);
+    assert_eq!(ask(&host, &back, ClaimAction::Claim, &claim(2, 20, &[10])), None);
+    assert_eq!(calls(&host), [Call::RollBack]);
+    host.unit.nexus_closed(&back);
+    now(host.unit.drop_claim()).expect("saved");
+    assert_eq!(calls(&host), [Call::RollBack]);
+}
+
+#[test]
+fn a_unit_without_epochs_has_neither_their_page_nor_their_command() {
+    let host = Host::new(geometry());
+    let page = Command::Inquiry { page: Some(ForebayVolume::PAGE), allocation_length: 64 };
+    assert_eq!(host.fails(&page, &[]), Sense::INVALID_FIELD_IN_CDB);
+    assert_eq!(host.fails(&Command::RollBack, &[]), Sense::INVALID_COMMAND_OPERATION_CODE);
+}
+
+fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("a volume in memory answers at once"),
+    }
 }

@@ -202,7 +202,7 @@ fn supported(host: &Host, reporting: Reporting, timeouts: bool) -> Vec<u8> {
 #[test]
 fn one_command_is_asked_for_in_the_way_of_its_kind() {
     // With all that a volume can have.
-    let geometry = Geometry { key_erasable: true, ..geometry() };
+    let geometry = Geometry { epoch_blocks: 800, key_erasable: true, ..geometry() };
     let host = Host::with_store(geometry, &Arc::default());
     let refused = |reporting| {
         let command = Command::ReportSupportedOperationCodes {

@@ -69,6 +69,7 @@ pub enum Call {
     Read(u64, u32),
     Write(u64, usize, Durability),
     Flush,
+    RollBack,
     Discard(u64, u32),
     Admit(usize),
 }
@@ -214,6 +215,11 @@ impl Volume for Calls {
     fn flush(&self) -> Io<'_, ()> {
         self.note(Call::Flush);
         self.lower.flush()
+    }
+
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.note(Call::RollBack);
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {

@@ -168,7 +168,7 @@ proptest! {
                 Call::Write(lba, bytes, _) => {
                     prop_assert!(bytes > 0 && lba + (bytes / BLOCK) as u64 <= BLOCKS);
                 }
-                Call::Flush | Call::Admit(_) => {}
+                Call::Flush | Call::RollBack | Call::Admit(_) => {}
             }
         }
     }

@@ -1,0 +1,61 @@
+//! Page C0h: what a unit is that no standard has words for. `docs/protocols.md` has its bytes.
+
+use super::page::{framed, unframed};
+
+/// Facts about the volume of a Forebay node.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ForebayVolume {
+    /// All that is written between two SYNCHRONIZE CACHEs is there after a crash, or nothing of it,
+    /// while it is at most so many blocks, counted for each write in whole units of 4096 bytes. 0:
+    /// the unit has no epochs, and no ROLL BACK.
+    pub epoch_blocks: u64,
+}
+
+impl ForebayVolume {
+    /// The page's code, the first of those that vendors define.
+    pub const PAGE: u8 = 0xc0;
+
+    /// The page, header included.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut rest = [0; 24];
+        rest[..8].copy_from_slice(MAGIC);
+        rest[9] = VERSION;
+        rest[16..].copy_from_slice(&self.epoch_blocks.to_be_bytes());
+        framed(Self::PAGE, &rest)
+    }
+
+    /// Reads the page. `None` if it is another one, or another vendor's.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let rest: &[u8; 24] = unframed(Self::PAGE, bytes)?.first_chunk()?;
+        let ours = rest[..8] == *MAGIC && rest[8..10] == [0, VERSION];
+        let epoch_blocks = u64::from_be_bytes(*rest.last_chunk().expect("24 bytes"));
+        ours.then_some(Self { epoch_blocks })
+    }
+}
+
+/// Others use the same code for pages of their own.
+const MAGIC: &[u8] = b"FBYVOLUM";
+const VERSION: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_reads_back_and_others_are_not_taken_for_it() {
+        let page = ForebayVolume { epoch_blocks: 0x0102_0304 };
+        let bytes = page.to_bytes();
+        assert_eq!((&bytes[..4], bytes.len()), (&[0, 0xc0, 0, 24][..], 28));
+        assert_eq!(ForebayVolume::from_bytes(&bytes), Some(page));
+        for length in 0..bytes.len() {
+            assert_eq!(ForebayVolume::from_bytes(&bytes[..length]), None, "{length}");
+        }
+        for at in [1, 4, 12, 13] {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_eq!(ForebayVolume::from_bytes(&other), None, "{at}");
+        }
+    }
+}
