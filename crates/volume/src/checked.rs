@@ -95,6 +95,14 @@ impl Volume for Checked {
         self.lower.refresh();
     }
 
+    fn examine<'a>(
+        &'a self,
+        extent: Extent,
+        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+    ) -> Io<'a, Option<Data>> {
+        self.lower.examine(extent, is_right)
+    }
+
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower.admit(bytes)
     }

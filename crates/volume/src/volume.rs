@@ -53,6 +53,17 @@ pub trait Volume: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Reads every copy that there is of `extent` and judges each. Where one is right, those that
+    /// are not are written anew from it, and it is given; `None` if none is.
+    fn examine<'a>(
+        &'a self,
+        extent: Extent,
+        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+    ) -> Io<'a, Option<Data>> {
+        let read = self.read(extent);
+        Box::pin(async move { Ok(Some(read.await?).filter(is_right)) })
+    }
+
     /// How much space its blocks take, and how much is left for them; `None` where that is not
     /// known. Does not wait for other calls.
     fn usage(&self) -> Option<Usage> {

@@ -1,0 +1,169 @@
+//! From two halves to a mirror: which of them is right, by what their labels say.
+
+use super::{
+    MirrorError,
+    label::{Invalid, LABEL_BYTES, Label},
+};
+use crate::{Error, Extent, Lba, Stack};
+
+/// Bytes at the beginning of a half that are not the mirror's: two labels.
+pub(super) const RESERVED_BYTES: u64 = 2 * LABEL_BYTES as u64;
+
+/// What was found at the beginning of a half.
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    /// The half itself cannot be used.
+    Absent,
+    /// A new disk.
+    Blank,
+    Label(Label),
+}
+
+impl Found {
+    /// How often its label was written.
+    pub fn count(&self) -> u64 {
+        if let Self::Label(label) = self { label.count } else { 0 }
+    }
+}
+
+/// How a mirror begins.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Plan {
+    /// Nothing is on either half.
+    New,
+    /// Both are right but for these regions.
+    Both { label: Label, dirty: Vec<u32> },
+    /// This one is right; the other is absent or to be filled.
+    One { right: usize, label: Label },
+}
+
+/// The newer whole label of a half.
+pub(super) async fn look(index: usize, half: &Stack) -> Result<Found, MirrorError> {
+    let failed = |error| MirrorError::Io { half: index, error };
+    let geometry = half.geometry();
+    let blocks = (RESERVED_BYTES / u64::from(geometry.block_size)) as u32;
+    // One block more: zeros where labels were, with something behind them, are not a new disk.
+    if geometry.blocks <= u64::from(blocks) {
+        return Err(MirrorError::TooSmall { half: index });
+    }
+    let read = half.read(Extent { lba: Lba(0), blocks: blocks + 1 }).await;
+    let bytes = read.map_err(failed)?.into_bytes();
+    if bytes.len() <= 2 * LABEL_BYTES {
+        return Err(failed(Error::Device("it returned fewer bytes".into())));
+    }
+    let copies =
+        [Label::decode(&bytes[..LABEL_BYTES]), Label::decode(&bytes[LABEL_BYTES..][..LABEL_BYTES])];
+    for copy in &copies {
+        if let Err(Invalid::Version(version)) = copy {
+            return Err(MirrorError::Version { half: index, version: *version });
+        }
+    }
+    let blank = bytes.iter().all(|&byte| byte == 0);
+    match copies.into_iter().flatten().max_by_key(|label| label.count) {
+        Some(label) => Ok(Found::Label(label)),
+        None if blank => Ok(Found::Blank),
+        None => Err(MirrorError::NotAHalf { half: index }),
+    }
+}
+
+/// Decides. `degraded` takes one half alone for right though the other may have gone on without it.
+pub(super) fn decide(found: [Found; 2], degraded: bool) -> Result<Plan, MirrorError> {
+    // A half that was being filled holds nothing.
+    let found = found.map(|found| match found {
+        Found::Label(label) if label.epoch == 0 => Found::Blank,
+        found => found,
+    });
+    let [first, second] = match found {
+        [Found::Label(first), Found::Label(second)] => [first, second],
+        [Found::Blank, Found::Blank] => return Ok(Plan::New),
+        [Found::Label(label), _] => return alone(0, label, degraded),
+        [_, Found::Label(label)] => return alone(1, label, degraded),
+        [Found::Absent, _] => return Err(MirrorError::Absent { half: 0, epoch: 0 }),
+        [_, Found::Absent] => return Err(MirrorError::Absent { half: 1, epoch: 0 }),
+    };
+    if first.mirror != second.mirror || first.blocks != second.blocks {
+        return Err(MirrorError::Strangers);
+    }
+    if first.alone && second.alone {
+        return Err(MirrorError::Split { epochs: [first.epoch, second.epoch] });
+    }
+    if first.epoch == second.epoch && !first.alone && !second.alone {
+        let mut dirty = [first.dirty.as_slice(), &second.dirty].concat();
+        dirty.sort_unstable();
+        dirty.dedup();
+        return Ok(Plan::Both { label: first, dirty });
+    }
+    let right = usize::from((second.epoch, second.alone) > (first.epoch, first.alone));
+    let label = if right == 0 { first } else { second };
+    Ok(Plan::One { right, label })
+}
+
+fn alone(right: usize, label: Label, degraded: bool) -> Result<Plan, MirrorError> {
+    if label.alone || degraded {
+        Ok(Plan::One { right, label })
+    } else {
+        Err(MirrorError::Absent { half: 1 - right, epoch: label.epoch })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label(epoch: u64, alone: bool) -> Label {
+        Label { mirror: [1; 16], blocks: 100, count: 5, epoch, alone, dirty: vec![epoch as u32] }
+    }
+
+    fn decide_on(first: Label, second: Label) -> Result<Plan, MirrorError> {
+        decide([Found::Label(first), Found::Label(second)], false)
+    }
+
+    #[test]
+    fn halves_of_one_epoch_differ_in_dirty_regions_alone() {
+        let other = Label { dirty: vec![1, 4], ..label(4, false) };
+        let Ok(Plan::Both { dirty, .. }) = decide_on(label(4, false), other) else {
+            panic!("another plan")
+        };
+        assert_eq!(dirty, [1, 4]);
+    }
+
+    #[test]
+    fn the_half_that_went_on_is_right() {
+        for (first, second, right) in [
+            (label(5, true), label(4, false), 0),
+            (label(4, false), label(5, true), 1),
+            (label(5, true), label(6, false), 1),
+            (label(0, false), label(9, true), 1),
+        ] {
+            let plan = decide_on(first, second).expect("one of them");
+            assert!(matches!(plan, Plan::One { right: found, .. } if found == right), "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn halves_that_both_went_on_are_refused_with_both_epochs() {
+        let error = decide_on(label(5, true), label(7, true)).expect_err("split");
+        assert!(matches!(error, MirrorError::Split { epochs: [5, 7] }));
+        let text = error.to_string();
+        assert!(text.contains('5') && text.contains('7'), "{text}");
+    }
+
+    #[test]
+    fn one_half_is_believed_if_it_knows_that_the_other_is_gone() {
+        for other in [Found::Absent, Found::Blank] {
+            let of =
+                |alone, degraded| decide([other.clone(), Found::Label(label(3, alone))], degraded);
+            assert!(matches!(of(true, false), Ok(Plan::One { right: 1, .. })));
+            assert!(matches!(of(false, false), Err(MirrorError::Absent { half: 0, epoch: 3 })));
+            assert!(matches!(of(false, true), Ok(Plan::One { right: 1, .. })));
+        }
+        assert!(decide([Found::Absent, Found::Blank], true).is_err());
+        assert!(matches!(decide([Found::Blank, Found::Blank], false), Ok(Plan::New)));
+    }
+
+    #[test]
+    fn halves_of_two_mirrors_are_refused() {
+        let other = Label { mirror: [2; 16], ..label(4, false) };
+        assert!(matches!(decide_on(label(4, false), other), Err(MirrorError::Strangers)));
+    }
+}

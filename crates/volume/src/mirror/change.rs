@@ -1,0 +1,208 @@
+//! Changes of a mirror's blocks: on both halves, in regions that both have noted before.
+
+use std::sync::Arc;
+
+use super::{Standing, pair::Pair};
+use crate::{Data, Durability, Error, Extent, Stack};
+
+/// What is done to both halves.
+#[derive(Clone)]
+pub(super) enum Change {
+    Write(Data, Durability),
+    Discard,
+}
+
+impl Change {
+    async fn apply(self, half: &Stack, extent: Extent) -> Result<(), Error> {
+        match self {
+            Self::Write(data, durability) => half.write(extent.lba, data, durability).await,
+            Self::Discard => half.discard(extent).await,
+        }
+    }
+}
+
+/// A change under way, until dropped.
+pub(super) struct UnderWay {
+    pair: Arc<Pair>,
+    extent: Extent,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut state = self.pair.state.lock();
+        let state = &mut *state;
+        if let Some(at) = state.under_way.iter().position(|extent| *extent == self.extent) {
+            state.under_way.swap_remove(at);
+        }
+        state.clock += 1;
+        for region in self.pair.regions(self.extent) {
+            if let Some((_, used)) = state.dirty.iter_mut().find(|(dirty, _)| *dirty == region) {
+                *used = state.clock;
+            }
+        }
+        self.pair.changed.notify_waiters();
+    }
+}
+
+impl Pair {
+    /// A change of blocks, on both halves.
+    pub(super) async fn change(
+        self: Arc<Self>,
+        extent: Extent,
+        change: Change,
+    ) -> Result<(), Error> {
+        let under_way = self.admit(extent).await?;
+        let targets: Vec<(usize, bool, Stack)> = {
+            let state = self.state.lock();
+            let used =
+                state.halves.iter().enumerate().filter_map(|(i, half)| match half.standing {
+                    Standing::Out(_) => None,
+                    Standing::InSync | Standing::Filling(_) => {
+                        Some((i, half.standing == Standing::InSync, half.data.clone()?))
+                    }
+                });
+            used.collect()
+        };
+        let apply = |target: Option<&(usize, bool, Stack)>| {
+            let target = target.cloned();
+            let change = change.clone();
+            async move {
+                match target {
+                    Some((i, right, half)) => Some((i, right, change.apply(&half, extent).await)),
+                    None => None,
+                }
+            }
+        };
+        let (first, second) = tokio::join!(apply(targets.first()), apply(targets.get(1)));
+        let ends: Vec<_> = first.into_iter().chain(second).collect();
+        let done = ends.iter().any(|(_, right, end)| *right && end.is_ok());
+        for (half, _, end) in ends {
+            if let Err(error) = end {
+                // Neither has it, or only one that nobody believes: nobody is lost by that.
+                if !done {
+                    return Err(error);
+                }
+                self.lose(half, &error).await?;
+            }
+        }
+        drop(under_way);
+        if done { Ok(()) } else { Err(Error::Device("no half of the mirror is there".into())) }
+    }
+
+    pub(super) async fn flush(self: Arc<Self>) -> Result<(), Error> {
+        let halves = self.in_sync();
+        let flush = async |half: Option<&(usize, Stack)>| match half {
+            Some((i, half)) => Some((*i, half.flush().await)),
+            None => None,
+        };
+        let (first, second) = tokio::join!(flush(halves.first()), flush(halves.get(1)));
+        let ends: Vec<_> = first.into_iter().chain(second).collect();
+        let done = ends.iter().any(|(_, end)| end.is_ok());
+        for (half, end) in ends {
+            if let Err(error) = end {
+                if !done {
+                    return Err(error);
+                }
+                self.lose(half, &error).await?;
+            }
+        }
+        if done { Ok(()) } else { Err(Error::Device("no half of the mirror is there".into())) }
+    }
+
+    /// Waits until blocks may be changed, and their regions are noted as dirty.
+    pub(super) async fn admit(self: &Arc<Self>, extent: Extent) -> Result<UnderWay, Error> {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let missing = {
+                let mut state = self.state.lock();
+                let held = state
+                    .held
+                    .is_some_and(|(first, end)| extent.lba.0 < end && first < extent.end().0);
+                let noted = self
+                    .regions(extent)
+                    .all(|region| state.dirty.iter().any(|&(dirty, _)| dirty == region));
+                let both = state.halves.iter().all(|half| half.standing == Standing::InSync);
+                if !held && (noted || !both) {
+                    state.under_way.push(extent);
+                    return Ok(UnderWay { pair: Arc::clone(self), extent });
+                }
+                !held
+            };
+            if missing {
+                self.mark(extent).await?;
+            } else {
+                changed.await;
+            }
+        }
+    }
+
+    pub(super) fn regions(&self, extent: Extent) -> impl Iterator<Item = u32> + use<> {
+        let last = (extent.end().0 - 1) / self.region_blocks;
+        (extent.lba.0 / self.region_blocks) as u32..=last as u32
+    }
+
+    /// Notes the regions of `extent`, and some behind them, as dirty; forgets others.
+    pub(super) async fn mark(&self, extent: Extent) -> Result<(), Error> {
+        let lost = {
+            let mut labels = self.labels.lock().await;
+            let regions = self.geometry.blocks.div_ceil(self.region_blocks) as u32;
+            let last = self.regions(extent).last().unwrap_or(0);
+            let wanted: Vec<u32> = {
+                let state = self.state.lock();
+                let ahead = self.regions(extent).chain(last + 1..(last + AHEAD).min(regions));
+                ahead.filter(|r| state.dirty.iter().all(|(dirty, _)| dirty != r)).collect()
+            };
+            self.forget(wanted.len()).await;
+            let mut dirty: Vec<u32> =
+                self.state.lock().dirty.iter().map(|&(region, _)| region).collect();
+            dirty.extend(&wanted);
+            let halves = self.in_sync();
+            match self.put_labels(&mut labels, halves.iter().map(|&(i, _)| i), dirty).await {
+                Ok(()) => {
+                    let mut state = self.state.lock();
+                    let clock = state.clock;
+                    state.dirty.extend(wanted.into_iter().map(|region| (region, clock)));
+                    return Ok(());
+                }
+                Err(lost) => lost,
+            }
+        };
+        self.lose(lost.0, &lost.1).await
+    }
+
+    /// Forgets dirty regions, those longest untouched first, until there is room for `more`:
+    /// where nothing is under way, and both halves have flushed since the last change.
+    pub(super) async fn forget(&self, more: usize) {
+        let before = {
+            let state = self.state.lock();
+            if state.dirty.len() + more <= MOST_DIRTY {
+                return;
+            }
+            state.clock
+        };
+        for (_, half) in self.in_sync() {
+            // A half that cannot flush is found out by whoever asks it next.
+            if half.flush().await.is_err() {
+                return;
+            }
+        }
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.dirty.sort_unstable_by_key(|&(_, used)| used);
+        // Half of them at once, so that this is not done for every new region.
+        let mut surplus = (state.dirty.len() + more).saturating_sub(MOST_DIRTY / 2);
+        let busy: Vec<u32> = state.under_way.iter().flat_map(|&e| self.regions(e)).collect();
+        state.dirty.retain(|(region, used)| {
+            let goes = surplus > 0 && *used <= before && !busy.contains(region);
+            surplus -= usize::from(goes);
+            !goes
+        });
+    }
+}
+
+/// Regions noted at once: a sequential writer has its label written once in 16 MiB.
+const AHEAD: u32 = 4;
+/// Dirty regions at most, unless more are written to at once: 128 MiB of small regions are compared
+/// after a crash, in less than a second.
+const MOST_DIRTY: usize = 32;

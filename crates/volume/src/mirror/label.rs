@@ -1,0 +1,173 @@
+//! What each half of a mirror says of itself: which mirror it is of, whether it may be believed
+//! without the other, and where the two may differ after a crash. Written down in
+//! `docs/formats/mirror.md`.
+
+use crc_fast::{CrcAlgorithm::Crc32Iscsi, checksum};
+
+/// One state of a label. Of the two copies on a half the one with the higher `count` is newer; they
+/// are written in turn, so that one is whole at any time.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Label {
+    pub mirror: [u8; 16],
+    /// Blocks of the mirror.
+    pub blocks: u64,
+    /// Counts the writes of labels.
+    pub count: u64,
+    /// Counts the changes of who belongs to the mirror: the half with the higher one is right.
+    pub epoch: u64,
+    /// The other half was lost in this epoch: what was written since is here alone.
+    pub alone: bool,
+    /// Regions in which the halves may differ. At most [`MOST_REGIONS`] is the number of each.
+    pub dirty: Vec<u32>,
+}
+
+/// Why a block is no label.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Invalid {
+    /// All zeros.
+    Blank,
+    /// Not ours, torn or damaged.
+    Garbage,
+    /// Ours, but of this version.
+    Version(u32),
+}
+
+impl Label {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut block = vec![0; LABEL_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
+        put(MAGIC_AT, MAGIC);
+        put(VERSION_AT, &VERSION.to_le_bytes());
+        put(FLAGS_AT, &u32::from(self.alone).to_le_bytes());
+        put(MIRROR_AT, &self.mirror);
+        put(BLOCKS_AT, &self.blocks.to_le_bytes());
+        put(COUNT_AT, &self.count.to_le_bytes());
+        put(EPOCH_AT, &self.epoch.to_le_bytes());
+        for &region in &self.dirty {
+            block[DIRTY_AT + region as usize / 8] |= 1 << (region % 8);
+        }
+        let sum = checksum(Crc32Iscsi, &block[..CHECKSUM_AT]) as u32;
+        block[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        block
+    }
+
+    /// Reads a label, believing nothing.
+    pub fn decode(block: &[u8]) -> Result<Self, Invalid> {
+        if block.iter().all(|&byte| byte == 0) {
+            return Err(Invalid::Blank);
+        }
+        let whole = block.len() == LABEL_BYTES
+            && block.starts_with(MAGIC)
+            && u64::from(u32_at(block, CHECKSUM_AT)) == checksum(Crc32Iscsi, &block[..CHECKSUM_AT]);
+        if !whole {
+            return Err(Invalid::Garbage);
+        }
+        let version = u32_at(block, VERSION_AT);
+        if version != VERSION {
+            return Err(Invalid::Version(version));
+        }
+        let map = &block[DIRTY_AT..DIRTY_AT + MOST_REGIONS as usize / 8];
+        let label = Self {
+            mirror: block[MIRROR_AT..MIRROR_AT + 16].try_into().expect("sixteen bytes"),
+            blocks: u64_at(block, BLOCKS_AT),
+            count: u64_at(block, COUNT_AT),
+            epoch: u64_at(block, EPOCH_AT),
+            alone: u32_at(block, FLAGS_AT) & 1 != 0,
+            dirty: (0..MOST_REGIONS).filter(|r| map[*r as usize / 8] >> (r % 8) & 1 != 0).collect(),
+        };
+        let far = u64::MAX / 2;
+        let sane = label.blocks > 0 && label.blocks < far && label.count < far && label.epoch < far;
+        if sane { Ok(label) } else { Err(Invalid::Garbage) }
+    }
+}
+
+fn u32_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(block: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Bytes of a label.
+pub(super) const LABEL_BYTES: usize = 4096;
+/// Regions that a mirror is divided into, at most: one bit each.
+pub(super) const MOST_REGIONS: u32 = 24576;
+
+const VERSION: u32 = 1;
+const MAGIC: &[u8] = b"FBYMIRRO";
+const MAGIC_AT: usize = 0;
+const VERSION_AT: usize = 8;
+const FLAGS_AT: usize = 12;
+const MIRROR_AT: usize = 16;
+const BLOCKS_AT: usize = 32;
+const COUNT_AT: usize = 40;
+const EPOCH_AT: usize = 48;
+const DIRTY_AT: usize = 512;
+const CHECKSUM_AT: usize = 4092;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample() -> Label {
+        Label {
+            mirror: *b"0123456789abcdef",
+            blocks: 1000,
+            count: 7,
+            epoch: 3,
+            alone: true,
+            dirty: vec![0, 9, MOST_REGIONS - 1],
+        }
+    }
+
+    #[test]
+    fn decoding_gives_what_was_encoded() {
+        assert_eq!(Label::decode(&sample().encode()), Ok(sample()));
+        assert_eq!(Label::decode(&[0; LABEL_BYTES]), Err(Invalid::Blank));
+    }
+
+    #[test]
+    fn the_page_says_what_the_code_does() {
+        let page = include_str!("../../../../docs/formats/mirror.md");
+        let rows = [
+            ("magic", MAGIC_AT, 8),
+            ("version", VERSION_AT, 4),
+            ("flags", FLAGS_AT, 4),
+            ("mirror id", MIRROR_AT, 16),
+            ("blocks", BLOCKS_AT, 8),
+            ("count", COUNT_AT, 8),
+            ("epoch", EPOCH_AT, 8),
+            ("dirty", DIRTY_AT, MOST_REGIONS as usize / 8),
+            ("checksum", CHECKSUM_AT, 4),
+        ];
+        for (name, at, bytes) in rows {
+            let row = format!("| {name} | {at} | {bytes} |");
+            assert!(page.contains(&row), "{row}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_flipped_bit_is_never_a_label(bit in 0..LABEL_BYTES * 8) {
+            let mut block = sample().encode();
+            block[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Label::decode(&block).is_err());
+        }
+
+        #[test]
+        fn hostile_fields_under_a_right_checksum_do_not_panic(
+            fields in prop::collection::vec((0..600usize, any::<u8>()), 0..40),
+        ) {
+            let mut block = sample().encode();
+            for (at, byte) in fields {
+                block[at] = byte;
+            }
+            let sum = checksum(Crc32Iscsi, &block[..CHECKSUM_AT]) as u32;
+            block[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+            let _ = Label::decode(&block);
+        }
+    }
+}

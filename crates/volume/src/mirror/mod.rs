@@ -1,0 +1,336 @@
+//! Two halves that hold the same blocks: one may be lost, and replaced, while the volume is used.
+//!
+//! A write is answered when both halves have it; a half that fails is left out from then on, which
+//! the other notes first. Labels ([`label`]) say after any crash which half is right
+//! ([`assemble`]); a half that lacks something is filled in the background.
+
+mod label;
+mod assemble;
+mod pair;
+mod change;
+mod filling;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
+
+use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use assemble::{Found, Plan, RESERVED_BYTES, decide, look};
+use change::Change;
+use pair::{Half, Labels, Pair, State, region_blocks, slice};
+
+/// Why two halves are no mirror.
+#[derive(Debug, thiserror::Error)]
+pub enum MirrorError {
+    /// A half cannot be read or written.
+    #[error("half {} of the mirror cannot be used: {error}", half + 1)]
+    Io {
+        /// 0 or 1.
+        half: usize,
+        /// What it said.
+        error: Error,
+    },
+    /// A half holds something else.
+    #[error("half {} of the mirror holds something else, or both its labels are damaged", half + 1)]
+    NotAHalf {
+        /// 0 or 1.
+        half: usize,
+    },
+    /// A half was written by a newer program.
+    #[error("half {} of the mirror has format version {version}, this program knows 1", half + 1)]
+    Version {
+        /// 0 or 1.
+        half: usize,
+        /// What it says.
+        version: u32,
+    },
+    /// A half has fewer blocks than the mirror, or than any mirror, or of another size.
+    #[error("half {} of the mirror is too small for it, or has other blocks", half + 1)]
+    TooSmall {
+        /// 0 or 1.
+        half: usize,
+    },
+    /// The halves are of two mirrors.
+    #[error("the halves are not of one mirror")]
+    Strangers,
+    /// Each half went on without the other.
+    #[error(
+        "both halves of the mirror went on without the other: the first is of epoch {}, the second \
+         of {}; leave out the one whose writes are to be given up",
+        epochs[0], epochs[1]
+    )]
+    Split {
+        /// Of each half.
+        epochs: [u64; 2],
+    },
+    /// A half is absent or blank, and the other (of this epoch) does not know that it is alone.
+    #[error(
+        "half {} of the mirror is not there, and may have newer content than the other one, which \
+         is of epoch {epoch}",
+        half + 1
+    )]
+    Absent {
+        /// 0 or 1.
+        half: usize,
+        /// Of the other.
+        epoch: u64,
+    },
+}
+
+/// How a half stands.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Standing {
+    /// It holds everything.
+    InSync,
+    /// It is being filled, and has everything before this block.
+    Filling(u64),
+    /// It is not used, for this reason.
+    Out(Arc<str>),
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InSync => f.write_str("in sync"),
+            Self::Filling(block) => write!(f, "being filled, at block {block}"),
+            Self::Out(reason) => write!(f, "lost: {reason}"),
+        }
+    }
+}
+
+/// A volume on two halves. Lives inside a tokio runtime.
+pub struct Mirror {
+    pair: Arc<Pair>,
+}
+impl Mirror {
+    /// Puts two halves together; one may be absent. Blank halves become a new mirror, `id`, which
+    /// nobody else may draw. Where they may differ after a crash, they are made equal before this
+    /// returns; a half that lacks more is filled from then on.
+    ///
+    /// `degraded` goes on with one half though the other may have newer content.
+    ///
+    /// # Errors
+    /// Nothing was changed, except for [`MirrorError::Io`].
+    pub async fn open(
+        halves: [Option<Stack>; 2],
+        id: [u8; 16],
+        degraded: bool,
+    ) -> Result<Self, MirrorError> {
+        let (plan, geometry, counts) = survey(&halves, degraded).await?;
+        let (id, right, dirty, labels) = match plan {
+            // As if the first had been alone: however far this comes, one is right.
+            Plan::New => (id, None, Vec::new(), Labels { epoch: 1, alone: true, counts }),
+            Plan::Both { label, dirty } => {
+                let labels = Labels { epoch: label.epoch, alone: false, counts };
+                (label.mirror, None, dirty, labels)
+            }
+            Plan::One { right, label } => {
+                // Another epoch: the other half may not know yet that it lacks something.
+                let epoch = label.epoch + u64::from(!label.alone);
+                let labels = Labels { epoch, alone: true, counts };
+                (label.mirror, Some(right), Vec::new(), labels)
+            }
+        };
+        let mut index = 0;
+        let halves = halves.map(|device| {
+            let data = device.clone().map(|device| slice(device, geometry));
+            let standing = match (&data, right) {
+                (None, _) => Standing::Out("it is not there".into()),
+                (Some(_), Some(right)) if right != index => Standing::Filling(0),
+                (Some(_), _) => Standing::InSync,
+            };
+            index += 1;
+            Half { device, data, standing }
+        });
+        let pair = Arc::new(Pair {
+            id,
+            geometry,
+            region_blocks: region_blocks(&geometry),
+            state: Mutex::new(State {
+                halves,
+                dirty: Vec::new(),
+                under_way: Vec::new(),
+                held: None,
+                clock: 0,
+            }),
+            labels: AsyncMutex::new(labels),
+            changed: Notify::new(),
+            mended: AtomicU64::new(0),
+        });
+        pair.begin(right, &dirty).await?;
+        if let Some(right) = right {
+            pair.start_filling(1 - right);
+        }
+        Ok(Self { pair })
+    }
+
+    /// The blocks as they are now, for reading alone; changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn look(halves: [Option<Stack>; 2], degraded: bool) -> Result<Stack, MirrorError> {
+        let (plan, geometry, _) = survey(&halves, degraded).await?;
+        let right = match plan {
+            Plan::New | Plan::Both { .. } => 0,
+            Plan::One { right, .. } => right,
+        };
+        let half = halves.into_iter().nth(right).flatten().expect("it was found");
+        Ok(slice(half, geometry))
+    }
+
+    /// How the two halves stand.
+    #[must_use]
+    pub fn standings(&self) -> [Standing; 2] {
+        let state = self.pair.state.lock();
+        [0, 1].map(|i: usize| state.halves[i].standing.clone())
+    }
+
+    /// Blocks or runs of blocks that were written anew from the other half since the opening.
+    #[must_use]
+    pub fn mended(&self) -> u64 {
+        self.pair.mended.load(Ordering::Relaxed)
+    }
+
+    /// Lets go of the device of a half, which is lost from then on.
+    ///
+    /// # Errors
+    /// The other half does not hold everything, or cannot note it.
+    pub async fn release(&self, half: usize) -> Result<(), MirrorError> {
+        let error = Error::Device("it was let go of".into());
+        let lost = self.pair.lose(half, &error).await;
+        lost.map_err(|error| MirrorError::Io { half: 1 - half, error })?;
+        let mut state = self.pair.state.lock();
+        (state.halves[half].device, state.halves[half].data) = (None, None);
+        Ok(())
+    }
+
+    /// Takes another device for a half, which is lost from then on, and fills it. What the new one
+    /// holds is written over.
+    ///
+    /// # Errors
+    /// The other half does not hold everything, or the device cannot be a half.
+    pub async fn replace(&self, half: usize, device: Stack) -> Result<(), MirrorError> {
+        let pair = &self.pair;
+        let found = device.geometry();
+        let reserved = RESERVED_BYTES / u64::from(pair.geometry.block_size);
+        if found.block_size != pair.geometry.block_size
+            || found.blocks < pair.geometry.blocks + reserved
+        {
+            return Err(MirrorError::TooSmall { half });
+        }
+        let error = Error::Device("it was replaced".into());
+        pair.lose(half, &error).await.map_err(|error| MirrorError::Io { half: 1 - half, error })?;
+        {
+            let mut state = pair.state.lock();
+            let data = Some(slice(Arc::clone(&device), pair.geometry));
+            state.halves[half] =
+                Half { device: Some(device), data, standing: Standing::Filling(0) };
+        }
+        pair.void(half).await?;
+        pair.start_filling(half);
+        Ok(())
+    }
+}
+
+impl Volume for Mirror {
+    fn geometry(&self) -> Geometry {
+        self.pair.geometry
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(Arc::clone(&self.pair).read(extent))
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        match self.pair.geometry.check_write(lba, data.len()) {
+            Ok(extent) => {
+                let change = Change::Write(data, durability);
+                Box::pin(to_the_end(Arc::clone(&self.pair).change(extent, change)))
+            }
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(Arc::clone(&self.pair).flush())
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        match self.pair.geometry.check_discard(extent) {
+            Ok(()) => Box::pin(to_the_end(Arc::clone(&self.pair).change(extent, Change::Discard))),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn examine<'a>(
+        &'a self,
+        extent: Extent,
+        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+    ) -> Io<'a, Option<Data>> {
+        Box::pin(Arc::clone(&self.pair).examine(extent, is_right))
+    }
+}
+
+/// Runs a change to its end, though its caller may give it up: half of it would leave the halves
+/// different.
+async fn to_the_end(
+    change: impl Future<Output = Result<(), Error>> + Send + 'static,
+) -> Result<(), Error> {
+    let ended = tokio::spawn(change).await;
+    ended.unwrap_or_else(|_| Err(Error::Device("the mirror was closed during the call".into())))
+}
+
+/// What the halves say, and what they can hold.
+async fn survey(
+    halves: &[Option<Stack>; 2],
+    degraded: bool,
+) -> Result<(Plan, Geometry, [u64; 2]), MirrorError> {
+    let mut found = [Found::Absent, Found::Absent];
+    for (i, half) in halves.iter().enumerate() {
+        if let Some(half) = half {
+            found[i] = look(i, half).await?;
+        }
+    }
+    let counts = [0, 1].map(|i: usize| found[i].count());
+    let plan = decide(found, degraded)?;
+    let there: Vec<_> = halves.iter().flatten().map(|half| half.geometry()).collect();
+    let Some(&first) = there.first() else {
+        return Err(MirrorError::Absent { half: 0, epoch: 0 });
+    };
+    let reserved = RESERVED_BYTES / u64::from(first.block_size);
+    let least = there.iter().map(|geometry| geometry.blocks).min().unwrap_or(0) - reserved;
+    let blocks = match &plan {
+        Plan::New => least,
+        Plan::Both { label, .. } | Plan::One { label, .. } => label.blocks,
+    };
+    let too_small = |half: &Option<Stack>| {
+        half.as_ref().is_some_and(|half| {
+            let geometry = half.geometry();
+            geometry.block_size != first.block_size || geometry.blocks < blocks + reserved
+        })
+    };
+    if let Some(half) = halves.iter().position(too_small) {
+        return Err(MirrorError::TooSmall { half });
+    }
+    let any = |ability: fn(&Geometry) -> bool| there.iter().any(ability);
+    let geometry = Geometry {
+        block_size: first.block_size,
+        physical_block_size: there.iter().map(|g| g.physical_block_size).max().unwrap_or(4096),
+        blocks,
+        read_only: any(|g| g.read_only),
+        thin: !any(|g| !g.thin),
+        volatile_cache: any(|g| g.volatile_cache),
+        atomic_blocks: 0,
+        in_place: !any(|g| !g.in_place),
+        epoch_blocks: 0,
+        key_erasable: false,
+    };
+    Ok((plan, geometry, counts))
+}

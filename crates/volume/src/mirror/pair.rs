@@ -1,0 +1,230 @@
+//! The mirror without its outside: its halves, what their labels say, and which blocks nobody may
+//! change for a while.
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
+
+use super::{
+    MirrorError, Standing,
+    assemble::RESERVED_BYTES,
+    label::{LABEL_BYTES, Label, MOST_REGIONS},
+};
+use crate::{Durability, Error, Extent, Geometry, Lba, SliceVolume, Stack};
+
+/// The mirror without its outside: what calls and the filling share.
+pub(super) struct Pair {
+    pub(super) id: [u8; 16],
+    pub(super) geometry: Geometry,
+    pub(super) region_blocks: u64,
+    pub(super) state: Mutex<State>,
+    /// Who changes labels takes turns.
+    pub(super) labels: AsyncMutex<Labels>,
+    /// A call has ended, or whoever had blocks for itself.
+    pub(super) changed: Notify,
+    pub(super) mended: AtomicU64,
+}
+
+pub(super) struct State {
+    pub(super) halves: [Half; 2],
+    /// Regions that the labels name, with when they were last written to.
+    pub(super) dirty: Vec<(u32, u64)>,
+    /// Changes under way.
+    pub(super) under_way: Vec<Extent>,
+    /// Blocks that nobody may change: first, and the one after the last.
+    pub(super) held: Option<(u64, u64)>,
+    /// Counts the ends of changes.
+    pub(super) clock: u64,
+}
+
+pub(super) struct Half {
+    /// The whole device, with its labels.
+    pub(super) device: Option<Stack>,
+    /// The mirror's blocks on it.
+    pub(super) data: Option<Stack>,
+    pub(super) standing: Standing,
+}
+
+/// What the labels say now.
+pub(super) struct Labels {
+    pub(super) epoch: u64,
+    pub(super) alone: bool,
+    /// Of each half: its copies take turns.
+    pub(super) counts: [u64; 2],
+}
+
+/// Blocks that nobody may change, until dropped.
+pub(super) struct Held {
+    pub(super) pair: Arc<Pair>,
+}
+
+impl Pair {
+    pub(super) fn data(&self, half: usize) -> Option<Stack> {
+        self.state.lock().halves[half].data.clone()
+    }
+
+    /// The halves that hold everything.
+    pub(super) fn in_sync(&self) -> Vec<(usize, Stack)> {
+        let state = self.state.lock();
+        let halves = state.halves.iter().enumerate();
+        halves
+            .filter(|(_, half)| half.standing == Standing::InSync)
+            .filter_map(|(i, half)| Some((i, half.data.clone()?)))
+            .collect()
+    }
+
+    /// Writes labels to some halves, one after the other.
+    pub(super) async fn put_labels(
+        &self,
+        labels: &mut Labels,
+        halves: impl Iterator<Item = usize>,
+        dirty: Vec<u32>,
+    ) -> Result<(), (usize, Error)> {
+        let mut label = Label {
+            mirror: self.id,
+            blocks: self.geometry.blocks,
+            count: 0,
+            epoch: labels.epoch,
+            alone: labels.alone,
+            dirty,
+        };
+        for half in halves {
+            let put = self.put_label(labels, half, &mut label).await;
+            put.map_err(|error| (half, error))?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn put_label(
+        &self,
+        labels: &mut Labels,
+        half: usize,
+        label: &mut Label,
+    ) -> Result<(), Error> {
+        let device = self.state.lock().halves[half].device.clone();
+        let Some(device) = device else { return Err(Error::Device("it is not there".into())) };
+        label.count = labels.counts[half] + 1;
+        let blocks = LABEL_BYTES as u64 / u64::from(self.geometry.block_size);
+        let lba = Lba(label.count % 2 * blocks);
+        device.write(lba, label.encode().into(), Durability::Stable).await?;
+        // A write that failed may have torn its copy: it is written again.
+        labels.counts[half] = label.count;
+        Ok(())
+    }
+
+    /// Says on a half that is to be filled that it holds nothing.
+    pub(super) async fn void(&self, half: usize) -> Result<(), MirrorError> {
+        let mut labels = self.labels.lock().await;
+        let mut label = Label {
+            mirror: self.id,
+            blocks: self.geometry.blocks,
+            count: 0,
+            epoch: 0,
+            alone: false,
+            dirty: Vec::new(),
+        };
+        // Both copies: none of what it was may be found.
+        for _ in 0..2 {
+            let put = self.put_label(&mut labels, half, &mut label).await;
+            put.map_err(|error| MirrorError::Io { half, error })?;
+        }
+        Ok(())
+    }
+
+    /// Leaves a half out from now on. The other one has noted it when this returns: only then may
+    /// anything be answered that the lost one does not have.
+    ///
+    /// # Errors
+    /// The other half does not hold everything, or cannot note it. Then nothing has changed.
+    pub(super) async fn lose(&self, half: usize, error: &Error) -> Result<(), Error> {
+        let mut labels = self.labels.lock().await;
+        let other = 1 - half;
+        {
+            let mut state = self.state.lock();
+            match &state.halves[half].standing {
+                Standing::Out(_) => return Ok(()),
+                // Nobody took it for right.
+                Standing::Filling(_) => {
+                    state.halves[half].standing = Standing::Out(error.to_string().into());
+                    return Ok(());
+                }
+                Standing::InSync if state.halves[other].standing != Standing::InSync => {
+                    return Err(error.clone());
+                }
+                Standing::InSync => {}
+            }
+        }
+        let before = (labels.epoch, labels.alone);
+        (labels.epoch, labels.alone) = (labels.epoch + 1, true);
+        if let Err((_, error)) =
+            self.put_labels(&mut labels, std::iter::once(other), Vec::new()).await
+        {
+            // It may have reached the disk all the same: this epoch is not used again.
+            labels.alone = before.1;
+            return Err(error);
+        }
+        tracing::error!(half = half + 1, %error, "a half of the mirror is lost; going on with the other");
+        let mut state = self.state.lock();
+        state.dirty.clear();
+        state.halves[half].standing = Standing::Out(error.to_string().into());
+        Ok(())
+    }
+
+    /// Has blocks for itself: no change of them is under way, and none begins.
+    pub(super) async fn hold(self: &Arc<Self>, first: u64, end: u64) -> Held {
+        self.wait_until(|state| {
+            let free = state.held.is_none();
+            if free {
+                state.held = Some((first, end));
+            }
+            free
+        })
+        .await;
+        let held = Held { pair: Arc::clone(self) };
+        self.wait_until(|state| {
+            state.under_way.iter().all(|e| e.end().0 <= first || end <= e.lba.0)
+        })
+        .await;
+        held
+    }
+
+    /// Waits until `check` holds; it is asked again after every change.
+    pub(super) async fn wait_until(&self, check: impl Fn(&mut State) -> bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if check(&mut self.state.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// What is read or compared at once.
+    pub(super) fn step_blocks(&self) -> u64 {
+        STEP_BYTES / u64::from(self.geometry.block_size)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.pair.state.lock().held = None;
+        self.pair.changed.notify_waiters();
+    }
+}
+
+pub(super) fn slice(device: Stack, geometry: Geometry) -> Stack {
+    let start = Lba(RESERVED_BYTES / u64::from(geometry.block_size));
+    Arc::new(SliceVolume::new(device, start, geometry.blocks).expect("its size was looked at"))
+}
+
+pub(super) fn region_blocks(geometry: &Geometry) -> u64 {
+    let least = (LEAST_REGION / u64::from(geometry.block_size)).max(1);
+    geometry.blocks.div_ceil(u64::from(MOST_REGIONS)).max(least).next_power_of_two()
+}
+
+/// Smallest region, 4 MiB: what is compared of it after a crash takes some ten milliseconds.
+const LEAST_REGION: u64 = 4 << 20;
+/// Copied or compared at once: a disk does it at nearly full speed, and who waits waits little.
+const STEP_BYTES: u64 = 1 << 20;

@@ -1,0 +1,311 @@
+//! A mirror that loses a half, gets another, and is cut off at every write.
+
+use std::{
+    collections::HashMap,
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{sleep, timeout};
+use volume::{
+    Call, Data, Durability, Error, Extent, Fault, Faults, Geometry, Io, Lba, MemVolume, Mirror,
+    MirrorError, Rule, Stack, Standing, Symptom, Volume,
+};
+
+/// Of a half: 44 regions and a bit.
+const BLOCKS: u64 = 45_060;
+/// Where a half's own block 0 is.
+const DATA: u64 = 2;
+
+fn memory() -> Stack {
+    Arc::new(MemVolume::new(Geometry { block_size: 4096, ..Geometry::with_blocks(BLOCKS) }))
+}
+
+fn faulty(lower: &Stack) -> (Stack, Arc<Faults>) {
+    let fault = Fault::new(Arc::clone(lower));
+    let faults = Arc::clone(fault.faults());
+    (Arc::new(fault), faults)
+}
+
+async fn open(halves: [Option<&Stack>; 2]) -> Result<Mirror, MirrorError> {
+    Mirror::open(halves.map(|half| half.cloned()), [7; 16], false).await
+}
+
+async fn both(halves: &[Stack; 2]) -> Mirror {
+    open([Some(&halves[0]), Some(&halves[1])]).await.expect("they fit")
+}
+
+fn filled(byte: u8) -> Data {
+    vec![byte; 4096].into()
+}
+
+async fn write(volume: &dyn Volume, block: u64, byte: u8) -> Result<(), Error> {
+    volume.write(Lba(block), filled(byte), Durability::Stable).await
+}
+
+async fn byte(volume: &dyn Volume, block: u64) -> u8 {
+    let read = volume.read(Extent { lba: Lba(block), blocks: 1 }).await;
+    let bytes = read.expect("it can be read").into_bytes();
+    assert!(bytes.iter().all(|&byte| byte == bytes[0]));
+    bytes[0]
+}
+
+async fn in_sync(mirror: &Mirror) {
+    let wait = async {
+        while mirror.standings() != [Standing::InSync, Standing::InSync] {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(600), wait).await.expect("the half is filled");
+}
+
+fn broken() -> Symptom {
+    Symptom::Fails(Error::Device("broken".into()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_halves_have_what_was_written() {
+    let halves = [memory(), memory()];
+    let mirror = both(&halves).await;
+    assert_eq!(mirror.geometry().blocks, BLOCKS - DATA);
+    write(&mirror, 5, 1).await.unwrap();
+    mirror.discard(Extent { lba: Lba(5), blocks: 1 }).await.unwrap();
+    write(&mirror, BLOCKS - DATA - 1, 2).await.unwrap();
+    for half in &halves {
+        assert_eq!(byte(half.as_ref(), DATA + 5).await, 0);
+        assert_eq!(byte(half.as_ref(), BLOCKS - 1).await, 2);
+    }
+    assert!(write(&mirror, BLOCKS - DATA, 2).await.is_err(), "beyond the end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_that_fails_is_left_out_and_the_other_goes_on() {
+    for lost in [0, 1] {
+        let halves = [memory(), memory()];
+        let (fault, faults) = faulty(&halves[lost]);
+        let mut used = halves.clone();
+        used[lost] = fault;
+        let mirror = both(&used).await;
+        write(&mirror, 5, 1).await.unwrap();
+        faults.add(Rule::always(Call::Write, broken()));
+        write(&mirror, 5, 2).await.unwrap();
+        assert_eq!(byte(&mirror, 5).await, 2);
+        let standings = mirror.standings();
+        assert!(matches!(&standings[lost], Standing::Out(why) if why.contains("broken")));
+        assert_eq!(standings[1 - lost], Standing::InSync);
+        drop(mirror);
+
+        // The lost one is never taken for right.
+        let mut alone = [None, None];
+        alone[lost] = Some(&halves[lost]);
+        let error = open(alone).await.err().expect("it does not know that it is stale");
+        assert!(matches!(error, MirrorError::Absent { .. }), "{error}");
+        let mut alone = [None, None];
+        alone[1 - lost] = Some(&halves[1 - lost]);
+        assert_eq!(byte(&open(alone).await.unwrap(), 5).await, 2);
+        // Back again, it is filled.
+        let mirror = both(&halves).await;
+        assert_eq!(byte(&mirror, 5).await, 2);
+        in_sync(&mirror).await;
+        assert_eq!(byte(halves[lost].as_ref(), DATA + 5).await, 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn halves_that_went_on_without_each_other_are_refused() {
+    let halves = [memory(), memory()];
+    write(&both(&halves).await, 5, 1).await.unwrap();
+    let degraded = async |halves| Mirror::open(halves, [7; 16], true).await.unwrap();
+    write(&degraded([Some(halves[0].clone()), None]).await, 5, 2).await.unwrap();
+    write(&degraded([None, Some(halves[1].clone())]).await, 5, 3).await.unwrap();
+    let error = open([Some(&halves[0]), Some(&halves[1])]).await.err().expect("they are split");
+    assert!(matches!(error, MirrorError::Split { epochs: [3, 3] }), "{error}");
+    // The way out: one of them with a blank half.
+    let mirror = open([Some(&halves[0]), Some(&memory())]).await.unwrap();
+    assert_eq!(byte(&mirror, 5).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_is_replaced_while_it_is_written_to() {
+    let halves = [memory(), memory()];
+    let (fault, faults) = faulty(&halves[0]);
+    let mirror = both(&[fault, halves[1].clone()]).await;
+    for block in 0..200 {
+        write(&mirror, block * 220, 1).await.unwrap();
+    }
+    faults.add(Rule::always(Call::Any, broken()));
+    write(&mirror, 0, 2).await.unwrap();
+    let small =
+        Arc::new(MemVolume::new(Geometry { block_size: 4096, ..Geometry::with_blocks(99) }));
+    assert!(matches!(mirror.replace(0, small).await, Err(MirrorError::TooSmall { half: 0 })));
+    let new = memory();
+    mirror.replace(0, Arc::clone(&new)).await.unwrap();
+    for block in 0..200 {
+        write(&mirror, block * 220 + block % 3, 3).await.unwrap();
+        sleep(Duration::from_millis(1)).await;
+    }
+    in_sync(&mirror).await;
+    for block in (0..BLOCKS - DATA).filter(|block| block % 220 < 3 || block % 997 == 0) {
+        let expected = byte(halves[1].as_ref(), DATA + block).await;
+        assert_eq!(byte(new.as_ref(), DATA + block).await, expected, "{block}");
+    }
+    // Both know it.
+    drop(mirror);
+    in_sync(&both(&[new, halves[1].clone()]).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_half_cannot_read_is_read_from_the_other_and_mended() {
+    let halves = [memory(), memory()];
+    let (fault, faults) = faulty(&halves[0]);
+    let mirror = both(&[fault, halves[1].clone()]).await;
+    write(&mirror, 5, 1).await.unwrap();
+    let bad = Extent { lba: Lba(DATA + 5), blocks: 1 };
+    let medium = Error::Medium { extent: bad, reason: "scratched".into() };
+    faults.add(Rule::always(Call::Read, Symptom::Fails(medium)).at(bad).times(1));
+    assert_eq!(byte(&mirror, 5).await, 1);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((mirror.mended(), mirror.standings()), (1, [Standing::InSync, Standing::InSync]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_is_wrong_is_written_anew_from_the_one_that_is_right() {
+    for rotten in [0, 1] {
+        let halves = [memory(), memory()];
+        let mirror = both(&halves).await;
+        write(&mirror, 5, 1).await.unwrap();
+        write(halves[rotten].as_ref(), DATA + 5, 9).await.unwrap();
+        let extent = Extent { lba: Lba(5), blocks: 1 };
+        let right = mirror.examine(extent, &|data| *data == filled(1)).await.unwrap();
+        assert!(right.is_some_and(|data| data == filled(1)));
+        assert_eq!(byte(halves[rotten].as_ref(), DATA + 5).await, 1);
+        assert!(mirror.examine(extent, &|data| *data == filled(2)).await.unwrap().is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_half_of_it_is_refused() {
+    let halves = [memory(), memory()];
+    drop(both(&halves).await);
+    let other = [memory(), memory()];
+    drop(Mirror::open(other.clone().map(Some), [8; 16], false).await.unwrap());
+    let error = open([Some(&halves[0]), Some(&other[1])]).await.err().expect("strangers");
+    assert!(matches!(error, MirrorError::Strangers));
+    write(other[1].as_ref(), 0, 3).await.unwrap();
+    write(other[1].as_ref(), 1, 3).await.unwrap();
+    let error = open([Some(&halves[0]), Some(&other[1])]).await.err().expect("no half");
+    assert!(matches!(error, MirrorError::NotAHalf { half: 1 }), "{error}");
+}
+
+/// A device whose power goes after so many writes to both halves: then nothing is answered.
+struct Cut {
+    lower: Stack,
+    left: Arc<AtomicU64>,
+}
+
+impl Cut {
+    fn is_off(&self) -> bool {
+        let took = |left: u64| Some(left.saturating_sub(1));
+        self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, took) == Ok(0)
+    }
+}
+
+impl Volume for Cut {
+    fn geometry(&self) -> Geometry {
+        self.lower.geometry()
+    }
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.lower.read(extent)
+    }
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        if self.is_off() { Box::pin(pending()) } else { self.lower.write(lba, data, durability) }
+    }
+    fn flush(&self) -> Io<'_, ()> {
+        if self.left.load(Ordering::SeqCst) == 0 { Box::pin(pending()) } else { self.lower.flush() }
+    }
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.lower.discard(extent)
+    }
+}
+
+/// The script: writes all over, with a half that fails at some point and comes back in the end.
+/// Gives what each block may hold: the last answered write, and one that was not.
+async fn script(halves: &[Stack; 2], seed: u64, left: &Arc<AtomicU64>) -> HashMap<u64, Vec<u8>> {
+    let mut values: HashMap<u64, Vec<u8>> = HashMap::new();
+    let lost = (seed % 3) as usize;
+    let mut used = [0, 1].map(|i: usize| -> Stack {
+        Arc::new(Cut { lower: Arc::clone(&halves[i]), left: Arc::clone(left) })
+    });
+    let mut faults = None;
+    if lost < 2 {
+        let (fault, rules) = faulty(&used[lost]);
+        used[lost] = fault;
+        faults = Some(rules);
+    }
+    let open = Mirror::open(used.clone().map(Some), [7; 16], false);
+    let Ok(Ok(mirror)) = timeout(Duration::from_secs(100), open).await else { return values };
+    for step in 0..60u8 {
+        if step == 20
+            && let Some(faults) = &faults
+        {
+            faults.add(Rule::always(Call::Write, broken()));
+        }
+        if step == 40
+            && let Some(faults) = &faults
+        {
+            faults.clear();
+            let replaced = mirror.replace(lost, Arc::clone(&used[lost]));
+            let Ok(Ok(())) = timeout(Duration::from_secs(100), replaced).await else { break };
+        }
+        // Some blocks again and again, others in ever new regions.
+        let block =
+            if step % 2 == 0 { u64::from(step % 5) } else { u64::from(step) * 1024 % 44_000 };
+        let held = values.entry(block).or_insert_with(|| vec![0]);
+        held.push(step + 1);
+        match timeout(Duration::from_secs(100), write(&mirror, block, step + 1)).await {
+            Ok(Ok(())) => drop(held.drain(..held.len() - 1)),
+            Ok(Err(error)) => panic!("a write failed: {error}"),
+            Err(_) => break,
+        }
+        if step % 7 == 0 {
+            sleep(Duration::from_millis(300)).await;
+        }
+    }
+    values
+}
+
+#[test]
+fn nothing_answered_is_lost_and_the_halves_agree_after_a_cut_at_any_write() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().start_paused(true).build().expect("a runtime without I/O")
+    };
+    for seed in 0..3u64 {
+        for writes in (seed..220).step_by(if seed == 2 { 11 } else { 4 }) {
+            let halves = [memory(), memory()];
+            let left = Arc::new(AtomicU64::new(writes));
+            let values = runtime().block_on(script(&halves, seed, &left));
+            runtime().block_on(async {
+                let mirror = open([Some(&halves[0]), Some(&halves[1])]).await;
+                let mirror = mirror.unwrap_or_else(|error| panic!("{seed}, {writes}: {error}"));
+                let mut seen = HashMap::new();
+                for (&block, may) in &values {
+                    let byte = byte(&mirror, block).await;
+                    assert!(may.contains(&byte), "{seed}, {writes}: {block} is {byte} of {may:?}");
+                    seen.insert(block, byte);
+                }
+                in_sync(&mirror).await;
+                for (&block, &expected) in &seen {
+                    for half in &halves {
+                        let found = byte(half.as_ref(), DATA + block).await;
+                        assert_eq!(found, expected, "{seed}, {writes}: block {block}");
+                    }
+                }
+            });
+        }
+    }
+}
