@@ -17,6 +17,7 @@ use crate::{
     open::{self, Parts},
     orders::Orders,
     refusal::OpenError,
+    scrub,
     settings::{Report, Settings},
     slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
     state::Shared,
@@ -48,11 +49,18 @@ impl Cache {
         Ok(Arc::new(Self { shared, exported: AtomicBool::new(false) }))
     }
 
-    /// Level 2 destage, until [`Cache::stop`]. To be spawned once, and not dropped while the
+    /// Level 2 destage and scrubbing, until [`Cache::stop`]. To be spawned once, and not dropped while the
     /// cache is in use: a write to the lower volume that is given up in the middle may overtake a
     /// later one.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
-        destage::run(Arc::clone(&self.shared))
+        let destage = destage::run(Arc::clone(&self.shared));
+        let scrub = scrub::run(Arc::clone(&self.shared));
+        async {
+            tokio::select! {
+                () = destage => {}
+                () = scrub => {}
+            }
+        }
     }
 
     /// Ends cleanly, within five seconds: takes no more writes, brings what waits to the log, and

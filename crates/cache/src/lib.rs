@@ -30,6 +30,7 @@ mod rollback;
 mod growth;
 mod pace;
 mod destage;
+mod scrub;
 mod refusal;
 mod inspect;
 mod ownership;

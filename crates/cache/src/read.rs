@@ -315,21 +315,44 @@ impl Shared {
                 .take_while(|((_, place), i)| place.block == first + i)
                 .count();
             let extent = Extent { lba: Lba(u64::from(first)), blocks: run as u32 };
-            let data = self.log.read(extent).await.map_err(|e| self.log_error(places[at].0, e))?;
-            if data.len() != run * SLOT_BYTES {
-                return Err(Error::Device("the log disk returned fewer bytes".into()));
-            }
-            for (i, (slot, place)) in places[at..at + run].iter().enumerate() {
-                let block = data.slice(i * SLOT_BYTES, SLOT_BYTES).into_bytes();
-                if crc32c(&block) != place.checksum {
-                    let error = Error::Device("the data has changed on the log disk".into());
-                    return Err(self.log_error(*slot, error));
-                }
-                blocks.push(block.into());
+            let data = self.log.read(extent).await;
+            let data = data.ok().filter(|data| data.len() == run * SLOT_BYTES);
+            for (i, &(slot, place)) in places[at..at + run].iter().enumerate() {
+                let block = data.as_ref().map(|data| data.slice(i * SLOT_BYTES, SLOT_BYTES));
+                let block = block.map(Data::into_bytes).filter(|b| crc32c(b) == place.checksum);
+                blocks.push(match block {
+                    Some(block) => block.into(),
+                    None => self.mend_log(slot, &place).await?,
+                });
             }
             at += run;
         }
         Ok(blocks)
+    }
+
+    /// The data block of a place that could not be read, or was not what it should be: from another
+    /// copy, if there is one, which mends the bad one.
+    async fn mend_log(&self, slot: u64, place: &Place) -> Result<Data, Error> {
+        match self.examine_log(place).await {
+            Ok(Some(block)) => {
+                self.counters.log_mended.add(1);
+                Ok(block)
+            }
+            Ok(None) => {
+                let error = Error::Device("the data has changed on the log disk".into());
+                Err(self.log_error(slot, error))
+            }
+            Err(error) => Err(self.log_error(slot, error)),
+        }
+    }
+
+    /// Looks at all copies of the data block of a place, and mends those that are not right.
+    pub async fn examine_log(&self, place: &Place) -> Result<Option<Data>, Error> {
+        let extent = Extent { lba: Lba(u64::from(place.block)), blocks: 1 };
+        let is_right = |data: &Data| {
+            data.len() == SLOT_BYTES && crc32c(&data.clone().into_bytes()) == place.checksum
+        };
+        self.log.examine(extent, &is_right).await
     }
 
     /// An error of the log disk in terms of this volume.

@@ -90,6 +90,9 @@ pub struct Settings {
     /// Most slots in a log segment, 1 to 128; used when a log is formatted, then kept in it.
     /// Default 128 (STICS 4.3.1).
     pub segment_slots: u32,
+    /// Bytes of dirty data in the log that are read and checked in a second, to find rot in time; 0
+    /// switches it off. Default 4 MiB: no more than a twentieth of what any disk reads.
+    pub scrub_rate: u64,
     /// Most segments of the log in a frame of its index, at least 1: a crash leaves about as many
     /// that recovery has to read in full. Default 1024: more would not fit into the largest frame.
     pub index_segments: u32,
@@ -121,6 +124,7 @@ impl Default for Settings {
             index_segments: 1024,
             owner: "forebay".into(),
             takes_over: false,
+            scrub_rate: 4 << 20,
             accept_loss: false,
         }
     }

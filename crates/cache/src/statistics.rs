@@ -39,6 +39,14 @@ pub struct Statistics {
     pub committed_slots: u64,
     /// Segments that the log disk failed to write; each was tried again.
     pub log_errors: u64,
+    /// Blocks of the log that were not right when they were read, and were mended from another copy.
+    pub log_mended: u64,
+    /// Dirty slots that scrubbing has looked at.
+    pub scrubbed_slots: u64,
+    /// Times that it has looked at all there were.
+    pub scrub_passes: u64,
+    /// Dirty slots that it found to be lost, at each pass anew.
+    pub rotten_slots: u64,
     /// How the log disk fails, as long as it does.
     pub log_error: Option<String>,
     /// Level 2 rounds that ended with a moved tail.
@@ -120,7 +128,8 @@ macro_rules! counters {
 
 counters! {
     reads, read_bytes, writes, written_bytes, discards, flushes, hits_nvram, hits_dram, hits_log,
-    misses, fetched_bytes, read_ahead_bytes, commits, committed_slots, log_errors, rounds,
+    misses, fetched_bytes, read_ahead_bytes, commits, committed_slots, log_errors, log_mended,
+    scrubbed_slots, scrub_passes, rotten_slots, rounds,
     destaged_bytes, destaged_runs, absorbed_slots, bypassed, refused_busy, lower_errors,
     recovered_segments, recovered_slots, recovered_nvram, unflushed_segments, split_rounds,
     split_epochs, refused_epochs, rolled_back,

@@ -13,7 +13,7 @@ use crate::{
     output::print_line,
     quantity::about,
     settings::{self, Layer, Settings, Target, Unit},
-    stack::{self, Log},
+    stack,
     status::Status,
 };
 
@@ -144,17 +144,11 @@ fn look_at_file(file: &settings::File) -> Result<String, Failure> {
 }
 
 async fn look_at_log(cache: &settings::Cache) -> Result<String, Failure> {
-    if !cache.log.exists() && cache.log_size.is_some() {
+    if !stack::log_exists(cache) && cache.log_size.is_some() {
         return Ok(format!("the log {} would be made", cache.log.display()));
     }
-    let Some(log) = open_log(cache)? else { return Ok(in_use(&cache.log)) };
+    let Some(log) = stack::look_at_log(cache, open).await? else { return Ok(in_use(&cache.log)) };
     stack::describe_log(cache, &log).await
-}
-
-/// The log for reading; nothing if somebody serves it.
-fn open_log(cache: &settings::Cache) -> Result<Option<Stack>, Failure> {
-    let options = Options { preallocate: false, read_only: true, ..stack::log_options(cache) };
-    open(&options)
 }
 
 fn look_at_nvram(path: &Path, bytes: u64) -> Result<String, Failure> {
@@ -188,8 +182,8 @@ async fn look_at_far_side(
         return Ok(format!("{} is a target of these settings", remote.url));
     }
     let known = match cache {
-        Some(cache) if cache.log.exists() => match open_log(cache)? {
-            Some(log) => Log::look(cache, log).await?.known(),
+        Some(cache) if stack::log_exists(cache) => match stack::look_at_log(cache, open).await? {
+            Some(log) => stack::known(cache, &log).await?,
             None => None,
         },
         _ => None,

@@ -11,6 +11,7 @@ use crate::{
     orders::{Rate, UnitName},
     quantity::{Size, Span},
     settings::Settings,
+    stack,
 };
 
 /// Storage over IP that makes far volumes feel near.
@@ -214,6 +215,23 @@ pub enum GatewayAct {
     /// Checks that it is whole and belongs to the volume, takes the volume's claim at the node, so that
     /// whoever had the log is shut out, and leaves it ready for `forebay serve`.
     Adopt(Adopt),
+    /// Take a half of a mirrored log anew, and fill it from the other
+    ///
+    /// For a device that was lost, or is to be exchanged: put the new one where the settings say,
+    /// then give this order. What it holds is written over. `status` shows how far it is.
+    Renew {
+        /// The unit with the cache: TARGET, or TARGET/LUN
+        #[arg(value_name = "VOLUME")]
+        unit: UnitName,
+
+        /// 1 for `log`, 2 for `log_mirror`
+        #[arg(value_parser = stack::half)]
+        half: u8,
+
+        /// How it is told, and to whom.
+        #[command(flatten)]
+        told: Told,
+    },
     /// Say how many bytes per second destage may send
     ///
     /// It holds instead of `destage_rate` and `destage_rates` of the settings until `settings` is

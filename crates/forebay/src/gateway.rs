@@ -27,6 +27,7 @@ pub async fn run(act: GatewayAct) -> Result<(), Failure> {
         GatewayAct::Export(args) => handover::export(args).await,
         GatewayAct::Adopt(args) => handover::adopt(args).await,
         GatewayAct::Rate { unit, rate, told } => tell(&unit, &told, Order::Rate(rate)),
+        GatewayAct::Renew { unit, half, told } => tell(&unit, &told, Order::Renew { half }),
     }
 }
 

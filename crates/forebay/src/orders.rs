@@ -49,6 +49,11 @@ pub enum Order {
     },
     /// Send down all there is. Asked again until it is done.
     Drain,
+    /// Open a half of the log's mirror anew, and fill it.
+    Renew {
+        /// 0 or 1.
+        half: u8,
+    },
 }
 
 /// How fast destage may go.

@@ -98,3 +98,52 @@ async fn what_has_no_cache_is_named() {
         tell(&far, &["pause", "iqn.x:y"]).expect_err("no target").contains("there is no LUN 0")
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_of_a_mirrored_log_is_exchanged_and_then_is_all_there_is() {
+    let place = Place::new();
+    let mirrored = format!("log_mirror = \"{}\"\n", place.path("second.log").display());
+    let (far, mut near) = pair(&place, &mirrored);
+    assert!(tell(&near, &["pause", GATEWAY]).is_ok());
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..50 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    let halves = |near: &Serving| {
+        let status = near.status();
+        let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
+        let cache = layers.into_iter().find(|layer| layer["layer"] == "cache").expect("one");
+        cache["figures"]["log_halves"].to_string()
+    };
+    let both = r#"["in sync","in sync"]"#;
+    assert_eq!(halves(&near), both);
+    assert!(
+        tell(&near, &["renew", GATEWAY, "3"]).expect_err("there are two").contains("neither 1")
+    );
+
+    // Another disk under the name of the first.
+    std::fs::remove_file(place.path("gateway.log")).expect("removed");
+    let renewed = tell(&near, &["renew", GATEWAY, "1"]);
+    assert!(renewed.is_ok(), "{renewed:?}");
+    for block in 50..100 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    eventually("filled", || halves(&near) == both).await;
+    drop(volume);
+    near.kill();
+    drop(near);
+
+    // Only the new one is left, and does not know it.
+    std::fs::remove_file(place.path("second.log")).expect("removed");
+    let alone = |degraded: &str| {
+        gateway(place.folder.path(), far.address, &format!("{mirrored}{degraded}"))
+    };
+    let refused = place.try_serve("gateway", &alone("")).err().expect("the other may be newer");
+    assert!(refused.contains("log_degraded"), "{refused}");
+    let near = place.serve("gateway", &alone("log_degraded = true"));
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..100 {
+        assert_eq!(read(&*volume, block).await.expect("read"), content(block, 1));
+    }
+    eventually("filled", || halves(&near) == both).await;
+}

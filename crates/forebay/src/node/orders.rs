@@ -16,10 +16,13 @@ impl Node {
             Failure::new(format!("{name} has no cache"))
                 .remedy("name a unit that `forebay status` shows with one")
         })?;
+        if let Order::Renew { half } = order {
+            cache.renew(half).await?;
+        }
         let obeyed = cache.obey(order).await;
         match order {
             Order::Flush { .. } | Order::Drain => {}
-            Order::Pause | Order::Resume | Order::Rate(_) => {
+            Order::Pause | Order::Resume | Order::Rate(_) | Order::Renew { .. } => {
                 tracing::info!(unit = %name, ?order, "as was asked on the control socket");
             }
         }

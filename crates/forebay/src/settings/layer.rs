@@ -177,6 +177,12 @@ pub struct Cache {
     pub log: PathBuf,
     /// Bytes of the log; creates the file if it does not exist.
     pub log_size: Option<Size>,
+    /// A second file or device, as large, that holds the same.
+    pub log_mirror: Option<PathBuf>,
+    /// Whether one half of a mirrored log is used though the other may be newer.
+    pub log_degraded: bool,
+    /// Bytes of dirty data in the log that are read and checked in a second; 0: none.
+    pub log_scrub: Size,
     /// How the log is written.
     pub log_engine: Engine,
     /// Whether the log passes the page cache by (O_DIRECT) where the file system lets it.
@@ -271,6 +277,9 @@ impl Default for Cache {
         Self {
             log: PathBuf::new(),
             log_size: None,
+            log_mirror: None,
+            log_degraded: false,
+            log_scrub: Size::mib(4),
             log_engine: Engine::default(),
             log_direct: true,
             nvram: None,

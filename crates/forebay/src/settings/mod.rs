@@ -263,6 +263,7 @@ impl Settings {
                 }
                 Layer::Cache(cache) => {
                     cache.log = folder.join(&cache.log);
+                    cache.log_mirror = cache.log_mirror.take().map(|path| folder.join(path));
                     cache.nvram = cache.nvram.take().map(|path| folder.join(path));
                 }
                 _ => {}

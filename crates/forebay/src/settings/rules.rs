@@ -397,6 +397,9 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
 
 fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
     path(at, "log", &cache.log, files)?;
+    if let Some(mirror) = &cache.log_mirror {
+        path(at, "log_mirror", mirror, files)?;
+    }
     if let Some(nvram) = &cache.nvram {
         path(at, "nvram", nvram, files)?;
     } else if cache.report == Report::Immediate {
@@ -412,6 +415,7 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
     if let Some(size) = cache.log_size {
         range(at, "log_size", size, Size::mib(8), Size(1 << 44))?;
     }
+    range(at, "log_scrub", cache.log_scrub, Size(0), Size(1 << 40))?;
     range(at, "dram", cache.dram, least, Size(1 << 42))?;
     range(at, "nvram_size", cache.nvram_size, Size::kib(64), Size(cache.dram.0 / 2))?;
     range(at, "destage_run", cache.destage_run, Size(4096), least)?;

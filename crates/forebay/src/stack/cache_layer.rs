@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 use volume::{Holding, Stack};
 
-use super::{file, object, pacing::Pacing, remote::Known};
+use super::{file, log_disk::LogDisk, object, pacing::Pacing, remote::Known};
 use crate::{
     failure::Failure,
     orders::{Exported, Order, Standing},
@@ -29,22 +29,17 @@ pub struct CacheLayer {
     destage: Mutex<Option<JoinHandle<()>>>,
     pacing: Arc<Pacing>,
     log: PathBuf,
+    disk: LogDisk,
 }
 
 /// A log disk before its cache is opened.
 pub struct Log {
-    volume: Stack,
+    disk: LogDisk,
     /// What it says of itself; `None` if it was never used.
     info: Option<LogInfo>,
 }
 
 impl Log {
-    /// Reads what the log in this volume says of itself.
-    pub async fn look(settings: &settings::Cache, volume: Stack) -> Result<Self, Failure> {
-        let info = look(settings, &volume).await?;
-        Ok(Self { volume, info })
-    }
-
     /// Whether a cache was ever opened with it.
     pub fn is_used(&self) -> bool {
         self.info.is_some()
@@ -52,14 +47,24 @@ impl Log {
 
     /// The volume that its data belongs to.
     pub fn known(&self) -> Option<Known> {
-        let info = self.info.as_ref()?;
-        Some(Known { identity: info.identity.name.clone(), geometry: info.identity.geometry })
+        self.info.as_ref().map(owner)
     }
+}
+
+fn owner(info: &LogInfo) -> Known {
+    Known { identity: info.identity.name.clone(), geometry: info.identity.geometry }
+}
+
+/// The volume that the data of the log in this volume belongs to.
+pub async fn known(settings: &settings::Cache, log: &Stack) -> Result<Option<Known>, Failure> {
+    Ok(look(settings, log).await?.as_ref().map(owner))
 }
 
 /// Opens or makes the log and reads what it says of itself.
 pub async fn open_log(settings: &settings::Cache) -> Result<Log, Failure> {
-    Log::look(settings, Arc::new(file::open(file::log_options(settings)).await?)).await
+    let disk = LogDisk::open(settings).await?;
+    let info = look(settings, &disk.volume()).await?;
+    Ok(Log { disk, info })
 }
 
 impl CacheLayer {
@@ -83,7 +88,7 @@ impl CacheLayer {
             None => None,
         };
         let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
-        let parts = Parts { lower, log: log.volume, nvram };
+        let parts = Parts { lower, log: log.disk.volume(), nvram };
         let cache = Cache::open(behaviour(settings, owner), parts, identity)
             .await
             .map_err(|error| refusal(settings, &error))?;
@@ -100,7 +105,7 @@ impl CacheLayer {
         }
         let destage = Mutex::new(Some(destage));
         tokio::spawn(watch_claim(Arc::downgrade(&cache)));
-        Ok(Self { cache, destage, pacing, log: settings.log.clone() })
+        Ok(Self { cache, destage, pacing, log: settings.log.clone(), disk: log.disk })
     }
 
     /// What upper layers see.
@@ -113,10 +118,17 @@ impl CacheLayer {
         self.pacing.follow(settings.schedule());
     }
 
+    /// Opens a half of the log's mirror anew and fills it.
+    pub async fn renew(&self, half: u8) -> Result<(), Failure> {
+        self.disk.renew(half.into()).await
+    }
+
     /// Does what is asked, or for a second at most works at it.
     pub async fn obey(&self, order: Order) -> Result<Standing, volume::Error> {
         let (mut done, mut reached) = (true, None);
         match order {
+            // Done before.
+            Order::Renew { .. } => {}
             Order::Pause => self.cache.pause(),
             Order::Resume => self.cache.resume(),
             Order::Rate(rate) => self.pacing.tell(rate),
@@ -215,7 +227,7 @@ impl CacheLayer {
         let counted = self.cache.statistics();
         let hits = counted.hits_nvram + counted.hits_dram + counted.hits_log;
         let ratio = hits as f64 / (hits + counted.misses).max(1) as f64;
-        object(json!({
+        let mut figures = object(json!({
             "claim": claim(&self.cache.holding()),
             "dirty_bytes": counted.dirty_bytes,
             "oldest_dirty_ms": counted.oldest_dirty_ms,
@@ -223,8 +235,6 @@ impl CacheLayer {
             "destage_rate_bytes": counted.destage_rate,
             "destage_rate_limit_bytes": counted.destage_rate_limit,
             "destage_rate_by": self.pacing.source(),
-            "log_used_bytes": counted.log_used_bytes,
-            "log_bytes": counted.log_bytes,
             "dram_used_bytes": counted.dram_used_bytes,
             "dram_bytes": counted.dram_bytes,
             "pending_slots": counted.pending_slots,
@@ -245,8 +255,6 @@ impl CacheLayer {
             "read_ahead_wasted_slots": counted.read_ahead_wasted_slots,
             "commits": counted.commits,
             "committed_slots": counted.committed_slots,
-            "log_errors": counted.log_errors,
-            "log_error": counted.log_error,
             "destage_rounds": counted.rounds,
             "destaged_bytes": counted.destaged_bytes,
             "destaged_runs": counted.destaged_runs,
@@ -257,7 +265,19 @@ impl CacheLayer {
             "lower_error": counted.lower_error,
             "recovered_slots": counted.recovered_slots,
             "recovered_nvram": counted.recovered_nvram,
-        }))
+        }));
+        figures.extend(object(json!({
+            "log_used_bytes": counted.log_used_bytes,
+            "log_bytes": counted.log_bytes,
+            "log_errors": counted.log_errors,
+            "log_error": counted.log_error,
+            "log_mended": counted.log_mended,
+            "scrubbed_slots": counted.scrubbed_slots,
+            "scrub_passes": counted.scrub_passes,
+            "rotten_slots": counted.rotten_slots,
+        })));
+        figures.extend(self.disk.figures());
+        figures
     }
 }
 
@@ -313,6 +333,7 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> cache::Settings {
             OnLogError::StopWrites => cache::OnLogError::StopWrites,
             OnLogError::WriteThrough => cache::OnLogError::WriteThrough,
         },
+        scrub_rate: settings.log_scrub.0,
         destage_threshold: settings.destage_threshold,
         idle_ms: millis(settings.destage_idle),
         destage_run_bytes: bytes(settings.destage_run),

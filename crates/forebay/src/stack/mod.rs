@@ -3,6 +3,7 @@
 mod pacing;
 mod cache_layer;
 mod file;
+mod log_disk;
 mod read_only;
 mod remote;
 mod write_through;
@@ -23,8 +24,9 @@ use crate::{
     settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
     status::LayerStatus,
 };
-pub use cache_layer::{CacheLayer, Log, describe_log, open_log};
-pub use file::{io_remedy, log_options, options, refusal};
+pub use cache_layer::{CacheLayer, describe_log, known, open_log};
+pub use file::{io_remedy, options, refusal};
+pub use log_disk::{exists as log_exists, half, look as look_at_log};
 use read_only::ReadOnly;
 pub use remote::{
     TLS_REMEDY, Us, digest, may_pass, name_of_host, refusal as refused_far_side, session,

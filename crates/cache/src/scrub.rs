@@ -1,0 +1,81 @@
+//! Scrubbing: all that is dirty in the log is read now and then, at a low rate, so that rot is found
+//! while there may be another copy to mend it from.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::sleep;
+
+use crate::{
+    log::segment::Kind,
+    slot::{Place, SLOT_BYTES},
+    state::Shared,
+};
+
+/// Scrubs for as long as the cache lives, unless its rate is 0.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let rate = shared.settings.scrub_rate;
+    if rate == 0 {
+        return std::future::pending().await;
+    }
+    loop {
+        sleep(BETWEEN_PASSES).await;
+        let mut at = 0;
+        while let Some(step) = next(&shared, &mut at) {
+            let bytes = step.len() * SLOT_BYTES;
+            for (slot, place) in step {
+                scrub(&shared, slot, place).await;
+            }
+            // At least a moment, since a step may have found nothing to read.
+            let pause = Duration::from_secs_f64(bytes as f64 / rate as f64);
+            sleep(pause.max(LEAST_PAUSE)).await;
+        }
+        shared.counters.scrub_passes.add(1);
+    }
+}
+
+/// The next places to look at; none at the end of the table.
+fn next(shared: &Shared, at: &mut u32) -> Option<Vec<(u64, Place)>> {
+    let state = shared.state.lock();
+    let end = state.table.indices();
+    if *at >= end {
+        return None;
+    }
+    let mut places = Vec::new();
+    let last = at.saturating_add(LOOKED_AT).min(end);
+    while *at < last && places.len() < READ_AT_ONCE {
+        let entry = state.table.entry(*at);
+        let place = entry.place.filter(|place| place.kind == Kind::Data);
+        places.extend(place.map(|place| (entry.slot, place)));
+        *at += 1;
+    }
+    Some(places)
+}
+
+async fn scrub(shared: &Shared, slot: u64, place: Place) {
+    let found = shared.examine_log(&place).await;
+    shared.counters.scrubbed_slots.add(1);
+    if matches!(found, Ok(Some(_))) {
+        return;
+    }
+    // What was destaged meanwhile may have been written over.
+    let state = shared.state.lock();
+    let current = state.table.find(slot).is_some_and(|i| state.table.entry(i).place == Some(place));
+    if current {
+        shared.counters.rotten_slots.add(1);
+        tracing::error!(
+            slot,
+            block = place.block,
+            "what is dirty cannot be read from the log any more"
+        );
+    }
+}
+
+/// Between two times that everything is read. Most dirty data goes down much sooner; what stays
+/// longer (a pause, a link that is down) is looked at again and again.
+const BETWEEN_PASSES: Duration = Duration::from_secs(600);
+/// Between two steps.
+const LEAST_PAUSE: Duration = Duration::from_millis(1);
+/// Entries looked at under the lock at once: some tens of microseconds.
+const LOOKED_AT: u32 = 1024;
+/// Blocks read in one step, one after the other.
+const READ_AT_ONCE: usize = 64;

@@ -1,0 +1,129 @@
+//! A log on a mirror: one half lost, exchanged, or rotten, and nothing of it noticed by a host.
+
+mod support;
+
+use std::{sync::Arc, time::Duration};
+
+use cache::{Cache, OpenError, inspect};
+use support::gateway::{Gateway, read, write};
+use tokio::time::sleep;
+use volume::{
+    Call, Durability, Error, Extent, Fault, Faults, Geometry, Lba, MemVolume, Mirror, Rule, Stack,
+    Standing, Symptom,
+};
+
+const LOG: u64 = 1000;
+/// Blocks of a half before the log's own.
+const LABELS: u64 = 2;
+
+struct Halves {
+    memory: [Stack; 2],
+    faults: [Arc<Faults>; 2],
+    mirror: Arc<Mirror>,
+}
+
+async fn halves() -> Halves {
+    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LOG + LABELS) };
+    let memory: [Stack; 2] = [0, 1].map(|_| Arc::new(MemVolume::new(geometry)) as Stack);
+    let faulty = memory.clone().map(|half| Arc::new(Fault::new(half)));
+    let faults = faulty.clone().map(|half| Arc::clone(half.faults()));
+    let mirror = Mirror::open(faulty.map(|half| Some(half as Stack)), [7; 16], false).await;
+    Halves { memory, faults, mirror: Arc::new(mirror.expect("new halves")) }
+}
+
+async fn gateway(halves: &Halves) -> (Gateway, Arc<Cache>) {
+    let mut gateway = Gateway::new(LOG);
+    gateway.log = Arc::clone(&halves.mirror) as Stack;
+    let cache = gateway.open().await;
+    for slot in 0..10 {
+        write(&cache, slot * 8, 1 + slot as u8, 8).await.unwrap();
+    }
+    (gateway, cache)
+}
+
+async fn check(cache: &Cache) {
+    for slot in 0..10 {
+        assert_eq!(read(cache, slot * 8, 8).await.unwrap(), [1 + slot as u8; 8]);
+    }
+}
+
+/// Turns bits of the data block of segment `number` in one half.
+async fn rot(half: &Stack, number: u64) {
+    let lba = Lba(LABELS + 2 + 2 * (number - 1) + 1);
+    let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();
+    let bytes: Vec<u8> = read.into_bytes().iter().map(|byte| byte ^ 0x10).collect();
+    half.write(lba, bytes.into(), Durability::Stable).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_half_is_noticed_by_nobody_and_replaced_while_hosts_write() {
+    let halves = halves().await;
+    let (mut gateway, cache) = gateway(&halves).await;
+    halves.faults[0].add(Rule::always(Call::Any, Symptom::Fails(Error::Device("gone".into()))));
+    write(&cache, 80, 11, 8).await.unwrap();
+    check(&cache).await;
+    assert_eq!(cache.statistics().log_errors, 0);
+    assert!(matches!(halves.mirror.standings(), [Standing::Out(_), Standing::InSync]));
+
+    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LOG + LABELS) };
+    let new: Stack = Arc::new(MemVolume::new(geometry));
+    halves.mirror.replace(0, Arc::clone(&new)).await.unwrap();
+    write(&cache, 88, 12, 8).await.unwrap();
+    while halves.mirror.standings()[0] != Standing::InSync {
+        sleep(Duration::from_millis(10)).await;
+    }
+    // The new one alone has everything.
+    drop(cache);
+    let alone = Mirror::open([Some(new), None], [7; 16], true).await.unwrap();
+    gateway.log = Arc::new(alone);
+    let cache = gateway.open().await;
+    check(&cache).await;
+    assert_eq!(read(&cache, 80, 16).await.unwrap()[7..9], [11, 12]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rotten_block_is_mended_when_it_is_read() {
+    let halves = halves().await;
+    let (gateway, cache) = gateway(&halves).await;
+    // Out of memory, into the log: with the index nobody reads the data at an opening.
+    drop(cache);
+    let mut gateway = gateway;
+    gateway.settings.index_segments = 1;
+    let cache = gateway.open().await;
+    for slot in 0..10 {
+        write(&cache, slot * 8, 1 + slot as u8, 8).await.unwrap();
+    }
+    drop(cache);
+    rot(&halves.memory[0], 13).await;
+    let cache = gateway.open().await;
+    check(&cache).await;
+    assert_eq!(cache.statistics().log_mended, 1);
+    assert_eq!(halves.mirror.mended(), 1);
+    drop(cache);
+    let cache = gateway.open().await;
+    check(&cache).await;
+    assert_eq!(halves.mirror.mended(), 1, "once is enough");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scrubbing_mends_what_nobody_reads_and_tells_what_is_lost() {
+    let halves = halves().await;
+    let (gateway, cache) = gateway(&halves).await;
+    rot(&halves.memory[1], 3).await;
+    rot(&halves.memory[0], 7).await;
+    rot(&halves.memory[1], 7).await;
+    // Nothing may go down meanwhile.
+    gateway.far.set_away(true);
+    tokio::spawn(cache.run());
+    sleep(Duration::from_secs(700)).await;
+    let counted = cache.statistics();
+    assert_eq!((counted.scrub_passes, counted.scrubbed_slots, counted.rotten_slots), (1, 10, 1));
+    assert_eq!(halves.mirror.mended(), 1);
+    drop(cache);
+    // The second half alone has it now.
+    let second = Mirror::look([None, Some(halves.memory[1].clone())], true).await.unwrap();
+    let error = inspect(&second).await;
+    assert!(error.is_ok_and(|info| info.loss.is_some_and(|loss| loss.first_missing == 7)));
+    let error = gateway.try_open().await.err().expect("segment 7 is lost in both");
+    assert!(matches!(error, OpenError::Missing(_)));
+}

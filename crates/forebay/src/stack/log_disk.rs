@@ -1,0 +1,149 @@
+//! What a cache's log lies on: a file or device, or a mirror of two.
+
+use std::{path::Path, sync::Arc};
+
+use serde_json::{Map, Value, json};
+use volume::{FileVolume, Mirror, MirrorError, Options, Stack};
+
+use super::{file, object};
+use crate::{failure::Failure, settings::Cache};
+
+/// The log disk of a cache.
+pub struct LogDisk {
+    volume: Stack,
+    mirror: Option<Arc<Mirror>>,
+    /// How each half is opened.
+    halves: Vec<Options>,
+}
+
+impl LogDisk {
+    /// Opens it, or makes it. Of a mirror one half may be missing.
+    pub async fn open(settings: &Cache) -> Result<Self, Failure> {
+        let first = file::log_options(settings);
+        let Some(path) = &settings.log_mirror else {
+            let volume = Arc::new(file::open(first).await?);
+            return Ok(Self { volume, mirror: None, halves: Vec::new() });
+        };
+        let halves = vec![first.clone(), Options { path: path.clone(), ..first }];
+        let mut opened = Vec::new();
+        for half in &halves {
+            opened.push(file::open(half.clone()).await);
+        }
+        let opened = there(opened)?;
+        let mut id = [0; 16];
+        getrandom::fill(&mut id)
+            .map_err(|error| Failure::new(format!("the system has no random bytes: {error}")))?;
+        let mirror = Mirror::open(opened, id, settings.log_degraded).await;
+        let mirror = Arc::new(mirror.map_err(|error| refusal(settings, &error))?);
+        let volume = Arc::clone(&mirror) as Stack;
+        Ok(Self { volume, mirror: Some(mirror), halves })
+    }
+
+    /// The blocks.
+    pub fn volume(&self) -> Stack {
+        Arc::clone(&self.volume)
+    }
+
+    /// Opens a half of a mirror anew, by the name it has in the settings, and fills it.
+    pub async fn renew(&self, half: usize) -> Result<(), Failure> {
+        let (Some(mirror), Some(options)) = (&self.mirror, self.halves.get(half)) else {
+            return Err(Failure::new("the log is no mirror").remedy("set `log_mirror`"));
+        };
+        let told = |error: MirrorError| {
+            Failure::new(error).remedy("see what `forebay status` says of its halves")
+        };
+        mirror.release(half).await.map_err(told)?;
+        let opened = Arc::new(file::open(options.clone()).await?);
+        mirror.replace(half, opened).await.map_err(told)
+    }
+
+    /// How its halves stand.
+    pub fn figures(&self) -> Map<String, Value> {
+        let Some(mirror) = &self.mirror else { return Map::new() };
+        let halves = mirror.standings().map(|standing| standing.to_string());
+        object(json!({ "log_halves": halves }))
+    }
+}
+
+/// The log for a look, which changes nothing; nothing if somebody serves it. `open` opens a half.
+pub async fn look(
+    settings: &Cache,
+    open: impl Fn(&Options) -> Result<Option<Stack>, Failure>,
+) -> Result<Option<Stack>, Failure> {
+    let options = Options { preallocate: false, read_only: true, ..file::log_options(settings) };
+    let Some(path) = &settings.log_mirror else { return open(&options) };
+    let second = open(&Options { path: path.clone(), ..options.clone() });
+    let (first, second) = match (open(&options), second) {
+        (Ok(None), _) | (_, Ok(None)) => return Ok(None),
+        (Err(error), Err(_)) => return Err(error),
+        (first, second) => (first.ok().flatten(), second.ok().flatten()),
+    };
+    let looked = Mirror::look([first, second], settings.log_degraded).await;
+    looked.map(Some).map_err(|error| refusal(settings, &error))
+}
+
+/// The halves that could be opened; an error if there is none.
+fn there(opened: Vec<Result<FileVolume, Failure>>) -> Result<[Option<Stack>; 2], Failure> {
+    let mut halves = [None, None];
+    let mut failed = None;
+    for (half, opened) in halves.iter_mut().zip(opened) {
+        match opened {
+            Ok(volume) => *half = Some(Arc::new(volume) as Stack),
+            Err(error) => {
+                tracing::error!(%error, "a half of the log's mirror cannot be opened");
+                failed = Some(error);
+            }
+        }
+    }
+    match failed {
+        Some(error) if halves.iter().all(Option::is_none) => Err(error),
+        _ => Ok(halves),
+    }
+}
+
+/// Says what to do about halves that are no mirror.
+fn refusal(settings: &Cache, error: &MirrorError) -> Failure {
+    let [first, second] = [Some(&settings.log), settings.log_mirror.as_ref()]
+        .map(|path| path.map_or_else(String::new, |path| path.display().to_string()));
+    let name = |half: usize| if half == 0 { &first } else { &second };
+    let zero = |path: &str| format!("dd if=/dev/zero of={path} bs=1M count=1 conv=notrunc");
+    let remedy = match error {
+        MirrorError::Io { half, .. } => format!("see to {}, or leave it away", name(*half)),
+        MirrorError::NotAHalf { half } => format!(
+            "name the right file or device; to fill {} anew, write zeros over its first MiB ({})",
+            name(*half),
+            zero(name(*half))
+        ),
+        MirrorError::Version { .. } => "use the newer Forebay".into(),
+        MirrorError::TooSmall { .. } => "give it a half that is as large as the other".into(),
+        MirrorError::Strangers => {
+            format!("name the two halves of one log; {first} and {second} are not")
+        }
+        MirrorError::Split { .. } => format!(
+            "write zeros over the first MiB of the one whose writes are to be given up ({} or {}), and \
+             start with `log_degraded = true` once",
+            zero(&first),
+            zero(&second)
+        ),
+        MirrorError::Absent { half, .. } => format!(
+            "bring {} back, or, if it is gone for good, start with `log_degraded = true` once",
+            name(*half)
+        ),
+    };
+    Failure::new(format!("cannot use the log {first} with its mirror {second}: {error}"))
+        .remedy(remedy)
+}
+
+/// The name of a half on the command line.
+pub fn half(number: &str) -> Result<u8, String> {
+    match number {
+        "1" => Ok(0),
+        "2" => Ok(1),
+        _ => Err(format!("`{number}` is neither 1 (`log`) nor 2 (`log_mirror`)")),
+    }
+}
+
+/// Whether there is anything to look at yet.
+pub fn exists(settings: &Cache) -> bool {
+    settings.log.exists() || settings.log_mirror.as_deref().is_some_and(Path::exists)
+}
