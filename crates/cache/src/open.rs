@@ -17,7 +17,7 @@ use crate::{
     indexing::Index,
     inspect::{check_size, no_superblock, pool, random, write_new},
     log::{
-        recovery::{FoundIndex, NoSuperblock, scan, superblock},
+        recovery::{FoundIndex, NoSuperblock, mend, scan, superblock},
         ring::Ring,
         segment::{Header, Kind},
         superblock::{Identity, Superblock},
@@ -64,16 +64,28 @@ pub(crate) async fn open(
     check_held(&nvram.held, &superblock, &settings)?;
 
     let pages = usize::try_from(settings.dram_bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
-    let mut table = SlotTable::new(pages);
-    let mut epochs = epochs(&settings, &superblock, lower_geometry);
     let by_flush = settings.report == Report::AtFlush;
-    let apply = |start, header: &Header| {
-        if !by_flush {
-            epochs.make_room(header.number, header.slots());
+    let mut mended = 0;
+    let (found, mut table, mut epochs) = loop {
+        let mut table = SlotTable::new(pages);
+        let mut epochs = epochs(&settings, &superblock, lower_geometry);
+        let apply = |start, header: &Header| {
+            if !by_flush {
+                epochs.make_room(header.number, header.slots());
+            }
+            apply(&mut table, &mut epochs, start, header);
+        };
+        let found =
+            scan(&log, &superblock, nvram.watermark, apply).await.map_err(OpenError::Log)?;
+        // Once for each segment, or this might never end.
+        if let Some(loss) = found.loss.as_ref().filter(|loss| loss.first_missing > mended)
+            && mend(&log, &superblock, loss).await.map_err(OpenError::Log)?
+        {
+            mended = loss.first_missing;
+            continue;
         }
-        apply(&mut table, &mut epochs, start, header);
+        break (found, table, epochs);
     };
-    let found = scan(&log, &superblock, nvram.watermark, apply).await.map_err(OpenError::Log)?;
     if let Some(loss) = found.loss {
         if !settings.accept_loss {
             return Err(OpenError::Missing(loss));
@@ -83,10 +95,10 @@ pub(crate) async fn open(
     if by_flush && found.ring.segments() > 0 {
         epochs.seal(found.ring.next() - 1);
     }
-    // A new generation before anything else is written: from here on, no segment that this scan
-    // did not find can ever be taken for data.
     // What this found may not be stable, if only the process had ended: what is built on it is.
     log.flush().await.map_err(OpenError::Log)?;
+    // A new generation before anything else is written: from here on, no segment that this scan
+    // did not find can ever be taken for data.
     let newest = nvram.held.iter().map(|held| held.serial).fold(found.serial, u64::max);
     superblock.sequence += 1;
     superblock.generation += 1;

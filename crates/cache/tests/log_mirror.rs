@@ -106,6 +106,18 @@ async fn a_rotten_block_is_mended_when_it_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn segments_that_have_rotted_in_one_half_are_mended_by_recovery() {
+    let halves = halves().await;
+    let (gateway, cache) = gateway(&halves).await;
+    drop(cache);
+    rot(&halves.memory[0], 3).await;
+    rot(&halves.memory[0], 8).await;
+    let cache = gateway.open().await;
+    check(&cache).await;
+    assert_eq!(halves.mirror.mended(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn scrubbing_mends_what_nobody_reads_and_tells_what_is_lost() {
     let halves = halves().await;
     let (gateway, cache) = gateway(&halves).await;

@@ -1,12 +1,12 @@
 //! What is in a log: the newest superblock, and every segment from the tail to the end.
 //!
-//! Reads as if every byte were hostile, writes nothing. What the index tells of is not read: the
+//! Reads as if every byte were hostile, and writes nothing but what mends a copy. What the index tells of is not read: the
 //! data of those segments was stable, and is checked whenever it is read. The end of the log is the
 //! first segment that is not whole; whether that one was torn by a crash or acknowledged data is
 //! missing is decided by what can be known of later ones.
 
 use bytes::Bytes;
-use volume::{Error, Extent, Lba, Stack};
+use volume::{Data, Error, Extent, Lba, Stack};
 
 use super::{
     BLOCK_BYTES,
@@ -185,6 +185,32 @@ fn tell(frames: &mut Vec<Frame>, start: u32, header: &Header, frame_bytes: usize
         frame.push(start, header, frame_bytes);
         frames.push(frame);
     }
+}
+
+/// Looks for a segment that is missing in all copies of the log that there are: where one is whole,
+/// the others are mended. Whether that was so.
+pub(crate) async fn mend(log: &Stack, superblock: &Superblock, loss: &Loss) -> Result<bool, Error> {
+    let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
+    let decode = |data: &Data| {
+        let block = data.clone().into_bytes();
+        let header = (block.len() == BLOCK_BYTES)
+            .then(|| Header::decode(&block, superblock.instance, slots, superblock.segment_slots));
+        header.flatten().filter(|header| header.number == loss.first_missing)
+    };
+    let at = |block: u64| Extent { lba: Lba(block), blocks: 1 };
+    let found = log.examine(at(loss.block), &|data| decode(data).is_some()).await?;
+    let Some(header) = found.as_ref().and_then(decode) else { return Ok(false) };
+    if loss.block + u64::from(header.data_blocks()) >= u64::from(superblock.ring_end()) {
+        return Ok(false);
+    }
+    let data = header.records.iter().filter(|record| record.kind == Kind::Data);
+    for (record, block) in data.zip(loss.block + 1..) {
+        let is_right = |data: &Data| crc32c(&data.clone().into_bytes()) == record.checksum;
+        if log.examine(at(block), &is_right).await?.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether a segment may follow one of `generation`: none may come from a generation that an
