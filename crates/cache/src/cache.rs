@@ -18,7 +18,7 @@ use crate::{
     orders::Orders,
     refusal::OpenError,
     scrub,
-    settings::{Report, Settings},
+    settings::Settings,
     slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
     state::Shared,
     statistics::Statistics,
@@ -248,7 +248,7 @@ impl Cache {
         self.write_zeros((end_slot * per_slot).min(end), end).await?;
         let bytes = (end_slot - first_slot) * SLOT_BYTES as u64;
         let short = bytes <= u64::from(shared.settings.discard_log_bytes);
-        let logged = shared.settings.report != Report::Through
+        let logged = !shared.settings.report.is_past()
             && (short || shared.is_strict())
             && shared.write_zeros(first_slot, end_slot).await?;
         if logged { Ok(()) } else { shared.discard_past(first_slot, end_slot).await }
@@ -341,7 +341,7 @@ impl Volume for Cache {
         };
         counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
         let hit = self.shared.read_memory(sector, sectors);
-        self.shared.read_ahead(sector, sectors);
+        self.shared.read_ahead(sector, sectors, hit.is_none());
         match hit {
             Some(data) => Box::pin(std::future::ready(Ok(data))),
             None => Box::pin(self.shared.read(sector, sectors)),

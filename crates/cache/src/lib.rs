@@ -19,6 +19,7 @@ mod heard;
 mod orders;
 mod meter;
 mod fetch;
+mod streams;
 mod indexing;
 mod state;
 mod batch;

@@ -212,7 +212,7 @@ fn assemble(
 fn epochs(settings: &Settings, superblock: &Superblock, lower: Geometry) -> Epochs {
     let mut epochs = Epochs::new(superblock.tail - 1);
     if settings.order == Order::Strict
-        && !matches!(settings.report, Report::Through | Report::AtFlush)
+        && !matches!(settings.report, Report::Through | Report::Around | Report::AtFlush)
     {
         let slots = lower.epoch_blocks / (SLOT_BYTES as u64 / u64::from(lower.block_size));
         epochs.set_limit(limit(superblock.ring_end(), slots));

@@ -4,6 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 use volume::{Data, Error, Extent, Lba, Volume};
 
 use crate::{
@@ -311,7 +312,7 @@ impl Shared {
             let first = places[at].1.block;
             let run = places[at..]
                 .iter()
-                .zip(0..MOST_FETCHED as u32)
+                .zip(0..MOST_LOGGED)
                 .take_while(|((_, place), i)| place.block == first + i)
                 .count();
             let extent = Extent { lba: Lba(u64::from(first)), blocks: run as u32 };
@@ -374,6 +375,7 @@ impl Shared {
         let first = fetch.first * u64::from(SECTORS);
         let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
         let blocks = (count / self.sectors_per_block()) as u32;
+        let begun = Instant::now();
         let mut result = self.lower.read(Extent { lba: self.lba(first), blocks }).await;
         if let Ok(data) = &result
             && data.len() as u64 != count * SECTOR_BYTES as u64
@@ -383,6 +385,7 @@ impl Shared {
         self.note_lower(&result);
         if let Ok(data) = &result {
             self.counters.fetched_bytes.add(data.len() as u64);
+            self.state.lock().streams.fetched_in(begun.elapsed());
             self.keep_fetched(fetch, data, host);
         }
         fetch.finish(Outcome::Done(result));
@@ -438,22 +441,24 @@ impl Shared {
     }
 
     /// Begins to read ahead if the read of these sectors continues a sequential stream.
-    pub fn read_ahead(self: &Arc<Self>, sector: u64, sectors: u64) {
-        let limit = u64::from(self.settings.read_ahead_bytes) / SLOT_BYTES as u64;
-        if limit == 0 {
+    pub fn read_ahead(self: &Arc<Self>, sector: u64, sectors: u64, waits: bool) {
+        let pages = self.settings.dram_bytes / SLOT_BYTES as u64 / AHEAD_SHARE;
+        let most = (u64::from(self.settings.read_ahead_bytes) / SLOT_BYTES as u64).min(pages);
+        if most == 0 {
             return;
         }
         let fetches = {
             let mut state = self.state.lock();
-            let state = &mut *state;
-            let Some((first, end)) = state.streams.note(sector, sector + sectors, limit) else {
-                return;
-            };
-            // Far side away, or already busy with what was asked for before.
-            if state.lower_error.is_some() || state.fetches.len() >= MOST_FETCHES {
-                return;
-            }
-            missing_runs(state, first, end.min(self.slots()))
+            let State { streams, table, fetches, lower_error, .. } = &mut *state;
+            // Far side away, or already busy with what was asked for before; or what was read
+            // ahead waits in memory.
+            let is_vain = lower_error.is_some()
+                || fetches.len() >= MOST_FETCHES
+                || u64::from(table.ahead().unused) >= pages;
+            let most = if is_vain { 0 } else { most };
+            let range = streams.note(sector..sector + sectors, waits, most, || table.ahead());
+            let Some(range) = range else { return };
+            missing_runs(&mut state, range.start, range.end.min(self.slots()))
         };
         for fetch in fetches {
             let shared = Arc::clone(self);
@@ -555,8 +560,13 @@ fn overlay(fetched: &Data, at: usize, newer: &[u8], valid: u8) -> Bytes {
 
 /// Sectors looked up under one lock: 1 MiB, some ten microseconds.
 const LONGEST_STEP: u64 = 2048;
-/// Most slots in one fetch or one read of the log: 1 MiB.
-const MOST_FETCHED: usize = 256;
+/// Most slots in one fetch, 256 KiB: a long run comes in pieces, side by side, and who waits for one
+/// of them does not wait for the others.
+const MOST_FETCHED: usize = 64;
+/// Most slots in one read of the log: 1 MiB.
+const MOST_LOGGED: u32 = 256;
+/// Pages that were read ahead and not used yet are at most one in so many.
+const AHEAD_SHARE: u64 = 8;
 /// Most fetches under way before none is begun for reading ahead.
 const MOST_FETCHES: usize = 64;
 /// Slots copied between two looks at the table: some ten microseconds.

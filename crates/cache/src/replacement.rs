@@ -16,9 +16,11 @@ pub(crate) struct Replacement<T> {
     small: Queue,
     main: Queue,
     ghosts: Ghosts,
-    /// Pages that ever came, modulo 2^32: the clock of this.
-    inserted: u32,
-    /// Uses count once while so many pages come, or fewer.
+    /// Pages that came or were used, but those used again at once; modulo 2^32.
+    clock: u32,
+    /// The page used last.
+    last: u32,
+    /// Uses of a page count once until so many others came or were used.
     together: u32,
     ahead: Ahead,
 }
@@ -64,7 +66,8 @@ impl<T> Replacement<T> {
             small: Queue::new(),
             main: Queue::new(),
             ghosts: Ghosts::new(capacity),
-            inserted: 0,
+            clock: 0,
+            last: NONE,
             together: (capacity / 128).min(MOST_TOGETHER) as u32,
             ahead: Ahead::default(),
         }
@@ -82,13 +85,13 @@ impl<T> Replacement<T> {
 
     /// Takes a page in. `key` is what it is known by when it has gone.
     pub fn insert(&mut self, key: u64, value: T, is_ahead: bool) -> u32 {
-        self.inserted = self.inserted.wrapping_add(1);
+        self.clock = self.clock.wrapping_add(1);
         self.ahead.unused += u32::from(is_ahead);
         let node = Node {
             value: Some(value),
             newer: NONE,
             older: NONE,
-            counted: self.inserted,
+            counted: self.clock,
             uses: 0,
             is_main: self.ghosts.take(key),
             is_ahead,
@@ -117,14 +120,16 @@ impl<T> Replacement<T> {
 
     /// The page, which counts as used.
     pub fn touch(&mut self, number: u32) -> &T {
+        self.clock = self.clock.wrapping_add(u32::from(self.last != number));
+        self.last = number;
         let node = &mut self.nodes[number as usize];
-        if self.inserted.wrapping_sub(node.counted) >= self.together {
-            node.counted = self.inserted;
+        if self.clock.wrapping_sub(node.counted) >= self.together {
+            node.counted = self.clock;
             node.uses = (node.uses + 1).min(MOST_USES);
         }
         if node.is_ahead {
             node.is_ahead = false;
-            (node.uses, node.counted) = (0, self.inserted);
+            (node.uses, node.counted) = (0, self.clock);
             self.ahead.unused -= 1;
             self.ahead.used += 1;
         }

@@ -15,6 +15,15 @@ pub enum Report {
     /// At once, and safe with the next flush: all that is between two flushes is there after a
     /// crash, or nothing of it. A stable write is a write and a flush.
     AtFlush,
+    /// As [`Report::Through`], and what is written is not kept in memory.
+    Around,
+}
+
+impl Report {
+    /// Whether writes go past the log.
+    pub(crate) fn is_past(self) -> bool {
+        matches!(self, Self::Through | Self::Around)
+    }
 }
 
 /// What the lower volume gets in which order.
@@ -82,7 +91,8 @@ pub struct Settings {
     /// Data older than this, in milliseconds, goes down even if the host is never idle.
     /// Default 5000.
     pub max_dirty_age_ms: u64,
-    /// Most that is read ahead of a sequential reader, in bytes; 0 switches it off. Default 1 MiB.
+    /// Most that is read ahead of a sequential reader, in bytes; 0 switches it off. Default 8 MiB;
+    /// as much is read ahead as the reader reads in the time of two fetches.
     pub read_ahead_bytes: u32,
     /// Longest discard that goes through the log with [`Order::Relaxed`], in bytes; longer ones go
     /// to the lower volume at once. Default 4 MiB.
@@ -118,7 +128,7 @@ impl Default for Settings {
             destage_run_bytes: 64 << 10,
             destage_in_flight: 8,
             max_dirty_age_ms: 5000,
-            read_ahead_bytes: 1 << 20,
+            read_ahead_bytes: 8 << 20,
             discard_log_bytes: 4 << 20,
             segment_slots: MAX_SEGMENT_SLOTS,
             index_segments: 1024,

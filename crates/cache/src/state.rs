@@ -22,7 +22,7 @@ use crate::{
     claim::Claims,
     dram::{PageMut, PagePool},
     epoch::Epochs,
-    fetch::{Fetch, Streams},
+    fetch::Fetch,
     heard::Heard,
     indexing::Index,
     log::{ring::Ring, superblock::Superblock},
@@ -32,6 +32,7 @@ use crate::{
     settings::{OnLogError, Order, Report, Settings},
     slot::{Entry, SLOT_BYTES, SlotTable, WHOLE},
     statistics::Counters,
+    streams::Streams,
 };
 
 /// The cache without its outside.
@@ -237,7 +238,7 @@ impl Shared {
 
     /// Whether nothing may overtake the log.
     pub fn is_strict(&self) -> bool {
-        self.settings.order == Order::Strict && self.settings.report != Report::Through
+        self.settings.order == Order::Strict && !self.settings.report.is_past()
     }
 
     /// Whether writes count with the next flush only.
@@ -247,7 +248,7 @@ impl Shared {
 
     /// What the lower volume alone is if this cache is lost, in words.
     pub fn promise(&self) -> &'static str {
-        if self.settings.report == Report::Through {
+        if self.settings.report.is_past() {
             "every write that was answered"
         } else if !self.is_strict() {
             "none (bypass allowed)"
@@ -544,7 +545,7 @@ impl State {
                 let end = ahead(self.last_end_turn);
                 end < self.queue.len() && ahead(entry.turn) < end
             }
-            Report::AfterComplete | Report::Through => false,
+            Report::AfterComplete | Report::Through | Report::Around => false,
         };
         if !entry.queued || !moves_up {
             return;

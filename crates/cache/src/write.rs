@@ -74,7 +74,7 @@ impl Shared {
         data: Data,
         durability: Durability,
     ) -> Result<(), Error> {
-        if self.settings.report == Report::Through {
+        if self.settings.report.is_past() {
             return self.write_past(sector, data).await;
         }
         let mut at = 0;
@@ -163,7 +163,7 @@ impl Shared {
     /// Whether a write would be taken now.
     pub fn admit(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
-        if self.settings.report == Report::Through {
+        if self.settings.report.is_past() {
             return self.refusal(&state).map_or(Ok(()), |error| Err(self.refuse(error)));
         }
         self.room(&mut state).map(drop)

@@ -542,6 +542,22 @@ async fn write_through_is_stable_below_and_kept_in_memory() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn write_around_is_stable_below_and_only_forgotten_here() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.report = Report::Around;
+    let cache = gateway.open().await;
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [0; 16]);
+    assert_eq!(gateway.far.take_calls(), [("read", 0, 16)]);
+    write(&cache, 0, 1, 8).await.unwrap();
+    let statistics = cache.statistics();
+    assert_eq!((statistics.dirty_slots, statistics.dram_used_bytes), (0, 4096));
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [0; 8]].concat());
+    assert_eq!(gateway.far.take_calls(), [("write stable", 0, 8), ("read", 0, 8)]);
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [0; 8]].concat());
+    assert_eq!(gateway.far.take_calls(), [], "what was read is kept");
+}
+
+#[tokio::test(start_paused = true)]
 async fn immediate_report_waits_for_the_log_only_when_told() {
     let mut gateway = Gateway::new(LOG).with_nvram();
     gateway.settings.report = Report::Immediate;

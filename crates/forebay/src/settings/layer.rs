@@ -294,7 +294,7 @@ impl Default for Cache {
             destage_rate: None,
             destage_rates: Vec::new(),
             dirty_age: Span::seconds(5),
-            read_ahead: Size::mib(1),
+            read_ahead: Size::mib(8),
             accept_loss: false,
             takes_over: false,
         }

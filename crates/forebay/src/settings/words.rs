@@ -151,6 +151,8 @@ pub enum Report {
     Immediate,
     /// When the lower volume has it stable.
     Through,
+    /// The same, and it is not kept in memory.
+    Around,
 }
 
 /// What becomes of writes while the log disk of a cache fails.

@@ -328,6 +328,7 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> cache::Settings {
             Report::AfterComplete => cache::Report::AfterComplete,
             Report::Immediate => cache::Report::Immediate,
             Report::Through => cache::Report::Through,
+            Report::Around => cache::Report::Around,
         },
         on_log_error: match settings.on_log_error {
             OnLogError::StopWrites => cache::OnLogError::StopWrites,

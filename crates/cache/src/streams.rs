@@ -1,0 +1,260 @@
+//! Sequential readers, and how far to read ahead of each.
+//!
+//! What is on its way is to last for the time of a fetch: a reader that takes its time gets twice as
+//! much as it reads meanwhile, measured anew with each window that it reads. A reader that has to wait
+//! would read faster: its window doubles, up to four times as much as it reads in the time of a fetch.
+//! Beyond that the link is full, and more would only wait in line.
+
+use std::{ops::Range, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::replacement::Ahead;
+
+/// The sequential readers that were seen lately.
+#[derive(Default)]
+pub(crate) struct Streams {
+    list: Vec<Stream>,
+    clock: u64,
+    fetch_time: FetchTime,
+    trust: Trust,
+}
+
+struct Stream {
+    /// The sector after its last read.
+    next: u64,
+    /// Reads that went on where the one before ended.
+    reads: u32,
+    /// Slots that are to be on their way or here, ahead of it.
+    window: u64,
+    /// The slot after those read ahead.
+    ahead: u64,
+    /// Where it was when its speed was last taken, and when that was.
+    marked: (u64, Instant),
+    /// It had to wait since then.
+    waited: bool,
+    used: u64,
+}
+
+/// What a fetch takes that does not wait behind others: the shortest of the last ten to twenty seconds.
+#[derive(Default)]
+struct FetchTime {
+    now: Option<(Instant, Duration)>,
+    before: Option<Duration>,
+}
+
+/// Whether what was read ahead was used.
+#[derive(Default)]
+struct Trust {
+    seen: Ahead,
+    used: u64,
+    wasted: u64,
+}
+
+impl Streams {
+    /// Takes note of a read of the sectors `sectors`, for which the reader has to wait, or not. Gives the slots to read ahead. `most` is
+    /// the longest window, in slots, 0 if nothing is to be read ahead now; of `ahead` it learns what reading ahead is good for.
+    pub fn note(
+        &mut self,
+        sectors: Range<u64>,
+        waits: bool,
+        most: u64,
+        ahead: impl FnOnce() -> Ahead,
+    ) -> Option<Range<u64>> {
+        self.clock += 1;
+        let used = self.clock;
+        let Range { start, end } = sectors;
+        let position = end.div_ceil(8);
+        let Some(stream) = self.list.iter_mut().find(|stream| stream.next == start) else {
+            self.begin(end);
+            return None;
+        };
+        stream.used = used;
+        stream.next = end;
+        stream.waited |= waits;
+        stream.reads = stream.reads.saturating_add(1);
+        stream.ahead = stream.ahead.max(position);
+        if most == 0 {
+            return None;
+        }
+        if stream.reads < FAITHFUL_READS && stream.reads < self.trust.reads(ahead()) {
+            return None;
+        }
+        let window = stream.window.min(most);
+        let piece = (window / 2).clamp(1, MOST_PIECE);
+        let end = position + window;
+        // The next piece is fetched when the reader has made room for it.
+        if end < stream.ahead + piece {
+            return None;
+        }
+        stream.adapt(position, self.fetch_time.shortest(), most.max(FIRST_WINDOW));
+        let range = stream.ahead..end;
+        stream.ahead = end;
+        Some(range)
+    }
+
+    fn begin(&mut self, end: u64) {
+        let new = Stream {
+            next: end,
+            reads: 0,
+            window: FIRST_WINDOW,
+            ahead: 0,
+            marked: (end.div_ceil(8), Instant::now()),
+            waited: false,
+            used: self.clock,
+        };
+        if self.list.len() < STREAMS {
+            self.list.push(new);
+        } else if let Some(oldest) = self.list.iter_mut().min_by_key(|stream| stream.used) {
+            *oldest = new;
+        }
+    }
+
+    /// Takes note of what a fetch took.
+    pub fn fetched_in(&mut self, time: Duration) {
+        self.fetch_time.note(time);
+    }
+}
+
+impl FetchTime {
+    fn note(&mut self, time: Duration) {
+        let now = Instant::now();
+        match &mut self.now {
+            Some((since, shortest)) if now - *since < FORGOTTEN => *shortest = time.min(*shortest),
+            other => self.before = other.replace((now, time)).map(|(_, shortest)| shortest),
+        }
+    }
+
+    /// Nothing before the first.
+    fn shortest(&self) -> Duration {
+        let now = self.now.map(|(_, time)| time);
+        now.into_iter().chain(self.before).min().unwrap_or_default()
+    }
+}
+
+impl Stream {
+    /// Sets the window by the speed over the last one.
+    fn adapt(&mut self, position: u64, fetch_time: Duration, most: u64) {
+        let (from, since) = self.marked;
+        let slots = position - from.min(position);
+        if slots < self.window {
+            return;
+        }
+        let now = Instant::now();
+        self.marked = (position, now);
+        let elapsed = (now - since).as_secs_f64();
+        let fetch_time = fetch_time.as_secs_f64();
+        // A reader that took no time takes all it gets.
+        let fetched_meanwhile =
+            if elapsed > 0.0 { slots as f64 * fetch_time / elapsed } else { f64::INFINITY };
+        let times = if std::mem::take(&mut self.waited) { 4.0 } else { 2.0 };
+        let wanted = (times * fetched_meanwhile).ceil() as u64;
+        // A speed that was taken once may be chance.
+        let least = (self.window / 2).max(FIRST_WINDOW);
+        self.window = wanted.clamp(least, (self.window * 2).max(least)).min(most);
+    }
+}
+
+impl Trust {
+    /// After how many sequential reads in a row reading ahead is worth while.
+    fn reads(&mut self, ahead: Ahead) -> u32 {
+        self.used += ahead.used - self.seen.used;
+        self.wasted += ahead.wasted - self.seen.wasted;
+        self.seen = ahead;
+        while self.used + self.wasted > REMEMBERED {
+            self.used /= 2;
+            self.wasted /= 2;
+        }
+        if self.wasted > self.used && self.wasted > FIRST_WINDOW { FAITHFUL_READS } else { 1 }
+    }
+}
+
+/// Sequential readers told apart: one for each session of a busy gateway and some to spare.
+const STREAMS: usize = 16;
+/// Slots read ahead at first: 128 KiB.
+const FIRST_WINDOW: u64 = 32;
+/// Most slots in one piece: as a fetch.
+const MOST_PIECE: u64 = 64;
+/// After this a way that has become longer is known as such.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+/// A stream this long will go on, whatever became of others.
+const FAITHFUL_READS: u32 = 8;
+/// Slots that are remembered as used or wasted.
+const REMEMBERED: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const FETCH: Duration = Duration::from_millis(8);
+
+    /// A reader of single slots; `each` says of a window how long a slot takes, and if it waits for it.
+    /// The window in the end.
+    async fn read(
+        streams: &mut Streams,
+        slots: Range<u64>,
+        each: impl Fn(u64) -> (Duration, bool),
+    ) -> u64 {
+        let mut ahead = 0;
+        let mut window = 0;
+        for slot in slots {
+            let (time, waits) = each(window);
+            let sectors = slot * 8..slot * 8 + 8;
+            if let Some(range) = streams.note(sectors, waits, 4096, Ahead::default) {
+                assert!(ahead == 0 || range.start == ahead, "nothing twice, nothing left out");
+                ahead = range.end;
+                window = range.end - slot - 1;
+            }
+            advance(time).await;
+        }
+        window
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_window_grows_until_the_link_is_full_and_no_further() {
+        let mut streams = Streams::default();
+        streams.fetched_in(FETCH);
+        // 1 Gbit/s: a slot in 33 us; 245 slots in the time of a fetch.
+        let link = Duration::from_micros(33);
+        let each = |window: u64| ((FETCH / window.max(1) as u32).max(link), true);
+        let window = read(&mut streams, 0..20_000, each).await;
+        assert!((800..=1000).contains(&window), "{window} slots");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_has_a_small_window() {
+        let mut streams = Streams::default();
+        streams.fetched_in(FETCH);
+        let slow = |_| (Duration::from_millis(1), false);
+        let window = read(&mut streams, 0..4000, slow).await;
+        assert!(window <= FIRST_WINDOW, "{window} slots");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_slows_down_gets_less() {
+        let mut streams = Streams::default();
+        streams.fetched_in(FETCH);
+        let speed = |micros| move |_| (Duration::from_micros(micros), false);
+        let fast = read(&mut streams, 0..20_000, speed(33)).await;
+        let slow = read(&mut streams, 20_000..40_000, speed(330)).await;
+        assert!(fast > 400 && slow < 80, "{fast}, then {slow} slots");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn random_reads_are_not_run_ahead_of() {
+        let mut streams = Streams::default();
+        let mut note = |at: u64| streams.note(at * 8..at * 8 + 8, true, 256, Ahead::default);
+        assert!((0..1000).all(|i| note(i * 7919).is_none()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_reading_ahead_was_in_vain_only_long_streams_are_run_ahead_of() {
+        let mut streams = Streams::default();
+        let in_vain = || Ahead { unused: 0, used: 10, wasted: 1000 };
+        let mut note = |slot: u64| streams.note(slot * 8..slot * 8 + 8, true, 256, in_vain);
+        let reads: Vec<_> = (0..12).filter(|slot| note(*slot).is_some()).collect();
+        assert_eq!(reads.first(), Some(&8));
+    }
+}
