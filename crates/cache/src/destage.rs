@@ -303,6 +303,7 @@ async fn send_all(
             () = pace.give_way(shared), if more && under_way.len() < limit => {
                 if let Some(run) = cursor.next_run(shared) {
                     pace.spend(shared, run.data_bytes());
+                    shared.counters.joined_slots.add(run.parts.len() as u64 - 1);
                     under_way.push(send(shared, run));
                 }
             }

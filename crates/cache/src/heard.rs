@@ -3,17 +3,24 @@
 //! A call that is lost on a broken link ends only when whoever is below gives up, which may take
 //! longer than hosts wait. What the cache can refuse, it refuses sooner.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{
-    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Volume,
+    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Times,
+    Volume,
 };
+
+use crate::statistics::AllTimes;
 
 /// Passes every call on, and notes when an answer came last.
 pub(crate) struct Heard {
     lower: Stack,
+    times: Arc<AllTimes>,
     silence: Mutex<Silence>,
     /// Why the lower volume is somebody else's, once it has said so.
     fenced: OnceLock<Error>,
@@ -27,9 +34,9 @@ struct Silence {
 }
 
 impl Heard {
-    pub fn new(lower: Stack) -> Self {
+    pub fn new(lower: Stack, times: Arc<AllTimes>) -> Self {
         let silence = Mutex::new(Silence { asked: 0, since: Instant::now() });
-        Self { lower, silence, fenced: OnceLock::new() }
+        Self { lower, times, silence, fenced: OnceLock::new() }
     }
 
     /// It was asked and has not answered anything for [`LONGEST_SILENCE`].
@@ -60,10 +67,13 @@ impl Heard {
         }
     }
 
-    async fn ask<T>(&self, call: Io<'_, T>) -> Result<T, Error> {
+    async fn ask<T>(&self, call: Io<'_, T>, times: &Times) -> Result<T, Error> {
         let asked = Asked::begin(self);
+        let begun = Instant::now();
         let answer = call.await;
-        asked.heard.silence.lock().since = Instant::now();
+        let now = Instant::now();
+        times.add(now - begun, 1);
+        asked.heard.silence.lock().since = now;
         if let Err(error @ Error::Fenced(_)) = &answer {
             self.fence(error);
         }
@@ -99,27 +109,27 @@ impl Volume for Heard {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        Box::pin(self.ask(self.lower.read(extent)))
+        Box::pin(self.ask(self.lower.read(extent), &self.times.lower_reads))
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(self.ask(self.lower.write(lba, data, durability)))
+        Box::pin(self.ask(self.lower.write(lba, data, durability), &self.times.lower_writes))
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(self.ask(self.lower.flush()))
+        Box::pin(self.ask(self.lower.flush(), &self.times.lower_flushes))
     }
 
     fn roll_back(&self) -> Io<'_, ()> {
-        Box::pin(self.ask(self.lower.roll_back()))
+        Box::pin(self.ask(self.lower.roll_back(), &self.times.lower_others))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(self.ask(self.lower.discard(extent)))
+        Box::pin(self.ask(self.lower.discard(extent), &self.times.lower_discards))
     }
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Box::pin(self.ask(self.lower.allocation(extent)))
+        Box::pin(self.ask(self.lower.allocation(extent), &self.times.lower_others))
     }
 
     fn admit(&self, bytes: usize) -> Result<(), Error> {

@@ -28,7 +28,7 @@ use crate::{
     settings::{Order, Report, Settings},
     slot::{Came, NONE, Place, SLOT_BYTES, SlotTable},
     state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
-    statistics::Counters,
+    statistics::{AllTimes, Counters},
 };
 
 /// What a cache is made of.
@@ -178,8 +178,9 @@ fn assemble(
     }
     let mut state = State::new((table, epochs), ring, nvram, serial);
     state.dirty_since = (state.table.dirty() > 0).then(Instant::now);
+    let times = Arc::<AllTimes>::default();
     Ok(Arc::new(Shared {
-        lower: Heard::new(lower),
+        lower: Heard::new(lower, Arc::clone(&times)),
         log,
         opened,
         blocks: opened.blocks.into(),
@@ -199,6 +200,7 @@ fn assemble(
         changed: Notify::new(),
         wake_destage: Notify::new(),
         counters,
+        times,
         requests: AtomicU64::new(0),
         lower_epoch: 0.into(),
         host_fetches: AtomicUsize::new(0),

@@ -44,11 +44,30 @@ struct Piece {
     source: Source,
 }
 
+/// Where a read was answered, the nearest first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Origin {
+    Memory,
+    Log,
+    Lower,
+}
+
 /// Everything a read needs, as of one moment.
 struct Plan {
     pieces: Vec<Piece>,
     /// Fetches that this read has to run.
     own: Vec<Arc<Fetch>>,
+}
+
+impl Plan {
+    fn origin(&self) -> Origin {
+        let origin = |piece: &Piece| match piece.source {
+            Source::Zeros | Source::Page(_) => Origin::Memory,
+            Source::Log(_) => Origin::Log,
+            Source::Lower { .. } => Origin::Lower,
+        };
+        self.pieces.iter().map(origin).max().unwrap_or(Origin::Memory)
+    }
 }
 
 impl Shared {
@@ -76,6 +95,9 @@ impl Shared {
                 return None;
             }
         }
+        let answered =
+            if pending > 0 { &self.counters.reads_nvram } else { &self.counters.reads_dram };
+        answered.add(1);
         self.counters.hits_nvram.add(pending);
         self.counters.hits_dram.add(slots - pending);
         Some(data)
@@ -83,6 +105,21 @@ impl Shared {
 
     /// The sectors from `sector` on, wherever they are.
     pub async fn read(self: &Arc<Self>, sector: u64, sectors: u64) -> Result<Data, Error> {
+        let (data, origin) = self.read_from_anywhere(sector, sectors).await?;
+        let answered = match origin {
+            Origin::Memory => &self.counters.reads_dram,
+            Origin::Log => &self.counters.reads_log,
+            Origin::Lower => &self.counters.reads_lower,
+        };
+        answered.add(1);
+        Ok(data)
+    }
+
+    async fn read_from_anywhere(
+        self: &Arc<Self>,
+        sector: u64,
+        sectors: u64,
+    ) -> Result<(Data, Origin), Error> {
         if sectors <= LONGEST_STEP {
             return self.read_step(sector, sectors).await;
         }
@@ -90,19 +127,27 @@ impl Shared {
         let all = join_all(
             steps.map(|step| self.read_step(step, LONGEST_STEP.min(sector + sectors - step))),
         );
-        let mut data = Data::new();
+        let (mut data, mut farthest) = (Data::new(), Origin::Memory);
         for step in all.await {
-            data.append(step?);
+            let (step, origin) = step?;
+            data.append(step);
+            farthest = farthest.max(origin);
         }
-        Ok(data)
+        Ok((data, farthest))
     }
 
     /// A part of a read that is looked up in one go.
-    async fn read_step(self: &Arc<Self>, sector: u64, sectors: u64) -> Result<Data, Error> {
+    async fn read_step(
+        self: &Arc<Self>,
+        sector: u64,
+        sectors: u64,
+    ) -> Result<(Data, Origin), Error> {
+        let mut farthest = Origin::Memory;
         loop {
             let plan = self.plan(&mut self.state.lock(), sector, sectors);
+            farthest = farthest.max(plan.origin());
             if let Some(data) = self.carry_out(plan).await? {
-                return Ok(data);
+                return Ok((data, farthest));
             }
         }
     }

@@ -31,7 +31,7 @@ use crate::{
     orders::Orders,
     settings::{OnLogError, Order, Report, Settings},
     slot::{Entry, SLOT_BYTES, SlotTable, WHOLE},
-    statistics::Counters,
+    statistics::{AllTimes, Counters},
     streams::Streams,
 };
 
@@ -75,6 +75,7 @@ pub(crate) struct Shared {
     /// Level 2 has something to look at.
     pub wake_destage: Notify,
     pub counters: Counters,
+    pub times: Arc<AllTimes>,
     /// Calls from the host so far.
     pub requests: AtomicU64,
     /// What an epoch that goes down may weigh: as the lower volume said last; 0 if it has none.

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use volume::{Taken, Times};
+
 /// One moment of a cache. Counters count from the opening.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
@@ -17,6 +19,15 @@ pub struct Statistics {
     pub discards: u64,
     /// Flush calls.
     pub flushes: u64,
+    /// Read calls that were answered from memory, where some of it was not in the log yet: in the NVRAM
+    /// buffer, in the paper's words.
+    pub reads_nvram: u64,
+    /// Read calls that were answered from memory.
+    pub reads_dram: u64,
+    /// Read calls for which the log disk was read, and nothing below it.
+    pub reads_log: u64,
+    /// Read calls for which the lower volume was read.
+    pub reads_lower: u64,
     /// Slots read whose content was not in the log yet: in the NVRAM buffer, in the paper's words.
     pub hits_nvram: u64,
     /// Slots read that were found in memory.
@@ -55,6 +66,8 @@ pub struct Statistics {
     pub destaged_bytes: u64,
     /// Writes to the lower volume that carried them.
     pub destaged_runs: u64,
+    /// Slots that went down in one write with the one before them.
+    pub joined_slots: u64,
     /// Slots that were overwritten in the log before they went down, and so went down less often.
     pub absorbed_slots: u64,
     /// Writes that went past the full log, or with write-through.
@@ -127,7 +140,7 @@ macro_rules! counters {
 }
 
 counters! {
-    reads, read_bytes, writes, written_bytes, discards, flushes, hits_nvram, hits_dram, hits_log,
+    reads, reads_nvram, reads_dram, reads_log, reads_lower, joined_slots, read_bytes, writes, written_bytes, discards, flushes, hits_nvram, hits_dram, hits_log,
     misses, fetched_bytes, read_ahead_bytes, commits, committed_slots, log_errors, log_mended,
     scrubbed_slots, scrub_passes, rotten_slots, rounds,
     destaged_bytes, destaged_runs, absorbed_slots, bypassed, refused_busy, lower_errors,
@@ -135,13 +148,46 @@ counters! {
     split_epochs, refused_epochs, rolled_back,
 }
 
+/// How long calls took: of the host to the cache, and of the cache to the lower volume.
+#[derive(Default)]
+pub(crate) struct AllTimes {
+    pub reads: Times,
+    pub writes: Times,
+    pub flushes: Times,
+    pub discards: Times,
+    pub lower_reads: Times,
+    pub lower_writes: Times,
+    pub lower_flushes: Times,
+    pub lower_discards: Times,
+    pub lower_others: Times,
+}
+
+impl AllTimes {
+    pub fn taken(&self) -> Vec<(&'static str, Taken)> {
+        [
+            ("read", &self.reads),
+            ("write", &self.writes),
+            ("flush", &self.flushes),
+            ("discard", &self.discards),
+            ("lower_read", &self.lower_reads),
+            ("lower_write", &self.lower_writes),
+            ("lower_flush", &self.lower_flushes),
+            ("lower_discard", &self.lower_discards),
+            ("lower_other", &self.lower_others),
+        ]
+        .map(|(name, times)| (name, times.taken()))
+        .into()
+    }
+}
+
 /// A number that only grows.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
+    /// What it was before.
+    pub fn add(&self, n: u64) -> u64 {
+        self.0.fetch_add(n, Ordering::Relaxed)
     }
 
     pub fn value(&self) -> u64 {

@@ -224,6 +224,7 @@ async fn adjacent_slots_go_down_as_one_run_and_overwritten_ones_once() {
     assert_eq!(first_bytes(&gateway.far.peek(0, 136).await), [5; 136]);
     let statistics = cache.statistics();
     assert_eq!((statistics.absorbed_slots, statistics.dirty_slots), (68, 0));
+    assert_eq!(statistics.joined_slots, 15, "16 in the first run, one in the other");
 }
 
 #[tokio::test(start_paused = true)]
@@ -539,6 +540,35 @@ async fn write_through_is_stable_below_and_kept_in_memory() {
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [1; 16]);
     assert_eq!(gateway.far.take_calls(), []);
     assert_eq!(cache.statistics().dirty_slots, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_counted_by_where_they_were_answered() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.set_delay(Duration::from_millis(8));
+    let cache = gateway.open().await;
+    write(&cache, 0, 1, 16).await.unwrap();
+    read(&cache, 0, 16).await.unwrap();
+    // One half is here, the other is not.
+    read(&cache, 8, 16).await.unwrap();
+    // The page of slot 0 leaves memory, its content is in the log.
+    for slot in 2..1400 {
+        read(&cache, slot * 8, 8).await.unwrap();
+    }
+    let before = cache.statistics();
+    read(&cache, 0, 8).await.unwrap();
+    let statistics = cache.statistics();
+    assert_eq!((statistics.reads_dram, statistics.reads_lower), (2, 1398), "{statistics:?}");
+    assert_eq!((before.reads_log, statistics.reads_log), (0, 1));
+    assert_eq!(statistics.reads, 1401);
+    let times = cache.times();
+    let of = |name| &times.iter().find(|(found, _)| *found == name).unwrap().1;
+    assert_eq!(of("write").count(), 1);
+    assert_eq!(of("lower_read").count(), 1398);
+    assert!(of("lower_read").mean() >= Duration::from_millis(8));
+    // Of two that were in memory, none or one of sixteen was looked at.
+    assert!([1399, 1415].contains(&of("read").count()), "{}", of("read").count());
+    assert!((8..=10).contains(&of("read").quantile(0.5).as_millis()));
 }
 
 #[tokio::test(start_paused = true)]

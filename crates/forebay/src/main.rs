@@ -4,6 +4,7 @@ mod failure;
 mod tls;
 mod output;
 mod quantity;
+mod figures;
 mod status;
 mod orders;
 mod settings;

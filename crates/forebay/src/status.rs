@@ -362,7 +362,36 @@ fn figure(name: &str, value: &Value) -> String {
             _ => number.to_string(),
         },
         Value::Null => "-".into(),
+        Value::Object(map) => match map.get("p50_us") {
+            Some(_) => in_short(map),
+            None => {
+                let parts: Vec<_> = map
+                    .iter()
+                    .map(|(name, value)| format!("{}: {value}", name.replace('_', " ")))
+                    .collect();
+                if parts.is_empty() { "-".into() } else { parts.join(", ") }
+            }
+        },
         other => other.to_string(),
+    }
+}
+
+/// Times, for people.
+fn in_short(times: &Map<String, Value>) -> String {
+    let us = |name: &str| times.get(name).and_then(Value::as_f64).unwrap_or_default();
+    let time = |name: &str| match us(name) {
+        us if us >= 1e6 => format!("{:.1} s", us / 1e6),
+        us if us >= 1e3 => format!("{:.1} ms", us / 1e3),
+        us => format!("{us:.1} us"),
+    };
+    match times.get("count").and_then(Value::as_u64) {
+        None | Some(0) => "-".into(),
+        Some(count) => format!(
+            "{count}: half below {}, 99 % {}, 99.9 % {}",
+            time("p50_us"),
+            time("p99_us"),
+            time("p999_us")
+        ),
     }
 }
 
@@ -381,7 +410,10 @@ mod tests {
 
     #[test]
     fn the_table_names_layers_and_figures() {
-        let figures = serde_json::json!({ "dirty_bytes": 1536, "rounds": 7, "last": null });
+        let figures = serde_json::json!({
+            "dirty_bytes": 1536, "rounds": 7, "last": null, "commands_by_kind": { "READ(10)": 9 },
+            "time_read": { "count": 2, "p50_us": 12.5, "p99_us": 1500.0, "p999_us": 2e6 },
+        });
         let layer = LayerStatus {
             layer: "cache".into(),
             on: "/x/log".into(),
@@ -449,6 +481,8 @@ mod tests {
             "10.0.0.9:40001",
             "10.0.0.1:3261",
             "PDUs out",
+            "READ(10): 9",
+            "2: half below 12.5 us, 99 % 1.5 ms, 99.9 % 2.0 s",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }

@@ -120,7 +120,8 @@ impl Driver {
         expected: Expected,
     ) -> Self {
         let lun = Lun::from_number(settings.lun).unwrap_or_default();
-        let pending = PendingTable::new(lun, settings.command_time_out, settings.busy_time_out);
+        let mut pending = PendingTable::new(lun, settings.command_time_out, settings.busy_time_out);
+        pending.answered = Arc::clone(&shared.answered);
         let statistics = Statistics::default();
         Self {
             settings,

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -11,7 +12,7 @@ use iscsi::{
     pdu::Residual,
     session::initiator::{Failure, Outcome, Request, Transfer},
 };
-use scsi::{Cdb, Command, Lun, Sense, SenseKey, Status};
+use scsi::{Cdb, Command, Lun, Sense, SenseKey, Status, Tally};
 use tokio::sync::oneshot;
 
 use crate::{CommandError, Statistics, probe::MOST_UNIT_ATTENTIONS};
@@ -69,6 +70,8 @@ pub(crate) struct PendingTable {
     lun: Lun,
     command_time_out: Duration,
     busy_time_out: Duration,
+    /// Commands answered, by operation code.
+    pub(crate) answered: Arc<Tally>,
     /// Of the unit, as the session that there is found it.
     pub(crate) volatile_cache: bool,
 }
@@ -102,6 +105,7 @@ impl PendingTable {
             lun,
             command_time_out,
             busy_time_out,
+            answered: Arc::default(),
             volatile_cache: true,
         }
     }
@@ -270,7 +274,9 @@ impl PendingTable {
         let Some(pending) = self.jobs.get_mut(&tag) else { return News::default() };
         pending.sent = false;
         statistics.round_trips.add(now.saturating_duration_since(pending.submitted));
-        statistics.count_command(pending.job.cdb.first().copied().unwrap_or(0));
+        let opcode = pending.job.cdb.first().copied().unwrap_or(0);
+        statistics.count_command(opcode);
+        self.answered.count(opcode);
         let mut news = News::default();
         let answer = match result {
             Err(failure) => {

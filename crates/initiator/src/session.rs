@@ -135,6 +135,12 @@ impl Session {
         *self.shared.statistics.lock()
     }
 
+    /// Commands that the unit answered so far, by operation code; those of logins are not counted.
+    #[must_use]
+    pub fn answered(&self) -> Vec<(u8, u64)> {
+        self.shared.answered.counted().collect()
+    }
+
     /// Answers what is under way, logs out and ends the driver; at most 5 s. Later calls fail.
     pub async fn close(&self) {
         let _ = timeout(CLOSE_TIME_OUT, self.messages.send(Message::Close)).await;

@@ -10,6 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use scsi::Tally;
 use tokio::sync::{Notify, watch};
 
 use crate::{ConnectionStatistics, Facts, Statistics, claim::Claimed};
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     /// As of the last login.
     pub(crate) facts: Mutex<Option<Arc<Facts>>>,
     pub(crate) statistics: Mutex<Statistics>,
+    /// Commands answered, by operation code. The driver counts.
+    pub(crate) answered: Arc<Tally>,
     pub(crate) connections: Mutex<Vec<ConnectionStatistics>>,
     generation: AtomicU64,
     /// How many blocks the unit has; 0 before that is known.
@@ -60,6 +63,7 @@ impl Shared {
             state: watch::Sender::new(LinkState::Down { since, reason, given_up: false }),
             facts: Mutex::new(None),
             statistics: Mutex::new(Statistics::default()),
+            answered: Arc::default(),
             connections: Mutex::new(Vec::new()),
             generation: AtomicU64::new(0),
             blocks: AtomicU64::new(0),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iscsi::session::initiator::Counters;
+use iscsi::{Sizes, session::initiator::Counters};
 
 /// Counters since the session was opened, over all its connections.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -23,6 +23,10 @@ pub struct Statistics {
     pub pdus_out: u64,
     /// PDUs received.
     pub pdus_in: u64,
+    /// PDUs sent in full feature phase, by size.
+    pub sizes_out: Sizes,
+    /// PDUs received in full feature phase, by size.
+    pub sizes_in: Sizes,
     /// Bytes sent, headers included.
     pub bytes_out: u64,
     /// Bytes received, headers included.
@@ -118,6 +122,8 @@ impl Statistics {
     pub(crate) fn add_counters(&mut self, before: &Counters, now: &Counters) {
         self.pdus_out += now.pdus_out - before.pdus_out;
         self.pdus_in += now.pdus_in - before.pdus_in;
+        self.sizes_out += now.sizes_out - before.sizes_out;
+        self.sizes_in += now.sizes_in - before.sizes_in;
         self.r2ts += now.r2ts - before.r2ts;
         self.reassigned += now.reassigned - before.reassigned;
         self.resent += now.retries - before.retries;

@@ -33,6 +33,14 @@ pub struct Frame {
     pub data_digest_error: bool,
 }
 
+impl Frame {
+    /// Bytes of the PDU with its padding, without digests.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.bhs.len() + self.ahs.len() + self.data.len().next_multiple_of(4)
+    }
+}
+
 /// The stream makes no sense any more: the connection must be dropped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Error {
@@ -329,8 +337,8 @@ const COPIED: usize = 256;
 const KEPT_ARENA: usize = 64 * 1024;
 
 impl Output {
-    /// Appends a PDU with its padding and digests.
-    pub fn push(&mut self, pdu: Pdu, digests: Digests) {
+    /// Appends a PDU with its padding and digests. Returns its bytes without the digests.
+    pub fn push(&mut self, pdu: Pdu, digests: Digests) -> usize {
         let (bhs, ahs, data) = pdu.encode();
         debug_assert!(ahs.len() % 4 == 0 && ahs.len() / 4 == usize::from(bhs[4]));
         self.compact();
@@ -343,8 +351,9 @@ impl Output {
         }
         self.arena_grew(start);
         let length: usize = data.iter().map(Bytes::len).sum();
+        let header = bhs.len() + ahs.len();
         if length == 0 {
-            return;
+            return header;
         }
         let padding = length.next_multiple_of(4) - length;
         let digest = digests.data.then(|| crc32c_of_segment(&data, padding));
@@ -364,6 +373,7 @@ impl Output {
             self.arena.extend_from_slice(&digest.to_le_bytes());
         }
         self.arena_grew(start);
+        header + length + padding
     }
 
     fn arena_grew(&mut self, start: usize) {

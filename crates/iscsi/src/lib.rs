@@ -4,6 +4,7 @@
 //! PDUs and events are polled out.
 
 mod serial;
+mod sizes;
 pub mod pdu;
 pub mod codec;
 pub mod keys;
@@ -14,3 +15,4 @@ pub mod session;
 
 pub use pdu::{Bhs, Cid, DataSegment, Isid, Itt, Pdu, Tsih, Ttt};
 pub use serial::Serial;
+pub use sizes::Sizes;

@@ -32,6 +32,7 @@ use crate::{
     registry::{Joining, Order, Refused, Seat},
     statistics::ConnectionStatistics,
     surroundings::Surroundings,
+    times::StopWatch,
 };
 
 /// Runs a session until it ends; `socket` is that of its leading connection.
@@ -48,10 +49,11 @@ pub(crate) async fn run(
     let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
     let presence = device.map(|device| Presence::open(device, nexus));
     let lines = session.connections().next().map(|leading| Line::new(socket, leading));
+    let watch = StopWatch::new(Arc::clone(&seat.times));
     let mut driver = Driver {
         surroundings,
         session,
-        executions: Executions::default(),
+        executions: Executions::new(watch),
         deferred: Deferred::default(),
         presence,
         seat,

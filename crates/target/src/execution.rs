@@ -18,6 +18,8 @@ use futures_util::{
 use iscsi::{Itt, pdu::TaskFunction};
 use unit::{Completion, LogicalUnit, Task};
 
+use crate::times::{Started, StopWatch};
+
 /// What came of one of them.
 pub(crate) enum Finished {
     Command(Itt, Completion),
@@ -62,21 +64,31 @@ pub(crate) struct Held {
 }
 
 /// As many as the session has tasks in progress, hence bounded by its command window.
-#[derive(Default)]
 pub(crate) struct Executions {
     running: FuturesUnordered<Abortable<Running>>,
-    commands: HashMap<Itt, (AbortHandle, Held)>,
+    commands: HashMap<Itt, (AbortHandle, Held, Started)>,
     /// Of all `commands` together.
     held: Held,
     /// Finished, and not yet taken.
     finished: VecDeque<Finished>,
+    pub(crate) watch: StopWatch,
 }
 
 impl Executions {
+    pub(crate) fn new(watch: StopWatch) -> Self {
+        Self {
+            running: FuturesUnordered::new(),
+            commands: HashMap::new(),
+            held: Held::default(),
+            finished: VecDeque::new(),
+            watch,
+        }
+    }
+
     /// Holds a command that was polled and is not done.
-    pub(crate) fn hold(&mut self, itt: Itt, held: Held, execution: Execution) {
+    pub(crate) fn hold(&mut self, itt: Itt, held: Held, started: Started, execution: Execution) {
         let (handle, registration) = AbortHandle::new_pair();
-        self.commands.insert(itt, (handle, held));
+        self.commands.insert(itt, (handle, held, started.waits()));
         self.held.data_out += held.data_out;
         self.held.data_in += held.data_in;
         self.running.push(Abortable::new(Running::Command(itt, execution), registration));
@@ -99,11 +111,11 @@ impl Executions {
         self.held
     }
 
-    fn forget(&mut self, itt: Itt) -> Option<AbortHandle> {
-        let (handle, held) = self.commands.remove(&itt)?;
+    fn forget(&mut self, itt: Itt) -> Option<(AbortHandle, Started)> {
+        let (handle, held, started) = self.commands.remove(&itt)?;
         self.held.data_out -= held.data_out;
         self.held.data_in -= held.data_in;
-        Some(handle)
+        Some((handle, started))
     }
 
     /// Drops a command, if it is here: when this returns, its future is gone.
@@ -111,7 +123,7 @@ impl Executions {
         let is_other =
             |done: &Finished| !matches!(done, Finished::Command(done, _) if *done == itt);
         self.finished.retain(is_other);
-        let Some(handle) = self.forget(itt) else { return };
+        let Some((handle, _)) = self.forget(itt) else { return };
         handle.abort();
         // `abort` has woken it, so it comes up here; whatever comes before is kept.
         loop {
@@ -134,8 +146,10 @@ impl Executions {
     }
 
     fn note(&mut self, finished: Finished) {
-        if let Finished::Command(itt, _) = &finished {
-            self.forget(*itt);
+        if let Finished::Command(itt, _) = &finished
+            && let Some((_, started)) = self.forget(*itt)
+        {
+            self.watch.done(started);
         }
         self.finished.push_back(finished);
     }

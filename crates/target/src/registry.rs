@@ -13,13 +13,14 @@ use iscsi::{
     session::target::{Counters, LoginPhase, NotJoined},
 };
 use parking_lot::Mutex;
-use scsi::Lun;
+use scsi::{Lun, Tally};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
     gauge::Gauge,
     line::Socket,
     statistics::{Events, Published, SessionStatistics, Statistics, count},
+    times::CommandTimes,
 };
 
 /// What one driver is told by another, or by the server.
@@ -65,6 +66,7 @@ pub(crate) struct Registry {
     pub(crate) events: Events,
     pub(crate) connections: Arc<Gauge>,
     pub(crate) logins: Arc<Gauge>,
+    times: Arc<CommandTimes>,
 }
 
 #[derive(Default)]
@@ -78,6 +80,8 @@ struct Inner {
     last_tsih: u16,
     /// What closed sessions had counted.
     past: Counters,
+    /// What their commands were.
+    past_commands: Tally,
 }
 
 struct Entry {
@@ -90,6 +94,7 @@ struct Entry {
     address: SocketAddr,
     orders: mpsc::Sender<Order>,
     published: Arc<Mutex<Published>>,
+    tally: Arc<Tally>,
     /// Closed when the driver is gone with everything that it had in progress.
     gone: watch::Receiver<()>,
 }
@@ -107,6 +112,10 @@ pub(crate) struct Seat {
     pub(crate) orders: mpsc::Receiver<Order>,
     /// What `Statistics` shows.
     pub(crate) published: Arc<Mutex<Published>>,
+    /// Commands of the session by operation code. Its driver counts.
+    pub(crate) tally: Arc<Tally>,
+    /// Of all sessions.
+    pub(crate) times: Arc<CommandTimes>,
     _alive: watch::Sender<()>,
 }
 
@@ -157,6 +166,7 @@ impl Registry {
         let (sender, orders) = mpsc::channel(ORDERS);
         let (alive, gone) = watch::channel(());
         let published = Arc::<Mutex<Published>>::default();
+        let tally = Arc::<Tally>::default();
         inner.sessions.insert(
             number,
             Entry {
@@ -169,13 +179,26 @@ impl Registry {
                 address,
                 orders: sender,
                 published: published.clone(),
+                tally: tally.clone(),
                 gone,
             },
         );
         drop(inner);
         count(&self.events.opened_sessions);
         let (registry, user, tpgt) = (self.clone(), login.user.clone(), login.tpgt);
-        Some(Seat { registry, number, tsih, user, tpgt, orders, published, _alive: alive })
+        let times = self.times.clone();
+        Some(Seat {
+            registry,
+            number,
+            tsih,
+            user,
+            tpgt,
+            orders,
+            published,
+            tally,
+            times,
+            _alive: alive,
+        })
     }
 
     /// The drivers of all sessions to a target (or of all there are), but for one.
@@ -205,6 +228,9 @@ impl Registry {
     pub(crate) fn statistics(&self) -> Statistics {
         let inner = self.inner.lock();
         let mut total = inner.past;
+        let commands = Tally::default();
+        commands.add(&inner.past_commands);
+        inner.sessions.values().for_each(|entry| commands.add(&entry.tally));
         let mut sessions: Vec<_> = inner
             .sessions
             .iter()
@@ -232,6 +258,8 @@ impl Registry {
             failed_logins: self.events.failed_logins.load(Ordering::Relaxed),
             opened_sessions: self.events.opened_sessions.load(Ordering::Relaxed),
             total,
+            commands: commands.counted().collect(),
+            times: self.times.taken(),
         }
     }
 }
@@ -297,5 +325,6 @@ impl Drop for Seat {
         inner.tsihs.remove(&self.tsih);
         inner.waiting.retain(|number| *number != self.number);
         inner.past += self.published.lock().counters;
+        inner.past_commands.add(&self.tally);
     }
 }

@@ -6,6 +6,9 @@ use std::{
 };
 
 use iscsi::session::target::Counters;
+use volume::Taken;
+
+use crate::times::Kind;
 
 /// A server at one moment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -24,6 +27,10 @@ pub struct Statistics {
     pub opened_sessions: u64,
     /// Everything counted since the start, in sessions open and closed.
     pub total: Counters,
+    /// Commands since the start by operation code, those that occurred.
+    pub commands: Vec<(u8, u64)>,
+    /// What they took at their units.
+    pub times: Vec<(Kind, Taken)>,
 }
 
 /// One session.

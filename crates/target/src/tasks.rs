@@ -86,6 +86,8 @@ impl Driver<'_> {
     fn execute(&mut self, command: Command, context: &mut Context<'_>) {
         let Command { itt, lun, cdb, attribute, data_out, data_in_capacity } = command;
         let Some(Presence { device, nexus }) = &self.presence else { return };
+        let opcode = cdb.first().copied().unwrap_or_default();
+        self.seat.tally.count(opcode);
         let task = Task {
             nexus: nexus.clone(),
             lun,
@@ -105,9 +107,13 @@ impl Driver<'_> {
             return;
         };
         let held = Held { data_out: task.data_out.len(), data_in: data_in_capacity as usize };
+        let started = self.executions.watch.start(opcode);
         match Execution::begin(unit, task, context) {
-            Ok(completion) => self.complete(itt, completion),
-            Err(execution) => self.executions.hold(itt, held, execution),
+            Ok(completion) => {
+                self.executions.watch.done_at_once(started);
+                self.complete(itt, completion);
+            }
+            Err(execution) => self.executions.hold(itt, held, started, execution),
         }
     }
 

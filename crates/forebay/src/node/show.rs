@@ -5,8 +5,12 @@ use std::net::SocketAddr;
 use serde_json::{Map, Value};
 
 use super::{Node, Served};
-use crate::status::{
-    ClaimStatus, ConnectionStatus, PortalStatus, SessionStatus, Status, TargetStatus, UnitStatus,
+use crate::{
+    figures,
+    status::{
+        ClaimStatus, ConnectionStatus, PortalStatus, SessionStatus, Status, TargetStatus,
+        UnitStatus,
+    },
 };
 
 impl Node {
@@ -129,5 +133,14 @@ fn counters(statistics: &target::Statistics) -> Map<String, Value> {
         ("digest_errors", total.digest_errors),
         ("ignored", total.ignored),
     ];
-    counters.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
+    let mut counters: Map<_, _> =
+        counters.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
+    let mut tell = |name: &str, value| _ = counters.insert(name.to_owned(), value);
+    tell("commands_by_kind", figures::commands(&statistics.commands));
+    tell("pdus_in_by_size", figures::sizes(&total.sizes_in));
+    tell("pdus_out_by_size", figures::sizes(&total.sizes_out));
+    for (kind, taken) in &statistics.times {
+        tell(&format!("time_{kind:?}").to_lowercase(), figures::times(taken));
+    }
+    counters
 }

@@ -18,6 +18,7 @@ use volume::{Holding, Stack};
 use super::{file, log_disk::LogDisk, object, pacing::Pacing, remote::Known};
 use crate::{
     failure::Failure,
+    figures,
     orders::{Exported, Order, Standing},
     quantity::about,
     settings::{self, OnLogError, Report},
@@ -225,6 +226,22 @@ impl CacheLayer {
     /// Counters and levels.
     pub fn figures(&self) -> Map<String, Value> {
         let counted = self.cache.statistics();
+        let mut told = self.counters(&counted);
+        // Requests, by where they were answered.
+        told.extend(object(json!({
+            "reads_nvram": counted.reads_nvram,
+            "reads_dram": counted.reads_dram,
+            "reads_log": counted.reads_log,
+            "reads_lower": counted.reads_lower,
+            "writes_near": counted.writes.saturating_sub(counted.bypassed),
+        })));
+        for (name, taken) in self.cache.times() {
+            told.insert(format!("time_{name}"), figures::times(&taken));
+        }
+        told
+    }
+
+    fn counters(&self, counted: &cache::Statistics) -> Map<String, Value> {
         let hits = counted.hits_nvram + counted.hits_dram + counted.hits_log;
         let ratio = hits as f64 / (hits + counted.misses).max(1) as f64;
         let mut figures = object(json!({
@@ -253,19 +270,22 @@ impl CacheLayer {
             "read_ahead_bytes": counted.read_ahead_bytes,
             "read_ahead_used_slots": counted.read_ahead_used_slots,
             "read_ahead_wasted_slots": counted.read_ahead_wasted_slots,
+        }));
+        figures.extend(object(json!({
             "commits": counted.commits,
             "committed_slots": counted.committed_slots,
             "destage_rounds": counted.rounds,
             "destaged_bytes": counted.destaged_bytes,
             "destaged_runs": counted.destaged_runs,
             "absorbed_slots": counted.absorbed_slots,
+            "joined_slots": counted.joined_slots,
             "bypassed": counted.bypassed,
             "refused_busy": counted.refused_busy,
             "lower_errors": counted.lower_errors,
             "lower_error": counted.lower_error,
             "recovered_slots": counted.recovered_slots,
             "recovered_nvram": counted.recovered_nvram,
-        }));
+        })));
         figures.extend(object(json!({
             "log_used_bytes": counted.log_used_bytes,
             "log_bytes": counted.log_bytes,

@@ -19,7 +19,7 @@ use volume::{
 
 use crate::{
     failure::Failure,
-    key_file,
+    figures, key_file,
     orders::Exported,
     settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
     status::LayerStatus,
@@ -386,6 +386,9 @@ fn remote_figures(remote: &RemoteVolume) -> Map<String, Value> {
         "failures": counted.failures,
         "pdus_out": counted.pdus_out,
         "pdus_in": counted.pdus_in,
+        "commands_by_kind": figures::commands(&remote.session().answered()),
+        "pdus_out_by_size": figures::sizes(&counted.sizes_out),
+        "pdus_in_by_size": figures::sizes(&counted.sizes_in),
         "out_bytes": counted.bytes_out,
         "in_bytes": counted.bytes_in,
         "connections": remote.session().connections().len(),

@@ -28,7 +28,7 @@ const PLACES: &[Place] = &[
     place("unit", 2, &["scsi", "volume"]),
     place("transport", 2, &["iscsi"]),
     place("initiator", 3, &["transport", "iscsi", "scsi", "volume"]),
-    place("target", 3, &["transport", "iscsi", "scsi", "unit"]),
+    place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
     place("forebay", 6, &["cache", "initiator", "iscsi", "scsi", "target", "transport", "unit", "volume"]),
     place("xtask", 7, &[]),
 ];

@@ -17,7 +17,7 @@ use super::{
     task::{Ending, Task},
 };
 use crate::{
-    Cid, DataSegment, Itt, Pdu, Serial, Ttt,
+    Cid, DataSegment, Itt, Pdu, Serial, Sizes, Ttt,
     codec::{Digests, Frame, Output},
     pdu::{
         AsyncEvent, AsyncMessage, DataIn, LogoutResult, Numbers, ReadyToTransfer, Reject,
@@ -65,6 +65,10 @@ pub struct Counters {
     pub pdus_out: u64,
     /// PDUs received.
     pub pdus_in: u64,
+    /// PDUs sent, by size.
+    pub sizes_out: Sizes,
+    /// PDUs received, by size.
+    pub sizes_in: Sizes,
     /// R2Ts served.
     pub r2ts: u64,
     /// Bytes of Data-Out, immediate data included.
@@ -203,6 +207,7 @@ impl Connection {
     ) -> Result<(), Error> {
         self.heard = now;
         self.counters.pdus_in += 1;
+        self.counters.sizes_in.count(frame.length());
         if frame.data_digest_error {
             self.counters.digest_errors += 1;
             if !commands.recovers() {
@@ -231,7 +236,8 @@ impl Connection {
 
     pub(super) fn send(&mut self, pdu: Pdu) {
         self.counters.pdus_out += 1;
-        self.output.push(pdu, self.digests);
+        let length = self.output.push(pdu, self.digests);
+        self.counters.sizes_out.count(length);
     }
 
     /// Sends a command for the first time.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use scsi::Lun;
 
 use crate::{
-    Bhs, Cid, Itt, Pdu, Serial, Ttt,
+    Bhs, Cid, Itt, Pdu, Serial, Sizes, Ttt,
     codec::{self, Digests, Output},
     keys::Parameters,
     login::Established,
@@ -96,6 +96,10 @@ pub struct Counters {
     pub pdus_in: u64,
     /// PDUs sent.
     pub pdus_out: u64,
+    /// PDUs received, by size.
+    pub sizes_in: Sizes,
+    /// PDUs sent, by size.
+    pub sizes_out: Sizes,
     /// SCSI commands received.
     pub commands: u64,
     /// Bytes of Data-Out given to units.
@@ -114,6 +118,8 @@ impl std::ops::AddAssign for Counters {
     fn add_assign(&mut self, other: Self) {
         self.pdus_in += other.pdus_in;
         self.pdus_out += other.pdus_out;
+        self.sizes_in += other.sizes_in;
+        self.sizes_out += other.sizes_out;
         self.commands += other.commands;
         self.data_out_bytes += other.data_out_bytes;
         self.data_in_bytes += other.data_in_bytes;
@@ -212,8 +218,9 @@ impl Connection {
     }
 
     /// Something came, whatever it is: the initiator is alive.
-    pub(super) fn note_received(&mut self, now: Instant) {
+    pub(super) fn note_received(&mut self, length: usize, now: Instant) {
         self.counters.pdus_in += 1;
+        self.counters.sizes_in.count(length);
         self.excuse_silence(now);
     }
 
@@ -236,7 +243,8 @@ impl Connection {
 
     pub(super) fn send(&mut self, pdu: Pdu) {
         self.counters.pdus_out += 1;
-        self.output.push(pdu, self.parameters.digests);
+        let length = self.output.push(pdu, self.parameters.digests);
+        self.counters.sizes_out.count(length);
     }
 
     /// Asks for nothing, or with a tag for an answer.

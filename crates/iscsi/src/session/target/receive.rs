@@ -20,7 +20,7 @@ impl Session {
         let Some(at) = self.index(cid) else { return Ok(()) };
         self.now = now;
         let connection = &mut self.connections[at];
-        connection.note_received(now);
+        connection.note_received(frame.length(), now);
         if connection.closing {
             connection.counters.ignored += 1;
             return Ok(());

@@ -1,0 +1,56 @@
+//! PDUs by their size.
+
+/// How many PDUs went one way, by size, and how many bytes in them. A PDU counts from its header to
+/// the padding of its data; digests are left out.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Sizes {
+    /// Below 64 bytes, below 128, 256, 512 and 1024, and from 1024 on: the classes of STICS, table 3.
+    pub classes: [u64; 6],
+    /// Bytes in all of them.
+    pub bytes: u64,
+}
+
+impl Sizes {
+    /// One more of so many bytes.
+    pub fn count(&mut self, bytes: usize) {
+        let bits = usize::BITS - bytes.leading_zeros();
+        self.classes[bits.saturating_sub(6).min(5) as usize] += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+impl std::ops::AddAssign for Sizes {
+    fn add_assign(&mut self, other: Self) {
+        self.classes.iter_mut().zip(other.classes).for_each(|(sum, count)| *sum += count);
+        self.bytes += other.bytes;
+    }
+}
+
+/// What was counted since an earlier moment.
+impl std::ops::Sub for Sizes {
+    type Output = Self;
+
+    fn sub(mut self, earlier: Self) -> Self {
+        self.classes.iter_mut().zip(earlier.classes).for_each(|(now, then)| *now -= then);
+        self.bytes -= earlier.bytes;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_classes_are_those_of_the_table() {
+        let mut sizes = Sizes::default();
+        for bytes in [0, 48, 63, 64, 127, 128, 255, 256, 511, 512, 1023, 1024, 1 << 20] {
+            sizes.count(bytes);
+        }
+        assert_eq!(sizes.classes, [3, 2, 2, 2, 2, 2]);
+        let before = sizes;
+        sizes.count(100);
+        assert_eq!((sizes - before).classes, [0, 1, 0, 0, 0, 0]);
+        assert_eq!((sizes - before).bytes, 100);
+    }
+}
