@@ -43,7 +43,9 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     // Immediate data and answers of a page each.
     assert!(counters["pdus_in_by_size"]["from_1024"].as_u64().unwrap() >= 64);
     assert!(counters["pdus_out_by_size"]["from_1024"].as_u64().unwrap() >= 64);
-    assert_eq!(counters["time_write"]["count"], 64);
+    // One in four is timed, and counted for four.
+    let timed = counters["time_write"]["count"].as_u64().expect("a number");
+    assert!((56..=72).contains(&timed), "{timed}");
 
     let cache = figures(&near, "cache");
     let number = |name: &str| cache[name].as_u64().expect("a number");

@@ -7,8 +7,9 @@ use std::{
 
 /// Counters of times. A class is a quarter of an octave: what it says is good to 25 %.
 ///
-/// Two relaxed additions for each time: some ten nanoseconds. Reading the clock costs more; who counts
-/// what takes about as long as that looks at one call in many, and counts it for all of them.
+/// Two relaxed additions for each time: 6 ns, where nobody else counts at the same moment. Looking at
+/// the clock twice costs 70 ns; who counts what does not take much longer looks at one call in many, and
+/// counts it for all of them.
 #[derive(Debug)]
 pub struct Times {
     classes: [AtomicU64; CLASSES],
@@ -144,23 +145,5 @@ mod tests {
         sum += &taken;
         assert_eq!(sum.count(), 200);
         assert_eq!(sum.classes().map(|(_, count)| count).collect::<Vec<_>>(), [198, 2]);
-    }
-}
-#[cfg(test)]
-mod cost {
-    #[test]
-    fn cost() {
-        let t = super::Times::default();
-        let n = 10_000_000u64;
-        let b = std::time::Instant::now();
-        for i in 0..n {
-            t.add(std::time::Duration::from_nanos(std::hint::black_box(i % 100_000)), 1);
-        }
-        println!("add {:?}", b.elapsed() / n as u32);
-        let b = std::time::Instant::now();
-        for _ in 0..n {
-            std::hint::black_box(std::time::Instant::now());
-        }
-        println!("now {:?}", b.elapsed() / n as u32);
     }
 }
