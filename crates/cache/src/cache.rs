@@ -78,7 +78,7 @@ impl Cache {
             let state = shared.state.lock();
             state.table.dirty() == 0 && state.ring.segments() == 0 && state.is_settled()
         };
-        if is_empty && shared.lower.holding() == Holding::Held {
+        if is_empty && matches!(shared.lower.holding(), Holding::Held | Holding::Reserved) {
             // Not heard of, it stays: this log is let in again, others after a look by somebody.
             let released = timeout(RELEASE_TIME, shared.lower.release()).await;
             tracing::debug!(?released, "gave the claim back");

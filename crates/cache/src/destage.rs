@@ -31,6 +31,12 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         pace.give_way(&shared).await;
         match round(&shared, &mut pace).await {
             Ok(()) => delay = FIRST_DELAY,
+            Err(Error::Fenced(reason)) => {
+                tracing::warn!(%reason, "destage has ended: the volume is somebody else's");
+                give_up_round(&shared);
+                refresh_superblock(&shared).await;
+                shared.wait_until(|state| state.stopping.then_some(())).await;
+            }
             Err(error) => {
                 tracing::warn!(%error, "destage stopped; trying again in {delay:?}");
                 give_up_round(&shared);

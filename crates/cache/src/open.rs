@@ -112,7 +112,7 @@ pub(crate) async fn open(
     superblock.immediate = settings.report.is_immediate() || !nvram.held.is_empty();
     // From here on no other memory is believed to hold this log's writes.
     superblock.nvram = nvram.mark;
-    superblock.note_opening();
+    superblock.note_opening(random(&identity.name));
     let scratch = pool(SCRATCH_PAGES)?;
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
     // Before anything is sent down, or fetched and kept.

@@ -4,7 +4,6 @@ use crate::{
     cli::ClaimAct,
     control::{self, Request, Response},
     failure::Failure,
-    orders::UnitName,
     output::print_line,
     status::ClaimStatus,
 };
@@ -41,18 +40,4 @@ fn ask(request: Request, whom: &crate::cli::Whom) -> Result<Option<ClaimStatus>,
         Response::Claim(claim) => Ok(claim),
         other => Err(other.unexpected()),
     }
-}
-
-/// Why a claim is not dropped without a word.
-pub fn would_lose(unit: &UnitName, claim: &ClaimStatus) -> Failure {
-    Failure::new(format!(
-        "{unit} is claimed by {}, whose log {} (generation {}) may have acknowledged writes that \
-         are nowhere else: they would be lost",
-        claim.owner, claim.log, claim.generation
-    ))
-    .remedy(format!(
-        "let that gateway drain and stop, or take its log up elsewhere (`forebay gateway adopt`); if it \
-         is gone for good, `forebay claim drop {unit} --lose-dirty-data`, and check the file systems \
-         there"
-    ))
 }

@@ -97,16 +97,16 @@ pub async fn adopt(args: Adopt) -> Result<(), Failure> {
 /// A log is taken up only if whoever had it is shut out.
 fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
     match holding {
-        Holding::Held => Ok(()),
+        Holding::Held | Holding::Reserved => Ok(()),
         Holding::Waiting => Err(Failure::new(format!(
             "{name}: its node is away, and nothing shuts out whoever had the log"
         ))
         .remedy("bring the node back, and ask again; or, if the former owner is gone for sure, serve it")),
         Holding::Refused(reason) => Err(Failure::new(format!("{name}: {reason}"))),
-        Holding::Nothing | Holding::Unsupported | Holding::Reserved => Err(Failure::new(format!(
+        Holding::Nothing | Holding::Unsupported => Err(Failure::new(format!(
             "{name}: the volume below has no claims, and nothing shuts out whoever had the log"
         ))
-        .remedy("give the node a `state` folder; or see that the former owner is stopped, and serve it")),
+        .remedy("give the node a `state` folder, or the remote layer `reserve`; or see that the former owner is stopped, and serve it")),
     }
 }
 

@@ -306,6 +306,8 @@ async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
     assert!(tell(&later.control, &["gateway", "drain", GATEWAY]).status.success());
     // The old one has dirty data still, and does not get it down.
     assert_eq!(near.figure("cache", "dirty_bytes"), 20 * 4096);
+    let error = refused(&tell(&near.control, &["gateway", "drain", GATEWAY]));
+    assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
     assert!(near.terminate().0.success());
     let raw = connect(far.address, NODE).await;
     for block in 0..20 {

@@ -13,6 +13,7 @@ use crate::{
     Error, Settings,
     error::is_refusal,
     probe::{MOST_UNIT_ATTENTIONS, is_news},
+    reserve::{Ended, Next, Reserving},
     wires::Wires,
 };
 
@@ -74,6 +75,19 @@ impl Claimed {
         };
         let holding = match answer {
             Verdict::Granted => Holding::Held,
+            Verdict::Unsupported if settings.reserve => {
+                let mut reserving = Reserving::new(&claim);
+                loop {
+                    let (cdb, transfer) = match reserving.next() {
+                        Next::Send(cdb, transfer) => (cdb, transfer),
+                        Next::Done(holding) => break holding,
+                    };
+                    let Outcome { status, sense, data_in, .. } =
+                        ask(wires, settings, cdb, transfer).await?;
+                    let data = data_in.into_iter().collect();
+                    reserving.handle(Ended { status, sense, data });
+                }
+            }
             Verdict::Unsupported => Holding::Unsupported,
             Verdict::Lost => Holding::Refused(LOST.into()),
             Verdict::Refused(sense) => {

@@ -12,6 +12,7 @@ mod wire;
 mod login;
 mod wires;
 mod probe;
+mod reserve;
 mod claim;
 mod discovery;
 mod pending;

@@ -2,19 +2,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use scsi::{ClaimAction, ClaimReport, Sense};
+use scsi::{ClaimAction, ClaimReport, Sense, Status};
 use tokio::{task::AbortHandle, time::sleep};
 use volume::{Claim, Data, Holding};
 
 use crate::{
-    CommandError, LinkState, Session,
+    Answer, CommandError, LinkState, Session,
     claim::{self, LOST, Verdict},
+    reserve::{Ended, Next, Reserving},
 };
 
 impl Session {
     /// Claims the unit: in this session if there is one, and in every later one before anything
     /// else.
-    pub(crate) async fn claim(&self, claim: Claim) -> Result<Holding, CommandError> {
+    pub(crate) async fn claim(
+        &self,
+        claim: Claim,
+        reserves: bool,
+    ) -> Result<Holding, CommandError> {
         let claim = Arc::new(claim);
         self.claimed().set(claim.clone());
         if !matches!(self.state(), LinkState::Up) {
@@ -25,6 +30,7 @@ impl Session {
             Ok(_) => Holding::Held,
             Err(CommandError::Fenced(reason)) => Holding::Refused(reason),
             Err(CommandError::Check(sense)) => match Verdict::of(sense, &claim) {
+                Some(Verdict::Unsupported) if reserves => self.reserve(&claim).await?,
                 Some(Verdict::Unsupported) => Holding::Unsupported,
                 Some(Verdict::Lost) => Holding::Refused(LOST.into()),
                 Some(_) => Holding::Refused(self.who_has_it(sense, &claim).await),
@@ -36,6 +42,18 @@ impl Session {
         };
         self.claimed().note(holding);
         Ok(self.claimed().holding())
+    }
+
+    async fn reserve(&self, claim: &Claim) -> Result<Holding, CommandError> {
+        let mut reserving = Reserving::new(claim);
+        loop {
+            match reserving.next() {
+                Next::Send(cdb, transfer) => {
+                    reserving.handle(ended(self.execute(cdb, transfer).await)?);
+                }
+                Next::Done(holding) => return Ok(holding),
+            }
+        }
     }
 
     /// Why the unit is not ours, which is noted.
@@ -62,7 +80,9 @@ impl Session {
         loop {
             sleep(LOOK_EVERY).await;
             let claim = match (self.claimed().get(), self.claimed().holding()) {
-                (None, _) | (_, Holding::Refused(_) | Holding::Unsupported) => return,
+                (None, _) | (_, Holding::Refused(_) | Holding::Unsupported | Holding::Reserved) => {
+                    return;
+                }
                 (Some(claim), Holding::Held) => claim,
                 _ => continue,
             };
@@ -78,6 +98,17 @@ impl Session {
                 self.claimed().note(Holding::Refused(reason));
             }
         }
+    }
+}
+
+/// A status of whatever kind is an answer here.
+fn ended(answer: Result<Answer, CommandError>) -> Result<Ended, CommandError> {
+    let ended = |status, sense, data| Ok(Ended { status, sense, data });
+    match answer {
+        Ok(answer) => ended(Status::Good, None, answer.data_in.into_iter().collect()),
+        Err(CommandError::Check(sense)) => ended(Status::CheckCondition, Some(sense), Data::new()),
+        Err(CommandError::Status(status)) => ended(status, None, Data::new()),
+        Err(error) => Err(error),
     }
 }
 

@@ -47,6 +47,9 @@ pub struct Settings {
     /// connection that fails go on where they were on another one. Default 2; the target may have
     /// less.
     pub error_recovery_level: u8,
+    /// A unit that knows no claims is reserved in place of being claimed: write exclusive, for
+    /// registrants only, over a loss of power. Default false.
+    pub reserve: bool,
     /// Commands on their way at once, at least 1. Default 64: over 8 ms of round trip, 64 runs of 64 KiB are
     /// four times what a gigabit carries.
     pub queue_depth: usize,
@@ -92,6 +95,7 @@ impl Settings {
             offer: Offer { default_time2wait: 0, ..Offer::initiator() },
             connections: 1,
             error_recovery_level: 2,
+            reserve: false,
             queue_depth: 64,
             piece_bytes: 1 << 20,
             connect_time_out: Duration::from_secs(5),

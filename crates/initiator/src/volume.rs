@@ -9,12 +9,12 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use iscsi::session::initiator::Transfer;
 use parking_lot::Mutex;
-use scsi::{Cdb, ClaimAction, Command, Form, LbaStatus, parse_lba_status_list};
+use scsi::{Cdb, ClaimAction, Command, Form, LbaStatus, Status, parse_lba_status_list};
 use volume::{Allocation, Claim, Data, Durability, Extent, Geometry, Holding, Io, Lba, Volume};
 
 use crate::{
     Answer, CommandError, Error, Facts, LinkState, Session, Settings, Statistics, claim,
-    error::is_refusal, owning::Watch, stability::Stability,
+    error::is_refusal, owning::Watch, reserve::give_back, stability::Stability,
 };
 
 /// A [`Volume`] whose blocks are those of a unit of an iSCSI target.
@@ -39,6 +39,8 @@ pub struct RemoteVolume {
     no_lba_status: AtomicBool,
     /// What it said of its epochs when it was asked last.
     epoch_blocks: AtomicU64,
+    /// See [`Settings::reserve`].
+    reserves: bool,
     /// From when a claim was asked for.
     watch: Mutex<Option<Watch>>,
 }
@@ -50,11 +52,11 @@ const PIECES_IN_FLIGHT: usize = 16;
 impl RemoteVolume {
     /// Logs in and asks the unit what it is. Fails at once if that cannot be done.
     pub async fn connect(settings: Settings) -> Result<Self, Error> {
-        let piece_bytes = settings.piece_bytes;
+        let (piece_bytes, reserves) = (settings.piece_bytes, settings.reserve);
         let session = Session::open(settings).await?;
         let facts = session.facts().ok_or(Error::Closed)?;
         let (identity, geometry) = (facts.identity.clone(), facts.geometry);
-        Ok(Self::new(session, identity, geometry, piece_bytes))
+        Ok(Self { reserves, ..Self::new(session, identity, geometry, piece_bytes) })
     }
 
     /// The unit that was here before, to be connected to in the background: for who starts while
@@ -65,9 +67,9 @@ impl RemoteVolume {
     /// Outside a tokio runtime.
     #[must_use]
     pub fn open_lazy(settings: Settings, geometry: Geometry, identity: String) -> Self {
-        let piece_bytes = settings.piece_bytes;
+        let (piece_bytes, reserves) = (settings.piece_bytes, settings.reserve);
         let session = Session::open_lazy(settings, identity.clone(), &geometry);
-        Self::new(session, identity, geometry, piece_bytes)
+        Self { reserves, ..Self::new(session, identity, geometry, piece_bytes) }
     }
 
     fn new(session: Session, identity: String, geometry: Geometry, piece_bytes: u32) -> Self {
@@ -80,6 +82,7 @@ impl RemoteVolume {
             no_write_same: AtomicBool::new(false),
             no_lba_status: AtomicBool::new(false),
             epoch_blocks: AtomicU64::new(geometry.epoch_blocks),
+            reserves: false,
             watch: Mutex::new(None),
         }
     }
@@ -149,6 +152,13 @@ impl RemoteVolume {
             && let Some(claim) = self.session.claimed().get()
         {
             let reason = self.session.who_has_it(sense, &claim).await;
+            return volume::Error::Fenced(reason);
+        }
+        if matches!(error, CommandError::Status(Status::ReservationConflict))
+            && self.session.claimed().holding() == Holding::Reserved
+        {
+            let reason: Arc<str> = "somebody else has taken the unit's reservation".into();
+            self.session.claimed().note(Holding::Refused(reason.clone()));
             return volume::Error::Fenced(reason);
         }
         error.into_volume_error(extent)
@@ -402,7 +412,7 @@ impl Volume for RemoteVolume {
 
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         Box::pin(async move {
-            let asked = self.session.claim(claim).await;
+            let asked = self.session.claim(claim, self.reserves).await;
             let whole = Extent { lba: Lba(0), blocks: 1 };
             let holding = asked.map_err(|error| error.into_volume_error(whole))?;
             *self.watch.lock() = Some(Watch::start(self.session.clone()));
@@ -417,7 +427,11 @@ impl Volume for RemoteVolume {
     fn release(&self) -> Io<'_, ()> {
         Box::pin(async move {
             let Some(claim) = self.session.claimed().get() else { return Ok(()) };
-            let (cdb, transfer) = claim::out(ClaimAction::Release, &claim);
+            let (cdb, transfer) = match self.session.claimed().holding() {
+                Holding::Held => claim::out(ClaimAction::Release, &claim),
+                Holding::Reserved => give_back(&claim),
+                _ => return Ok(()),
+            };
             self.perform(cdb, transfer, Extent { lba: Lba(0), blocks: 1 }).await?;
             self.session.claimed().clear();
             Ok(())

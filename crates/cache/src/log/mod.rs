@@ -5,6 +5,7 @@
 
 pub(crate) mod bytes;
 pub(crate) mod superblock;
+mod openings;
 pub(crate) mod segment;
 pub(crate) mod ring;
 pub(crate) mod index;

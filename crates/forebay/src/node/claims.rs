@@ -5,7 +5,7 @@ use std::sync::Arc;
 use unit::BlockUnit;
 
 use super::Node;
-use crate::{claim, failure::Failure, orders::UnitName, status::ClaimStatus};
+use crate::{failure::Failure, orders::UnitName, status::ClaimStatus};
 
 impl Node {
     /// Who claimed a unit last.
@@ -25,7 +25,7 @@ impl Node {
             return Err(Failure::new(format!("{name} has no claim in force: {claim}")));
         }
         if claim.dirty && !lose_dirty_data {
-            return Err(claim::would_lose(name, &claim));
+            return Err(would_lose(name, &claim));
         }
         unit.drop_claim().await.map_err(|sense| {
             Failure::new(format!("the claim on {name} cannot be dropped: {sense}"))
@@ -43,4 +43,18 @@ impl Node {
                 .remedy("`forebay status` names the targets and units there are")
         })
     }
+}
+
+/// Why a claim is not dropped without a word.
+fn would_lose(unit: &UnitName, claim: &ClaimStatus) -> Failure {
+    Failure::new(format!(
+        "{unit} is claimed by {}, whose log {} (generation {}) may have acknowledged writes that \
+         are nowhere else: they would be lost",
+        claim.owner, claim.log, claim.generation
+    ))
+    .remedy(format!(
+        "let that gateway drain and stop, or take its log up elsewhere (`forebay gateway adopt`); if it \
+         is gone for good, `forebay claim drop {unit} --lose-dirty-data`, and check the file systems \
+         there"
+    ))
 }

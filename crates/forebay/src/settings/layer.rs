@@ -89,6 +89,8 @@ pub struct Remote {
     pub tls: Option<Box<RemoteTls>>,
     /// The hashes of CHAP that are proposed, most wanted first.
     pub chap: Vec<Chap>,
+    /// Whether a unit that knows no claims is reserved for the cache above.
+    pub reserve: bool,
     /// Commands outstanding at once.
     pub queue_depth: u16,
     /// Connections of the session.
@@ -257,6 +259,7 @@ impl Default for Remote {
             mutual: None,
             tls: None,
             chap: Chap::ALL.to_vec(),
+            reserve: false,
             queue_depth: 64,
             connections: 1,
             error_recovery_level: 2,

@@ -127,6 +127,11 @@ impl CacheLayer {
     /// Does what is asked, or for a second at most works at it.
     pub async fn obey(&self, order: Order) -> Result<Standing, volume::Error> {
         let (mut done, mut reached) = (true, None);
+        if let (Order::Flush { .. } | Order::Drain, Holding::Refused(reason)) =
+            (order, self.cache.holding())
+        {
+            return Err(volume::Error::Fenced(reason));
+        }
         match order {
             // Done before.
             Order::Renew { .. } => {}

@@ -66,6 +66,7 @@ pub fn session(remote: &Remote, us: &Us) -> Result<initiator::Settings, Failure>
         data_digest: digest(remote.data_digest),
         ..session.offer
     };
+    session.reserve = remote.reserve;
     session.queue_depth = remote.queue_depth.into();
     session.connections = remote.connections;
     session.error_recovery_level = remote.error_recovery_level;

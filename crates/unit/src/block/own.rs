@@ -2,6 +2,8 @@
 
 use scsi::{ClaimAction, ClaimParameters, ClaimReport, Sense};
 
+use volume::{Extent, Lba};
+
 use super::{
     BlockUnit, Work,
     bounds::{parameter_list, taking, taking_with, writable},
@@ -90,5 +92,11 @@ impl BlockUnit {
     /// From now on those who are shut out are refused; what they have on its way ends first.
     async fn await_what_has_begun(&self) {
         drop(self.order.turn(TaskAttribute::Ordered).await);
+        // Parts of a copy have no turns of their own, but claim the blocks that they write, like
+        // all others. So many blocks are in every stripe.
+        let geometry = self.volume.geometry();
+        let blocks = u32::try_from(geometry.blocks).unwrap_or(u32::MAX).max(1);
+        let whole = Extent { lba: Lba(0), blocks };
+        drop(self.claims.alone(whole, geometry.block_size).await);
     }
 }

@@ -1,0 +1,179 @@
+//! What a target without claims has in their place: a persistent reservation, write exclusive for
+//! registrants (SPC-4, 5.13), under a key that says which opening of which log it is.
+//!
+//! It keeps others from writing, and the next opening of a log preempts the one before. It does not
+//! tell two copies of a log apart that were opened equally often: the first of them has it then.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use iscsi::session::initiator::Transfer;
+use scsi::{
+    Cdb, Command, PersistentReserveIn, PersistentReserveOut, Sense, Status,
+    persistent::{OutParameters, ReservationType, ReserveAction, ReserveReport},
+};
+use volume::{Claim, Data, Holding};
+
+/// How a command ended.
+pub(crate) struct Ended {
+    pub(crate) status: Status,
+    pub(crate) sense: Option<Sense>,
+    pub(crate) data: Data,
+}
+
+/// The key of an opening: half of it says which log.
+pub(crate) fn key(claim: &Claim) -> u64 {
+    // FNV-1a, so that it is the same with every compiler.
+    let hash = claim.instance.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash & 0xffff_ffff_0000_0000 | u64::from(claim.generation as u32).max(1)
+}
+
+/// Registers a session and takes the reservation, from earlier openings of the log if need be: a
+/// machine that says which command comes next, and hears how it ended.
+pub(crate) struct Reserving {
+    ours: u64,
+    step: Step,
+    /// Keys of earlier openings, which are shut out whether they hold the reservation or not.
+    earlier: Vec<u64>,
+}
+
+enum Step {
+    Register,
+    Keys,
+    Preempt,
+    Reserve,
+    Reservation {
+        reserved: String,
+    },
+    /// A later opening is there: what was registered goes, and then this is the end.
+    Withdraw(Arc<str>),
+    Done(Holding),
+}
+
+/// What is to be done.
+pub(crate) enum Next {
+    Send(Cdb, Transfer),
+    Done(Holding),
+}
+
+impl Reserving {
+    pub(crate) fn new(claim: &Claim) -> Self {
+        Self { ours: key(claim), step: Step::Register, earlier: Vec::new() }
+    }
+
+    pub(crate) fn next(&self) -> Next {
+        let ours = OutParameters { key: self.ours, ..OutParameters::default() };
+        let (cdb, transfer) = match &self.step {
+            Step::Register => {
+                let action_key = self.ours;
+                let first = OutParameters { action_key, persist: true, ..OutParameters::default() };
+                out(ReserveAction::RegisterAndIgnoreExistingKey, &first)
+            }
+            Step::Keys => ask(ReserveReport::Keys),
+            Step::Preempt => {
+                let action_key = self.earlier.last().copied().unwrap_or_default();
+                out(ReserveAction::PreemptAndAbort(KIND), &OutParameters { action_key, ..ours })
+            }
+            Step::Reserve => out(ReserveAction::Reserve(KIND), &ours),
+            Step::Reservation { .. } => ask(ReserveReport::Reservation),
+            Step::Withdraw(_) => out(ReserveAction::Register, &ours),
+            Step::Done(holding) => return Next::Done(holding.clone()),
+        };
+        Next::Send(cdb, transfer)
+    }
+
+    pub(crate) fn handle(&mut self, ended: Ended) {
+        let refused = |why: String| Step::Done(Holding::Refused(why.into()));
+        self.step = match std::mem::replace(&mut self.step, Step::Register) {
+            Step::Register if ended.status == Status::Good => Step::Keys,
+            Step::Register => refused(format!(
+                "the target keeps no reservation over a loss of power ({})",
+                told(&ended)
+            )),
+            Step::Keys => self.judge(&ended.data.into_bytes()),
+            Step::Preempt => {
+                self.earlier.pop();
+                self.preempt()
+            }
+            Step::Reserve => Step::Reservation { reserved: told(&ended) },
+            Step::Reservation { reserved } => {
+                let held = ended.data.into_bytes();
+                let held = body(&held);
+                match held.first_chunk::<8>().map(|key| u64::from_be_bytes(*key)) {
+                    Some(key) if key == self.ours && held.get(13) == Some(&(KIND as u8)) => {
+                        Step::Done(Holding::Reserved)
+                    }
+                    Some(key) => refused(format!(
+                        "somebody else has reserved the unit, with the key {key:016x}"
+                    )),
+                    None => refused(format!("the target reserves nothing ({reserved})")),
+                }
+            }
+            Step::Withdraw(reason) => Step::Done(Holding::Refused(reason)),
+            done @ Step::Done(_) => done,
+        };
+    }
+
+    /// By the keys that are registered.
+    fn judge(&mut self, report: &[u8]) -> Step {
+        let ours = self.ours;
+        let of_this_log = body(report).chunks_exact(8).map(be64).filter(|k| k >> 32 == ours >> 32);
+        let (later, earlier): (Vec<u64>, _) =
+            of_this_log.filter(|key| *key != ours).partition(|key| *key > ours);
+        self.earlier = earlier;
+        match later.first() {
+            Some(later) => Step::Withdraw(
+                format!(
+                    "this log was taken up elsewhere as generation {}; this one is generation {}",
+                    *later as u32, ours as u32
+                )
+                .into(),
+            ),
+            None => self.preempt(),
+        }
+    }
+
+    fn preempt(&self) -> Step {
+        if self.earlier.is_empty() { Step::Reserve } else { Step::Preempt }
+    }
+}
+
+/// Gives reservation and registration back: what is unregistered holds nothing.
+pub(crate) fn give_back(claim: &Claim) -> (Cdb, Transfer) {
+    out(ReserveAction::Register, &OutParameters { key: key(claim), ..OutParameters::default() })
+}
+
+fn out(action: ReserveAction, parameters: &OutParameters) -> (Cdb, Transfer) {
+    let list = parameters.to_bytes();
+    let parameter_list_length = list.len() as u32;
+    let command =
+        Command::PersistentReserveOut(PersistentReserveOut { action, parameter_list_length });
+    (command.encode(), Transfer::Out(Bytes::from(list)))
+}
+
+fn ask(report: ReserveReport) -> (Cdb, Transfer) {
+    let asked = PersistentReserveIn { report, allocation_length: REPORT_BYTES };
+    (Command::PersistentReserveIn(asked).encode(), Transfer::In(REPORT_BYTES.into()))
+}
+
+/// What follows PRGENERATION and ADDITIONAL LENGTH, as far as it came.
+fn body(report: &[u8]) -> &[u8] {
+    let length =
+        report.get(4..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_be_bytes(*b));
+    let rest = report.get(8..).unwrap_or_default();
+    &rest[..rest.len().min(length as usize)]
+}
+
+fn be64(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+fn told(ended: &Ended) -> String {
+    ended.sense.map_or_else(|| format!("{:?}", ended.status), |sense| sense.to_string())
+}
+
+const KIND: ReservationType = ReservationType::WriteExclusiveRegistrantsOnly;
+/// 511 keys: more hosts than write to one unit.
+const REPORT_BYTES: u16 = 4096;

@@ -1,0 +1,175 @@
+//! A cache's claim on its unit: granted, presented again after every login, taken over; and what a
+//! target of another make has in its place.
+
+mod support;
+
+use std::{collections::HashMap, io, pin::Pin, sync::Arc, time::Duration};
+
+use initiator::{RemoteVolume, Settings};
+use parking_lot::Mutex;
+use scsi::Sense;
+use support::node::NAME;
+use target::{Server, Target};
+use unit::{
+    BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Saving, Store, Task,
+    TaskManagement,
+};
+use volume::{Claim, Data, Durability, Error, Geometry, Holding, Lba, MemVolume, Volume};
+
+/// Records in memory.
+#[derive(Default)]
+struct Kept(Mutex<HashMap<Record, Vec<u8>>>);
+
+impl Store for Kept {
+    fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.lock().get(&record).cloned())
+    }
+
+    fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_> {
+        self.0.lock().insert(record, bytes);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// A unit that knows reservations and no claims, as those of others.
+struct Foreign(BlockUnit);
+
+impl LogicalUnit for Foreign {
+    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+        if matches!(task.cdb.first(), Some(0xc0 | 0xc1)) {
+            let unknown = Completion::check_condition(Sense::INVALID_COMMAND_OPERATION_CODE);
+            return Box::pin(std::future::ready(unknown));
+        }
+        self.0.execute(task)
+    }
+
+    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+        self.0.admit(nexus, cdb, length)
+    }
+
+    fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
+        self.0.task_management(nexus, function);
+    }
+
+    fn nexus_opened(&self, nexus: &Nexus) {
+        self.0.nexus_opened(nexus);
+    }
+
+    fn nexus_closed(&self, nexus: &Nexus) {
+        self.0.nexus_closed(nexus);
+    }
+}
+
+fn block_unit() -> BlockUnit {
+    let disk = Arc::new(MemVolume::new(Geometry::with_blocks(1024)));
+    let settings = unit::Settings::default();
+    BlockUnit::open(disk, Identity::new("disk-1"), settings, Arc::new(Kept::default()))
+        .expect("nothing was kept")
+}
+
+/// A node with this unit, and how each of its initiators connects.
+async fn serve(unit: Arc<dyn LogicalUnit>) -> (Server, impl Fn(&str) -> Settings) {
+    let mut settings = target::Settings::default();
+    settings.offer.default_time2wait = 0;
+    let server = Server::new(settings, vec![Target::new(NAME, vec![(0, unit)])]).expect("a target");
+    let any: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let address = server.open_portal(any.into()).await.expect("a port");
+    let settings = move |host: &str| {
+        let mut settings = Settings::new(address.to_string(), NAME, 0);
+        settings.initiator_name = format!("iqn.2026-11.io.forebay.test:{host}");
+        settings.isid = Settings::lasting_isid(host);
+        settings.back_off = Duration::from_millis(5);
+        settings
+    };
+    (server, settings)
+}
+
+fn claim(generation: u64, predecessors: &[u64]) -> Claim {
+    Claim {
+        owner: format!("host-{generation}"),
+        instance: [7; 16],
+        generation,
+        opening: generation * 10,
+        granted: 0,
+        predecessors: predecessors.to_vec(),
+        writes_back: true,
+        is_dirty: true,
+        takes_over: !predecessors.is_empty(),
+        accept_loss: false,
+    }
+}
+
+async fn write(volume: &RemoteVolume) -> Result<(), Error> {
+    volume.write(Lba(0), Data::zeros(512), Durability::Stable).await
+}
+
+#[tokio::test]
+async fn a_claim_is_presented_in_every_session_and_lost_to_a_successor() {
+    let (_server, settings) = serve(Arc::new(block_unit())).await;
+    let first = RemoteVolume::connect(settings("a")).await.expect("a session");
+    assert_eq!(first.holding(), Holding::Nothing);
+    assert_eq!(first.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
+    let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
+    assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
+    // A login with its name and ISID ends the session; the one that takes its place claims first.
+    let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
+    assert!(matches!(write(&intruder).await, Err(Error::ReadOnly)));
+    intruder.close().await;
+    write(&first).await.expect("written in a new session");
+    assert!(first.statistics().reconnects > 0);
+
+    let later = RemoteVolume::connect(settings("b")).await.expect("a session");
+    assert_eq!(later.claim(claim(2, &[10])).await.expect("asked"), Holding::Held);
+    let fenced = write(&first).await.expect_err("shut out");
+    assert!(matches!(&fenced, Error::Fenced(why) if why.contains("host-2")), "{fenced}");
+    assert!(matches!(first.holding(), Holding::Refused(_)));
+    write(&later).await.expect("written");
+    later.release().await.expect("given back");
+    write(&raw).await.expect("nobody has it");
+}
+
+#[tokio::test]
+async fn a_target_without_claims_is_written_to_as_it_is_unless_it_had_them() {
+    let (_server, settings) = serve(Arc::new(Foreign(block_unit()))).await;
+    let volume = RemoteVolume::connect(settings("a")).await.expect("a session");
+    assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Unsupported);
+    write(&volume).await.expect("written");
+    let volume = RemoteVolume::connect(settings("b")).await.expect("a session");
+    let knows_better = Claim { granted: 1, ..claim(2, &[10]) };
+    let holding = volume.claim(knows_better).await.expect("asked");
+    assert!(matches!(&holding, Holding::Refused(why) if why.contains("any more")), "{holding:?}");
+}
+
+#[tokio::test]
+async fn a_target_without_claims_is_reserved_if_settings_say_so() {
+    let (server, settings) = serve(Arc::new(Foreign(block_unit()))).await;
+    let reserving = |host: &str| Settings { reserve: true, ..settings(host) };
+    let first = RemoteVolume::connect(reserving("a")).await.expect("a session");
+    assert_eq!(first.claim(claim(1, &[])).await.expect("asked"), Holding::Reserved);
+    write(&first).await.expect("written");
+    let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
+    write(&raw).await.expect_err("a reservation conflict");
+    // Its next session has it still.
+    let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
+    intruder.close().await;
+    write(&first).await.expect("written in a new session");
+
+    let later = RemoteVolume::connect(reserving("b")).await.expect("a session");
+    assert_eq!(later.claim(claim(2, &[10])).await.expect("asked"), Holding::Reserved);
+    write(&later).await.expect("written");
+    let fenced = write(&first).await.expect_err("preempted");
+    assert!(matches!(fenced, Error::Fenced(_)), "{fenced}");
+    let again = RemoteVolume::connect(reserving("c")).await.expect("a session");
+    let holding = again.claim(claim(1, &[])).await.expect("asked");
+    let Holding::Refused(why) = holding else { panic!("{holding:?}") };
+    assert!(why.contains("as generation 2"), "{why}");
+    // Another log, too, finds it reserved.
+    let other = RemoteVolume::connect(reserving("d")).await.expect("a session");
+    let stranger = Claim { instance: [8; 16], ..claim(5, &[]) };
+    let holding = other.claim(stranger).await.expect("asked");
+    assert!(matches!(&holding, Holding::Refused(why) if why.contains("reserved")), "{holding:?}");
+
+    later.release().await.expect("given back");
+    write(&raw).await.expect("nobody has it");
+    server.shutdown(Duration::ZERO).await;
+}
