@@ -66,7 +66,7 @@ pub(crate) async fn open(
     let pages = usize::try_from(settings.dram_bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
     let by_flush = settings.report == Report::AtFlush;
     let mut mended = 0;
-    let (found, mut table, mut epochs) = loop {
+    let (found, table, mut epochs) = loop {
         let mut table = SlotTable::new(pages);
         let mut epochs = epochs(&settings, &superblock, lower_geometry);
         let apply = |start, header: &Header| {
