@@ -48,7 +48,7 @@ impl BlockUnit {
             if has_epochs && action == ClaimAction::Claim && !again {
                 let begun = self.begin_epoch(follows).await;
                 if let Err(error) = begun {
-                    return taking_with(taken, access::failed_write(error).into());
+                    return taking_with(taken, access::failed_write(error));
                 }
             }
             taking(taken)
