@@ -146,6 +146,10 @@ impl<K: Keyring> Volume for Encrypt<K> {
         self.lower.flush()
     }
 
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.lower.roll_back()
+    }
+
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.lower.discard(extent)
     }

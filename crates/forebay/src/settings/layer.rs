@@ -8,7 +8,7 @@ use super::{
     access::{Chap, Proof},
     schedule::{Hours, Schedule},
     tls::RemoteTls,
-    words::{Digest, Engine, FaultError, OnLogError, Operation, Report},
+    words::{Digest, Engine, FaultError, OnLogError, Operation, Order, Report, TooLarge},
 };
 use crate::quantity::{Size, Span};
 
@@ -197,6 +197,10 @@ pub struct Cache {
     pub dram: Size,
     /// When a write is acknowledged.
     pub report: Report,
+    /// What may overtake the log on its way down.
+    pub order: Order,
+    /// What becomes of more data between two flushes than the log holds.
+    pub epoch_too_large: TooLarge,
     /// What becomes of writes while the log disk fails.
     pub on_log_error: OnLogError,
     /// Share of the log that may fill before destage no longer gives way to requests.
@@ -289,6 +293,8 @@ impl Default for Cache {
             nvram_size: Size::mib(4),
             dram: Size::mib(256),
             report: Report::default(),
+            order: Order::default(),
+            epoch_too_large: TooLarge::default(),
             on_log_error: OnLogError::default(),
             destage_threshold: 0.5,
             destage_idle: Span::millis(20),

@@ -25,7 +25,8 @@ pub use schedule::{Schedule, TimeOfDay};
 pub use secret::{Found, read as read_secret};
 pub use tls::{PortalTls, RemoteTls};
 pub use words::{
-    Address, Digest, Engine, FaultError, IscsiName, LogLevel, OnLogError, Operation, Report,
+    Address, Digest, Engine, FaultError, IscsiName, LogLevel, OnLogError, Operation, Order, Report,
+    TooLarge,
 };
 
 use crate::quantity::{Size, Span};

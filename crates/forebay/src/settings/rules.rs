@@ -9,7 +9,7 @@ use super::{
     problem::KeyPath,
     schedule::Hours,
     tls::{PortalTls, RemoteTls},
-    words::Report,
+    words::{OnLogError, Order, Report},
 };
 use crate::quantity::{Size, Span};
 
@@ -410,6 +410,9 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
              \"after-complete\"",
         );
     }
+    if cache.report == Report::AtFlush {
+        at_flush(cache, at)?;
+    }
     let least = Size::mib(1);
     whole(at, "log_size", cache.log_size, Size(4096))?;
     if let Some(size) = cache.log_size {
@@ -432,6 +435,25 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
             at.key("destage_threshold"),
             "not between 0.05 and 0.9",
             "write a share of the log such as 0.5",
+        );
+    }
+    Ok(())
+}
+
+/// What goes with writes that count by flush.
+fn at_flush(cache: &Cache, at: &KeyPath) -> Checked {
+    if cache.order != Order::Strict {
+        return wrong(
+            at.key("order"),
+            "what overtakes the log breaks what is between two flushes",
+            "leave `order` out, or use another `report`",
+        );
+    }
+    if cache.on_log_error != OnLogError::StopWrites {
+        return wrong(
+            at.key("on_log_error"),
+            "what goes past the log breaks what is between two flushes",
+            "leave `on_log_error` out, or use another `report`",
         );
     }
     Ok(())

@@ -153,6 +153,30 @@ pub enum Report {
     Through,
     /// The same, and it is not kept in memory.
     Around,
+    /// At once, and safe with the next flush: what is between two flushes counts as a whole.
+    AtFlush,
+}
+
+/// What may overtake the log of a cache on its way down.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Nothing.
+    #[default]
+    Strict,
+    /// Writes when the log is full, and long discards.
+    Relaxed,
+}
+
+/// What becomes of more data between two flushes than the log holds.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum TooLarge {
+    /// Writes are refused.
+    #[default]
+    Refuse,
+    /// It counts in parts.
+    Split,
 }
 
 /// What becomes of writes while the log disk of a cache fails.

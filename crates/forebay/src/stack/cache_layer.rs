@@ -21,7 +21,7 @@ use crate::{
     figures,
     orders::{Exported, Order, Standing},
     quantity::about,
-    settings::{self, OnLogError, Report},
+    settings::{self, OnLogError, Report, TooLarge},
 };
 
 /// A cache at work.
@@ -302,6 +302,7 @@ impl CacheLayer {
             "rotten_slots": counted.rotten_slots,
         })));
         figures.extend(self.disk.figures());
+        figures.extend(epochs(&counted));
         figures
     }
 }
@@ -342,6 +343,18 @@ fn claim(holding: &Holding) -> String {
     }
 }
 
+/// What the lower volume alone is, and what was done for that.
+fn epochs(counted: &cache::Statistics) -> Map<String, Value> {
+    object(json!({
+        "order": counted.order,
+        "split_rounds": counted.split_rounds,
+        "split_epochs": counted.split_epochs,
+        "refused_epochs": counted.refused_epochs,
+        "rolled_back": counted.rolled_back,
+        "unflushed_segments": counted.unflushed_segments,
+    }))
+}
+
 fn behaviour(settings: &settings::Cache, owner: &str) -> cache::Settings {
     let millis =
         |span: crate::quantity::Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX).max(1);
@@ -354,6 +367,15 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> cache::Settings {
             Report::Immediate => cache::Report::Immediate,
             Report::Through => cache::Report::Through,
             Report::Around => cache::Report::Around,
+            Report::AtFlush => cache::Report::AtFlush,
+        },
+        order: match settings.order {
+            settings::Order::Strict => cache::Order::Strict,
+            settings::Order::Relaxed => cache::Order::Relaxed,
+        },
+        too_large: match settings.epoch_too_large {
+            TooLarge::Refuse => cache::TooLarge::Refused,
+            TooLarge::Split => cache::TooLarge::Split,
         },
         on_log_error: match settings.on_log_error {
             OnLogError::StopWrites => cache::OnLogError::StopWrites,
