@@ -198,8 +198,8 @@ pub enum GatewayAct {
     Drain(SendDown),
     /// Send nothing more to the far side until `resume`
     ///
-    /// What is on its way arrives. Writes go on into the log, and past it when it is full. A pause
-    /// lasts over a reload, and ends with the process.
+    /// What is on its way arrives. Writes go on into the log until it is full; then hosts get BUSY, or
+    /// with `order = "relaxed"` they go past it. A pause lasts over a reload, and ends with the process.
     Pause(OfCache),
     /// End a pause
     Resume(OfCache),
