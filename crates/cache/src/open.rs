@@ -13,8 +13,8 @@ use crate::{
     checksum::crc32c,
     dram::PagePool,
     epoch::{Epochs, limit},
+    frames::Index,
     heard::Heard,
-    indexing::Index,
     inspect::{check_size, no_superblock, pool, random, write_new},
     log::{
         recovery::{FoundIndex, NoSuperblock, mend, scan, superblock},

@@ -411,7 +411,11 @@ impl Shared {
             let crowded = self.is_strict() && state.table.len() + MAX_STEP > self.entries_limit;
             (!later && !claimed && !crowded).then_some(())
         });
-        if self.is_strict() { self.look_again(started, free).await } else { Ok(free.await) }
+        if self.is_strict() {
+            return self.look_again(started, free).await;
+        }
+        free.await;
+        Ok(())
     }
 }
 
