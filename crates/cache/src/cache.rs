@@ -349,7 +349,7 @@ impl Volume for Cache {
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
         counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
-        let begun = (number % SAMPLED == 0).then(Instant::now);
+        let begun = number.is_multiple_of(SAMPLED).then(Instant::now);
         let hit = self.shared.read_memory(sector, sectors);
         self.shared.read_ahead(sector, sectors, hit.is_none());
         match hit {

@@ -59,7 +59,9 @@ async fn pair(secured: bool) -> (Stream, Stream) {
 
 async fn write_all(mut stream: Stream, count: u32, length: usize) -> Stream {
     let mut output = Output::default();
-    (0..count).for_each(|itt| output.push(nop(itt, length), DIGESTS));
+    (0..count).for_each(|itt| {
+        output.push(nop(itt, length), DIGESTS);
+    });
     poll_fn(|context| match poll_send(&mut stream, &mut output, context).unwrap() {
         Sent::All => Poll::Ready(()),
         Sent::Blocked => {
@@ -129,7 +131,9 @@ async fn both_ends_speak_at_once() {
         let ends = [near, far].map(|mut stream| {
             tokio::spawn(async move {
                 let (mut decoder, mut seen, mut output) = (decoder(), 0, Output::default());
-                (0..100).for_each(|itt| output.push(nop(itt, 131_072), DIGESTS));
+                (0..100).for_each(|itt| {
+                    output.push(nop(itt, 131_072), DIGESTS);
+                });
                 poll_fn(|context| {
                     while let Poll::Ready(read) = poll_receive(&mut stream, &mut decoder, context) {
                         assert!(matches!(read.unwrap(), Received::Bytes(1..)));

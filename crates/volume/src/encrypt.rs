@@ -92,18 +92,33 @@ impl<K: Keyring> Encrypt<K> {
         Arc::clone(&self.cipher.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// A copy of `data`, to be changed unit by unit, and the place of its first unit.
+    fn copied(&self, lba: Lba, data: &Data) -> (Buffer, u128) {
+        let mut buffer = self.pool.take(data.len());
+        data.copy_to_slice(&mut buffer);
+        let units_per_block = u128::from(self.lower.geometry().block_size) / UNIT as u128;
+        (buffer, u128::from(lba.0) * units_per_block)
+    }
+
     /// A copy of `data` that begins at `lba`, after `change` of each unit.
     async fn copy(&self, lba: Lba, data: &Data, change: fn(&Xts, &mut [u8], u128)) -> Data {
         let cipher = self.cipher();
-        let mut buffer: Buffer = self.pool.take(data.len());
-        data.copy_to_slice(&mut buffer);
-        let units_per_block = u128::from(self.lower.geometry().block_size) / UNIT as u128;
-        let first = u128::from(lba.0) * units_per_block;
+        let (mut buffer, first) = self.copied(lba, data);
         for (at, unit) in buffer.chunks_exact_mut(UNIT).enumerate() {
             if at > 0 && at % UNITS_AT_ONCE == 0 {
                 yield_now().await;
             }
             change(&cipher, unit, first + at as u128);
+        }
+        Data::from(buffer.freeze())
+    }
+
+    /// The same of what was read, at once.
+    fn decrypted(&self, lba: Lba, data: &Data) -> Data {
+        let cipher = self.cipher();
+        let (mut buffer, first) = self.copied(lba, data);
+        for (at, unit) in buffer.chunks_exact_mut(UNIT).enumerate() {
+            decrypt(&cipher, unit, first + at as u128);
         }
         Data::from(buffer.freeze())
     }
@@ -178,12 +193,28 @@ impl<K: Keyring> Volume for Encrypt<K> {
         self.lower.refresh();
     }
 
+    fn examine<'a>(
+        &'a self,
+        extent: Extent,
+        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+    ) -> Io<'a, Option<Data>> {
+        Box::pin(async move {
+            let judge = |data: &Data| is_right(&self.decrypted(extent.lba, data));
+            let found = self.lower.examine(extent, &judge).await?;
+            Ok(found.map(|data| self.decrypted(extent.lba, &data)))
+        })
+    }
+
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         self.lower.claim(claim)
     }
 
     fn holding(&self) -> Holding {
         self.lower.holding()
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        self.lower.release()
     }
 }
 
@@ -298,6 +329,16 @@ mod tests {
         assert!(found.chunks(16).all(|chunk| chunk != [0x5a; 16]));
         now(volume.write(Lba(0), data.clone(), Durability::Volatile)).unwrap();
         assert_eq!(now(volume.read(extent(0, 1))).unwrap(), data);
+    }
+
+    #[test]
+    fn what_is_examined_is_judged_as_it_was_written() {
+        let (_, volume) = encrypted(512);
+        let data = Data::from(vec![0x5a; 512]);
+        now(volume.write(Lba(3), data.clone(), Durability::Volatile)).unwrap();
+        let is_right = |found: &Data| *found == data;
+        assert_eq!(now(volume.examine(extent(3, 1), &is_right)).unwrap(), Some(data.clone()));
+        assert_eq!(now(volume.examine(extent(4, 1), &is_right)).unwrap(), None);
     }
 
     #[test]

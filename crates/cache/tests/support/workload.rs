@@ -38,7 +38,7 @@ impl Script {
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x5717_c5ca);
         let report = match rng.below(10) {
-            0 if seed % 2 == 0 => Report::Through,
+            0 if seed.is_multiple_of(2) => Report::Through,
             0 => Report::Around,
             1..=3 => Report::Immediate,
             _ => Report::AfterComplete,
