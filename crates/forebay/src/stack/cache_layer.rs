@@ -302,7 +302,7 @@ impl CacheLayer {
             "rotten_slots": counted.rotten_slots,
         })));
         figures.extend(self.disk.figures());
-        figures.extend(epochs(&counted));
+        figures.extend(epochs(counted));
         figures
     }
 }
