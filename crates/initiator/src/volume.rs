@@ -121,6 +121,8 @@ impl RemoteVolume {
     /// would wait.
     async fn facts(&self) -> Result<Arc<Facts>, volume::Error> {
         if let Some(facts) = self.session.facts() {
+            // Who was opened while the unit was away hears of its epochs with the first call.
+            self.epoch_blocks.store(facts.geometry.epoch_blocks, Ordering::Relaxed);
             return Ok(facts);
         }
         let mut watch = self.session.watch();
@@ -350,7 +352,6 @@ impl Volume for RemoteVolume {
     fn flush(&self) -> Io<'_, ()> {
         Box::pin(async move {
             let facts = self.facts().await?;
-            self.epoch_blocks.store(facts.geometry.epoch_blocks, Ordering::Relaxed);
             self.flush_all(&facts).await
         })
     }
@@ -358,7 +359,6 @@ impl Volume for RemoteVolume {
     fn roll_back(&self) -> Io<'_, ()> {
         Box::pin(async move {
             let facts = self.facts().await?;
-            self.epoch_blocks.store(facts.geometry.epoch_blocks, Ordering::Relaxed);
             if facts.geometry.epoch_blocks == 0 {
                 return Err(volume::Error::Device("the remote unit has no epochs".into()));
             }
