@@ -2,9 +2,9 @@
 //! `docs/formats/volume-key.md` has its bytes.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,7 +12,7 @@ use std::{
 use aes_kw::{KeyInit, KwAes256};
 use crc_fast::{CrcAlgorithm, checksum};
 use sha2::{Digest, Sha256};
-use volume::{Error, Io, Keyring, VolumeKey};
+use volume::{Error, Io, Keyring, Renewed, VolumeKey};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -61,7 +61,7 @@ pub fn open(settings: &Encrypt) -> Result<(VolumeKey, KeyFile), Failure> {
     let secret = unlocking(settings.secret_file.as_deref(), settings.secret_env.as_deref())?;
     let locked = Locked { path, secret };
     let shown = locked.path.display();
-    let bytes = std::fs::read(&locked.path).map_err(|error| {
+    let bytes = fs::read(&locked.path).map_err(|error| {
         let failure = Failure::new(format!("cannot read the volume's key {shown}: {error}"));
         match error.kind() {
             io::ErrorKind::NotFound => failure.remedy(format!(
@@ -77,6 +77,10 @@ pub fn open(settings: &Encrypt) -> Result<(VolumeKey, KeyFile), Failure> {
         Refusal::OtherSecret => Failure::new(format!("the secret does not unlock {shown}"))
             .remedy("name the secret that it was made with, or the key file of this volume"),
     })?;
+    // What a crash has left; the key of now is at hand, so nothing has to wait for it.
+    if let Err(error) = locked.end_renewal() {
+        tracing::warn!(file = %shown, %error, "what is left of an erased key cannot be removed");
+    }
     Ok((key, KeyFile(Arc::new(locked))))
 }
 
@@ -142,28 +146,54 @@ impl Locked {
     }
 
     /// Another key in place of the one in the file, whose bytes are overwritten as well.
-    fn renew(&self) -> io::Result<VolumeKey> {
+    fn renew(&self) -> io::Result<Renewed> {
+        self.end_renewal()?;
         let key = random()?;
-        let mut old = File::options().write(true).open(&self.path)?;
-        let length = old.metadata()?.len();
-        whole_file::replace(&self.path, &self.lock(&key)?)?;
-        // It has no name any more. That its bytes are gone, too, is known where the file system
-        // and the drive write in place.
-        old.write_all(&vec![0; usize::try_from(length).unwrap_or(0).min(4096)])?;
-        old.sync_all()?;
-        Ok(key)
+        // Its second name keeps the old file within reach until its bytes are gone.
+        fs::hard_link(&self.path, whole_file::beside(&self.path, OLD))?;
+        whole_file::prepare(&self.path, &self.lock(&key)?)?;
+        whole_file::settle_names(&self.path)?;
+        fs::rename(whole_file::beside(&self.path, "new"), &self.path)?;
+        // From here on the new key counts, whatever happens.
+        let settled = whole_file::settle_names(&self.path).and_then(|()| self.end_renewal());
+        let settled = settled.map_err(|error| {
+            self.tell(&error);
+            Error::Device(error.to_string().into())
+        });
+        Ok(Renewed { key, settled })
+    }
+
+    /// Overwrites what a renewal has left of the old file. It has no name any more then. That its
+    /// bytes are gone, too, is known where the file system and the drive write in place.
+    fn end_renewal(&self) -> io::Result<()> {
+        let old = whole_file::beside(&self.path, OLD);
+        let found = match fs::symlink_metadata(&old) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            found => found?,
+        };
+        let current = fs::metadata(&self.path)?;
+        // Otherwise it did not come to the renewal: it is the key of now by another name.
+        if (found.dev(), found.ino()) != (current.dev(), current.ino()) {
+            let mut file = File::options().write(true).open(&old)?;
+            file.write_all(&[0; FILE_BYTES])?;
+            file.sync_all()?;
+        }
+        fs::remove_file(&old)?;
+        whole_file::settle_names(&self.path)
+    }
+
+    fn tell(&self, error: &io::Error) {
+        let file = self.path.display();
+        tracing::error!(%file, %error, "the volume's key cannot be renewed");
     }
 }
 
 impl Keyring for KeyFile {
-    fn renew(&self) -> Io<'_, VolumeKey> {
+    fn renew(&self) -> Io<'_, Renewed> {
         let locked = Arc::clone(&self.0);
         // Off the runtime's threads: a sync takes its time. It goes on if nobody waits any more.
         let renewed = tokio::task::spawn_blocking(move || {
-            locked.renew().inspect_err(|error| {
-                let file = locked.path.display();
-                tracing::error!(%file, %error, "the volume's key cannot be renewed");
-            })
+            locked.renew().inspect_err(|error| locked.tell(error))
         });
         Box::pin(async move {
             let renewed = renewed.await.map_err(io::Error::other).flatten();
@@ -185,6 +215,9 @@ fn crc32c(bytes: &[u8]) -> u32 {
 const MAGIC: &[u8; 8] = b"FBYVLKEY";
 const VERSION: u32 = 1;
 const SALT_BYTES: usize = 32;
+const FILE_BYTES: usize = 120;
+/// Behind the name of a file that another one takes the place of.
+const OLD: &str = "old";
 /// RFC 3394: eight bytes more than the key.
 const WRAPPED_BYTES: usize = VolumeKey::BYTES + 8;
 /// At six bits each 192 bits: nothing is gained by a slow hash.
@@ -231,11 +264,37 @@ mod tests {
         let key = random().unwrap();
         whole_file::replace(&path, &file.lock(&key).unwrap()).unwrap();
         let link = folder.path().join("what it was");
-        std::fs::hard_link(&path, &link).unwrap();
+        fs::hard_link(&path, &link).unwrap();
         let new = file.renew().unwrap();
-        assert_ne!(new.bytes(), key.bytes());
-        let found = file.unlock(&std::fs::read(&path).unwrap()).ok().unwrap();
-        assert_eq!(found.bytes(), new.bytes());
-        assert!(std::fs::read(&link).unwrap().iter().all(|byte| *byte == 0));
+        assert!(new.settled.is_ok());
+        assert_ne!(new.key.bytes(), key.bytes());
+        let found = file.unlock(&fs::read(&path).unwrap()).ok().unwrap();
+        assert_eq!(found.bytes(), new.key.bytes());
+        assert!(fs::read(&link).unwrap().iter().all(|byte| *byte == 0));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
+    }
+
+    #[test]
+    fn a_renewal_that_a_crash_ended_is_ended_by_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let file = locked(&path, &[7; 32]);
+        let (key, other) = (random().unwrap(), random().unwrap());
+        whole_file::replace(&path, &file.lock(&key).unwrap()).unwrap();
+        // Before the new file has its name: the old key is the one that counts.
+        let old = whole_file::beside(&path, OLD);
+        fs::hard_link(&path, &old).unwrap();
+        file.end_renewal().unwrap();
+        assert!(!old.exists());
+        assert!(file.unlock(&fs::read(&path).unwrap()).is_ok_and(|k| k.bytes() == key.bytes()));
+        // After that: it is to go.
+        fs::hard_link(&path, &old).unwrap();
+        let third = folder.path().join("third name");
+        fs::hard_link(&path, &third).unwrap();
+        whole_file::replace(&path, &file.lock(&other).unwrap()).unwrap();
+        file.end_renewal().unwrap();
+        assert!(!old.exists());
+        assert!(fs::read(&third).unwrap().iter().all(|byte| *byte == 0));
+        assert!(file.unlock(&fs::read(&path).unwrap()).is_ok_and(|k| k.bytes() == other.bytes()));
     }
 }

@@ -62,8 +62,16 @@ impl Drop for VolumeKey {
 
 /// Where a volume's key is kept.
 pub trait Keyring: Send + Sync + 'static {
-    /// Makes another key and keeps it, stable, in place of the one before, which is gone then.
-    fn renew(&self) -> Io<'_, VolumeKey>;
+    /// Makes another key and keeps it in place of the one before. An error: that one is still kept.
+    fn renew(&self) -> Io<'_, Renewed>;
+}
+
+/// Another key is kept.
+pub struct Renewed {
+    /// That key.
+    pub key: VolumeKey,
+    /// Whether it is stable, and nothing of the one before is left.
+    pub settled: Result<(), Error>,
 }
 
 /// `lower`, encrypted with XTS-AES-256 (IEEE 1619), 512 bytes by 512 bytes, each with its place.
@@ -175,9 +183,10 @@ impl<K: Keyring> Volume for Encrypt<K> {
 
     fn erase_key(&self) -> Io<'_, ()> {
         Box::pin(async move {
-            let key = self.keyring.renew().await?;
+            let Renewed { key, settled } = self.keyring.renew().await?;
+            // Also where the old one is not quite gone: the next start takes the one that is kept.
             *self.cipher.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key.cipher());
-            Ok(())
+            settled
         })
     }
 
@@ -235,10 +244,11 @@ mod tests {
     struct Counting(Mutex<u8>);
 
     impl Keyring for Counting {
-        fn renew(&self) -> Io<'_, VolumeKey> {
+        fn renew(&self) -> Io<'_, Renewed> {
             let mut last = self.0.lock().unwrap();
             *last += 1;
-            Box::pin(ready(Ok(key(*last))))
+            let settled = if *last < 100 { Ok(()) } else { Err(Error::NoSpace) };
+            Box::pin(ready(Ok(Renewed { key: key(*last), settled })))
         }
     }
 
@@ -329,6 +339,18 @@ mod tests {
         assert!(found.chunks(16).all(|chunk| chunk != [0x5a; 16]));
         now(volume.write(Lba(0), data.clone(), Durability::Volatile)).unwrap();
         assert_eq!(now(volume.read(extent(0, 1))).unwrap(), data);
+    }
+
+    /// A restart would take the key that is kept.
+    #[test]
+    fn a_key_that_is_kept_is_used_though_the_old_one_is_not_gone() {
+        let (lower, volume) = encrypted(512);
+        *volume.keyring.0.lock().unwrap() = 99;
+        assert!(matches!(now(volume.erase_key()), Err(Error::NoSpace)));
+        let data = Data::from(vec![0x5a; 512]);
+        now(volume.write(Lba(0), data.clone(), Durability::Volatile)).unwrap();
+        let restarted = Encrypt::new(lower, &key(100), Counting(Mutex::new(0)));
+        assert_eq!(now(restarted.read(extent(0, 1))).unwrap(), data);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub use checked::Checked;
 pub use claim::{Claim, Holding};
 pub use data::Data;
 pub use delay::{Delay, Latency};
-pub use encrypt::{Encrypt, Keyring, VolumeKey};
+pub use encrypt::{Encrypt, Keyring, Renewed, VolumeKey};
 pub use engine::EngineKind;
 pub use fault::{Call, Fault, Faults, Rule, Symptom};
 pub use file::{FileVolume, OpenError, Options};

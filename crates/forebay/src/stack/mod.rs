@@ -156,8 +156,10 @@ pub async fn open(
 
 /// The cache that lies on a remote volume without anything between that changes its size.
 pub fn cache_over(above: &[Layer]) -> Option<&settings::Cache> {
-    let same_size =
-        |layer: &&Layer| matches!(layer, Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_));
+    let same_size = |layer: &&Layer| {
+        use Layer::{Delay, Encrypt, Fault, Observe};
+        matches!(layer, Delay(_) | Observe(_) | Fault(_) | Encrypt(_))
+    };
     match above.iter().find(|layer| !same_size(layer)) {
         Some(Layer::Cache(cache)) => Some(cache),
         _ => None,

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use scsi::{Command, LbaStatus, Overwrite, Sanitize, SanitizeAction, Sense, SenseKey, Status};
 use unit::{LogicalUnit, TaskManagement};
 use volume::{
-    Call as On, Delay, Encrypt, Fault, Geometry, Io, Keyring, Latency, MemVolume, Rule, Stack,
-    Symptom, Volume, VolumeKey,
+    Call as On, Delay, Encrypt, Fault, Geometry, Io, Keyring, Latency, MemVolume, Renewed, Rule,
+    Stack, Symptom, Volume, VolumeKey,
 };
 
 use crate::{
@@ -172,10 +172,10 @@ async fn wrong_lists_and_units_that_keep_older_copies_are_refused() {
 struct Keys(std::sync::atomic::AtomicU8);
 
 impl Keyring for Keys {
-    fn renew(&self) -> Io<'_, VolumeKey> {
+    fn renew(&self) -> Io<'_, Renewed> {
         let seed = self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let key = VolumeKey::new(&std::array::from_fn(|at| at as u8 ^ seed)).expect("two halves");
-        Box::pin(std::future::ready(Ok(key)))
+        Box::pin(std::future::ready(Ok(Renewed { key, settled: Ok(()) })))
     }
 }
 
@@ -183,7 +183,7 @@ impl Keyring for Keys {
 async fn cryptographic_erase_leaves_nothing_that_can_be_read() {
     let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS)));
     let keys = Keys(std::sync::atomic::AtomicU8::new(1));
-    let key = keys.renew().await.expect("a key");
+    let Renewed { key, .. } = keys.renew().await.expect("a key");
     let volume = Arc::new(Encrypt::new(lower, &key, keys));
     let a = join_over(&Arc::new(Party::default()), "a", volume);
     a.good(&Command::write(5, 100, false), pattern(1, 100)).await;
