@@ -56,12 +56,22 @@ impl Claimed {
         }
     }
 
+    /// Fails once it was refused. Asked again, the unit might grant it, when whoever had it has
+    /// gone, and shut him out for good when he comes back.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.holding() {
+            Holding::Refused(reason) => Err(Error::Fenced(reason)),
+            _ => Ok(()),
+        }
+    }
+
     /// Presents the claim, if there is one, in a session that is new: nothing comes before it.
     pub(crate) async fn present(
         &self,
         wires: &mut Wires,
         settings: &Settings,
     ) -> Result<(), Error> {
+        self.check()?;
         let Some(claim) = self.get() else { return Ok(()) };
         let (cdb, transfer) = out(ClaimAction::Claim, &claim);
         let outcome = ask(wires, settings, cdb, transfer).await?;
@@ -98,11 +108,8 @@ impl Claimed {
                 Holding::Refused(reason(sense, &claim, report.as_ref()))
             }
         };
-        self.note(holding.clone());
-        match holding {
-            Holding::Refused(reason) => Err(Error::Fenced(reason)),
-            _ => Ok(()),
-        }
+        self.note(holding);
+        self.check()
     }
 }
 

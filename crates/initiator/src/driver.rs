@@ -530,6 +530,8 @@ async fn attempt(
     shared: Arc<Shared>,
 ) -> Result<Live, Error> {
     sleep(wait).await;
+    // Not even a login: it would end the session of a rightful owner of the same name.
+    shared.claimed.check()?;
     let mut live = connect(&settings).await?;
     let mut taken = expected.check(&live.facts);
     // Nothing is claimed of another unit.

@@ -129,6 +129,25 @@ async fn a_claim_is_presented_in_every_session_and_lost_to_a_successor() {
 }
 
 #[tokio::test]
+async fn one_who_was_refused_does_not_ask_again() {
+    let (_server, settings) = serve(Arc::new(block_unit())).await;
+    let owner = RemoteVolume::connect(settings("owner")).await.expect("a session");
+    assert_eq!(owner.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
+    let late = RemoteVolume::connect(settings("late")).await.expect("a session");
+    let other_log = Claim { instance: [8; 16], is_dirty: false, ..claim(1, &[]) };
+    let holding = late.claim(other_log).await.expect("asked");
+    assert!(matches!(holding, Holding::Refused(_)), "{holding:?}");
+
+    // Now it would be granted, and a login of its name has it connect again.
+    owner.release().await.expect("given back");
+    let intruder = RemoteVolume::connect(settings("late")).await.expect("a session");
+    let error = write(&late).await.expect_err("refused for good");
+    assert!(matches!(error, Error::Fenced(_)), "{error}");
+    write(&intruder).await.expect("its session was not ended, and nobody has a claim");
+    assert_eq!(owner.claim(claim(2, &[10])).await.expect("asked"), Holding::Held);
+}
+
+#[tokio::test]
 async fn a_target_without_claims_is_written_to_as_it_is_unless_it_had_them() {
     let (_server, settings) = serve(Arc::new(Foreign(block_unit()))).await;
     let volume = RemoteVolume::connect(settings("a")).await.expect("a session");

@@ -267,8 +267,9 @@ fn admit(last: Option<&Owner>, asked: &ClaimParameters, is_present: bool) -> Res
             Ok(())
         };
     }
+    // Nobody is ahead of anybody any more: one who says so goes on, from whichever copy.
     if last.is_dropped {
-        accepted(Sense::CLAIM_DROPPED)?;
+        return accepted(Sense::CLAIM_DROPPED);
     }
     // The same opening comes back.
     if (last.opening, last.generation) == (asked.opening, asked.generation) {
@@ -467,6 +468,10 @@ mod tests {
         let next = asked(4, 40, 3, &[30]);
         assert_eq!(admit(Some(&dropped), &next, false), Err(Sense::CLAIM_DROPPED));
         assert_eq!(admit(Some(&dropped), &accepting(&next), false), Ok(()));
+        // A copy that had been shut out is let in as well, if all that came after it is gone.
+        let copy = asked(3, 31, 2, &[20]);
+        assert_eq!(admit(Some(&dropped), &copy, false), Err(Sense::CLAIM_DROPPED));
+        assert_eq!(admit(Some(&dropped), &accepting(&copy), false), Ok(()));
     }
 
     #[test]
