@@ -499,6 +499,7 @@ async fn clean(shared: &Shared, cut: u64, started: Instant) {
         state.starving = false;
         // What is dirty now came after the cut.
         state.dirty_since = (state.table.dirty() > 0).then_some(started);
+        state.dirty.set(state.is_dirty());
     }
     shared.changed.notify_waiters();
 }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-use volume::{Geometry, Stack};
+use volume::{Dirty, Geometry, Stack};
 
 use crate::{
     checksum::crc32c,
@@ -116,8 +116,8 @@ pub(crate) async fn open(
     let scratch = pool(SCRATCH_PAGES)?;
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
     // Before anything is sent down, or fetched and kept.
-    let is_dirty = table.dirty() > 0 || !nvram.held.is_empty();
-    ownership::claim(&settings, (&lower, &log), &scratch, &mut superblock, is_dirty).await?;
+    let dirty = Dirty::new(table.dirty() > 0 || !nvram.held.is_empty());
+    ownership::claim(&settings, (&lower, &log), &scratch, &mut superblock, dirty.clone()).await?;
 
     let counters = Counters::default();
     counters.recovered_segments.add(found.ring.segments() as u64);
@@ -131,6 +131,7 @@ pub(crate) async fn open(
         (superblock, newest),
         (scratch, counters),
     )?;
+    shared.state.lock().dirty = dirty;
     shared.start_index();
     recover_nvram(&shared, nvram.held, found.complete);
     shared.settle().await.map_err(OpenError::Log)?;

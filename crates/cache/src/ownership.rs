@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use volume::{Claim, Error, Holding, Stack};
+use volume::{Claim, Dirty, Error, Holding, Stack};
 
 use crate::{
     dram::PagePool,
@@ -22,7 +22,7 @@ pub(crate) async fn claim(
     (lower, log): (&Stack, &Stack),
     scratch: &Arc<PagePool>,
     superblock: &mut Superblock,
-    is_dirty: bool,
+    is_dirty: Dirty,
 ) -> Result<(), OpenError> {
     let mut predecessors = superblock.predecessors();
     let opening = predecessors.pop().expect("it was noted before");

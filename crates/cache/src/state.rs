@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-use volume::{Data, Durability, Error, Geometry, Holding, Lba, Stack, Volume};
+use volume::{Data, Dirty, Durability, Error, Geometry, Holding, Lba, Stack, Volume};
 
 use crate::{
     claim::Claims,
@@ -140,6 +140,8 @@ pub(crate) struct State {
     pub streams: Streams,
     /// When the oldest dirty data became dirty, or earlier.
     pub dirty_since: Option<Instant>,
+    /// Told with the claim on the lower volume: the log has dirty data, or is about to.
+    pub dirty: Dirty,
     /// The last call to the lower volume failed for good or for now.
     pub lower_error: Option<Error>,
     pub orders: Orders,
@@ -443,6 +445,7 @@ impl State {
             next_fetch: 1,
             streams: Streams::default(),
             dirty_since: None,
+            dirty: Dirty::default(),
             lower_error: None,
             orders: Orders::default(),
             destaging: Meter::new(),
@@ -474,11 +477,16 @@ impl State {
             })
     }
 
+    /// Whether the log has, or is about to have, what the lower volume has not.
+    pub fn is_dirty(&self) -> bool {
+        self.table.dirty() > 0 || !self.queue.is_empty() || self.in_flight_slots > 0
+    }
+
     /// Whether the log has, or is about to have, content of any slot of `first .. end`. May say so
     /// of a long run without need.
     pub fn may_be_logged(&self, first: u64, end: u64) -> bool {
         if end - first > LOOKED_UP {
-            return self.table.dirty() > 0 || !self.queue.is_empty() || self.in_flight_slots > 0;
+            return self.is_dirty();
         }
         (first..end).filter_map(|slot| self.table.find(slot)).any(|index| {
             let entry = self.table.entry(index);
@@ -497,6 +505,7 @@ impl State {
     pub fn queue_slot(&mut self, index: u32, serial: u64) {
         let turn = self.next_turn();
         self.unflushed = true;
+        self.dirty.set(true);
         let entry = self.table.entry_mut(index);
         entry.version = serial;
         // A fetch that is under way brings older content.

@@ -156,6 +156,36 @@ async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_became_dirty_while_its_claim_waited_does_not_go_over_newer_data() {
+    let place = Place::new();
+    let (mut far, mut near) = pair(&place, "");
+    let address = far.address;
+    assert!(near.terminate().0.success(), "its claim is given back");
+    far.kill();
+    // It starts without a link, with a clean log, and takes writes.
+    near = place.serve("a", &other_gateway(&place, "a", address, KEEPS));
+    assert_eq!(cache_figure(&near, "claim"), "waiting");
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("written");
+    // Meanwhile another one reaches the node, and gives back what it claimed.
+    far = place.serve("node", &keeping(&place, 0));
+    let other = place.serve("b", &other_gateway(&place, "b", far.address, ""));
+    let elsewhere = connect(other.address, GATEWAY).await;
+    write(&*elsewhere, 1, 7).await.expect("written");
+    assert!(tell(&other.control, &["gateway", "drain", GATEWAY]).status.success());
+    drop(elsewhere);
+    assert!(other.terminate().0.success());
+    far.kill();
+
+    far = place.serve("node", &keeping(&place, address.port()));
+    eventually("an answer", || cache_figure(&near, "claim") != "waiting").await;
+    let holding = cache_figure(&near, "claim");
+    assert!(holding.contains("what is in this one may be older"), "{holding}");
+    let raw = connect(far.address, NODE).await;
+    assert_eq!(read(&*raw, 1).await.expect("read"), content(1, 7));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_restored_from_an_older_backup_is_told_with_both_generations() {
     let place = Place::new();
     let (mut far, mut near) = pair(&place, KEEPS);

@@ -155,7 +155,7 @@ pub(crate) fn out(action: ClaimAction, claim: &Claim) -> (Cdb, Transfer) {
         granted: claim.granted,
         predecessors: claim.predecessors[..most].to_vec(),
         writes_back: claim.writes_back,
-        is_dirty: claim.is_dirty,
+        is_dirty: claim.is_dirty.get(),
         accept_loss: claim.accept_loss,
         takes_over: claim.takes_over,
     }

@@ -14,7 +14,7 @@ use unit::{
     BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Saving, Store, Task,
     TaskManagement,
 };
-use volume::{Claim, Data, Durability, Error, Geometry, Holding, Lba, MemVolume, Volume};
+use volume::{Claim, Data, Dirty, Durability, Error, Geometry, Holding, Lba, MemVolume, Volume};
 
 /// Records in memory.
 #[derive(Default)]
@@ -93,7 +93,7 @@ fn claim(generation: u64, predecessors: &[u64]) -> Claim {
         granted: 0,
         predecessors: predecessors.to_vec(),
         writes_back: true,
-        is_dirty: true,
+        is_dirty: Dirty::new(true),
         takes_over: !predecessors.is_empty(),
         accept_loss: false,
     }
@@ -134,7 +134,7 @@ async fn one_who_was_refused_does_not_ask_again() {
     let owner = RemoteVolume::connect(settings("owner")).await.expect("a session");
     assert_eq!(owner.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
     let late = RemoteVolume::connect(settings("late")).await.expect("a session");
-    let other_log = Claim { instance: [8; 16], is_dirty: false, ..claim(1, &[]) };
+    let other_log = Claim { instance: [8; 16], is_dirty: Dirty::new(false), ..claim(1, &[]) };
     let holding = late.claim(other_log).await.expect("asked");
     assert!(matches!(holding, Holding::Refused(_)), "{holding:?}");
 

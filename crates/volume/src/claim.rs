@@ -1,12 +1,15 @@
 //! Who alone may change a volume: the claim of a cache that holds, or may hold, data newer than it.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 /// What a cache tells the volume below it when it asks to be the only one that writes there.
 ///
 /// A log may be copied and opened in two places. So each opening draws a number of its own, and a
 /// claim says which openings it succeeds: of two that succeed the same one, only the first is let in.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Claim {
     /// Who asks, for people: the name of a gateway. At most [`Claim::MOST_OWNER`] bytes of
     /// printable ASCII are told.
@@ -24,8 +27,9 @@ pub struct Claim {
     pub predecessors: Vec<u64>,
     /// From now on there may be dirty data in the log.
     pub writes_back: bool,
-    /// There is dirty data in the log now.
-    pub is_dirty: bool,
+    /// There is dirty data in the log now: a claim that waits for the volume, or that is presented
+    /// again, says how it is at that moment.
+    pub is_dirty: Dirty,
     /// Its log was taken up here on purpose: a predecessor that is still at work is shut out.
     pub takes_over: bool,
     /// Somebody has decided to go on though the volume may not have all that it once had.
@@ -37,6 +41,32 @@ impl Claim {
     pub const MOST_OWNER: usize = 223;
     /// The opening that was granted last and seven that were cut off while they asked.
     pub const MOST_PREDECESSORS: usize = 8;
+}
+
+/// Whether a log has dirty data, from one moment to the next. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Dirty(Arc<AtomicBool>);
+
+impl Dirty {
+    /// As it is now.
+    #[must_use]
+    pub fn new(is_dirty: bool) -> Self {
+        Self(Arc::new(is_dirty.into()))
+    }
+
+    /// From now on. To be said of a write before that is acknowledged: else a claim could be granted
+    /// as one that has nothing which is older than the volume.
+    pub fn set(&self, is_dirty: bool) {
+        if self.get() != is_dirty {
+            self.0.store(is_dirty, Ordering::Release);
+        }
+    }
+
+    /// Now.
+    #[must_use]
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// How a claim stands.

@@ -25,7 +25,7 @@ mod testing;
 
 pub use allocation::{Allocation, MOST_RUNS, Run};
 pub use checked::Checked;
-pub use claim::{Claim, Holding};
+pub use claim::{Claim, Dirty, Holding};
 pub use data::Data;
 pub use delay::{Delay, Latency};
 pub use encrypt::{Encrypt, Keyring, Renewed, VolumeKey};
