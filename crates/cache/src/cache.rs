@@ -72,7 +72,8 @@ impl Cache {
         if self.exported.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.put_away().await?;
+        self.come_to_rest().await?;
+        self.note_end().await?;
         let shared = &self.shared;
         let is_empty = {
             let state = shared.state.lock();
@@ -87,21 +88,26 @@ impl Cache {
     }
 
     /// Ends cleanly, for the log to be taken up elsewhere: all that was acknowledged is in it, and
-    /// it is not written to again. Hosts are told so from now on. The claim stays, for whoever
-    /// takes the log up.
+    /// it is not written to again. Hosts are told so from now on, even if it fails; then it may be
+    /// asked again. The claim stays, for whoever takes the log up.
     pub async fn export(&self) -> Result<(), Error> {
         let told = Error::Fenced("the log was exported, to be taken up elsewhere".into());
         self.shared.lower.fence(&told);
         if self.exported.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.put_away().await?;
+        // What ends later would still write to the log.
+        if !self.come_to_rest().await? {
+            return Err(Error::Busy("the far volume has not answered what it was sent"));
+        }
+        self.note_end().await?;
         self.exported.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Brings what waits to the log and notes that this is its end.
-    async fn put_away(&self) -> Result<(), Error> {
+    /// Takes nothing more, and brings what waits to the log. Whether the calls to the lower volume
+    /// that were under way have ended too.
+    async fn come_to_rest(&self) -> Result<bool, Error> {
         let shared = &self.shared;
         shared.state.lock().stopping = true;
         shared.wake_destage.notify_one();
@@ -110,11 +116,17 @@ impl Cache {
             let quiet = state.is_settled() && state.claims.is_empty() && state.round.is_none();
             quiet.then_some(())
         });
-        if timeout(STOP_TIME, settled).await.is_err() && !shared.state.lock().is_settled() {
+        let is_quiet = timeout(STOP_TIME, settled).await.is_ok();
+        if !is_quiet && !shared.state.lock().is_settled() {
             return Err(Error::Device("the log disk does not take what waits for it".into()));
         }
+        Ok(is_quiet)
+    }
+
+    /// Notes in the log that this is its end.
+    async fn note_end(&self) -> Result<(), Error> {
         let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
-        let written = timeout(STOP_TIME, shared.write_superblock(last)).await;
+        let written = timeout(STOP_TIME, self.shared.write_superblock(last)).await;
         written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
     }
 

@@ -33,15 +33,16 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             Ok(()) => delay = FIRST_DELAY,
             Err(Error::Fenced(reason)) => {
                 tracing::warn!(%reason, "destage has ended: the volume is somebody else's");
-                give_up_round(&shared);
                 refresh_superblock(&shared).await;
+                give_up_round(&shared);
                 shared.wait_until(|state| state.stopping.then_some(())).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "destage stopped; trying again in {delay:?}");
+                // Before: without a round, an export takes the log for one that is left alone.
+                refresh_superblock(&shared).await;
                 give_up_round(&shared);
                 end_lower_epoch(&shared).await;
-                refresh_superblock(&shared).await;
                 pause(&shared, delay).await;
                 delay = (delay * 2).min(LAST_DELAY);
             }

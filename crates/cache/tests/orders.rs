@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use support::gateway::{Gateway, first_bytes, read, write};
 use tokio::time::{Instant, sleep, timeout};
-use volume::Error;
+use volume::{Error, Extent, Lba, Volume};
 
 const LOG: u64 = 4096;
 const MINUTE: Duration = Duration::from_secs(60);
@@ -153,4 +153,35 @@ async fn a_paused_cache_stops_at_once_and_recovers_what_is_dirty() {
     assert_eq!(cache.statistics().paused_ms, None);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [1; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_is_not_exported_while_something_may_still_be_written_to_it() {
+    let gateway = Gateway::new(LOG).relaxed();
+    gateway.far.set_delay(MINUTE);
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    // A discard that goes past the log, and voids what the log has of it when it has come.
+    let long = Extent { lba: Lba(0), blocks: 32768 };
+    let discarding = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.discard(long).await }
+    });
+    while gateway.far.take_calls().is_empty() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let error = cache.export().await.expect_err("it would not be whole");
+    assert!(matches!(error, Error::Busy(why) if why.contains("not answered")), "{error}");
+    let error = write(&cache, 0, 2, 8).await.expect_err("it takes nothing more all the same");
+    assert!(matches!(error, Error::Fenced(_)), "{error}");
+    discarding.await.unwrap().unwrap();
+    cache.export().await.expect("asked again, when that has come");
+    let before = log(&gateway).await;
+    sleep(10 * MINUTE).await;
+    assert!(before == log(&gateway).await, "it is written to no more");
+}
+
+async fn log(gateway: &Gateway) -> Vec<u8> {
+    let whole = Extent { lba: Lba(0), blocks: LOG as u32 };
+    gateway.log.read(whole).await.unwrap().into_bytes().to_vec()
 }

@@ -25,6 +25,11 @@ impl Session {
         if !matches!(self.state(), LinkState::Up) {
             return Ok(self.claimed().holding());
         }
+        self.present(claim, reserves).await
+    }
+
+    /// Presents the claim in the session that there is.
+    async fn present(&self, claim: Arc<Claim>, reserves: bool) -> Result<Holding, CommandError> {
         let (cdb, transfer) = claim::out(ClaimAction::Claim, &claim);
         let holding = match self.execute(cdb, transfer).await {
             Ok(_) => Holding::Held,
@@ -36,7 +41,7 @@ impl Session {
                 Some(_) => Holding::Refused(self.who_has_it(sense, &claim).await),
                 None => return Err(CommandError::Check(sense)),
             },
-            // The next session presents it.
+            // The next session presents it, or the watch in this one.
             Err(CommandError::Unreachable(_) | CommandError::Busy) => Holding::Waiting,
             Err(error) => return Err(error),
         };
@@ -76,17 +81,26 @@ impl Session {
 
     /// Looks from time to time whether the unit has another owner: a cache that answers from memory
     /// alone would not hear of it.
-    async fn watch_claim(self) {
+    ///
+    /// One that still waits though the session is up is presented: the unit was busy, or it was asked
+    /// for when the session was past that and not up yet.
+    async fn watch_claim(self, reserves: bool) {
         loop {
             sleep(LOOK_EVERY).await;
-            let claim = match (self.claimed().get(), self.claimed().holding()) {
-                (None, _) | (_, Holding::Refused(_) | Holding::Unsupported | Holding::Reserved) => {
-                    return;
-                }
-                (Some(claim), Holding::Held) => claim,
-                _ => continue,
+            let Some(claim) = self.claimed().get() else { return };
+            let is_waiting = match self.claimed().holding() {
+                Holding::Refused(_) | Holding::Unsupported | Holding::Reserved => return,
+                Holding::Nothing => continue,
+                Holding::Waiting => true,
+                Holding::Held => false,
             };
             if !matches!(self.state(), LinkState::Up) {
+                continue;
+            }
+            if is_waiting {
+                if let Err(error) = self.present(claim, reserves).await {
+                    tracing::warn!(%error, "the claim is not answered");
+                }
                 continue;
             }
             let Some(report) = self.report().await else { continue };
@@ -116,8 +130,8 @@ fn ended(answer: Result<Answer, CommandError>) -> Result<Ended, CommandError> {
 pub(crate) struct Watch(AbortHandle);
 
 impl Watch {
-    pub(crate) fn start(session: Session) -> Self {
-        Self(tokio::spawn(session.watch_claim()).abort_handle())
+    pub(crate) fn start(session: Session, reserves: bool) -> Self {
+        Self(tokio::spawn(session.watch_claim(reserves)).abort_handle())
     }
 }
 

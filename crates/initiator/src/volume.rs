@@ -415,7 +415,7 @@ impl Volume for RemoteVolume {
             let asked = self.session.claim(claim, self.reserves).await;
             let whole = Extent { lba: Lba(0), blocks: 1 };
             let holding = asked.map_err(|error| error.into_volume_error(whole))?;
-            *self.watch.lock() = Some(Watch::start(self.session.clone()));
+            *self.watch.lock() = Some(Watch::start(self.session.clone(), self.reserves));
             Ok(holding)
         })
     }

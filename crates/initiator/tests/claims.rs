@@ -3,11 +3,20 @@
 
 mod support;
 
-use std::{collections::HashMap, io, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use initiator::{RemoteVolume, Settings};
 use parking_lot::Mutex;
-use scsi::Sense;
+use scsi::{Sense, Status};
 use support::node::NAME;
 use target::{Server, Target};
 use unit::{
@@ -57,6 +66,38 @@ impl LogicalUnit for Foreign {
 
     fn nexus_closed(&self, nexus: &Nexus) {
         self.0.nexus_closed(nexus);
+    }
+}
+
+/// A unit that is busy, for a while, when it is asked for a claim.
+struct Occupied {
+    unit: BlockUnit,
+    is_busy: AtomicBool,
+}
+
+impl LogicalUnit for Occupied {
+    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+        let is_claim = task.cdb.first() == Some(&0xc1);
+        if is_claim && self.is_busy.load(Ordering::Relaxed) {
+            return Box::pin(std::future::ready(Completion::status(Status::Busy)));
+        }
+        self.unit.execute(task)
+    }
+
+    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+        self.unit.admit(nexus, cdb, length)
+    }
+
+    fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
+        self.unit.task_management(nexus, function);
+    }
+
+    fn nexus_opened(&self, nexus: &Nexus) {
+        self.unit.nexus_opened(nexus);
+    }
+
+    fn nexus_closed(&self, nexus: &Nexus) {
+        self.unit.nexus_closed(nexus);
     }
 }
 
@@ -145,6 +186,26 @@ async fn one_who_was_refused_does_not_ask_again() {
     assert!(matches!(error, Error::Fenced(_)), "{error}");
     write(&intruder).await.expect("its session was not ended, and nobody has a claim");
     assert_eq!(owner.claim(claim(2, &[10])).await.expect("asked"), Holding::Held);
+}
+
+#[tokio::test]
+async fn a_claim_that_waits_though_the_session_is_up_is_presented_in_it() {
+    let unit = Arc::new(Occupied { unit: block_unit(), is_busy: true.into() });
+    let (_server, settings) = serve(unit.clone()).await;
+    let settings_a = Settings { busy_time_out: Duration::from_millis(20), ..settings("a") };
+    let volume = RemoteVolume::connect(settings_a).await.expect("a session");
+    assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Waiting);
+    unit.is_busy.store(false, Ordering::Relaxed);
+    let granted = async {
+        while volume.holding() == Holding::Waiting {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), granted).await.expect("asked again");
+    assert_eq!(volume.holding(), Holding::Held);
+    assert_eq!(volume.statistics().reconnects, 0);
+    let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
+    assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
 }
 
 #[tokio::test]

@@ -199,8 +199,10 @@ impl CacheLayer {
     /// Puts the log away for another host.
     pub async fn export(&self, serial: &str) -> Result<Exported, Failure> {
         self.cache.export().await.map_err(|error| {
-            Failure::new(format!("the log {} is not whole: {error}", self.log.display()))
-                .remedy("see to its disk, and ask again; nothing was given away")
+            Failure::new(format!("the log {} is not exported: {error}", self.log.display())).remedy(
+                "do not take it elsewhere; see to that and ask again. The unit takes nothing any \
+                 more: to go on with it here, restart the gateway",
+            )
         })?;
         let (log, generation) = self.instance().await;
         let (dirty_bytes, serial) = (self.dirty_bytes(), serial.to_owned());
