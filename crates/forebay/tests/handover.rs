@@ -4,6 +4,7 @@ mod support;
 
 use std::{
     net::SocketAddr,
+    ops::Range,
     path::{Path, PathBuf},
     process::Output,
 };
@@ -11,6 +12,7 @@ use std::{
 use support::{
     Place, Serving, connect, content, eventually, forebay, gateway, node, read, stderr, write,
 };
+use volume::Volume;
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
@@ -40,6 +42,22 @@ fn copy(from: PathBuf, to: PathBuf) {
 
 fn tell(control: &Path, arguments: &[&str]) -> Output {
     forebay().args(arguments).arg("--control").arg(control).output().expect("the binary runs")
+}
+
+fn drain(gateway: &Serving) {
+    succeeded(&tell(&gateway.control, &["gateway", "drain", GATEWAY]));
+}
+
+async fn write_all(volume: &dyn Volume, blocks: Range<u64>, version: u64) {
+    for block in blocks {
+        write(volume, block, version).await.expect("written");
+    }
+}
+
+async fn check_all(volume: &dyn Volume, blocks: Range<u64>, version: u64) {
+    for block in blocks {
+        assert_eq!(read(volume, block).await.expect("read"), content(block, version));
+    }
 }
 
 fn cache_figure(serving: &Serving, name: &str) -> String {
@@ -82,7 +100,7 @@ async fn nobody_writes_past_a_gateway_and_all_may_again_when_it_has_gone() {
     let far = place.serve("node", &keeping(&place, address.port()));
     let raw = connect(far.address, NODE).await;
     write(&*raw, 1, 7).await.expect_err("still refused");
-    assert!(tell(&near.control, &["gateway", "drain", GATEWAY]).status.success());
+    drain(&near);
     assert_eq!(read(&*raw, 1).await.expect("read"), content(1, 1));
 
     drop(volume);
@@ -101,9 +119,7 @@ async fn a_gateway_killed_with_dirty_data_keeps_its_claim_and_comes_back() {
     let place = Place::new();
     let (far, mut near) = pair(&place, KEEPS);
     let volume = connect(near.address, GATEWAY).await;
-    for block in 0..20 {
-        write(&*volume, block, 1).await.expect("written");
-    }
+    write_all(&*volume, 0..20, 1).await;
     for _ in 0..3 {
         near.kill();
         let raw = connect(far.address, NODE).await;
@@ -113,11 +129,9 @@ async fn a_gateway_killed_with_dirty_data_keeps_its_claim_and_comes_back() {
         assert!(error.contains("iqn.2026-11.test:host-a"), "{error}");
         near = place.serve("a", &other_gateway(&place, "a", far.address, KEEPS));
     }
-    assert!(tell(&near.control, &["gateway", "drain", GATEWAY]).status.success());
+    drain(&near);
     let raw = connect(far.address, NODE).await;
-    for block in 0..20 {
-        assert_eq!(read(&*raw, block).await.expect("read"), content(block, 1));
-    }
+    check_all(&*raw, 0..20, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,9 +139,7 @@ async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out
     let place = Place::new();
     let (far, mut near) = pair(&place, KEEPS);
     let volume = connect(near.address, GATEWAY).await;
-    for block in 0..200 {
-        write(&*volume, block, block + 1).await.expect("written");
-    }
+    write_all(&*volume, 0..200, 1).await;
     near.kill();
     copy(place.path("a.log"), place.path("b.log"));
     let text = other_gateway(&place, "b", far.address, KEEPS);
@@ -135,11 +147,9 @@ async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out
     succeeded(&adopt(&place, "b", &text));
     let later = place.serve("b", &text);
     let volume = connect(later.address, GATEWAY).await;
-    for block in 0..200 {
-        assert_eq!(read(&*volume, block).await.expect("read"), content(block, block + 1));
-    }
+    check_all(&*volume, 0..200, 1).await;
     write(&*volume, 0, 99).await.expect("and written");
-    assert!(tell(&later.control, &["gateway", "drain", GATEWAY]).status.success());
+    drain(&later);
 
     // The old one starts again, more often than the new one did: nothing gets it in.
     for more in ["", "accept_loss = true", ""] {
@@ -150,9 +160,7 @@ async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out
     assert_eq!(cache_figure(&later, "claim"), "held");
     let raw = connect(far.address, NODE).await;
     assert_eq!(read(&*raw, 0).await.expect("read"), content(0, 99));
-    for block in 1..200 {
-        assert_eq!(read(&*raw, block).await.expect("read"), content(block, block + 1));
-    }
+    check_all(&*raw, 1..200, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -172,7 +180,7 @@ async fn a_log_that_became_dirty_while_its_claim_waited_does_not_go_over_newer_d
     let other = place.serve("b", &other_gateway(&place, "b", far.address, ""));
     let elsewhere = connect(other.address, GATEWAY).await;
     write(&*elsewhere, 1, 7).await.expect("written");
-    assert!(tell(&other.control, &["gateway", "drain", GATEWAY]).status.success());
+    drain(&other);
     drop(elsewhere);
     assert!(other.terminate().0.success());
     far.kill();
@@ -280,9 +288,7 @@ async fn a_log_of_a_killed_gateway_is_adopted_and_nothing_is_lost() {
     let place = Place::new();
     let (far, mut near) = pair(&place, KEEPS);
     let volume = connect(near.address, GATEWAY).await;
-    for block in 0..200 {
-        write(&*volume, block, block + 1).await.expect("written");
-    }
+    write_all(&*volume, 0..200, 1).await;
     near.kill();
     copy(place.path("a.log"), place.path("b.log"));
     let text = other_gateway(&place, "b", far.address, KEEPS);
@@ -293,14 +299,10 @@ async fn a_log_of_a_killed_gateway_is_adopted_and_nothing_is_lost() {
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
     let later = place.serve("b", &text);
     let volume = connect(later.address, GATEWAY).await;
-    for block in 0..200 {
-        assert_eq!(read(&*volume, block).await.expect("read"), content(block, block + 1));
-    }
-    assert!(tell(&later.control, &["gateway", "drain", GATEWAY]).status.success());
+    check_all(&*volume, 0..200, 1).await;
+    drain(&later);
     let raw = connect(far.address, NODE).await;
-    for block in 0..200 {
-        assert_eq!(read(&*raw, block).await.expect("read"), content(block, block + 1));
-    }
+    check_all(&*raw, 0..200, 1).await;
     let error = place.try_serve("a", &old).err().expect("and after");
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
     // Nor is another copy adopted.
@@ -314,9 +316,7 @@ async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
     let place = Place::new();
     let (far, near) = pair(&place, KEEPS);
     let volume = connect(near.address, GATEWAY).await;
-    for block in 0..20 {
-        write(&*volume, block, 1).await.expect("written");
-    }
+    write_all(&*volume, 0..20, 1).await;
     copy(place.path("a.log"), place.path("b.log"));
     let text = other_gateway(&place, "b", far.address, KEEPS);
     let error = place.try_serve("b", &text).err().expect("somebody is at work");
@@ -330,19 +330,15 @@ async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
     assert!(read(&*volume, 1).await.is_err(), "what it has is older than the volume");
     let later = place.serve("b", &text);
     let volume = connect(later.address, GATEWAY).await;
-    for block in 0..20 {
-        write(&*volume, block, 2).await.expect("written");
-    }
-    assert!(tell(&later.control, &["gateway", "drain", GATEWAY]).status.success());
+    write_all(&*volume, 0..20, 2).await;
+    drain(&later);
     // The old one has dirty data still, and does not get it down.
     assert_eq!(near.figure("cache", "dirty_bytes"), 20 * 4096);
     let error = refused(&tell(&near.control, &["gateway", "drain", GATEWAY]));
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
     assert!(near.terminate().0.success());
     let raw = connect(far.address, NODE).await;
-    for block in 0..20 {
-        assert_eq!(read(&*raw, block).await.expect("read"), content(block, 2));
-    }
+    check_all(&*raw, 0..20, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -351,9 +347,7 @@ async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings
     let nvram = format!("{KEEPS}\nreport = 'immediate'\nnvram = '{}'", place.path("nv").display());
     let (far, near) = pair(&place, &nvram);
     let volume = connect(near.address, GATEWAY).await;
-    for block in 0..100 {
-        write(&*volume, block, 1).await.expect("written");
-    }
+    write_all(&*volume, 0..100, 1).await;
     succeeded(&export(&place, "a"));
     let error = write(&*volume, 1, 7).await.expect_err("taken no more");
     assert!(error.to_string().contains("04/03"), "{error}");
@@ -375,13 +369,9 @@ async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings
     succeeded(&adopt(&place, "b", &text));
     let later = place.serve("b", &text);
     let volume = connect(later.address, GATEWAY).await;
-    for block in 0..100 {
-        assert_eq!(read(&*volume, block).await.expect("read"), content(block, 1));
-    }
-    assert!(tell(&later.control, &["gateway", "drain", GATEWAY]).status.success());
-    for block in 0..100 {
-        assert_eq!(read(&*other, block).await.expect("read"), content(block, 1));
-    }
+    check_all(&*volume, 0..100, 1).await;
+    drain(&later);
+    check_all(&*other, 0..100, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -390,9 +380,7 @@ async fn a_stopped_gateway_is_exported_too_and_what_its_nvram_held_with_it() {
     let nvram = format!("{KEEPS}\nreport = 'immediate'\nnvram = '{}'", place.path("nv").display());
     let (far, mut near) = pair(&place, &nvram);
     let volume = connect(near.address, GATEWAY).await;
-    for block in 0..100 {
-        write(&*volume, block, 1).await.expect("written");
-    }
+    write_all(&*volume, 0..100, 1).await;
     near.kill();
     copy(place.path("a.log"), place.path("c.log"));
     // Without the NVRAM and without an export, it is told what is missing.
@@ -405,9 +393,7 @@ async fn a_stopped_gateway_is_exported_too_and_what_its_nvram_held_with_it() {
     succeeded(&adopt(&place, "b", &text));
     let later = place.serve("b", &text);
     let volume = connect(later.address, GATEWAY).await;
-    for block in 0..100 {
-        assert_eq!(read(&*volume, block).await.expect("read"), content(block, 1));
-    }
+    check_all(&*volume, 0..100, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -415,9 +401,7 @@ async fn a_log_that_does_not_fit_or_is_not_whole_is_not_adopted() {
     let place = Place::new();
     let (far, mut near) = pair(&place, KEEPS);
     let volume = connect(near.address, GATEWAY).await;
-    for block in 0..20 {
-        write(&*volume, block, 1).await.expect("written");
-    }
+    write_all(&*volume, 0..20, 1).await;
     near.kill();
     let text = other_gateway(&place, "b", far.address, "");
     let error = refused(&adopt(&place, "b", &text));
