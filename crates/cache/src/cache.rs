@@ -150,10 +150,29 @@ impl Cache {
         self.drain_to(mark).await
     }
 
-    /// A point after all that was acknowledged until now; see [`Cache::drain_to`].
+    /// A point after all that was acknowledged until now; see [`Cache::drain_to`]. Where writes count
+    /// with the next flush, after the last flush: this is none.
     pub async fn mark(&self) -> Result<Mark, Error> {
-        self.shared.settle().await?;
-        Ok(Mark(self.shared.state.lock().ring.next() - 1))
+        let shared = &self.shared;
+        if shared.is_by_flush() {
+            let flushed = shared.state.lock().last_end;
+            shared.committed(flushed).await?;
+            return Ok(Mark(shared.state.lock().epochs.end()));
+        }
+        shared.settle().await?;
+        Ok(Mark(shared.state.lock().ring.next() - 1))
+    }
+
+    /// Whether the lower volume has everything; where writes count with the next flush, all that was
+    /// flushed.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        let state = self.shared.state.lock();
+        if self.shared.is_by_flush() {
+            state.ends == 0 && state.epochs.oldest().is_none()
+        } else {
+            state.table.dirty() + state.pending_slots() == 0
+        }
     }
 
     /// Sends down all that is before a mark, without waiting for idle moments. [`Error::Busy`] at

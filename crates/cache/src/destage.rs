@@ -6,6 +6,8 @@
 //! moves behind the cut. When it goes on and how fast is in `pace`.
 
 use std::{
+    collections::HashMap,
+    slice,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -13,14 +15,14 @@ use std::{
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, sleep};
-use volume::{Data, Durability, Error, Extent, Volume};
+use volume::{Data, Durability, Error, Extent, Lba, Volume};
 
 use crate::{
     epoch::{Item, limit},
     log::segment::Kind,
     pace::{Pace, refresh_superblock},
     slot::{Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
-    state::{Round, Shared},
+    state::{Round, Shared, State},
 };
 
 /// Sends data down for as long as the cache lives. Ends when it is stopped.
@@ -41,8 +43,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 tracing::warn!(%error, "destage stopped; trying again in {delay:?}");
                 // Before: without a round, an export takes the log for one that is left alone.
                 refresh_superblock(&shared).await;
-                give_up_round(&shared);
-                end_lower_epoch(&shared).await;
+                let is_rotten = give_up_round(&shared);
+                end_lower_epoch(&shared, is_rotten).await;
                 pause(&shared, delay).await;
                 delay = (delay * 2).min(LAST_DELAY);
             }
@@ -156,9 +158,12 @@ async fn roll_back_lower(shared: &Shared) -> Result<(), Error> {
 }
 
 /// Where order is relaxed, an epoch of the lower volume is not kept for one round: what went down
-/// before a failure makes room for what is sent again.
-async fn end_lower_epoch(shared: &Shared) {
-    if !shared.is_strict() && shared.lower_epoch.load(Ordering::Relaxed) > 0 {
+/// before a failure makes room for what is sent again. What the log still gives back beside rotten
+/// content is made stable, unless that would be part of an epoch that is whole or nothing.
+async fn end_lower_epoch(shared: &Shared, is_rotten: bool) {
+    let has_epochs = shared.lower_epoch.load(Ordering::Relaxed) > 0;
+    let is_wanted = if has_epochs { !shared.is_strict() } else { is_rotten };
+    if is_wanted {
         let flushed = shared.flush_lower(shared.lower_losses()).await;
         shared.note_lower(&flushed);
     }
@@ -188,9 +193,7 @@ async fn send_piece(shared: &Arc<Shared>, pace: &mut Pace, items: &[Item]) -> Re
         }
         // Slots that a bypassed write holds: it makes them void, or fails and leaves them to us.
         // Without them the tail must not move.
-        let overlaps = |item: &Item, state: &crate::state::State| {
-            state.claims.overlap(item.slot, item.slot + 1)
-        };
+        let overlaps = |item: &Item, state: &State| state.claims.overlap(item.slot, item.slot + 1);
         shared
             .wait_until(|state| (!claimed.iter().any(|item| overlaps(item, state))).then_some(()))
             .await;
@@ -210,14 +213,33 @@ fn begin(shared: &Shared) -> u64 {
     let cut = state.epochs.oldest().expect("one was sealed");
     state.table.rewind();
     state.unflushed_below = true;
-    state.round = Some(Round { cut, in_flight: Vec::new() });
+    state.round = Some(Round { cut, in_flight: Vec::new(), rotten: Vec::new() });
     cut
 }
 
-/// Closes a round that was not completed. Its epoch stays the oldest.
-fn give_up_round(shared: &Shared) {
-    shared.state.lock().round = None;
+/// Closes a round that was not completed. Its epoch stays the oldest. Whether the log did not give
+/// some of it back.
+fn give_up_round(shared: &Shared) -> bool {
+    let rotten = shared.state.lock().round.take().map_or_else(Vec::new, |round| round.rotten);
     shared.changed.notify_waiters();
+    if !rotten.is_empty() {
+        join_rotten(shared, &rotten);
+    }
+    !rotten.is_empty()
+}
+
+/// An epoch that cannot go down any more is joined with later ones, which may have newer content of
+/// what is rotten. At a volume whose epochs are whole or nothing no more are joined than that takes;
+/// elsewhere all are, so that as much as can goes down.
+fn join_rotten(shared: &Shared, rotten: &[(u64, Place)]) {
+    let has_epochs = shared.is_strict() && shared.lower_epoch.load(Ordering::Relaxed) > 0;
+    let mut state = shared.state.lock();
+    let newest = (!shared.is_by_flush()).then(|| state.ring.next() - 1);
+    let rotten: HashMap<u64, Place> = rotten.iter().copied().collect();
+    let is_replaced = |item: &Item| rotten.get(&item.slot) == Some(&item.place);
+    while (!has_epochs || state.epochs.older(0).iter().any(is_replaced))
+        && state.epochs.join_oldest(newest)
+    {}
 }
 
 /// The list of a round, sorted by address, made in short steps.
@@ -451,30 +473,55 @@ async fn send(shared: &Shared, run: Run) -> Result<(), Stop> {
 async fn send_run(shared: &Shared, run: &Run) -> Result<(), Stop> {
     let blocks = ((run.end - run.start) / shared.sectors_per_block()) as u32;
     let extent = Extent { lba: shared.lba(run.start), blocks };
-    let sent = if run.kind == Kind::Data {
-        let data = content(shared, run).await.map_err(Stop::Log)?;
-        shared.counters.destaged_bytes.add(data.len() as u64);
-        shared.lower.write(extent.lba, data, Durability::Volatile).await
-    } else {
-        shared.lower.discard(extent).await
-    };
+    if run.kind != Kind::Data {
+        return note_sent(shared, shared.lower.discard(extent).await);
+    }
+    match content(shared, &run.parts).await {
+        Ok(data) => write_down(shared, extent.lba, data).await,
+        Err(_) => send_parts(shared, run).await,
+    }
+}
+
+/// Sends the parts of a run one by one: what the log does not give back keeps no other from going.
+async fn send_parts(shared: &Shared, run: &Run) -> Result<(), Stop> {
+    let mut unreadable = Ok(());
+    for part in &run.parts {
+        let sector = part.slot * u64::from(SECTORS) + u64::from(part.first);
+        match content(shared, slice::from_ref(part)).await {
+            Ok(data) => write_down(shared, shared.lba(sector), data).await?,
+            Err(error) => {
+                if let Some(round) = &mut shared.state.lock().round {
+                    round.rotten.push((part.slot, part.place));
+                }
+                unreadable = unreadable.and(Err(Stop::Log(error)));
+            }
+        }
+    }
+    unreadable
+}
+
+async fn write_down(shared: &Shared, lba: Lba, data: Data) -> Result<(), Stop> {
+    shared.counters.destaged_bytes.add(data.len() as u64);
+    note_sent(shared, shared.lower.write(lba, data, Durability::Volatile).await)
+}
+
+fn note_sent(shared: &Shared, sent: Result<(), Error>) -> Result<(), Stop> {
     shared.note_lower(&sent);
     shared.counters.destaged_runs.add(u64::from(sent.is_ok()));
     sent.map_err(Stop::Lower)
 }
 
-/// The bytes of a run: pages where they are in memory, the log otherwise. The log's blocks stay
+/// The bytes of parts of a run: pages where they are in memory, the log otherwise. The log's blocks stay
 /// as they are until the round ends.
-async fn content(shared: &Shared, run: &Run) -> Result<Data, Error> {
-    let logged: Vec<_> = run
-        .parts
+async fn content(shared: &Shared, parts: &[Part]) -> Result<Data, Error> {
+    let logged: Vec<_> = parts
         .iter()
         .filter(|part| part.page.is_none())
         .map(|part| (part.slot, part.place))
         .collect();
     let mut blocks = shared.read_log_blocks(&logged).await?.into_iter();
     let mut data = Data::new();
-    for part in &run.parts {
+    for part in parts {
         let (at, length) = (part.first as usize * SECTOR_BYTES, part.count as usize * SECTOR_BYTES);
         match &part.page {
             Some(page) => data.push(page.slice(at..at + length)),
@@ -489,44 +536,49 @@ async fn content(shared: &Shared, run: &Run) -> Result<Data, Error> {
 
 /// Marks what a completed round has sent as clean, and gives its part of the log free.
 async fn clean(shared: &Shared, cut: u64, started: Instant) {
-    while clean_some(shared, cut) {
+    while shared.state.lock().clean_some(cut, started) {
         tokio::task::yield_now().await;
-    }
-    {
-        let mut state = shared.state.lock();
-        state.ring.release(cut + 1);
-        state.epochs.complete(cut);
-        state.round = None;
-        state.starving = false;
-        // What is dirty now came after the cut.
-        state.dirty_since = (state.table.dirty() > 0).then_some(started);
-        state.dirty.set(state.is_dirty());
     }
     shared.changed.notify_waiters();
 }
 
-/// A step of that. False when there is nothing left.
-fn clean_some(shared: &Shared, cut: u64) -> bool {
-    let mut state = shared.state.lock();
-    let table = &mut state.table;
-    for _ in 0..STEP {
-        let oldest = table
-            .oldest_dirty()
-            .filter(|&index| table.entry(index).place.is_some_and(|place| place.segment <= cut));
-        let Some(index) = oldest else { return false };
-        table.clear_place(index);
-        let resident = table.page(index).is_some();
-        let entry = table.entry_mut(index);
-        if !resident {
-            // A fetch may have read the lower volume before this content arrived there.
-            entry.fetch = 0;
+impl State {
+    /// A step of that. False when it was the last: then the round has ended, in one step with it, since
+    /// what is rolled back in between would get places that are given free.
+    fn clean_some(&mut self, cut: u64, started: Instant) -> bool {
+        for _ in 0..STEP {
+            let table = &mut self.table;
+            let oldest = table.oldest_dirty().filter(|&index| {
+                table.entry(index).place.is_some_and(|place| place.segment <= cut)
+            });
+            let Some(index) = oldest else {
+                self.end_round(cut, started);
+                return false;
+            };
+            table.clear_place(index);
+            let resident = table.page(index).is_some();
+            let entry = table.entry_mut(index);
+            if !resident {
+                // A fetch may have read the lower volume before this content arrived there.
+                entry.fetch = 0;
+            }
+            if !entry.pending() {
+                entry.zero = false;
+            }
+            table.remove_if_empty(index);
         }
-        if !entry.pending() {
-            entry.zero = false;
-        }
-        table.remove_if_empty(index);
+        true
     }
-    true
+
+    fn end_round(&mut self, cut: u64, started: Instant) {
+        self.ring.release(cut + 1);
+        self.epochs.complete(cut);
+        self.round = None;
+        self.starving = false;
+        // What is dirty now came after the cut.
+        self.dirty_since = (self.table.dirty() > 0).then_some(started);
+        self.dirty.set(self.is_dirty());
+    }
 }
 
 /// Entries looked at under the lock at once: some tens of microseconds.
@@ -539,3 +591,30 @@ const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LAST_DELAY: Duration = Duration::from_secs(5);
 
 const _: () = assert!(SLOT_BYTES == SECTORS as usize * SECTOR_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{epoch::Epochs, log::ring::Ring, slot::SlotTable};
+
+    #[test]
+    fn with_the_last_that_is_clean_nothing_is_left_to_roll_back_to() {
+        let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
+        let mut ring = Ring::new(2, 100, 9, 1, 2);
+        let index = table.find_or_insert(70);
+        for segment in 1..=2 {
+            let block = ring.push(2) + 1;
+            let place = Place { segment, block, checksum: 0, mask: WHOLE, kind: Kind::Data };
+            epochs.supersede(&mut table, index, place);
+            if segment == 1 {
+                epochs.seal(1);
+            }
+        }
+        let mut state = State::new((table, epochs), ring, None, 2);
+        state.round = Some(Round { cut: 1, in_flight: Vec::new(), rotten: Vec::new() });
+        assert_eq!(state.epochs.older(0).len(), 1);
+        assert!(!state.clean_some(1, Instant::now()));
+        assert!(state.round.is_none() && !state.ring.reaches_back_to(1));
+        assert_eq!(state.epochs.sealed_places().count(), 0);
+    }
+}

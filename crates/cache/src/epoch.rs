@@ -39,6 +39,8 @@ pub(crate) struct Epochs {
     open: u64,
     /// What one may weigh.
     limit: u64,
+    /// Older places in all of them.
+    kept: usize,
 }
 
 struct Sealed {
@@ -51,7 +53,7 @@ struct Sealed {
 impl Epochs {
     /// None yet; the first segment is the one after `end`.
     pub fn new(end: u64) -> Self {
-        Self { sealed: VecDeque::new(), end, open: 0, limit: u64::MAX }
+        Self { sealed: VecDeque::new(), end, open: 0, limit: u64::MAX, kept: 0 }
     }
 
     /// From now on an epoch weighs at most so much, unless a single slot does not fit.
@@ -86,12 +88,42 @@ impl Epochs {
         match self.sealed.back_mut().filter(|newest| Some(newest.end) != going_down) {
             Some(newest) => {
                 // What was older than the end before is older than this one.
+                self.kept -= newest.older.len();
                 newest.older.clear();
                 newest.end = end;
                 (self.end, self.open) = (end, 0);
             }
             None => self.seal(end),
         }
+    }
+
+    /// Makes the oldest epoch one with the next, or with what is open up to segment `newest`: then it
+    /// has their content where that is newer. False if there is nothing behind it.
+    pub fn join_oldest(&mut self, newest: Option<u64>) -> bool {
+        if self.sealed.len() > 1 {
+            let first = self.sealed.pop_front().expect("there are two");
+            self.kept -= first.older.len();
+            return true;
+        }
+        match (self.oldest(), newest) {
+            (Some(oldest), Some(newest)) if newest > oldest => {
+                self.seal_together(newest, None);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Makes all sealed epochs one, to keep fewer older places.
+    pub fn join_all(&mut self) {
+        while self.sealed.len() > 1 {
+            self.join_oldest(None);
+        }
+    }
+
+    /// Older places that are kept, in all epochs.
+    pub fn kept(&self) -> usize {
+        self.kept
     }
 
     /// Before segment `next` with so many slots is taken in: seals what is open, if both together
@@ -113,6 +145,7 @@ impl Epochs {
             // Without an epoch, the one it was in has gone down as a whole.
             if let Some(epoch) = self.sealed.get_mut(at) {
                 epoch.older.push(item);
+                self.kept += 1;
             }
         }
         let again = old.is_some_and(|old| old.segment > self.end && old.mask == place.mask);
@@ -138,7 +171,8 @@ impl Epochs {
     /// The oldest epoch has gone down.
     pub fn complete(&mut self, end: u64) {
         while self.oldest().is_some_and(|oldest| oldest <= end) {
-            self.sealed.pop_front();
+            let epoch = self.sealed.pop_front().expect("it is the oldest");
+            self.kept -= epoch.older.len();
         }
     }
 }
@@ -205,6 +239,26 @@ mod tests {
         epochs.supersede(&mut table, a, place(3));
         epochs.seal_together(3, Some(2));
         assert_eq!((epochs.oldest(), segments(epochs.older(0))), (Some(2), vec![(70, 2)]));
+    }
+
+    #[test]
+    fn the_oldest_epoch_is_joined_with_what_is_behind_it() {
+        let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
+        let a = table.find_or_insert(70);
+        for segment in 1..=4 {
+            epochs.supersede(&mut table, a, place(segment));
+            if segment < 4 {
+                epochs.seal(segment);
+            }
+        }
+        assert_eq!((segments(epochs.older(0)), epochs.kept()), (vec![(70, 1)], 3));
+        assert!(epochs.join_oldest(None));
+        assert_eq!((epochs.oldest(), segments(epochs.older(0))), (Some(2), vec![(70, 2)]));
+        epochs.join_all();
+        assert_eq!((segments(epochs.older(0)), epochs.kept()), (vec![(70, 3)], 1));
+        assert!(!epochs.join_oldest(None) && !epochs.join_oldest(Some(3)));
+        assert!(epochs.join_oldest(Some(4)));
+        assert_eq!((epochs.oldest(), epochs.end(), epochs.kept()), (Some(4), 4, 0));
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
     loop {
         sleep(BETWEEN_PASSES).await;
-        let mut at = 0;
-        while let Some(step) = next(&shared, &mut at) {
+        let (mut at, mut older) = (0, 0);
+        while let Some(step) = next(&shared, &mut at, &mut older) {
             let bytes = step.len() * SLOT_BYTES;
             for (slot, place) in step {
                 scrub(&shared, slot, place).await;
@@ -33,12 +33,17 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// The next places to look at; none at the end of the table.
-fn next(shared: &Shared, at: &mut u32) -> Option<Vec<(u64, Place)>> {
+/// The next places to look at: those in the table, then what is kept for sealed epochs; none when all
+/// were seen. What goes down meanwhile may make it miss some: they are not long in the log.
+fn next(shared: &Shared, at: &mut u32, older: &mut usize) -> Option<Vec<(u64, Place)>> {
     let state = shared.state.lock();
     let end = state.table.indices();
     if *at >= end {
-        return None;
+        let items = state.epochs.sealed_places().skip(*older).take(READ_AT_ONCE);
+        let items: Vec<_> = items.map(|item| (item.slot, item.place)).collect();
+        *older += items.len();
+        let data = |&(_, place): &(u64, Place)| place.kind == Kind::Data;
+        return (!items.is_empty()).then(|| items.into_iter().filter(data).collect());
     }
     let mut places = Vec::new();
     let last = at.saturating_add(LOOKED_AT).min(end);
@@ -60,7 +65,8 @@ async fn scrub(shared: &Shared, slot: u64, place: Place) {
     // What was destaged meanwhile may have been written over.
     let state = shared.state.lock();
     let current = state.table.find(slot).is_some_and(|i| state.table.entry(i).place == Some(place));
-    if current {
+    let kept = || state.epochs.sealed_places().any(|it| (it.slot, it.place) == (slot, place));
+    if current || kept() {
         shared.counters.rotten_slots.add(1);
         tracing::error!(
             slot,

@@ -30,7 +30,7 @@ use crate::{
     nvram::Buffer,
     orders::Orders,
     settings::{OnLogError, Order, Report, Settings},
-    slot::{Entry, SLOT_BYTES, SlotTable, WHOLE},
+    slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
     statistics::{AllTimes, Counters},
     streams::Streams,
 };
@@ -189,6 +189,8 @@ pub(crate) struct Round {
     pub cut: u64,
     /// Runs of slots that are being sent.
     pub in_flight: Vec<(u64, u64)>,
+    /// Slots whose content the log does not give back.
+    pub rotten: Vec<(u64, Place)>,
 }
 
 impl Shared {

@@ -117,6 +117,32 @@ async fn rotten_data_under_the_index_is_found_when_it_is_read() {
     assert!(
         gateway.far.read(Extent { lba: Lba(16), blocks: 1 }).await.unwrap() == Data::zeros(512)
     );
+    // What is beside it does, and is stable there.
+    assert_eq!(gateway.far.peek(8, 1).await, [12; 512]);
+    assert_eq!(gateway.far.peek(24, 1).await, [14; 512]);
+    assert!(gateway.far.take_calls().contains(&("flush", 0, 0)));
+    // Newer content takes its place, and all goes down.
+    write(&cache, 16, 99, 8).await.unwrap();
+    write(&cache, 800, 98, 8).await.unwrap();
+    tokio::time::timeout(std::time::Duration::from_secs(60), cache.drain()).await.unwrap().unwrap();
+    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(gateway.far.peek(16, 1).await, [99; 512]);
+    assert_eq!(gateway.far.peek(800, 1).await, [98; 512]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scrub_looks_at_what_was_overwritten_and_has_yet_to_go_down() {
+    let gateway = killed().await;
+    let cache = gateway.open().await;
+    gateway.far.set_failing(true);
+    tokio::spawn(cache.run());
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    // The epoch of segment 13 has ended.
+    write(&cache, 16, 99, 8).await.unwrap();
+    change(&gateway.log, segment(13) + 1, |block| block[100] ^= 1).await;
+    tokio::time::sleep(std::time::Duration::from_secs(601)).await;
+    let counted = cache.statistics();
+    assert_eq!((counted.scrub_passes, counted.scrubbed_slots, counted.rotten_slots), (1, 11, 1));
 }
 
 /// An index that could not be read when a loss was accepted, and can be read later, tells of

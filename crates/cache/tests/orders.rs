@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use cache::Report;
 use support::gateway::{Gateway, first_bytes, read, write};
 use tokio::time::{Instant, sleep, timeout};
 use volume::{Error, Extent, Lba, Volume};
@@ -184,4 +185,28 @@ async fn a_log_is_not_exported_while_something_may_still_be_written_to_it() {
 async fn log(gateway: &Gateway) -> Vec<u8> {
     let whole = Extent { lba: Lba(0), blocks: LOG as u32 };
     gateway.log.read(whole).await.unwrap().into_bytes().to_vec()
+}
+
+/// It would end an epoch of somebody else in the middle.
+#[tokio::test(start_paused = true)]
+async fn a_drain_is_no_flush_where_writes_count_with_one() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.report = Report::AtFlush;
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    cache.flush().await.unwrap();
+    write(&cache, 0, 2, 8).await.unwrap();
+    write(&cache, 8, 2, 8).await.unwrap();
+    cache.drain().await.unwrap();
+    assert!(cache.is_drained(), "as far as it was flushed");
+    assert_eq!(first_bytes(&gateway.far.peek(0, 16).await), [[1; 8], [0; 8]].concat());
+    let mark = cache.mark().await.unwrap();
+    cache.drain_to(mark).await.unwrap();
+    cache.roll_back().await.unwrap();
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [0; 8]].concat());
+    write(&cache, 8, 3, 8).await.unwrap();
+    cache.flush().await.unwrap();
+    assert!(!cache.is_drained());
+    cache.drain().await.unwrap();
+    assert_eq!(first_bytes(&gateway.far.peek(0, 16).await), [[1; 8], [3; 8]].concat());
 }

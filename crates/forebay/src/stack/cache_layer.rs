@@ -173,8 +173,7 @@ impl CacheLayer {
     async fn drain(&self) -> Result<bool, volume::Error> {
         loop {
             self.cache.drain().await?;
-            let counted = self.cache.statistics();
-            if counted.dirty_slots + counted.pending_slots == 0 {
+            if self.cache.is_drained() {
                 return Ok(true);
             }
         }
