@@ -59,8 +59,10 @@ fn every_page_of_a_unit_is_on_the_page() {
     let options = Options { create: Some(1 << 20), ..Options::new(folder.path().join("volume")) };
     let file: Stack = Arc::new(FileVolume::open(&options).expect("opened"));
     let memory: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(2048)));
+    let geometry = Geometry { epoch_blocks: 64, ..Geometry::with_blocks(2048) };
+    let epochs: Stack = Arc::new(MemVolume::new(geometry));
     let (mut vpd, mut mode, mut log) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    for volume in [file, memory] {
+    for volume in [file, memory, epochs] {
         let settings = Settings { soft_threshold_percent: Some(80), ..Settings::default() };
         let unit = BlockUnit::new(volume, Identity::new("f00d"), settings);
         let pages = ask(&unit, &[0x12, 1, 0, 0, 255, 0]);
