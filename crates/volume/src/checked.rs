@@ -95,6 +95,14 @@ impl Volume for Checked {
         self.lower.refresh();
     }
 
+    fn in_doubt(&self) -> Vec<Extent> {
+        self.lower.in_doubt()
+    }
+
+    fn settle(&self) -> Io<'_, ()> {
+        self.lower.settle()
+    }
+
     fn examine<'a>(
         &'a self,
         extent: Extent,

@@ -202,6 +202,14 @@ impl<K: Keyring> Volume for Encrypt<K> {
         self.lower.refresh();
     }
 
+    fn in_doubt(&self) -> Vec<Extent> {
+        self.lower.in_doubt()
+    }
+
+    fn settle(&self) -> Io<'_, ()> {
+        self.lower.settle()
+    }
+
     fn examine<'a>(
         &'a self,
         extent: Extent,

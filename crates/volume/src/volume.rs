@@ -64,6 +64,19 @@ pub trait Volume: Send + Sync + 'static {
         Box::pin(async move { Ok(Some(read.await?).filter(is_right)) })
     }
 
+    /// Blocks of which there are copies that differ, in order. A plain read of them gives one copy,
+    /// always the same; [`Self::examine`], a write or [`Self::settle`] makes them equal. Does not
+    /// wait for other calls.
+    fn in_doubt(&self) -> Vec<Extent> {
+        Vec::new()
+    }
+
+    /// Makes the copies of what is still in doubt like the one that plain reads give: everything
+    /// that matters has been examined.
+    fn settle(&self) -> Io<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// How much space its blocks take, and how much is left for them; `None` where that is not
     /// known. Does not wait for other calls.
     fn usage(&self) -> Option<Usage> {

@@ -12,8 +12,8 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 use volume::{
-    Call, Data, Durability, Error, Extent, Fault, Faults, Geometry, Io, Lba, MemVolume, Mirror,
-    MirrorError, Rule, Stack, Standing, Symptom, Volume,
+    Call, Data, Delay, Durability, Error, Extent, Fault, Faults, Geometry, Io, Latency, Lba,
+    MemVolume, Mirror, MirrorError, Rule, Stack, Standing, Symptom, Volume,
 };
 
 /// Of a half: 44 regions and a bit.
@@ -187,6 +187,139 @@ async fn a_copy_that_is_wrong_is_written_anew_from_the_one_that_is_right() {
     }
 }
 
+fn extent(block: u64) -> Extent {
+    Extent { lba: Lba(block), blocks: 1 }
+}
+
+/// A sector that cannot be read, until it is written.
+fn scratch(faults: &Faults, block: u64) {
+    let bad = extent(DATA + block);
+    let medium = Error::Medium { extent: bad, reason: "scratched".into() };
+    faults.add(Rule::always(Call::Read, Symptom::Fails(medium)).at(bad));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_crash_no_copy_is_written_over_before_it_was_judged() {
+    for rotten in [0, 1] {
+        let halves = [memory(), memory()];
+        let mirror = both(&halves).await;
+        write(&mirror, 5, 1).await.unwrap();
+        write(&mirror, 6, 1).await.unwrap();
+        drop(mirror);
+        write(halves[rotten].as_ref(), DATA + 5, 9).await.unwrap();
+        write(halves[1].as_ref(), DATA + 6, 8).await.unwrap();
+        // Twice: what nobody has judged is still compared after the next crash.
+        drop(both(&halves).await);
+        let mirror = both(&halves).await;
+        assert_eq!(mirror.in_doubt(), [Extent { lba: Lba(5), blocks: 2 }]);
+        let plain = byte(&mirror, 5).await;
+        assert_eq!(plain, byte(&mirror, 5).await, "it is one of them, always the same");
+        let found = mirror.examine(extent(5), &|data| *data == filled(1)).await.unwrap();
+        assert!(found.is_some_and(|data| data == filled(1)));
+        assert_eq!((byte(&mirror, 5).await, mirror.mended()), (1, 1));
+        assert_eq!(mirror.in_doubt(), [extent(6)]);
+        // What nobody asked for is made equal in the end.
+        mirror.settle().await.unwrap();
+        assert_eq!(mirror.in_doubt(), []);
+        for half in &halves {
+            assert_eq!(byte(half.as_ref(), DATA + 5).await, 1);
+            assert_eq!(byte(half.as_ref(), DATA + 6).await, 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_differs_is_read_from_one_half_alone() {
+    let halves = [memory(), memory()];
+    write(&both(&halves).await, 5, 1).await.unwrap();
+    write(halves[1].as_ref(), DATA + 5, 2).await.unwrap();
+    let (fault, faults) = faulty(&halves[0]);
+    let mirror = both(&[fault, halves[1].clone()]).await;
+    assert_eq!(byte(&mirror, 5).await, 1);
+    scratch(&faults, 5);
+    assert!(mirror.read(extent(5)).await.is_err(), "not another content");
+    write(&mirror, 5, 3).await.unwrap();
+    assert_eq!(mirror.in_doubt(), []);
+    assert_eq!(byte(&mirror, 5).await, 3, "from the half that can");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_half_cannot_read_after_a_crash_is_taken_from_the_other() {
+    for bad in [0, 1] {
+        let halves = [memory(), memory()];
+        write(&both(&halves).await, 5, 1).await.unwrap();
+        let (fault, faults) = faulty(&halves[bad]);
+        scratch(&faults, 5);
+        write(halves[bad].as_ref(), DATA + 5, 9).await.unwrap();
+        let mut used = halves.clone();
+        used[bad] = fault;
+        let mirror = both(&used).await;
+        assert_eq!((byte(&mirror, 5).await, mirror.mended()), (1, 1));
+        assert_eq!(byte(halves[bad].as_ref(), DATA + 5).await, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_is_filled_from_one_that_has_a_bad_sector() {
+    let halves = [memory(), memory()];
+    let (fault, faults) = faulty(&halves[1]);
+    let mirror = both(&[halves[0].clone(), fault]).await;
+    for block in 4..7 {
+        write(&mirror, block, 1).await.unwrap();
+    }
+    scratch(&faults, 5);
+    let new = memory();
+    mirror.replace(0, Arc::clone(&new)).await.unwrap();
+    in_sync(&mirror).await;
+    for (block, expected) in [(4, 1), (5, 0), (6, 1)] {
+        assert_eq!(byte(new.as_ref(), DATA + block).await, expected);
+    }
+    assert_eq!(mirror.zeroed(), 1);
+    assert!(mirror.read(extent(5)).await.is_err(), "zeros were never written there");
+    write(&mirror, 5, 2).await.unwrap();
+    assert_eq!(byte(&mirror, 5).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_error_of_the_old_device_does_not_throw_out_the_new_one() {
+    let halves = [memory(), memory()];
+    let (fault, faults) = faulty(&halves[0]);
+    let latency = Latency { write: Duration::from_millis(50), ..Latency::default() };
+    let slow: Stack = Arc::new(Delay::new(fault, latency));
+    let mirror = Arc::new(both(&[slow, halves[1].clone()]).await);
+    write(mirror.as_ref(), 6, 1).await.unwrap();
+    faults.add(Rule::always(Call::Write, broken()));
+    let late = tokio::spawn({
+        let mirror = Arc::clone(&mirror);
+        async move { write(mirror.as_ref(), 5, 1).await }
+    });
+    sleep(Duration::from_millis(10)).await;
+    let new = memory();
+    mirror.replace(0, Arc::clone(&new)).await.unwrap();
+    late.await.unwrap().unwrap();
+    in_sync(&mirror).await;
+    assert_eq!(byte(new.as_ref(), DATA + 5).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_half_counts_when_the_other_one_has_flushed_too() {
+    let halves = [memory(), memory()];
+    let (fault, faults) = faulty(&halves[1]);
+    let mirror = both(&[halves[0].clone(), fault]).await;
+    write(&mirror, 5, 1).await.unwrap();
+    mirror.release(0).await.unwrap();
+    mirror.write(Lba(5), filled(2), Durability::Volatile).await.unwrap();
+    faults.add(Rule::always(Call::Flush, broken()));
+    mirror.replace(0, memory()).await.unwrap();
+    let wait = async {
+        while !matches!(mirror.standings()[0], Standing::Out(_)) {
+            assert_ne!(mirror.standings()[0], Standing::InSync);
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(600), wait).await.expect("the filling ends");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_no_half_of_it_is_refused() {
     let halves = [memory(), memory()];
@@ -293,11 +426,17 @@ fn nothing_answered_is_lost_and_the_halves_agree_after_a_cut_at_any_write() {
                 let mirror = open([Some(&halves[0]), Some(&halves[1])]).await;
                 let mirror = mirror.unwrap_or_else(|error| panic!("{seed}, {writes}: {error}"));
                 let mut seen = HashMap::new();
-                for (&block, may) in &values {
+                // What is read before the halves are made equal is what is read afterwards.
+                let settle_after = writes as usize % 3 * values.len() / 2;
+                for (at, (&block, may)) in values.iter().enumerate() {
+                    if at == settle_after {
+                        mirror.settle().await.unwrap();
+                    }
                     let byte = byte(&mirror, block).await;
                     assert!(may.contains(&byte), "{seed}, {writes}: {block} is {byte} of {may:?}");
                     seen.insert(block, byte);
                 }
+                mirror.settle().await.unwrap();
                 in_sync(&mirror).await;
                 for (&block, &expected) in &seen {
                     for half in &halves {

@@ -76,14 +76,17 @@ impl Pair {
         let (first, second) = tokio::join!(apply(targets.first()), apply(targets.get(1)));
         let ends: Vec<_> = first.into_iter().chain(second).collect();
         let done = ends.iter().any(|(_, right, end)| *right && end.is_ok());
-        for (half, _, end) in ends {
+        for ((half, _, end), (_, _, device)) in ends.into_iter().zip(&targets) {
             if let Err(error) = end {
                 // Neither has it, or only one that nobody believes: nobody is lost by that.
                 if !done {
                     return Err(error);
                 }
-                self.lose(half, &error).await?;
+                self.lose(half, device, &error).await?;
             }
+        }
+        if done {
+            self.no_doubt(extent);
         }
         drop(under_way);
         if done { Ok(()) } else { Err(Error::Device("no half of the mirror is there".into())) }
@@ -98,12 +101,12 @@ impl Pair {
         let (first, second) = tokio::join!(flush(halves.first()), flush(halves.get(1)));
         let ends: Vec<_> = first.into_iter().chain(second).collect();
         let done = ends.iter().any(|(_, end)| end.is_ok());
-        for (half, end) in ends {
+        for ((half, end), (_, device)) in ends.into_iter().zip(&halves) {
             if let Err(error) = end {
                 if !done {
                     return Err(error);
                 }
-                self.lose(half, &error).await?;
+                self.lose(half, device, &error).await?;
             }
         }
         if done { Ok(()) } else { Err(Error::Device("no half of the mirror is there".into())) }
@@ -165,10 +168,16 @@ impl Pair {
                     state.dirty.extend(wanted.into_iter().map(|region| (region, clock)));
                     return Ok(());
                 }
-                Err(lost) => lost,
+                Err((lost, error)) => {
+                    let device = halves.into_iter().find(|&(half, _)| half == lost);
+                    (lost, device, error)
+                }
             }
         };
-        self.lose(lost.0, &lost.1).await
+        match lost {
+            (half, Some((_, device)), error) => self.lose(half, &device, &error).await,
+            (_, None, error) => Err(error),
+        }
     }
 
     /// Forgets dirty regions, those longest untouched first, until there is room for `more`:
@@ -192,7 +201,8 @@ impl Pair {
         state.dirty.sort_unstable_by_key(|&(_, used)| used);
         // Half of them at once, so that this is not done for every new region.
         let mut surplus = (state.dirty.len() + more).saturating_sub(MOST_DIRTY / 2);
-        let busy: Vec<u32> = state.under_way.iter().flat_map(|&e| self.regions(e)).collect();
+        let mut busy: Vec<u32> = state.under_way.iter().flat_map(|&e| self.regions(e)).collect();
+        busy.extend(self.doubtful(state));
         state.dirty.retain(|(region, used)| {
             let goes = surplus > 0 && *used <= before && !busy.contains(region);
             surplus -= usize::from(goes);

@@ -31,7 +31,7 @@ impl Pair {
             let mut block = first;
             while block < end {
                 let blocks = (end - block).min(self.step_blocks()) as u32;
-                self.equalize(Extent { lba: Lba(block), blocks }).await?;
+                self.compare(Extent { lba: Lba(block), blocks }).await?;
                 block += u64::from(blocks);
             }
         }
@@ -46,19 +46,102 @@ impl Pair {
             self.put_labels(labels, [0].into_iter(), Vec::new()).await.map_err(failed)?;
             (labels.epoch, labels.alone) = (labels.epoch + 1, false);
         }
-        self.put_labels(labels, [1, 0].into_iter(), Vec::new()).await.map_err(failed)
+        let dirty = {
+            let mut state = self.state.lock();
+            let dirty = self.doubtful(&state);
+            state.dirty = dirty.iter().map(|&region| (region, 0)).collect();
+            dirty
+        };
+        self.put_labels(labels, [1, 0].into_iter(), dirty).await.map_err(failed)
     }
 
-    /// Makes the second half like the first.
-    pub(super) async fn equalize(&self, extent: Extent) -> Result<(), MirrorError> {
-        let halves = [0, 1].map(|i| self.data(i).expect("both are there"));
-        let failed = |half| move |error| MirrorError::Io { half, error };
-        let (first, second) = tokio::join!(halves[0].read(extent), halves[1].read(extent));
-        let first = first.map_err(failed(0))?;
-        if second.is_ok_and(|second| second == first) {
+    /// Compares the halves. What one cannot read is written anew from the other; what differs is in
+    /// doubt: one copy may be torn or rotten, and only who reads them can tell which.
+    async fn compare(&self, extent: Extent) -> Result<(), MirrorError> {
+        if self.compare_at_once(extent).await? {
             return Ok(());
         }
-        halves[1].write(extent.lba, first, Durability::Volatile).await.map_err(failed(1))
+        for block in extent.lba.0..extent.end().0 {
+            self.compare_at_once(Extent { lba: Lba(block), blocks: 1 }).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether it could: not if a half cannot read one of many blocks.
+    async fn compare_at_once(&self, extent: Extent) -> Result<bool, MirrorError> {
+        let halves = [0, 1].map(|i| self.data(i).expect("both are there"));
+        let (first, second) = tokio::join!(halves[0].read(extent), halves[1].read(extent));
+        let (bad, good) = match (first, second) {
+            (Ok(first), Ok(second)) => {
+                self.note_differences(extent, first, second);
+                return Ok(true);
+            }
+            (Err(error), _) if !is_medium(&error) => {
+                return Err(MirrorError::Io { half: 0, error });
+            }
+            (_, Err(error)) if !is_medium(&error) => {
+                return Err(MirrorError::Io { half: 1, error });
+            }
+            _ if extent.blocks > 1 => return Ok(false),
+            (Err(_), Err(error)) => {
+                let block = extent.lba.0;
+                tracing::error!(block, %error, "no half of the mirror can read a block");
+                self.state.lock().doubt.insert(block, 0);
+                return Ok(true);
+            }
+            (Err(_), Ok(data)) => (0, data),
+            (Ok(data), Err(_)) => (1, data),
+        };
+        let written = halves[bad].write(extent.lba, good, Durability::Volatile).await;
+        written.map_err(|error| MirrorError::Io { half: bad, error })?;
+        self.mended.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn note_differences(&self, extent: Extent, first: Data, second: Data) {
+        if first == second {
+            return;
+        }
+        let block_size = self.geometry.block_size as usize;
+        let (first, second) = (first.into_bytes(), second.into_bytes());
+        let blocks = first.chunks(block_size).zip(second.chunks(block_size));
+        let differ = (extent.lba.0..).zip(blocks).filter(|(_, (first, second))| first != second);
+        self.state.lock().doubt.extend(differ.map(|(block, _)| (block, 0)));
+    }
+
+    /// See [`Volume::in_doubt`](crate::Volume::in_doubt).
+    pub(super) fn in_doubt(&self) -> Vec<Extent> {
+        let mut runs: Vec<Extent> = Vec::new();
+        for &block in self.state.lock().doubt.keys() {
+            match runs.last_mut() {
+                Some(run) if run.end().0 == block && u64::from(run.blocks) < self.step_blocks() => {
+                    run.blocks += 1;
+                }
+                _ => runs.push(Extent { lba: Lba(block), blocks: 1 }),
+            }
+        }
+        runs
+    }
+
+    /// See [`Volume::settle`](crate::Volume::settle).
+    pub(super) async fn settle(self: Arc<Self>) -> Result<(), Error> {
+        for extent in self.in_doubt() {
+            let _held = self.hold(extent.lba.0, extent.end().0).await;
+            let from = self.readable(extent);
+            let both = self.in_sync();
+            // Several that are read from different halves are rare, and wait for a write.
+            let [(half, from)] = from.as_slice() else { continue };
+            let Some((other, to)) = both.into_iter().find(|(other, _)| other != half) else {
+                continue;
+            };
+            // What cannot be read now stays in doubt.
+            let Ok(data) = from.read(extent).await else { continue };
+            match to.write(extent.lba, data, Durability::Volatile).await {
+                Ok(()) => self.no_doubt(extent),
+                Err(error) => self.lose(other, &to, &error).await?,
+            }
+        }
+        Ok(())
     }
 
     /// Writes the labels of the halves that hold everything. Which one failed, if one did.
@@ -91,19 +174,53 @@ impl Pair {
         }
         let extent = Extent { lba: Lba(block), blocks: (end - block) as u32 };
         let copied = match self.in_sync().pop() {
-            Some((_, from)) => match from.read(extent).await {
-                Ok(data) => to.write(extent.lba, data, Durability::Volatile).await,
-                Err(error) => Err(Error::Device(format!("the other half: {error}").into())),
-            },
+            Some(from) => self.copy(extent, &from, to).await,
             None => Err(Error::Device("the other half does not hold everything".into())),
         };
         if let Err(error) = copied {
-            tracing::error!(half = half + 1, %error, "a half of the mirror cannot be filled");
-            let _ = self.lose(half, &error).await;
+            let _ = self.lose(half, to, &error).await;
             return None;
         }
         self.state.lock().halves[half].standing = Standing::Filling(end);
         Some(end)
+    }
+
+    /// Copies blocks that are held. What cannot be read becomes zeros, and stays in doubt: one bad
+    /// sector must not keep all the others from being on two disks.
+    async fn copy(&self, extent: Extent, from: &(usize, Stack), to: &Stack) -> Result<(), Error> {
+        let (only, from) = from;
+        let failed = |error| Error::Device(format!("the other half: {error}").into());
+        match from.read(extent).await {
+            Ok(data) => return to.write(extent.lba, data, Durability::Volatile).await,
+            Err(error) if !is_medium(&error) => return Err(failed(error)),
+            Err(_) => {}
+        }
+        let mut zeroed = 0;
+        for block in extent.lba.0..extent.end().0 {
+            let one = Extent { lba: Lba(block), blocks: 1 };
+            let data = match from.read(one).await {
+                Ok(data) => data,
+                Err(error) if !is_medium(&error) => return Err(failed(error)),
+                Err(error) => {
+                    if zeroed == 0 {
+                        tracing::error!(block, %error, "the last copy of a block cannot be read");
+                    }
+                    zeroed += 1;
+                    self.state.lock().doubt.insert(block, *only);
+                    vec![0; self.geometry.block_size as usize].into()
+                }
+            };
+            to.write(one.lba, data, Durability::Volatile).await?;
+        }
+        if zeroed > 0 {
+            tracing::error!(
+                from = extent.lba.0,
+                zeroed,
+                "blocks that cannot be read were filled with zeros"
+            );
+            self.zeroed.fetch_add(zeroed, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub(super) fn is_filling(&self, half: usize, device: &Stack) -> bool {
@@ -120,7 +237,18 @@ impl Pair {
         if !self.is_filling(half, device) {
             return;
         }
-        let welcomed = match device.flush().await {
+        // The other one too: nothing will be dirty any more.
+        let mut flushed = device.flush().await;
+        if let (Ok(()), Some((_, other))) = (&flushed, self.in_sync().pop()) {
+            flushed = other.flush().await;
+        }
+        // What could not be copied differs, but for what is not there any more.
+        let dirty = {
+            let mut state = self.state.lock();
+            state.doubt.retain(|_, only| *only != half);
+            self.doubtful(&state)
+        };
+        let welcomed = match flushed {
             Ok(()) => {
                 let mut labels = self.labels.lock().await;
                 let labels = &mut *labels;
@@ -128,7 +256,7 @@ impl Pair {
                 // It first: a crash between the two finds it with the higher epoch, and it holds
                 // everything.
                 let order = [half, 1 - half].into_iter();
-                let put = self.put_labels(labels, order, Vec::new()).await;
+                let put = self.put_labels(labels, order, dirty.clone()).await;
                 if put.is_err() {
                     (labels.epoch, labels.alone) = (labels.epoch + 1, true);
                     let other = std::iter::once(1 - half);
@@ -148,16 +276,16 @@ impl Pair {
             Ok(()) => {
                 tracing::info!(half = half + 1, "both halves of the mirror hold everything");
                 let mut state = self.state.lock();
-                state.dirty.clear();
+                state.dirty = dirty.into_iter().map(|region| (region, 0)).collect();
                 state.halves[half].standing = Standing::InSync;
             }
-            Err(error) => drop(self.lose(half, &error).await),
+            Err(error) => drop(self.lose(half, device, &error).await),
         }
     }
 
     pub(super) async fn read(self: Arc<Self>, extent: Extent) -> Result<Data, Error> {
         let mut failed = None;
-        for (i, half) in self.in_sync() {
+        for (i, half) in self.readable(extent) {
             match half.read(extent).await {
                 Ok(data) => {
                     if let Some((bad, _)) = failed {
@@ -168,8 +296,17 @@ impl Pair {
                 Err(error) => failed = Some((i, error)),
             }
         }
-        let none = || Error::Device("no half of the mirror is there".into());
-        Err(failed.map_or_else(none, |(_, error)| error))
+        if let Some((_, error)) = failed {
+            return Err(error);
+        }
+        Err(match self.in_sync().is_empty() {
+            true => Error::Device("no half of the mirror is there".into()),
+            false => {
+                let reason =
+                    "the halves of the mirror differed, and the one in use was lost".into();
+                Error::Medium { extent, reason }
+            }
+        })
     }
 
     /// See [`Volume::examine`].
@@ -182,13 +319,19 @@ impl Pair {
         let (mut right, mut wrong) = (None, Vec::new());
         for (i, half) in self.in_sync() {
             match half.read(extent).await {
-                Ok(data) if is_right(&data) => right = Some(data),
+                // Two that are right and differ: one of them from now on.
+                Ok(data) if right.is_none() && is_right(&data) => right = Some(data),
+                Ok(data) if right.as_ref() == Some(&data) => {}
                 Ok(_) | Err(_) => wrong.push(i),
             }
         }
         if let Some(data) = &right {
+            let mut mended = true;
             for half in wrong {
-                self.mend(half, extent, data.clone()).await;
+                mended &= self.mend(half, extent, data.clone()).await;
+            }
+            if mended {
+                self.no_doubt(extent);
             }
         }
         Ok(right)
@@ -205,17 +348,24 @@ impl Pair {
         }
     }
 
-    /// Writes what one half gave to another that could not, or gave something else.
-    pub(super) async fn mend(&self, half: usize, extent: Extent, data: Data) {
-        let Some(device) = self.data(half) else { return };
+    /// Writes what one half gave to another that could not, or gave something else. Whether nobody
+    /// reads that any more.
+    pub(super) async fn mend(&self, half: usize, extent: Extent, data: Data) -> bool {
+        let Some(device) = self.data(half) else { return true };
         match device.write(extent.lba, data, Durability::Stable).await {
             Ok(()) => {
                 self.mended.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(half = half + 1, block = extent.lba.0, "mended from the other half");
+                true
             }
-            Err(error) => drop(self.lose(half, &error).await),
+            Err(error) => self.lose(half, &device, &error).await.is_ok(),
         }
     }
+}
+
+/// Whether only what was asked for cannot be read, not the whole device.
+fn is_medium(error: &Error) -> bool {
+    matches!(error, Error::Medium { .. })
 }
 
 /// Fills a half, step by step, as long as its mirror is used.

@@ -11,6 +11,7 @@ mod change;
 mod filling;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{
         Arc,
@@ -111,8 +112,9 @@ pub struct Mirror {
 }
 impl Mirror {
     /// Puts two halves together; one may be absent. Blank halves become a new mirror, `id`, which
-    /// nobody else may draw. Where they may differ after a crash, they are made equal before this
-    /// returns; a half that lacks more is filled from then on.
+    /// nobody else may draw. Where they may differ after a crash, they are compared before this
+    /// returns: blocks that do are [`Volume::in_doubt`], and what one cannot read is written anew from
+    /// the other. A half that lacks more is filled from then on.
     ///
     /// `degraded` goes on with one half though the other may have newer content.
     ///
@@ -156,6 +158,7 @@ impl Mirror {
             state: Mutex::new(State {
                 halves,
                 dirty: Vec::new(),
+                doubt: BTreeMap::new(),
                 under_way: Vec::new(),
                 held: None,
                 clock: 0,
@@ -163,6 +166,7 @@ impl Mirror {
             labels: AsyncMutex::new(labels),
             changed: Notify::new(),
             mended: AtomicU64::new(0),
+            zeroed: AtomicU64::new(0),
         });
         pair.begin(right, &dirty).await?;
         if let Some(right) = right {
@@ -198,14 +202,20 @@ impl Mirror {
         self.pair.mended.load(Ordering::Relaxed)
     }
 
+    /// Blocks that no half could read when one was filled since the opening: they are zeros on the
+    /// new half.
+    #[must_use]
+    pub fn zeroed(&self) -> u64 {
+        self.pair.zeroed.load(Ordering::Relaxed)
+    }
+
     /// Lets go of the device of a half, which is lost from then on.
     ///
     /// # Errors
     /// The other half does not hold everything, or cannot note it.
     pub async fn release(&self, half: usize) -> Result<(), MirrorError> {
         let error = Error::Device("it was let go of".into());
-        let lost = self.pair.lose(half, &error).await;
-        lost.map_err(|error| MirrorError::Io { half: 1 - half, error })?;
+        self.give_up(half, &error).await?;
         let mut state = self.pair.state.lock();
         (state.halves[half].device, state.halves[half].data) = (None, None);
         Ok(())
@@ -226,7 +236,7 @@ impl Mirror {
             return Err(MirrorError::TooSmall { half });
         }
         let error = Error::Device("it was replaced".into());
-        pair.lose(half, &error).await.map_err(|error| MirrorError::Io { half: 1 - half, error })?;
+        self.give_up(half, &error).await?;
         {
             let mut state = pair.state.lock();
             let data = Some(slice(Arc::clone(&device), pair.geometry));
@@ -236,6 +246,13 @@ impl Mirror {
         pair.void(half).await?;
         pair.start_filling(half);
         Ok(())
+    }
+
+    /// Leaves out a half, whatever it is on.
+    async fn give_up(&self, half: usize, error: &Error) -> Result<(), MirrorError> {
+        let Some(device) = self.pair.data(half) else { return Ok(()) };
+        let lost = self.pair.lose(half, &device, error).await;
+        lost.map_err(|error| MirrorError::Io { half: 1 - half, error })
     }
 }
 
@@ -267,6 +284,14 @@ impl Volume for Mirror {
             Ok(()) => Box::pin(to_the_end(Arc::clone(&self.pair).change(extent, Change::Discard))),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
+    }
+
+    fn in_doubt(&self) -> Vec<Extent> {
+        self.pair.in_doubt()
+    }
+
+    fn settle(&self) -> Io<'_, ()> {
+        Box::pin(to_the_end(Arc::clone(&self.pair).settle()))
     }
 
     fn examine<'a>(

@@ -1,7 +1,10 @@
 //! The mirror without its outside: its halves, what their labels say, and which blocks nobody may
 //! change for a while.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
@@ -24,12 +27,17 @@ pub(super) struct Pair {
     /// A call has ended, or whoever had blocks for itself.
     pub(super) changed: Notify,
     pub(super) mended: AtomicU64,
+    /// Blocks that could not be read when a half was filled.
+    pub(super) zeroed: AtomicU64,
 }
 
 pub(super) struct State {
     pub(super) halves: [Half; 2],
     /// Regions that the labels name, with when they were last written to.
     pub(super) dirty: Vec<(u32, u64)>,
+    /// Blocks that differ, and which half plain reads take: until somebody has judged them, nobody
+    /// knows which is right. They are in dirty regions, if both halves are used.
+    pub(super) doubt: BTreeMap<u64, usize>,
     /// Changes under way.
     pub(super) under_way: Vec<Extent>,
     /// Blocks that nobody may change: first, and the one after the last.
@@ -72,6 +80,42 @@ impl Pair {
             .filter(|(_, half)| half.standing == Standing::InSync)
             .filter_map(|(i, half)| Some((i, half.data.clone()?)))
             .collect()
+    }
+
+    /// The halves that a plain read may take.
+    pub(super) fn readable(&self, extent: Extent) -> Vec<(usize, Stack)> {
+        let mut halves = self.in_sync();
+        let state = self.state.lock();
+        // Not one content now and another one later.
+        for &only in state.doubt.range(extent.lba.0..extent.end().0).map(|(_, half)| half) {
+            halves.retain(|&(half, _)| half == only);
+        }
+        halves
+    }
+
+    /// These blocks do not differ any more.
+    pub(super) fn no_doubt(&self, extent: Extent) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.doubt.is_empty() {
+            return;
+        }
+        state.doubt.retain(|&block, _| block < extent.lba.0 || extent.end().0 <= block);
+        // Their regions are dirty until both halves have flushed after this.
+        state.clock += 1;
+        for region in self.regions(extent) {
+            if let Some((_, used)) = state.dirty.iter_mut().find(|(dirty, _)| *dirty == region) {
+                *used = state.clock;
+            }
+        }
+    }
+
+    /// The regions that have blocks in doubt.
+    pub(super) fn doubtful(&self, state: &State) -> Vec<u32> {
+        let mut regions: Vec<u32> =
+            state.doubt.keys().map(|block| (block / self.region_blocks) as u32).collect();
+        regions.dedup();
+        regions
     }
 
     /// Writes labels to some halves, one after the other.
@@ -132,20 +176,30 @@ impl Pair {
         Ok(())
     }
 
-    /// Leaves a half out from now on. The other one has noted it when this returns: only then may
-    /// anything be answered that the lost one does not have.
+    /// Leaves a half out from now on, if it still is on this device. The other one has noted it when
+    /// this returns: only then may anything be answered that the lost one does not have.
     ///
     /// # Errors
     /// The other half does not hold everything, or cannot note it. Then nothing has changed.
-    pub(super) async fn lose(&self, half: usize, error: &Error) -> Result<(), Error> {
+    pub(super) async fn lose(
+        &self,
+        half: usize,
+        device: &Stack,
+        error: &Error,
+    ) -> Result<(), Error> {
         let mut labels = self.labels.lock().await;
         let other = 1 - half;
         {
             let mut state = self.state.lock();
+            let is_it = |data: &Stack| Arc::ptr_eq(data, device);
+            if !state.halves[half].data.as_ref().is_some_and(is_it) {
+                return Ok(());
+            }
             match &state.halves[half].standing {
                 Standing::Out(_) => return Ok(()),
                 // Nobody took it for right.
                 Standing::Filling(_) => {
+                    tracing::error!(half = half + 1, %error, "a half of the mirror cannot be filled");
                     state.halves[half].standing = Standing::Out(error.to_string().into());
                     return Ok(());
                 }
@@ -167,6 +221,7 @@ impl Pair {
         tracing::error!(half = half + 1, %error, "a half of the mirror is lost; going on with the other");
         let mut state = self.state.lock();
         state.dirty.clear();
+        state.doubt.retain(|_, only| *only == half);
         state.halves[half].standing = Standing::Out(error.to_string().into());
         Ok(())
     }
