@@ -43,7 +43,7 @@ pub use cache::{Cache, Mark};
 pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
     recovery::Loss,
-    superblock::{Identity, InstanceId},
+    superblock::{Identity, InstanceId, is_log},
 };
 pub use nvram::{MappedFile, StableMemory, length_for};
 pub use open::Parts;

@@ -17,6 +17,7 @@ use crate::{
     heard::Heard,
     inspect::{check_size, no_superblock, pool, random, write_new},
     log::{
+        doubt::{Doubt, judge_frames},
         recovery::{FoundIndex, NoSuperblock, mend, scan, superblock},
         ring::Ring,
         segment::{Header, Kind},
@@ -66,10 +67,14 @@ pub(crate) async fn open(
     let pages = usize::try_from(settings.dram_bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
     let by_flush = settings.report == Report::AtFlush;
     let mut mended = 0;
+    judge_frames(&log, &superblock).await.map_err(OpenError::Log)?;
+    let mut doubt = Doubt::new(&log);
     let (found, table, mut epochs) = loop {
         let mut table = SlotTable::new(pages);
         let mut epochs = epochs(&settings, &superblock, lower_geometry);
+        doubt.restart();
         let apply = |start, header: &Header| {
+            doubt.note(start, header);
             if !by_flush {
                 epochs.make_room(header.number, header.slots());
             }
@@ -77,11 +82,13 @@ pub(crate) async fn open(
         };
         let found =
             scan(&log, &superblock, nvram.watermark, apply).await.map_err(OpenError::Log)?;
-        // Once for each segment, or this might never end.
-        if let Some(loss) = found.loss.as_ref().filter(|loss| loss.first_missing > mended)
-            && mend(&log, &superblock, loss).await.map_err(OpenError::Log)?
+        // Once for each segment, or this might never end. The last one may be missing without
+        // a trace, in the copy that is read alone.
+        if (found.loss.is_some() || !doubt.is_empty())
+            && found.end.0 > mended
+            && mend(&log, &superblock, found.end).await.map_err(OpenError::Log)?
         {
-            mended = loss.first_missing;
+            mended = found.end.0;
             continue;
         }
         break (found, table, epochs);
@@ -95,6 +102,7 @@ pub(crate) async fn open(
     if by_flush && found.ring.segments() > 0 {
         epochs.seal(found.ring.next() - 1);
     }
+    doubt.settle(&log, &superblock).await.map_err(OpenError::Log)?;
     // What this found may not be stable, if only the process had ended: what is built on it is.
     log.flush().await.map_err(OpenError::Log)?;
     // A new generation before anything else is written: from here on, no segment that this scan

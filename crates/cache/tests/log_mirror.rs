@@ -9,7 +9,7 @@ use support::gateway::{Gateway, read, write};
 use tokio::time::sleep;
 use volume::{
     Call, Durability, Error, Extent, Fault, Faults, Geometry, Lba, MemVolume, Mirror, Rule, Stack,
-    Standing, Symptom,
+    Standing, Symptom, Volume,
 };
 
 const LOG: u64 = 1000;
@@ -138,4 +138,58 @@ async fn scrubbing_mends_what_nobody_reads_and_tells_what_is_lost() {
     assert!(error.is_ok_and(|info| info.loss.is_some_and(|loss| loss.first_missing == 7)));
     let error = gateway.try_open().await.err().expect("segment 7 is lost in both");
     assert!(matches!(error, OpenError::Missing(_)));
+}
+
+/// Turns bits of a block of one half's log.
+async fn rot_block(half: &Stack, block: u64) {
+    let lba = Lba(LABELS + block);
+    let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();
+    let bytes: Vec<u8> = read.into_bytes().iter().map(|byte| byte ^ 0x10).collect();
+    half.write(lba, bytes.into(), Durability::Stable).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
+    for index_segments in [0, 1] {
+        for rotten in [0, 1] {
+            // Superblocks, then header and data of a segment in the middle and of the last one.
+            for block in [0, 6, 7, 20, 21] {
+                let case = format!("index {index_segments}, half {rotten}, block {block}");
+                let halves = halves().await;
+                let mut gateway = Gateway::new(LOG);
+                gateway.log = Arc::clone(&halves.mirror) as Stack;
+                if index_segments > 0 {
+                    gateway.settings.index_segments = index_segments;
+                }
+                let cache = gateway.open().await;
+                for slot in 0..10 {
+                    write(&cache, slot * 8, 1 + slot as u8, 8).await.unwrap();
+                }
+                drop(cache);
+                rot_block(&halves.memory[rotten], block).await;
+                if block == 0 {
+                    rot_block(&halves.memory[rotten], 1).await;
+                }
+                // The mirror's labels say that the region is dirty.
+                let again = Mirror::open(halves.memory.clone().map(Some), [7; 16], false).await;
+                let mirror = Arc::new(again.unwrap_or_else(|error| panic!("{case}: {error}")));
+                assert!(!mirror.in_doubt().is_empty(), "{case}");
+                gateway.log = Arc::clone(&mirror) as Stack;
+                let opened = gateway.try_open().await;
+                let cache = opened.unwrap_or_else(|error| panic!("{case}: {error}"));
+                check(&cache).await;
+                assert_eq!(cache.statistics().recovered_slots, 10, "{case}");
+                assert!(mirror.in_doubt().is_empty(), "{case}");
+                // In both from now on.
+                drop(cache);
+                for half in 0..2 {
+                    let mut alone = [None, None];
+                    alone[half] = Some(halves.memory[half].clone());
+                    let alone = Mirror::look(alone, true).await.unwrap();
+                    let info = inspect(&alone).await.unwrap_or_else(|e| panic!("{case}: {e}"));
+                    assert!(info.loss.is_none(), "{case}, alone {half}: {:?}", info.loss);
+                }
+            }
+        }
+    }
 }

@@ -331,7 +331,10 @@ async fn what_is_no_half_of_it_is_refused() {
     write(other[1].as_ref(), 0, 3).await.unwrap();
     write(other[1].as_ref(), 1, 3).await.unwrap();
     let error = open([Some(&halves[0]), Some(&other[1])]).await.err().expect("no half");
-    assert!(matches!(error, MirrorError::NotAHalf { half: 1 }), "{error}");
+    assert!(
+        matches!(error, MirrorError::NotAHalf { half: 1, other_is_whole: true, .. }),
+        "{error}"
+    );
 }
 
 /// A device whose power goes after so many writes to both halves: then nothing is answered.

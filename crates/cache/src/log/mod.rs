@@ -9,6 +9,7 @@ mod openings;
 pub(crate) mod segment;
 pub(crate) mod ring;
 pub(crate) mod index;
+pub(crate) mod doubt;
 pub(crate) mod recovery;
 
 /// Bytes in a block of the log disk; a slot's data fills one.

@@ -10,6 +10,7 @@ use volume::{Data, Error, Extent, Lba, Stack};
 
 use super::{
     BLOCK_BYTES,
+    doubt::judge_superblocks,
     index::{Frame, Reader},
     ring::Ring,
     segment::{Header, Kind},
@@ -42,6 +43,8 @@ pub(crate) struct Scan {
     /// Segments after the last whole epoch: they hold what was never flushed, and are not used.
     pub unflushed: u64,
     pub loss: Option<Loss>,
+    /// The number that the segment after the last whole one would have, and its first block.
+    pub end: (u64, u32),
     pub index: FoundIndex,
 }
 
@@ -72,6 +75,7 @@ pub(crate) async fn superblock(log: &Stack) -> Result<Superblock, NoSuperblock> 
     if blocks < u64::from(FIRST_BLOCK) {
         return Err(NoSuperblock::Garbage);
     }
+    judge_superblocks(log).await.map_err(NoSuperblock::Io)?;
     let bytes = read(log, 0, blocks as u32).await.map_err(NoSuperblock::Io)?;
     let mut copies: Vec<_> = bytes.chunks_exact(BLOCK_BYTES).map(Superblock::decode).collect();
     let beyond = copies.split_off(FIRST_BLOCK as usize).pop();
@@ -167,14 +171,15 @@ pub(crate) async fn scan(
         intact: ring.segments() as u64,
         evidence,
     });
-    let unflushed = ring.next() - ended;
+    let end = (ring.next(), ring.position());
+    let unflushed = end.0 - ended;
     ring.truncate(ended);
     untold.retain(|frame| frame.first < ended);
     if let Some(frame) = untold.last_mut() {
         frame.truncate(ended);
     }
     let index = FoundIndex { frames: index.into_frames(ended), untold };
-    Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss, index })
+    Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss, end, index })
 }
 
 /// Adds a segment to the last of `frames`, or to a new one.
@@ -187,24 +192,32 @@ fn tell(frames: &mut Vec<Frame>, start: u32, header: &Header, frame_bytes: usize
     }
 }
 
-/// Looks for a segment that is missing in all copies of the log that there are: where one is whole,
-/// the others are mended. Whether that was so.
-pub(crate) async fn mend(log: &Stack, superblock: &Superblock, loss: &Loss) -> Result<bool, Error> {
+/// Looks for segment `number`, which should begin in block `start`, in all copies of the log that
+/// there are: where one is whole, the others are mended. Whether that was so.
+pub(crate) async fn mend(
+    log: &Stack,
+    superblock: &Superblock,
+    (number, start): (u64, u32),
+) -> Result<bool, Error> {
+    let start = u64::from(start);
+    if start >= u64::from(superblock.ring_end()) {
+        return Ok(false);
+    }
     let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
     let decode = |data: &Data| {
         let block = data.clone().into_bytes();
         let header = (block.len() == BLOCK_BYTES)
             .then(|| Header::decode(&block, superblock.instance, slots, superblock.segment_slots));
-        header.flatten().filter(|header| header.number == loss.first_missing)
+        header.flatten().filter(|header| header.number == number)
     };
     let at = |block: u64| Extent { lba: Lba(block), blocks: 1 };
-    let found = log.examine(at(loss.block), &|data| decode(data).is_some()).await?;
+    let found = log.examine(at(start), &|data| decode(data).is_some()).await?;
     let Some(header) = found.as_ref().and_then(decode) else { return Ok(false) };
-    if loss.block + u64::from(header.data_blocks()) >= u64::from(superblock.ring_end()) {
+    if start + u64::from(header.data_blocks()) >= u64::from(superblock.ring_end()) {
         return Ok(false);
     }
     let data = header.records.iter().filter(|record| record.kind == Kind::Data);
-    for (record, block) in data.zip(loss.block + 1..) {
+    for (record, block) in data.zip(start + 1..) {
         let is_right = |data: &Data| crc32c(&data.clone().into_bytes()) == record.checksum;
         if log.examine(at(block), &is_right).await?.is_none() {
             return Ok(false);

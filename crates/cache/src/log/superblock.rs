@@ -273,6 +273,12 @@ const LEAST_FRAMES: u64 = 4;
 /// this one, and seven that were cut off between asking and hearing.
 pub(crate) const MAX_OPENINGS: usize = volume::Claim::MOST_PREDECESSORS;
 
+/// Whether what begins like this is the log of a cache, of whichever version and however damaged.
+#[must_use]
+pub fn is_log(begins: &[u8]) -> bool {
+    begins[MAGIC_AT..].starts_with(MAGIC)
+}
+
 const MAGIC: &[u8] = b"FBYLOGSB";
 const CLEAN: u32 = 1;
 const IMMEDIATE: u32 = 2;

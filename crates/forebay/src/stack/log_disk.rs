@@ -61,7 +61,7 @@ impl LogDisk {
     pub fn figures(&self) -> Map<String, Value> {
         let Some(mirror) = &self.mirror else { return Map::new() };
         let halves = mirror.standings().map(|standing| standing.to_string());
-        object(json!({ "log_halves": halves }))
+        object(json!({ "log_halves": halves, "log_zeroed_blocks": mirror.zeroed() }))
     }
 }
 
@@ -109,11 +109,25 @@ fn refusal(settings: &Cache, error: &MirrorError) -> Failure {
     let zero = |path: &str| format!("dd if=/dev/zero of={path} bs=1M count=1 conv=notrunc");
     let remedy = match error {
         MirrorError::Io { half, .. } => format!("see to {}, or leave it away", name(*half)),
-        MirrorError::NotAHalf { half } => format!(
-            "name the right file or device; to fill {} anew, write zeros over its first MiB ({})",
+        MirrorError::NotAHalf { half, begins, .. } if ::cache::is_log(begins) => {
+            return Failure::new(format!(
+                "{} is the log of a cache without a mirror, and may hold dirty data",
+                name(*half)
+            ))
+            .remedy(
+                "name it as `log` and remove `log_mirror`, drain it (`forebay gateway drain`) and \
+                 stop; then make both halves anew",
+            );
+        }
+        // It may be the only copy, if the other one is none.
+        MirrorError::NotAHalf { half, other_is_whole: true, .. } => format!(
+            "name the right file or device; to fill {} anew from the other half, write zeros over \
+             its first MiB ({}), and, if the other half does not know yet that it is alone, start with \
+             `log_degraded = true` once",
             name(*half),
             zero(name(*half))
         ),
+        MirrorError::NotAHalf { .. } => "name the right files or devices".into(),
         MirrorError::Version { .. } => "use the newer Forebay".into(),
         MirrorError::TooSmall { .. } => "give it a half that is as large as the other".into(),
         MirrorError::Strangers => {
@@ -146,4 +160,60 @@ pub fn half(number: &str) -> Result<u8, String> {
 /// Whether there is anything to look at yet.
 pub fn exists(settings: &Cache) -> bool {
     settings.log.exists() || settings.log_mirror.as_deref().is_some_and(Path::exists)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ::cache::{Identity, format};
+    use volume::Geometry;
+
+    use super::*;
+    use crate::quantity::Size;
+
+    fn settings(folder: &Path) -> Cache {
+        let size = Some(Size::mib(8));
+        Cache { log: folder.join("first"), log_size: size, log_direct: false, ..Cache::default() }
+    }
+
+    async fn refused(settings: &Cache) -> String {
+        let refused = LogDisk::open(settings).await.err().expect("it is no mirror");
+        format!("{refused} {}", refused.remedy.clone().unwrap_or_default())
+    }
+
+    #[tokio::test]
+    async fn nobody_is_told_to_wipe_a_log_that_gets_a_mirror() {
+        let folder = tempfile::tempdir().unwrap();
+        let alone = settings(folder.path());
+        let log = LogDisk::open(&alone).await.unwrap();
+        let identity = Identity { name: "far".into(), geometry: Geometry::with_blocks(4096) };
+        format(&log.volume(), &identity, false).await.unwrap();
+        drop(log);
+        let before = fs::read(&alone.log).unwrap();
+        let mirrored = Cache { log_mirror: Some(folder.path().join("second")), ..alone.clone() };
+        let text = refused(&mirrored).await;
+        assert!(text.contains("without a mirror") && !text.contains("dd "), "{text}");
+        assert!(fs::read(&alone.log).unwrap() == before);
+        assert!(LogDisk::open(&alone).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn zeros_are_proposed_only_where_the_other_half_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let second = folder.path().join("second");
+        let mirrored = Cache { log_mirror: Some(second.clone()), ..settings(folder.path()) };
+        drop(LogDisk::open(&mirrored).await.unwrap());
+        let damage = |path: &Path| {
+            let mut bytes = fs::read(path).unwrap();
+            bytes[..8192].fill(7);
+            fs::write(path, bytes).unwrap();
+        };
+        damage(&second);
+        let text = refused(&mirrored).await;
+        assert!(text.contains(&format!("dd if=/dev/zero of={}", second.display())), "{text}");
+        damage(&mirrored.log);
+        let text = refused(&mirrored).await;
+        assert!(!text.contains("dd "), "{text}");
+    }
 }

@@ -20,6 +20,11 @@ pub(super) enum Found {
 }
 
 impl Found {
+    /// Whether it may be a mirror's only half.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Self::Label(label) if label.epoch > 0)
+    }
+
     /// How often its label was written.
     pub fn count(&self) -> u64 {
         if let Self::Label(label) = self { label.count } else { 0 }
@@ -62,7 +67,10 @@ pub(super) async fn look(index: usize, half: &Stack) -> Result<Found, MirrorErro
     match copies.into_iter().flatten().max_by_key(|label| label.count) {
         Some(label) => Ok(Found::Label(label)),
         None if blank => Ok(Found::Blank),
-        None => Err(MirrorError::NotAHalf { half: index }),
+        None => {
+            let begins = bytes[..8].try_into().expect("eight bytes");
+            Err(MirrorError::NotAHalf { half: index, begins, other_is_whole: false })
+        }
     }
 }
 

@@ -296,6 +296,16 @@ impl Pair {
                 Err(error) => failed = Some((i, error)),
             }
         }
+        let in_doubt = self.readable(extent).len() < self.in_sync().len();
+        if in_doubt && extent.blocks > 1 {
+            // Others of these blocks can be had from either.
+            let mut blocks = Data::new();
+            for block in extent.lba.0..extent.end().0 {
+                let one = Extent { lba: Lba(block), blocks: 1 };
+                blocks.append(Box::pin(Arc::clone(&self).read(one)).await?);
+            }
+            return Ok(blocks);
+        }
         if let Some((_, error)) = failed {
             return Err(error);
         }

@@ -43,6 +43,10 @@ pub enum MirrorError {
     NotAHalf {
         /// 0 or 1.
         half: usize,
+        /// How it begins.
+        begins: [u8; 8],
+        /// Whether the other half has a whole label, and holds everything.
+        other_is_whole: bool,
     },
     /// A half was written by a newer program.
     #[error("half {} of the mirror has format version {version}, this program knows 1", half + 1)]
@@ -318,10 +322,22 @@ async fn survey(
     degraded: bool,
 ) -> Result<(Plan, Geometry, [u64; 2]), MirrorError> {
     let mut found = [Found::Absent, Found::Absent];
+    let mut refused = None;
     for (i, half) in halves.iter().enumerate() {
-        if let Some(half) = half {
-            found[i] = look(i, half).await?;
+        let Some(half) = half else { continue };
+        match look(i, half).await {
+            Ok(label) => found[i] = label,
+            Err(error @ MirrorError::NotAHalf { .. }) if refused.is_none() => refused = Some(error),
+            // None is whole: say so of the first.
+            Err(MirrorError::NotAHalf { .. }) => {}
+            Err(error) => return Err(error),
         }
+    }
+    if let Some(mut error) = refused {
+        if let MirrorError::NotAHalf { half, other_is_whole, .. } = &mut error {
+            *other_is_whole = found[1 - *half].is_whole();
+        }
+        return Err(error);
     }
     let counts = [0, 1].map(|i: usize| found[i].count());
     let plan = decide(found, degraded)?;

@@ -1,0 +1,113 @@
+//! Copies of the log that differ after a crash: which of them is right, checksums tell. Judged is
+//! whatever the log is made of, before the rest is made equal.
+
+use volume::{Data, Error, Extent, Lba, Stack};
+
+use super::{
+    BLOCK_BYTES,
+    index::Frame,
+    segment::{Header, Kind},
+    superblock::{FIRST_BLOCK, Superblock},
+};
+use crate::checksum::crc32c;
+
+/// Blocks of segments of which there are copies that differ.
+pub(crate) struct Doubt {
+    extents: Vec<Extent>,
+    blocks: Vec<(u64, Expected)>,
+}
+
+/// What a block should be.
+enum Expected {
+    /// The header of this segment.
+    Header(u64),
+    /// Data with this checksum.
+    Data(u32),
+}
+
+impl Doubt {
+    pub fn new(log: &Stack) -> Self {
+        Self { extents: log.in_doubt(), blocks: Vec::new() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    /// Another scan begins.
+    pub fn restart(&mut self) {
+        self.blocks.clear();
+    }
+
+    /// Notes what a segment that begins in block `start` has in doubt.
+    pub fn note(&mut self, start: u32, header: &Header) {
+        if self.extents.is_empty() {
+            return;
+        }
+        let data = header.records.iter().filter(|record| record.kind == Kind::Data);
+        let data = data.map(|record| Expected::Data(record.checksum));
+        let expected = std::iter::once(Expected::Header(header.number)).chain(data);
+        for (block, expected) in (u64::from(start)..).zip(expected) {
+            if contains(&self.extents, block) {
+                self.blocks.push((block, expected));
+            }
+        }
+    }
+
+    /// Judges what was noted; then nothing is in doubt any more.
+    pub async fn settle(self, log: &Stack, superblock: &Superblock) -> Result<(), Error> {
+        let slots = superblock.identity.geometry.bytes().div_ceil(BLOCK_BYTES as u64);
+        let limit = superblock.segment_slots;
+        for (block, expected) in &self.blocks {
+            let is_right = |data: &Data| {
+                let bytes = data.clone().into_bytes();
+                match *expected {
+                    Expected::Header(number) => {
+                        bytes.len() == BLOCK_BYTES
+                            && Header::decode(&bytes, superblock.instance, slots, limit)
+                                .is_some_and(|header| header.number == number)
+                    }
+                    Expected::Data(checksum) => crc32c(&bytes) == checksum,
+                }
+            };
+            // What is right in no copy is told to whoever reads it.
+            log.examine(Extent { lba: Lba(*block), blocks: 1 }, &is_right).await?;
+        }
+        log.settle().await
+    }
+}
+
+/// Judges the superblocks.
+pub(crate) async fn judge_superblocks(log: &Stack) -> Result<(), Error> {
+    let extents = log.in_doubt();
+    for block in (0..u64::from(FIRST_BLOCK)).filter(|&block| contains(&extents, block)) {
+        let is_right = |data: &Data| Superblock::decode(&data.clone().into_bytes()).is_ok();
+        log.examine(Extent { lba: Lba(block), blocks: 1 }, &is_right).await?;
+    }
+    Ok(())
+}
+
+/// Judges the frames of the index.
+pub(crate) async fn judge_frames(log: &Stack, superblock: &Superblock) -> Result<(), Error> {
+    let extents = log.in_doubt();
+    if extents.is_empty() {
+        return Ok(());
+    }
+    for place in 0..superblock.frames() {
+        let (first, blocks) = (superblock.frame_block(place), superblock.frame_blocks);
+        if !(first..first + u64::from(blocks)).any(|block| contains(&extents, block)) {
+            continue;
+        }
+        let is_right = |data: &Data| {
+            Frame::decode(&data.clone().into_bytes(), superblock.instance)
+                .is_some_and(|(_, stamp)| stamp.number % superblock.frames() == place)
+        };
+        log.examine(Extent { lba: Lba(first), blocks }, &is_right).await?;
+    }
+    Ok(())
+}
+
+fn contains(extents: &[Extent], block: u64) -> bool {
+    let after = extents.partition_point(|extent| extent.lba.0 <= block);
+    after.checked_sub(1).is_some_and(|at| block < extents[at].end().0)
+}
