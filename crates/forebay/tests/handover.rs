@@ -7,8 +7,10 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     process::Output,
+    sync::Arc,
 };
 
+use initiator::RemoteVolume;
 use support::{
     Place, Serving, connect, content, eventually, forebay, gateway, node, read, stderr, write,
 };
@@ -34,6 +36,26 @@ fn pair(place: &Place, more: &str) -> (Serving, Serving) {
     let far = place.serve("node", &keeping(place, 0));
     let near = place.serve("a", &other_gateway(place, "a", far.address, more));
     (far, near)
+}
+
+/// A pair, and a host at the gateway that has written these blocks.
+async fn pair_with(
+    place: &Place,
+    more: &str,
+    blocks: Range<u64>,
+) -> (Serving, Serving, Arc<RemoteVolume>) {
+    let (far, near) = pair(place, more);
+    let volume = connect(near.address, GATEWAY).await;
+    write_all(&*volume, blocks, 1).await;
+    (far, near, volume)
+}
+
+/// The gateway that has taken the log up, and a host at it that finds these blocks.
+async fn taken_up(place: &Place, text: &str, blocks: Range<u64>) -> (Serving, Arc<RemoteVolume>) {
+    let later = place.serve("b", text);
+    let volume = connect(later.address, GATEWAY).await;
+    check_all(&*volume, blocks, 1).await;
+    (later, volume)
 }
 
 fn copy(from: PathBuf, to: PathBuf) {
@@ -117,9 +139,7 @@ async fn nobody_writes_past_a_gateway_and_all_may_again_when_it_has_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_killed_with_dirty_data_keeps_its_claim_and_comes_back() {
     let place = Place::new();
-    let (far, mut near) = pair(&place, KEEPS);
-    let volume = connect(near.address, GATEWAY).await;
-    write_all(&*volume, 0..20, 1).await;
+    let (far, mut near, _volume) = pair_with(&place, KEEPS, 0..20).await;
     for _ in 0..3 {
         near.kill();
         let raw = connect(far.address, NODE).await;
@@ -137,17 +157,13 @@ async fn a_gateway_killed_with_dirty_data_keeps_its_claim_and_comes_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_copied_from_a_killed_gateway_is_taken_up_and_the_old_one_shut_out() {
     let place = Place::new();
-    let (far, mut near) = pair(&place, KEEPS);
-    let volume = connect(near.address, GATEWAY).await;
-    write_all(&*volume, 0..200, 1).await;
+    let (far, mut near, _volume) = pair_with(&place, KEEPS, 0..200).await;
     near.kill();
     copy(place.path("a.log"), place.path("b.log"));
     let text = other_gateway(&place, "b", far.address, KEEPS);
     // The node keeps the session of the killed one for a while, and does not know that it is gone.
     succeeded(&adopt(&place, "b", &text));
-    let later = place.serve("b", &text);
-    let volume = connect(later.address, GATEWAY).await;
-    check_all(&*volume, 0..200, 1).await;
+    let (later, volume) = taken_up(&place, &text, 0..200).await;
     write(&*volume, 0, 99).await.expect("and written");
     drain(&later);
 
@@ -286,9 +302,7 @@ fn refused(output: &Output) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_of_a_killed_gateway_is_adopted_and_nothing_is_lost() {
     let place = Place::new();
-    let (far, mut near) = pair(&place, KEEPS);
-    let volume = connect(near.address, GATEWAY).await;
-    write_all(&*volume, 0..200, 1).await;
+    let (far, mut near, _volume) = pair_with(&place, KEEPS, 0..200).await;
     near.kill();
     copy(place.path("a.log"), place.path("b.log"));
     let text = other_gateway(&place, "b", far.address, KEEPS);
@@ -297,9 +311,7 @@ async fn a_log_of_a_killed_gateway_is_adopted_and_nothing_is_lost() {
     let old = other_gateway(&place, "a", far.address, "");
     let error = place.try_serve("a", &old).err().expect("shut out before the new one serves");
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
-    let later = place.serve("b", &text);
-    let volume = connect(later.address, GATEWAY).await;
-    check_all(&*volume, 0..200, 1).await;
+    let (later, _volume) = taken_up(&place, &text, 0..200).await;
     drain(&later);
     let raw = connect(far.address, NODE).await;
     check_all(&*raw, 0..200, 1).await;
@@ -314,9 +326,7 @@ async fn a_log_of_a_killed_gateway_is_adopted_and_nothing_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
     let place = Place::new();
-    let (far, near) = pair(&place, KEEPS);
-    let volume = connect(near.address, GATEWAY).await;
-    write_all(&*volume, 0..20, 1).await;
+    let (far, near, volume) = pair_with(&place, KEEPS, 0..20).await;
     copy(place.path("a.log"), place.path("b.log"));
     let text = other_gateway(&place, "b", far.address, KEEPS);
     let error = place.try_serve("b", &text).err().expect("somebody is at work");
@@ -345,9 +355,7 @@ async fn an_owner_at_work_is_shut_out_by_an_adoption_and_not_by_an_accident() {
 async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings_told() {
     let place = Place::new();
     let nvram = format!("{KEEPS}\nreport = 'immediate'\nnvram = '{}'", place.path("nv").display());
-    let (far, near) = pair(&place, &nvram);
-    let volume = connect(near.address, GATEWAY).await;
-    write_all(&*volume, 0..100, 1).await;
+    let (far, near, volume) = pair_with(&place, &nvram, 0..100).await;
     succeeded(&export(&place, "a"));
     let error = write(&*volume, 1, 7).await.expect_err("taken no more");
     assert!(error.to_string().contains("04/03"), "{error}");
@@ -367,9 +375,7 @@ async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings
     let text =
         format!("initiator_name = 'iqn.2026-11.test:host-b'\nlisten = ['127.0.0.1:0']\n{text}");
     succeeded(&adopt(&place, "b", &text));
-    let later = place.serve("b", &text);
-    let volume = connect(later.address, GATEWAY).await;
-    check_all(&*volume, 0..100, 1).await;
+    let (later, _volume) = taken_up(&place, &text, 0..100).await;
     drain(&later);
     check_all(&*other, 0..100, 1).await;
 }
@@ -378,9 +384,7 @@ async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings
 async fn a_stopped_gateway_is_exported_too_and_what_its_nvram_held_with_it() {
     let place = Place::new();
     let nvram = format!("{KEEPS}\nreport = 'immediate'\nnvram = '{}'", place.path("nv").display());
-    let (far, mut near) = pair(&place, &nvram);
-    let volume = connect(near.address, GATEWAY).await;
-    write_all(&*volume, 0..100, 1).await;
+    let (far, mut near, _volume) = pair_with(&place, &nvram, 0..100).await;
     near.kill();
     copy(place.path("a.log"), place.path("c.log"));
     // Without the NVRAM and without an export, it is told what is missing.
@@ -391,17 +395,13 @@ async fn a_stopped_gateway_is_exported_too_and_what_its_nvram_held_with_it() {
     copy(place.path("a.log"), place.path("b.log"));
     let text = other_gateway(&place, "b", far.address, KEEPS);
     succeeded(&adopt(&place, "b", &text));
-    let later = place.serve("b", &text);
-    let volume = connect(later.address, GATEWAY).await;
-    check_all(&*volume, 0..100, 1).await;
+    let (_later, _volume) = taken_up(&place, &text, 0..100).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_does_not_fit_or_is_not_whole_is_not_adopted() {
     let place = Place::new();
-    let (far, mut near) = pair(&place, KEEPS);
-    let volume = connect(near.address, GATEWAY).await;
-    write_all(&*volume, 0..20, 1).await;
+    let (far, mut near, _volume) = pair_with(&place, KEEPS, 0..20).await;
     near.kill();
     let text = other_gateway(&place, "b", far.address, "");
     let error = refused(&adopt(&place, "b", &text));
