@@ -226,6 +226,7 @@ impl Cache {
     pub fn statistics(&self) -> Statistics {
         let shared = &self.shared;
         let mut statistics = shared.counters.snapshot();
+        statistics.order = shared.promise();
         let mut state = shared.state.lock();
         let dirty = state.table.dirty() as u64;
         statistics.dirty_slots = dirty;
@@ -236,7 +237,6 @@ impl Cache {
         statistics.destage_rate_limit = state.orders.rate;
         statistics.paused_ms =
             state.orders.paused_since.map(|since| since.elapsed().as_millis() as u64);
-        statistics.order = shared.promise();
         statistics.pending_slots = state.pending_slots() as u64;
         statistics.dram_used_bytes = (state.table.resident() * SLOT_BYTES) as u64;
         let ahead = state.table.ahead();

@@ -79,6 +79,9 @@ pub(crate) async fn open(
                 epochs.make_room(header.number, header.slots());
             }
             apply(&mut table, &mut epochs, start, header);
+            if table.len() + epochs.kept() > entries_limit(pages, superblock.ring_end()) {
+                epochs.join_all();
+            }
         };
         let found =
             scan(&log, &superblock, nvram.watermark, apply).await.map_err(OpenError::Log)?;
@@ -173,7 +176,7 @@ fn assemble(
             pending_limit = pending_limit.min(nvram.slots() as usize - 1);
         }
     }
-    let entries_limit = pages as usize + ring.blocks() as usize + SPARE_ENTRIES;
+    let entries_limit = entries_limit(pages as usize, ring.blocks());
     let reserve = (ring.blocks() / 16).clamp(ring.longest_data() + 1, MOST_RESERVED);
     let identity =
         SegmentIdentity { instance: superblock.instance, generation: superblock.generation };
@@ -217,6 +220,11 @@ fn assemble(
         sends_unlogged: false.into(),
         settings,
     }))
+}
+
+/// Entries that memory has room for.
+fn entries_limit(pages: usize, log_blocks: u32) -> usize {
+    pages + log_blocks as usize + SPARE_ENTRIES
 }
 
 /// No epochs yet, of the size that goes down at once.

@@ -54,7 +54,8 @@ pub(crate) struct Shared {
     /// Slots that an epoch may have, whatever the order and size of its writes; 0 if writes count
     /// without a flush.
     pub epoch_slots: u64,
-    /// Entries that the table may have before discards go past the log.
+    /// Entries that the table may have, with the older places that epochs keep, before discards go past
+    /// the log, or wait.
     pub entries_limit: usize,
     /// Blocks of the log that data may not take: room for the records of bypassed writes.
     pub reserve: u32,
@@ -241,6 +242,11 @@ impl Shared {
         slots + slots.div_ceil(longest) + 2 + state.reserving + state.ends
     }
 
+    /// Whether memory has room for so many more entries.
+    pub fn has_entries(&self, state: &State, more: usize) -> bool {
+        state.table.len() + state.epochs.kept() + more <= self.entries_limit
+    }
+
     /// Whether nothing may overtake the log.
     pub fn is_strict(&self) -> bool {
         self.settings.order == Order::Strict && !self.settings.report.is_past()
@@ -254,14 +260,21 @@ impl Shared {
     /// What the lower volume alone is if this cache is lost, in words.
     pub fn promise(&self) -> &'static str {
         if self.settings.report.is_past() {
-            "every write that was answered"
+            // What an earlier mode has left in the log is lost with it.
+            if self.state.lock().is_dirty() { EMPTYING } else { "every write that was answered" }
         } else if !self.is_strict() {
             "none (bypass allowed)"
-        } else if self.lower_epoch.load(Ordering::Relaxed) > 0 {
+        } else if self.has_atomic_epochs() {
             "epochs, atomic"
         } else {
             "epochs, flush between"
         }
+    }
+
+    /// Whether an epoch comes to the lower volume as a whole: without a claim, a flush of somebody
+    /// else ends it in the middle.
+    fn has_atomic_epochs(&self) -> bool {
+        self.lower_epoch.load(Ordering::Relaxed) > 0 && self.lower.holding() == Holding::Held
     }
 
     /// The mask of all sectors of a slot that the volume has.
@@ -406,6 +419,9 @@ const LOOKED_UP: u64 = 1024;
 /// Pages of the scratch pool: a segment's header, a superblock, and some that writes which were
 /// given up still hold for a moment.
 pub(crate) const SCRATCH_PAGES: u32 = 8;
+
+/// What is told while a log is emptied by a cache that writes nothing to it any more.
+const EMPTYING: &str = "none (the log holds older writes)";
 
 impl State {
     pub fn new(

@@ -367,7 +367,7 @@ impl Shared {
                 if self.is_strict() {
                     wanted = wanted.min(MAX_STEP);
                 }
-                let fits = state.table.len() + wanted <= self.entries_limit;
+                let fits = self.has_entries(&state, wanted);
                 if !fits && !self.is_strict() {
                     return Ok(false);
                 }
@@ -408,7 +408,7 @@ impl Shared {
         let free = self.wait_until(|state| {
             let later = matches!(self.room(state), Ok(Room::Later));
             let claimed = state.claims.overlap(slot, slot + MAX_STEP as u64);
-            let crowded = self.is_strict() && state.table.len() + MAX_STEP > self.entries_limit;
+            let crowded = self.is_strict() && !self.has_entries(state, MAX_STEP);
             (!later && !claimed && !crowded).then_some(())
         });
         if self.is_strict() {

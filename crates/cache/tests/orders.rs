@@ -5,9 +5,12 @@ mod support;
 use std::time::Duration;
 
 use cache::Report;
-use support::gateway::{Gateway, first_bytes, read, write};
+use support::{
+    far::Far,
+    gateway::{Gateway, first_bytes, read, write},
+};
 use tokio::time::{Instant, sleep, timeout};
-use volume::{Error, Extent, Lba, Volume};
+use volume::{Error, Extent, Geometry, Lba, Volume};
 
 const LOG: u64 = 4096;
 const MINUTE: Duration = Duration::from_secs(60);
@@ -209,4 +212,46 @@ async fn a_drain_is_no_flush_where_writes_count_with_one() {
     assert!(!cache.is_drained());
     cache.drain().await.unwrap();
     assert_eq!(first_bytes(&gateway.far.peek(0, 16).await), [[1; 8], [3; 8]].concat());
+}
+
+/// A block of the log with zeros stands for thousands of slots, and an epoch keeps a place for each.
+#[tokio::test(start_paused = true)]
+async fn discards_again_and_again_are_kept_in_so_much_memory_only() {
+    let blocks = 1 << 18;
+    let mut gateway = Gateway::new(LOG);
+    gateway.far = Far::new(Geometry::with_blocks(blocks));
+    gateway.far.set_away(true);
+    let cache = gateway.start().await;
+    let whole = Extent { lba: Lba(0), blocks: blocks as u32 };
+    let mut taken = 0;
+    let refused = loop {
+        match cache.discard(whole).await {
+            Ok(()) => taken += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::Busy(_)), "{refused}");
+    assert!((1..=2).contains(&taken), "{taken}, of 32768 slots each");
+    let used = cache.statistics().log_used_bytes;
+    assert!(used < (LOG << 12) / 2, "it is not the log that is full: {used}");
+    drop(cache);
+    let cache = gateway.start().await;
+    gateway.far.set_away(false);
+    cache.drain().await.unwrap();
+    cache.discard(whole).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn writing_through_promises_nothing_before_the_log_is_empty() {
+    let mut gateway = Gateway::new(LOG);
+    let cache = gateway.open().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    drop(cache);
+    gateway.settings.report = Report::Through;
+    let cache = gateway.start().await;
+    cache.pause();
+    assert_eq!(cache.statistics().order, "none (the log holds older writes)");
+    cache.resume();
+    cache.drain().await.unwrap();
+    assert_eq!(cache.statistics().order, "every write that was answered");
 }

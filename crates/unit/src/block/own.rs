@@ -11,6 +11,8 @@ use super::{
 use crate::{
     Completion, Nexus, TaskAttribute,
     access::{self, Answer},
+    claim::Claim,
+    order::Turn,
     ownership::Ownership,
 };
 
@@ -91,12 +93,17 @@ impl BlockUnit {
 
     /// From now on those who are shut out are refused; what they have on its way ends first.
     async fn await_what_has_begun(&self) {
-        drop(self.order.turn(TaskAttribute::Ordered).await);
+        drop(self.when_all_has_ended().await);
+    }
+
+    /// Waits for all that has begun. While both are held, nothing else changes a block.
+    pub(super) async fn when_all_has_ended(&self) -> (Turn<'_>, Claim<'_>) {
+        let turn = self.order.turn(TaskAttribute::Ordered).await;
         // Parts of a copy have no turns of their own, but claim the blocks that they write, like
         // all others. So many blocks are in every stripe.
         let geometry = self.volume.geometry();
         let blocks = u32::try_from(geometry.blocks).unwrap_or(u32::MAX).max(1);
         let whole = Extent { lba: Lba(0), blocks };
-        drop(self.claims.alone(whole, geometry.block_size).await);
+        (turn, self.claims.alone(whole, geometry.block_size).await)
     }
 }

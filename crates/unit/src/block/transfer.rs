@@ -171,14 +171,21 @@ impl BlockUnit {
             && self.ownership.as_ref().is_some_and(|ownership| ownership.is_beside(nexus.number))
     }
 
-    /// ROLL BACK: a flush the other way round.
+    /// ROLL BACK: a flush the other way round. It takes writes as a whole, and so waits for those that
+    /// have begun: of one in the middle, the first part would be given up and the rest not.
     pub(super) fn roll_back<'a>(&'a self, work: Work<'a>) -> Result<Answer<'a>, Completion> {
         if work.geometry.epoch_blocks == 0 {
             return Err(Sense::INVALID_COMMAND_OPERATION_CODE.into());
         }
-        let roll_back = self.volume.roll_back();
-        let roll_back = async move { roll_back.await.map_err(access::failed_write) };
-        Ok(finished(roll_back, 0, work.turn))
+        let turn = work.turn;
+        Ok(Box::pin(async move {
+            drop(turn);
+            let _nothing_else = self.when_all_has_ended().await;
+            match self.volume.roll_back().await {
+                Ok(()) => taking(0),
+                Err(error) => taking_with(0, access::failed_write(error)),
+            }
+        }))
     }
 
     /// The blocks of a transfer, `None` if there are none.

@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use scsi::{Cdb, Command, Lun, Status};
 use unit::{Completion, LogicalUnit, Task, TaskAttribute};
-use volume::{Call as On, Extent, Lba, Rule, Symptom};
+use volume::{Call as On, Extent, Geometry, Lba, Rule, Symptom};
 
 use crate::host::{Call, Host, geometry, pattern};
 
@@ -30,7 +30,14 @@ fn status(running: &mut Running<'_>) -> Option<Status> {
 
 /// A host whose block 7 does not answer.
 fn host_that_hangs_at_7() -> Host {
-    let host = Host::new(geometry());
+    hanging_at_7(Host::new(geometry()))
+}
+
+fn host_with_epochs_that_hangs_at_7() -> Host {
+    hanging_at_7(Host::new(Geometry { epoch_blocks: 800, ..geometry() }))
+}
+
+fn hanging_at_7(host: Host) -> Host {
     let extent = Extent { lba: Lba(7), blocks: 1 };
     host.faults.add(Rule::always(On::Any, Symptom::Hangs).at(extent));
     host
@@ -80,4 +87,24 @@ fn a_waiting_ordered_task_that_is_aborted_lets_the_rest_go_on() {
     drop(ordered);
     let mut after = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
     assert_eq!(status(&mut after), Some(Status::Good));
+}
+
+/// A write has many steps below: none of them may be given up without the others.
+#[test]
+fn a_roll_back_waits_for_writes_that_have_begun() {
+    let host = host_with_epochs_that_hangs_at_7();
+    let mut hanging = start(&host, &Command::write(7, 1, false), TaskAttribute::Simple);
+    assert_eq!(status(&mut hanging), None);
+    let mut rolling = start(&host, &Command::RollBack, TaskAttribute::Simple);
+    assert_eq!(status(&mut rolling), None);
+    let mut after = start(&host, &Command::write(9, 1, false), TaskAttribute::Simple);
+    assert_eq!(status(&mut after), None);
+    drop(hanging);
+    assert_eq!(status(&mut rolling), Some(Status::Good));
+    assert_eq!(status(&mut after), Some(Status::Good));
+    let asked = host.asked();
+    let at = |wanted: &dyn Fn(&Call) -> bool| asked.iter().position(wanted).expect("asked");
+    let rolled_back = at(&|call| *call == Call::RollBack);
+    assert!(at(&|call| matches!(call, Call::Write(7, ..))) < rolled_back);
+    assert!(rolled_back < at(&|call| matches!(call, Call::Write(9, ..))));
 }
