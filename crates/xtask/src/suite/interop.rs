@@ -52,6 +52,7 @@ pub fn steps(steps: &mut Steps, program: &Path) {
 
 fn libiscsi(program: &Path) -> Result<Tally> {
     let folder = tempfile::tempdir()?;
+    volume_key(program, folder.path())?;
     let node = Node::start(program, folder.path(), "target", &suite_settings())?;
     let portal = format!("iscsi://{}", node.portal());
     let tally = tools::libiscsi(program, &portal, &suite_target(0), SUITE_BLOCKS)?;

@@ -81,9 +81,12 @@ fn help(program: &Path, command: &str) -> Result<String> {
 }
 
 /// Which test runs a command; a command that none runs is listed with the reason instead.
-const RUN_BY: [(&str, &str); 11] = [
+const RUN_BY: [(&str, &str); 14] = [
     ("check", "crates/forebay/tests/settings.rs"),
+    ("claim", "crates/forebay/tests/handover.rs"),
     ("completions", "crates/forebay/tests/command_line.rs"),
+    ("gateway", "crates/forebay/tests/orders.rs"),
+    ("key", "crates/forebay/tests/encrypt.rs"),
     ("ls", "crates/forebay/tests/serve.rs"),
     ("man", "crates/forebay/tests/command_line.rs"),
     ("quickstart", "crates/forebay/tests/quickstart.rs"),
