@@ -302,6 +302,8 @@ async fn send_all(
 ) -> Result<Vec<Item>, Error> {
     let mut cursor = Cursor { items, at: 0, sector: 0, claimed: Vec::new() };
     let mut under_way = FuturesUnordered::new();
+    // What is under way, in bytes, short runs counted as longer ones.
+    let mut weight = 0;
     let mut failure = None;
     // What the log disk cannot give keeps the tail where it is, but all else goes down.
     let mut unreadable = None;
@@ -313,10 +315,11 @@ async fn send_all(
         }
         // While a host waits for the lower volume, the link is mostly its.
         let fetching = shared.host_fetches.load(Ordering::Relaxed) > 0;
-        let limit = if fetching { 1 } else { shared.settings.destage_in_flight };
+        let room = if fetching { 1 } else { most_in_flight(shared) };
         tokio::select! {
             biased;
-            Some(result) = under_way.next(), if !under_way.is_empty() => {
+            Some((sent, result)) = under_way.next(), if !under_way.is_empty() => {
+                weight -= sent;
                 // A lower volume that is always ready must not keep the thread for a round.
                 tokio::task::yield_now().await;
                 match result {
@@ -329,11 +332,13 @@ async fn send_all(
                 }
                 }
             },
-            () = pace.give_way(shared), if more && under_way.len() < limit => {
+            () = pace.give_way(shared), if more && weight < room => {
                 if let Some(run) = cursor.next_run(shared) {
                     pace.spend(shared, run.data_bytes());
                     shared.counters.joined_slots.add(run.parts.len() as u64 - 1);
-                    under_way.push(send(shared, run));
+                    let counted = run.data_bytes().max(least_weight(shared));
+                    weight += counted;
+                    under_way.push(async move { (counted, send(shared, run).await) });
                 }
             }
         }
@@ -342,6 +347,17 @@ async fn send_all(
         Some(error) => Err(error),
         None => Ok(cursor.claimed),
     }
+}
+
+/// What may be under way at once, in bytes: so many of the longest runs.
+fn most_in_flight(shared: &Shared) -> u64 {
+    shared.settings.destage_in_flight as u64 * u64::from(shared.settings.destage_run_bytes)
+}
+
+/// What a run counts for, however short it is: four short ones take the place of a long one. With
+/// more of them the host's reads would wait in the same queue, 64 commands of a remote volume.
+fn least_weight(shared: &Shared) -> u64 {
+    u64::from(shared.settings.destage_run_bytes) / 4
 }
 
 /// Why a run was not sent.

@@ -62,6 +62,25 @@ async fn a_pause_in_the_middle_of_a_round_lets_arrive_what_is_on_its_way() {
     assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [2; 8]);
 }
 
+/// What was written here and there goes down in short runs: a few at a time would leave most of a
+/// long link empty.
+#[tokio::test(start_paused = true)]
+async fn short_runs_are_under_way_in_greater_numbers() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.set_delay(Duration::from_millis(10));
+    let cache = gateway.start().await;
+    cache.pause();
+    for slot in 0..800 {
+        write(&cache, slot * 16, 1, 8).await.unwrap();
+    }
+    cache.resume();
+    let started = Instant::now();
+    cache.drain().await.unwrap();
+    // Eight at a time take a second.
+    assert!(started.elapsed() < Duration::from_millis(400), "{:?}", started.elapsed());
+    assert_eq!(cache.statistics().dirty_slots, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn while_destage_is_paused_a_full_log_is_gone_past_as_ever() {
     let gateway = Gateway::new(1200).relaxed();
