@@ -356,8 +356,10 @@ fn most_in_flight(shared: &Shared) -> u64 {
 
 /// What a run counts for, however short it is: four short ones take the place of a long one. With
 /// more of them the host's reads would wait in the same queue, 64 commands of a remote volume.
+/// Where one at a time is asked for, it is one.
 fn least_weight(shared: &Shared) -> u64 {
-    u64::from(shared.settings.destage_run_bytes) / 4
+    let longest = u64::from(shared.settings.destage_run_bytes);
+    if shared.settings.destage_in_flight == 1 { longest } else { longest / 4 }
 }
 
 /// Why a run was not sent.

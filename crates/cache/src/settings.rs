@@ -86,7 +86,8 @@ pub struct Settings {
     /// Default 64 KiB (STICS 4.3.3).
     pub destage_run_bytes: u32,
     /// How many runs are under way at once, 1 to 64. Default 8: at 64 KiB each, half a megabyte
-    /// is in flight, which fills 1 Gbit/s over 4 ms. Of short runs there are up to four times as many.
+    /// is in flight, which fills 1 Gbit/s over 4 ms. Of short runs there are up to four times as
+    /// many; 1 is one after another, always.
     pub destage_in_flight: usize,
     /// Data older than this, in milliseconds, goes down even if the host is never idle.
     /// Default 5000.
