@@ -11,8 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{
-    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Times,
-    Volume,
+    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Times, Volume,
 };
 
 use crate::statistics::AllTimes;
@@ -108,6 +107,10 @@ impl Volume for Heard {
         self.lower.geometry()
     }
 
+    fn lower(&self) -> Option<&dyn Volume> {
+        Some(&*self.lower)
+    }
+
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         Box::pin(self.ask(self.lower.read(extent), &self.times.lower_reads))
     }
@@ -130,26 +133,6 @@ impl Volume for Heard {
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         Box::pin(self.ask(self.lower.allocation(extent), &self.times.lower_others))
-    }
-
-    fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.lower.admit(bytes)
-    }
-
-    fn refresh(&self) {
-        self.lower.refresh();
-    }
-
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        self.lower.claim(claim)
-    }
-
-    fn holding(&self) -> Holding {
-        self.lower.holding()
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        self.lower.release()
     }
 }
 

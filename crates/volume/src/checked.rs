@@ -2,10 +2,7 @@
 
 use std::future::ready;
 
-use crate::{
-    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Usage,
-    Volume,
-};
+use crate::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// Lets only calls through that are in range and whole, so that nothing below has to expect
 /// others.
@@ -24,6 +21,10 @@ impl Checked {
 impl Volume for Checked {
     fn geometry(&self) -> Geometry {
         self.lower.geometry()
+    }
+
+    fn lower(&self) -> Option<&dyn Volume> {
+        Some(&*self.lower)
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
@@ -56,10 +57,6 @@ impl Volume for Checked {
         self.lower.flush()
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.lower.roll_back()
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         match self.geometry().check_discard(extent) {
             Ok(()) => self.lower.discard(extent),
@@ -81,50 +78,6 @@ impl Volume for Checked {
                 Err(Error::Device("the allocation told is of other blocks".into()))
             }
         })
-    }
-
-    fn usage(&self) -> Option<Usage> {
-        self.lower.usage()
-    }
-
-    fn erase_key(&self) -> Io<'_, ()> {
-        self.lower.erase_key()
-    }
-
-    fn refresh(&self) {
-        self.lower.refresh();
-    }
-
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.lower.in_doubt()
-    }
-
-    fn settle(&self) -> Io<'_, ()> {
-        self.lower.settle()
-    }
-
-    fn examine<'a>(
-        &'a self,
-        extent: Extent,
-        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
-    ) -> Io<'a, Option<Data>> {
-        self.lower.examine(extent, is_right)
-    }
-
-    fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.lower.admit(bytes)
-    }
-
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        self.lower.claim(claim)
-    }
-
-    fn holding(&self) -> Holding {
-        self.lower.holding()
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        self.lower.release()
     }
 }
 

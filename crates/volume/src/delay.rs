@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::{
-    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Usage,
-    Volume,
-};
+use crate::{Allocation, Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// How long each kind of call waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -48,6 +45,10 @@ impl Volume for Delay {
         self.lower.geometry()
     }
 
+    fn lower(&self) -> Option<&dyn Volume> {
+        Some(&*self.lower)
+    }
+
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         after(self.latency.read, move || self.lower.read(extent))
     }
@@ -70,50 +71,6 @@ impl Volume for Delay {
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
         after(self.latency.read, move || self.lower.allocation(extent))
-    }
-
-    fn usage(&self) -> Option<Usage> {
-        self.lower.usage()
-    }
-
-    fn erase_key(&self) -> Io<'_, ()> {
-        self.lower.erase_key()
-    }
-
-    fn refresh(&self) {
-        self.lower.refresh();
-    }
-
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.lower.in_doubt()
-    }
-
-    fn settle(&self) -> Io<'_, ()> {
-        self.lower.settle()
-    }
-
-    fn examine<'a>(
-        &'a self,
-        extent: Extent,
-        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
-    ) -> Io<'a, Option<Data>> {
-        self.lower.examine(extent, is_right)
-    }
-
-    fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.lower.admit(bytes)
-    }
-
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        self.lower.claim(claim)
-    }
-
-    fn holding(&self) -> Holding {
-        self.lower.holding()
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        self.lower.release()
     }
 }
 

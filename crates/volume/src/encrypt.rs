@@ -12,8 +12,7 @@ use xts_mode::{Xts128, get_tweak_default};
 use zeroize::Zeroize;
 
 use crate::{
-    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Usage,
-    Volume,
+    Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume,
     buffer::{Buffer, Pool},
 };
 
@@ -147,6 +146,10 @@ impl<K: Keyring> Volume for Encrypt<K> {
         Geometry { key_erasable: true, ..self.lower.geometry() }
     }
 
+    fn lower(&self) -> Option<&dyn Volume> {
+        Some(&*self.lower)
+    }
+
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         Box::pin(async move {
             let data = self.lower.read(extent).await?;
@@ -169,16 +172,8 @@ impl<K: Keyring> Volume for Encrypt<K> {
         self.lower.flush()
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.lower.roll_back()
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         self.lower.discard(extent)
-    }
-
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.lower.allocation(extent)
     }
 
     fn erase_key(&self) -> Io<'_, ()> {
@@ -188,26 +183,6 @@ impl<K: Keyring> Volume for Encrypt<K> {
             *self.cipher.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key.cipher());
             settled
         })
-    }
-
-    fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.lower.admit(bytes)
-    }
-
-    fn usage(&self) -> Option<Usage> {
-        self.lower.usage()
-    }
-
-    fn refresh(&self) {
-        self.lower.refresh();
-    }
-
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.lower.in_doubt()
-    }
-
-    fn settle(&self) -> Io<'_, ()> {
-        self.lower.settle()
     }
 
     fn examine<'a>(
@@ -220,18 +195,6 @@ impl<K: Keyring> Volume for Encrypt<K> {
             let found = self.lower.examine(extent, &judge).await?;
             Ok(found.map(|data| self.decrypted(extent.lba, &data)))
         })
-    }
-
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        self.lower.claim(claim)
-    }
-
-    fn holding(&self) -> Holding {
-        self.lower.holding()
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        self.lower.release()
     }
 }
 

@@ -7,10 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{
-    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Usage,
-    Volume,
-};
+use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// A kind of call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -164,6 +161,10 @@ impl Volume for Fault {
         self.lower.geometry()
     }
 
+    fn lower(&self) -> Option<&dyn Volume> {
+        Some(&*self.lower)
+    }
+
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         let symptom = self.faults.decide(Call::Read, Some(extent));
         let bytes = extent.blocks as usize * self.geometry().block_size as usize;
@@ -187,41 +188,18 @@ impl Volume for Fault {
         Self::run(symptom, || (), || self.lower.roll_back())
     }
 
+    fn examine<'a>(
+        &'a self,
+        extent: Extent,
+        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
+    ) -> Io<'a, Option<Data>> {
+        let symptom = self.faults.decide(Call::Read, Some(extent));
+        Self::run(symptom, || None, || self.lower.examine(extent, is_right))
+    }
+
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         let symptom = self.faults.decide(Call::Discard, Some(extent));
         Self::run(symptom, || (), || self.lower.discard(extent))
-    }
-
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.lower.allocation(extent)
-    }
-
-    fn usage(&self) -> Option<Usage> {
-        self.lower.usage()
-    }
-
-    fn erase_key(&self) -> Io<'_, ()> {
-        self.lower.erase_key()
-    }
-
-    fn refresh(&self) {
-        self.lower.refresh();
-    }
-
-    fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.lower.admit(bytes)
-    }
-
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        self.lower.claim(claim)
-    }
-
-    fn holding(&self) -> Holding {
-        self.lower.holding()
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        self.lower.release()
     }
 }
 

@@ -8,10 +8,7 @@ use std::{
     },
 };
 
-use crate::{
-    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Usage,
-    Volume,
-};
+use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// How many calls have passed since the volume was made. A call counts when it is answered; one
 /// that was abandoned never does.
@@ -123,6 +120,10 @@ impl Volume for Observe {
         self.lower.geometry()
     }
 
+    fn lower(&self) -> Option<&dyn Volume> {
+        Some(&*self.lower)
+    }
+
     fn read(&self, extent: Extent) -> Io<'_, Data> {
         let c = &*self.counters;
         let bytes = self.bytes(extent);
@@ -141,62 +142,10 @@ impl Volume for Observe {
         Box::pin(c.count(self.lower.flush(), &c.flushes, &c.bytes_written, 0))
     }
 
-    fn roll_back(&self) -> Io<'_, ()> {
-        self.lower.roll_back()
-    }
-
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         let c = &*self.counters;
         let bytes = self.bytes(extent);
         Box::pin(c.count(self.lower.discard(extent), &c.discards, &c.bytes_discarded, bytes))
-    }
-
-    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        self.lower.allocation(extent)
-    }
-
-    fn usage(&self) -> Option<Usage> {
-        self.lower.usage()
-    }
-
-    fn erase_key(&self) -> Io<'_, ()> {
-        self.lower.erase_key()
-    }
-
-    fn refresh(&self) {
-        self.lower.refresh();
-    }
-
-    fn in_doubt(&self) -> Vec<Extent> {
-        self.lower.in_doubt()
-    }
-
-    fn settle(&self) -> Io<'_, ()> {
-        self.lower.settle()
-    }
-
-    fn examine<'a>(
-        &'a self,
-        extent: Extent,
-        is_right: &'a (dyn Fn(&Data) -> bool + Sync),
-    ) -> Io<'a, Option<Data>> {
-        self.lower.examine(extent, is_right)
-    }
-
-    fn admit(&self, bytes: usize) -> Result<(), Error> {
-        self.lower.admit(bytes)
-    }
-
-    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-        self.lower.claim(claim)
-    }
-
-    fn holding(&self) -> Holding {
-        self.lower.holding()
-    }
-
-    fn release(&self) -> Io<'_, ()> {
-        self.lower.release()
     }
 }
 

@@ -16,6 +16,12 @@ pub trait Volume: Send + Sync + 'static {
     /// Size and abilities. Changes only when the volume is resized.
     fn geometry(&self) -> Geometry;
 
+    /// The volume below, if this is a layer before one and no more: the same blocks, one for one. What
+    /// such a layer does not answer itself goes down, of all that follows [`Volume::discard`].
+    fn lower(&self) -> Option<&dyn Volume> {
+        None
+    }
+
     /// The blocks of `extent`. A block never written reads as zeros.
     fn read(&self, extent: Extent) -> Io<'_, Data>;
 
@@ -32,25 +38,34 @@ pub trait Volume: Send + Sync + 'static {
     /// Gives up every write and discard that no flush has followed, those of others too, where
     /// [`Geometry::epoch_blocks`] is not 0. What is under way is given up or comes after.
     fn roll_back(&self) -> Io<'_, ()> {
-        Box::pin(std::future::ready(Err(Error::Device("the volume has no epochs".into()))))
+        match self.lower() {
+            Some(lower) => lower.roll_back(),
+            None => answer(Err(Error::Device("the volume has no epochs".into()))),
+        }
     }
 
     /// Which blocks of `extent` are mapped, from its first on. A volume that does not know says
     /// that all are.
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
-        Box::pin(std::future::ready(Ok(Allocation::mapped(extent.blocks))))
+        match self.lower() {
+            Some(lower) => lower.allocation(extent),
+            None => answer(Ok(Allocation::mapped(extent.blocks))),
+        }
     }
 
     /// Encrypts with another key from now on, and forgets the one of before: no block can be read
     /// any more as it was written. When it returns, the new key is stable and the old one gone.
     fn erase_key(&self) -> Io<'_, ()> {
-        Box::pin(std::future::ready(Err(Error::Device("it has no key to erase".into()))))
+        match self.lower() {
+            Some(lower) => lower.erase_key(),
+            None => answer(Err(Error::Device("it has no key to erase".into()))),
+        }
     }
 
     /// Whether a write of this many bytes would be taken now. Asked before its data is solicited;
     /// [`Error::Busy`] or [`Error::Unreachable`] says that it would not.
-    fn admit(&self, _bytes: usize) -> Result<(), Error> {
-        Ok(())
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.lower().map_or(Ok(()), |lower| lower.admit(bytes))
     }
 
     /// Reads every copy that there is of `extent` and judges each. Where one is right, those that
@@ -60,6 +75,9 @@ pub trait Volume: Send + Sync + 'static {
         extent: Extent,
         is_right: &'a (dyn Fn(&Data) -> bool + Sync),
     ) -> Io<'a, Option<Data>> {
+        if let Some(lower) = self.lower() {
+            return lower.examine(extent, is_right);
+        }
         let read = self.read(extent);
         Box::pin(async move { Ok(Some(read.await?).filter(is_right)) })
     }
@@ -68,40 +86,51 @@ pub trait Volume: Send + Sync + 'static {
     /// always the same; [`Self::examine`], a write or [`Self::settle`] makes them equal. Does not
     /// wait for other calls.
     fn in_doubt(&self) -> Vec<Extent> {
-        Vec::new()
+        self.lower().map_or_else(Vec::new, |lower| lower.in_doubt())
     }
 
     /// Makes the copies of what is still in doubt like the one that plain reads give: everything
     /// that matters has been examined.
     fn settle(&self) -> Io<'_, ()> {
-        Box::pin(std::future::ready(Ok(())))
+        self.lower().map_or_else(|| answer(Ok(())), |lower| lower.settle())
     }
 
     /// How much space its blocks take, and how much is left for them; `None` where that is not
     /// known. Does not wait for other calls.
     fn usage(&self) -> Option<Usage> {
-        None
+        self.lower().and_then(|lower| lower.usage())
     }
 
     /// Looks whether the storage below has another size than before, which [`Volume::geometry`]
     /// tells from then on. Does not wait for other calls.
-    fn refresh(&self) {}
+    fn refresh(&self) {
+        if let Some(lower) = self.lower() {
+            lower.refresh();
+        }
+    }
 
     /// Asks to be the only one that changes it, from now on and whenever it comes back. Asked once,
     /// before anything is written.
-    fn claim(&self, _claim: Claim) -> Io<'_, Holding> {
-        Box::pin(std::future::ready(Ok(Holding::Unsupported)))
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        match self.lower() {
+            Some(lower) => lower.claim(claim),
+            None => answer(Ok(Holding::Unsupported)),
+        }
     }
 
     /// How the claim stands. Does not wait for other calls.
     fn holding(&self) -> Holding {
-        Holding::Unsupported
+        self.lower().map_or(Holding::Unsupported, |lower| lower.holding())
     }
 
     /// Gives the claim back, when nothing newer than the volume is left above it.
     fn release(&self) -> Io<'_, ()> {
-        Box::pin(std::future::ready(Ok(())))
+        self.lower().map_or_else(|| answer(Ok(())), |lower| lower.release())
     }
+}
+
+fn answer<'a, T: Send + 'a>(result: Result<T, Error>) -> Io<'a, T> {
+    Box::pin(std::future::ready(result))
 }
 
 /// The space of a thin volume, in bytes.
