@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use volume::{
-    Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Times, Volume,
+    Allocation, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack, Times, Volume,
 };
 
 use crate::statistics::AllTimes;
