@@ -29,7 +29,8 @@ const PLACES: &[Place] = &[
     place("transport", 2, &["iscsi"]),
     place("initiator", 3, &["transport", "iscsi", "scsi", "volume"]),
     place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
-    place("forebay", 6, &["cache", "initiator", "iscsi", "scsi", "target", "transport", "unit", "volume"]),
+    place("attach", 3, &["volume"]),
+    place("forebay", 6, &["attach", "cache", "initiator", "iscsi", "scsi", "target", "transport", "unit", "volume"]),
     place("xtask", 7, &[]),
 ];
 

@@ -1,0 +1,87 @@
+//! What a volume holds, as far as its first bytes tell: nothing is made on a volume that holds
+//! something.
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Content {
+    /// Zeros only.
+    Nothing,
+    /// A file system, by the name that `mount` has for it.
+    FileSystem(&'static str),
+    /// Something else that has a name.
+    Other(&'static str),
+    /// Bytes that are not zero, of no kind that is known here.
+    Unknown,
+}
+
+/// Judges by the first bytes of a volume, [`CONTENT_BYTES`](Self) of them or all there are, and by
+/// its last.
+///
+/// Magic numbers as libblkid has them; where several fit, the file system that a kernel would mount
+/// comes last, since a tool that makes one wipes what was there before.
+#[must_use]
+pub fn content(first: &[u8], last: &[u8]) -> Content {
+    let found = MAGIC.iter().find(|(at, magic, _)| {
+        first.get(*at..*at + magic.len()).is_some_and(|there| there == *magic)
+    });
+    if let Some((.., content)) = found {
+        return *content;
+    }
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    match (is_zero(first), is_zero(last)) {
+        (true, true) => Content::Nothing,
+        _ => Content::Unknown,
+    }
+}
+
+/// Where, what, and whose.
+const MAGIC: &[(usize, &[u8], Content)] = &[
+    (0, b"LUKS\xba\xbe", Content::Other("an encrypted volume (LUKS)")),
+    (0, b"XFSB", Content::FileSystem("xfs")),
+    (3, b"NTFS    ", Content::FileSystem("ntfs3")),
+    (3, b"EXFAT   ", Content::FileSystem("exfat")),
+    (0x52, b"FAT32", Content::FileSystem("vfat")),
+    (0x36, b"FAT1", Content::FileSystem("vfat")),
+    (512, b"EFI PART", Content::Other("a partition table (GPT)")),
+    (4096, b"EFI PART", Content::Other("a partition table (GPT)")),
+    (512, b"LABELONE", Content::Other("a physical volume of LVM")),
+    (0, b"\xfc\x4e\x2b\xa9", Content::Other("a member of a RAID (md)")),
+    (4096, b"\xfc\x4e\x2b\xa9", Content::Other("a member of a RAID (md)")),
+    (1024, b"\x10\x20\xf5\xf2", Content::FileSystem("f2fs")),
+    (4086, b"SWAPSPACE2", Content::Other("swap space")),
+    (0x8001, b"CD001", Content::FileSystem("iso9660")),
+    (0x10040, b"_BHRfS_M", Content::FileSystem("btrfs")),
+    (0x438, b"\x53\xef", Content::FileSystem("ext4")),
+    (510, b"\x55\xaa", Content::Other("a partition table (MBR)")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(at: usize, magic: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 20];
+        bytes[at..at + magic.len()].copy_from_slice(magic);
+        bytes
+    }
+
+    #[test]
+    fn only_zeros_at_both_ends_are_nothing() {
+        let zeros = vec![0; 1 << 20];
+        assert_eq!(content(&zeros, &zeros), Content::Nothing);
+        assert_eq!(content(&zeros, &with(7, b"x")), Content::Unknown);
+        assert_eq!(content(&with((1 << 20) - 1, b"x"), &zeros), Content::Unknown);
+        assert_eq!(content(&[], &[]), Content::Nothing);
+    }
+
+    #[test]
+    fn what_is_known_is_named() {
+        for (at, magic, expected) in MAGIC {
+            assert_eq!(content(&with(*at, magic), &[]), *expected);
+        }
+        // A boot sector ends as a partition table does.
+        let mut fat = with(0x52, b"FAT32");
+        fat[510..512].copy_from_slice(b"\x55\xaa");
+        assert_eq!(content(&fat, &[]), Content::FileSystem("vfat"));
+    }
+}

@@ -1,0 +1,319 @@
+//! A FUSE file system with one file: the bytes of a volume.
+//!
+//! A request's bytes are copied out of the buffer that it was read into before the next request is
+//! read, and belong to the call of the volume alone until it ends. Requests are answered in any
+//! order.
+
+use std::{
+    ffi::OsStr,
+    fs::{File, OpenOptions},
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use fuser::{
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyWrite, Request, Session, SessionACL, WriteFlags,
+};
+use rustix::{
+    fs::{Mode, OFlags},
+    mount::{FsMountFlags, FsOpenFlags, MountAttrFlags},
+};
+use tokio::{runtime::Handle, sync::oneshot};
+use volume::{Data, Stack};
+
+use crate::{
+    Error, Part,
+    requests::{REQUEST_BYTES, Requests, SIDE_BY_SIDE},
+};
+
+/// How a file is served.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the file is called: at most 255 bytes, without a slash. The kernel shows it as the
+    /// file below the loop device.
+    pub name: String,
+    /// Whether the kernel keeps the file's pages, beside those of the loop device.
+    pub is_cached: bool,
+    /// How long a call that a busy volume refuses is tried again.
+    pub patience: Duration,
+}
+
+/// A file over a volume, open. It is served as long as it is open somewhere, a loop device
+/// included.
+pub struct VolumeFile {
+    file: File,
+    requests: Arc<Requests>,
+    ended: oneshot::Receiver<io::Result<()>>,
+}
+
+impl VolumeFile {
+    /// Serves `volume` as a file and opens that. Blocks until it is open; call it in a runtime, on a
+    /// thread that may block.
+    ///
+    /// # Errors
+    /// What of FUSE is missing.
+    pub fn open(volume: Stack, options: Options) -> Result<Self, Error> {
+        let read_only = volume.geometry().read_only;
+        let requests = Requests::new(volume, options.patience);
+        let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+        let device = device.map_err(|error| Part::Fuse.failed(error))?;
+        let root = mount(&device).map_err(|error| Part::FuseMount.failed(error))?;
+        let name = options.name.clone();
+        let system = OneFile {
+            requests: Arc::clone(&requests),
+            name: options.name,
+            is_cached: options.is_cached,
+            runtime: Handle::current(),
+            since: SystemTime::now(),
+        };
+        let mut config = Config::default();
+        config.n_threads = Some(THREADS);
+        // Nobody finds the file but who is given it open.
+        let session = Session::from_fd(system, device.into(), SessionACL::All, config);
+        let session = session.map_err(|error| Part::FuseMount.failed(error))?;
+        let (end, ended) = oneshot::channel();
+        let serve = move || {
+            // Nobody listens when the process is about to end.
+            let _ = end.send(session.run());
+        };
+        let thread = std::thread::Builder::new().name("fuse".into()).spawn(serve);
+        thread.map_err(|error| Part::Thread.failed(error))?;
+        let flags = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let file = rustix::fs::openat(&root, &name, flags | OFlags::CLOEXEC, Mode::empty());
+        let file = file.map_err(|error| Part::File.failed(error))?;
+        Ok(Self { file: file.into(), requests, ended })
+    }
+
+    /// The open file, for a loop device.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its handle on what is served, to be kept when the file itself is not.
+    #[must_use]
+    pub fn into_served(self) -> Served {
+        Served { requests: self.requests, ended: self.ended }
+    }
+}
+
+/// A file that somebody else has open.
+pub struct Served {
+    requests: Arc<Requests>,
+    ended: oneshot::Receiver<io::Result<()>>,
+}
+
+impl Served {
+    /// Waits until nobody has the file open any more.
+    ///
+    /// # Errors
+    /// What ended it while it was open: then whoever had it open gets I/O errors.
+    pub async fn ended(&mut self) -> io::Result<()> {
+        (&mut self.ended).await.unwrap_or(Ok(()))
+    }
+
+    /// Serves nothing more, so that every request from now on is an I/O error, and waits for those
+    /// that are being served.
+    pub async fn refuse(&self) {
+        self.requests.close().await;
+    }
+}
+
+/// Threads that take requests from the kernel. What they do is one copy of what is written; the
+/// rest is the work of the runtime.
+const THREADS: usize = 2;
+
+/// A mounted file system without a place in the tree of files.
+fn mount(device: &File) -> io::Result<OwnedFd> {
+    use rustix::mount::{fsconfig_create, fsconfig_set_string, fsmount, fsopen};
+    let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let set = |key: &str, value: &str| fsconfig_set_string(&context, key, value);
+    set("source", "forebay")?;
+    set("fd", &device.as_raw_fd().to_string())?;
+    set("rootmode", "40000")?;
+    set("user_id", &rustix::process::geteuid().as_raw().to_string())?;
+    set("group_id", &rustix::process::getegid().as_raw().to_string())?;
+    fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// What the kernel asks.
+struct OneFile {
+    requests: Arc<Requests>,
+    name: String,
+    is_cached: bool,
+    runtime: Handle,
+    since: SystemTime,
+}
+
+/// The root has the number that FUSE wants, the file the next.
+const FILE: INodeNo = INodeNo(2);
+
+/// What the kernel may keep: nothing changes but the size, which is asked for when it matters.
+const KEPT: Duration = Duration::ZERO;
+
+impl OneFile {
+    fn attributes(&self, inode: INodeNo) -> Option<FileAttr> {
+        let geometry = self.requests.geometry();
+        let (kind, perm, size) = match inode {
+            INodeNo::ROOT => (FileType::Directory, 0o500, 0),
+            FILE if geometry.read_only => (FileType::RegularFile, 0o400, geometry.bytes()),
+            FILE => (FileType::RegularFile, 0o600, geometry.bytes()),
+            _ => return None,
+        };
+        Some(FileAttr {
+            ino: inode,
+            size,
+            blocks: size / 512,
+            atime: self.since,
+            mtime: self.since,
+            ctime: self.since,
+            crtime: self.since,
+            kind,
+            perm,
+            nlink: 1,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            rdev: 0,
+            blksize: geometry.physical_block_size,
+            flags: 0,
+        })
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.spawn(work));
+    }
+}
+
+impl Filesystem for OneFile {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // What the kernel does not know it does without: each is about speed only.
+        let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
+        let _ = config.set_max_write(REQUEST_BYTES);
+        let _ = config.set_max_background(SIDE_BY_SIDE);
+        let _ = config.set_congestion_threshold(SIDE_BY_SIDE);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.attributes(FILE) {
+            Some(found) if parent == INodeNo::ROOT && name == self.name.as_str() => {
+                reply.entry(&KEPT, &found, Generation(0));
+            }
+            _ => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.attributes(inode) {
+            Some(found) => reply.attr(&KEPT, &found),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if inode != FILE {
+            return reply.error(Errno::EISDIR);
+        }
+        let pages = if self.is_cached {
+            FopenFlags::FOPEN_KEEP_CACHE
+        } else {
+            // The loop device and whoever uses it have pages of their own.
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        };
+        reply.opened(FileHandle(0), pages | FopenFlags::FOPEN_NOFLUSH);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let requests = Arc::clone(&self.requests);
+        self.spawn(async move {
+            match requests.read(offset, size).await {
+                Ok(data) => reply.data(&data.into_bytes()),
+                Err(errno) => reply.error(Errno::from_i32(errno)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let length = data.len() as u32;
+        // The buffer that it lies in takes the next request as soon as this returns.
+        let data = Data::from(Bytes::copy_from_slice(data));
+        let requests = Arc::clone(&self.requests);
+        self.spawn(async move {
+            match requests.write(offset, data).await {
+                Ok(()) => reply.written(length),
+                Err(errno) => reply.error(Errno::from_i32(errno)),
+            }
+        });
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        let requests = Arc::clone(&self.requests);
+        self.spawn(async move { answer(reply, requests.flush().await) });
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let geometry = self.requests.geometry();
+        // The loop device takes it for what a discard gives back at least.
+        let unit = geometry.physical_block_size.max(geometry.block_size);
+        reply.statfs(geometry.bytes() / u64::from(unit), 0, 0, 1, 0, unit, 255, unit);
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let requests = Arc::clone(&self.requests);
+        let what = mode & !libc::FALLOC_FL_KEEP_SIZE;
+        self.spawn(async move {
+            let done = match what {
+                libc::FALLOC_FL_PUNCH_HOLE => requests.discard(offset, length).await,
+                libc::FALLOC_FL_ZERO_RANGE => requests.zero(offset, length).await,
+                _ => Err(libc::EOPNOTSUPP),
+            };
+            answer(reply, done);
+        });
+    }
+}
+
+fn answer(reply: ReplyEmpty, done: Result<(), i32>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(Errno::from_i32(errno)),
+    }
+}

@@ -1,0 +1,19 @@
+//! A volume as a block device of this host: a FUSE file over the volume, and a loop device on that
+//! file. Linux only, and for who may mount.
+//!
+//! The file system that holds the file is mounted nowhere: the loop device has the file open, and
+//! that alone keeps it. So nothing is left behind by a process that is killed, and nobody meets the
+//! file but the loop device.
+
+mod error;
+mod content;
+mod requests;
+mod file;
+mod loop_device;
+mod users;
+
+pub use content::{Content, content};
+pub use error::{Error, Part};
+pub use file::{Options, Served, VolumeFile};
+pub use loop_device::{LoopDevice, LoopOptions};
+pub use users::{Leftover, User, busy_with, leftovers, users};

@@ -1,0 +1,250 @@
+//! The calls of a file turned into calls of a volume: whole blocks, at most so many at once, and
+//! patience with a volume that is busy.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use libc::c_int;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::{Instant, sleep},
+};
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack};
+
+/// Requests that are served side by side: as many as a loop device has under way
+/// (`hw_queue_depth`, 128 unless the module is told otherwise).
+pub(crate) const SIDE_BY_SIDE: u16 = 128;
+
+/// Bytes of one request: the most that the kernel sends unless an administrator allows more
+/// (`fs.fuse.max_pages_limit`, 256 pages), and one burst of the initiator.
+pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
+
+/// Between two tries of a call that a busy volume did not take: a log that is full needs the time
+/// of a round of destage.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What serves the requests of one file.
+pub(crate) struct Requests {
+    volume: Stack,
+    patience: Duration,
+    /// Held by a request while it is served; closed when no more are.
+    places: Semaphore,
+    /// The last call failed: tells the first failure of many.
+    is_failing: AtomicBool,
+}
+
+/// Why a request is not served: a number of errno.
+pub(crate) type Errno = c_int;
+
+impl Requests {
+    /// Serves the requests of a file over `volume`. What it does not take because it is busy is
+    /// tried again for so long.
+    pub(crate) fn new(volume: Stack, patience: Duration) -> Arc<Self> {
+        let places = Semaphore::new(SIDE_BY_SIDE.into());
+        Arc::new(Self { volume, patience, places, is_failing: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.volume.geometry()
+    }
+
+    /// The bytes of the file; less than `length` at its end.
+    pub(crate) async fn read(&self, offset: u64, length: u32) -> Result<Data, Errno> {
+        let _place = self.place().await?;
+        let geometry = self.geometry();
+        let length = u64::from(length).min(geometry.bytes().saturating_sub(offset));
+        if length == 0 {
+            return Ok(Data::new());
+        }
+        // A page of a cached file may reach beyond what is asked for, or begin within a block.
+        let block = u64::from(geometry.block_size);
+        let (first, end) = (offset / block, (offset + length).div_ceil(block));
+        let extent = Extent { lba: Lba(first), blocks: (end - first) as u32 };
+        let data = self.call("read", || self.volume.read(extent)).await?;
+        Ok(data.slice((offset - first * block) as usize, length as usize))
+    }
+
+    /// Writes whole blocks.
+    pub(crate) async fn write(&self, offset: u64, data: Data) -> Result<(), Errno> {
+        let _place = self.place().await?;
+        let extent = self.whole(offset, data.len() as u64)?;
+        let write = || self.volume.write(extent.lba, data.clone(), Durability::Volatile);
+        self.call("write", write).await
+    }
+
+    /// Makes what was written stable.
+    pub(crate) async fn flush(&self) -> Result<(), Errno> {
+        let _place = self.place().await?;
+        self.call("flush", || self.volume.flush()).await
+    }
+
+    /// Gives the space of whole blocks back: they read as zeros.
+    pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), Errno> {
+        let _place = self.place().await?;
+        for (offset, length) in self.pieces(offset, length, MOST_DISCARDED) {
+            let extent = self.whole(offset, length)?;
+            self.call("discard", || self.volume.discard(extent)).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes zeros, which take space.
+    pub(crate) async fn zero(&self, offset: u64, length: u64) -> Result<(), Errno> {
+        let _place = self.place().await?;
+        for (offset, length) in self.pieces(offset, length, REQUEST_BYTES.into()) {
+            let extent = self.whole(offset, length)?;
+            let zeros = || {
+                let data = Data::zeros(length as usize);
+                self.volume.write(extent.lba, data, Durability::Volatile)
+            };
+            self.call("write", zeros).await?;
+        }
+        Ok(())
+    }
+
+    /// Serves nothing more, and waits for what is served.
+    pub(crate) async fn close(&self) {
+        // It fails only if it was closed before.
+        let all = self.places.acquire_many(SIDE_BY_SIDE.into()).await;
+        self.places.close();
+        drop(all);
+    }
+
+    async fn place(&self) -> Result<SemaphorePermit<'_>, Errno> {
+        self.places.acquire().await.map_err(|_| libc::EIO)
+    }
+
+    /// Parts of a range, none longer than `most`.
+    fn pieces(&self, offset: u64, length: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
+        let end = offset.saturating_add(length).min(self.geometry().bytes());
+        let starts = (offset..end).step_by(most as usize);
+        starts.map(move |start| (start, most.min(end - start)))
+    }
+
+    fn whole(&self, offset: u64, length: u64) -> Result<Extent, Errno> {
+        let block = u64::from(self.geometry().block_size);
+        let is_whole = offset.is_multiple_of(block) && length.is_multiple_of(block);
+        let blocks = u32::try_from(length / block).unwrap_or(0);
+        if is_whole && blocks > 0 {
+            Ok(Extent { lba: Lba(offset / block), blocks })
+        } else {
+            Err(libc::EINVAL)
+        }
+    }
+
+    async fn call<'a, T>(
+        &'a self,
+        what: &'static str,
+        call: impl Fn() -> Io<'a, T>,
+    ) -> Result<T, Errno> {
+        let begun = Instant::now();
+        let result = loop {
+            match call().await {
+                Err(Error::Busy(_)) if begun.elapsed() < self.patience => sleep(PAUSE).await,
+                result => break result,
+            }
+        };
+        match &result {
+            Ok(_) if self.is_failing.load(Ordering::Relaxed) => {
+                self.is_failing.store(false, Ordering::Relaxed);
+                tracing::info!("the volume answers again");
+            }
+            Ok(_) => {}
+            Err(error) if self.is_failing.swap(true, Ordering::Relaxed) => {
+                tracing::debug!(%error, what, "not done");
+            }
+            Err(error) => {
+                tracing::error!(%error, what, "not done: the device reports an I/O error")
+            }
+        }
+        result.map_err(|error| errno(&error))
+    }
+}
+
+/// 2 GiB: whole blocks of every size, and fewer than 2^32 of any.
+const MOST_DISCARDED: u64 = 2 << 30;
+
+fn errno(error: &Error) -> Errno {
+    match error {
+        Error::OutOfRange(_) => libc::EINVAL,
+        Error::ReadOnly => libc::EROFS,
+        Error::NoSpace => libc::ENOSPC,
+        Error::Fenced(_) => libc::EBADE,
+        Error::Medium { .. } | Error::Busy(_) | Error::Unreachable(_) | Error::Device(_) => {
+            libc::EIO
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::{Call, Fault, MemVolume, Rule, Symptom};
+
+    use super::*;
+
+    fn requests(geometry: Geometry) -> Arc<Requests> {
+        Requests::new(Arc::new(MemVolume::new(geometry)), Duration::from_secs(1))
+    }
+
+    #[tokio::test]
+    async fn a_read_may_begin_and_end_anywhere() {
+        let requests = requests(Geometry::with_blocks(9));
+        let bytes: Vec<u8> = (0..9 * 512).map(|n| (n % 251) as u8).collect();
+        requests.write(0, Data::from(bytes.clone())).await.unwrap();
+        for (offset, length) in [(0, 4608), (4096, 4096), (700, 100), (511, 2), (4608, 512)] {
+            let data = requests.read(offset, length).await.unwrap().into_bytes();
+            let end = (offset as usize + length as usize).min(bytes.len());
+            assert_eq!(data, bytes[offset as usize..end], "{offset} {length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn parts_of_blocks_are_not_written() {
+        let requests = requests(Geometry::with_blocks(8));
+        for (offset, length) in [(1, 512), (0, 511), (0, 0)] {
+            let data = Data::from(vec![1; length]);
+            assert_eq!(requests.write(offset, data).await, Err(libc::EINVAL));
+        }
+        assert!(requests.write(8 * 512, Data::from(vec![1; 512])).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn discarded_and_zeroed_blocks_read_as_zeros() {
+        let requests = requests(Geometry::with_blocks(8192));
+        requests.write(0, Data::from(vec![7; 4 << 20])).await.unwrap();
+        requests.discard(512, 3 << 19).await.unwrap();
+        requests.zero(2 << 20, 3 << 19).await.unwrap();
+        let data = requests.read(0, 4 << 20).await.unwrap().into_bytes();
+        let zero =
+            |n: usize| (512..512 + (3 << 19)).contains(&n) || (2 << 20..7 << 19).contains(&n);
+        assert!(data.iter().enumerate().all(|(n, byte)| *byte == if zero(n) { 0 } else { 7 }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_volume_is_asked_again_for_a_while() {
+        let volume = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(8))));
+        let busy = Rule::always(Call::Write, Symptom::Fails(Error::Busy("the log is full")));
+        volume.faults().add(busy.times(10));
+        let faults = volume.faults().clone();
+        let requests = Requests::new(Arc::new(volume), Duration::from_secs(1));
+        let block = Data::from(vec![1; 512]);
+        requests.write(0, block.clone()).await.unwrap();
+        faults.add(Rule::always(Call::Write, Symptom::Fails(Error::Busy("the log is full"))));
+        let begun = Instant::now();
+        assert_eq!(requests.write(0, block).await, Err(libc::EIO));
+        assert!(begun.elapsed() >= Duration::from_secs(1));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_served_after_the_end() {
+        let requests = requests(Geometry::with_blocks(8));
+        requests.close().await;
+        assert_eq!(requests.write(0, Data::from(vec![1; 512])).await, Err(libc::EIO));
+        assert_eq!(requests.flush().await, Err(libc::EIO));
+    }
+}

@@ -1,0 +1,229 @@
+//! Who uses a loop device, as the kernel tells it: mounts, devices built on it, swap, processes.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+/// Somebody who uses a block device or a mount.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum User {
+    /// A file system on it is mounted there.
+    Mount(PathBuf),
+    /// A device is built on it (device mapper, RAID).
+    Device(String),
+    /// The kernel swaps to it.
+    Swap,
+    /// A process has it open, or works in it.
+    Process {
+        /// Its number.
+        id: u32,
+        /// What it is called.
+        name: String,
+    },
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mount(place) => write!(f, "mounted on {}", place.display()),
+            Self::Device(name) => write!(f, "part of {name}"),
+            Self::Swap => f.write_str("swap space"),
+            Self::Process { id, name } => write!(f, "open in process {id} ({name})"),
+        }
+    }
+}
+
+/// Who uses `/dev/loopN` or a partition of it, this process apart. What this process may not look
+/// at is left out.
+#[must_use]
+pub fn users(number: u32) -> Vec<User> {
+    let devices = devices(number);
+    let mut found: Vec<User> = mounts(&devices).into_iter().map(User::Mount).collect();
+    for device in &devices {
+        let holders = fs::read_dir(device.system.join("holders")).into_iter().flatten().flatten();
+        found.extend(
+            holders.map(|holder| User::Device(holder.file_name().to_string_lossy().into())),
+        );
+    }
+    let is_ours = |path: &Path| devices.iter().any(|device| device.path == path);
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if swaps.lines().filter_map(|line| line.split(' ').next()).any(|path| is_ours(path.as_ref())) {
+        found.push(User::Swap);
+    }
+    found.extend(processes(is_ours));
+    found
+}
+
+/// Who keeps a mount from being unmounted: processes that have files of it open or work in it, and
+/// mounts below it.
+#[must_use]
+pub fn busy_with(mount: &Path) -> Vec<User> {
+    let below = |place: &Path| place != mount && place.starts_with(mount);
+    let mounts = MountLine::all().into_iter().filter(|line| below(&line.place));
+    let mut found: Vec<User> = mounts.map(|line| User::Mount(line.place)).collect();
+    found.extend(processes(|link| link.starts_with(mount)));
+    found
+}
+
+/// A loop device whose file is a former one of ours.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Leftover {
+    /// N of `/dev/loopN`.
+    pub number: u32,
+    /// Where it is mounted.
+    pub mounts: Vec<PathBuf>,
+    /// The volume behind it still answers.
+    pub is_alive: bool,
+}
+
+/// The loop devices on files of that name, which [`Options::name`](crate::Options) was.
+#[must_use]
+pub fn leftovers(name: &str) -> Vec<Leftover> {
+    let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let numbers = blocks.filter_map(|entry| {
+        let file = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        // Of a file without a place the kernel shows the name, perhaps with a word after it.
+        let file = file.trim_end().trim_start_matches('/');
+        let is_ours = file.split(' ').next().is_some_and(|file| file == name);
+        let number = entry.file_name().to_str()?.strip_prefix("loop")?.parse().ok()?;
+        is_ours.then_some(number)
+    });
+    let numbers: Vec<u32> = numbers.collect();
+    let found = numbers.into_iter().map(|number| Leftover {
+        number,
+        mounts: mounts(&devices(number)),
+        is_alive: answers(number),
+    });
+    found.collect()
+}
+
+/// Whether the first block can be read, past all pages that the kernel has.
+fn answers(number: u32) -> bool {
+    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    let path = format!("/dev/loop{number}");
+    let device = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
+    let mut buffer = vec![0_u8; 2 * ALIGNMENT];
+    let start = buffer.as_ptr().align_offset(ALIGNMENT);
+    let block = &mut buffer[start..start + ALIGNMENT];
+    device.is_ok_and(|device| device.read_exact_at(block, 0).is_ok())
+}
+
+/// The largest logical block of a loop device.
+const ALIGNMENT: usize = 4096;
+
+/// A block device as the kernel lists it.
+struct Device {
+    path: PathBuf,
+    /// Its folder in /sys.
+    system: PathBuf,
+    /// `MAJOR:MINOR`.
+    id: String,
+}
+
+/// The loop device and its partitions.
+fn devices(number: u32) -> Vec<Device> {
+    let name = format!("loop{number}");
+    let folder = Path::new("/sys/block").join(&name);
+    let prefix = format!("{name}p");
+    let inside = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let names = inside.filter_map(|entry| entry.file_name().into_string().ok());
+    let partitions = names.filter(|name| name.starts_with(&prefix));
+    let mut found: Vec<(String, PathBuf)> =
+        partitions.map(|name| (name.clone(), folder.join(name))).collect();
+    found.push((name, folder));
+    let device = |(name, system): (String, PathBuf)| Device {
+        path: Path::new("/dev").join(name),
+        id: fs::read_to_string(system.join("dev")).unwrap_or_default().trim().to_owned(),
+        system,
+    };
+    found.into_iter().map(device).collect()
+}
+
+/// Where file systems on these devices are mounted, the last first, as they can be unmounted.
+fn mounts(devices: &[Device]) -> Vec<PathBuf> {
+    let is_on = |line: &MountLine| {
+        devices.iter().any(|device| device.id == line.device || device.path == line.source)
+    };
+    let mut found: Vec<PathBuf> =
+        MountLine::all().into_iter().filter(is_on).map(|line| line.place).collect();
+    found.reverse();
+    found
+}
+
+/// A line of /proc/self/mountinfo.
+struct MountLine {
+    device: String,
+    place: PathBuf,
+    /// What it was mounted from; some file systems have devices of their own.
+    source: PathBuf,
+}
+
+impl MountLine {
+    fn all() -> Vec<Self> {
+        let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        String::from_utf8_lossy(&text).lines().filter_map(Self::parse).collect()
+    }
+
+    /// `36 35 98:0 /root /place options … - type source options`
+    fn parse(line: &str) -> Option<Self> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = before.split(' ').skip(2);
+        let device = fields.next()?.to_owned();
+        let place = unescape(fields.nth(1)?).into();
+        let source = unescape(after.split(' ').nth(1)?).into();
+        Some(Self { device, place, source })
+    }
+}
+
+/// Spaces and the like are octal there.
+fn unescape(field: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(field.to_owned(), |field, (code, text)| field.replace(code, text))
+}
+
+/// The processes of which an open file, or the folder they work in, is meant.
+fn processes(is_meant: impl Fn(&Path) -> bool) -> Vec<User> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let using = ids.filter(|id| *id != std::process::id()).filter(|id| {
+        let folder = PathBuf::from(format!("/proc/{id}"));
+        let files = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+        let links = files.map(|entry| entry.path());
+        let links = links.chain(["cwd", "root", "exe"].map(|name| folder.join(name)));
+        links.filter_map(|link| fs::read_link(link).ok()).any(|link| is_meant(&link))
+    });
+    let name = |id: u32| {
+        let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+        User::Process { id, name: name.trim().to_owned() }
+    };
+    using.map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_read() {
+        let line = "36 35 7:3 / /mnt/a\\040b rw,noatime shared:1 - ext4 /dev/loop3 rw";
+        let mount = MountLine::parse(line).unwrap();
+        assert_eq!(mount.device, "7:3");
+        assert_eq!(mount.place, Path::new("/mnt/a b"));
+        assert_eq!(mount.source, Path::new("/dev/loop3"));
+        assert!(MountLine::parse("").is_none() && MountLine::parse("1 2 - ext4").is_none());
+    }
+
+    #[test]
+    fn a_process_that_works_in_a_folder_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().canonicalize().unwrap();
+        let mut child =
+            std::process::Command::new("sleep").arg("60").current_dir(&place).spawn().unwrap();
+        let found = busy_with(&place);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(&found[..], [User::Process { id, .. }] if *id == child.id()), "{found:?}");
+    }
+}

@@ -1,0 +1,177 @@
+//! Real FUSE, a real loop device, a volume in memory. Needs root, /dev/fuse and /dev/loop-control;
+//! where they are missing the tests say so and end.
+
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    sync::Arc,
+    time::Duration,
+};
+
+use attach::{LoopDevice, LoopOptions, Options, Served, VolumeFile, leftovers, users};
+use tokio::task::spawn_blocking;
+use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, Observe, Stack, Volume};
+
+const MIB: u64 = 1 << 20;
+
+fn is_possible() -> bool {
+    let possible = rustix::process::geteuid().is_root()
+        && ["/dev/fuse", "/dev/loop-control"]
+            .iter()
+            .all(|path| OpenOptions::new().read(true).write(true).open(path).is_ok());
+    if !possible {
+        println!("not run: needs root, /dev/fuse and /dev/loop-control");
+    }
+    possible
+}
+
+async fn open(volume: Stack, name: &str, direct: bool) -> (LoopDevice, Served) {
+    let options =
+        Options { name: name.to_owned(), is_cached: !direct, patience: Duration::from_secs(5) };
+    let set_up = spawn_blocking(move || {
+        let geometry = volume.geometry();
+        let file = VolumeFile::open(volume, options).expect("a file");
+        let options = LoopOptions {
+            block_size: geometry.block_size,
+            read_only: geometry.read_only,
+            direct,
+            partitions: false,
+        };
+        let device = LoopDevice::set_up(file.file(), &options).expect("a loop device");
+        (device, file.into_served())
+    });
+    set_up.await.expect("no panic")
+}
+
+async fn close(device: LoopDevice, mut served: Served) {
+    spawn_blocking(move || device.clear()).await.expect("no panic").expect("cleared");
+    tokio::time::timeout(Duration::from_secs(20), served.ended())
+        .await
+        .expect("the last user has gone")
+        .expect("no error");
+}
+
+fn device_file(device: LoopDevice) -> File {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(device.path())
+        .expect("the device opens")
+}
+
+/// Aligned as direct I/O wants it.
+struct Aligned(Vec<u8>, usize, usize);
+
+impl Aligned {
+    fn new(length: usize, fill: u8) -> Self {
+        let bytes = vec![fill; length + 4096];
+        let start = bytes.as_ptr().align_offset(4096);
+        Self(bytes, start, length)
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.0[self.1..self.1 + self.2]
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_to_the_device_is_in_the_volume() {
+    if !is_possible() {
+        return;
+    }
+    for (direct, block_size) in [(true, 512), (false, 512), (true, 4096), (false, 4096)] {
+        let blocks = 16 * MIB / u64::from(block_size);
+        let geometry = Geometry { block_size, ..Geometry::with_blocks(blocks) };
+        let observed = Observe::new(Arc::new(MemVolume::new(geometry)));
+        let counters = observed.counters().clone();
+        let volume: Stack = Arc::new(observed);
+        let name = format!("forebay-test-{}-{direct}-{block_size}", std::process::id());
+        let (device, served) = open(volume.clone(), &name, direct).await;
+        let before = counters.counts();
+        spawn_blocking(move || {
+            let file = device_file(device);
+            // More than one request holds, and not from a whole page on.
+            for (offset, length, fill) in
+                [(u64::from(block_size), 3 * MIB, 7), (8 * MIB, MIB, 8), (12 * MIB, 4096, 9)]
+            {
+                file.write_all_at(Aligned::new(length as usize, fill).bytes(), offset)
+                    .expect("written");
+            }
+            file.sync_all().expect("stable");
+            let range =
+                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&file, range, 8 * MIB, MIB / 2).expect("discarded");
+            let mut back = Aligned::new(4096, 0);
+            file.read_exact_at(back.bytes(), 12 * MIB).expect("read");
+            assert!(back.bytes().iter().all(|byte| *byte == 9));
+        })
+        .await
+        .expect("the device does what it is told");
+        let after = counters.counts();
+        assert!(after.flushes > before.flushes, "a flush of the device is one of the volume");
+        assert!(after.discards > before.discards, "a discard of the device is one of the volume");
+        assert!(
+            leftovers(&name).iter().any(|found| found.number == device.number && found.is_alive)
+        );
+        close(device, served).await;
+        assert_eq!(leftovers(&name), []);
+        let all = Extent { lba: Lba(0), blocks: blocks as u32 };
+        let all = volume.read(all).await.expect("read").into_bytes();
+        let expected = |at: u64| match at {
+            at if (u64::from(block_size)..u64::from(block_size) + 3 * MIB).contains(&at) => 7,
+            at if (8 * MIB + MIB / 2..9 * MIB).contains(&at) => 8,
+            at if (12 * MIB..12 * MIB + 4096).contains(&at) => 9,
+            _ => 0,
+        };
+        assert!(all.iter().enumerate().all(|(at, byte)| *byte == expected(at as u64)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_it_open_is_named_and_refused_service_is_an_error() {
+    if !is_possible() {
+        return;
+    }
+    let volume = Arc::new(MemVolume::new(Geometry::with_blocks(4096)));
+    volume.write(Lba(0), Data::from(vec![1; 512]), Durability::Stable).await.expect("written");
+    let name = format!("forebay-test-{}-users", std::process::id());
+    let (device, served) = open(volume, &name, true).await;
+    assert_eq!(users(device.number), []);
+    let mut reader = std::process::Command::new("sleep")
+        .arg("60")
+        .stdin(File::open(device.path()).expect("the device opens"))
+        .spawn()
+        .expect("sleep runs");
+    let found = users(device.number);
+    reader.kill().expect("it ran");
+    reader.wait().expect("it ends");
+    assert!(
+        matches!(&found[..], [attach::User::Process { id, .. }] if *id == reader.id()),
+        "{found:?}"
+    );
+    served.refuse().await;
+    let read = spawn_blocking(move || {
+        device_file(device).read_exact_at(Aligned::new(4096, 0).bytes(), 4096)
+    });
+    let error = read.await.expect("no panic").expect_err("nothing is served");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert!(leftovers(&name).iter().all(|found| !found.is_alive));
+    close(device, served).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_volume_takes_no_write() {
+    if !is_possible() {
+        return;
+    }
+    let read_only = Geometry { read_only: true, ..Geometry::with_blocks(2048) };
+    let name = format!("forebay-test-{}-read-only", std::process::id());
+    let (device, served) = open(Arc::new(MemVolume::new(read_only)), &name, true).await;
+    let refused = OpenOptions::new().write(true).open(device.path());
+    let text = std::fs::read_to_string(format!("/sys/block/loop{}/size", device.number));
+    assert_eq!(text.expect("a size").trim(), "2048");
+    assert!(refused.is_err() || refused.is_ok_and(|file| file.write_all_at(&[1; 512], 0).is_err()));
+    spawn_blocking(move || device.resize()).await.expect("no panic").expect("same size");
+    close(device, served).await;
+}
