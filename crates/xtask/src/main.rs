@@ -53,6 +53,12 @@ enum Task {
         /// How many points the crash simulator tries (20,000 if not said).
         #[arg(long, value_name = "N")]
         crash_points: Option<u64>,
+        /// How many rounds of "write data, write a counter elsewhere, kill -9" there are.
+        #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        counter_rounds: u32,
+        /// Seconds for which the link between gateway and node is cut under load.
+        #[arg(long, value_name = "S", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
+        cut: u64,
     },
     /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
     /// promises hold: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, memory.
@@ -138,8 +144,10 @@ fn main() -> ExitCode {
             check::check(&mut steps);
             exit(steps.finish())
         }
-        Task::Test { no_interop, filter, crash_points } => {
-            exit(suite::test(suite::Wanted { interop: !no_interop, filter, crash_points }))
+        Task::Test { no_interop, filter, crash_points, counter_rounds, cut } => {
+            let cut = Duration::from_secs(cut);
+            let interop = !no_interop;
+            exit(suite::test(suite::Wanted { interop, filter, crash_points, counter_rounds, cut }))
         }
         Task::Bench { names, rounds, seconds, realtime, patience, program, json, markdown } => {
             let time = Duration::from_secs_f64(seconds.clamp(0.05, 60.0));

@@ -172,7 +172,7 @@ impl Node {
 
 /// A relay to an address: `forebay link`, a line of 1 Gbit/s with a delay, or `forebay tunnel`.
 pub struct Line {
-    _running: Running,
+    running: Running,
     address: SocketAddr,
 }
 
@@ -214,7 +214,17 @@ impl Line {
         let mut running = Running::start(&mut command)?;
         let ready = line(&mut running, READY_LIMIT)?;
         let address = addresses(&ready)?[0];
-        Ok(Line { _running: running, address })
+        Ok(Line { running, address })
+    }
+
+    /// From now on nothing passes, and nobody is told (SIGSTOP).
+    pub fn cut(&self) -> Result<()> {
+        self.running.signal(rustix::process::Signal::STOP)
+    }
+
+    /// What waited passes, and all that comes after it (SIGCONT).
+    pub fn mend(&self) -> Result<()> {
+        self.running.signal(rustix::process::Signal::CONT)
     }
 
     /// Where its near end listens.

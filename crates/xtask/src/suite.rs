@@ -7,11 +7,16 @@ pub mod conformance;
 pub mod tools;
 pub mod pass;
 pub mod transfers;
+pub mod site;
 pub mod kill;
+pub mod counter;
+pub mod cut;
+pub mod quickstart;
 pub mod under_load;
 pub mod interop;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
@@ -27,12 +32,16 @@ pub struct Wanted {
     pub filter: Option<String>,
     /// How many points the crash simulator tries; its own number if not said.
     pub crash_points: Option<u64>,
+    /// How often the power of the counter's gateway and node fails.
+    pub counter_rounds: u32,
+    /// How long the link is cut.
+    pub cut: Duration,
 }
 
 /// Runs every step that is wanted; true if all held.
 pub fn test(wanted: Wanted) -> bool {
     let with_interop = wanted.interop;
-    let mut steps = Steps::new(wanted.filter);
+    let mut steps = Steps::new(wanted.filter.clone());
     // First, since the tests of some crates use these tools too.
     let mut tools = with_interop;
     if with_interop {
@@ -45,7 +54,7 @@ pub fn test(wanted: Wanted) -> bool {
     }
     check::check(&mut steps);
     steps.run("build: release", || node::build().map(|_| Tally::one()));
-    let crash_points = wanted.crash_points;
+    let Wanted { crash_points, counter_rounds, cut, .. } = wanted;
     steps.run("units, machines, properties, crash simulator", || units::run(tools, crash_points));
     match program() {
         Ok(program) => {
@@ -55,6 +64,11 @@ pub fn test(wanted: Wanted) -> bool {
                 let name = format!("kill -9 rounds, report {report}");
                 steps.run(&name, || kill::rounds(&program, report));
             }
+            steps.run("kill -9 rounds, data first and then a counter", || {
+                counter::rounds(&program, counter_rounds)
+            });
+            steps.run("the link is cut", || cut::check(&program, cut));
+            steps.run("quickstart", || quickstart::check(&program));
             if tools {
                 interop::steps(&mut steps, &program);
             } else if with_interop {

@@ -1,18 +1,16 @@
 //! Killing (SIGKILL) the gateway while it writes and destages, and the node behind it, round after
 //! round: what was acknowledged must be there, whole, and nothing else but what was under way.
 
-use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::client::session::Shape;
 use crate::client::stamp::{self, Content};
 use crate::client::{Answer, Next, Request, Session, Workload};
-use crate::destage::{self, Destage};
-use crate::node::{Line, Node};
 use crate::steps::Tally;
+use crate::suite::site::{Plan, Site, Victim};
 
 /// Blocks of 4 KiB that are written to: 16 MiB, four times what the log holds at once.
 const BLOCKS: u64 = 4096;
@@ -21,28 +19,14 @@ const BLOCKS: u64 = 4096;
 const SECTORS: u16 = 8;
 const SECTOR: u32 = 512;
 
-/// Commands in flight.
-const DEPTH: usize = 16;
+/// 16 commands in flight, what each reads kept.
+const SHAPE: Shape = Shape { depth: 16, bytes: 4096, keep: true };
 
 /// Writes before the kill: enough for the log to be full of dirty data and for destage to be under way.
 const WRITES: u64 = 1500;
 
 /// A flush after so many writes.
 const FLUSH_EVERY: u64 = 64;
-
-/// Destaging the last of the dirty data takes a second or two.
-const DRAIN_LIMIT: Duration = Duration::from_secs(60);
-
-const NODE: &str = "iqn.2026-11.forebay.test:node";
-const GATEWAY: &str = "iqn.2026-11.forebay.test:gateway";
-
-/// Who is killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Victim {
-    Gateway,
-    Node,
-    Both,
-}
 
 const VICTIMS: &[Victim] = &[
     Victim::Gateway,
@@ -57,156 +41,57 @@ const VICTIMS: &[Victim] = &[
 /// volume at the end is another.
 pub fn rounds(program: &Path, report: &str) -> Result<Tally> {
     let folder = tempfile::tempdir()?;
-    let mut pair = Pair::start(program, folder.path(), report)?;
+    let cache = format!(
+        "log_size = \"32MiB\", dram = \"8MiB\", report = \"{report}\", \
+         dirty_age = \"50ms\", destage_idle = \"1ms\""
+    );
+    let mut site = Site::start(program, folder.path(), Plan { cache: &cache, epochs: false })?;
     let mut ledger = Ledger::new(report.len() as u64);
     let mut tally = Tally::default();
     for (number, victim) in VICTIMS.iter().enumerate() {
-        let round = pair.round(*victim, &mut ledger);
+        let round = round(&mut site, *victim, &mut ledger);
         if let Err(error) = &round {
             println!("round {}, {victim:?} killed, report {report}: {error:#}", number + 1);
-            println!("the gateway's last events:\n{}", pair.gateway_events());
+            println!("the gateway's last events:\n{}", site.gateway_events());
         }
         tally.count(round.is_ok());
     }
-    let settled = pair.settle(&mut ledger);
+    let settled =
+        site.settle().and_then(|()| ledger.verify(&mut Session::open(&site.far()?, SHAPE)?));
     if let Err(error) = &settled {
         println!("the node's volume, report {report}: {error:#}");
-        println!("the gateway's last events:\n{}", pair.gateway_events());
+        println!("the gateway's last events:\n{}", site.gateway_events());
     }
     tally.count(settled.is_ok());
+    site.stop()?;
     Ok(tally.with_note(format!(
         "{} writes acknowledged, {} blocks verified, {} of them under way when killed",
         ledger.acknowledged, ledger.verified, ledger.ambiguous
     )))
 }
 
-/// A node, a line of 4 ms one way, and a gateway.
-struct Pair<'a> {
-    program: &'a Path,
-    folder: &'a Path,
-    node_settings: String,
-    gateway_settings: String,
-    node: Option<Node>,
-    gateway: Option<Node>,
-    _line: Line,
-}
-
-impl<'a> Pair<'a> {
-    fn start(program: &'a Path, folder: &'a Path, report: &str) -> Result<Pair<'a>> {
-        let settings = |listen: &str| {
-            format!(
-                "listen = [\"{listen}\"]\n[[target]]\nname = \"{NODE}\"\n[[target.unit]]\n\
-                 stack = [{{ file = {{ path = \"node.img\", size = \"64MiB\" }} }}]\n"
-            )
-        };
-        let node = Node::start(program, folder, "node", &settings("127.0.0.1:0"))?;
-        // Started again, it must be where the line leads to.
-        let node_settings = settings(&node.portal().to_string());
-        let line = Line::start(program, node.portal(), 4.0)?;
-        let gateway_settings = format!(
-            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{GATEWAY}\"\n[[target.unit]]\nstack = [\n\
-             {{ remote = {{ url = \"iscsi://{}/{NODE}/0\" }} }},\n\
-             {{ cache = {{ log = \"log\", log_size = \"32MiB\", nvram = \"nvram\", nvram_size = \"1MiB\", \
-             dram = \"8MiB\", report = \"{report}\", dirty_age = \"50ms\", destage_idle = \"1ms\" }} }},\n]\n",
-            line.address()
-        );
-        let gateway = Node::start(program, folder, "gateway", &gateway_settings)?;
-        Ok(Pair {
-            program,
-            folder,
-            node_settings,
-            gateway_settings,
-            node: Some(node),
-            gateway: Some(gateway),
-            _line: line,
-        })
+/// Writes, kills in mid-write, starts again, and reads everything back.
+fn round(site: &mut Site<'_>, victim: Victim, ledger: &mut Ledger) -> Result<()> {
+    site.raise()?;
+    let mut session = Session::open(&site.near()?, SHAPE)?;
+    let mut writer = Writer { ledger, site, victim, writes: 0, killed: None, wrong: None };
+    let ended = session.run(&mut writer);
+    let (killed, wrong) = (writer.killed.take(), writer.wrong.take());
+    if let Some(wrong) = wrong {
+        bail!("{wrong}");
     }
-
-    fn gateway_events(&self) -> String {
-        let events = fs::read_to_string(self.folder.join("gateway.events")).unwrap_or_default();
-        let lines: Vec<&str> = events.lines().collect();
-        lines[lines.len().saturating_sub(15)..].join("\n")
+    killed.context("nothing was killed")??;
+    if victim == Victim::Node {
+        // The gateway lives: everything in flight is answered, and its answers count.
+        ended?;
+        let mut rest = Writer { ledger, site, victim, writes: u64::MAX, killed: None, wrong: None };
+        session.drain(&mut rest)?;
+    } else {
+        ensure!(ended.is_err(), "a killed gateway went on answering");
     }
-
-    fn gateway(&self) -> Result<&Node> {
-        self.gateway.as_ref().context("the gateway is down")
-    }
-
-    /// Writes, kills in mid-write, starts again, and reads everything back.
-    fn round(&mut self, victim: Victim, ledger: &mut Ledger) -> Result<()> {
-        self.raise()?;
-        let shape = Shape { depth: DEPTH, bytes: 4096, keep: true };
-        let mut session = Session::open(&self.gateway()?.login(GATEWAY), shape)?;
-        let mut writer =
-            Writer { ledger, pair: self, victim, writes: 0, killed: None, wrong: None };
-        let ended = session.run(&mut writer);
-        let (killed, wrong) = (writer.killed.take(), writer.wrong.take());
-        if let Some(wrong) = wrong {
-            bail!("{wrong}");
-        }
-        killed.context("nothing was killed")??;
-        if victim == Victim::Node {
-            // The gateway lives: everything in flight is answered, and its answers count.
-            ended?;
-            let mut rest =
-                Writer { ledger, pair: self, victim, writes: u64::MAX, killed: None, wrong: None };
-            session.drain(&mut rest)?;
-        } else {
-            ensure!(ended.is_err(), "a killed gateway went on answering");
-        }
-        drop(session);
-        self.raise()?;
-        let portal = self.gateway()?.login(GATEWAY);
-        ledger.verify(&mut Session::open(&portal, shape)?)
-    }
-
-    /// Kills a victim, at a moment when dirty data is on its way to the node.
-    fn kill(&mut self, victim: Victim) -> Result<()> {
-        let gateway = self.gateway()?;
-        let deadline = Instant::now() + DRAIN_LIMIT;
-        let before = Destage::of(gateway)?.destaged;
-        loop {
-            // More has just gone down, and more waits: the next writes to the node are in flight.
-            let now = Destage::of(gateway)?;
-            if now.destaged > before && now.dirty > 0 {
-                break;
-            }
-            ensure!(Instant::now() < deadline, "no destage is ever in flight");
-        }
-        if victim != Victim::Node {
-            self.gateway.take().context("the gateway is down")?.running().kill()?;
-        }
-        if victim != Victim::Gateway {
-            self.node.take().context("the node is down")?.running().kill()?;
-        }
-        Ok(())
-    }
-
-    /// Starts again whoever is down.
-    fn raise(&mut self) -> Result<()> {
-        if self.node.is_none() {
-            self.node = Some(Node::start(self.program, self.folder, "node", &self.node_settings)?);
-        }
-        if self.gateway.is_none() {
-            let gateway =
-                Node::start(self.program, self.folder, "gateway", &self.gateway_settings)?;
-            self.gateway = Some(gateway);
-        }
-        Ok(())
-    }
-
-    /// Lets the gateway destage everything, stops it, and reads the node's own volume.
-    fn settle(&mut self, ledger: &mut Ledger) -> Result<()> {
-        self.raise()?;
-        let gateway = self.gateway()?;
-        destage::drained(gateway, DRAIN_LIMIT)?;
-        let took = self.gateway.take().context("the gateway is down")?.stop()?;
-        ensure!(took < Duration::from_secs(5), "the gateway took {took:?} to stop");
-        let node = self.node.take().context("the node is down")?;
-        let shape = Shape { depth: DEPTH, bytes: 4096, keep: true };
-        ledger.verify(&mut Session::open(&node.login(NODE), shape)?)?;
-        node.stop().map(|_| ())
-    }
+    drop(session);
+    site.raise()?;
+    ledger.verify(&mut Session::open(&site.near()?, SHAPE)?)
 }
 
 /// Which version each block must hold.
@@ -287,7 +172,7 @@ impl Ledger {
 /// Writes blocks at random, and kills when enough is written.
 struct Writer<'a, 'b> {
     ledger: &'a mut Ledger,
-    pair: &'a mut Pair<'b>,
+    site: &'a mut Site<'b>,
     victim: Victim,
     writes: u64,
     killed: Option<Result<()>>,
@@ -303,7 +188,7 @@ const NOT_NOW: [u8; 2] = [0x08, 0x28];
 impl Workload for Writer<'_, '_> {
     fn next(&mut self, _now: Instant, payload: &mut [u8]) -> Next {
         if self.writes >= WRITES && self.killed.is_none() {
-            self.killed = Some(self.pair.kill(self.victim));
+            self.killed = Some(self.site.kill_in_destage(self.victim));
         }
         let done = self.victim == Victim::Node && self.killed.is_some();
         if self.wrong.is_some() || done || matches!(self.killed, Some(Err(_))) {

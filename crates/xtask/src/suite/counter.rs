@@ -1,0 +1,221 @@
+//! Data first, then a counter elsewhere, then kill -9 of gateway and node: what users of another
+//! cache found wanting (Open CAS, issue 253). The counter must never be ahead of its data, neither at
+//! the gateway, nor on the node's volume alone, whatever is still in the gateway's log.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::client::session::Shape;
+use crate::client::stamp::{self, Content};
+use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use crate::steps::Tally;
+use crate::suite::site::{Plan, Site, Victim};
+
+/// Logical blocks in one of 4 KiB, and their size.
+const SECTORS: u16 = 8;
+const SECTOR: u32 = 512;
+const SHAPE: Shape = Shape { depth: 16, bytes: 4096, keep: true };
+
+/// Where the counter is, in blocks of 4 KiB; behind it the data that it counts.
+const COUNTER: u64 = 0;
+const PLACES: u64 = 512;
+/// What another program writes to: where it begins, and how much.
+const LOAD: u64 = 1024;
+const LOAD_BLOCKS: u64 = 4096;
+
+/// Turns of the counter before a kill: so many and up to as many again.
+const TURNS: u64 = 100;
+
+/// A destage every few milliseconds, so that a kill finds one under way.
+const CACHE: &str =
+    "log_size = \"32MiB\", dram = \"8MiB\", dirty_age = \"20ms\", destage_idle = \"1ms\"";
+
+/// Every round is one case.
+pub fn rounds(program: &Path, rounds: u32) -> Result<Tally> {
+    let folder = tempfile::tempdir()?;
+    let mut site = Site::start(program, folder.path(), Plan { cache: CACHE, epochs: true })?;
+    let mut told = Told { counter: 0, random: 253 };
+    let (mut tally, mut behind) = (Tally::default(), 0);
+    for number in 0..rounds {
+        let round = round(&mut site, &mut told);
+        match &round {
+            Ok(turns) => behind += turns,
+            Err(error) => {
+                println!("round {number}: {error:#}");
+                println!("the gateway's last events:\n{}", site.gateway_events());
+            }
+        }
+        tally.count(round.is_ok());
+    }
+    site.stop()?;
+    let turns = told.counter;
+    Ok(tally.with_note(format!("{turns} turns; the node alone was {behind} behind, all in all")))
+}
+
+/// What is known from outside.
+struct Told {
+    /// The counter that was acknowledged last.
+    counter: u64,
+    random: u64,
+}
+
+/// Turns, the kill, the node alone, and the gateway. Says how many turns the node was behind.
+fn round(site: &mut Site<'_>, told: &mut Told) -> Result<u64> {
+    site.raise()?;
+    let mut session = Session::open(&site.near()?, SHAPE)?;
+    let until = told.counter + TURNS + stamp::next(&mut told.random) % TURNS;
+    let mut work =
+        Work { told, site, until, step: Step::Data, writes: 0, killed: None, wrong: None };
+    let ended = session.run(&mut work);
+    if let Some(wrong) = work.wrong {
+        bail!("{wrong}");
+    }
+    work.killed.with_context(|| format!("nothing was killed: {ended:?}"))??;
+
+    site.raise_node()?;
+    let far = look(&site.far()?).context("the node's volume alone")?;
+    site.raise()?;
+    let near = look(&site.near()?).context("through the gateway")?;
+    let acknowledged = told.counter;
+    // The counter that was under way when it was killed may be there.
+    ensure!(
+        near == acknowledged || near == acknowledged + 1,
+        "the counter is {near}, and {acknowledged} was acknowledged"
+    );
+    ensure!(far <= near, "the node's counter is {far}, the gateway's {near}");
+    told.counter = near;
+    Ok(near - far)
+}
+
+/// The counter, when all that it counts is there.
+fn look(login: &Login) -> Result<u64> {
+    let mut session = Session::open(login, SHAPE)?;
+    let mut found = Vec::with_capacity(PLACES as usize + 1);
+    for block in 0..=PLACES {
+        let (status, data) =
+            session.one(Request::read(block as u32 * u32::from(SECTORS), SECTORS, SECTOR))?;
+        ensure!(status == 0, "reading block {block} ended with status {status:#04x}");
+        found.push(match stamp::read(&data, block) {
+            Content::Empty => 0,
+            Content::Version(version) => version,
+            Content::Damaged => bail!("block {block} is torn or not its own"),
+        });
+    }
+    judge(&found)
+}
+
+/// `found` has the version of every block: the counter first.
+fn judge(found: &[u64]) -> Result<u64> {
+    let counter = found[COUNTER as usize];
+    for turn in counter.saturating_sub(PLACES - 1).max(1)..=counter {
+        let version = found[place(turn) as usize];
+        let next = version == counter + 1 && place(counter + 1) == place(turn);
+        ensure!(
+            version == turn || next,
+            "the counter is {counter}, and the place of turn {turn} has {version}"
+        );
+    }
+    Ok(counter)
+}
+
+/// Where the data of a turn goes: an odd factor meets each place once in so many turns.
+fn place(turn: u64) -> u64 {
+    1 + turn * 37 % PLACES
+}
+
+/// What the next turn waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Data,
+    DataAnswer,
+    Counter,
+    CounterAnswer,
+}
+
+/// Turns of the counter, one step after the answer to the other, and load beside them.
+struct Work<'a, 'b> {
+    told: &'a mut Told,
+    site: &'a mut Site<'b>,
+    until: u64,
+    step: Step,
+    writes: u64,
+    killed: Option<Result<()>>,
+    wrong: Option<String>,
+}
+
+/// The numbers of commands: of a turn, and of the load.
+const TURN: u64 = 0;
+const OTHER: u64 = 1;
+
+impl Workload for Work<'_, '_> {
+    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> Next {
+        if self.told.counter >= self.until && self.killed.is_none() {
+            self.killed = Some(self.site.kill_in_destage(Victim::Both));
+        }
+        if self.wrong.is_some() || matches!(self.killed, Some(Err(_))) {
+            return Next::Stop;
+        }
+        let turn = self.told.counter + 1;
+        let (block, version, number) = match self.step {
+            Step::Data => (place(turn), turn, TURN),
+            Step::Counter => (COUNTER, turn, TURN),
+            Step::DataAnswer | Step::CounterAnswer => {
+                self.writes += 1;
+                let block = LOAD + stamp::next(&mut self.told.random) % LOAD_BLOCKS;
+                (block, self.writes, OTHER)
+            }
+        };
+        self.step = match self.step {
+            Step::Data => Step::DataAnswer,
+            Step::Counter => Step::CounterAnswer,
+            waiting => waiting,
+        };
+        stamp::fill(payload, block, version);
+        let lba = block as u32 * u32::from(SECTORS);
+        Next::Send(Request::write(lba, SECTORS, SECTOR, false), number)
+    }
+
+    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+        let ours = answer.number == TURN;
+        match (answer.status, self.step) {
+            (0, Step::DataAnswer) if ours => self.step = Step::Counter,
+            (0, Step::CounterAnswer) if ours => {
+                self.told.counter += 1;
+                self.step = Step::Data;
+            }
+            (0, _) => {}
+            // Not taken (BUSY, TASK SET FULL; SAM-5, 5.3.1): the same again.
+            (0x08 | 0x28, Step::DataAnswer) if ours => self.step = Step::Data,
+            (0x08 | 0x28, Step::CounterAnswer) if ours => self.step = Step::Counter,
+            (0x08 | 0x28, _) => {}
+            (status, _) => {
+                let sense = answer.sense;
+                self.wrong =
+                    Some(format!("a write ended with status {status:#04x}, sense {sense:x?}"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_ahead_of_its_data_is_found() {
+        let mut found = vec![0; PLACES as usize + 1];
+        for turn in 1..=600 {
+            found[place(turn) as usize] = turn;
+        }
+        found[0] = 600;
+        assert_eq!(judge(&found).unwrap(), 600);
+        found[place(601) as usize] = 601;
+        assert_eq!(judge(&found).unwrap(), 600);
+        found[0] = 602;
+        assert!(judge(&found).is_err());
+        found[0] = 599;
+        assert!(judge(&found).is_err(), "data of 601 before the counter was 600");
+    }
+}

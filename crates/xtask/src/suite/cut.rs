@@ -1,0 +1,207 @@
+//! The link between gateway and node is cut while a host reads and writes: the host hears of no
+//! error, no write waits much longer than others, and the node catches up.
+
+use std::collections::HashMap;
+use std::fmt::{Display, Formatter};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::client::session::Shape;
+use crate::client::stamp::{self, Content};
+use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use crate::destage::Destage;
+use crate::steps::Tally;
+use crate::suite::site::{Plan, Site};
+
+const SECTORS: u16 = 8;
+const SECTOR: u32 = 512;
+
+/// 16 MiB: all of it fits in DRAM, so that reads need no link.
+const BLOCKS: u64 = 4096;
+
+/// Commands in flight: a file server's few.
+const SHAPE: Shape = Shape { depth: 4, bytes: 4096, keep: true };
+
+/// Between two writes. The log has room for ten minutes of them.
+const PACE: Duration = Duration::from_millis(2);
+const CACHE: &str = "log_size = \"2GiB\", dram = \"32MiB\", dirty_age = \"50ms\"";
+
+/// No write waits longer, if none waited a third of it before the cut: the prototype of the STICS
+/// paper paused for 300 ms.
+const LONGEST: Duration = Duration::from_millis(250);
+
+/// How long the load runs before the cut, and after it.
+const AROUND: Duration = Duration::from_secs(3);
+
+/// One case: a cut of that length. Its note has the median and the longest write of each time.
+pub fn check(program: &Path, cut: Duration) -> Result<Tally> {
+    let folder = tempfile::tempdir()?;
+    let site = Site::start(program, folder.path(), Plan { cache: CACHE, epochs: true })?;
+    let near = site.near()?;
+    let mut load = Load::new();
+    load.fill(&near)?;
+    let before = load.run(&near, AROUND)?;
+    site.line().cut()?;
+    let during = load.run(&near, cut);
+    let behind = Destage::of(site.gateway()?)?.dirty;
+    site.line().mend()?;
+    let during = during?;
+    ensure!(behind > 0, "nothing waited for the link: it was not cut");
+    ensure!(
+        during.longest < LONGEST.as_micros().max(3 * before.longest),
+        "median and longest write, us: {before} before the cut, {during} during it"
+    );
+    let mended = Instant::now();
+    let after = load.run(&near, AROUND)?;
+    site.drain()?;
+    let caught_up = mended.elapsed();
+    load.verify(&near)?;
+    load.verify(&site.far()?)?;
+    site.stop()?;
+    Ok(Tally::one().with_note(format!(
+        "cut for {} s; median and longest write, us: {before} before, {during} during, {after} after; \
+         {} MiB behind, there {:.1} s after it was mended",
+        cut.as_secs(),
+        behind >> 20,
+        caught_up.as_secs_f64()
+    )))
+}
+
+/// What each block must hold.
+struct Load {
+    held: Vec<u64>,
+    random: u64,
+    version: u64,
+}
+
+/// How long writes took, in microseconds.
+struct Waits {
+    median: u128,
+    longest: u128,
+}
+
+impl Display for Waits {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", self.median, self.longest)
+    }
+}
+
+impl Load {
+    fn new() -> Load {
+        Load { held: vec![0; BLOCKS as usize], random: 60, version: 0 }
+    }
+
+    /// Writes every block once.
+    fn fill(&mut self, login: &Login) -> Result<()> {
+        let mut work = Work::new(self, Kind::Fill(0));
+        work.on(login)
+    }
+
+    /// Reads and writes for so long; every answer must be GOOD, every block what it must be.
+    fn run(&mut self, login: &Login, time: Duration) -> Result<Waits> {
+        let mut work = Work::new(self, Kind::Mixed(Instant::now() + time));
+        work.on(login)?;
+        let mut waits = work.waits;
+        waits.sort_unstable();
+        let longest = waits.last().context("nothing was written")?.as_micros();
+        Ok(Waits { median: waits[waits.len() / 2].as_micros(), longest })
+    }
+
+    /// Reads every block.
+    fn verify(&mut self, login: &Login) -> Result<()> {
+        let mut work = Work::new(self, Kind::Read(0));
+        work.on(login)
+    }
+}
+
+/// What a load does.
+enum Kind {
+    /// Writes all blocks, from this one on.
+    Fill(u64),
+    /// Reads all blocks, from this one on.
+    Read(u64),
+    /// Both, at random, until then.
+    Mixed(Instant),
+}
+
+struct Work<'a> {
+    load: &'a mut Load,
+    kind: Kind,
+    last_write: Instant,
+    /// Blocks with a command in flight, and the version that is being written.
+    in_flight: HashMap<u64, Option<u64>>,
+    waits: Vec<Duration>,
+    wrong: Option<String>,
+}
+
+impl<'a> Work<'a> {
+    fn new(load: &'a mut Load, kind: Kind) -> Work<'a> {
+        let last_write = Instant::now();
+        Work { load, kind, last_write, in_flight: HashMap::new(), waits: vec![], wrong: None }
+    }
+
+    fn on(&mut self, login: &Login) -> Result<()> {
+        let mut session = Session::open(login, SHAPE)?;
+        session.run(self)?;
+        session.drain(self)?;
+        match self.wrong.take() {
+            Some(wrong) => bail!("{wrong}"),
+            None => Ok(()),
+        }
+    }
+
+    /// The block of the next command, and whether it is written; none if there is no more.
+    fn draw(&mut self, now: Instant) -> Option<(u64, bool)> {
+        let (next, writes) = match &mut self.kind {
+            Kind::Fill(next) => (next, true),
+            Kind::Read(next) => (next, false),
+            Kind::Mixed(until) => {
+                let writes = now.duration_since(self.last_write) >= PACE;
+                let block = std::iter::repeat_with(|| stamp::next(&mut self.load.random) % BLOCKS)
+                    .find(|block| !self.in_flight.contains_key(block))?;
+                return (now < *until).then_some((block, writes));
+            }
+        };
+        let block = *next;
+        *next += 1;
+        (block < BLOCKS).then_some((block, writes))
+    }
+}
+
+impl Workload for Work<'_> {
+    fn next(&mut self, now: Instant, payload: &mut [u8]) -> Next {
+        let Some((block, writes)) = self.draw(now).filter(|_| self.wrong.is_none()) else {
+            return Next::Stop;
+        };
+        let lba = block as u32 * u32::from(SECTORS);
+        if !writes {
+            self.in_flight.insert(block, None);
+            return Next::Send(Request::read(lba, SECTORS, SECTOR), block);
+        }
+        self.last_write = now;
+        self.load.version += 1;
+        self.in_flight.insert(block, Some(self.load.version));
+        stamp::fill(payload, block, self.load.version);
+        Next::Send(Request::write(lba, SECTORS, SECTOR, false), block)
+    }
+
+    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
+        let block = answer.number;
+        let written = self.in_flight.remove(&block).flatten();
+        if answer.status != 0 {
+            let (status, sense) = (answer.status, answer.sense);
+            self.wrong = Some(format!("block {block}: status {status:#04x}, sense {sense:x?}"));
+        } else if let Some(version) = written {
+            self.load.held[block as usize] = version;
+            self.waits.push(now.duration_since(answer.sent));
+        } else {
+            let found = stamp::read(answer.data, block);
+            let held = self.load.held[block as usize];
+            if found != Content::Version(held) {
+                self.wrong = Some(format!("block {block}: {found:?} instead of version {held}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A site: a node, a line of 4 ms one way, and a gateway, each a process that can be killed and
+//! started again where it was.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::client::Login;
+use crate::destage::{self, Destage};
+use crate::node::{Line, Node};
+
+/// Destaging the last of the dirty data takes a second or two.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+
+const NODE: &str = "iqn.2026-11.forebay.test:node";
+const GATEWAY: &str = "iqn.2026-11.forebay.test:gateway";
+
+/// Who is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    Gateway,
+    Node,
+    Both,
+}
+
+/// What a site is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Settings of the gateway's cache beyond its files.
+    pub cache: &'a str,
+    /// The node has a log of its own: all that is between two flushes counts, or nothing of it.
+    pub epochs: bool,
+}
+
+/// The processes.
+pub struct Site<'a> {
+    program: &'a Path,
+    folder: &'a Path,
+    node_settings: String,
+    gateway_settings: String,
+    node: Option<Node>,
+    gateway: Option<Node>,
+    line: Line,
+}
+
+impl<'a> Site<'a> {
+    /// Starts all of it, with a volume of 64 MiB.
+    pub fn start(program: &'a Path, folder: &'a Path, plan: Plan<'_>) -> Result<Site<'a>> {
+        let log = if plan.epochs {
+            ", { cache = { log = \"node.log\", log_size = \"64MiB\", dram = \"8MiB\", report = \"at-flush\" } }"
+        } else {
+            ""
+        };
+        let settings = |listen: &str| {
+            format!(
+                "listen = [\"{listen}\"]\n[[target]]\nname = \"{NODE}\"\n[[target.unit]]\n\
+                 stack = [{{ file = {{ path = \"node.img\", size = \"64MiB\" }} }}{log}]\n"
+            )
+        };
+        let node = Node::start(program, folder, "node", &settings("127.0.0.1:0"))?;
+        // Started again, it must be where the line leads to.
+        let node_settings = settings(&node.portal().to_string());
+        let line = Line::start(program, node.portal(), 4.0)?;
+        let gateway_settings = format!(
+            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{GATEWAY}\"\n[[target.unit]]\nstack = [\n\
+             {{ remote = {{ url = \"iscsi://{}/{NODE}/0\" }} }},\n\
+             {{ cache = {{ log = \"log\", nvram = \"nvram\", nvram_size = \"1MiB\", {} }} }},\n]\n",
+            line.address(),
+            plan.cache
+        );
+        let gateway = Node::start(program, folder, "gateway", &gateway_settings)?;
+        Ok(Site {
+            program,
+            folder,
+            node_settings,
+            gateway_settings,
+            node: Some(node),
+            gateway: Some(gateway),
+            line,
+        })
+    }
+
+    /// The last lines of the gateway's events.
+    pub fn gateway_events(&self) -> String {
+        let path = self.folder.join("gateway.events");
+        let events = std::fs::read_to_string(path).unwrap_or_default();
+        let lines: Vec<&str> = events.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+
+    pub fn gateway(&self) -> Result<&Node> {
+        self.gateway.as_ref().context("the gateway is down")
+    }
+
+    /// How to reach the gateway's unit.
+    pub fn near(&self) -> Result<Login> {
+        Ok(self.gateway()?.login(GATEWAY))
+    }
+
+    /// How to reach the node's own.
+    pub fn far(&self) -> Result<Login> {
+        Ok(self.node.as_ref().context("the node is down")?.login(NODE))
+    }
+
+    /// The line between the two.
+    pub fn line(&self) -> &Line {
+        &self.line
+    }
+
+    /// Kills a victim, at a moment when dirty data is on its way to the node.
+    pub fn kill_in_destage(&mut self, victim: Victim) -> Result<()> {
+        let gateway = self.gateway()?;
+        let deadline = Instant::now() + DRAIN_LIMIT;
+        let before = Destage::of(gateway)?.destaged;
+        loop {
+            // More has just gone down, and more waits: the next writes to the node are in flight.
+            let now = Destage::of(gateway)?;
+            if now.destaged > before && now.dirty > 0 {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "no destage is ever in flight");
+        }
+        self.kill(victim)
+    }
+
+    /// Kills a victim (SIGKILL).
+    pub fn kill(&mut self, victim: Victim) -> Result<()> {
+        if victim != Victim::Node {
+            self.gateway.take().context("the gateway is down")?.running().kill()?;
+        }
+        if victim != Victim::Gateway {
+            self.node.take().context("the node is down")?.running().kill()?;
+        }
+        Ok(())
+    }
+
+    /// Starts the node again, if it is down.
+    pub fn raise_node(&mut self) -> Result<()> {
+        if self.node.is_none() {
+            self.node = Some(Node::start(self.program, self.folder, "node", &self.node_settings)?);
+        }
+        Ok(())
+    }
+
+    /// Starts again whoever is down.
+    pub fn raise(&mut self) -> Result<()> {
+        self.raise_node()?;
+        if self.gateway.is_none() {
+            let gateway =
+                Node::start(self.program, self.folder, "gateway", &self.gateway_settings)?;
+            self.gateway = Some(gateway);
+        }
+        Ok(())
+    }
+
+    /// Waits until the node has everything.
+    pub fn drain(&self) -> Result<()> {
+        destage::drained(self.gateway()?, DRAIN_LIMIT)
+    }
+
+    /// Lets the gateway destage everything, and stops it: the node is left, alone.
+    pub fn settle(&mut self) -> Result<()> {
+        self.raise()?;
+        self.drain()?;
+        let took = self.gateway.take().context("the gateway is down")?.stop()?;
+        ensure!(took < Duration::from_secs(5), "the gateway took {took:?} to stop");
+        Ok(())
+    }
+
+    /// Stops whoever is left.
+    pub fn stop(mut self) -> Result<()> {
+        for process in [self.gateway.take(), self.node.take()].into_iter().flatten() {
+            process.stop()?;
+        }
+        Ok(())
+    }
+}
