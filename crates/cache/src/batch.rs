@@ -6,7 +6,11 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::{
-    log::segment::{Header, Kind, MAX_RECORDS, MAX_ZERO_SLOTS, Record},
+    checksum::crc32c,
+    log::{
+        seal::{About, Sealer, Which},
+        segment::{Header, Kind, MAX_ZERO_SLOTS, NO_TAG, Record},
+    },
     slot::{NONE, Place, WHOLE},
     state::{Content, Queued, SegmentIdentity, State},
 };
@@ -15,6 +19,8 @@ use crate::{
 pub(crate) struct Batch {
     pub header: Header,
     pub pages: Vec<Bytes>,
+    /// What lies in the log instead of the pages, if it is sealed.
+    sealed: Vec<Bytes>,
     slots: Vec<BatchSlot>,
     tombstones: usize,
     /// The end of an epoch that it holds.
@@ -25,6 +31,30 @@ impl Batch {
     /// How many slots it holds.
     pub fn slots(&self) -> usize {
         self.slots.len()
+    }
+
+    /// The data blocks as they lie in the log.
+    pub fn blocks(&self) -> &[Bytes] {
+        if self.sealed.is_empty() { &self.pages } else { &self.sealed }
+    }
+
+    /// Seals the pages, before they are first written: whoever writes again writes the same.
+    /// `block` gives a block that its argument fills.
+    pub fn seal(&mut self, sealer: &Sealer, block: impl Fn(&mut dyn FnMut(&mut [u8])) -> Bytes) {
+        let number = self.header.number;
+        let data = |kind: Kind| kind == Kind::Data;
+        let records = self.header.records.iter_mut().filter(|record| data(record.kind));
+        let slots = self.slots.iter_mut().filter(|slot| data(slot.kind));
+        for (((record, slot), page), ordinal) in records.zip(slots).zip(&self.pages).zip(1..) {
+            let about = About { slot: record.slot, mask: record.mask, serial: 0 };
+            let sealed = block(&mut |bytes| {
+                bytes.copy_from_slice(page);
+                record.tag = sealer.seal(Which(number, ordinal), about, bytes);
+                record.checksum = crc32c(bytes);
+            });
+            slot.checksum = record.checksum;
+            self.sealed.push(sealed);
+        }
     }
 }
 
@@ -60,9 +90,11 @@ impl State {
                 complete: 0,
                 ends_epoch: !by_flush,
                 voids_open: false,
+                salt: superblock.salt,
                 records: Vec::new(),
             },
             pages: Vec::new(),
+            sealed: Vec::new(),
             slots: Vec::new(),
             tombstones: 0,
             ends: 0,
@@ -86,10 +118,10 @@ impl State {
                 Queued::Drop { slot, count, since } => {
                     batch.tombstones += 1;
                     let kind = Kind::Dropped;
-                    let (mask, checksum) = (WHOLE, 0);
+                    let (mask, checksum, tag) = (WHOLE, 0, NO_TAG);
                     add_record(
                         &mut batch,
-                        Record { slot, count, kind, mask, checksum, serial: since },
+                        Record { slot, count, kind, mask, checksum, tag, serial: since },
                     )
                 }
                 // What it voids is not in its own segment.
@@ -128,19 +160,21 @@ impl State {
     /// Adds content of an entry to a segment; false if there is no room in it.
     fn add_slot(&mut self, batch: &mut Batch, index: u32, content: Content) -> bool {
         let (slot, serial) = (self.table.entry(index).slot, content.version);
+        let tag = NO_TAG;
         let record = if content.page.is_none() {
             // No more than an epoch has room for; a segment of data has less.
             let limit = self.epochs.limit().max(u64::from(self.ring.longest_data()));
             if batch.slots.len() as u64 >= limit.min(u64::from(MAX_ZERO_SLOTS)) {
                 return false;
             }
-            Record { slot, count: 1, kind: Kind::Zero, mask: WHOLE, checksum: 0, serial }
+            let (kind, mask) = (Kind::Zero, WHOLE);
+            Record { slot, count: 1, kind, mask, checksum: 0, tag, serial }
         } else {
             if batch.pages.len() >= self.ring.longest_data() as usize {
                 return false;
             }
             let (mask, checksum) = (content.valid, content.checksum);
-            Record { slot, count: 1, kind: Kind::Data, mask, checksum, serial }
+            Record { slot, count: 1, kind: Kind::Data, mask, checksum, tag, serial }
         };
         if !add_record(batch, record) {
             return false;
@@ -223,6 +257,7 @@ impl State {
 
 /// Adds a record, joined with the last one if both are zeros side by side.
 fn add_record(batch: &mut Batch, record: Record) -> bool {
+    let most = batch.header.most_records();
     let records = &mut batch.header.records;
     if let Some(last) = records.last_mut()
         && record.kind == Kind::Zero
@@ -234,7 +269,7 @@ fn add_record(batch: &mut Batch, record: Record) -> bool {
         last.serial = last.serial.max(record.serial);
         return true;
     }
-    if records.len() == MAX_RECORDS {
+    if records.len() == most {
         return false;
     }
     records.push(record);

@@ -36,6 +36,13 @@ impl Shared {
         Committed { shared: self, serial, waiter: None }
     }
 
+    /// Seals what goes into a segment, if the log is sealed.
+    fn seal(&self, batch: &mut Batch) {
+        let Some((seals, salt)) = self.seals.as_ref().zip(batch.header.salt) else { return };
+        let sealer = seals.sealer(batch.header.number, salt);
+        batch.seal(&sealer, |fill| scratch_block(&self.scratch, fill));
+    }
+
     /// Level 1 for all that is waiting now. At flush, its epoch ends with it.
     pub async fn settle(self: &Arc<Self>) -> Result<(), Error> {
         let serial = {
@@ -62,14 +69,23 @@ async fn write_segments(shared: Arc<Shared>) {
             }
             batch
         };
-        let Some(batch) = batch else {
+        let Some(mut batch) = batch else {
             shared.changed.notify_waiters();
             return;
         };
+        shared.seal(&mut batch);
         write_segment(&shared, &batch).await;
         shared.counters.commits.add(1);
         shared.counters.committed_slots.add(batch.slots() as u64);
-        let published = shared.state.lock().publish(&batch, shared.is_by_flush(), Instant::now);
+        let published = {
+            let mut state = shared.state.lock();
+            let published = state.publish(&batch, shared.is_by_flush(), Instant::now);
+            // Before anybody can look for what is in it.
+            if let Some(seals) = &shared.seals {
+                seals.note(published.start, &batch.header);
+            }
+            published
+        };
         // Pages and wakers go without the lock.
         let header = batch.header;
         drop(batch.pages);
@@ -110,7 +126,7 @@ async fn try_write(shared: &Shared, batch: &Batch) -> Result<(), Error> {
     let Some(start) = fits else { return Err(Error::Busy("the log is full")) };
     let header = scratch_block(&shared.scratch, |block| batch.header.encode(block));
     let mut data = Data::from(header);
-    batch.pages.iter().for_each(|page| data.push(page.clone()));
+    batch.blocks().iter().for_each(|block| data.push(block.clone()));
     shared.log.write(Lba(u64::from(start)), data, Durability::Stable).await
 }
 

@@ -16,6 +16,7 @@ use crate::{
         segment::Kind,
         superblock::{
             FIRST_BLOCK, Identity, InstanceId, MAX_NAME, Superblock, index_shape, least_blocks,
+            most_segment_slots,
         },
     },
     refusal::OpenError,
@@ -34,6 +35,8 @@ pub struct LogInfo {
     pub generation: u64,
     /// It was stopped cleanly.
     pub clean: bool,
+    /// What it holds of the volume is encrypted.
+    pub encrypted: bool,
     /// Blocks of 4096 bytes, superblocks included.
     pub log_blocks: u64,
     /// Blocks in use.
@@ -65,7 +68,7 @@ pub async fn format(log: &Stack, identity: &Identity, force: bool) -> Result<(),
             Err(InspectError::Open(error)) => return Err(error),
         }
     }
-    write_new(log, identity, settings.segment_slots).await.map(drop)
+    write_new(log, identity, &settings).await.map(drop)
 }
 
 /// Why a log could not be inspected.
@@ -108,6 +111,7 @@ pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
         instance: superblock.instance,
         generation: superblock.generation,
         clean: superblock.clean,
+        encrypted: superblock.key.is_some(),
         log_blocks: superblock.log_blocks,
         used_blocks: u64::from(scan.ring.used()),
         segments: scan.ring.segments() as u64,
@@ -123,13 +127,14 @@ pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
 pub(crate) async fn write_new(
     log: &Stack,
     identity: &Identity,
-    segment_slots: u32,
+    settings: &Settings,
 ) -> Result<Superblock, OpenError> {
     if identity.name.len() > MAX_NAME {
         let message = format!("the name of the volume is longer than {MAX_NAME} bytes");
         return Err(OpenError::Settings(message));
     }
     let geometry = log.geometry();
+    let segment_slots = settings.segment_slots.min(most_segment_slots(settings.log_key.is_some()));
     let least = least_blocks(segment_slots);
     if geometry.block_size as usize != BLOCK_BYTES {
         let message = format!("its blocks have {} bytes, not 4096", geometry.block_size);
@@ -142,9 +147,10 @@ pub(crate) async fn write_new(
     }
     let log_blocks = geometry.blocks.min(u64::from(u32::MAX / 2));
     let (frame_blocks, index_blocks) = index_shape(log_blocks, segment_slots);
+    let instance = InstanceId(random(&identity.name));
     let superblock = Superblock {
         sequence: 1,
-        instance: InstanceId(random(&identity.name)),
+        instance,
         identity: identity.clone(),
         log_blocks,
         segment_slots,
@@ -163,6 +169,7 @@ pub(crate) async fn write_new(
         index_first: 0,
         granted: 0,
         openings: Default::default(),
+        key: settings.log_key.as_ref().map(|key| key.check(&instance.0)),
     };
     write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)?;
     Ok(superblock)

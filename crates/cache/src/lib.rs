@@ -21,6 +21,7 @@ mod meter;
 mod fetch;
 mod streams;
 mod frames;
+mod seals;
 mod state;
 mod indexing;
 mod batch;
@@ -43,10 +44,11 @@ pub use cache::{Cache, Mark};
 pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
     recovery::Loss,
+    seal::LogKey,
     superblock::{Identity, InstanceId, is_log},
 };
 pub use nvram::{MappedFile, StableMemory, length_for};
 pub use open::Parts;
-pub use refusal::OpenError;
+pub use refusal::{KeyRefusal, OpenError};
 pub use settings::{OnLogError, Order, Report, Settings, TooLarge};
 pub use statistics::Statistics;

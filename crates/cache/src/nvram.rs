@@ -17,6 +17,7 @@ use crate::{
     log::{
         BLOCK_BYTES, VERSION,
         bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+        seal::{About, LogKey, Salt, Sealer, Which},
         superblock::InstanceId,
     },
 };
@@ -145,17 +146,38 @@ pub(crate) struct Buffer {
     free: Vec<u32>,
     /// Which of the two watermark cells is written next.
     cell: usize,
+    sealing: Option<Sealing>,
+}
+
+/// How what is put into a buffer is sealed.
+struct Sealing {
+    key: LogKey,
+    instance: InstanceId,
+    /// Of this opening.
+    salt: Salt,
+    sealer: Sealer,
+    /// Of all that was sealed in this opening.
+    count: u64,
 }
 
 impl Buffer {
-    /// Looks at the memory; changes nothing.
-    pub fn open(memory: Box<dyn StableMemory>, instance: InstanceId) -> (Self, Contents) {
+    /// Looks at the memory; changes nothing. With a key and the salt of this opening, what is put into
+    /// it from now on is sealed.
+    pub fn open(
+        memory: Box<dyn StableMemory>,
+        instance: InstanceId,
+        sealing: Option<(LogKey, Salt)>,
+    ) -> (Self, Contents) {
         let mut header = [0; HEADER_BYTES];
         if memory.len() >= BLOCK_BYTES {
             memory.read(0, &mut header);
         }
         let slots = slots_in(memory.len());
-        let mut buffer = Self { memory, slots, free: Vec::new(), cell: 0 };
+        let sealing = sealing.map(|(key, salt)| {
+            let sealer = key.for_nvram(&instance.0, &salt);
+            Sealing { key, instance, salt, sealer, count: 0 }
+        });
+        let mut buffer = Self { memory, slots, free: Vec::new(), cell: 0, sealing };
         let contents = buffer.contents(&header, instance);
         (buffer, contents)
     }
@@ -247,9 +269,25 @@ impl Buffer {
     /// If none is free: the caller has looked.
     pub fn put(&mut self, serial: u64, slot: u64, mask: u8, data: &[u8], checksum: u32) -> u32 {
         let index = self.free.pop().expect("a free slot was promised");
-        // Data before header: a header that is whole vouches for its data.
-        self.memory.write(self.data_offset(index), data);
+        let at = self.data_offset(index);
         let mut entry = [0; ENTRY_BYTES];
+        let mut checksum = checksum;
+        // Data before header: a header that is whole vouches for its data.
+        if let Some(sealing) = &mut self.sealing {
+            let mut block = [0; BLOCK_BYTES];
+            block.copy_from_slice(data);
+            sealing.count += 1;
+            let which = Which(sealing.count, 0);
+            let tag = sealing.sealer.seal(which, About { slot, mask, serial }, &mut block);
+            checksum = crc32c(&block);
+            self.memory.write(at, &block);
+            entry[ENTRY_FLAGS_AT] = SEALED;
+            put(&mut entry, ENTRY_TAG_AT, &tag);
+            put(&mut entry, ENTRY_SALT_AT, &sealing.salt);
+            put_u64(&mut entry, ENTRY_COUNT_AT, sealing.count);
+        } else {
+            self.memory.write(at, data);
+        }
         put_u64(&mut entry, ENTRY_SERIAL_AT, serial);
         put_u64(&mut entry, ENTRY_SLOT_AT, slot);
         put_u32(&mut entry, ENTRY_DATA_CHECKSUM_AT, checksum);
@@ -277,9 +315,24 @@ impl Buffer {
         self.cell ^= 1;
     }
 
-    /// Copies the data of a slot.
-    pub fn read(&self, index: u32, to: &mut [u8]) {
-        self.memory.read(self.data_offset(index), to);
+    /// Copies the data of a slot; false if it is not what was put there.
+    pub fn read(&self, held: Held, to: &mut [u8]) -> bool {
+        self.memory.read(self.data_offset(held.index), to);
+        let mut entry = [0; ENTRY_BYTES];
+        self.memory.read(entry_at(held.index), &mut entry);
+        let is_sealed = entry[ENTRY_FLAGS_AT] & SEALED != 0;
+        let Some(sealing) = &self.sealing else { return !is_sealed };
+        let sealer = sealing.key.for_nvram(&sealing.instance.0, &array(&entry, ENTRY_SALT_AT));
+        let Held { serial, slot, mask, .. } = held;
+        let which = Which(u64_at(&entry, ENTRY_COUNT_AT), 0);
+        let tag = array(&entry, ENTRY_TAG_AT);
+        match sealer.open(which, About { slot, mask, serial }, &tag, to) {
+            Some(opened) if is_sealed => {
+                to.copy_from_slice(&opened[..]);
+                true
+            }
+            _ => false,
+        }
     }
 
     fn watermark(&self) -> (u64, usize) {
@@ -320,7 +373,7 @@ impl Buffer {
         let mut entry = [0; ENTRY_BYTES];
         self.memory.read(entry_at(index), &mut entry);
         let mut data = vec![0; BLOCK_BYTES];
-        self.read(index, &mut data);
+        self.memory.read(self.data_offset(index), &mut data);
         crc32c(&data) == u32_at(&entry, ENTRY_DATA_CHECKSUM_AT)
     }
 
@@ -363,7 +416,13 @@ const ENTRY_SERIAL_AT: usize = 0;
 const ENTRY_SLOT_AT: usize = 8;
 const ENTRY_DATA_CHECKSUM_AT: usize = 16;
 const ENTRY_MASK_AT: usize = 20;
+const ENTRY_FLAGS_AT: usize = 21;
+const ENTRY_TAG_AT: usize = 24;
+const ENTRY_SALT_AT: usize = 40;
+const ENTRY_COUNT_AT: usize = 52;
 const ENTRY_CHECKSUM_AT: usize = 60;
+/// A flag of an entry: its data is sealed.
+const SEALED: u8 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -386,6 +445,10 @@ mod tests {
         ("slot", ENTRY_SLOT_AT, 8),
         ("data checksum", ENTRY_DATA_CHECKSUM_AT, 4),
         ("mask", ENTRY_MASK_AT, 1),
+        ("flags", ENTRY_FLAGS_AT, 1),
+        ("tag", ENTRY_TAG_AT, 16),
+        ("salt", ENTRY_SALT_AT, 12),
+        ("count", ENTRY_COUNT_AT, 8),
         ("checksum", ENTRY_CHECKSUM_AT, 4),
     ];
     const INSTANCE: InstanceId = InstanceId([5; 16]);
@@ -413,7 +476,7 @@ mod tests {
 
     fn sample() -> Buffer {
         let memory = Box::new(Plain(vec![0; length_for(4) as usize]));
-        let (mut buffer, contents) = Buffer::open(memory, INSTANCE);
+        let (mut buffer, contents) = Buffer::open(memory, INSTANCE, None);
         assert_eq!(contents, Contents::Blank);
         buffer.format(INSTANCE, 77);
         for serial in [3, 1, 2] {
@@ -426,7 +489,7 @@ mod tests {
     }
 
     fn reopen(bytes: Vec<u8>) -> (Buffer, Contents) {
-        Buffer::open(Box::new(Plain(bytes)), INSTANCE)
+        Buffer::open(Box::new(Plain(bytes)), INSTANCE, None)
     }
 
     #[test]
@@ -440,8 +503,38 @@ mod tests {
         assert_eq!(held.iter().map(|h| (h.serial, h.slot)).collect::<Vec<_>>(), [(2, 20), (3, 30)]);
         assert_eq!((watermark, buffer.free()), (9, 2));
         let mut data = [0; BLOCK_BYTES];
-        buffer.read(held[1].index, &mut data);
+        assert!(buffer.read(held[1], &mut data));
         assert_eq!(data, [3; BLOCK_BYTES]);
+    }
+
+    #[test]
+    fn what_is_sealed_opens_with_its_key_in_its_place_alone() {
+        let key = LogKey::new(&[3; 64]);
+        let memory = Box::new(Plain(vec![0; length_for(4) as usize]));
+        let (mut buffer, _) = Buffer::open(memory, INSTANCE, Some((key.clone(), [1; 12])));
+        buffer.format(INSTANCE, 77);
+        for serial in [1, 2] {
+            buffer.put(serial, 10, 0xff, &[9; BLOCK_BYTES], 0);
+        }
+        // The next opening draws another salt, and still opens what the one before has left.
+        let (mut buffer, contents) =
+            Buffer::open(Box::new(Plain(dump(&buffer))), INSTANCE, Some((key, [2; 12])));
+        buffer.put(3, 10, 0xff, &[9; BLOCK_BYTES], 0);
+        let bytes = dump(&buffer);
+        assert!(!bytes.windows(16).any(|part| part == [9; 16]), "in clear");
+        let stored: std::collections::HashSet<_> =
+            (0..3).map(|i| &bytes[data_at(4) + i * BLOCK_BYTES..][..BLOCK_BYTES]).collect();
+        assert_eq!(stored.len(), 3, "the same content never looks the same");
+        let Contents::Ours { held, .. } = contents else { panic!("{contents:?}") };
+        let mut data = [0; BLOCK_BYTES];
+        for held in held {
+            assert!(buffer.read(held, &mut data) && data == [9; BLOCK_BYTES]);
+            assert!(!buffer.read(Held { slot: 11, ..held }, &mut data), "of another slot");
+            let other = Some((LogKey::new(&[4; 64]), [2; 12]));
+            let (other, _) = Buffer::open(Box::new(Plain(bytes.clone())), INSTANCE, other);
+            assert!(!other.read(held, &mut data), "with another key");
+            assert!(!reopen(bytes.clone()).0.read(held, &mut data), "without a key");
+        }
     }
 
     #[test]
@@ -471,7 +564,7 @@ mod tests {
     #[test]
     fn another_log_and_another_version_are_told() {
         let bytes = dump(&sample());
-        let other = Buffer::open(Box::new(Plain(bytes.clone())), InstanceId([6; 16])).1;
+        let other = Buffer::open(Box::new(Plain(bytes.clone())), InstanceId([6; 16]), None).1;
         assert_eq!(other, Contents::Other { instance: INSTANCE, held: 3 });
         let mut newer = bytes;
         put_u32(&mut newer, VERSION_AT, VERSION + 1);

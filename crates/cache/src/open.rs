@@ -17,15 +17,18 @@ use crate::{
     heard::Heard,
     inspect::{check_size, no_superblock, pool, random, write_new},
     log::{
+        MAX_SEALED_SLOTS,
         doubt::{Doubt, judge_frames},
-        recovery::{FoundIndex, NoSuperblock, mend, scan, superblock},
+        recovery::{FoundIndex, NoSuperblock, Scan, mend, scan, superblock},
         ring::Ring,
+        seal::{LogKey, Salt, draw_salt},
         segment::{Header, Kind},
-        superblock::{Identity, Superblock},
+        superblock::{FIRST_BLOCK, Identity, Superblock, most_segment_slots},
     },
     nvram::{Buffer, Contents, Held, StableMemory},
     ownership,
-    refusal::OpenError,
+    refusal::{KeyRefusal, OpenError},
+    seals::Seals,
     settings::{Order, Report, Settings},
     slot::{Came, NONE, Place, SLOT_BYTES, SlotTable},
     state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
@@ -55,21 +58,30 @@ pub(crate) async fn open(
     check_geometry(identity, lower_geometry)?;
     let mut superblock = match superblock(&log).await {
         Ok(superblock) => superblock,
-        Err(NoSuperblock::Blank) => write_new(&log, identity, settings.segment_slots).await?,
+        Err(NoSuperblock::Blank) => write_new(&log, identity, &settings).await?,
         Err(error) => return Err(no_superblock(error)),
     };
     check_size(&log, &superblock)?;
     check_identity(&superblock.identity, identity)?;
     check_geometry(&superblock.identity, lower_geometry)?;
-    let nvram = open_nvram(nvram, &superblock, &settings)?;
+    let salt = settings.log_key.is_some().then(draw_salt).transpose();
+    let salt = salt.map_err(|error| OpenError::Settings(error.into()))?;
+    let wrong_key = wrong_key(&settings, &superblock);
+    // With a wrong key what is in the NVRAM is not opened; whether it counts is all that matters.
+    let sealing = settings.log_key.clone().zip(salt);
+    let nvram = open_nvram(nvram, &superblock, &settings, (sealing, wrong_key.is_none()))?;
     check_held(&nvram.held, &superblock, &settings)?;
+    if let Some(refusal) = wrong_key.filter(|_| !nvram.held.is_empty()) {
+        return Err(OpenError::Key(refusal));
+    }
 
     let pages = usize::try_from(settings.dram_bytes).unwrap_or(usize::MAX) / SLOT_BYTES;
     let by_flush = settings.report == Report::AtFlush;
     let mut mended = 0;
     judge_frames(&log, &superblock).await.map_err(OpenError::Log)?;
     let mut doubt = Doubt::new(&log);
-    let (found, table, mut epochs) = loop {
+    let (mut found, table, mut epochs, seals) = loop {
+        let seals = new_seals(&settings, &superblock);
         let mut table = SlotTable::new(pages);
         let mut epochs = epochs(&settings, &superblock, lower_geometry);
         doubt.restart();
@@ -79,6 +91,9 @@ pub(crate) async fn open(
                 epochs.make_room(header.number, header.slots());
             }
             apply(&mut table, &mut epochs, start, header);
+            if let Some(seals) = &seals {
+                seals.note(start, header);
+            }
             if table.len() + epochs.kept() > entries_limit(pages, superblock.ring_end()) {
                 epochs.join_all();
             }
@@ -94,9 +109,12 @@ pub(crate) async fn open(
             mended = found.end.0;
             continue;
         }
-        break (found, table, epochs);
+        break (found, table, epochs, seals);
     };
-    if let Some(loss) = found.loss {
+    if let Some(refusal) = wrong_key.filter(|_| table.dirty() > 0 || found.loss.is_some()) {
+        return Err(OpenError::Key(refusal));
+    }
+    if let Some(loss) = found.loss.take() {
         if !settings.accept_loss {
             return Err(OpenError::Missing(loss));
         }
@@ -114,6 +132,10 @@ pub(crate) async fn open(
     superblock.sequence += 1;
     superblock.generation += 1;
     superblock.generation_first = found.ring.next();
+    if wrong_key.is_some() {
+        change_key(&mut superblock, &mut found, &settings);
+        epochs = Epochs::new(superblock.tail - 1);
+    }
     superblock.index_first = superblock.index_tail + found.index.frames.len() as u64;
     superblock.committed = found.ring.next() - 1;
     superblock.serial = newest;
@@ -124,7 +146,7 @@ pub(crate) async fn open(
     // From here on no other memory is believed to hold this log's writes.
     superblock.nvram = nvram.mark;
     superblock.note_opening(random(&identity.name));
-    let scratch = pool(SCRATCH_PAGES)?;
+    let scratch = pool(SCRATCH_PAGES + if seals.is_some() { SEALED_PAGES } else { 0 })?;
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
     // Before anything is sent down, or fetched and kept.
     let dirty = Dirty::new(table.dirty() > 0 || !nvram.held.is_empty());
@@ -141,6 +163,7 @@ pub(crate) async fn open(
         found.index,
         (superblock, newest),
         (scratch, counters),
+        seals.zip(salt),
     )?;
     shared.state.lock().dirty = dirty;
     shared.start_index();
@@ -162,6 +185,7 @@ fn assemble(
     index: FoundIndex,
     (superblock, serial): (Superblock, u64),
     (scratch, counters): (Arc<PagePool>, Counters),
+    seals: Option<(Seals, Salt)>,
 ) -> Result<Arc<Shared>, OpenError> {
     let opened = Geometry { blocks: superblock.identity.geometry.blocks, ..lower.geometry() };
     let pages = u32::try_from(settings.dram_bytes / SLOT_BYTES as u64)
@@ -178,8 +202,9 @@ fn assemble(
     }
     let entries_limit = entries_limit(pages as usize, ring.blocks());
     let reserve = (ring.blocks() / 16).clamp(ring.longest_data() + 1, MOST_RESERVED);
-    let identity =
-        SegmentIdentity { instance: superblock.instance, generation: superblock.generation };
+    let (seals, salt) = seals.unzip();
+    let Superblock { instance, generation, .. } = superblock;
+    let identity = SegmentIdentity { instance, generation, salt };
     let mut epoch_slots = 0;
     if settings.report == Report::AtFlush {
         epoch_slots = slots_between_flushes(&ring, reserve);
@@ -200,6 +225,7 @@ fn assemble(
         scratch,
         pending_limit,
         identity,
+        seals,
         epoch_slots,
         entries_limit,
         reserve,
@@ -288,6 +314,39 @@ fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &Header
     }
 }
 
+/// How the key that was given is not that of the log, if it is not.
+fn wrong_key(settings: &Settings, superblock: &Superblock) -> Option<KeyRefusal> {
+    match (&settings.log_key, superblock.key) {
+        (None, None) => None,
+        (None, Some(_)) => Some(KeyRefusal::Missing),
+        (Some(_), None) => Some(KeyRefusal::Needless),
+        (Some(key), Some(check)) => {
+            (key.check(&superblock.instance.0) != check).then_some(KeyRefusal::Other)
+        }
+    }
+}
+
+/// What seals and opens the blocks of a log with the key of the settings.
+fn new_seals(settings: &Settings, superblock: &Superblock) -> Option<Seals> {
+    let blocks = superblock.ring_end() as usize;
+    settings.log_key.clone().map(|key| Seals::new(key, superblock.instance, blocks))
+}
+
+/// Gives a log without data the key of the settings. Its next segment is its first: none of another
+/// shape or another key is ever looked at again.
+fn change_key(superblock: &mut Superblock, found: &mut Scan, settings: &Settings) {
+    let key = settings.log_key.as_ref();
+    superblock.key = key.map(|key| key.check(&superblock.instance.0));
+    superblock.segment_slots = superblock.segment_slots.min(most_segment_slots(key.is_some()));
+    superblock.index_tail += found.index.frames.len() as u64;
+    found.index = FoundIndex::default();
+    let (next, block) = (found.ring.next(), found.ring.position());
+    (superblock.tail, superblock.tail_block) = (next, block);
+    let longest = superblock.segment_slots + 1;
+    found.ring = Ring::new(FIRST_BLOCK, superblock.ring_end(), longest, next, block);
+    tracing::info!(encrypted = key.is_some(), "the log is empty, and gets another key");
+}
+
 /// What is in the NVRAM.
 struct Found {
     buffer: Option<Buffer>,
@@ -304,6 +363,7 @@ fn open_nvram(
     memory: Option<Box<dyn StableMemory>>,
     superblock: &Superblock,
     settings: &Settings,
+    (sealing, fits): (Option<(LogKey, Salt)>, bool),
 ) -> Result<Found, OpenError> {
     // Only then can acknowledged data be in the NVRAM alone.
     let needed = superblock.immediate && !superblock.clean && !settings.accept_loss;
@@ -316,7 +376,13 @@ fn open_nvram(
         return if needed { missing("is not configured") } else { Ok(none) };
     };
     let instance = superblock.instance;
-    let (mut buffer, contents) = Buffer::open(memory, instance);
+    let (mut buffer, mut contents) = Buffer::open(memory, instance, sealing);
+    if fits
+        && let Contents::Ours { held, .. } = &contents
+        && let Some(slot) = not_opened(&buffer, held)
+    {
+        contents = Contents::Damaged(format!("its key does not open slot {slot}"));
+    }
     let (mark, held, watermark) = match contents {
         Contents::Ours { mark, .. } if mark != superblock.nvram && needed => {
             return missing("was given up when the log was opened without it");
@@ -379,6 +445,12 @@ fn check_held(
     Ok(())
 }
 
+/// The first slot whose content in the NVRAM is not what was put there.
+fn not_opened(buffer: &Buffer, held: &[Held]) -> Option<u64> {
+    let mut page = [0; SLOT_BYTES];
+    held.iter().find(|held| !buffer.read(**held, &mut page)).map(|held| held.slot)
+}
+
 /// Makes the writes that only the NVRAM holds the newest content of their slots, on their way to
 /// the log. Those that the log has are released.
 fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) {
@@ -392,7 +464,7 @@ fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) {
             continue;
         }
         let mut page = shared.pool.take().expect("it was checked that they fit");
-        nvram.read(held.index, &mut page);
+        assert!(nvram.read(held, &mut page), "it was checked that it can be opened");
         let checksum = crc32c(&page);
         let index = state.table.find_or_insert(held.slot);
         state.table.set_page(index, page.freeze(), held.mask, Came::Wanted);
@@ -435,6 +507,8 @@ fn check_identity(recorded: &Identity, identity: &Identity) -> Result<(), OpenEr
 /// Entries of the table beside those with a page or a place of their own: runs of zeros and marks
 /// of fetches. Some 5 MiB.
 const SPARE_ENTRIES: usize = 65536;
+/// Pages for the blocks of two segments that are sealed.
+const SEALED_PAGES: u32 = 2 * MAX_SEALED_SLOTS;
 /// Blocks kept for bypassed writes in the largest logs: 16 MiB, each of them a bypassed write.
 const MOST_RESERVED: u32 = 4096;
 /// Slots of the smallest epoch that is worth the name.

@@ -366,14 +366,27 @@ impl Shared {
             for (i, &(slot, place)) in places[at..at + run].iter().enumerate() {
                 let block = data.as_ref().map(|data| data.slice(i * SLOT_BYTES, SLOT_BYTES));
                 let block = block.map(Data::into_bytes).filter(|b| crc32c(b) == place.checksum);
-                blocks.push(match block {
+                let block = match block {
                     Some(block) => block.into(),
                     None => self.mend_log(slot, &place).await?,
-                });
+                };
+                blocks.push(self.open_logged(slot, &place, block)?);
             }
             at += run;
         }
         Ok(blocks)
+    }
+
+    /// The content of a data block of the log.
+    fn open_logged(&self, slot: u64, place: &Place, block: Data) -> Result<Data, Error> {
+        let Some(seals) = &self.seals else { return Ok(block) };
+        match seals.open(slot, place, &block.into_bytes()) {
+            Some(opened) => Ok(Bytes::from(opened as Box<[u8]>).into()),
+            None => {
+                let error = Error::Device("its key does not open what is on it".into());
+                Err(self.log_error(slot, error))
+            }
+        }
     }
 
     /// The data block of a place that could not be read, or was not what it should be: from another

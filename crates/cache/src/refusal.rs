@@ -66,6 +66,9 @@ pub enum OpenError {
         /// Bytes in a block now.
         size: u32,
     },
+    /// What the log is encrypted with is not what was given.
+    #[error("{}", .0.text())]
+    Key(KeyRefusal),
     /// Acknowledged data is missing in the log.
     #[error(
         "acknowledged data is missing: log segment {} (block {}) is damaged, {} segments before \
@@ -108,4 +111,25 @@ pub enum OpenError {
         /// Slots of 4096 bytes.
         slots: u64,
     },
+}
+
+/// How the key that was given does not fit a log with data in it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum KeyRefusal {
+    /// The log is encrypted, and no key was given.
+    Missing,
+    /// The log is encrypted with another key.
+    Other,
+    /// The log is not encrypted.
+    Needless,
+}
+
+impl KeyRefusal {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Missing => "it is encrypted, and no key is given",
+            Self::Other => "it is encrypted with another key",
+            Self::Needless => "it holds data that is not encrypted, and a key is given",
+        }
+    }
 }

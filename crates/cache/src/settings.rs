@@ -1,6 +1,6 @@
 //! Sizes, thresholds and when a write is reported: data, with documented defaults.
 
-use crate::log::{MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS};
+use crate::log::{MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, seal::LogKey};
 
 /// When the host is told that a write is done (STICS 5.1).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -99,7 +99,7 @@ pub struct Settings {
     /// to the lower volume at once. Default 4 MiB.
     pub discard_log_bytes: u32,
     /// Most slots in a log segment, 1 to 128; used when a log is formatted, then kept in it.
-    /// Default 128 (STICS 4.3.1).
+    /// Default 128 (STICS 4.3.1); an encrypted log has 96 at most.
     pub segment_slots: u32,
     /// Bytes of dirty data in the log that are read and checked in a second, to find rot in time; 0
     /// switches it off. Default 4 MiB: no more than a twentieth of what any disk reads.
@@ -111,6 +111,9 @@ pub struct Settings {
     pub owner: String,
     /// Take the claim on the lower volume from a copy of this log that is at work. Default false.
     pub takes_over: bool,
+    /// What the log and the NVRAM are encrypted with. Default none. A log is made for one key, or
+    /// for none; it gets another when it is opened with nothing in it.
+    pub log_key: Option<LogKey>,
     /// Open a log in which acknowledged data is missing, with what is left. Default false.
     pub accept_loss: bool,
 }
@@ -136,6 +139,7 @@ impl Default for Settings {
             owner: "forebay".into(),
             takes_over: false,
             scrub_rate: 4 << 20,
+            log_key: None,
             accept_loss: false,
         }
     }

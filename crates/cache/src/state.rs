@@ -25,10 +25,11 @@ use crate::{
     fetch::Fetch,
     frames::Index,
     heard::Heard,
-    log::{ring::Ring, superblock::Superblock},
+    log::{ring::Ring, seal::Salt, superblock::Superblock},
     meter::Meter,
     nvram::Buffer,
     orders::Orders,
+    seals::Seals,
     settings::{OnLogError, Order, Report, Settings},
     slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
     statistics::{AllTimes, Counters},
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub pending_limit: usize,
     /// What every segment carries.
     pub identity: SegmentIdentity,
+    /// What seals the log's blocks, if they are sealed.
+    pub seals: Option<Seals>,
     /// Slots that an epoch may have, whatever the order and size of its writes; 0 if writes count
     /// without a flush.
     pub epoch_slots: u64,
@@ -635,6 +638,8 @@ impl State {
 pub(crate) struct SegmentIdentity {
     pub instance: crate::log::superblock::InstanceId,
     pub generation: u64,
+    /// Of this opening, if blocks are sealed.
+    pub salt: Option<Salt>,
 }
 
 impl Report {

@@ -110,13 +110,11 @@ async fn look_at(
     for layer in &unit.stack {
         match layer {
             Layer::File(file) => report.say(place, look_at_file(file))?,
-            Layer::Encrypt(encrypt) => {
-                let unlocked = key_file::open(encrypt).map(|_| {
-                    format!("the key {} is unlocked by its secret", encrypt.key.display())
-                });
-                report.say(place, unlocked)?;
-            }
+            Layer::Encrypt(encrypt) => report.say(place, look_at_key(encrypt))?,
             Layer::Cache(cache) => {
+                if let Some(key) = cache.key() {
+                    report.say(place, look_at_key(&key))?;
+                }
                 report.say(place, look_at_log(cache).await)?;
                 if let Some(nvram) = &cache.nvram {
                     report.say(place, look_at_nvram(nvram, cache.nvram_size.0))?;
@@ -130,6 +128,11 @@ async fn look_at(
         }
     }
     Ok(())
+}
+
+fn look_at_key(key: &settings::Encrypt) -> Result<String, Failure> {
+    let unlocked = key_file::open(key);
+    unlocked.map(|_| format!("the key {} is unlocked by its secret", key.key.display()))
 }
 
 fn look_at_file(file: &settings::File) -> Result<String, Failure> {

@@ -1,9 +1,10 @@
-//! The log disk: superblock, segments, the ring they lie in, the index of it, and what recovery
-//! reads from them.
+//! The log disk: superblock, segments, how their blocks are sealed, the ring they lie in, the index
+//! of it, and what recovery reads from them.
 //!
 //! The bytes are written down in `docs/formats/log-disk.md`.
 
 pub(crate) mod bytes;
+pub(crate) mod seal;
 pub(crate) mod superblock;
 mod openings;
 pub(crate) mod segment;
@@ -16,10 +17,12 @@ pub(crate) mod recovery;
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Most slots in one segment (STICS 4.3.1: 128).
 pub const MAX_SEGMENT_SLOTS: u32 = 128;
+/// Most slots in one segment whose blocks are sealed: their tags take room in its header.
+pub(crate) const MAX_SEALED_SLOTS: u32 = 96;
 /// Fewest slots that a segment may be limited to.
 pub(crate) const MIN_SEGMENT_SLOTS: u32 = 1;
 /// The version of the format that this code writes and the only one it reads.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 #[cfg(test)]
 pub(crate) mod tests {

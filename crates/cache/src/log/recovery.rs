@@ -227,8 +227,11 @@ pub(crate) async fn mend(
 }
 
 /// Whether a segment may follow one of `generation`: none may come from a generation that an
-/// opening has ended before that number.
+/// opening has ended before that number. None is in clear in a log that is sealed.
 fn belongs(header: &Header, superblock: &Superblock, generation: u64) -> bool {
+    if header.salt.is_some() != superblock.key.is_some() {
+        return false;
+    }
     if header.number >= superblock.generation_first {
         header.generation == superblock.generation
     } else {

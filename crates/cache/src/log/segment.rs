@@ -3,6 +3,7 @@
 use super::{
     BLOCK_BYTES, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+    seal::{Salt, Tag},
     superblock::InstanceId,
 };
 use crate::checksum::crc32c;
@@ -28,8 +29,10 @@ pub(crate) struct Record {
     pub kind: Kind,
     /// Sectors of the slot that the record holds, the first in bit 0. All of them unless data.
     pub mask: u8,
-    /// CRC32C of the data block; 0 if there is none.
+    /// CRC32C of the data block as it lies in the log; 0 if there is none.
     pub checksum: u32,
+    /// What opens the data block if it is sealed; otherwise zeros.
+    pub tag: Tag,
     /// Serial of the newest write in it.
     pub serial: u64,
 }
@@ -47,6 +50,8 @@ pub(crate) struct Header {
     pub ends_epoch: bool,
     /// Segments before it that no epoch has taken in are void.
     pub voids_open: bool,
+    /// Its data blocks are sealed, by an opening that drew this.
+    pub salt: Option<Salt>,
     pub records: Vec<Record>,
 }
 
@@ -64,12 +69,25 @@ impl Header {
 
     /// What it says of epochs, as it is written.
     pub fn flags(&self) -> u32 {
-        u32::from(self.ends_epoch) * ENDS_EPOCH + u32::from(self.voids_open) * VOIDS_OPEN
+        u32::from(self.ends_epoch) * ENDS_EPOCH
+            + u32::from(self.voids_open) * VOIDS_OPEN
+            + u32::from(self.salt.is_some()) * SEALED
+    }
+
+    /// Most records that it has room for.
+    pub fn most_records(&self) -> usize {
+        self.shape().most_records()
+    }
+
+    /// How its records are written.
+    fn shape(&self) -> Shape {
+        Shape { sealed: self.salt.is_some() }
     }
 
     /// Writes the header into a block of 4096 bytes.
     pub fn encode(&self, block: &mut [u8]) {
-        assert!(self.records.len() <= MAX_RECORDS, "a segment has at most 128 records");
+        let shape = self.shape();
+        assert!(self.records.len() <= shape.most_records(), "it was filled with no more");
         assert!(self.ends_epoch || !self.records.is_empty(), "a segment says something");
         block.fill(0);
         let base = self.base();
@@ -83,8 +101,10 @@ impl Header {
         put_u64(block, COMPLETE_AT, self.complete);
         put_u32(block, DATA_BLOCKS_AT, self.data_blocks());
         put_u32(block, FLAGS_AT, self.flags());
-        for (entry, record) in block[RECORDS_AT..].chunks_mut(RECORD_BYTES).zip(&self.records) {
-            record.encode(entry, base);
+        put(block, SALT_AT, &self.salt.unwrap_or_default());
+        let entries = block[RECORDS_AT..].chunks_mut(shape.record_bytes());
+        for (entry, record) in entries.zip(&self.records) {
+            record.encode(entry, base, shape);
         }
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(block, CHECKSUM_AT, checksum);
@@ -97,7 +117,8 @@ impl Header {
 
     /// Bytes of what [`Self::encode_brief`] adds.
     pub fn brief_bytes(&self) -> usize {
-        BRIEF_BYTES + self.records.len() * RECORD_BYTES
+        let shape = self.shape();
+        shape.brief_bytes() + self.records.len() * shape.record_bytes()
     }
 
     /// Adds to `bytes` what the index says of this segment: all but what the segments of a frame
@@ -105,21 +126,26 @@ impl Header {
     pub fn encode_brief(&self, bytes: &mut Vec<u8>) {
         let at = bytes.len();
         bytes.resize(at + self.brief_bytes(), 0);
-        let (fixed, records) = bytes[at..].split_at_mut(BRIEF_BYTES);
+        let shape = self.shape();
+        let (fixed, records) = bytes[at..].split_at_mut(shape.brief_bytes());
         let base = self.base();
         put_u64(fixed, BRIEF_BASE_SERIAL_AT, base);
         put_u64(fixed, BRIEF_COMPLETE_AT, self.complete);
         put_u64(fixed, BRIEF_GENERATION_AT, self.generation);
         put_u32(fixed, BRIEF_COUNT_AT, self.records.len() as u32);
         put_u32(fixed, BRIEF_FLAGS_AT, self.flags());
-        for (entry, record) in records.chunks_mut(RECORD_BYTES).zip(&self.records) {
-            record.encode(entry, base);
+        if let Some(salt) = &self.salt {
+            put(fixed, BRIEF_SALT_AT, salt);
+        }
+        for (entry, record) in records.chunks_mut(shape.record_bytes()).zip(&self.records) {
+            record.encode(entry, base, shape);
         }
     }
 
     /// Bytes of what [`Self::encode_brief`] put at the beginning of `bytes`.
     pub fn brief_length(bytes: &[u8]) -> usize {
-        BRIEF_BYTES + u32_at(bytes, BRIEF_COUNT_AT) as usize * RECORD_BYTES
+        let shape = Shape::of(u32_at(bytes, BRIEF_FLAGS_AT));
+        shape.brief_bytes() + u32_at(bytes, BRIEF_COUNT_AT) as usize * shape.record_bytes()
     }
 
     /// Reads what [`Self::encode_brief`] wrote of segment `number` from the beginning of `bytes`,
@@ -131,10 +157,12 @@ impl Header {
         slots: u64,
         limit: u32,
     ) -> Option<(Self, usize)> {
-        let (fixed, rest) = bytes.split_at_checked(BRIEF_BYTES)?;
+        let flags = u32_at(bytes.get(..BRIEF_BYTES)?, BRIEF_FLAGS_AT);
+        let shape = Shape::of(flags);
+        let (fixed, rest) = bytes.split_at_checked(shape.brief_bytes())?;
         let base = u64_at(fixed, BRIEF_BASE_SERIAL_AT);
-        let flags = u32_at(fixed, BRIEF_FLAGS_AT);
-        let records = Record::decode_all(rest, u32_at(fixed, BRIEF_COUNT_AT), base, slots)?;
+        let count = u32_at(fixed, BRIEF_COUNT_AT);
+        let records = Record::decode_all(rest, count, base, slots, shape)?;
         let header = Self {
             instance,
             generation: u64_at(fixed, BRIEF_GENERATION_AT),
@@ -142,6 +170,7 @@ impl Header {
             complete: u64_at(fixed, BRIEF_COMPLETE_AT),
             ends_epoch: flags & ENDS_EPOCH != 0,
             voids_open: flags & VOIDS_OPEN != 0,
+            salt: shape.sealed.then(|| array(fixed, BRIEF_SALT_AT)),
             records,
         };
         let length = header.brief_bytes();
@@ -156,7 +185,9 @@ impl Header {
         }
         let (count, base) = (u32_at(block, COUNT_AT), u64_at(block, BASE_SERIAL_AT));
         let flags = u32_at(block, FLAGS_AT);
-        let records = Record::decode_all(&block[RECORDS_AT..], count, base, slots)?;
+        let shape = Shape::of(flags);
+        let bytes = &block[RECORDS_AT..CHECKSUM_AT];
+        let records = Record::decode_all(bytes, count, base, slots, shape)?;
         let header = Self {
             instance,
             generation: u64_at(block, GENERATION_AT),
@@ -164,6 +195,7 @@ impl Header {
             complete: u64_at(block, COMPLETE_AT),
             ends_epoch: flags & ENDS_EPOCH != 0,
             voids_open: flags & VOIDS_OPEN != 0,
+            salt: shape.sealed.then(|| array(block, SALT_AT)),
             records,
         };
         let right = header.data_blocks() == u32_at(block, DATA_BLOCKS_AT);
@@ -192,7 +224,7 @@ impl Header {
 
 impl Record {
     /// Writes the record; `base` is a serial that it is not below.
-    fn encode(&self, entry: &mut [u8], base: u64) {
+    fn encode(&self, entry: &mut [u8], base: u64, shape: Shape) {
         put_u64(entry, RECORD_SLOT_AT, self.slot);
         let above = u32::try_from(self.serial - base)
             .expect("fewer than 2^32 writes happen while one waits for the log");
@@ -205,19 +237,28 @@ impl Record {
             Kind::Zero => 2,
             Kind::Dropped => 3,
         };
+        if shape.sealed {
+            put(entry, RECORD_TAG_AT, &self.tag);
+        }
     }
 
     /// The `count` records at the beginning of `bytes`, if they are a segment's.
-    fn decode_all(bytes: &[u8], count: u32, base: u64, slots: u64) -> Option<Vec<Self>> {
+    fn decode_all(
+        bytes: &[u8],
+        count: u32,
+        base: u64,
+        slots: u64,
+        shape: Shape,
+    ) -> Option<Vec<Self>> {
         let count = count as usize;
-        if count > MAX_RECORDS || bytes.len() < count * RECORD_BYTES {
+        if count > shape.most_records() || bytes.len() < count * shape.record_bytes() {
             return None;
         }
-        let entries = bytes.chunks_exact(RECORD_BYTES).take(count);
-        entries.map(|entry| Self::decode(entry, base, slots)).collect()
+        let entries = bytes.chunks_exact(shape.record_bytes()).take(count);
+        entries.map(|entry| Self::decode(entry, base, slots, shape)).collect()
     }
 
-    fn decode(entry: &[u8], base: u64, slots: u64) -> Option<Self> {
+    fn decode(entry: &[u8], base: u64, slots: u64, shape: Shape) -> Option<Self> {
         let (kind, longest) = match entry[RECORD_KIND_AT] {
             1 => (Kind::Data, 1),
             2 => (Kind::Zero, MAX_ZERO_SLOTS),
@@ -230,6 +271,7 @@ impl Record {
             kind,
             mask: entry[RECORD_MASK_AT],
             checksum: u32_at(entry, RECORD_CHECKSUM_AT),
+            tag: if shape.sealed { array(entry, RECORD_TAG_AT) } else { NO_TAG },
             serial: base.checked_add(u64::from(u32_at(entry, RECORD_SERIAL_AT)))?,
         };
         let end = record.slot.checked_add(u64::from(record.count))?;
@@ -241,6 +283,33 @@ impl Record {
     }
 }
 
+/// How the records of a segment are written.
+#[derive(Clone, Copy)]
+struct Shape {
+    sealed: bool,
+}
+
+impl Shape {
+    fn of(flags: u32) -> Self {
+        Self { sealed: flags & SEALED != 0 }
+    }
+
+    /// Most records in a header. Without tags as many as slots; with them, as many as fit.
+    fn most_records(self) -> usize {
+        if self.sealed { (CHECKSUM_AT - RECORDS_AT) / SEALED_RECORD_BYTES } else { MAX_RECORDS }
+    }
+
+    fn record_bytes(self) -> usize {
+        if self.sealed { SEALED_RECORD_BYTES } else { RECORD_BYTES }
+    }
+
+    fn brief_bytes(self) -> usize {
+        if self.sealed { SEALED_BRIEF_BYTES } else { BRIEF_BYTES }
+    }
+}
+
+/// The tag of what is not sealed.
+pub(crate) const NO_TAG: Tag = [0; 16];
 /// Most slots that one record of zeros covers: recovery makes an entry for each.
 pub(crate) const MAX_ZERO_SLOTS: u32 = 4096;
 /// Most records in a header: as many as slots.
@@ -248,7 +317,8 @@ pub(crate) const MAX_RECORDS: usize = super::MAX_SEGMENT_SLOTS as usize;
 
 const ENDS_EPOCH: u32 = 1;
 const VOIDS_OPEN: u32 = 2;
-const ALL_FLAGS: u32 = ENDS_EPOCH | VOIDS_OPEN;
+const SEALED: u32 = 4;
+const ALL_FLAGS: u32 = ENDS_EPOCH | VOIDS_OPEN | SEALED;
 const MAGIC: &[u8] = b"FBYLOGSG";
 const MAGIC_AT: usize = 0;
 const VERSION_AT: usize = 8;
@@ -260,8 +330,10 @@ const BASE_SERIAL_AT: usize = 48;
 const COMPLETE_AT: usize = 56;
 const DATA_BLOCKS_AT: usize = 64;
 const FLAGS_AT: usize = 68;
+const SALT_AT: usize = 72;
 const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 24;
+const SEALED_RECORD_BYTES: usize = 40;
 const CHECKSUM_AT: usize = 4092;
 
 const BRIEF_BASE_SERIAL_AT: usize = 0;
@@ -271,6 +343,8 @@ const BRIEF_COUNT_AT: usize = 24;
 const BRIEF_FLAGS_AT: usize = 28;
 /// Bytes before the records of what the index says of a segment.
 const BRIEF_BYTES: usize = 32;
+const BRIEF_SALT_AT: usize = 32;
+const SEALED_BRIEF_BYTES: usize = 48;
 
 const RECORD_SLOT_AT: usize = 0;
 const RECORD_SERIAL_AT: usize = 8;
@@ -278,6 +352,7 @@ const RECORD_COUNT_AT: usize = 12;
 const RECORD_CHECKSUM_AT: usize = 16;
 const RECORD_MASK_AT: usize = 20;
 const RECORD_KIND_AT: usize = 21;
+const RECORD_TAG_AT: usize = 24;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -297,6 +372,7 @@ pub(crate) mod tests {
         ("complete", COMPLETE_AT, 8),
         ("data blocks", DATA_BLOCKS_AT, 4),
         ("flags", FLAGS_AT, 4),
+        ("salt", SALT_AT, 12),
         ("records", RECORDS_AT, MAX_RECORDS * RECORD_BYTES),
         ("checksum", CHECKSUM_AT, 4),
     ];
@@ -307,6 +383,7 @@ pub(crate) mod tests {
         ("checksum", RECORD_CHECKSUM_AT, 4),
         ("mask", RECORD_MASK_AT, 1),
         ("kind", RECORD_KIND_AT, 1),
+        ("tag", RECORD_TAG_AT, 16),
     ];
 
     pub(crate) const BRIEF_FIELDS: &[(&str, usize, usize)] = &[
@@ -315,6 +392,7 @@ pub(crate) mod tests {
         ("generation", BRIEF_GENERATION_AT, 8),
         ("record count", BRIEF_COUNT_AT, 4),
         ("flags", BRIEF_FLAGS_AT, 4),
+        ("salt", BRIEF_SALT_AT, 12),
     ];
 
     pub(crate) const SLOTS: u64 = 1 << 40;
@@ -329,22 +407,36 @@ pub(crate) mod tests {
                 kind,
                 mask,
                 checksum,
+                tag: NO_TAG,
                 serial,
             },
         )
     }
 
     pub(crate) fn header() -> impl Strategy<Value = Header> {
-        let records = prop::collection::vec(record(), 0..=MAX_RECORDS);
-        (0..1u64 << 60, 0..1u64 << 60, 0..1u64 << 60, any::<(bool, bool)>(), records).prop_map(
-            |(generation, number, complete, (ends_epoch, voids_open), records)| Header {
-                instance: INSTANCE,
-                generation,
-                number,
-                complete,
-                ends_epoch: ends_epoch || records.is_empty(),
-                voids_open,
-                records,
+        let records = prop::collection::vec((record(), any::<Tag>()), 0..=MAX_RECORDS);
+        let salt = prop::option::of(any::<Salt>());
+        let flags = (any::<(bool, bool)>(), salt);
+        (0..1u64 << 60, 0..1u64 << 60, 0..1u64 << 60, flags, records).prop_map(
+            |(generation, number, complete, ((ends_epoch, voids_open), salt), records)| {
+                let shape = Shape { sealed: salt.is_some() };
+                let records = records.into_iter().take(shape.most_records());
+                let records: Vec<_> = records
+                    .map(|(record, tag)| match shape.sealed {
+                        true => Record { tag, ..record },
+                        false => record,
+                    })
+                    .collect();
+                Header {
+                    instance: INSTANCE,
+                    generation,
+                    number,
+                    complete,
+                    ends_epoch: ends_epoch || records.is_empty(),
+                    voids_open,
+                    salt,
+                    records,
+                }
             },
         )
     }
@@ -389,8 +481,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_header_of_another_log_is_none() {
-        let record =
-            Record { slot: 0, count: 1, kind: Kind::Data, mask: 255, checksum: 0, serial: 1 };
+        let (kind, tag) = (Kind::Data, NO_TAG);
+        let record = Record { slot: 0, count: 1, kind, mask: 255, checksum: 0, tag, serial: 1 };
         let header = Header {
             instance: INSTANCE,
             generation: 1,
@@ -398,6 +490,7 @@ pub(crate) mod tests {
             complete: 1,
             ends_epoch: true,
             voids_open: false,
+            salt: None,
             records: vec![record],
         };
         let mut block = vec![0; BLOCK_BYTES];

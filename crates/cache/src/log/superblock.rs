@@ -5,8 +5,9 @@ use std::fmt;
 use volume::Geometry;
 
 use super::{
-    BLOCK_BYTES, MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, VERSION,
+    BLOCK_BYTES, MAX_SEALED_SLOTS, MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+    seal::KeyCheck,
 };
 use crate::checksum::crc32c;
 
@@ -87,6 +88,8 @@ pub(crate) struct Superblock {
     /// The numbers of the opening that was granted last and of those that asked since, oldest
     /// first; 0 where there is none.
     pub openings: [u64; MAX_OPENINGS],
+    /// The data blocks of all segments are sealed, with keys that come from the one with this check.
+    pub key: Option<KeyCheck>,
 }
 
 /// Why a block is not a superblock.
@@ -116,7 +119,9 @@ impl Superblock {
         put_u64(block, LOG_BLOCKS_AT, self.log_blocks);
         put_u64(block, TAIL_AT, self.tail);
         put_u32(block, TAIL_BLOCK_AT, self.tail_block);
-        let flags = u32::from(self.clean) * CLEAN + u32::from(self.immediate) * IMMEDIATE;
+        let flags = u32::from(self.clean) * CLEAN
+            + u32::from(self.immediate) * IMMEDIATE
+            + u32::from(self.key.is_some()) * SEALED;
         put_u32(block, FLAGS_AT, flags);
         put_u64(block, COMMITTED_AT, self.committed);
         put_u64(block, SERIAL_AT, self.serial);
@@ -139,6 +144,7 @@ impl Superblock {
         for (at, opening) in self.openings.iter().enumerate() {
             put_u64(block, OPENINGS_AT + 8 * at, *opening);
         }
+        put(block, KEY_AT, &self.key.unwrap_or_default());
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(block, CHECKSUM_AT, checksum);
     }
@@ -199,6 +205,7 @@ impl Superblock {
             index_first: u64_at(block, INDEX_FIRST_AT),
             granted: u64_at(block, GRANTED_AT),
             openings: std::array::from_fn(|at| u64_at(block, OPENINGS_AT + 8 * at)),
+            key: (flags & SEALED != 0).then(|| array(block, KEY_AT)),
         };
         if superblock.makes_sense() { Ok(superblock) } else { Err(Invalid::Garbage) }
     }
@@ -224,7 +231,7 @@ impl Superblock {
             self.index_first,
         ];
         let ring = u64::from(FIRST_BLOCK)..self.log_blocks.saturating_sub(self.index_blocks.into());
-        (MIN_SEGMENT_SLOTS..=MAX_SEGMENT_SLOTS).contains(&self.segment_slots)
+        (MIN_SEGMENT_SLOTS..=most_segment_slots(self.key.is_some())).contains(&self.segment_slots)
             && numbers.iter().all(|&number| number < FAR)
             && u32::try_from(self.log_blocks).is_ok()
             && ring.end >= u64::from(FIRST_BLOCK) + least_ring(self.segment_slots)
@@ -235,6 +242,11 @@ impl Superblock {
             && matches!(self.identity.geometry.block_size, 512 | 4096)
             && (1..=self.committed + 1).contains(&self.tail)
     }
+}
+
+/// Most slots in a segment. The header of a sealed one has room for fewer.
+pub(crate) const fn most_segment_slots(sealed: bool) -> u32 {
+    if sealed { MAX_SEALED_SLOTS } else { MAX_SEGMENT_SLOTS }
 }
 
 /// Blocks in the smallest ring: room for six full segments, so that there is some left beside the
@@ -282,6 +294,7 @@ pub fn is_log(begins: &[u8]) -> bool {
 const MAGIC: &[u8] = b"FBYLOGSB";
 const CLEAN: u32 = 1;
 const IMMEDIATE: u32 = 2;
+const SEALED: u32 = 4;
 const THIN: u32 = 1;
 const VOLATILE: u32 = 2;
 const READ_ONLY: u32 = 4;
@@ -311,6 +324,7 @@ const INDEX_TAIL_AT: usize = OPENINGS_AT + 8 * MAX_OPENINGS;
 const INDEX_FIRST_AT: usize = 448;
 const INDEX_BLOCKS_AT: usize = 456;
 const FRAME_BLOCKS_AT: usize = 460;
+const KEY_AT: usize = 464;
 const NVRAM_AT: usize = 504;
 /// All of it in the first 512 bytes, which no disk tears: an interrupted format leaves a blank disk.
 const CHECKSUM_AT: usize = 508;
@@ -346,6 +360,7 @@ pub(crate) mod tests {
             index_first: 8,
             granted: 2,
             openings: [5, 6, 0, 0, 0, 0, 0, 0],
+            key: None,
         }
     }
 
@@ -376,6 +391,7 @@ pub(crate) mod tests {
         ("index first", INDEX_FIRST_AT, 8),
         ("index blocks", INDEX_BLOCKS_AT, 4),
         ("frame blocks", FRAME_BLOCKS_AT, 4),
+        ("key check", KEY_AT, 16),
         ("nvram", NVRAM_AT, 4),
         ("checksum", CHECKSUM_AT, 4),
     ];
@@ -385,6 +401,9 @@ pub(crate) mod tests {
         let mut block = vec![1; BLOCK_BYTES];
         sample().encode(&mut block);
         assert_eq!(Superblock::decode(&block), Ok(sample()));
+        let sealed = Superblock { key: Some([4; 16]), segment_slots: 96, ..sample() };
+        sealed.encode(&mut block);
+        assert_eq!(Superblock::decode(&block), Ok(sealed));
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use cache::{Cache, Identity, OnLogError, Order, Parts, Report, Settings, Statistics, TooLarge};
+use cache::{
+    Cache, Identity, LogKey, OnLogError, Order, Parts, Report, Settings, Statistics, TooLarge,
+};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use sim::Rng;
@@ -72,6 +74,7 @@ impl Script {
             // Frames of the index now and then, more than there are places for, or never.
             index_segments: [1, 3, 10, 1024][rng.below(4) as usize],
             owner: "a gateway".into(),
+            log_key: seed.is_multiple_of(3).then(|| LogKey::new(&[seed as u8; 64])),
             ..Settings::default()
         };
         Self {

@@ -185,6 +185,10 @@ pub struct Cache {
     pub log_degraded: bool,
     /// Bytes of dirty data in the log that are read and checked in a second; 0: none.
     pub log_scrub: Size,
+    /// The file with the key that the log and the NVRAM are encrypted with, which the secret locks.
+    pub log_key: Option<PathBuf>,
+    /// The file that holds the secret, readable by its owner only.
+    pub log_secret_file: Option<PathBuf>,
     /// How the log is written.
     pub log_engine: Engine,
     /// Whether the log passes the page cache by (O_DIRECT) where the file system lets it.
@@ -228,6 +232,12 @@ pub struct Cache {
 }
 
 impl Cache {
+    /// The key of the log, if it has one.
+    pub fn key(&self) -> Option<Encrypt> {
+        let key = self.log_key.clone()?;
+        Some(Encrypt { key, secret_file: self.log_secret_file.clone(), secret_env: None })
+    }
+
     /// How fast destage may go, and when.
     pub fn schedule(&self) -> Schedule {
         let otherwise = self.destage_rate.map(|rate| rate.0);
@@ -287,6 +297,8 @@ impl Default for Cache {
             log_mirror: None,
             log_degraded: false,
             log_scrub: Size::mib(4),
+            log_key: None,
+            log_secret_file: None,
             log_engine: Engine::default(),
             log_direct: true,
             nvram: None,

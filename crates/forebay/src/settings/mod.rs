@@ -266,6 +266,9 @@ impl Settings {
                     cache.log = folder.join(&cache.log);
                     cache.log_mirror = cache.log_mirror.take().map(|path| folder.join(path));
                     cache.nvram = cache.nvram.take().map(|path| folder.join(path));
+                    cache.log_key = cache.log_key.take().map(|path| folder.join(path));
+                    let secret = cache.log_secret_file.take();
+                    cache.log_secret_file = secret.map(|path| folder.join(path));
                 }
                 _ => {}
             }

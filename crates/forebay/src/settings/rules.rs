@@ -400,6 +400,21 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
     if let Some(mirror) = &cache.log_mirror {
         path(at, "log_mirror", mirror, files)?;
     }
+    if let Some(key) = &cache.log_key {
+        path(at, "log_key", key, files)?;
+        let remedy =
+            "add log_secret_file = \"FILE\", made with `forebay secret FILE --characters 64`";
+        if cache.log_secret_file.is_none() {
+            return wrong(at.key("log_key"), "there is no secret that unlocks it", remedy);
+        }
+    } else if cache.log_secret_file.is_some() {
+        let message = "a secret, and no key that it unlocks";
+        return wrong(
+            at.key("log_secret_file"),
+            message,
+            "add log_key = \"FILE\", made with `forebay key FILE`",
+        );
+    }
     if let Some(nvram) = &cache.nvram {
         path(at, "nvram", nvram, files)?;
     } else if cache.report == Report::Immediate {

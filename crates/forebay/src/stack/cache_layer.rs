@@ -8,7 +8,8 @@ use std::{
 };
 
 use cache::{
-    Cache, Identity, InspectError, LogInfo, MappedFile, Mark, OpenError, Parts, StableMemory,
+    Cache, Identity, InspectError, KeyRefusal, LogInfo, LogKey, MappedFile, Mark, OpenError, Parts,
+    StableMemory,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -18,7 +19,7 @@ use volume::{Holding, Stack};
 use super::{file, log_disk::LogDisk, object, pacing::Pacing, remote::Known};
 use crate::{
     failure::Failure,
-    figures,
+    figures, key_file,
     orders::{Exported, Order, Standing},
     quantity::about,
     settings::{self, OnLogError, Report, TooLarge},
@@ -90,7 +91,10 @@ impl CacheLayer {
         };
         let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
         let parts = Parts { lower, log: log.disk.volume(), nvram };
-        let cache = Cache::open(behaviour(settings, owner), parts, identity)
+        let key = settings.key().map(|key| key_file::open(&key)).transpose()?;
+        let log_key = key.map(|(key, _)| LogKey::new(key.bytes()));
+        let behaviour = cache::Settings { log_key, ..behaviour(settings, owner) };
+        let cache = Cache::open(behaviour, parts, identity)
             .await
             .map_err(|error| refusal(settings, &error))?;
         let pacing = Pacing::begin(Arc::clone(&cache), settings.schedule());
@@ -412,8 +416,9 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
         return Ok(format!("the log {path} was never used"));
     };
     let stopped = if info.clean { "stopped cleanly" } else { "not stopped cleanly" };
+    let encrypted = if info.encrypted { " and is encrypted" } else { "" };
     let text = format!(
-        "the log {path} belongs to volume \"{}\" ({}), opened {} times, last {stopped}; {} of {} \
+        "the log {path} belongs to volume \"{}\" ({}){encrypted}, opened {} times, last {stopped}; {} of {} \
          in \
          use, {} not at the lower volume yet",
         info.identity.name,
@@ -423,6 +428,9 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
         about(info.log_blocks * 4096),
         about(info.dirty_slots * 4096),
     );
+    if let Some(refusal) = key_refusal(settings, &info) {
+        return Err(refusal);
+    }
     match info.loss {
         Some(loss) if !settings.accept_loss => Err(refusal(settings, &OpenError::Missing(loss))),
         Some(_) => {
@@ -430,6 +438,18 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
         }
         None => Ok(text),
     }
+}
+
+/// Whether a log with data in it is encrypted though no key is given, or the reverse. Whether it is the
+/// right key shows when it is opened.
+fn key_refusal(settings: &settings::Cache, info: &LogInfo) -> Option<Failure> {
+    let how = match (&settings.log_key, info.encrypted) {
+        _ if info.dirty_slots == 0 => return None,
+        (None, true) => KeyRefusal::Missing,
+        (Some(_), false) => KeyRefusal::Needless,
+        _ => return None,
+    };
+    Some(refusal(settings, &OpenError::Key(how)))
 }
 
 /// Says what to do about a log that cannot be used.
@@ -465,6 +485,16 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
             "give the volume its former size back until the log is drained (`dirty_bytes` 0 in \
              `forebay status`), then {zero}"
         ),
+        OpenError::Key(KeyRefusal::Missing | KeyRefusal::Other) => {
+            "name the key file that it was encrypted with as `log_key`; a log gets another key when it \
+             is opened with nothing in it"
+                .into()
+        }
+        OpenError::Key(KeyRefusal::Needless) => {
+            "start without `log_key`, drain it (`forebay gateway drain`) and stop; with `log_key` it is \
+             encrypted from then on"
+                .into()
+        }
         OpenError::Missing(_) => format!("bring back the undamaged log, or {accept}"),
         OpenError::NvramMissing(_) | OpenError::OtherNvram { .. } => {
             format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")

@@ -1,0 +1,146 @@
+//! What seals and opens the blocks of the log while a cache runs: the keys of all openings whose
+//! segments are in it, and the tag of every block.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::{
+    dram::PAGE_BYTES,
+    log::{
+        seal::{About, LogKey, Salt, Sealer, Tag, Which},
+        segment::{Header, Kind},
+        superblock::InstanceId,
+    },
+    slot::Place,
+};
+
+/// The keys and tags of one log.
+pub(crate) struct Seals {
+    key: LogKey,
+    instance: InstanceId,
+    book: Mutex<Book>,
+}
+
+struct Book {
+    /// The first segment of each opening, oldest first, and what seals its segments.
+    openings: Vec<(u64, Arc<Sealer>)>,
+    /// Of the newest.
+    salt: Salt,
+    /// By block of the log: 0.4 % of it.
+    tags: Vec<Tag>,
+    /// By block of the log: which data block of its segment it is, counted from 1.
+    ordinals: Vec<u8>,
+}
+
+impl Seals {
+    /// Of a log of so many blocks of which nothing is known yet.
+    pub fn new(key: LogKey, instance: InstanceId, blocks: usize) -> Self {
+        let (openings, salt) = (Vec::new(), [0; 12]);
+        let (tags, ordinals) = (vec![[0; 16]; blocks], vec![0; blocks]);
+        let book = Mutex::new(Book { openings, salt, tags, ordinals });
+        Self { key, instance, book }
+    }
+
+    /// Takes note of a segment that begins in block `start`, newer than all before.
+    pub fn note(&self, start: u32, header: &Header) {
+        let Some(salt) = header.salt else { return };
+        self.sealer(header.number, salt);
+        let mut book = self.book.lock();
+        let data = header.records.iter().filter(|record| record.kind == Kind::Data);
+        for (record, ordinal) in data.zip(1..=u8::MAX) {
+            let block = start as usize + usize::from(ordinal);
+            if block >= book.tags.len() {
+                book.tags.resize(block + 1, [0; 16]);
+                book.ordinals.resize(block + 1, 0);
+            }
+            book.tags[block] = record.tag;
+            book.ordinals[block] = ordinal;
+        }
+    }
+
+    /// What seals segment `number` and those that follow it in the same opening, which drew `salt`.
+    pub fn sealer(&self, number: u64, salt: Salt) -> Arc<Sealer> {
+        let mut book = self.book.lock();
+        if book.openings.is_empty() || book.salt != salt {
+            let sealer = self.key.for_segments(&self.instance.0, &salt);
+            book.openings.push((number, Arc::new(sealer)));
+            book.salt = salt;
+        }
+        let (_, newest) = book.openings.last().expect("one was added if there was none");
+        Arc::clone(newest)
+    }
+
+    /// The content of the block of a place; `None` if it is not what was sealed for it. While the
+    /// place is that of its slot, its block is not written over.
+    pub fn open(&self, slot: u64, place: &Place, block: &[u8]) -> Option<Box<[u8; PAGE_BYTES]>> {
+        let (sealer, tag, ordinal) = {
+            let book = self.book.lock();
+            let after = book.openings.partition_point(|(first, _)| *first <= place.segment);
+            let (_, sealer) = book.openings.get(after.checked_sub(1)?)?;
+            let at = place.block as usize;
+            (Arc::clone(sealer), *book.tags.get(at)?, *book.ordinals.get(at)?)
+        };
+        let which = Which(place.segment, ordinal.into());
+        sealer.open(which, About { slot, mask: place.mask, serial: 0 }, &tag, block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{log::segment::Record, slot::WHOLE};
+
+    fn header(number: u64, salt: Salt, tag: Tag) -> Header {
+        let (kind, mask) = (Kind::Data, WHOLE);
+        let record = Record { slot: 7, count: 1, kind, mask, checksum: 0, tag, serial: 1 };
+        Header {
+            instance: InstanceId([1; 16]),
+            generation: 1,
+            number,
+            complete: 1,
+            ends_epoch: true,
+            voids_open: false,
+            salt: Some(salt),
+            records: vec![record],
+        }
+    }
+
+    #[test]
+    fn a_block_opens_in_its_own_place_with_its_own_key_alone() {
+        let seals = Seals::new(LogKey::new(&[5; 64]), InstanceId([1; 16]), 16);
+        let content = [3; PAGE_BYTES];
+        let mut blocks = Vec::new();
+        for (number, salt) in [(4, [1; 12]), (5, [1; 12]), (6, [2; 12])] {
+            let sealer = seals.sealer(number, salt);
+            let mut block = content;
+            let about = About { slot: 7, mask: WHOLE, serial: 0 };
+            let tag = sealer.seal(Which(number, 1), about, &mut block);
+            assert!(!block.windows(8).any(|bytes| bytes == [3; 8]));
+            seals.note(2 * number as u32, &header(number, salt, tag));
+            blocks.push(block);
+        }
+        assert!(blocks[0] != blocks[1] && blocks[1] != blocks[2]);
+        let place = |segment: u64| Place {
+            segment,
+            block: 2 * segment as u32 + 1,
+            checksum: 0,
+            mask: WHOLE,
+            kind: Kind::Data,
+        };
+        for (block, number) in blocks.iter().zip(4..) {
+            let opened = seals.open(7, &place(number), block);
+            assert_eq!(opened.as_deref(), Some(&content));
+            assert!(seals.open(8, &place(number), block).is_none(), "of another slot");
+            let part = Place { mask: 1, ..place(number) };
+            assert!(seals.open(7, &part, block).is_none(), "of other sectors");
+            let mut forged = *block;
+            forged[100] ^= 1;
+            assert!(seals.open(7, &place(number), &forged).is_none(), "changed");
+            assert!(seals.open(7, &place(9 - number), block).is_none(), "of another segment");
+        }
+        let other = Seals::new(LogKey::new(&[6; 64]), InstanceId([1; 16]), 16);
+        other.note(8, &header(4, [1; 12], [0; 16]));
+        assert!(other.open(7, &place(4), &blocks[0]).is_none(), "with another key");
+    }
+}
