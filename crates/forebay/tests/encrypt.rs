@@ -7,7 +7,8 @@ use std::{net::SocketAddr, time::Duration};
 use initiator::{Session, Settings};
 use iscsi::session::initiator::Transfer;
 use scsi::{Command, Sanitize, SanitizeAction};
-use support::{Place, Serving, run, stderr};
+use support::{Place, Serving, connect, gateway, node, run, stderr};
+use volume::{Durability, Extent, Lba, Volume};
 
 const NODE: &str = "iqn.2026-11.test:node";
 const LINE: &[u8] = b"the only copy of it ";
@@ -118,4 +119,49 @@ fn what_does_not_open_a_volume_says_so() {
     std::fs::set_permissions(place.path("short.secret"), mode).expect("done");
     let short = run(&["key", &path("new.key"), "--secret-file", &path("short.secret")]);
     assert!(stderr(&short).contains("fewer than 32 characters"), "{}", stderr(&short));
+}
+
+const GATEWAY: &str = "iqn.2026-11.test:gateway";
+
+fn log_settings(place: &Place, far: SocketAddr, key: &str, secret: &str) -> String {
+    let more = format!(
+        "log_key = '{key}'\nlog_secret_file = '{secret}'\nnvram = 'nvram'\nreport = 'immediate'"
+    );
+    gateway(place.folder.path(), far, &more)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_tells_nothing_without_its_key_and_gives_all_back_with_it() {
+    let place = Place::new();
+    keys(&place, "volume.secret", "volume.key");
+    keys(&place, "other.secret", "other.key");
+    let mut far = place.serve("far", &node(place.folder.path(), 0));
+    let settings = log_settings(&place, far.address, "volume.key", "volume.secret");
+    let mut near = place.serve("near", &settings);
+    let host = connect(near.address, GATEWAY).await;
+    let first = Extent { lba: Lba(8), blocks: 8 };
+    host.read(first).await.expect("the far side answers");
+    // What is written from now on is in the log alone.
+    far.kill();
+    host.write(first.lba, text().into(), Durability::Stable).await.expect("written");
+    drop(host);
+    near.kill();
+    for name in ["gateway.log", "nvram"] {
+        let bytes = std::fs::read(place.path(name)).expect("there");
+        assert!(!bytes.windows(LINE.len()).any(|part| part == LINE), "in clear in {name}");
+    }
+    let checked = run(&["check", "--config", place.path("near.toml").to_str().expect("plain")]);
+    let told = String::from_utf8_lossy(&checked.stdout);
+    assert!(told.contains("and is encrypted"), "{told}");
+    for settings in [
+        log_settings(&place, far.address, "other.key", "other.secret"),
+        gateway(place.folder.path(), far.address, "nvram = 'nvram'"),
+    ] {
+        let refused = place.try_serve("near", &settings).err().expect("refused");
+        assert!(refused.contains("encrypted") && refused.contains("log_key"), "{refused}");
+    }
+    let near = place.serve("near", &settings);
+    let host = connect(near.address, GATEWAY).await;
+    let found = host.read(first).await.expect("read").into_bytes();
+    assert_eq!(found.as_ref(), text());
 }
