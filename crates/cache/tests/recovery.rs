@@ -132,12 +132,12 @@ async fn something_that_is_no_log_is_refused() {
 async fn a_newer_version_is_refused() {
     let gateway = killed(Gateway::new(LOG)).await;
     let mut bytes = block(&gateway.log, 0).await;
-    bytes[8] = 3;
+    bytes[8] = 4;
     let checksum = crc32c::crc32c(&bytes[..508]);
     bytes[508..512].copy_from_slice(&checksum.to_le_bytes());
     set_block(&gateway.log, 0, bytes).await;
     let error = refusal(&gateway).await;
-    assert!(matches!(error, OpenError::Version { what: "log", found: 3, .. }), "{error}");
+    assert!(matches!(error, OpenError::Version { what: "log", found: 4, .. }), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
