@@ -9,10 +9,12 @@ use volume::{FileVolume, OpenError, Options, Stack};
 use crate::{
     control::{self, Request, Response},
     failure::{FAILED, Failure},
-    key_file, node,
+    key_file,
+    naming::Naming,
+    node,
     output::print_line,
     quantity::about,
-    settings::{self, Layer, Settings, Target, Unit},
+    settings::{self, Far, Layer, Settings, Target, Unit},
     stack,
     status::Status,
 };
@@ -178,10 +180,7 @@ async fn look_at_far_side(
     remote: &settings::Remote,
     cache: Option<&settings::Cache>,
 ) -> Result<String, Failure> {
-    let url: initiator::Url = remote.url.parse().map_err(Failure::settings)?;
-    let is_own =
-        |other: &&Target| other.name != target.name && Some(&other.name.0) == url.target.as_ref();
-    if settings.target.iter().any(|other| is_own(&other)) {
+    if is_own(settings, target, &remote.url.parse().map_err(Failure::settings)?) {
         return Ok(format!("{} is a target of these settings", remote.url));
     }
     let known = match cache {
@@ -192,15 +191,17 @@ async fn look_at_far_side(
         _ => None,
     };
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
-    let session = stack::session(remote, &stack::Us { initiator_name, lasting: None })?;
-    let units = match initiator::list_units(&session).await {
-        Ok(units) => units,
+    let naming = Naming::guest(settings)?.map(Arc::new);
+    let us = stack::Us { initiator_name, lasting: None };
+    let session = stack::session(remote, &us, naming.as_ref())?;
+    let (lun, units) = match list(&session).await {
+        Ok(found) => found,
         Err(error) if known.is_some() && stack::may_pass(&error) => {
             return Ok(format!("{} is away ({error}); a start goes on with the log", remote.url));
         }
         Err(error) => return Err(stack::refused_far_side(&remote.url, &error)),
     };
-    let unit = units.into_iter().find(|unit| unit.lun == session.lun);
+    let unit = units.into_iter().find(|unit| unit.lun == lun);
     let facts = match unit.map(|unit| unit.facts) {
         Some(Ok(facts)) => facts,
         Some(Err(error)) => return Err(stack::refused_far_side(&remote.url, &error)),
@@ -220,6 +221,31 @@ async fn look_at_far_side(
         Some(_) => Ok(format!("{what}, the volume that the log belongs to")),
         None => Ok(what),
     }
+}
+
+/// Whether a far side is another target of the same settings.
+fn is_own(settings: &Settings, target: &Target, far: &Far) -> bool {
+    let others = || settings.target.iter().filter(|other| other.name != target.name);
+    match far {
+        Far::At(url) => others().any(|other| Some(&other.name.0) == url.target.as_ref()),
+        Far::Named(volume) => {
+            others().flat_map(|other| &other.unit).any(|unit| unit.volume.as_ref() == Some(volume))
+        }
+    }
+}
+
+/// The units of the target where the session's unit is, and the number of that.
+async fn list(
+    session: &initiator::Settings,
+) -> Result<(u16, Vec<initiator::ListedUnit>), initiator::Error> {
+    let mut failed = initiator::Error::Closed;
+    for place in session.places().await? {
+        match initiator::list_units(&place).await {
+            Ok(units) => return Ok((place.lun, units)),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 /// What a reload would do in the process that serves.

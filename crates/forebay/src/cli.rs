@@ -66,6 +66,8 @@ pub enum Command {
     Claim(Claim),
     /// List the targets of a portal, or the units of a target
     Ls(Ls),
+    /// Show which volumes of which nodes are known by name
+    Names(Names),
     /// Relay iSCSI connections through TLS 1.3, for initiators and targets that have none
     Tunnel(Tunnel),
     /// Make a random CHAP secret in a new file that only its owner can read
@@ -120,6 +122,18 @@ pub struct Status {
     /// Print again and again, with this time between, such as `2s`
     #[arg(long, value_name = "TIME")]
     pub watch: Option<Span>,
+}
+
+/// Arguments of `names`.
+#[derive(Args, Debug)]
+pub struct Names {
+    /// Whom to ask.
+    #[command(flatten)]
+    pub whom: Whom,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `reload`.
@@ -341,8 +355,12 @@ impl Whom {
 #[derive(Args, Debug)]
 pub struct Ls {
     /// iscsi://host[:port] lists targets with their units, iscsi://host[:port]/target-name the
-    /// units of one
+    /// units of one, gln:volume a unit wherever it is
     pub url: String,
+
+    /// Whom to ask where a volume is.
+    #[command(flatten)]
+    pub whom: Whom,
 
     /// The initiator name to use
     #[arg(long, value_name = "NAME", default_value = "iqn.2026-11.io.forebay:ls")]

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use ::names::{Place, VolumeName};
 use rustix::{
     fs::Mode,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
@@ -27,6 +28,7 @@ use tokio::{
 
 use crate::{
     failure::Failure,
+    naming::Known,
     orders::{Exported, Order, Standing, UnitName},
     plan::Changes,
     settings::Settings,
@@ -57,6 +59,13 @@ pub enum Request {
     Claim {
         /// The unit.
         unit: UnitName,
+    },
+    /// What is known of names.
+    Names,
+    /// Where a volume is.
+    Locate {
+        /// Its name.
+        volume: VolumeName,
     },
     /// End the claim on a unit.
     DropClaim {
@@ -93,6 +102,10 @@ pub enum Response {
     Cache(Standing),
     /// Who claimed a unit last: before it was dropped, if it was.
     Claim(Option<ClaimStatus>),
+    /// What is known of names.
+    Names(Known),
+    /// Where a volume is.
+    Located(Place),
     /// The log is put away.
     Exported(Exported),
     /// The size from now on.
@@ -116,6 +129,8 @@ impl Response {
             | Self::Changes(_)
             | Self::Cache(_)
             | Self::Claim(_)
+            | Self::Names(_)
+            | Self::Located(_)
             | Self::Exported(_)
             | Self::Resized { .. } => {
                 Failure::new("the process gives an answer to another question")

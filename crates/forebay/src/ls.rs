@@ -1,5 +1,6 @@
 //! `forebay ls`: what a portal or a target has.
 
+use ::names::VolumeName;
 use iscsi::{login::LoginFailure, pdu::LoginStatus};
 use serde_json::json;
 use transport::TlsClient;
@@ -7,10 +8,12 @@ use transport::TlsClient;
 use crate::{
     admission,
     cli::Ls,
+    control::{self, Request, Response},
     failure::Failure,
+    naming::{self, Naming},
     output::print,
     quantity::about,
-    settings::{self, Proof},
+    settings::{self, Far, Proof, Settings},
     stack,
     status::table,
     tls,
@@ -25,10 +28,14 @@ struct Listed {
 
 /// Lists and prints.
 pub async fn run(args: &Ls) -> Result<(), Failure> {
-    let url: initiator::Url = args.url.parse().map_err(|error| {
+    let far: Far = args.url.parse().map_err(|error: String| {
         Failure::settings(error)
-            .remedy("write iscsi://HOST[:PORT] or iscsi://HOST[:PORT]/TARGET-NAME")
+            .remedy("write iscsi://HOST[:PORT], iscsi://HOST[:PORT]/TARGET-NAME, or gln:VOLUME")
     })?;
+    let url = match far {
+        Far::At(url) => url,
+        Far::Named(volume) => place(args, volume).await?,
+    };
     let portal = url.portal();
     let mut settings = initiator::Settings::new(&portal, "", 0);
     settings.initiator_name.clone_from(&args.initiator_name);
@@ -56,6 +63,30 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
         Some(error) => Err(refused(&args.url, &error)),
         None => Ok(()),
     }
+}
+
+/// Where a volume is, by the process that serves here, or by the seeds of its settings.
+async fn place(args: &Ls, volume: VolumeName) -> Result<initiator::Url, Failure> {
+    let served = args
+        .whom
+        .path()
+        .and_then(|path| control::ask(&path, Request::Locate { volume: volume.clone() }));
+    let place = match (served, &args.whom.config) {
+        (Ok(Response::Located(place)), _) => place,
+        (Ok(other), _) => return Err(other.unexpected()),
+        (Err(failure), None) => return Err(failure),
+        (Err(_), Some(config)) => {
+            let naming = Naming::guest(&Settings::load_without_secrets(config)?)?;
+            let naming = naming.ok_or_else(|| Failure::settings("the settings have no [names]"))?;
+            naming.locate(&volume).await.map_err(Failure::new)?
+        }
+    };
+    let place = naming::usable(place, args.ca.is_some()).map_err(|error| {
+        Failure::new(error).remedy("--ca FILE is for portals with TLS, and for those alone")
+    })?;
+    let portal = place.portals.first().map_or("", String::as_str);
+    let url = format!("iscsi://{portal}/{}/{}", place.target, place.lun);
+    url.parse().map_err(Failure::new)
 }
 
 /// Who we are, and who the target has to be.

@@ -10,9 +10,10 @@ mod orders;
 mod settings;
 mod events;
 mod plan;
+mod whole_file;
+mod naming;
 mod control;
 mod admission;
-mod whole_file;
 mod key_file;
 mod stack;
 mod state;
@@ -25,6 +26,7 @@ mod handover;
 mod gateway;
 mod claim;
 mod ls;
+mod known;
 mod secret;
 mod tunnel;
 mod quickstart;
@@ -70,6 +72,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Gateway(args) => in_runtime(gateway::run(args.act)),
         Command::Claim(args) => claim::run(args.act),
         Command::Ls(args) => in_runtime(ls::run(&args)),
+        Command::Names(args) => known::run(&args),
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
         Command::Tunnel(args) => in_runtime(tunnel::run(args)),
         Command::Link(args) => in_runtime(link(args)),

@@ -67,6 +67,7 @@ impl<'a> Plan<'a> {
             ("state", old.state != new.state),
             ("initiator_name", old.initiator_name != new.initiator_name),
             ("[iscsi]", old.iscsi != new.iscsi),
+            ("[names]", old.names != new.names),
         ];
         for (key, _) in fixed.into_iter().filter(|(_, differs)| *differs) {
             self.changes.refused.push(format!("{key}: it is read at the start only; restart"));
@@ -169,9 +170,13 @@ fn change(old: &Unit, new: &Unit) -> Change {
     if (&old.serial, &old.product) != (&new.serial, &new.product) {
         return refused("initiators know a disk by its serial number and product; restart");
     }
-    // The same layers but for sizes and rates.
+    // The same layers but for sizes, rates and the volume's name.
     let mut same = old.clone();
     let (mut grown, mut paced) = (Vec::new(), Vec::new());
+    if same.volume != new.volume {
+        same.volume.clone_from(&new.volume);
+        paced.push("the name of its volume".to_owned());
+    }
     for (was, is) in same.stack.iter_mut().zip(&new.stack) {
         let (what, was, is) = match (was, is) {
             (Layer::File(was), Layer::File(is)) if is.size.is_some() => {

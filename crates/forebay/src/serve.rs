@@ -109,6 +109,14 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
             Ok(claim) => Response::Claim(claim),
             Err(failure) => Response::Failure(failure),
         },
+        Request::Names => match node.known() {
+            Ok(known) => Response::Names(known),
+            Err(failure) => Response::Failure(failure),
+        },
+        Request::Locate { volume } => match node.locate(&volume).await {
+            Ok(place) => Response::Located(place),
+            Err(failure) => Response::Failure(failure),
+        },
         Request::DropClaim { unit, lose_dirty_data } => {
             match node.drop_claim(&unit, lose_dirty_data).await {
                 Ok(claim) => Response::Claim(claim),

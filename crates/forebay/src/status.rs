@@ -3,6 +3,7 @@
 
 use std::fmt::{self, Write as _};
 
+use ::names::Gln;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -14,6 +15,9 @@ use crate::quantity::about;
 pub struct Status {
     /// The program's version.
     pub version: String,
+    /// This node's number (global location number), if it takes part in a naming service.
+    #[serde(default)]
+    pub gln: Option<Gln>,
     /// The process.
     pub pid: u32,
     /// Where it stands in its life.
@@ -213,6 +217,9 @@ impl Status {
             },
             duration(self.uptime_seconds)
         );
+        if let Some(gln) = self.gln {
+            let _ = writeln!(text, "its number (GLN) is {gln}");
+        }
         for portal in &self.portals {
             let _ = writeln!(text, "{}", portal.for_people());
         }
@@ -429,6 +436,7 @@ mod tests {
         };
         let status = Status {
             version: "0".into(),
+            gln: None,
             pid: 1,
             state: State::Serving,
             uptime_seconds: 61,

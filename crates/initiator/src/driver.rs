@@ -51,6 +51,8 @@ pub(crate) struct Expected {
 
 /// A session with the unit that is expected.
 pub(crate) struct Live {
+    /// Where it was found.
+    pub(crate) settings: Arc<Settings>,
     pub(crate) wires: Wires,
     pub(crate) facts: Facts,
 }
@@ -104,12 +106,23 @@ impl Expected {
     }
 }
 
-/// Connects, logs in, asks the unit what it is.
+/// Connects where the unit is, logs in, asks it what it is. Of several places the first that answers.
 pub(crate) async fn connect(settings: &Settings) -> Result<Live, Error> {
-    let mut wires = Wires::open(settings, false).await?;
-    let probing = timeout(settings.login_time_out, probe(&mut wires, settings)).await;
+    let mut failed = Error::Closed;
+    for place in settings.places().await? {
+        match connect_to(place).await {
+            Ok(live) => return Ok(live),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+async fn connect_to(settings: Settings) -> Result<Live, Error> {
+    let mut wires = Wires::open(&settings, false).await?;
+    let probing = timeout(settings.login_time_out, probe(&mut wires, &settings)).await;
     let facts = probing.map_err(|_| Error::TimedOut("what the unit is"))??;
-    Ok(Live { wires, facts })
+    Ok(Live { settings: Arc::new(settings), wires, facts })
 }
 
 impl Driver {
@@ -178,7 +191,9 @@ impl Driver {
 
     /// Runs a session until it ends.
     async fn serve(&mut self, live: Live) -> End {
-        let Live { mut wires, facts } = live;
+        let Live { settings, mut wires, facts } = live;
+        self.pending.lun = Lun::from_number(settings.lun).unwrap_or_default();
+        self.settings = settings;
         let default_wait = wires.session.parameters().default_time2wait;
         self.pending.volatile_cache = facts.geometry.volatile_cache;
         self.shared.set_facts(facts);
@@ -290,6 +305,8 @@ impl Driver {
             }
             // The target knows no such session any more: only a new one helps.
             Err(error @ Error::Login(_)) if wires.len() == 0 => Some(error),
+            // It may be elsewhere by now, and is looked for by way of a new session.
+            Err(error) if wires.len() == 0 && self.settings.locate.is_some() => Some(error),
             Err(error) => {
                 debug!(%error, "cannot add a connection");
                 crew.failed();
@@ -536,7 +553,7 @@ async fn attempt(
     let mut taken = expected.check(&live.facts);
     // Nothing is claimed of another unit.
     if taken.is_ok() {
-        let presenting = shared.claimed.present(&mut live.wires, &settings);
+        let presenting = shared.claimed.present(&mut live.wires, &live.settings);
         let presented = timeout(settings.login_time_out, presenting).await;
         taken = presented.unwrap_or(Err(Error::TimedOut("the claim")));
     }

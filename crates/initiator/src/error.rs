@@ -16,6 +16,9 @@ pub(crate) fn is_refusal(sense: &Sense) -> bool {
 /// Why there is no connection, or no more.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
+    /// Nobody knows where the volume is.
+    #[error("cannot find it: {0}")]
+    NotLocated(Arc<str>),
     /// TCP does not connect.
     #[error("cannot connect to {portal}: {reason}")]
     Connect {

@@ -6,6 +6,7 @@
 mod url;
 mod settings;
 mod error;
+mod locate;
 mod statistics;
 mod facts;
 mod wire;
@@ -28,6 +29,7 @@ pub use discovery::{DiscoveredTarget, ListedUnit, discover, list_units};
 pub use error::{CommandError, Error};
 pub use facts::Facts;
 pub use iscsi::{Isid, keys::Offer, login::chap, session::initiator::Transfer};
+pub use locate::{Locate, Locating, Place};
 pub use pending::Answer;
 pub use session::Session;
 pub use settings::Settings;

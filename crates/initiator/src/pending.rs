@@ -67,7 +67,7 @@ pub(crate) struct PendingTable {
     held: VecDeque<u64>,
     /// What begun writes change: see [`PendingTable::next`].
     begun: Vec<(u64, Reach)>,
-    lun: Lun,
+    pub(crate) lun: Lun,
     command_time_out: Duration,
     busy_time_out: Duration,
     /// Commands answered, by operation code.

@@ -2,6 +2,7 @@
 
 use std::{
     hash::{BuildHasher, RandomState},
+    sync::Arc,
     time::Duration,
 };
 
@@ -9,7 +10,7 @@ use iscsi::{Isid, keys::Offer, login::chap::Chap, session::initiator::Timing};
 
 use transport::{SocketOptions, TlsClient};
 
-use crate::url::Url;
+use crate::{locate::Locate, url::Url};
 
 /// One session with one unit of one target.
 #[derive(Clone, Debug)]
@@ -20,6 +21,9 @@ pub struct Settings {
     pub target: String,
     /// The logical unit, 0 to 16383.
     pub lun: u16,
+    /// Who is asked before every connect where the unit is; then `portal`, `target` and `lun` do not
+    /// matter. Default: nobody.
+    pub locate: Option<Arc<dyn Locate>>,
     /// Who we are. Default `iqn.2026-11.io.forebay:initiator`; the caller appends what makes its
     /// host unique.
     pub initiator_name: String,
@@ -86,6 +90,7 @@ impl Settings {
             portal: portal.into(),
             target: target.into(),
             lun,
+            locate: None,
             initiator_name: "iqn.2026-11.io.forebay:initiator".to_owned(),
             initiator_alias: None,
             isid: random_isid(),

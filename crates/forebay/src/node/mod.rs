@@ -2,6 +2,7 @@
 
 mod orders;
 mod claims;
+mod names;
 mod reload;
 mod show;
 
@@ -15,12 +16,14 @@ use std::{
 
 use parking_lot::Mutex;
 use target::{PortalGroup, Redirect, Server};
+use tokio::task::JoinSet;
 use unit::{BlockUnit, Identity, LogicalUnit};
 
 use crate::{
     admission,
     events::Events,
     failure::{FAILED, Failure},
+    naming::Naming,
     settings::{Address, Group, HostPort, Iscsi, Portal, PortalTls, Settings, Target, Unit},
     stack::{self, Opened},
     state,
@@ -39,6 +42,8 @@ pub struct Node {
     config: PathBuf,
     server: Server,
     events: Events,
+    /// Who is told of volumes, and asked.
+    naming: Option<Arc<Naming>>,
     inner: Mutex<Inner>,
     /// Held while settings are changed: one change at a time.
     changing: tokio::sync::Mutex<()>,
@@ -50,6 +55,10 @@ struct Inner {
     settings: Arc<Settings>,
     targets: Vec<Served>,
     portals: Vec<Listening>,
+    /// Where the naming service listens.
+    naming: Vec<SocketAddr>,
+    /// What it does, as long as this is here.
+    naming_tasks: JoinSet<()>,
     /// The groups that there have been: a group keeps its number as long as the process lives.
     groups: Vec<(u16, Option<Vec<Address>>)>,
 }
@@ -86,11 +95,14 @@ impl Node {
         let security = admission::security(&settings);
         let server = target::Settings { security, ..iscsi(&settings.iscsi) };
         let server = Server::new(server, Vec::new());
+        let naming = Naming::open(&settings)?.map(Arc::new);
         let inner = Inner {
             state: State::Starting,
             settings: Arc::new(settings),
             targets: Vec::new(),
             portals: Vec::new(),
+            naming: Vec::new(),
+            naming_tasks: JoinSet::new(),
             groups: Vec::new(),
         };
         Ok(Self {
@@ -98,6 +110,7 @@ impl Node {
             config,
             server: server.map_err(Failure::settings)?,
             events,
+            naming,
             inner: Mutex::new(inner),
             changing: tokio::sync::Mutex::default(),
         })
@@ -108,6 +121,7 @@ impl Node {
     pub async fn start(&self) -> Result<(), Failure> {
         let settings = self.settings();
         self.events.set(settings.log_level.as_ref());
+        self.open_naming(&settings).await?;
         let groups = settings.groups();
         for remote in [false, true] {
             for target in settings.target.iter().filter(|target| target.has_remote() == remote) {
@@ -121,6 +135,8 @@ impl Node {
                     }
                 }
             }
+            // What is remote here may be a volume that others are told of, too.
+            self.tell_names();
         }
         let mut inner = self.inner.lock();
         // Told in the order of the settings.
@@ -144,7 +160,7 @@ impl Node {
         let name = target.name.0.clone();
         self.inner.lock().targets.push(Served { name: name.clone(), units: Vec::new() });
         for unit in &target.unit {
-            let opened = open_unit(settings, target, unit).await?;
+            let opened = open_unit(settings, target, unit, self.naming.as_ref()).await?;
             // What is open is known at once, so that a stop puts it away.
             let mut inner = self.inner.lock();
             if let Some(served) = inner.targets.iter_mut().find(|served| served.name == name) {
@@ -244,8 +260,9 @@ async fn open_unit(
     settings: &Settings,
     target: &Target,
     unit: &Unit,
+    naming: Option<&Arc<Naming>>,
 ) -> Result<ServedUnit, Failure> {
-    let opened = open_stack(settings, target, unit).await?;
+    let opened = open_with(settings, target, unit, naming).await?;
     let serial = serial(target, unit);
     let mut identity = Identity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
@@ -254,14 +271,24 @@ async fn open_unit(
     Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: Arc::new(shown) })
 }
 
-/// The layers of a unit.
+/// The layers of a unit, for a command: nobody is told of its volume.
 pub async fn open_stack(
     settings: &Settings,
     target: &Target,
     unit: &Unit,
 ) -> Result<Opened, Failure> {
+    let naming = Naming::guest(settings)?.map(Arc::new);
+    open_with(settings, target, unit, naming.as_ref()).await
+}
+
+async fn open_with(
+    settings: &Settings,
+    target: &Target,
+    unit: &Unit,
+    naming: Option<&Arc<Naming>>,
+) -> Result<Opened, Failure> {
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
-    stack::open(&target.name, unit, &initiator_name).await
+    stack::open(&target.name, unit, &initiator_name, naming).await
 }
 
 /// The serial number that hosts see.

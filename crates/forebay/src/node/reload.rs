@@ -72,7 +72,7 @@ impl Node {
         prepared: &mut Prepared,
     ) -> Result<(), Failure> {
         for (target, unit) in plan.units_to_open() {
-            let opened = open_unit(new, target, unit).await?;
+            let opened = open_unit(new, target, unit, self.naming.as_ref()).await?;
             prepared.units.entry(target.name.0.clone()).or_default().push(opened);
         }
         for group in new.groups() {
@@ -127,6 +127,7 @@ impl Node {
             let bound = self.server.accept(listener);
             self.inner.lock().portals.push(Listening { wanted, bound });
         }
+        self.tell_names();
         let ended =
             plan.targets_removed.iter().map(|t| self.server.remove(&t.name.0, LOGOUT_WITHIN));
         futures_util::future::join_all(ended).await;

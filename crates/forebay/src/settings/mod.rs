@@ -8,6 +8,7 @@ mod tls;
 mod schedule;
 mod layer;
 mod portal;
+mod names;
 mod problem;
 mod rules;
 #[cfg(test)]
@@ -15,10 +16,12 @@ mod example;
 
 use std::path::{Path, PathBuf};
 
+use ::names::VolumeName;
 use serde::Deserialize;
 
 pub use access::{Allow, Chap, Discovery, Proof};
 pub use layer::{Cache, Encrypt, Fault, File, Layer, Memory, Remote, Slice};
+pub use names::{Far, Names, with_port};
 pub use portal::{Group, HostPort, Portal};
 pub use problem::Problem;
 pub use schedule::{Schedule, TimeOfDay};
@@ -51,6 +54,8 @@ pub struct Settings {
     pub initiator_name: Option<IscsiName>,
     /// CHAP users: initiators that can prove who they are.
     pub user: Vec<Proof>,
+    /// Who tells whom which volume is where; if left out, nobody.
+    pub names: Option<Names>,
     /// Who may ask which targets there are.
     pub discovery: Discovery,
     /// What every target offers and bears.
@@ -136,6 +141,9 @@ impl Target {
 pub struct Unit {
     /// Its number.
     pub lun: u16,
+    /// What its volume is called wherever it is; if left out, nobody is told of it.
+    #[serde(deserialize_with = "names::volume")]
+    pub volume: Option<VolumeName>,
     /// Its serial number; if left out, made from target name and number.
     pub serial: Option<String>,
     /// The product name that INQUIRY tells, at most 16 characters.
@@ -184,6 +192,7 @@ impl Default for Unit {
     fn default() -> Self {
         Self {
             lun: 0,
+            volume: None,
             serial: None,
             product: "VIRTUAL-DISK".into(),
             removable: false,
@@ -272,6 +281,9 @@ impl Settings {
                 }
                 _ => {}
             }
+        }
+        if let Some(names) = &mut self.names {
+            names.secret_file = names.secret_file.take().map(|path| folder.join(path));
         }
         self.control = self.control.take().map(|path| folder.join(path));
         self.state = self.state.take().map(|path| folder.join(path));

@@ -3,8 +3,9 @@
 use std::{collections::HashMap, path::Path};
 
 use super::{
-    Address, Cache, Iscsi, Layer, Portal, Settings, Target, Unit,
+    Address, Cache, Far, Iscsi, Layer, Portal, Settings, Target, Unit,
     access::{Allow, Chap, Proof},
+    names::has_port,
     portal::COMMON_TAG,
     problem::KeyPath,
     schedule::Hours,
@@ -35,6 +36,7 @@ fn check(settings: &Settings) -> Checked {
     range(&top, "threads", settings.threads, 0, 1024)?;
     iscsi(&top.key("iscsi"), &settings.iscsi)?;
     users(settings, &top)?;
+    naming(settings, &top)?;
     if settings.target.is_empty() {
         return wrong(top, "there is no target", "add a [[target]] table with a name and a unit");
     }
@@ -204,6 +206,68 @@ fn users(settings: &Settings, top: &KeyPath) -> Checked {
     allowed(settings, settings.discovery.allow.as_deref(), &at.key("allow"))
 }
 
+/// Who tells whom of volumes, and that somebody does if there is anything to tell or to ask.
+fn naming(settings: &Settings, top: &KeyPath) -> Checked {
+    let Some(names) = &settings.names else { return unnamed(settings, top) };
+    let at = top.key("names");
+    if settings.state.is_none() {
+        let message = "there is no folder to keep this node's number in";
+        return wrong(at, message, "add `state = \"FOLDER\"` at the top");
+    }
+    if names.listen.is_empty() && names.seeds.is_empty() {
+        let message = "nobody can ask, and nobody is asked";
+        return wrong(at, message, "add `listen`, or `seeds`, or both");
+    }
+    one_secret(names.secret_file.as_deref(), names.secret_env.as_deref(), &at)?;
+    if let Some(host) = names.host.as_ref().filter(|host| has_port(&host.0)) {
+        let message = format!("{host} has a port, and each portal has its own");
+        return wrong(at.key("host"), message, "leave the port out");
+    }
+    range(&at, "stale_after", names.stale_after, Span::seconds(5), Span::seconds(3600))?;
+    for (key, count) in [("seeds", names.seeds.len()), ("listen", names.listen.len())] {
+        if count > names::MOST_ADDRESSES {
+            let message = format!("more than {}", names::MOST_ADDRESSES);
+            return wrong(at.key(key), message, "name fewer: each tells of all it knows");
+        }
+    }
+    let mut seen = Seen::default();
+    for (index, target) in settings.target.iter().enumerate() {
+        let at = top.key("target").index(index).key("unit");
+        for (index, unit) in target.unit.iter().enumerate() {
+            let Some(volume) = &unit.volume else { continue };
+            let at = at.index(index).key("volume");
+            seen.once(volume.as_str(), &at, "volume", "give each volume a name of its own")?;
+        }
+    }
+    if seen.0.len() > names::MOST_VOLUMES {
+        let message = format!("more than {} volumes have names", names::MOST_VOLUMES);
+        return wrong(at, message, "serve some of them by another process");
+    }
+    Ok(())
+}
+
+/// Without a naming service there are no names.
+fn unnamed(settings: &Settings, top: &KeyPath) -> Checked {
+    let remedy = "add a [names] table with `seeds`, or `listen`, and a secret";
+    for (index, target) in settings.target.iter().enumerate() {
+        let at = top.key("target").index(index).key("unit");
+        for (index, unit) in target.unit.iter().enumerate() {
+            let at = at.index(index);
+            if unit.volume.is_some() {
+                return wrong(at.key("volume"), "nobody is told of it", remedy);
+            }
+            for (index, layer) in unit.stack.iter().enumerate() {
+                let Layer::Remote(remote) = layer else { continue };
+                if let Ok(Far::Named(volume)) = remote.url.parse() {
+                    let at = at.key("stack").index(index).key("remote").key("url");
+                    return wrong(at, format!("nobody is asked where {volume} is"), remedy);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 fn allowed(settings: &Settings, allow: Option<&[Allow]>, at: &KeyPath) -> Checked {
     for (index, allow) in allow.into_iter().flatten().enumerate() {
         let at = at.index(index);
@@ -345,9 +409,10 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
                 remote.url.is_empty(),
                 "\"iscsi://10.0.0.2/iqn.2026-11.com.example:disk1/0\"",
             )?;
-            match remote.url.parse::<initiator::Url>() {
-                Ok(url) if url.target.is_some() => {}
-                Ok(_) => {
+            match remote.url.parse::<Far>() {
+                Ok(Far::Named(_)) => {}
+                Ok(Far::At(url)) if url.target.is_some() => {}
+                Ok(Far::At(_)) => {
                     return wrong(
                         at.key("url"),
                         format!("{} names no target", remote.url),
@@ -355,8 +420,8 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
                     );
                 }
                 Err(error) => {
-                    let remedy = "write iscsi://HOST[:PORT]/TARGET-NAME/LUN";
-                    return wrong(at.key("url"), error.to_string(), remedy);
+                    let remedy = "write iscsi://HOST[:PORT]/TARGET-NAME/LUN, or gln:VOLUME";
+                    return wrong(at.key("url"), error, remedy);
                 }
             }
             remote.user.iter().try_for_each(|user| proof(user, &at.key("user")))?;

@@ -20,6 +20,7 @@ use volume::{
 use crate::{
     failure::Failure,
     figures, key_file,
+    naming::Naming,
     orders::Exported,
     settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
     status::LayerStatus,
@@ -64,6 +65,7 @@ pub async fn open(
     target: &IscsiName,
     unit: &Unit,
     initiator_name: &IscsiName,
+    naming: Option<&Arc<Naming>>,
 ) -> Result<Opened, Failure> {
     let mut layers = Vec::new();
     let mut below: Option<Stack> = None;
@@ -95,7 +97,7 @@ pub async fn open(
                 let known = log.as_ref().and_then(cache_layer::Log::known);
                 let lasting = Some(lasting(target, unit, initiator_name));
                 let us = Us { initiator_name: initiator_name.clone(), lasting };
-                let volume = remote::open(settings, &us, known).await?;
+                let volume = remote::open(settings, &us, known, naming).await?;
                 volume.identity().clone_into(&mut identity);
                 let handle = Handle::Remote(Arc::clone(&volume));
                 // The far side may lose what it did not flush, and can tell one caller only. A cache

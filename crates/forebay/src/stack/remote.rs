@@ -16,7 +16,8 @@ use volume::Geometry;
 use crate::{
     admission,
     failure::Failure,
-    settings::{Digest, IscsiName, Remote, RemoteTls},
+    naming::{self, Finder, Naming},
+    settings::{Digest, Far, IscsiName, Remote, RemoteTls},
 };
 
 /// What a log knows of the volume that it belongs to.
@@ -41,20 +42,33 @@ pub struct Us {
 
 /// A name for this host: from its own, as far as an iSCSI name takes it.
 pub fn name_of_host() -> IscsiName {
-    let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
-    let host: String = host.chars().filter(|c| allowed(*c)).take(64).collect();
+    let host = naming::host();
     IscsiName(format!(
         "iqn.2026-11.io.forebay:{}",
         if host.is_empty() { "initiator" } else { &host }
     ))
 }
 
-/// The session that a remote layer asks for.
-pub fn session(remote: &Remote, us: &Us) -> Result<initiator::Settings, Failure> {
-    let url: initiator::Url = remote.url.parse().map_err(Failure::settings)?;
-    let mut session = initiator::Settings::from_url(&url)
-        .ok_or_else(|| Failure::settings(format!("{url} names no target")))?;
+/// The session that a remote layer asks for; a volume that is named is found by way of `naming`.
+pub fn session(
+    remote: &Remote,
+    us: &Us,
+    naming: Option<&Arc<Naming>>,
+) -> Result<initiator::Settings, Failure> {
+    let mut session = match remote.url.parse().map_err(Failure::settings)? {
+        Far::At(url) => initiator::Settings::from_url(&url)
+            .ok_or_else(|| Failure::settings(format!("{url} names no target")))?,
+        Far::Named(volume) => {
+            let naming = naming.cloned().ok_or_else(|| {
+                Failure::settings(format!("nobody is asked where {volume} is"))
+                    .remedy("add a [names] table to the settings")
+            })?;
+            let locate = Finder { naming, volume, tls: remote.tls.is_some() };
+            // Where it is, is known when it connects.
+            let nowhere = initiator::Settings::new("", "", 0);
+            initiator::Settings { locate: Some(Arc::new(locate)), ..nowhere }
+        }
+    };
     session.initiator_name.clone_from(&us.initiator_name.0);
     if let Some(lasting) = &us.lasting {
         session.isid = initiator::Settings::lasting_isid(lasting);
@@ -84,8 +98,9 @@ pub async fn open(
     remote: &Remote,
     us: &Us,
     known: Option<Known>,
+    naming: Option<&Arc<Naming>>,
 ) -> Result<Arc<RemoteVolume>, Failure> {
-    let session = session(remote, us)?;
+    let session = session(remote, us, naming)?;
     let begun = Instant::now();
     loop {
         let error = match RemoteVolume::connect(session.clone()).await {
@@ -129,6 +144,9 @@ pub const TLS_REMEDY: &str = "name the authority of the target's certificate, th
 pub fn refusal(url: &str, error: &Error) -> Failure {
     let portal = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
     let remedy = match error {
+        Error::NotLocated(_) => {
+            "see `forebay names`; let the node tell of the volume, and this one ask a node that knows it".to_owned()
+        }
         Error::Closed => {
             "see what the target says; if its portal has `tls`, this needs it, too".to_owned()
         }

@@ -25,12 +25,13 @@ const PLACES: &[Place] = &[
     place("iscsi", 1, &["scsi"]),
     place("cache", 1, &["volume"]),
     place("sim", 1, &["volume"]),
+    place("names", 1, &[]),
     place("unit", 2, &["scsi", "volume"]),
     place("transport", 2, &["iscsi"]),
     place("initiator", 3, &["transport", "iscsi", "scsi", "volume"]),
     place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
     place("attach", 3, &["volume"]),
-    place("forebay", 6, &["attach", "cache", "initiator", "iscsi", "scsi", "target", "transport", "unit", "volume"]),
+    place("forebay", 6, &["attach", "cache", "initiator", "iscsi", "names", "scsi", "target", "transport", "unit", "volume"]),
     place("xtask", 7, &[]),
 ];
 

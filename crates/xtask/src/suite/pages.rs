@@ -81,7 +81,7 @@ fn help(program: &Path, command: &str) -> Result<String> {
 }
 
 /// Which test runs a command; a command that none runs is listed with the reason instead.
-const RUN_BY: [(&str, &str); 14] = [
+const RUN_BY: [(&str, &str); 15] = [
     ("check", "crates/forebay/tests/settings.rs"),
     ("claim", "crates/forebay/tests/handover.rs"),
     ("completions", "crates/forebay/tests/command_line.rs"),
@@ -89,6 +89,7 @@ const RUN_BY: [(&str, &str); 14] = [
     ("key", "crates/forebay/tests/encrypt.rs"),
     ("ls", "crates/forebay/tests/serve.rs"),
     ("man", "crates/forebay/tests/command_line.rs"),
+    ("names", "crates/forebay/tests/names.rs"),
     ("quickstart", "crates/forebay/tests/quickstart.rs"),
     ("reload", "crates/forebay/tests/reload.rs"),
     ("resize", "crates/forebay/tests/reload.rs"),

@@ -1,0 +1,71 @@
+//! The place of one volume, as the initiator asks for it before each connect.
+
+use std::{fmt, sync::Arc};
+
+use ::names::{Place, VolumeName};
+use initiator::{Locate, Locating};
+
+use super::Naming;
+
+/// Finds a volume by its name.
+pub struct Finder {
+    pub naming: Arc<Naming>,
+    pub volume: VolumeName,
+    /// Whether connections begin with TLS: other portals are of no use then, and none of those else.
+    pub tls: bool,
+}
+
+impl fmt::Debug for Finder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Finder({})", self.volume)
+    }
+}
+
+impl Locate for Finder {
+    fn locate(&self) -> Locating<'_> {
+        Box::pin(async {
+            let place =
+                self.naming.locate(&self.volume).await.map_err(|error| error.to_string())?;
+            tracing::debug!(volume = %self.volume, node = %place.node, "found");
+            Ok(usable(place, self.tls)?)
+        })
+    }
+}
+
+/// The portals that we can use. One without TLS is never taken where TLS is wanted.
+pub fn usable(place: Place, tls: bool) -> Result<initiator::Place, String> {
+    let Place { node, portals, target, lun, .. } = place;
+    let fits = portals.iter().filter(|portal| portal.tls == tls);
+    let fits: Vec<String> = fits.map(|portal| portal.address.clone()).collect();
+    match (fits.is_empty(), portals.is_empty()) {
+        (false, _) => Ok(initiator::Place { portals: fits, target, lun }),
+        (true, true) => Err(format!("the node {node} tells of no portal for it")),
+        (true, false) if tls => Err(format!("the node {node} has no portal with TLS for it")),
+        (true, false) => Err(format!("the node {node} serves it through TLS only")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::names::{Gln, Portal};
+
+    use super::*;
+
+    #[test]
+    fn tls_is_never_left_out_on_the_way() {
+        let portal = |address: &str, tls| Portal { address: address.into(), tls };
+        let place = |portals| Place {
+            node: "n".parse().unwrap(),
+            gln: Gln::new([1; 16]),
+            target: "iqn.a:b".into(),
+            lun: 3,
+            portals,
+        };
+        let both = vec![portal("a:1", false), portal("b:1", true)];
+        assert_eq!(usable(place(both.clone()), true).unwrap().portals, ["b:1"]);
+        assert_eq!(usable(place(both), false).unwrap().portals, ["a:1"]);
+        assert!(usable(place(vec![portal("a:1", false)]), true).is_err());
+        assert!(usable(place(vec![portal("b:1", true)]), false).is_err());
+        assert!(usable(place(Vec::new()), false).is_err());
+    }
+}

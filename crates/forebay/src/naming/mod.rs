@@ -1,0 +1,248 @@
+//! The naming service as one process takes part in it: what it knows, whom it asks, and the place of a
+//! volume whenever somebody connects to it.
+
+mod number;
+mod talk;
+mod service;
+mod finder;
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use ::names::{Entry, Gln, NodeName, Place, Record, Stamp, Table, Times, Unresolved, VolumeName};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::{sync::Notify, time::timeout};
+use zeroize::Zeroizing;
+
+pub use finder::{Finder, usable};
+pub use service::serve;
+
+use crate::{
+    failure::Failure,
+    settings::{self, Found, Settings},
+};
+
+/// One process among those who tell each other of volumes.
+pub struct Naming {
+    table: Mutex<Table>,
+    /// Random: tells us from a copy of us.
+    instance: u64,
+    secret: Zeroizing<Vec<u8>>,
+    seeds: Vec<String>,
+    /// Where the number is kept; `None`: we only ask, and nobody hears of us.
+    kept: Option<PathBuf>,
+    /// There is something new to tell.
+    news: Notify,
+    /// When all seeds were asked last.
+    asked: tokio::sync::Mutex<Option<Instant>>,
+    /// Addresses that did not answer, so that each is told once.
+    silent: Mutex<BTreeSet<String>>,
+}
+
+/// Who gave no sign of life for so long is gone for good, or tells of itself when it is back.
+const FORGET_AFTER: Duration = Duration::from_secs(7 * 86_400);
+
+impl Naming {
+    /// As the settings say, with the number that is kept in the folder `state`, made if there is none.
+    pub fn open(settings: &Settings) -> Result<Option<Self>, Failure> {
+        let (Some(names), Some(state)) = (&settings.names, &settings.state) else {
+            return Ok(None);
+        };
+        let kept = number::path(state);
+        let (gln, version) = number::load_or_make(&kept)?;
+        // What is told from now on is newer than all that was told before.
+        let naming = Self::new(names, gln, version + 1, Some(kept))?;
+        naming.keep()?;
+        Ok(Some(naming))
+    }
+
+    /// The same for a command that asks others, those of `listen` among them, and tells nothing.
+    pub fn guest(settings: &Settings) -> Result<Option<Self>, Failure> {
+        let Some(names) = &settings.names else { return Ok(None) };
+        let mut naming = Self::new(names, number::random()?, 0, None)?;
+        naming.seeds.extend(names.listen.iter().map(|address| address.0.to_string()));
+        Ok(Some(naming))
+    }
+
+    fn new(
+        names: &settings::Names,
+        gln: Gln,
+        version: u64,
+        kept: Option<PathBuf>,
+    ) -> Result<Self, Failure> {
+        let own = Record {
+            stamp: Stamp { gln, version, beat: 0 },
+            node: names.node.clone().unwrap_or_else(node_of_host),
+            addresses: Vec::new(),
+            volumes: Vec::new(),
+        };
+        let times = Times { stale_after: names.stale_after.0, forget_after: FORGET_AFTER };
+        let mut instance = [0; 8];
+        getrandom::fill(&mut instance).map_err(Failure::new)?;
+        Ok(Self {
+            table: Mutex::new(Table::new(own, times)),
+            instance: u64::from_ne_bytes(instance),
+            secret: secret(names)?,
+            seeds: names.seeds().collect(),
+            kept,
+            news: Notify::new(),
+            asked: tokio::sync::Mutex::default(),
+            silent: Mutex::default(),
+        })
+    }
+
+    /// This node's number.
+    pub fn gln(&self) -> Gln {
+        self.table.lock().own().stamp.gln
+    }
+
+    /// From now on others are told this.
+    pub fn tell(&self, addresses: Vec<String>, volumes: Vec<Entry>) {
+        if self.table.lock().tell(addresses, volumes) {
+            if let Err(failure) = self.keep() {
+                tracing::error!(%failure, "the count of what is told about volumes is not kept");
+            }
+            self.news.notify_one();
+        }
+    }
+
+    /// Writes down how far we have counted.
+    fn keep(&self) -> Result<(), Failure> {
+        let Some(path) = &self.kept else { return Ok(()) };
+        let Stamp { gln, version, .. } = self.table.lock().own().stamp;
+        number::keep(path, gln, version)
+    }
+
+    /// Where the volume is by what the seeds know now, or by what was heard before if none answers.
+    pub async fn locate(&self, volume: &VolumeName) -> Result<Place, Unresolved> {
+        self.ask_seeds().await;
+        self.table.lock().resolve(volume, Instant::now())
+    }
+
+    /// Asks all seeds, if that was not just done. Waits for the first answer, and a little for others,
+    /// which may know more.
+    async fn ask_seeds(&self) {
+        let mut asked = self.asked.lock().await;
+        if asked.is_some_and(|at| at.elapsed() < FRESH) {
+            return;
+        }
+        let asking = async {
+            let mut calls: FuturesUnordered<_> =
+                self.seeds.iter().map(|seed| self.call(seed)).collect();
+            while let Some(answered) = calls.next().await {
+                if answered {
+                    let others = async { while calls.next().await.is_some() {} };
+                    let _ = timeout(GRACE, others).await;
+                    return true;
+                }
+            }
+            false
+        };
+        if timeout(ASK_WITHIN, asking).await.unwrap_or(false) {
+            *asked = Some(Instant::now());
+        }
+    }
+
+    /// One conversation; true if it went well. Failures are told once for each address.
+    async fn call(&self, address: &str) -> bool {
+        match talk::call(self, address).await {
+            Ok(()) => {
+                if self.silent.lock().remove(address) {
+                    tracing::info!(address, "the naming service there answers again");
+                }
+                true
+            }
+            Err(error) => {
+                let mut silent = self.silent.lock();
+                // Addresses come from others, too.
+                if silent.len() < MOST_SILENT && silent.insert(address.to_owned()) {
+                    tracing::warn!(address, %error, "cannot exchange names");
+                }
+                false
+            }
+        }
+    }
+
+    /// All that is known, for people and programs.
+    pub fn known(&self) -> Known {
+        let table = self.table.lock();
+        let now = Instant::now();
+        let nodes = table.nodes(now).map(|listed| KnownNode {
+            gln: listed.record.stamp.gln,
+            node: listed.record.node.clone(),
+            addresses: listed.record.addresses.clone(),
+            heard_seconds: listed.age.as_secs(),
+            stale: listed.is_stale,
+            volumes: listed.record.volumes.clone(),
+        });
+        Known { gln: table.own().stamp.gln, nodes: nodes.collect() }
+    }
+}
+
+/// What was asked so lately is not asked again: reconnects of many volumes come together.
+const FRESH: Duration = Duration::from_millis(500);
+/// For the first seed to answer. A reconnect waits for it, and a command for that.
+const ASK_WITHIN: Duration = Duration::from_secs(2);
+/// For the others, from then on.
+const GRACE: Duration = Duration::from_millis(200);
+/// Addresses that are told not to answer.
+const MOST_SILENT: usize = 256;
+
+/// What is known of names.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Known {
+    /// This node's number.
+    pub gln: Gln,
+    /// All nodes, this one first.
+    pub nodes: Vec<KnownNode>,
+}
+
+/// A node and its volumes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct KnownNode {
+    /// Its number.
+    pub gln: Gln,
+    /// What people call it.
+    pub node: NodeName,
+    /// Where it answers questions about names.
+    pub addresses: Vec<String>,
+    /// Since its last sign of life.
+    pub heard_seconds: u64,
+    /// It has been silent for too long.
+    pub stale: bool,
+    /// What it serves.
+    pub volumes: Vec<Entry>,
+}
+
+/// The secret of all who take part.
+fn secret(names: &settings::Names) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    let found = settings::read_secret(names.secret_file.as_deref(), names.secret_env.as_deref());
+    let found = found.map_err(|(message, remedy)| Failure::settings(message).remedy(remedy))?;
+    match found {
+        Some(Found { secret, .. }) if (12..=255).contains(&secret.len()) => Ok(secret),
+        Some(Found { secret, place }) => {
+            let message =
+                format!("{place}: the secret has {} bytes; 12 to 255 are taken", secret.len());
+            Err(Failure::settings(message).remedy("make one with `forebay secret FILE`"))
+        }
+        None => Err(Failure::settings("[names] has no secret")),
+    }
+}
+
+/// This host's name, as far as an iSCSI name takes it; empty if there is nothing of the kind.
+pub fn host() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+    host.chars().filter(|c| allowed(*c)).take(64).collect()
+}
+
+fn node_of_host() -> NodeName {
+    let host = host();
+    let host = host.trim_start_matches(['-', '.']);
+    host.parse().unwrap_or_else(|_| "node".parse().expect("a name"))
+}

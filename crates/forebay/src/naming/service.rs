@@ -1,0 +1,121 @@
+//! The naming service at work: answers who connects, and tells others by itself.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    net::TcpListener,
+    sync::Semaphore,
+    task::JoinSet,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{Naming, talk};
+use crate::failure::Failure;
+
+/// A sign of life goes out so often: fifteen of them may be lost before a node is stale by default.
+const BEAT: Duration = Duration::from_secs(2);
+/// Conversations with others at once: they take milliseconds, and a stranger's at most 5 s and 64 KiB.
+const CALLERS: usize = 64;
+/// Between two words about callers who were refused.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Listens; what listens, and everything else, ends when the result is dropped.
+pub async fn serve(
+    naming: &Arc<Naming>,
+    listen: &[SocketAddr],
+) -> Result<(JoinSet<()>, Vec<SocketAddr>), Failure> {
+    let mut tasks = JoinSet::new();
+    let mut bound = Vec::new();
+    for address in listen {
+        let cannot = |error: std::io::Error| {
+            Failure::new(format!("cannot listen for questions about names on {address}: {error}"))
+                .remedy("change `listen` of [names]")
+        };
+        let listener = TcpListener::bind(address).await.map_err(cannot)?;
+        bound.push(listener.local_addr().map_err(cannot)?);
+        tasks.spawn(accept(Arc::clone(naming), listener));
+    }
+    tasks.spawn(tell(Arc::clone(naming)));
+    Ok((tasks, bound))
+}
+
+async fn accept(naming: Arc<Naming>, listener: TcpListener) {
+    let callers = Arc::new(Semaphore::new(CALLERS));
+    let begun = Instant::now();
+    let quiet_until = Arc::new(AtomicU64::new(0));
+    let mut conversations = JoinSet::new();
+    loop {
+        let place = Arc::clone(&callers).acquire_owned().await;
+        let Ok((stream, address)) = listener.accept().await else {
+            // Out of descriptors, most likely: others need a moment to give some back.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        while conversations.try_join_next().is_some() {}
+        let (naming, quiet_until) = (Arc::clone(&naming), Arc::clone(&quiet_until));
+        conversations.spawn(async move {
+            let responded = talk::respond(&naming, stream).await;
+            if let Err(error) = responded {
+                let now = begun.elapsed().as_millis() as u64;
+                let until = quiet_until.load(Ordering::Relaxed);
+                if now >= until {
+                    quiet_until.store(now + QUIET.as_millis() as u64, Ordering::Relaxed);
+                    tracing::warn!(%address, %error, "somebody who asked about names was refused");
+                }
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Tells one seed and one other node with every beat, and all seeds when there is something new.
+async fn tell(naming: Arc<Naming>) {
+    let mut beats = interval(BEAT);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let is_new = tokio::select! {
+            _ = beats.tick() => false,
+            () = naming.news.notified() => true,
+        };
+        let before = naming.table.lock().own().stamp.version;
+        if is_new {
+            let calls = naming.seeds.iter().map(|seed| naming.call(seed));
+            futures_util::future::join_all(calls).await;
+        } else {
+            naming.table.lock().beat();
+            let others = naming.others();
+            let callees = [pick(&naming.seeds), pick(&others)].into_iter().flatten();
+            futures_util::future::join_all(callees.map(|address| naming.call(address))).await;
+        }
+        // Others may have known something newer of us than we.
+        if naming.table.lock().own().stamp.version != before
+            && let Err(failure) = naming.keep()
+        {
+            tracing::error!(%failure, "the count of what is told about volumes is not kept");
+        }
+    }
+}
+
+impl Naming {
+    /// Where other nodes answer.
+    fn others(&self) -> Vec<String> {
+        let table = self.table.lock();
+        let nodes = table.nodes(Instant::now()).skip(1);
+        nodes.flat_map(|listed| listed.record.addresses.clone()).collect()
+    }
+}
+
+/// Any of them.
+fn pick(addresses: &[String]) -> Option<&String> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).ok()?;
+    let at = u64::from_ne_bytes(random).checked_rem(addresses.len() as u64)?;
+    addresses.get(at as usize)
+}

@@ -1,0 +1,121 @@
+//! What others are told of the volumes of a node.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use ::names::{Entry, Place, VolumeName};
+
+use super::{Inner, Listening, Node};
+use crate::{
+    failure::Failure,
+    naming::{self, Known},
+    settings::{Group, Names, Settings, Target, with_port},
+};
+
+/// The port of iSCSI (RFC 7143, 4.2.7.1).
+const PORT: u16 = 3260;
+
+impl Node {
+    /// Listens for questions about names, and tells others.
+    pub(super) async fn open_naming(&self, settings: &Settings) -> Result<(), Failure> {
+        let (Some(naming), Some(names)) = (&self.naming, &settings.names) else { return Ok(()) };
+        let listen: Vec<SocketAddr> = names.listen.iter().map(|address| address.0).collect();
+        let (tasks, bound) = naming::serve(naming, &listen).await?;
+        tracing::info!(gln = %naming.gln(), listening = ?bound, "names are told and asked for");
+        let mut inner = self.inner.lock();
+        (inner.naming, inner.naming_tasks) = (bound, tasks);
+        Ok(())
+    }
+
+    /// Tells of what is served now.
+    pub(super) fn tell_names(&self) {
+        let Some(naming) = &self.naming else { return };
+        let (addresses, entries) = {
+            let inner = self.inner.lock();
+            let settings = Arc::clone(&inner.settings);
+            let Some(names) = &settings.names else { return };
+            let addresses = inner.naming.iter().filter_map(|bound| names.told(*bound)).collect();
+            (elsewhere(addresses), inner.entries(&settings, names))
+        };
+        naming.tell(addresses, entries);
+    }
+
+    /// What is known of names.
+    pub fn known(&self) -> Result<Known, Failure> {
+        Ok(self.naming()?.known())
+    }
+
+    /// Where a volume is.
+    pub async fn locate(&self, volume: &VolumeName) -> Result<Place, Failure> {
+        self.naming()?
+            .locate(volume)
+            .await
+            .map_err(|error| Failure::new(error).remedy("`forebay names` shows what is known"))
+    }
+
+    fn naming(&self) -> Result<&naming::Naming, Failure> {
+        self.naming.as_deref().ok_or_else(|| {
+            Failure::new("this process takes part in no naming service")
+                .remedy("add a [names] table to its settings, and restart it")
+        })
+    }
+}
+
+impl Inner {
+    /// The volumes with names, as far as they are served and can be reached.
+    fn entries(&self, settings: &Settings, names: &Names) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        let groups = settings.groups();
+        for target in &settings.target {
+            let served = self.targets.iter().find(|served| served.name == target.name.0);
+            let portals = self.portals_of(target, &groups, names);
+            for unit in &target.unit {
+                let is_served =
+                    served.is_some_and(|served| served.units.iter().any(|u| u.lun == unit.lun));
+                let Some(volume) = unit.volume.clone().filter(|_| is_served) else { continue };
+                if portals.is_empty() {
+                    continue;
+                }
+                let target = target.name.0.clone();
+                entries.push(Entry { volume, target, lun: unit.lun, portals: portals.clone() });
+            }
+        }
+        entries
+    }
+
+    /// Where a target is reached from other machines: by what discovery tells in place of an address.
+    fn portals_of(&self, target: &Target, groups: &[Group], names: &Names) -> Vec<::names::Portal> {
+        let mut portals = Vec::new();
+        for group in groups.iter().filter(|group| target.is_reached_through(group)) {
+            for (address, portal) in &group.portals {
+                let bound =
+                    self.portals.iter().filter(|Listening { wanted, .. }| wanted == address);
+                for Listening { bound, .. } in bound {
+                    let told = match &portal.advertise {
+                        Some(told) => Some(with_port(&told.0, PORT)),
+                        None => names.told(*bound),
+                    };
+                    let Some(address) = told else { continue };
+                    portals.push(::names::Portal { address, tls: portal.tls.is_some() });
+                }
+            }
+        }
+        let is_away = |portal: &::names::Portal| !is_loopback(&portal.address);
+        if portals.iter().any(is_away) {
+            portals.retain(is_away);
+        }
+        portals.truncate(::names::MOST_ADDRESSES);
+        portals
+    }
+}
+
+/// Loopback means another machine to whoever is told of it, and is told only if there is nothing else.
+fn elsewhere(mut addresses: Vec<String>) -> Vec<String> {
+    if addresses.iter().any(|address| !is_loopback(address)) {
+        addresses.retain(|address| !is_loopback(address));
+    }
+    addresses
+}
+
+fn is_loopback(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+}

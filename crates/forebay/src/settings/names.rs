@@ -1,0 +1,165 @@
+//! Names as data: which nodes this one tells of its volumes, and what a remote layer may name.
+
+use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
+
+use names::{NodeName, VolumeName};
+use serde::{Deserialize, Deserializer};
+
+use super::{portal::HostPort, words::Text};
+use crate::quantity::{REMEDY, Span};
+
+/// The port of the naming service, if none is said: no number is assigned to it.
+pub const NAMING_PORT: u16 = 3299;
+
+/// The naming service, and who takes part in it with us.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Names {
+    /// What people call this node; if left out, made from the host's name.
+    #[serde(deserialize_with = "node")]
+    pub node: Option<NodeName>,
+    /// Where others may ask; if left out, nowhere: this node asks only.
+    pub listen: Vec<NamingAddress>,
+    /// What others are told in place of an address that stands for all of this machine.
+    pub host: Option<HostPort>,
+    /// Where others answer.
+    pub seeds: Vec<HostPort>,
+    /// The file that holds the secret of all who take part, readable by its owner only.
+    pub secret_file: Option<PathBuf>,
+    /// The environment variable that holds it.
+    pub secret_env: Option<String>,
+    /// Silence of a node after which its volumes are shown as stale.
+    pub stale_after: Span,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            node: None,
+            listen: Vec::new(),
+            host: None,
+            seeds: Vec::new(),
+            secret_file: None,
+            secret_env: None,
+            stale_after: Span::seconds(30),
+        }
+    }
+}
+
+impl Names {
+    /// `host:port` of each seed.
+    pub fn seeds(&self) -> impl Iterator<Item = String> {
+        self.seeds.iter().map(|seed| with_port(&seed.0, NAMING_PORT))
+    }
+
+    /// What others are told of a socket that listens here; `None` if it means all of this machine, and
+    /// nobody said what that is called.
+    pub fn told(&self, bound: SocketAddr) -> Option<String> {
+        match (bound.ip().is_unspecified(), &self.host) {
+            (false, _) => Some(bound.to_string()),
+            (true, Some(host)) => Some(format!("{}:{}", host.0, bound.port())),
+            (true, None) => None,
+        }
+    }
+}
+
+/// The host with its port, or with this one.
+pub fn with_port(host: &str, port: u16) -> String {
+    if has_port(host) { host.to_owned() } else { format!("{host}:{port}") }
+}
+
+/// Whether a host is followed by a port.
+pub fn has_port(host: &str) -> bool {
+    host.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'))
+}
+
+/// An IP address and a port on which the naming service listens.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NamingAddress(pub SocketAddr);
+
+impl<'de> Deserialize<'de> for NamingAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| {
+            let with_port = text.parse().ok();
+            let ip = || text.trim_matches(['[', ']']).parse().ok();
+            let bare = || Some(SocketAddr::new(ip()?, NAMING_PORT));
+            with_port.or_else(bare).map(Self).ok_or_else(|| {
+                format!(
+                    "`{text}` is not an address{REMEDY}write an IP address and a port, as in \
+                     \"10.0.0.2:{NAMING_PORT}\""
+                )
+            })
+        };
+        deserializer.deserialize_str(Text("an address such as \"10.0.0.2:3299\"", parse))
+    }
+}
+
+fn node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NodeName>, D::Error> {
+    let expected = "the name of a node such as \"attic\"";
+    deserializer.deserialize_str(Text(expected, |text: &str| label(text, "attic"))).map(Some)
+}
+
+/// The name of a unit's volume.
+pub fn volume<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<VolumeName>, D::Error> {
+    let expected = "the name of a volume such as \"payroll\"";
+    deserializer.deserialize_str(Text(expected, |text: &str| label(text, "payroll"))).map(Some)
+}
+
+fn label<T: FromStr<Err: fmt::Display>>(text: &str, example: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|error| format!("`{text}` is {error}{REMEDY}write one such as \"{example}\""))
+}
+
+/// What a remote layer or a command means: a unit at an address, or a volume wherever it is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Far {
+    /// `iscsi://…`
+    At(initiator::Url),
+    /// `gln:VOLUME`
+    Named(VolumeName),
+}
+
+impl FromStr for Far {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix(GLN) {
+            Some(volume) => {
+                volume.parse().map(Self::Named).map_err(|error| format!("`{volume}` is {error}"))
+            }
+            None => {
+                text.parse().map(Self::At).map_err(|error: initiator::UrlError| error.to_string())
+            }
+        }
+    }
+}
+
+/// With what the name of a volume begins where an address may stand.
+const GLN: &str = "gln:";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_far_side_is_an_address_or_a_name() {
+        assert_eq!("gln:pay.roll-1".parse(), Ok(Far::Named("pay.roll-1".parse().unwrap())));
+        assert!(matches!("iscsi://a/iqn.x:y/0".parse(), Ok(Far::At(_))));
+        for wrong in ["gln:", "gln:a/b", "gln:A", "payroll", ""] {
+            assert!(wrong.parse::<Far>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ports_that_are_left_out() {
+        for (host, whole) in [
+            ("a", "a:3299"),
+            ("a:1", "a:1"),
+            ("[::1]", "[::1]:3299"),
+            ("[::1]:2", "[::1]:2"),
+            ("10.0.0.1", "10.0.0.1:3299"),
+        ] {
+            assert_eq!(with_port(host, NAMING_PORT), whole);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Nodes that tell each other of their volumes, and gateways that find them wherever they are.
+
+mod support;
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
+};
+
+use serde_json::Value;
+use support::{Place, Serving, connect, content, eventually, forebay, read, run, stderr, write};
+
+const GATEWAY: &str = "iqn.2026-11.test:gateway";
+
+/// A secret of all who take part.
+fn secret(place: &Place, name: &str) {
+    let path = place.path(name);
+    std::fs::write(&path, format!("the secret called {name}\n")).expect("written");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    let quoted: Vec<_> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
+    quoted.join(", ")
+}
+
+fn names(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
+    format!(
+        r#"
+listen = ["127.0.0.1:0"]
+state = "{node}.state"
+[names]
+node = "{node}"
+listen = ["127.0.0.1:0"]
+seeds = [{}]
+secret_file = "{secret}"
+stale_after = "5s"
+"#,
+        list(seeds)
+    )
+}
+
+/// A node with the volume `payroll` in a file that several share, though not at a time.
+fn node(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
+    format!(
+        r#"{}
+[[target]]
+name = "iqn.2026-11.test:{node}"
+[[target.unit]]
+volume = "payroll"
+serial = "PAYROLL-1"
+lun = {}
+stack = [ {{ file = {{ path = "payroll.img", size = "64MiB" }} }} ]
+"#,
+        names(node, seeds, secret),
+        node.len()
+    )
+}
+
+/// One that serves nothing that others are told of.
+fn other(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
+    format!(
+        "{}\n[[target]]\nname = \"iqn.2026-11.test:{node}\"\n[[target.unit]]\n\
+         stack = [ {{ memory = {{ size = \"1MiB\" }} }} ]\n",
+        names(node, seeds, secret)
+    )
+}
+
+fn gateway(seeds: &[SocketAddr]) -> String {
+    format!(
+        r#"
+listen = ["127.0.0.1:0"]
+state = "gateway.state"
+[names]
+seeds = [{}]
+secret_file = "names"
+stale_after = "5s"
+[[target]]
+name = "{GATEWAY}"
+[[target.unit]]
+[[target.unit.stack]]
+remote = {{ url = "gln:payroll", give_up_after = "20s" }}
+[[target.unit.stack]]
+[target.unit.stack.cache]
+log = "gateway.log"
+log_size = "32MiB"
+dram = "8MiB"
+"#,
+        list(seeds)
+    )
+}
+
+/// `forebay names --json`.
+fn known(of: &Serving) -> Value {
+    let output = forebay()
+        .args(["names", "--json", "--control"])
+        .arg(&of.control)
+        .output()
+        .expect("the binary runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// What it knows of the node of that name.
+fn known_node(of: &Serving, node: &str) -> Option<Value> {
+    let known = known(of);
+    known["nodes"].as_array().expect("nodes").iter().find(|found| found["node"] == node).cloned()
+}
+
+/// Where it answers questions about names.
+fn naming(of: &Serving) -> SocketAddr {
+    known(of)["nodes"][0]["addresses"][0].as_str().expect("an address").parse().expect("an address")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_finds_its_volume_again_at_another_node() {
+    let place = Place::new();
+    secret(&place, "names");
+    let seed = place.serve("seed", &other("seed", &[], "names"));
+    let seeds = [naming(&seed)];
+    let mut first = place.serve("first", &node("first", &seeds, "names"));
+    let near = place.serve("gateway", &gateway(&seeds));
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..64 {
+        write(&*volume, block, 1).await.expect("taken");
+    }
+    eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+    // The volume goes to another machine, with another address, target and LUN.
+    first.kill();
+    for block in 32..96 {
+        write(&*volume, block, 2).await.expect("taken by the log");
+    }
+    let claims = place.path("second.state");
+    std::fs::rename(place.path("first.state"), &claims).expect("moved");
+    std::fs::remove_file(claims.join("gln")).expect("there was a number");
+    let second = place.serve("second", &node("second", &seeds, "names"));
+    eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+    let there = initiator::Settings::new(second.address.to_string(), "iqn.2026-11.test:second", 6);
+    let there = initiator::RemoteVolume::connect(there).await.expect("a login");
+    for block in 0..96 {
+        let version = if block < 32 { 1 } else { 2 };
+        assert_eq!(read(&*volume, block).await.expect("read"), content(block, version), "{block}");
+        assert_eq!(read(&there, block).await.expect("read"), content(block, version), "{block}");
+    }
+    // Other commands take the name, too, with a process to ask and without one.
+    let listed = |more: &[&str]| run(&[&["ls", "gln:payroll", "--json"], more].concat());
+    let config = place.path("gateway.toml");
+    let output = listed(&["--control", near.control.to_str().expect("a path")]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let units: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(units["targets"][0]["name"], "iqn.2026-11.test:second");
+    assert_eq!(units["targets"][0]["units"][0]["lun"], 6);
+    let checked = run(&["check", "--config", config.to_str().expect("a path")]);
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(said.contains("gln:payroll is \"naa."), "{said}");
+    drop(volume);
+    near.terminate();
+    let output = listed(&["--config", config.to_str().expect("a path")]);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_tell_each_other_and_who_falls_silent_is_stale() {
+    let place = Place::new();
+    secret(&place, "names");
+    let a = place.serve("a", &other("a", &[], "names"));
+    let b = place.serve("b", &other("b", &[naming(&a)], "names"));
+    // It knows only b, and a knows nobody.
+    let mut c = place.serve("c", &node("c", &[naming(&b)], "names"));
+    for of in [&a, &b] {
+        eventually("the volume", || {
+            known_node(of, "c").is_some_and(|node| node["volumes"][0]["volume"] == "payroll")
+        })
+        .await;
+    }
+    let gln = known(&c)["gln"].clone();
+    assert_eq!(c.status()["gln"], gln);
+    c.kill();
+    eventually("silence", || known_node(&a, "c").is_some_and(|node| node["stale"] == true)).await;
+    // Stale is not forgotten; and it is the same node when it comes back.
+    let c = place.serve("c", &other("c", &[naming(&b)], "names"));
+    assert_eq!(known(&c)["gln"], gln);
+    eventually("life", || {
+        known_node(&a, "c")
+            .is_some_and(|node| node["stale"] == false && node["volumes"] == Value::Array(vec![]))
+    })
+    .await;
+    let text = run(&["names", "--control", a.control.to_str().expect("a path")]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("this node"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_with_one_volume_are_both_named_and_nobody_is_sent_to_either() {
+    let place = Place::new();
+    secret(&place, "names");
+    let seed = place.serve("seed", &other("seed", &[], "names"));
+    let seeds = [naming(&seed)];
+    let one = place.serve("one", &node("one", &seeds, "names"));
+    let text = node("two", &seeds, "names").replace("payroll.img", "other.img");
+    let two = place.serve("two", &text);
+    eventually("both", || {
+        ["one", "two"]
+            .iter()
+            .all(|node| known_node(&seed, node).is_some_and(|n| n["volumes"][0].is_object()))
+    })
+    .await;
+    let output = run(&["ls", "gln:payroll", "--control", seed.control.to_str().expect("a path")]);
+    assert!(!output.status.success());
+    let text = stderr(&output);
+    assert!(text.contains("one (") && text.contains("two ("), "{text}");
+    let output = run(&["ls", "gln:nothing", "--control", seed.control.to_str().expect("a path")]);
+    assert!(stderr(&output).contains("no node tells of a volume nothing"), "{}", stderr(&output));
+    drop((one, two));
+}
+
+/// Who answers questions about names decides where writes go.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_secret_nobody_is_told_or_believed() {
+    let place = Place::new();
+    secret(&place, "names");
+    secret(&place, "others");
+    let seed = place.serve("seed", &other("seed", &[], "names"));
+    let seeds = [naming(&seed)];
+    let text = node("stranger", &seeds, "others").replace("payroll", "bait");
+    let stranger = place.serve("stranger", &text);
+    let friend = place.serve("friend", &node("friend", &seeds, "names"));
+    eventually("the friend", || known_node(&seed, "friend").is_some()).await;
+    // It asks all that it knows before it answers.
+    let output =
+        run(&["ls", "gln:payroll", "--control", stranger.control.to_str().expect("a path")]);
+    assert!(stderr(&output).contains("no node tells of a volume payroll"), "{}", stderr(&output));
+    assert!(known_node(&seed, "stranger").is_none());
+    assert_eq!(known(&stranger)["nodes"].as_array().expect("nodes").len(), 1);
+    drop(friend);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
+    let place = Place::new();
+    secret(&place, "names");
+    let seed = place.serve("seed", &other("seed", &[], "names"));
+    let address = naming(&seed);
+    // More than the conversations that are held at once: the silent ones end with their time.
+    let silent: Vec<_> = (0..70).map(|_| TcpStream::connect(address).expect("connected")).collect();
+    for noise in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0xff; 4096],
+        b"FBYNAMES\0\0\0\x01",
+        b"FBYNAMES\0\0\0\x02",
+    ] {
+        let mut stream = TcpStream::connect(address).expect("connected");
+        let _ = stream.write_all(noise);
+        let _ = stream.write_all(&[0xff; 64]);
+    }
+    let node = place.serve("node", &node("node", &[address], "names"));
+    eventually("the node", || known_node(&seed, "node").is_some()).await;
+    drop(silent);
+    // A seed that is none, and says what it likes.
+    let liar = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = liar.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in liar.incoming().flatten() {
+            let mut stream = stream;
+            let mut hello = [0; 44];
+            let _ = stream.read_exact(&mut hello);
+            // Its own hello sent back to it, and a frame without end.
+            let _ = stream.write_all(&hello);
+            let _ = stream.write_all(&[0xff; 1024]);
+        }
+    });
+    let misled = place.serve("misled", &other("misled", &[at, address], "names"));
+    eventually("the truth", || known_node(&misled, "node").is_some()).await;
+    drop(node);
+}
+
+#[test]
+fn names_that_nobody_tells_or_asks_for_are_refused_with_their_place() {
+    let place = Place::new();
+    secret(&place, "names");
+    let check = |name: &str, text: &str| {
+        let config = place.write(name, text);
+        let output = run(&["check", "--config", config.to_str().expect("a path")]);
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        stderr(&output)
+    };
+    let bare = |unit: &str| format!("[[target]]\nname = \"iqn.a:b\"\n[[target.unit]]\n{unit}\n");
+    let memory = "stack = [ { memory = { size = \"1MiB\" } } ]";
+    let text = check("volume", &bare(&format!("volume = \"a\"\n{memory}")));
+    assert!(text.contains("volume.toml:5:") && text.contains("nobody is told"), "{text}");
+    let text = check("remote", &bare("stack = [ { remote = { url = \"gln:a\" } } ]"));
+    assert!(text.contains("nobody is asked where a is"), "{text}");
+    let text = check("url", &bare("stack = [ { remote = { url = \"gln:A\" } } ]"));
+    assert!(text.contains("`A` is not the name of a volume"), "{text}");
+    let text = check("state", &other("a", &[], "names").replace("state = ", "#"));
+    assert!(text.contains("keep this node's number"), "{text}");
+    let text = check(
+        "alone",
+        &other("a", &[], "names").replace("listen = [\"127.0.0.1:0\"]\nseeds", "seeds"),
+    );
+    assert!(text.contains("nobody can ask"), "{text}");
+    let text = check("secret", &other("a", &[], "names").replace("secret_file", "#"));
+    assert!(text.contains("there is no secret"), "{text}");
+    let both = node("a", &[], "names");
+    let unit = both.split("[[target.unit]]").nth(1).expect("a unit").replace("lun = 1", "lun = 2");
+    let text = check("twice", &format!("{both}[[target.unit]]{unit}"));
+    assert!(text.contains("volume payroll is already used"), "{text}");
+}

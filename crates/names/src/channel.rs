@@ -1,0 +1,237 @@
+//! A conversation between two that know a secret: frames that nobody else can make, change, leave out,
+//! put in another order or play again. Nothing is hidden: names and addresses can be read on the way.
+//!
+//! Both ends say hello with 32 random bytes. The key of the conversation is
+//! HMAC-SHA-256(secret, label, both random values); every frame ends with
+//! HMAC-SHA-256(key, end, number, length, payload). There is no other proof: who cannot make a frame is
+//! not answered.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+/// The most bytes of a frame's payload: one record at its longest, and the stamps of all nodes.
+pub const FRAME_BYTES: usize = 1 << 20;
+/// The same before the other end has made a frame: the stamps of all nodes. More is not held for a
+/// stranger.
+pub const FIRST_BYTES: usize = 64 << 10;
+/// Bytes of a random value.
+pub const NONCE_BYTES: usize = 32;
+/// Bytes of a hello: what follows, the version, the random value.
+pub const HELLO_BYTES: usize = MAGIC.len() + 4 + NONCE_BYTES;
+/// Bytes of the length before a payload.
+pub const LENGTH_BYTES: usize = 4;
+/// Bytes of the proof behind it.
+pub const TAG_BYTES: usize = 32;
+
+const MAGIC: &[u8; 8] = b"FBYNAMES";
+const VERSION: u32 = 1;
+const LABEL: &[u8] = b"forebay names 1\0";
+
+/// Which end of a conversation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum End {
+    /// Who connected.
+    Caller = 1,
+    /// Who was called.
+    Called = 2,
+}
+
+/// What each end says first.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Hello(pub [u8; NONCE_BYTES]);
+
+/// What ends a conversation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Wrong {
+    /// Not this protocol, or another version of it.
+    #[error("the other end speaks another protocol")]
+    Hello,
+    /// A frame longer than there can be.
+    #[error("a frame is longer than it may be")]
+    Length,
+    /// The other end does not know the secret, or somebody between has changed something.
+    #[error("the other end has another secret, or somebody changed what it said")]
+    Tag,
+    /// Made by who knows the secret, but not to be understood.
+    #[error("the other end says what cannot be understood")]
+    Payload,
+}
+
+impl Hello {
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.0);
+        bytes
+    }
+
+    /// As it is received.
+    pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Self, Wrong> {
+        let (head, nonce) = bytes.split_at(12);
+        if head[..8] != *MAGIC || head[8..] != VERSION.to_be_bytes() {
+            return Err(Wrong::Hello);
+        }
+        nonce.try_into().map(Self).map_err(|_| Wrong::Hello)
+    }
+}
+
+/// One end's frames.
+pub struct Channel {
+    key: Zeroizing<[u8; TAG_BYTES]>,
+    end: End,
+    sent: u64,
+    received: u64,
+}
+
+impl Channel {
+    /// After both hellos. They need to differ: who is sent his own back is talking to a mirror.
+    pub fn new(secret: &[u8], end: End, ours: Hello, theirs: Hello) -> Result<Self, Wrong> {
+        if ours == theirs {
+            return Err(Wrong::Hello);
+        }
+        let (caller, called) = match end {
+            End::Caller => (ours, theirs),
+            End::Called => (theirs, ours),
+        };
+        let key = hash(secret, &[LABEL, &caller.0, &called.0]).finalize().into_bytes();
+        Ok(Self { key: Zeroizing::new(key.into()), end, sent: 0, received: 0 })
+    }
+
+    /// A frame to send.
+    ///
+    /// # Panics
+    /// If there are more bytes than a frame takes.
+    pub fn seal(&mut self, payload: &[u8]) -> Vec<u8> {
+        assert!(payload.len() <= FRAME_BYTES, "a message is as long as messages get");
+        let length = (payload.len() as u32).to_be_bytes();
+        let tag = self.tag(self.end, self.sent, &length, payload).finalize().into_bytes();
+        self.sent += 1;
+        [&length[..], payload, &tag].concat()
+    }
+
+    /// How many bytes follow the length of a frame that is being received, with its proof.
+    pub fn rest(&self, length: [u8; LENGTH_BYTES]) -> Result<usize, Wrong> {
+        let most = if self.received == 0 { FIRST_BYTES } else { FRAME_BYTES };
+        let is_caller = self.end == End::Caller;
+        // Who called has chosen whom to believe, and the first answer carries records.
+        let most = if is_caller { FRAME_BYTES } else { most };
+        match u32::from_be_bytes(length) as usize {
+            length if length <= most => Ok(length + TAG_BYTES),
+            _ => Err(Wrong::Length),
+        }
+    }
+
+    /// The payload of a frame, if the other end made it as the next one.
+    pub fn open<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], Wrong> {
+        let (payload, tag) = rest.split_last_chunk::<TAG_BYTES>().ok_or(Wrong::Length)?;
+        let length = (payload.len() as u32).to_be_bytes();
+        let other = match self.end {
+            End::Caller => End::Called,
+            End::Called => End::Caller,
+        };
+        let expected = self.tag(other, self.received, &length, payload);
+        // In constant time.
+        expected.verify_slice(tag).map_err(|_| Wrong::Tag)?;
+        self.received += 1;
+        Ok(payload)
+    }
+
+    fn tag(&self, end: End, number: u64, length: &[u8], payload: &[u8]) -> Hmac<Sha256> {
+        hash(&*self.key, &[&[end as u8], &number.to_be_bytes(), length, payload])
+    }
+}
+
+fn hash(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+    let mut hash = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    parts.iter().for_each(|part| hash.update(part));
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &[u8] = b"a secret of theirs";
+
+    fn pair_with(other: &[u8]) -> (Channel, Channel) {
+        let (a, b) = (Hello([1; 32]), Hello([2; 32]));
+        let caller = Channel::new(SECRET, End::Caller, a, b).unwrap();
+        (caller, Channel::new(other, End::Called, b, a).unwrap())
+    }
+
+    /// As the socket does it.
+    fn receive<'a>(channel: &mut Channel, frame: &'a [u8]) -> Result<&'a [u8], Wrong> {
+        let (length, rest) = frame.split_first_chunk().ok_or(Wrong::Length)?;
+        if channel.rest(*length)? != rest.len() {
+            return Err(Wrong::Length);
+        }
+        channel.open(rest)
+    }
+
+    #[test]
+    fn both_ends_understand_each_other() {
+        let (mut a, mut b) = pair_with(SECRET);
+        for text in [&b"one"[..], b"", b"three"] {
+            let frame = a.seal(text);
+            assert_eq!(receive(&mut b, &frame), Ok(text));
+            let frame = b.seal(text);
+            assert_eq!(receive(&mut a, &frame), Ok(text));
+        }
+    }
+
+    #[test]
+    fn nobody_without_the_secret_is_heard() {
+        let (mut a, mut b) = pair_with(b"another secret of x");
+        let frame = a.seal(b"one");
+        assert_eq!(receive(&mut b, &frame), Err(Wrong::Tag));
+        let frame = b.seal(b"one");
+        assert_eq!(receive(&mut a, &frame), Err(Wrong::Tag));
+    }
+
+    #[test]
+    fn what_is_changed_repeated_reordered_or_sent_back_is_found() {
+        let frames = |a: &mut Channel| [a.seal(b"one"), a.seal(b"two")];
+        let (mut a, mut b) = pair_with(SECRET);
+        let [one, two] = frames(&mut a);
+        for at in 0..one.len() {
+            let mut changed = one.clone();
+            changed[at] ^= 1;
+            assert!(receive(&mut pair_with(SECRET).1, &changed).is_err(), "{at}");
+        }
+        assert_eq!(receive(&mut pair_with(SECRET).1, &two), Err(Wrong::Tag), "the first left out");
+        assert_eq!(receive(&mut a, &one), Err(Wrong::Tag), "sent back");
+        receive(&mut b, &one).unwrap();
+        assert_eq!(receive(&mut b, &one), Err(Wrong::Tag), "played again");
+        receive(&mut b, &two).unwrap();
+        let mut later = Channel::new(SECRET, End::Called, Hello([3; 32]), Hello([1; 32])).unwrap();
+        assert_eq!(receive(&mut later, &one), Err(Wrong::Tag), "of another conversation");
+        let mirror = Channel::new(SECRET, End::Caller, Hello([1; 32]), Hello([1; 32]));
+        assert_eq!(mirror.err(), Some(Wrong::Hello));
+    }
+
+    #[test]
+    fn little_is_held_for_a_stranger() {
+        let (mut a, mut b) = pair_with(SECRET);
+        let length = |bytes: usize| (bytes as u32).to_be_bytes();
+        assert!(b.rest(length(FIRST_BYTES)).is_ok() && b.rest(length(FIRST_BYTES + 1)).is_err());
+        let frame = a.seal(b"one");
+        receive(&mut b, &frame).unwrap();
+        assert!(b.rest(length(FRAME_BYTES)).is_ok() && b.rest(length(FRAME_BYTES + 1)).is_err());
+        assert!(a.rest([0xff; 4]).is_err() && b.open(&[]).is_err());
+    }
+
+    #[test]
+    fn a_hello_byte_by_byte() {
+        let hello = Hello([7; 32]);
+        let bytes = hello.encode();
+        assert_eq!(bytes[..13], *b"FBYNAMES\0\0\0\x01\x07");
+        assert_eq!(Hello::parse(&bytes), Ok(hello));
+        let mut other = bytes;
+        other[11] = 2;
+        assert_eq!(Hello::parse(&other), Err(Wrong::Hello));
+    }
+}

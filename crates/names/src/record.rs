@@ -1,0 +1,297 @@
+//! What a node tells of itself: one record, replaced as a whole by a newer one. All of it but our own
+//! comes from others, and is looked at before it is taken.
+
+use std::{collections::HashSet, fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::gln::Gln;
+
+/// Volumes of one node: with all that is said of each at its longest, a record is below 700 KB.
+pub const MOST_VOLUMES: usize = 256;
+/// Portals of a volume, and naming addresses of a node: networks that a machine is in.
+pub const MOST_ADDRESSES: usize = 8;
+/// Counters stay exact in every JSON reader, and never run out: 2^53 changes.
+const MOST_COUNT: u64 = 1 << 53;
+
+/// What one node tells.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Record {
+    /// Whose it is, and how new.
+    #[serde(flatten)]
+    pub stamp: Stamp,
+    /// What people call the node.
+    pub node: NodeName,
+    /// Where it answers questions about names: `host:port`.
+    pub addresses: Vec<String>,
+    /// The volumes that are its own.
+    pub volumes: Vec<Entry>,
+}
+
+/// Whose a record is, and how new. Only its owner counts it up.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Stamp {
+    /// The owner.
+    pub gln: Gln,
+    /// Counts changes of what is told, over restarts.
+    pub version: u64,
+    /// Counts signs of life since the last change.
+    pub beat: u64,
+}
+
+/// Where one volume is.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Entry {
+    /// Its name.
+    pub volume: VolumeName,
+    /// The iSCSI name of the target that it is a unit of.
+    pub target: String,
+    /// The unit's number.
+    pub lun: u16,
+    /// Where that target is reached.
+    pub portals: Vec<Portal>,
+}
+
+/// An address that an initiator connects to.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Portal {
+    /// `host:port`, IPv6 in brackets.
+    pub address: String,
+    /// Whether connections begin with TLS.
+    pub tls: bool,
+}
+
+/// Why a record is not taken.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// More of something than there may be.
+    #[error("more than {most} {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there may be.
+        most: usize,
+    },
+    /// Something that cannot be.
+    #[error("{0}")]
+    Wrong(&'static str),
+}
+
+impl Record {
+    /// Whether it can be believed at all.
+    pub fn check(&self) -> Result<(), Refusal> {
+        self.stamp.check()?;
+        at_most(self.addresses.len(), MOST_ADDRESSES, "naming addresses of a node")?;
+        if !self.addresses.iter().all(|address| is_address(address)) {
+            return Err(Refusal::Wrong("a naming address that is none"));
+        }
+        at_most(self.volumes.len(), MOST_VOLUMES, "volumes of a node")?;
+        self.volumes.iter().try_for_each(Entry::check)?;
+        let mut seen = HashSet::new();
+        match self.volumes.iter().all(|entry| seen.insert(&entry.volume)) {
+            true => Ok(()),
+            false => Err(Refusal::Wrong("two volumes of one name on one node")),
+        }
+    }
+}
+
+impl Stamp {
+    /// Whether it can be believed.
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
+        match self.version < MOST_COUNT && self.beat < MOST_COUNT {
+            true => Ok(()),
+            false => Err(Refusal::Wrong("a count beyond all changes there can be")),
+        }
+    }
+}
+
+impl Entry {
+    fn check(&self) -> Result<(), Refusal> {
+        if !is_target(&self.target) {
+            return Err(Refusal::Wrong("a name that no target can have"));
+        }
+        if self.lun >= 16_384 {
+            return Err(Refusal::Wrong("a unit beyond 16383"));
+        }
+        at_most(self.portals.len(), MOST_ADDRESSES, "portals of a volume")?;
+        match self.portals.iter().all(|portal| is_address(&portal.address)) {
+            true => Ok(()),
+            false => Err(Refusal::Wrong("an address that no portal can have")),
+        }
+    }
+}
+
+fn at_most(count: usize, most: usize, what: &'static str) -> Result<(), Refusal> {
+    if count > most { Err(Refusal::TooMany { what, most }) } else { Ok(()) }
+}
+
+/// RFC 7143, 4.2.7; without line breaks and what else is not to be in a message.
+fn is_target(name: &str) -> bool {
+    let known = ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
+    let allowed = |c: u8| c.is_ascii_alphanumeric() || b".-:_".contains(&c);
+    known && name.len() <= 223 && name.bytes().all(allowed)
+}
+
+/// `host:port`, the host a name, an IPv4 address or an IPv6 address in brackets.
+#[must_use]
+pub fn is_address(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let host_is_right = match bare {
+        Some(six) => six.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            let known = |c: u8| c.is_ascii_alphanumeric() || b".-".contains(&c);
+            // RFC 1035, 2.3.4
+            !host.is_empty() && host.len() <= 253 && host.bytes().all(known)
+        }
+    };
+    let digits = !port.is_empty() && port.bytes().all(|c| c.is_ascii_digit());
+    host_is_right && digits && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+/// What a volume is called wherever it is.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct VolumeName(String);
+
+/// What people call a node.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct NodeName(String);
+
+/// 1 to 64 of `a`-`z`, `0`-`9`, `.`, `-` and `_`, the first a letter or a digit: it stands in addresses,
+/// on command lines and in messages.
+fn is_label(text: &str) -> bool {
+    let alone = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let known = |c: u8| alone(c) || b".-_".contains(&c);
+    let begins = text.bytes().next().is_some_and(alone);
+    begins && text.len() <= 64 && text.bytes().all(known)
+}
+
+/// Both kinds of names are such labels.
+macro_rules! label {
+    ($name:ident, $what:literal) => {
+        impl $name {
+            /// The name.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Refusal;
+
+            fn from_str(text: &str) -> Result<Self, Refusal> {
+                match is_label(text) {
+                    true => Ok(Self(text.to_owned())),
+                    false => Err(Refusal::Wrong($what)),
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+            }
+        }
+    };
+}
+
+label!(VolumeName, "not the name of a volume: 1 to 64 of a-z, 0-9, `.`, `-` and `_`");
+label!(NodeName, "not the name of a node: 1 to 64 of a-z, 0-9, `.`, `-` and `_`");
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A record of node `number` with these volumes.
+    pub(crate) fn record(number: u8, version: u64, volumes: &[&str]) -> Record {
+        let entry = |name: &&str| Entry {
+            volume: name.parse().unwrap(),
+            target: format!("iqn.2026-11.test:node-{number}"),
+            lun: 0,
+            portals: vec![Portal { address: format!("10.0.0.{number}:3260"), tls: false }],
+        };
+        Record {
+            stamp: Stamp { gln: Gln::new([number; 16]), version, beat: 0 },
+            node: format!("node-{number}").parse().unwrap(),
+            addresses: vec![format!("10.0.0.{number}:3299")],
+            volumes: volumes.iter().map(entry).collect(),
+        }
+    }
+
+    #[test]
+    fn a_record_reads_back() {
+        let record = record(1, 7, &["a", "b-2.c_d"]);
+        record.check().unwrap();
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+    }
+
+    #[test]
+    fn names_that_break_lines_or_leave_a_label_are_refused() {
+        for wrong in ["", "A", "a b", "-a", "a\n", "../a", "a/b", "a\u{1b}[2J", &"a".repeat(65)] {
+            assert!(wrong.parse::<VolumeName>().is_err(), "{wrong:?}");
+            assert!(wrong.parse::<NodeName>().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn addresses() {
+        for right in ["a:1", "10.0.0.1:3260", "[fd00::2]:3260", "node.example:65535"] {
+            assert!(is_address(right), "{right}");
+        }
+        for wrong in ["", "a", ":1", "a:0", "a:65536", "::1:3", "[a]:1", "a b:1", "a:+1", "a\n:1"] {
+            assert!(!is_address(wrong), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_is_refused() {
+        let refused = |change: &dyn Fn(&mut Record)| {
+            let mut record = record(1, 7, &["a"]);
+            change(&mut record);
+            assert!(record.check().is_err(), "{record:?}");
+        };
+        refused(&|r| r.stamp.version = u64::MAX);
+        refused(&|r| r.stamp.beat = MOST_COUNT);
+        refused(&|r| r.addresses = vec!["10.0.0.1".into()]);
+        refused(&|r| r.addresses = vec!["a:1".into(); 9]);
+        refused(&|r| r.volumes[0].target = "iqn.a\nb".into());
+        refused(&|r| r.volumes[0].target = "disk".into());
+        refused(&|r| r.volumes[0].lun = 16_384);
+        refused(&|r| r.volumes[0].portals[0].address = "x y:1".into());
+        refused(&|r| r.volumes[0].portals = vec![Portal { address: "a:1".into(), tls: true }; 9]);
+        refused(&|r| r.volumes.push(r.volumes[0].clone()));
+        refused(&|r| r.volumes = vec![r.volumes[0].clone(); MOST_VOLUMES + 1]);
+    }
+
+    #[test]
+    fn the_longest_record_fits_a_frame() {
+        let mut longest = record(1, MOST_COUNT - 1, &["a"]);
+        let host = format!("{}:65535", "h".repeat(253));
+        longest.addresses = vec![host.clone(); MOST_ADDRESSES];
+        longest.volumes = (0..MOST_VOLUMES)
+            .map(|at| Entry {
+                volume: format!("{at:064}").parse().unwrap(),
+                target: format!("iqn.{}", "t".repeat(219)),
+                lun: 16_383,
+                portals: vec![Portal { address: host.clone(), tls: false }; MOST_ADDRESSES],
+            })
+            .collect();
+        longest.check().unwrap();
+        let bytes = serde_json::to_vec(&longest).unwrap().len();
+        assert!(bytes < crate::FRAME_BYTES - crate::FIRST_BYTES, "{bytes}");
+    }
+}

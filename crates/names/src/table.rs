@@ -1,0 +1,397 @@
+//! What one node knows of all: its own record and the newest of each other that it has heard of.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    gln::Gln,
+    record::{Entry, NodeName, Portal, Record, Refusal, Stamp, VolumeName},
+};
+
+/// Nodes that are known beside ourselves.
+const MOST_NODES: usize = 256;
+/// Volumes of all of them: what is known takes 22 MB with all that is said at its longest.
+const MOST_VOLUMES_IN_ALL: usize = 8192;
+
+/// What is known.
+#[derive(Debug)]
+pub struct Table {
+    own: Record,
+    others: BTreeMap<Gln, Known>,
+    times: Times,
+}
+
+/// When a node that gives no sign of life is what.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Its volumes are shown as stale.
+    pub stale_after: Duration,
+    /// It is forgotten.
+    pub forget_after: Duration,
+}
+
+#[derive(Debug)]
+struct Known {
+    record: Record,
+    /// When it gave its last sign of life, as far as we know.
+    heard: Instant,
+}
+
+/// Where a volume is.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Place {
+    /// The node that it belongs to.
+    pub node: NodeName,
+    /// That node's number.
+    pub gln: Gln,
+    /// The target that it is a unit of.
+    pub target: String,
+    /// The unit's number.
+    pub lun: u16,
+    /// Where that target is reached.
+    pub portals: Vec<Portal>,
+}
+
+/// Why nobody can say where a volume is.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Unresolved {
+    /// No node has told of it.
+    #[error("no node tells of a volume {0}")]
+    Unknown(VolumeName),
+    /// Which one is meant cannot be guessed: writes would go to one of them.
+    #[error("several nodes tell of a volume {volume}: {nodes}")]
+    Ambiguous {
+        /// The name.
+        volume: VolumeName,
+        /// Who they are.
+        nodes: String,
+    },
+}
+
+/// A node as it is shown.
+#[derive(Clone, Debug)]
+pub struct Listed<'a> {
+    /// What it told last.
+    pub record: &'a Record,
+    /// How long ago it gave its last sign of life; zero for ourselves.
+    pub age: Duration,
+    /// Too long ago.
+    pub is_stale: bool,
+}
+
+impl Table {
+    /// Knows our own record only.
+    #[must_use]
+    pub fn new(own: Record, times: Times) -> Self {
+        Self { own, others: BTreeMap::new(), times }
+    }
+
+    /// Our own record.
+    #[must_use]
+    pub fn own(&self) -> &Record {
+        &self.own
+    }
+
+    /// From now on we tell this. True if it is something else than before.
+    pub fn tell(&mut self, addresses: Vec<String>, volumes: Vec<Entry>) -> bool {
+        if (&self.own.addresses, &self.own.volumes) == (&addresses, &volumes) {
+            return false;
+        }
+        (self.own.addresses, self.own.volumes) = (addresses, volumes);
+        self.outbid(self.own.stamp);
+        true
+    }
+
+    /// A sign of our life.
+    pub fn beat(&mut self) {
+        self.own.stamp.beat += 1;
+    }
+
+    /// Our own record becomes newer than this one of the same owner.
+    fn outbid(&mut self, other: Stamp) {
+        self.own.stamp.version = other.version + 1;
+        self.own.stamp.beat = 0;
+    }
+
+    /// How new what we know is.
+    #[must_use]
+    pub fn stamps(&self) -> Vec<Stamp> {
+        let others = self.others.values().map(|known| known.record.stamp);
+        std::iter::once(self.own.stamp).chain(others).collect()
+    }
+
+    /// Takes notice of how new others know the records, which tells who lives. Of our own nobody
+    /// knows a newer one than we: if it seems so, our memory was restored from an older copy, and what
+    /// we tell has to become newer than that.
+    pub fn heed(&mut self, stamps: &[Stamp], now: Instant) -> Result<(), Refusal> {
+        if stamps.len() > MOST_NODES + 1 {
+            return Err(Refusal::TooMany { what: "nodes", most: MOST_NODES + 1 });
+        }
+        for stamp in stamps {
+            stamp.check()?;
+            if stamp.gln == self.own.stamp.gln && *stamp > self.own.stamp {
+                self.outbid(*stamp);
+            }
+            let known = self.others.get_mut(&stamp.gln);
+            if let Some(known) = known.filter(|known| {
+                let own = known.record.stamp;
+                stamp.version == own.version && stamp.beat > own.beat
+            }) {
+                known.record.stamp.beat = stamp.beat;
+                known.heard = now;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that are newer than what others know, with their ages: ours first, and no more than so many
+    /// bytes of JSON, but for one. What is left out comes the next time.
+    #[must_use]
+    pub fn news_for(
+        &self,
+        theirs: &[Stamp],
+        most_bytes: usize,
+        now: Instant,
+    ) -> Vec<(Record, Duration)> {
+        let has = |stamp: Stamp| {
+            theirs.iter().any(|their| their.gln == stamp.gln && their.version >= stamp.version)
+        };
+        let mut news = Vec::new();
+        let mut bytes = 0;
+        for Listed { record, age, .. } in self.nodes(now).filter(|one| !has(one.record.stamp)) {
+            bytes += serde_json::to_vec(record).map_or(0, |text| text.len());
+            if bytes > most_bytes && !news.is_empty() {
+                break;
+            }
+            news.push((record.clone(), age));
+        }
+        news
+    }
+
+    /// Takes a record of somebody's, which gave its last sign of life so long ago, if it is newer than
+    /// what we have.
+    pub fn take(&mut self, record: Record, age: Duration, now: Instant) -> Result<(), Refusal> {
+        record.check()?;
+        self.forget(now);
+        let gln = record.stamp.gln;
+        if gln == self.own.stamp.gln {
+            return self.heed(&[record.stamp], now);
+        }
+        if age >= self.times.forget_after {
+            return Ok(());
+        }
+        let before = self.others.get(&gln);
+        if before.is_some_and(|known| known.record.stamp >= record.stamp) {
+            return Ok(());
+        }
+        let volumes = |record: &Record| record.volumes.len();
+        let in_all: usize = self.others.values().map(|known| volumes(&known.record)).sum();
+        let replaced = before.map_or(0, |known| volumes(&known.record));
+        if in_all - replaced + volumes(&record) > MOST_VOLUMES_IN_ALL {
+            return Err(Refusal::TooMany { what: "volumes in all", most: MOST_VOLUMES_IN_ALL });
+        }
+        if before.is_none() && self.others.len() >= MOST_NODES {
+            return Err(Refusal::TooMany { what: "nodes", most: MOST_NODES });
+        }
+        let heard = now.checked_sub(age).unwrap_or(now);
+        let heard = before.map_or(heard, |known| known.heard.max(heard));
+        self.others.insert(gln, Known { record, heard });
+        Ok(())
+    }
+
+    /// Drops those who gave no sign of life for too long.
+    fn forget(&mut self, now: Instant) {
+        let times = self.times;
+        let age = |known: &Known| now.saturating_duration_since(known.heard);
+        self.others.retain(|_, known| age(known) < times.forget_after);
+    }
+
+    /// All nodes, ourselves first.
+    pub fn nodes(&self, now: Instant) -> impl Iterator<Item = Listed<'_>> {
+        let own = Listed { record: &self.own, age: Duration::ZERO, is_stale: false };
+        let others = self.others.values().map(move |known| {
+            let age = now.saturating_duration_since(known.heard);
+            Listed { record: &known.record, age, is_stale: age >= self.times.stale_after }
+        });
+        let times = self.times;
+        std::iter::once(own).chain(others.filter(move |one| one.age < times.forget_after))
+    }
+
+    /// Where a volume is. A node that gives signs of life goes before one that does not, since a volume
+    /// may have been taken up elsewhere; between two of the same kind nothing is guessed.
+    pub fn resolve(&self, volume: &VolumeName, now: Instant) -> Result<Place, Unresolved> {
+        let mut found: Vec<(Listed<'_>, &Entry)> = Vec::new();
+        for listed in self.nodes(now) {
+            let entry = listed.record.volumes.iter().find(|entry| entry.volume == *volume);
+            found.extend(entry.map(|entry| (listed, entry)));
+        }
+        if found.iter().any(|(listed, _)| !listed.is_stale) {
+            found.retain(|(listed, _)| !listed.is_stale);
+        }
+        match found.as_slice() {
+            [] => Err(Unresolved::Unknown(volume.clone())),
+            [(Listed { record, .. }, entry)] => Ok(Place {
+                node: record.node.clone(),
+                gln: record.stamp.gln,
+                target: entry.target.clone(),
+                lun: entry.lun,
+                portals: entry.portals.clone(),
+            }),
+            several => {
+                let who = several.iter().map(|(Listed { record, .. }, _)| {
+                    format!("{} ({})", record.node, record.stamp.gln)
+                });
+                let nodes = who.collect::<Vec<_>>().join(", ");
+                Err(Unresolved::Ambiguous { volume: volume.clone(), nodes })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::record::tests::record;
+
+    pub(crate) const TIMES: Times =
+        Times { stale_after: Duration::from_secs(30), forget_after: Duration::from_secs(3600) };
+
+    pub(crate) fn table(number: u8, volumes: &[&str]) -> Table {
+        Table::new(record(number, 1, volumes), TIMES)
+    }
+
+    fn name(text: &str) -> VolumeName {
+        text.parse().unwrap()
+    }
+
+    fn node_of(table: &Table, volume: &str, now: Instant) -> Result<String, Unresolved> {
+        table.resolve(&name(volume), now).map(|place| place.node.to_string())
+    }
+
+    #[test]
+    fn a_volume_is_where_its_node_says() {
+        let (mut table, now) = (table(1, &["own"]), Instant::now());
+        assert_eq!(node_of(&table, "a", now), Err(Unresolved::Unknown(name("a"))));
+        table.take(record(2, 1, &["a"]), Duration::ZERO, now).unwrap();
+        assert_eq!(node_of(&table, "a", now).unwrap(), "node-2");
+        assert_eq!(node_of(&table, "own", now).unwrap(), "node-1");
+        // It moved: the order in which that is heard does not matter.
+        table.take(record(3, 1, &["a"]), Duration::ZERO, now).unwrap();
+        let both = node_of(&table, "a", now).unwrap_err().to_string();
+        assert!(both.contains("node-2") && both.contains("node-3"), "{both}");
+        table.take(record(2, 2, &[]), Duration::ZERO, now).unwrap();
+        assert_eq!(node_of(&table, "a", now).unwrap(), "node-3");
+        // What is older is not believed any more.
+        table.take(record(2, 1, &["a"]), Duration::ZERO, now).unwrap();
+        assert_eq!(node_of(&table, "a", now).unwrap(), "node-3");
+    }
+
+    #[test]
+    fn who_gives_no_sign_of_life_is_stale_and_later_forgotten() {
+        let (mut table, start) = (table(1, &[]), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        table.take(record(2, 1, &["a"]), Duration::ZERO, start).unwrap();
+        let is_stale = |table: &Table, seconds| table.nodes(at(seconds)).last().unwrap().is_stale;
+        assert!(!is_stale(&table, 29) && is_stale(&table, 30));
+        // A sign of life that others have heard of is one.
+        let stamp = Stamp { beat: 5, ..record(2, 1, &[]).stamp };
+        table.heed(&[stamp], at(40)).unwrap();
+        assert!(!is_stale(&table, 69) && is_stale(&table, 70));
+        // The same one again is none.
+        table.heed(&[stamp], at(90)).unwrap();
+        assert!(is_stale(&table, 90));
+        assert_eq!(
+            node_of(&table, "a", at(100)).unwrap(),
+            "node-2",
+            "stale is better than nothing"
+        );
+        table.take(record(3, 1, &["a"]), Duration::ZERO, at(100)).unwrap();
+        assert_eq!(node_of(&table, "a", at(100)).unwrap(), "node-3", "who lives goes first");
+        assert!(node_of(&table, "a", at(200)).is_err(), "of two that are stale none is taken");
+        assert_eq!(table.nodes(at(3641)).count(), 2);
+        assert_eq!(table.nodes(at(8000)).count(), 1);
+    }
+
+    /// Otherwise two nodes tell each other of a dead one for ever.
+    #[test]
+    fn what_is_told_again_does_not_become_younger() {
+        let (mut a, mut b, start) = (table(1, &[]), table(2, &[]), Instant::now());
+        a.take(record(3, 1, &["dead"]), Duration::ZERO, start).unwrap();
+        let later = start + Duration::from_secs(3000);
+        for (record, age) in a.news_for(&b.stamps(), 1 << 20, later) {
+            b.take(record, age, later).unwrap();
+        }
+        assert!(node_of(&b, "dead", later).is_ok());
+        let end = start + Duration::from_secs(3600);
+        assert!(node_of(&b, "dead", end).is_err());
+        for (record, age) in b.news_for(&[], 1 << 20, end) {
+            a.take(record, age, end).unwrap();
+        }
+        assert!(node_of(&a, "dead", end).is_err());
+    }
+
+    #[test]
+    fn memory_restored_from_an_older_copy_is_outbid() {
+        let (mut table, now) = (table(1, &["a"]), Instant::now());
+        let mut newer = record(1, 9, &["gone"]);
+        newer.stamp.beat = 3;
+        table.take(newer.clone(), Duration::ZERO, now).unwrap();
+        assert_eq!(table.own().stamp.version, 10);
+        assert_eq!(node_of(&table, "a", now).unwrap(), "node-1");
+        assert!(node_of(&table, "gone", now).is_err());
+        table.heed(&[newer.stamp], now).unwrap();
+        assert_eq!(table.own().stamp.version, 10);
+    }
+
+    #[test]
+    fn what_is_known_is_bounded() {
+        let (mut table, now) = (table(0, &[]), Instant::now());
+        let node = |number: u16, volumes: usize| {
+            let mut node = record(1, 1, &[]);
+            let [high, low] = number.to_be_bytes();
+            let mut bytes = [0xee; 16];
+            (bytes[0], bytes[1]) = (high, low);
+            node.stamp.gln = Gln::new(bytes);
+            let entry = record(1, 1, &["a"]).volumes[0].clone();
+            let named = |at| Entry { volume: name(&format!("v{at}")), ..entry.clone() };
+            node.volumes = (0..volumes).map(named).collect();
+            node
+        };
+        for number in 0..MOST_NODES as u16 {
+            table.take(node(number, 0), Duration::ZERO, now).unwrap();
+        }
+        assert!(table.take(node(999, 0), Duration::ZERO, now).is_err());
+        let large = MOST_VOLUMES_IN_ALL / crate::MOST_VOLUMES;
+        for number in 0..=large as u16 {
+            let mut node = node(number, crate::MOST_VOLUMES);
+            node.stamp.version = 2;
+            let taken = table.take(node, Duration::ZERO, now);
+            assert_eq!(taken.is_ok(), usize::from(number) < large);
+        }
+        let later = now + TIMES.forget_after;
+        table.take(node(999, 0), Duration::ZERO, later).expect("room, since others are forgotten");
+        assert!(table.heed(&vec![table.own().stamp; MOST_NODES + 2], now).is_err());
+    }
+
+    #[test]
+    fn news_come_in_portions() {
+        let (mut a, mut b, now) = (table(1, &["x"]), table(2, &[]), Instant::now());
+        for number in 3..40 {
+            a.take(record(number, 1, &["a", "b"]), Duration::ZERO, now).unwrap();
+        }
+        let mut rounds = 0;
+        while b.stamps().len() < 39 {
+            let news = a.news_for(&b.stamps(), 1000, now);
+            assert!(!news.is_empty() && news.len() < 10);
+            for (record, age) in news {
+                b.take(record, age, now).unwrap();
+            }
+            rounds += 1;
+        }
+        assert!(rounds > 4 && a.news_for(&b.stamps(), 1000, now).is_empty());
+    }
+}
