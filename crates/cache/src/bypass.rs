@@ -9,9 +9,12 @@
 //! All of it runs in a driver of its own: a command that is aborted in the middle must not leave
 //! a write to the lower volume behind that later overtakes a newer one.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::{OwnedRwLockReadGuard, oneshot},
+    time::timeout,
+};
 use volume::{Data, Durability, Error, Extent, Volume};
 
 use crate::{
@@ -45,6 +48,9 @@ impl Claim {
         (used && claimed.contains(&state.table.entry(index).slot)).then_some(index)
     }
 }
+
+/// A share of the lower volume until a round has it alone; `None` where none needs that.
+type Turn = Option<OwnedRwLockReadGuard<()>>;
 
 impl Drop for Claim {
     fn drop(&mut self) {
@@ -81,18 +87,18 @@ impl Shared {
         }
         // Claimed before anything is given away: a call that is aborted until here has done
         // nothing, and one that is aborted later comes before all that is called after it.
-        let claim = self.claim(first, end).await?;
+        let (claim, turn) = self.claim(first, end).await?;
         let (sender, receiver) = oneshot::channel();
-        tokio::spawn(run(claim, change, sender));
+        tokio::spawn(run(claim, turn, change, sender));
         let given_up = || Error::Device("the cache was closed during the call".into());
         receiver.await.unwrap_or_else(|_| Err(given_up()))
     }
 
     /// Claims the slots `first .. end` when nobody else does, and room in the log for the record
-    /// that voids what it has of them. While the log has not even that, this waits for a destage
-    /// round to end, but not for long.
-    async fn claim(self: &Arc<Self>, first: u64, end: u64) -> Result<Claim, Error> {
-        let full = || Err(Error::Busy("the log is full"));
+    /// that voids what it has of them; and a turn at the lower volume. While the log has not even
+    /// that, or a round has the turn, this waits for the round to end, but not for long.
+    async fn claim(self: &Arc<Self>, first: u64, end: u64) -> Result<(Claim, Turn), Error> {
+        let full = || Error::Busy("the log is full");
         let mut check = |state: &mut State| {
             if let Some(error) = self.refusal(state) {
                 return Some(Err(error));
@@ -103,21 +109,42 @@ impl Shared {
                 return Some(Err(error));
             }
             if claimed || (tombstone && !self.room_for_tombstone(state)) {
-                return self.is_away(state).then(full);
+                return self.is_away(state).then(|| Err(full()));
             }
             state.tombstones += usize::from(tombstone);
             Some(Ok((state.claims.insert(first, end), tombstone)))
         };
-        let mut claimed = full();
+        let mut claimed = Err(full());
         for _ in 0..LOOKS {
             // Silence is no change that would wake us.
-            if let Ok(answer) = timeout(LOOK_EVERY, self.wait_until(&mut check)).await {
+            if let Ok(answer) = timeout(LOOK_EVERY, self.claim_in_turn(&mut check)).await {
                 claimed = answer;
                 break;
             }
         }
-        let (id, tombstone) = claimed.map_err(|error| self.refuse(error))?;
-        Ok(Claim { shared: Arc::clone(self), id, first, end, tombstone })
+        let ((id, tombstone), turn) = claimed.map_err(|error| self.refuse(error))?;
+        Ok((Claim { shared: Arc::clone(self), id, first, end, tombstone }, turn))
+    }
+
+    /// Waits until `check` has an answer while it is our turn. A turn is not kept meanwhile: a round
+    /// has to end before there is room.
+    async fn claim_in_turn<T>(
+        &self,
+        check: &mut impl FnMut(&mut State) -> Option<Result<T, Error>>,
+    ) -> Result<(T, Turn), Error> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let turn = match self.is_atomic_below() {
+                true => Some(Arc::clone(&self.lower_epoch_turn).read_owned().await),
+                false => None,
+            };
+            if let Some(answer) = check(&mut self.state.lock()) {
+                return answer.map(|claimed| (claimed, turn));
+            }
+            drop(turn);
+            changed.await;
+        }
     }
 
     /// Changes the lower volume. Dirty sectors of slots that a write covers in part go with it,
@@ -235,7 +262,7 @@ fn forget_slot(state: &mut State, index: u32, clean_only: bool) {
 }
 
 /// Does one change from the claim to the answer.
-async fn run(claim: Claim, change: Change, answer: oneshot::Sender<Result<(), Error>>) {
+async fn run(claim: Claim, turn: Turn, change: Change, answer: oneshot::Sender<Result<(), Error>>) {
     let Claim { first, end, .. } = claim;
     let shared = Arc::clone(&claim.shared);
     // Nothing new begins with these slots; what has begun ends.
@@ -252,7 +279,16 @@ async fn run(claim: Claim, change: Change, answer: oneshot::Sender<Result<(), Er
         let _ = answer.send(Err(error));
         return;
     }
-    let changed = shared.change_lower(&claim, &change).await;
+    let changed = match &turn {
+        // What a round has left behind must not be counted with this.
+        Some(_) => shared.roll_back_lower().await,
+        None => Ok(()),
+    };
+    let changed = match changed {
+        Ok(()) => shared.change_lower(&claim, &change).await,
+        failed => failed,
+    };
+    drop(turn);
     shared.note_lower(&changed);
     if let Err(error) = changed {
         // Perhaps it was done, perhaps not: dirty content stays the newest, clean content is

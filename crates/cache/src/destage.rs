@@ -90,8 +90,10 @@ async fn pause(shared: &Shared, time: Duration) {
 async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Error> {
     let started = Instant::now();
     let most = learn_limit(shared);
-    if most > 0 && shared.is_strict() {
-        roll_back_lower(shared).await?;
+    let mut _alone = None;
+    if shared.is_atomic_below() {
+        _alone = Some(shared.lower_epoch_turn.write().await);
+        shared.roll_back_lower().await?;
     }
     let cut = begin(shared);
     let items = collect(shared).await;
@@ -145,16 +147,6 @@ fn learn_limit(shared: &Shared) -> u64 {
         state.epochs.set_limit(limit);
     }
     slots
-}
-
-/// Has the lower volume give up what a round has left there that did not come to its flush.
-async fn roll_back_lower(shared: &Shared) -> Result<(), Error> {
-    if shared.state.lock().unflushed_below {
-        let rolled_back = shared.lower.roll_back().await;
-        shared.note_lower(&rolled_back);
-        rolled_back?;
-    }
-    Ok(())
 }
 
 /// Where order is relaxed, an epoch of the lower volume is not kept for one round: what went down

@@ -233,6 +233,7 @@ fn assemble(
         index: Mutex::new(Index::new(&superblock, settings.index_segments, index)),
         superblock: tokio::sync::Mutex::new(superblock),
         lower_flush: tokio::sync::Mutex::new(()),
+        lower_epoch_turn: Arc::default(),
         rolling_back: tokio::sync::Mutex::new(()),
         lower_losses: 0.into(),
         changed: Notify::new(),

@@ -70,6 +70,9 @@ pub(crate) struct Shared {
     pub superblock: tokio::sync::Mutex<Superblock>,
     /// Those who flush the lower volume take turns: it tells of a loss only once, to one of them.
     pub lower_flush: tokio::sync::Mutex<()>,
+    /// Where the lower volume's epochs are whole or nothing: a round has it alone, and whoever goes
+    /// past the log shares it, since the flush of one would count half of the other.
+    pub lower_epoch_turn: Arc<tokio::sync::RwLock<()>>,
     /// Those who give up what was not flushed take turns.
     pub rolling_back: tokio::sync::Mutex<()>,
     /// Flushes of the lower volume that failed.
@@ -253,6 +256,25 @@ impl Shared {
     /// Whether nothing may overtake the log.
     pub fn is_strict(&self) -> bool {
         self.settings.order == Order::Strict && !self.settings.report.is_past()
+    }
+
+    /// Whether what a round sends is to count as a whole or not at all: one epoch of the lower volume.
+    pub fn is_atomic_below(&self) -> bool {
+        self.is_strict() && self.lower.geometry().epoch_blocks > 0
+    }
+
+    /// Has the lower volume give up what a round has left there that did not come to its flush.
+    pub async fn roll_back_lower(&self) -> Result<(), Error> {
+        let _turn = self.lower_flush.lock().await;
+        if self.state.lock().unflushed_below {
+            let rolled_back = self.lower.roll_back().await;
+            // Whoever has sent something since the last flush has to send it again.
+            self.lower_losses.fetch_add(1, Ordering::SeqCst);
+            self.note_lower(&rolled_back);
+            rolled_back?;
+            self.state.lock().unflushed_below = false;
+        }
+        Ok(())
     }
 
     /// Whether writes count with the next flush only.

@@ -69,6 +69,40 @@ async fn written_through_what_the_log_knows_nothing_of_is_at_the_far_side() {
     assert_eq!(read(&cache, 80, 8).await.unwrap(), [3; 8]);
 }
 
+/// Where what is between two flushes counts as a whole, a write that goes past the log is stable
+/// with what was sent before it: half a round would count.
+#[tokio::test(start_paused = true)]
+async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
+    let (gateway, cache, _faults) = failing(OnLogError::WriteThrough).await;
+    gateway.far.set_epoch_blocks(8000);
+    gateway.far.set_delay(Duration::from_millis(10));
+    gateway.far.fail_next_flush();
+    tokio::spawn(cache.run());
+    let mut seen = Vec::new();
+    // Seven seconds: beyond the age at which dirty data goes down though the host is never idle.
+    for turn in 0..400 {
+        write(&cache, 80 + turn * 8, 3, 8).await.unwrap();
+        sleep(Duration::from_millis(7)).await;
+        seen.extend(gateway.far.take_calls());
+    }
+    let mut flushes = 0;
+    let mut is_open = false;
+    for call in &seen {
+        match call.0 {
+            "write" => is_open = true,
+            "roll back" => is_open = false,
+            "flush" => {
+                flushes += 1;
+                // The first one failed.
+                is_open = flushes == 1;
+            }
+            "write stable" => assert!(!is_open, "{call:?} in {seen:?}"),
+            _ => {}
+        }
+    }
+    assert!(flushes > 0, "no round was sent: {seen:?}");
+}
+
 /// What the log holds goes down though nothing can be noted in it.
 #[tokio::test(start_paused = true)]
 async fn destage_goes_on_and_what_it_sent_stays_dirty() {

@@ -26,6 +26,7 @@ pub struct Far {
     failing: AtomicBool,
     lost_flush: AtomicBool,
     delay_ms: AtomicU64,
+    epoch_blocks: AtomicU64,
     calls: Mutex<Vec<Call>>,
 }
 
@@ -38,6 +39,7 @@ impl Far {
             failing: AtomicBool::new(false),
             lost_flush: AtomicBool::new(false),
             delay_ms: AtomicU64::new(0),
+            epoch_blocks: AtomicU64::new(0),
             calls: Mutex::default(),
         })
     }
@@ -60,6 +62,11 @@ impl Far {
     /// The far side has restarted: the next flush cannot speak for what came before.
     pub fn fail_next_flush(&self) {
         self.lost_flush.store(true, Ordering::SeqCst);
+    }
+
+    /// It says that what is between two flushes counts as a whole, up to so many blocks.
+    pub fn set_epoch_blocks(&self, blocks: u64) {
+        self.epoch_blocks.store(blocks, Ordering::SeqCst);
     }
 
     /// How long each call takes.
@@ -105,7 +112,11 @@ impl Far {
 
 impl Volume for Far {
     fn geometry(&self) -> Geometry {
-        Geometry { blocks: self.blocks.load(Ordering::SeqCst), ..self.memory.geometry() }
+        Geometry {
+            blocks: self.blocks.load(Ordering::SeqCst),
+            epoch_blocks: self.epoch_blocks.load(Ordering::SeqCst),
+            ..self.memory.geometry()
+        }
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
@@ -128,6 +139,10 @@ impl Volume for Far {
 
     fn flush(&self) -> Io<'_, ()> {
         Box::pin(self.travel(("flush", 0, 0)))
+    }
+
+    fn roll_back(&self) -> Io<'_, ()> {
+        Box::pin(self.travel(("roll back", 0, 0)))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
