@@ -1,6 +1,6 @@
 //! What this host does not give us.
 
-use std::io;
+use std::{io, path::PathBuf};
 
 /// A part of the host that an attachment needs, and what it said.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +36,9 @@ pub enum Part {
     /// What was written to the device does not become stable.
     #[error("cannot flush /dev/loop{0}")]
     LoopFlush(u32),
+    /// A file system does not let itself be unmounted.
+    #[error("cannot unmount {}", .0.display())]
+    Unmount(PathBuf),
     /// A thread does not start.
     #[error("cannot start a thread")]
     Thread,

@@ -95,26 +95,29 @@ impl VolumeFile {
         &self.file
     }
 
-    /// Its handle on what is served, to be kept when the file itself is not.
+    /// Closes it here, and gives what is left to do with it.
     #[must_use]
     pub fn into_served(self) -> Served {
-        Served { requests: self.requests, ended: self.ended }
+        Served { requests: self.requests, ended: Some(self.ended) }
     }
 }
 
 /// A file that somebody else has open.
 pub struct Served {
     requests: Arc<Requests>,
-    ended: oneshot::Receiver<io::Result<()>>,
+    /// Until it has ended.
+    ended: Option<oneshot::Receiver<io::Result<()>>>,
 }
 
 impl Served {
-    /// Waits until nobody has the file open any more.
-    ///
-    /// # Errors
-    /// What ended it while it was open: then whoever had it open gets I/O errors.
-    pub async fn ended(&mut self) -> io::Result<()> {
-        (&mut self.ended).await.unwrap_or(Ok(()))
+    /// Waits until nobody has the file open any more, or the kernel has cut the connection.
+    pub async fn ended(&mut self) {
+        let Some(ended) = &mut self.ended else { return };
+        let how = ended.await;
+        self.ended = None;
+        if let Ok(Err(error)) = how {
+            tracing::error!(%error, "FUSE has ended");
+        }
     }
 
     /// Serves nothing more, so that every request from now on is an I/O error, and waits for those

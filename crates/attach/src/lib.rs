@@ -9,11 +9,12 @@ mod error;
 mod content;
 mod requests;
 mod file;
+mod apart;
 mod loop_device;
 mod users;
 
 pub use content::{Content, content};
 pub use error::{Error, Part};
 pub use file::{Options, Served, VolumeFile};
-pub use loop_device::{LoopDevice, LoopOptions};
+pub use loop_device::{LoopDevice, LoopOptions, unmount};
 pub use users::{Leftover, User, busy_with, leftovers, users};

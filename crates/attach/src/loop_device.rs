@@ -4,10 +4,12 @@ use std::{
     fs::{File, OpenOptions},
     io,
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
-use crate::{Error, Part, requests::REQUEST_BYTES};
+use rustix::mount::UnmountFlags;
+
+use crate::{Error, Part, apart::apart, requests::REQUEST_BYTES};
 
 /// How a loop device is set up.
 #[derive(Clone, Debug)]
@@ -40,23 +42,25 @@ impl LoopDevice {
     /// # Errors
     /// What of the loop driver is missing.
     pub fn set_up(file: &File, options: &LoopOptions) -> Result<Self, Error> {
-        let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control");
-        let control = control.map_err(|error| Part::LoopControl.failed(error))?;
-        let mut left = ATTEMPTS;
-        loop {
-            // SAFETY: LOOP_CTL_GET_FREE takes no argument, and the descriptor is open.
-            let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
-            let number = u32::try_from(number)
-                .map_err(|_| Part::LoopControl.failed(io::Error::last_os_error()))?;
-            left -= 1;
-            let device = Self { number };
-            match device.configure(file, options) {
-                // Somebody else was faster.
-                Err(error) if error.error.raw_os_error() == Some(libc::EBUSY) && left > 0 => {}
-                Err(error) => return Err(error),
-                Ok(()) => return Ok(device),
+        apart(Some(file.as_raw_fd()), || {
+            let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control");
+            let control = control.map_err(|error| Part::LoopControl.failed(error))?;
+            let mut left = ATTEMPTS;
+            loop {
+                // SAFETY: LOOP_CTL_GET_FREE takes no argument, and the descriptor is open.
+                let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+                let number = u32::try_from(number)
+                    .map_err(|_| Part::LoopControl.failed(io::Error::last_os_error()))?;
+                left -= 1;
+                let device = Self { number };
+                match device.configure(file, options) {
+                    // Somebody else was faster.
+                    Err(error) if error.error.raw_os_error() == Some(libc::EBUSY) && left > 0 => {}
+                    Err(error) => return Err(error),
+                    Ok(()) => return Ok(device),
+                }
             }
-        }
+        })
     }
 
     fn configure(self, file: &File, options: &LoopOptions) -> Result<(), Error> {
@@ -102,8 +106,7 @@ impl LoopDevice {
             }
             return Ok(());
         };
-        drop(device);
-        self.clear()?;
+        self.let_go(&device)?;
         Err(problem)
     }
 
@@ -118,12 +121,14 @@ impl LoopDevice {
     /// # Errors
     /// It is not set up any more.
     pub fn resize(self) -> Result<(), Error> {
-        let device = self.open(false)?;
-        // SAFETY: LOOP_SET_CAPACITY takes no argument.
-        if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY) } < 0 {
-            return Err(Part::LoopSetUp(self.number).failed(io::Error::last_os_error()));
-        }
-        Ok(())
+        apart(None, || {
+            let device = self.open(false)?;
+            // SAFETY: LOOP_SET_CAPACITY takes no argument.
+            if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY) } < 0 {
+                return Err(Part::LoopSetUp(self.number).failed(io::Error::last_os_error()));
+            }
+            Ok(())
+        })
     }
 
     /// Writes back what the kernel keeps of it, and makes it stable. Blocks.
@@ -131,25 +136,38 @@ impl LoopDevice {
     /// # Errors
     /// The volume failed.
     pub fn flush(self) -> Result<(), Error> {
-        let device = self.open(false)?;
-        device.sync_all().map_err(|error| Part::LoopFlush(self.number).failed(error))
+        apart(None, || self.sync(&self.open(false)?))
     }
 
-    /// Keeps others from mounting it or building on it until the result is dropped.
+    /// Takes it away if nobody has mounted it or built on it, and nobody does meanwhile, when all
+    /// that was written is stable. Who has it open otherwise keeps it until they close it. Blocks.
     ///
     /// # Errors
-    /// Somebody does already (`EBUSY`).
-    pub fn reserve(self) -> io::Result<File> {
-        OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(self.path())
+    /// [`Part::LoopDevice`] with `EBUSY`: it is used; [`Part::LoopFlush`]: the volume failed.
+    /// Nothing has changed then.
+    pub fn take_down(self) -> Result<(), Error> {
+        apart(None, || {
+            let device = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(self.path());
+            let device = device.map_err(|error| Part::LoopDevice(self.number).failed(error))?;
+            self.sync(&device)?;
+            self.let_go(&device)
+        })
     }
 
-    /// Lets go of the file as soon as nobody uses the device any more, which may be at once. Blocks
-    /// while the kernel writes back.
+    /// Takes it away as soon as nobody uses it any more, which may be at once. Blocks while the
+    /// kernel writes back.
     ///
     /// # Errors
     /// It is not set up any more.
     pub fn clear(self) -> Result<(), Error> {
-        let device = self.open(false)?;
+        apart(None, || self.let_go(&self.open(false)?))
+    }
+
+    fn sync(self, device: &File) -> Result<(), Error> {
+        device.sync_all().map_err(|error| Part::LoopFlush(self.number).failed(error))
+    }
+
+    fn let_go(self, device: &File) -> Result<(), Error> {
         // SAFETY: LOOP_CLR_FD takes no argument.
         if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD) } < 0 {
             return Err(Part::LoopSetUp(self.number).failed(io::Error::last_os_error()));
@@ -161,6 +179,17 @@ impl LoopDevice {
         let device = OpenOptions::new().read(true).write(write).open(self.path());
         device.map_err(|error| Part::LoopDevice(self.number).failed(error))
     }
+}
+
+/// Unmounts what is mounted on a folder, which may wait for a device that this process serves. Blocks
+/// while the kernel writes back; with `detach` it does not, and is done when nobody uses it any more.
+///
+/// # Errors
+/// [`Part::Unmount`]; with `EBUSY`, somebody uses it ([`busy_with`](crate::busy_with)).
+pub fn unmount(place: &Path, detach: bool) -> Result<(), Error> {
+    let flags = if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let failed = |error| Part::Unmount(place.to_owned()).failed(error);
+    apart(None, || rustix::mount::unmount(place, flags).map_err(failed))
 }
 
 /// So many others may be faster in a row.

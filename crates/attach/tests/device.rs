@@ -47,8 +47,7 @@ async fn close(device: LoopDevice, mut served: Served) {
     spawn_blocking(move || device.clear()).await.expect("no panic").expect("cleared");
     tokio::time::timeout(Duration::from_secs(20), served.ended())
         .await
-        .expect("the last user has gone")
-        .expect("no error");
+        .expect("the last user has gone");
 }
 
 fn device_file(device: LoopDevice) -> File {

@@ -68,6 +68,13 @@ pub enum Command {
     Ls(Ls),
     /// Show which volumes of which nodes are known by name
     Names(Names),
+    /// Make a block device of this host from a volume, without the kernel's initiator
+    ///
+    /// Serves until SIGTERM, SIGINT or `forebay detach`, and then waits for the last write. Prints
+    /// `ready` and the device when it is there. Needs root, FUSE and the loop driver.
+    Attach(Attach),
+    /// Take a device of `forebay attach` away, when everything on it is written and stable
+    Detach(Detach),
     /// Relay iSCSI connections through TLS 1.3, for initiators and targets that have none
     Tunnel(Tunnel),
     /// Make a random CHAP secret in a new file that only its owner can read
@@ -366,6 +373,18 @@ pub struct Ls {
     #[arg(long, value_name = "NAME", default_value = "iqn.2026-11.io.forebay:ls")]
     pub initiator_name: String,
 
+    /// How both ends prove who they are.
+    #[command(flatten)]
+    pub credentials: Credentials,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How both ends of a session prove who they are.
+#[derive(Args, Debug)]
+pub struct Credentials {
     /// The CHAP user to be
     #[arg(long, value_name = "NAME", requires = "secret")]
     pub user: Option<String>,
@@ -401,10 +420,89 @@ pub struct Ls {
     /// Its key (PEM), readable by its owner only
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub key: Option<PathBuf>,
+}
+
+/// Arguments of `attach`.
+#[derive(Args, Debug)]
+pub struct Attach {
+    /// iscsi://host[:port]/target-name[/lun], or with --config a unit of the settings (TARGET or
+    /// TARGET/LUN), or gln:VOLUME
+    pub volume: String,
+
+    /// Run the unit's stack of these settings (TOML) in this process, a cache included; or find the
+    /// volume with their [names]
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Mount the file system on the volume there; it is unmounted at the end
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<PathBuf>,
+
+    /// Make a file system of this type if the volume holds nothing; one that is there stays
+    #[arg(long, value_name = "TYPE", value_parser = file_system_type, conflicts_with = "read_only")]
+    pub mkfs: Option<String>,
+
+    /// With --mkfs: whatever the volume holds, make a new file system
+    #[arg(long, requires = "mkfs")]
+    pub force: bool,
+
+    /// Options for the mount, as `mount -o` takes them
+    #[arg(long, value_name = "OPTIONS", requires = "mount")]
+    pub mount_options: Option<String>,
+
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// Make devices of the partitions on the volume, too
+    #[arg(long, conflicts_with_all = ["mount", "mkfs"])]
+    pub partitions: bool,
+
+    /// Let the kernel keep pages of the file below the device, and ask for one thing at a time
+    #[arg(long)]
+    pub no_direct_io: bool,
+
+    /// How long a far side may be away before programs get I/O errors
+    #[arg(long, value_name = "TIME", default_value = "2min")]
+    pub give_up_after: Span,
+
+    /// Return when the device is there, and serve it in the background
+    #[arg(long)]
+    pub background: bool,
 
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    /// The initiator name to use [default: made from the host's]
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    pub initiator_name: Option<String>,
+
+    /// How both ends prove who they are.
+    #[command(flatten)]
+    pub credentials: Credentials,
+
+    /// We are what --background has started
+    #[arg(long, hide = true)]
+    pub in_background: bool,
+}
+
+/// A word, so that it names a program `mkfs.WORD` and nothing else.
+fn file_system_type(text: &str) -> Result<String, String> {
+    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_type = !text.is_empty() && text.len() <= 16 && text.chars().all(is_word);
+    is_type.then(|| text.to_owned()).ok_or_else(|| "write one such as ext4 or xfs".into())
+}
+
+/// Arguments of `detach`.
+#[derive(Args, Debug)]
+pub struct Detach {
+    /// The device (/dev/loopN), the folder that it is mounted on, or the volume as it was attached
+    pub device: PathBuf,
+
+    /// Though it is in use: who uses it gets I/O errors, and what is not written back is lost
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments of `tunnel`.

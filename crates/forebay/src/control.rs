@@ -27,6 +27,7 @@ use tokio::{
 };
 
 use crate::{
+    attached::Attached,
     failure::Failure,
     naming::Known,
     orders::{Exported, Order, Standing, UnitName},
@@ -79,6 +80,13 @@ pub enum Request {
         /// The unit.
         unit: UnitName,
     },
+    /// What the process has attached.
+    Attachment,
+    /// Take away what the process has attached.
+    Detach {
+        /// Though somebody uses it.
+        force: bool,
+    },
     /// Let the file or device of a unit grow.
     Resize {
         /// The target's name.
@@ -108,6 +116,8 @@ pub enum Response {
     Located(Place),
     /// The log is put away.
     Exported(Exported),
+    /// What is attached, or was until now.
+    Attachment(Attached),
     /// The size from now on.
     Resized {
         /// In bytes.
@@ -132,6 +142,7 @@ impl Response {
             | Self::Names(_)
             | Self::Located(_)
             | Self::Exported(_)
+            | Self::Attachment(_)
             | Self::Resized { .. } => {
                 Failure::new("the process gives an answer to another question")
                     .remedy("use the same version of forebay on both sides of the socket")
@@ -173,6 +184,7 @@ pub fn default_path() -> Result<PathBuf, Failure> {
 pub struct Control {
     path: PathBuf,
     listener: Option<StdListener>,
+    clients: Arc<Semaphore>,
     /// Held as long as the process serves: it tells a live owner from a dead one's leavings.
     _owner: File,
 }
@@ -198,7 +210,8 @@ impl Control {
             Err(error) => return Err(cannot("look at", &error)),
         }
         let listener = listen(path).map_err(|error| cannot("make", &error))?;
-        Ok(Self { path: path.to_owned(), listener: Some(listener), _owner: owner })
+        let clients = Arc::new(Semaphore::new(CLIENTS));
+        Ok(Self { path: path.to_owned(), listener: Some(listener), clients, _owner: owner })
     }
 
     /// Answers for ever. Call once, in a runtime.
@@ -209,7 +222,7 @@ impl Control {
         let listener = self.listener.take().expect("serve is called once");
         let listener = UnixListener::from_std(listener)?;
         let answer = Arc::new(answer);
-        let clients = Arc::new(Semaphore::new(CLIENTS));
+        let clients = Arc::clone(&self.clients);
         tokio::spawn(async move {
             loop {
                 let place = Arc::clone(&clients).acquire_owned().await;
@@ -227,6 +240,13 @@ impl Control {
             }
         });
         Ok(())
+    }
+
+    /// Waits until everybody who asked has been answered, for a moment at most.
+    pub async fn finish(&self) {
+        let all = self.clients.acquire_many(CLIENTS as u32 - 1);
+        // One place is kept for who comes next. A client that does not take its answer is not waited for.
+        let _ = timeout(PATIENCE, all).await;
     }
 }
 
@@ -322,8 +342,10 @@ pub fn ask(path: &Path, request: Request) -> Result<Response, Failure> {
 }
 
 fn exchange(mut stream: StdStream, request: Request) -> io::Result<Response> {
-    let is_quick =
-        matches!(request, Request::Status | Request::Compare { .. } | Request::Cache { .. });
+    let is_quick = matches!(
+        request,
+        Request::Status | Request::Compare { .. } | Request::Cache { .. } | Request::Attachment
+    );
     stream.set_read_timeout(Some(if is_quick { PATIENCE } else { WORK }))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_vec(&request)?;

@@ -110,7 +110,11 @@ fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
     }
 }
 
-fn find<'a>(settings: &'a Settings, name: &UnitName) -> Result<(&'a Target, &'a Unit), Failure> {
+/// The unit of that name.
+pub fn find<'a>(
+    settings: &'a Settings,
+    name: &UnitName,
+) -> Result<(&'a Target, &'a Unit), Failure> {
     let target = settings.target.iter().find(|target| target.name.0 == name.target);
     let unit = target.and_then(|target| target.unit.iter().find(|unit| unit.lun == name.lun));
     target.zip(unit).ok_or_else(|| {

@@ -3,20 +3,18 @@
 use ::names::VolumeName;
 use iscsi::{login::LoginFailure, pdu::LoginStatus};
 use serde_json::json;
-use transport::TlsClient;
 
 use crate::{
-    admission,
     cli::Ls,
     control::{self, Request, Response},
+    credentials,
     failure::Failure,
     naming::{self, Naming},
     output::print,
     quantity::about,
-    settings::{self, Far, Proof, Settings},
+    settings::{Far, Settings},
     stack,
     status::table,
-    tls,
 };
 
 /// A target and its units, or why they cannot be listed.
@@ -39,8 +37,8 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
     let portal = url.portal();
     let mut settings = initiator::Settings::new(&portal, "", 0);
     settings.initiator_name.clone_from(&args.initiator_name);
-    settings.chap = chap(args)?;
-    settings.tls = tls(args)?;
+    settings.chap = credentials::chap(&args.credentials)?;
+    settings.tls = credentials::tls(&args.credentials)?;
     let targets = match &url.target {
         Some(name) => vec![(name.clone(), vec![portal.clone()])],
         None => {
@@ -81,28 +79,12 @@ async fn place(args: &Ls, volume: VolumeName) -> Result<initiator::Url, Failure>
             naming.locate(&volume).await.map_err(Failure::new)?
         }
     };
-    let place = naming::usable(place, args.ca.is_some()).map_err(|error| {
+    let place = naming::usable(place, args.credentials.ca.is_some()).map_err(|error| {
         Failure::new(error).remedy("--ca FILE is for portals with TLS, and for those alone")
     })?;
     let portal = place.portals.first().map_or("", String::as_str);
     let url = format!("iscsi://{portal}/{}/{}", place.target, place.lun);
     url.parse().map_err(Failure::new)
-}
-
-/// Who we are, and who the target has to be.
-fn chap(args: &Ls) -> Result<Option<initiator::chap::Chap>, Failure> {
-    let Some(name) = &args.user else { return Ok(None) };
-    let user = Proof::at(name, args.secret_file.as_deref(), args.secret_env.as_deref())?;
-    let mutual =
-        args.mutual.as_ref().map(|name| Proof::at(name, args.mutual_secret_file.as_deref(), None));
-    Ok(Some(admission::prove(&user, mutual.transpose()?.as_ref(), &settings::Chap::ALL)))
-}
-
-/// What the connection begins with.
-fn tls(args: &Ls) -> Result<Option<TlsClient>, Failure> {
-    let Some(ca) = &args.ca else { return Ok(None) };
-    let own = args.certificate.as_deref().zip(args.key.as_deref());
-    Ok(Some(tls::client(own, ca, args.server_name.as_deref())?))
 }
 
 fn refused(url: &str, error: &initiator::Error) -> Failure {

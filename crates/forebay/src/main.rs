@@ -12,6 +12,7 @@ mod events;
 mod plan;
 mod whole_file;
 mod naming;
+mod attached;
 mod control;
 mod admission;
 mod key_file;
@@ -25,10 +26,12 @@ mod cli;
 mod handover;
 mod gateway;
 mod claim;
+mod credentials;
 mod ls;
 mod known;
 mod secret;
 mod tunnel;
+mod attachment;
 mod quickstart;
 
 use std::{process::ExitCode, time::Duration};
@@ -53,7 +56,7 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Failure> {
     let usual = match cli.command {
-        Command::Serve(_) | Command::Tunnel(_) => "info",
+        Command::Serve(_) | Command::Tunnel(_) | Command::Attach(_) => "info",
         // It kills what others talk to: their warnings are part of the plan.
         Command::Quickstart(_) => "error",
         _ => "warn",
@@ -73,6 +76,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Claim(args) => claim::run(args.act),
         Command::Ls(args) => in_runtime(ls::run(&args)),
         Command::Names(args) => known::run(&args),
+        Command::Attach(args) => attachment::run(args),
+        Command::Detach(args) => attachment::detach(&args),
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
         Command::Tunnel(args) => in_runtime(tunnel::run(args)),
         Command::Link(args) => in_runtime(link(args)),

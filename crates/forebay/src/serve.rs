@@ -127,6 +127,9 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
             Ok(exported) => Response::Exported(exported),
             Err(failure) => Response::Failure(failure),
         },
+        Request::Attachment | Request::Detach { .. } => {
+            Response::Failure(Failure::new("this process serves, and has attached nothing"))
+        }
         Request::Resize { target, lun, bytes } => match node.resize(&target, lun, bytes).await {
             Ok(bytes) => Response::Resized { bytes },
             Err(failure) => Response::Failure(failure),

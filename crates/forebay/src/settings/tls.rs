@@ -7,7 +7,10 @@ use serde::Deserialize;
 use transport::{Part, TlsClient, TlsServer};
 
 use super::{Layer, Settings, access::Unusable, problem::KeyPath};
-use crate::tls::{self, Wrong};
+use crate::{
+    failure::Failure,
+    tls::{self, Wrong},
+};
 
 /// What a portal proves itself with, and who may connect to it.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
@@ -69,6 +72,18 @@ impl PortalTls {
 }
 
 impl RemoteTls {
+    /// Reads what the command line names.
+    pub fn of(
+        ca: PathBuf,
+        server_name: Option<String>,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+    ) -> Result<Self, Failure> {
+        let mut tls = Self { ca, server_name, certificate, key, ..Self::default() };
+        tls.read()?;
+        Ok(tls)
+    }
+
     /// For the session.
     ///
     /// # Panics

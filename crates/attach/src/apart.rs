@@ -1,0 +1,71 @@
+//! Work on the device that this process itself serves.
+//!
+//! A thread that waits for such a device cannot be killed until it is served. If the process is
+//! killed meanwhile, nobody serves it; the kernel notices that when `/dev/fuse` is closed, and closes
+//! it when nobody shares the process's table of open files any more. So such a thread has a table of
+//! its own, without `/dev/fuse`: then the rest of the process ends, and the wait with an I/O error.
+
+use std::{io, os::fd::RawFd, thread};
+
+use crate::{Error, Part};
+
+/// Does `work` on a thread of its own, where no file is open but the standard ones and `keep`.
+/// `work` opens what else it needs, and closes it.
+pub(crate) fn apart<T: Send>(
+    keep: Option<RawFd>,
+    work: impl FnOnce() -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("device".into()).spawn_scoped(scope, || {
+            leave(keep).map_err(|error| Part::Thread.failed(error))?;
+            work()
+        });
+        let thread = thread.map_err(|error| Part::Thread.failed(error))?;
+        thread.join().expect("a panic ends the process")
+    })
+}
+
+/// Leaves the table of open files of the process.
+fn leave(keep: Option<RawFd>) -> io::Result<()> {
+    let ranges = match keep.map(|keep| keep as u32) {
+        None => [3..=u32::MAX, 0..=0],
+        Some(keep) => [keep + 1..=u32::MAX, 3..=keep.saturating_sub(1)],
+    };
+    for range in ranges.into_iter().filter(|range| !range.is_empty() && *range.start() >= 3) {
+        let (first, last) = (*range.start(), *range.end());
+        // SAFETY: the table is unshared before anything in it is closed, and `work` uses no
+        // descriptor of the process but `keep`.
+        let done =
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, CLOSE_RANGE_UNSHARE) };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// linux/close_range.h
+const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, os::fd::AsRawFd};
+
+    use super::*;
+
+    /// By the kernel's list, of the thread.
+    fn is_open(descriptor: RawFd) -> bool {
+        std::fs::read_link(format!("/proc/thread-self/fd/{descriptor}")).is_ok()
+    }
+
+    #[test]
+    fn work_has_no_open_file_but_what_it_keeps() {
+        let (first, second) = (File::open("/dev/null").unwrap(), File::open("/dev/zero").unwrap());
+        let (first, second) = (first.as_raw_fd(), second.as_raw_fd());
+        for keep in [first, second] {
+            let open = apart(Some(keep), || Ok([is_open(first), is_open(second)])).unwrap();
+            assert_eq!(open, [keep == first, keep == second]);
+        }
+        assert_eq!(apart(None, || Ok([is_open(first), is_open(second)])).unwrap(), [false; 2]);
+    }
+}

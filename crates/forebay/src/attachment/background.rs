@@ -1,0 +1,46 @@
+//! `--background`: the same program once more, which stays when this one returns.
+
+use std::{
+    fs::OpenOptions,
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+};
+
+use crate::{failure::Failure, output::print};
+
+/// Starts it, and waits until the device is there or it says why not.
+pub fn start() -> Result<(), Failure> {
+    let cannot =
+        |error: std::io::Error| Failure::new(format!("cannot start in the background: {error}"));
+    let mut command = Command::new("/proc/self/exe");
+    command.args(std::env::args_os().skip(1)).arg("--in-background");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // SAFETY: between fork and exec only setsid is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            // Whoever ends the terminal does not mean it.
+            rustix::process::setsid()?;
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().map_err(cannot)?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).map_err(cannot)?;
+    }
+    if line.is_empty() {
+        // It has said why.
+        let status = child.wait().map_err(cannot)?;
+        std::process::exit(status.code().unwrap_or(1));
+    }
+    print(line)
+}
+
+/// Lets go of the terminal, or of who waits for the end of what we print.
+pub fn leave() -> Result<(), Failure> {
+    let nowhere =
+        OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Failure::new)?;
+    rustix::stdio::dup2_stdout(&nowhere).map_err(Failure::new)?;
+    rustix::stdio::dup2_stderr(&nowhere).map_err(Failure::new)
+}

@@ -1,0 +1,220 @@
+//! An attached volume: set up, and taken down without losing what was written.
+
+use std::{path::Path, time::Duration};
+
+use attach::{LoopDevice, LoopOptions, Served, User, VolumeFile};
+use tokio::{task::spawn_blocking, time::timeout};
+use volume::Stack;
+
+use super::{file_system, host::refusal, place::list, source::Source};
+use crate::{attached::Attached, cli::Attach, failure::Failure};
+
+/// A loop device on a file over a volume, perhaps with a file system that we have mounted.
+pub struct Device {
+    device: LoopDevice,
+    served: Served,
+    volume: Stack,
+    attached: Attached,
+    /// The kernel has taken it away.
+    is_gone: bool,
+    /// It was said why it cannot be taken down.
+    said: Option<String>,
+}
+
+impl Device {
+    /// Makes the device, and the file system if that is asked for, and mounts it.
+    pub async fn open(args: &Attach, source: &Source, volume: Stack) -> Result<Self, Failure> {
+        let plan = file_system::plan(args, &*volume).await?;
+        let geometry = volume.geometry();
+        let file = attach::Options {
+            name: source.file_name(),
+            is_cached: args.no_direct_io,
+            patience: source.patience(),
+        };
+        let options = LoopOptions {
+            block_size: geometry.block_size,
+            read_only: geometry.read_only,
+            direct: !args.no_direct_io,
+            partitions: args.partitions,
+        };
+        let below = volume.clone();
+        let (device, served) = apart(move || {
+            let file = VolumeFile::open(below, file)?;
+            let device = LoopDevice::set_up(file.file(), &options)?;
+            Ok((device, file.into_served()))
+        })
+        .await?;
+        let attached = Attached {
+            device: device.path(),
+            volume: source.name.clone(),
+            bytes: geometry.bytes(),
+            block_size: geometry.block_size,
+            read_only: geometry.read_only,
+            direct_io: !args.no_direct_io,
+            mount: None,
+            process: std::process::id(),
+        };
+        let mut device = Self { device, served, volume, attached, is_gone: false, said: None };
+        if let Err(failure) = device.fill(args, plan).await {
+            device.detach(true).await?;
+            return Err(failure);
+        }
+        Ok(device)
+    }
+
+    async fn fill(&mut self, args: &Attach, plan: file_system::Plan) -> Result<(), Failure> {
+        if let Some(kind) = &plan.make {
+            file_system::make(kind, &self.attached.device).await?;
+        }
+        if let Some(folder) = &args.mount {
+            let folder = folder.canonicalize().map_err(Failure::new)?;
+            file_system::mount(&self.attached.device, args, &folder).await?;
+            self.attached.mount = Some(folder);
+        }
+        Ok(())
+    }
+
+    /// What others are told.
+    pub fn attached(&self) -> &Attached {
+        &self.attached
+    }
+
+    /// Waits until nobody has the file open any more, or the kernel has cut the connection.
+    pub async fn ended(&mut self) {
+        self.served.ended().await;
+    }
+
+    /// Whether there is nothing to detach any more.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// Tells of a failure, unless it is the one that was told last.
+    pub fn say_once(&mut self, failure: &Failure) {
+        let text = failure.to_string();
+        if self.said.as_ref() != Some(&text) {
+            tracing::warn!("{text}");
+            self.said = Some(text);
+        }
+    }
+
+    /// Takes it away when everything that was written is stable. If somebody uses it, nothing
+    /// happens but that is said; with `force` it is taken away all the same.
+    pub async fn detach(&mut self, force: bool) -> Result<(), Failure> {
+        if force {
+            self.tear_off().await;
+            return Ok(());
+        }
+        let number = self.device.number;
+        let ours = self.attached.mount.clone();
+        let users = move || {
+            let is_ours = |user: &User| matches!((user, &ours), (User::Mount(place), Some(mount)) if place == mount);
+            let users = attach::users(number);
+            Ok(users.into_iter().filter(|user| !is_ours(user)).collect::<Vec<_>>())
+        };
+        let users = apart(users).await?;
+        if !users.is_empty() {
+            return Err(self.in_use(&users));
+        }
+        if let Some(folder) = self.attached.mount.clone() {
+            tracing::info!(mount = %folder.display(), "writing back and unmounting");
+            self.unmount(&folder).await?;
+            self.attached.mount = None;
+        }
+        let device = self.device;
+        match apart(move || Ok(device.take_down())).await? {
+            Ok(()) => {}
+            Err(error) if error.error.raw_os_error() == Some(libc::EBUSY) => {
+                let users = apart(move || Ok(attach::users(device.number))).await?;
+                return Err(self.in_use(&users));
+            }
+            Err(error) if matches!(error.part, attach::Part::LoopFlush(_)) => {
+                return Err(Failure::new(format!("what was written last is not stable: {error}"))
+                    .remedy("bring the far side back, and ask again; --force gives it up"));
+            }
+            Err(error) => return Err(refusal(&error)),
+        }
+        self.is_gone = true;
+        self.last_user().await;
+        self.volume.flush().await.map_err(|error| {
+            Failure::new(format!("the volume is detached, and its last flush failed: {error}"))
+        })
+    }
+
+    /// Somebody may have opened it in the last moment.
+    async fn last_user(&mut self) {
+        let mut is_said = false;
+        while timeout(LOOK_AGAIN, self.served.ended()).await.is_err() {
+            if !is_said {
+                let number = self.device.number;
+                let users = apart(move || Ok(attach::users(number))).await.unwrap_or_default();
+                tracing::warn!(users = list(&users), "waiting for who has the device open");
+                is_said = true;
+            }
+        }
+    }
+
+    async fn unmount(&self, folder: &Path) -> Result<(), Failure> {
+        let place = folder.to_owned();
+        let done = apart(move || Ok(attach::unmount(&place, false))).await?;
+        let Err(error) = done else { return Ok(()) };
+        match error.error.raw_os_error() {
+            Some(libc::EBUSY) => {
+                let place = folder.to_owned();
+                let users = apart(move || Ok(attach::busy_with(&place))).await?;
+                Err(self.in_use(&users))
+            }
+            // Somebody was faster.
+            Some(libc::EINVAL) => Ok(()),
+            _ => Err(refusal(&error)),
+        }
+    }
+
+    fn in_use(&self, users: &[User]) -> Failure {
+        let users = if users.is_empty() { "by whom is not known".to_owned() } else { list(users) };
+        let device = self.attached.device.display();
+        Failure::new(format!("{device} is in use: {users}")).remedy(
+            "unmount it, or end who uses it, and ask again; --force takes it away from them",
+        )
+    }
+
+    /// Saves what can be saved in a while, and takes the device away from who uses it.
+    async fn tear_off(&mut self) {
+        let device = self.device;
+        let flushed = timeout(RUSH, apart(move || device.flush())).await;
+        if !matches!(flushed, Ok(Ok(()))) {
+            tracing::warn!("what was written last may be lost");
+        }
+        if let Some(folder) = self.attached.mount.take() {
+            let unmounted = timeout(RUSH, apart(move || attach::unmount(&folder, true))).await;
+            tracing::debug!(?unmounted, "unmounted");
+        }
+        if timeout(RUSH, self.served.refuse()).await.is_err() {
+            tracing::warn!("the volume does not answer");
+        }
+        self.let_go().await;
+        if !matches!(timeout(RUSH, self.volume.flush()).await, Ok(Ok(()))) {
+            tracing::warn!("what was written last may not be stable");
+        }
+    }
+
+    /// Lets the kernel take the device away when its last user has gone.
+    pub async fn let_go(&self) {
+        let device = self.device;
+        let cleared = timeout(RUSH, apart(move || device.clear())).await;
+        tracing::debug!(?cleared, "the loop device is let go");
+    }
+}
+
+/// On a thread that may block.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, attach::Error> + Send + 'static,
+) -> Result<T, Failure> {
+    spawn_blocking(work).await.map_err(Failure::new)?.map_err(|error| refusal(&error))
+}
+
+/// How often those are looked for who keep a device open that is taken away.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// For each step when it has to go fast: a service manager waits 90 s before it kills.
+const RUSH: Duration = Duration::from_secs(10);

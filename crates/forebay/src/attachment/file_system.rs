@@ -1,0 +1,197 @@
+//! The file system on an attached volume: looked for, made and mounted, by the system's programs.
+
+use std::{path::Path, process::Stdio};
+
+use attach::Content;
+use tokio::process::Command;
+use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
+
+use crate::{attachment::host::SYSTEM_FOLDERS, cli::Attach, failure::Failure};
+
+/// What is to be done with the device when it is there.
+#[derive(Debug, Eq, PartialEq)]
+pub struct Plan {
+    /// Make a file system of this type.
+    pub make: Option<String>,
+}
+
+/// Bytes at both ends of a volume that are looked at. No file system or table that is known here
+/// has its first mark beyond; those at the end (GPT, md) lie in the last 128 KiB.
+const LOOKED_AT: u64 = 1 << 20;
+
+/// Looks at the volume and says what is to be done; an error if it holds something that may be
+/// somebody's.
+pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<Plan, Failure> {
+    if args.mkfs.is_none() && args.mount.is_none() {
+        return Ok(Plan { make: None });
+    }
+    let content = look(volume).await?;
+    match (&args.mkfs, content) {
+        (Some(kind), _) if args.force => {
+            wipe(volume).await?;
+            Ok(Plan { make: Some(kind.clone()) })
+        }
+        (Some(kind), Content::Nothing) => Ok(Plan { make: Some(kind.clone()) }),
+        (Some(kind), Content::FileSystem(found)) if is_the_same(kind, found) => {
+            Ok(Plan { make: None })
+        }
+        (Some(kind), Content::FileSystem(found)) => {
+            Err(refusal(&format!("the volume holds a file system of type {found}, not {kind}")))
+        }
+        (Some(_), Content::Other(what)) => Err(refusal(&format!("the volume holds {what}"))),
+        (Some(_), Content::Unknown) => {
+            Err(refusal("the volume holds data, of a kind that is not known here"))
+        }
+        (None, Content::Nothing) => Err(Failure::new("there is no file system on the volume")
+            .remedy("let one be made: --mkfs ext4")),
+        (None, Content::Other(what)) => {
+            Err(Failure::new(format!("what is on the volume cannot be mounted: {what}"))
+                .remedy("leave out --mount, and use the device"))
+        }
+        // The kernel may know it.
+        (None, Content::FileSystem(_) | Content::Unknown) => Ok(Plan { make: None }),
+    }
+}
+
+fn refusal(what: &str) -> Failure {
+    Failure::new(format!("{what}: no file system is made"))
+        .remedy("if nobody needs it any more, --force writes over it; else leave out --mkfs")
+}
+
+/// The three of that family have one mark.
+fn is_the_same(wanted: &str, found: &str) -> bool {
+    let family = |kind: &str| if kind.starts_with("ext") { "ext".into() } else { kind.to_owned() };
+    family(wanted) == family(found)
+}
+
+async fn look(volume: &dyn Volume) -> Result<Content, Failure> {
+    let (first, last) = ends(volume.geometry());
+    let mut found = Vec::new();
+    for extent in [first, last] {
+        let read = volume.read(extent).await;
+        let data =
+            read.map_err(|error| Failure::new(format!("cannot read the volume: {error}")))?;
+        found.push(data.into_bytes());
+    }
+    Ok(attach::content(&found[0], &found[1]))
+}
+
+/// So that the program that makes the new one asks nobody.
+async fn wipe(volume: &dyn Volume) -> Result<(), Failure> {
+    let geometry = volume.geometry();
+    for extent in <[Extent; 2]>::from(ends(geometry)) {
+        let zeros = Data::zeros(extent.blocks as usize * geometry.block_size as usize);
+        let wiped = volume.write(extent.lba, zeros, Durability::Stable).await;
+        wiped.map_err(|error| Failure::new(format!("cannot write to the volume: {error}")))?;
+    }
+    Ok(())
+}
+
+fn ends(geometry: Geometry) -> (Extent, Extent) {
+    let blocks = (LOOKED_AT / u64::from(geometry.block_size)).min(geometry.blocks);
+    let extent = |lba| Extent { lba: Lba(lba), blocks: blocks as u32 };
+    (extent(0), extent(geometry.blocks - blocks))
+}
+
+/// Makes a file system.
+pub async fn make(kind: &str, device: &Path) -> Result<(), Failure> {
+    tracing::info!(kind, device = %device.display(), "making a file system");
+    let mut program = program(&format!("mkfs.{kind}"));
+    program.arg(device);
+    run(program, "cannot make a file system").await
+}
+
+/// Mounts it.
+pub async fn mount(device: &Path, args: &Attach, folder: &Path) -> Result<(), Failure> {
+    let mut program = program("mount");
+    let mut options: Vec<&str> = args.mount_options.iter().map(String::as_str).collect();
+    if args.read_only {
+        options.push("ro");
+    }
+    if !options.is_empty() {
+        program.args(["-o", &options.join(",")]);
+    }
+    program.arg(device).arg(folder);
+    run(program, "cannot mount the file system").await
+}
+
+fn program(name: &str) -> Command {
+    let mut program = Command::new(name);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(SYSTEM_FOLDERS.map(Into::into));
+    if let Ok(path) = std::env::join_paths(folders) {
+        program.env("PATH", path);
+    }
+    program
+}
+
+async fn run(mut program: Command, what: &str) -> Result<(), Failure> {
+    program.stdin(Stdio::null()).kill_on_drop(true);
+    let failed = |why: &dyn std::fmt::Display| Failure::new(format!("{what}: {why}"));
+    let output = program.output().await.map_err(|error| failed(&error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim();
+    Err(failed(&if said.is_empty() { output.status.to_string() } else { said.to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use volume::MemVolume;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn args(more: &[&str]) -> Attach {
+        let words = ["forebay", "attach", "iscsi://a/iqn.x:y"].iter().chain(more);
+        match Cli::parse_from(words).command {
+            Command::Attach(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn with(at: usize, bytes: &[u8]) -> MemVolume {
+        let volume = MemVolume::new(Geometry::with_blocks(8192));
+        let mut block = vec![0; 512];
+        block[at % 512..at % 512 + bytes.len()].copy_from_slice(bytes);
+        let lba = Lba(at as u64 / 512);
+        volume.write(lba, Data::from(block), Durability::Stable).await.unwrap();
+        volume
+    }
+
+    #[tokio::test]
+    async fn a_file_system_is_made_only_where_there_is_nothing() {
+        let empty = MemVolume::new(Geometry::with_blocks(8192));
+        let mkfs = args(&["--mkfs", "ext4"]);
+        let make = Plan { make: Some("ext4".into()) };
+        assert_eq!(plan(&mkfs, &empty).await.unwrap(), make);
+        let ext4 = with(0x438, b"\x53\xef").await;
+        assert_eq!(plan(&mkfs, &ext4).await.unwrap(), Plan { make: None });
+        let xfs = plan(&args(&["--mkfs", "xfs"]), &ext4).await.unwrap_err();
+        assert!(xfs.message.contains("ext4, not xfs"), "{xfs}");
+        for (at, bytes) in [(512, &b"EFI PART"[..]), (700_000, b"x"), (4_194_303, b"x")] {
+            let refused = plan(&mkfs, &with(at, bytes).await).await.unwrap_err();
+            assert!(refused.message.ends_with("no file system is made"), "{refused}");
+        }
+    }
+
+    #[tokio::test]
+    async fn force_wipes_what_was_there() {
+        let volume = with(0x438, b"\x53\xef").await;
+        let forced = args(&["--mkfs", "xfs", "--force"]);
+        assert_eq!(plan(&forced, &volume).await.unwrap(), Plan { make: Some("xfs".into()) });
+        assert_eq!(look(&volume).await.unwrap(), Content::Nothing);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_mounted_where_there_is_no_file_system() {
+        let empty = MemVolume::new(Geometry::with_blocks(16));
+        let refused = plan(&args(&["--mount", "/mnt"]), &empty).await.unwrap_err();
+        assert!(refused.remedy.unwrap().contains("--mkfs ext4"));
+        let table = with(510, b"\x55\xaa").await;
+        assert!(plan(&args(&["--mount", "/mnt"]), &table).await.is_err());
+    }
+}

@@ -1,0 +1,116 @@
+//! This host: what it lacks for an attachment, said before anything is done, and what it grants a
+//! process that the kernel's own memory depends on.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+use attach::Part;
+use rustix::mm::MlockAllFlags;
+
+use crate::{cli::Attach, failure::Failure};
+
+/// That everything is there that the command line needs of this host.
+pub fn check(args: &Attach) -> Result<(), Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("only root may make block devices and mount them")
+            .remedy("start it with sudo, or as a system service"));
+    }
+    for (part, path) in [(Part::Fuse, "/dev/fuse"), (Part::LoopControl, "/dev/loop-control")] {
+        let opened = fs::OpenOptions::new().read(true).write(true).open(path);
+        opened.map_err(|error| refusal(&attach::Error { part, error }))?;
+    }
+    if let Some(folder) = &args.mount {
+        let found = fs::metadata(folder).map_err(|error| {
+            Failure::new(format!("cannot mount on {}: {error}", folder.display()))
+                .remedy(format!("make it: mkdir -p {}", folder.display()))
+        })?;
+        if !found.is_dir() {
+            return Err(Failure::new(format!("cannot mount on {}: no folder", folder.display()))
+                .remedy("name a folder with --mount"));
+        }
+        find_program("mount", "mount")?;
+    }
+    if let Some(kind) = &args.mkfs {
+        let package = match kind.as_str() {
+            "ext2" | "ext3" | "ext4" => "e2fsprogs",
+            "xfs" => "xfsprogs",
+            "btrfs" => "btrfs-progs",
+            "vfat" | "fat" => "dosfstools",
+            "f2fs" => "f2fs-tools",
+            _ => "that package of your distribution which makes such file systems",
+        };
+        find_program(&format!("mkfs.{kind}"), package)?;
+    }
+    Ok(())
+}
+
+/// A program in the search path or where those of the system are.
+fn find_program(name: &str, package: &str) -> Result<(), Failure> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
+    let mut files = folders.map(|folder| folder.join(name));
+    if files.any(|file| file.is_file()) {
+        return Ok(());
+    }
+    Err(Failure::new(format!("there is no program {name}")).remedy(format!("install {package}")))
+}
+
+/// Where mkfs and mount are, which the search path of a user may lack.
+pub const SYSTEM_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+
+/// What to do about a part of the host that fails.
+pub fn refusal(error: &attach::Error) -> Failure {
+    let kind = error.error.kind();
+    let is_denied = kind == ErrorKind::PermissionDenied;
+    let missing = matches!(kind, ErrorKind::NotFound)
+        || matches!(error.error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO));
+    let in_container = "start it outside of the container, or give the container \
+                        CAP_SYS_ADMIN, /dev/fuse, /dev/loop-control and the loop devices";
+    let remedy = match &error.part {
+        Part::Fuse if missing => "load FUSE: modprobe fuse (in a container: --device /dev/fuse)",
+        Part::LoopControl if missing => {
+            "load the loop driver: modprobe loop (in a container: --device /dev/loop-control)"
+        }
+        Part::LoopDevice(_) if missing => "in a container: give it the host's /dev",
+        Part::Fuse | Part::FuseMount | Part::LoopControl | Part::LoopDevice(_) if is_denied => {
+            in_container
+        }
+        Part::FuseMount => "Linux 5.11 or newer with FUSE is needed",
+        Part::LoopSetUp(_) => {
+            "Linux 5.11 or newer is needed; where it cannot do direct I/O, try --no-direct-io"
+        }
+        Part::LoopFlush(_) => "see whether the far side is there",
+        _ => return Failure::new(error),
+    };
+    Failure::new(error).remedy(remedy)
+}
+
+/// Asks the kernel not to wait for writes to our device when this process needs memory. For this
+/// thread and all that it will start: call it before the runtime is made.
+///
+/// What is not granted is said, and done without.
+pub fn serve_writeback() {
+    // SAFETY: PR_SET_IO_FLUSHER takes numbers only.
+    if unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } < 0 {
+        let error = std::io::Error::last_os_error();
+        tracing::warn!(%error, "the kernel may wait for this process when memory is short (PR_SET_IO_FLUSHER)");
+    }
+    // A page that was touched stays: none of ours is written to swap, which may be on our device.
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    if let Err(error) = rustix::mm::mlockall(flags) {
+        tracing::warn!(%error, "this process may be swapped out (mlockall)");
+    }
+}
+
+/// linux/prctl.h
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
+/// Asks the kernel to end other processes first when memory is out.
+pub fn end_last() {
+    if let Err(error) = fs::write(Path::new("/proc/self/oom_score_adj"), "-1000") {
+        tracing::warn!(%error, "this process may be ended when memory is out (oom_score_adj)");
+    }
+}

@@ -1,0 +1,135 @@
+//! Which volume is attached: a URL or a unit of a settings file, turned into a stack.
+
+use std::{fmt::Write as _, path::Path, sync::Arc};
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    cli::Attach,
+    credentials,
+    failure::Failure,
+    handover,
+    naming::Naming,
+    orders::UnitName,
+    quantity::Span,
+    settings::{Far, IscsiName, Layer, Remote, Settings, Unit},
+    stack::{self, Opened},
+};
+
+/// A volume that is not open yet.
+pub struct Source {
+    /// What people call it: always the same for the same volume.
+    pub name: String,
+    target: IscsiName,
+    unit: Unit,
+    initiator_name: IscsiName,
+    /// Who finds a volume that has a name and no address.
+    naming: Option<Arc<Naming>>,
+}
+
+impl Source {
+    /// What the command line means.
+    pub fn of(args: &Attach) -> Result<Self, Failure> {
+        let mut source = match &args.config {
+            Some(config) => Self::of_settings(args, config)?,
+            None => Self::far(args, Self::address(args)?, None, stack::name_of_host())?,
+        };
+        if args.read_only {
+            source.unit.stack.push(Layer::ReadOnly);
+        }
+        Ok(source)
+    }
+
+    fn of_settings(args: &Attach, config: &Path) -> Result<Self, Failure> {
+        let settings = Settings::load(config)?;
+        let naming = Naming::guest(&settings)?.map(Arc::new);
+        let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+        if args.volume.parse().is_ok_and(|far| matches!(far, Far::Named(_))) {
+            return Self::far(args, args.volume.clone(), naming, initiator_name);
+        }
+        let name: UnitName = args.volume.parse().map_err(Failure::settings)?;
+        let (target, unit) = handover::find(&settings, &name)?;
+        let path = config.canonicalize().unwrap_or_else(|_| config.to_owned());
+        Ok(Self {
+            name: format!("{name} of {}", path.display()),
+            target: target.name.clone(),
+            unit: unit.clone(),
+            initiator_name,
+            naming,
+        })
+    }
+
+    /// The unit of a URL, written out.
+    fn address(args: &Attach) -> Result<String, Failure> {
+        let remedy = "write iscsi://HOST[:PORT]/TARGET-NAME/LUN, or name settings with --config";
+        let wrong = |error: &dyn std::fmt::Display| Failure::settings(error).remedy(remedy);
+        let url: initiator::Url = args.volume.parse().map_err(|error| wrong(&error))?;
+        let Some(target) = &url.target else {
+            return Err(wrong(&format!("{url} names no target")));
+        };
+        Ok(format!("iscsi://{}/{target}/{}", url.portal(), url.lun.unwrap_or(0)))
+    }
+
+    fn far(
+        args: &Attach,
+        name: String,
+        naming: Option<Arc<Naming>>,
+        initiator_name: IscsiName,
+    ) -> Result<Self, Failure> {
+        let initiator_name = match &args.initiator_name {
+            Some(name) => IscsiName::parse(name).map_err(Failure::settings)?,
+            None => initiator_name,
+        };
+        let remote = Remote {
+            give_up_after: args.give_up_after,
+            // Whoever starts it sees at once that the far side is away.
+            start_timeout: Span::seconds(0),
+            ..credentials::remote(&name, &args.credentials)?
+        };
+        Ok(Self {
+            // No unit of a settings file has it, so that none has our session.
+            target: IscsiName(format!("attach:{name}")),
+            unit: Unit { stack: vec![Layer::Remote(remote)], ..Unit::default() },
+            name,
+            initiator_name,
+            naming,
+        })
+    }
+
+    /// Opens it.
+    pub async fn open(&self) -> Result<Opened, Failure> {
+        let naming = self.naming.as_ref();
+        stack::open(&self.target, &self.unit, &self.initiator_name, naming).await
+    }
+
+    /// How long a call is tried again that the volume is too busy for.
+    pub fn patience(&self) -> std::time::Duration {
+        let give_up = self.unit.stack.iter().find_map(|layer| match layer {
+            Layer::Remote(remote) => Some(remote.give_up_after),
+            _ => None,
+        });
+        give_up.unwrap_or(LOCAL_PATIENCE).0
+    }
+
+    /// A file name that is this volume's alone, with something in it for people.
+    pub fn file_name(&self) -> String {
+        let mut name = format!("forebay-{}-", self.key());
+        let known = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
+        let target = self.name.strip_prefix("iscsi://").unwrap_or(&self.name);
+        let target = target.split(" of ").next().unwrap_or_default();
+        name.extend(target.chars().map(|c| if known(c) { c } else { '_' }).take(128));
+        name
+    }
+
+    /// 16 digits that are this volume's alone.
+    pub fn key(&self) -> String {
+        let digest = Sha256::digest(self.name.as_bytes());
+        digest.iter().take(8).fold(String::new(), |mut key, byte| {
+            let _ = write!(key, "{byte:02x}");
+            key
+        })
+    }
+}
+
+/// A local volume is busy while its log is full: as long as a far side would be waited for.
+const LOCAL_PATIENCE: Span = Span::seconds(120);

@@ -1,0 +1,50 @@
+//! What the command line says of who we are and who the target has to be, for commands that have no
+//! settings file.
+
+use initiator::chap::Chap;
+use transport::TlsClient;
+
+use crate::{
+    admission,
+    cli::Credentials,
+    failure::Failure,
+    settings::{self, Proof, Remote, RemoteTls},
+    tls,
+};
+
+/// By CHAP.
+pub fn chap(args: &Credentials) -> Result<Option<Chap>, Failure> {
+    let Some(user) = user(args)? else { return Ok(None) };
+    Ok(Some(admission::prove(&user, mutual(args)?.as_ref(), &settings::Chap::ALL)))
+}
+
+/// By TLS.
+pub fn tls(args: &Credentials) -> Result<Option<TlsClient>, Failure> {
+    let Some(ca) = &args.ca else { return Ok(None) };
+    let own = args.certificate.as_deref().zip(args.key.as_deref());
+    Ok(Some(tls::client(own, ca, args.server_name.as_deref())?))
+}
+
+/// The remote layer of a stack, with both.
+pub fn remote(url: &str, args: &Credentials) -> Result<Remote, Failure> {
+    let tls = args.ca.clone().map(|ca| {
+        RemoteTls::of(ca, args.server_name.clone(), args.certificate.clone(), args.key.clone())
+    });
+    Ok(Remote {
+        url: url.to_owned(),
+        user: user(args)?,
+        mutual: mutual(args)?,
+        tls: tls.transpose()?.map(Box::new),
+        ..Remote::default()
+    })
+}
+
+fn user(args: &Credentials) -> Result<Option<Proof>, Failure> {
+    let proof = |name| Proof::at(name, args.secret_file.as_deref(), args.secret_env.as_deref());
+    args.user.as_deref().map(proof).transpose()
+}
+
+fn mutual(args: &Credentials) -> Result<Option<Proof>, Failure> {
+    let proof = |name| Proof::at(name, args.mutual_secret_file.as_deref(), None);
+    args.mutual.as_deref().map(proof).transpose()
+}
