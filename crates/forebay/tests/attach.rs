@@ -1,0 +1,416 @@
+//! `forebay attach` with real parts: FUSE, a loop device, ext4. Needs root and the devices; where
+//! they are missing the tests say so and end.
+
+mod support;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use support::{Place, Running, forebay, start, stderr};
+
+const TARGET: &str = "iqn.2026-11.com.example:attach";
+
+/// Far beyond what it takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn is_possible() -> bool {
+    let opens = |path: &&str| fs::OpenOptions::new().read(true).write(true).open(path).is_ok();
+    let possible = rustix::process::geteuid().is_root()
+        && ["/dev/fuse", "/dev/loop-control"].iter().all(opens)
+        && Path::new("/usr/sbin/mkfs.ext4").is_file();
+    if !possible {
+        println!("not run: needs root, /dev/fuse, /dev/loop-control and mkfs.ext4");
+    }
+    possible
+}
+
+/// A folder to mount on, unmounted when a test fails.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(place: &Place) -> Self {
+        let folder = place.path("mnt");
+        fs::create_dir(&folder).expect("a folder");
+        Self(folder)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn is_mounted(&self) -> bool {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+        mounts.contains(&format!(" {} ", self.0.display()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        while self.is_mounted() {
+            let left = Command::new("umount").arg("-l").arg(&self.0).status();
+            if !left.is_ok_and(|status| status.success()) {
+                break;
+            }
+        }
+    }
+}
+
+fn settings(size: &str) -> String {
+    format!(
+        "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.unit]]\n\
+         stack = [ {{ file = {{ path = \"disk.img\", size = \"{size}\" }} }} ]\n"
+    )
+}
+
+/// Attached, in the foreground.
+fn attach(arguments: &[&str]) -> Running {
+    try_attach(arguments).unwrap_or_else(|error| panic!("not attached: {error}"))
+}
+
+fn try_attach(arguments: &[&str]) -> Result<Running, String> {
+    let mut running = start(forebay().arg("attach").args(arguments))?;
+    let events = running.stderr();
+    std::thread::spawn(move || {
+        use std::io::BufRead;
+        for line in std::io::BufReader::new(events).lines().map_while(Result::ok) {
+            println!("{line}");
+        }
+    });
+    Ok(running)
+}
+
+fn detach(what: impl AsRef<std::ffi::OsStr>) -> Output {
+    forebay().arg("detach").arg(what).output().expect("the binary runs")
+}
+
+fn detached(mut running: Running) {
+    let output = detach(&running.ready);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(running.child.wait().expect("it ends").success());
+    assert!(!backing(&running.ready).exists(), "the loop device is cleared");
+}
+
+fn backing(device: &str) -> PathBuf {
+    let name = Path::new(device).file_name().expect("a name");
+    Path::new("/sys/block").join(name).join("loop/backing_file")
+}
+
+/// Waits for a child, which has to end by itself.
+fn ends(child: &mut Child) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < LIMIT {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status.success();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("it hangs");
+}
+
+fn check(image: &Path) {
+    let output = Command::new("/usr/sbin/e2fsck").args(["-fn"]).arg(image).output().expect("runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// Bytes that differ from block to block.
+fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut bytes = vec![0; length];
+    for word in bytes.chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+    }
+    bytes
+}
+
+#[test]
+fn a_file_system_is_made_once_and_is_there_again_the_next_time() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("128MiB"));
+    let mount = Mount::new(&place);
+    let folder = mount.0.display().to_string();
+    let url = node.url(TARGET);
+    for direct in [true, false] {
+        let mut arguments = vec![url.as_str(), "--mkfs", "ext4", "--mount", &folder];
+        arguments.extend((!direct).then_some("--no-direct-io"));
+        let first = attach(&arguments);
+        for n in 0..20 {
+            let file = mount.file(&format!("{direct}-{n}"));
+            fs::write(file, content(n, 300_000 + n as usize)).expect("written");
+        }
+        detached(first);
+        assert!(!mount.is_mounted());
+        let second = attach(&arguments);
+        for n in 0..20 {
+            let file = fs::read(mount.file(&format!("{direct}-{n}"))).expect("read");
+            assert!(file == content(n, 300_000 + n as usize), "file {n}");
+        }
+        // SIGTERM does the same.
+        second.signal(Signal::TERM);
+        let mut second = second;
+        assert!(ends(&mut second.child));
+        assert!(!mount.is_mounted() && !backing(&second.ready).exists());
+        check(&place.path("disk.img"));
+    }
+}
+
+#[test]
+fn who_uses_it_keeps_it() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("64MiB"));
+    let mount = Mount::new(&place);
+    let folder = mount.0.display().to_string();
+    let url = node.url(TARGET);
+    let attached = attach(&[&url, "--mkfs", "ext4", "--mount", &folder]);
+    let open = fs::File::create(mount.file("open")).expect("created");
+    let sleep = |folder: &Path| {
+        Command::new("sleep").arg("100").current_dir(folder).spawn().expect("sleep runs")
+    };
+    let mut child = sleep(&mount.0);
+    let refused = detach(&folder);
+    assert!(!refused.status.success());
+    let said = stderr(&refused);
+    assert!(said.contains(&format!("process {} (sleep)", child.id())), "{said}");
+    assert!(said.contains(&format!("process {}", std::process::id())), "{said}");
+    // A second process would write past the first.
+    let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
+    assert!(twice.contains("is attached already") && twice.contains(&attached.ready), "{twice}");
+    child.kill().expect("it ran");
+    child.wait().expect("it ends");
+    // After a signal it waits for the last user.
+    attached.signal(Signal::TERM);
+    (&open).write_all(b"still served").expect("written");
+    open.sync_all().expect("stable");
+    drop(open);
+    let mut attached = attached;
+    assert!(ends(&mut attached.child));
+    check(&place.path("disk.img"));
+}
+
+#[test]
+fn after_a_kill_programs_get_errors_and_the_next_attach_clears_up() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("256MiB"));
+    let mount = Mount::new(&place);
+    let folder = mount.0.display().to_string();
+    let url = node.url(TARGET);
+    let mut arguments = vec![url.as_str(), "--mkfs", "ext4", "--mount", &folder];
+    for round in 0..4 {
+        if round == 2 {
+            arguments.push("--no-direct-io");
+        }
+        let mut attached = attach(&arguments);
+        for before in 0..round {
+            let file = fs::read(mount.file(&format!("stable-{before}"))).expect("read");
+            assert!(file == content(before, 1 << 20), "what fsync answered for is there");
+        }
+        let stable = mount.file(&format!("stable-{round}"));
+        fs::write(&stable, content(round, 1 << 20)).expect("written");
+        fs::File::open(&stable).expect("opened").sync_all().expect("stable");
+        let load = |flag: &str, name: &str| {
+            Command::new("dd")
+                .args(["if=/dev/zero", "bs=64k", "count=2000000", "status=none", flag])
+                .arg(format!("of={}", mount.file(name).display()))
+                .args(["conv=notrunc", "seek=1"])
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("dd runs")
+        };
+        // They write over and over what fits.
+        let mut writers: Vec<Child> = ["oflag=direct", "oflag=sync"]
+            .iter()
+            .enumerate()
+            .map(|(n, flag)| load(flag, &format!("load-{n}")))
+            .collect();
+        let written = || fs::metadata(mount.file("load-0")).map_or(0, |file| file.len());
+        let begun = Instant::now();
+        while written() < 4 << 20 && begun.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        attached.child.kill().expect("it ran");
+        attached.child.wait().expect("it ends, whatever was under way");
+        for writer in &mut writers {
+            assert!(!ends(writer), "an I/O error, no success");
+        }
+        assert!(mount.is_mounted(), "the mount is a leftover");
+    }
+    let last = attach(&arguments);
+    let file = fs::read(mount.file("stable-3")).expect("read");
+    assert!(file == content(3, 1 << 20));
+    // The journal has been replayed.
+    detached(last);
+    check(&place.path("disk.img"));
+}
+
+#[test]
+fn a_device_whose_process_was_killed_is_cleared_by_detach() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("64MiB"));
+    let mut attached = attach(&[&node.url(TARGET)]);
+    // Pages that nobody has written back, and nobody can any more.
+    let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
+    device.write_all_at(&content(1, 1 << 20), 0).expect("in the page cache");
+    attached.child.kill().expect("it ran");
+    attached.child.wait().expect("it ends");
+    assert!(device.sync_all().is_err(), "what is lost is said");
+    drop(device);
+    let output = detach(&attached.ready);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!backing(&attached.ready).exists());
+    assert!(!detach(&attached.ready).status.success());
+}
+
+#[test]
+fn space_that_is_discarded_is_given_back() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    // The stack runs in the process itself.
+    let config = place.write("local", &settings("64MiB"));
+    let config = config.display().to_string();
+    let attached = attach(&[TARGET, "--config", &config]);
+    let image = place.path("disk.img");
+    let used = || fs::metadata(&image).expect("the image").blocks() * 512;
+    let device = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
+        .open(&attached.ready)
+        .expect("opens");
+    let mut bytes = vec![7; (32 << 20) + 4096];
+    let start = bytes.as_ptr().align_offset(4096);
+    let data = &mut bytes[start..start + (32 << 20)];
+    device.write_all_at(data, 0).expect("written");
+    device.sync_all().expect("stable");
+    let full = used();
+    assert!(full >= 32 << 20, "{full}");
+    let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&device, hole, 8 << 20, 16 << 20).expect("discarded");
+    assert!(used() <= full - (16 << 20), "{} of {full}", used());
+    device.read_exact_at(data, 0).expect("read");
+    let zero = (8 << 20)..(24 << 20);
+    assert!(
+        data.iter().enumerate().all(|(n, byte)| *byte == if zero.contains(&n) { 0 } else { 7 })
+    );
+    drop(device);
+    detached(attached);
+}
+
+#[test]
+fn a_far_side_that_is_away_is_an_error_after_a_while_and_none_when_it_is_back() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let mut node = place.serve("node", &settings("64MiB"));
+    let attached = attach(&[&node.url(TARGET), "--give-up-after", "1s"]);
+    let open = || {
+        let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+        fs::OpenOptions::new().read(true).custom_flags(direct).open(&attached.ready).expect("opens")
+    };
+    let read = |device: &fs::File| {
+        let mut bytes = vec![0; 8192];
+        let start = bytes.as_ptr().align_offset(4096);
+        device.read_exact_at(&mut bytes[start..start + 4096], 0)
+    };
+    let device = open();
+    read(&device).expect("it is there");
+    let address = node.address;
+    node.kill();
+    let begun = Instant::now();
+    let error = read(&device).expect_err("nobody answers");
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let again = settings("64MiB").replace("127.0.0.1:0", &address.to_string());
+    let _node = place.serve("node", &again);
+    let begun = Instant::now();
+    while read(&device).is_err() {
+        assert!(begun.elapsed() < LIMIT, "it does not come back");
+    }
+    drop(device);
+    detached(attached);
+}
+
+#[test]
+fn what_cannot_be_done_is_said_at_once() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("64MiB"));
+    let mount = Mount::new(&place);
+    let folder = mount.0.display().to_string();
+    let url = node.url(TARGET);
+    let refused = |arguments: &[&str], why: &str| {
+        let output = forebay().arg("attach").args(arguments).output().expect("the binary runs");
+        let said = stderr(&output);
+        assert!(!output.status.success() && said.contains(why), "{arguments:?}: {said}");
+    };
+    refused(&[&url, "--mount", "/nowhere/at/all"], "mkdir -p /nowhere/at/all");
+    refused(&[&url, "--mount", &folder], "--mkfs ext4");
+    refused(&[&url, "--mkfs", "nosuchfs"], "there is no program mkfs.nosuchfs");
+    refused(&[&url, "--mkfs", "../ext4"], "such as ext4");
+    refused(&["iscsi://127.0.0.1:1/iqn.x:y/0"], "start the target there");
+    refused(&["http://a"], "iscsi://HOST");
+    let attached = attach(&[&url, "--read-only"]);
+    let wrote = fs::OpenOptions::new().write(true).open(&attached.ready);
+    assert!(wrote.is_err() || wrote.is_ok_and(|file| file.write_all_at(&[1; 512], 0).is_err()));
+    detached(attached);
+    // Data of any kind is not written over.
+    let attached = attach(&[&url]);
+    let mut device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
+    device.write_all(&content(3, 4096)).expect("written");
+    drop(device);
+    detached(attached);
+    refused(&[&url, "--mkfs", "ext4"], "no file system is made");
+    let forced = attach(&[&url, "--mkfs", "ext4", "--force", "--mount", &folder]);
+    assert!(mount.file("lost+found").is_dir());
+    detached(forced);
+}
+
+#[test]
+fn in_the_background_it_returns_when_the_device_is_there() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("64MiB"));
+    let mut child = forebay()
+        .args(["attach", "--background", "--json", &node.url(TARGET)])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    // Both end, though the process that serves stays.
+    let mut said = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+    child.stderr.take().expect("piped").read_to_end(&mut Vec::new()).expect("bytes");
+    assert!(ends(&mut child));
+    let attached: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(attached["bytes"], 64 << 20);
+    assert_eq!(attached["direct_io"], true);
+    let output = detach(attached["device"].as_str().expect("a device"));
+    assert!(output.status.success(), "{}", stderr(&output));
+}
