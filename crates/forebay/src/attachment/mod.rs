@@ -1,7 +1,7 @@
 //! `forebay attach` and `detach`: a volume as a block device of this host.
 //!
 //! The volume's stack runs in this process, as in a gateway. On it lies a FUSE file that is mounted
-//! nowhere, on that a loop device (crate `attach`, decision 0013).
+//! nowhere, on that a loop device (crate `attach`, decision 0014).
 
 mod host;
 mod source;

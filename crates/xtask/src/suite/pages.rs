@@ -81,10 +81,12 @@ fn help(program: &Path, command: &str) -> Result<String> {
 }
 
 /// Which test runs a command; a command that none runs is listed with the reason instead.
-const RUN_BY: [(&str, &str); 15] = [
+const RUN_BY: [(&str, &str); 17] = [
+    ("attach", "crates/forebay/tests/attach.rs"),
     ("check", "crates/forebay/tests/settings.rs"),
     ("claim", "crates/forebay/tests/handover.rs"),
     ("completions", "crates/forebay/tests/command_line.rs"),
+    ("detach", "crates/forebay/tests/attach.rs"),
     ("gateway", "crates/forebay/tests/orders.rs"),
     ("key", "crates/forebay/tests/encrypt.rs"),
     ("ls", "crates/forebay/tests/serve.rs"),
