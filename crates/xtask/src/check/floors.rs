@@ -22,6 +22,7 @@ const fn place(name: &'static str, floor: u8, uses: &'static [&'static str]) -> 
 const PLACES: &[Place] = &[
     place("scsi", 0, &[]),
     place("volume", 0, &[]),
+    place("tokens", 0, &[]),
     place("iscsi", 1, &["scsi"]),
     place("cache", 1, &["volume"]),
     place("sim", 1, &["volume"]),

@@ -1,0 +1,482 @@
+//! The node's machine: who has which ranges of one volume, who waits for them, who is still there.
+//!
+//! Two rules carry it. A *shared* token of a gateway that was silent for a lease is given on: the
+//! gateway has stopped using it by then, by its own clock. An *exclusive* one is never given on without
+//! the gateway, or the operator: its log may have acknowledged writes that nobody else has.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::{
+    message::{Answer, Request},
+    token::{Grant, MOST_TOKENS, Millis, Range, Token},
+};
+
+/// A gateway, as the node numbers them.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Member(pub u32);
+
+/// What holds for a shared volume as a whole.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Terms {
+    /// After so long without a word a gateway's shared tokens are given on. At least 8.
+    pub lease: Millis,
+    /// Ranges that the volume has; others are asked for in vain.
+    pub ranges: u32,
+}
+
+/// How a member stands, for people.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Standing {
+    /// Nothing was heard of it for a lease.
+    pub is_silent: bool,
+    /// It has not joined since the node started: until then nobody is granted anything.
+    pub is_awaited: bool,
+    /// Ranges that it has for reading.
+    pub shared: usize,
+    /// Ranges that it has for writing: it may have data of them that nobody else has.
+    pub exclusive: usize,
+    /// Ranges of which others wait for it.
+    pub recalled: usize,
+}
+
+/// The node's machine for one volume.
+///
+/// Bounds: a member has at most twice [`MOST_TOKENS`] tokens, so that it can ask for others while it gives
+/// some back, and waits for at most [`MOST_TOKENS`], once each.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Grantor {
+    terms: Terms,
+    members: BTreeMap<Member, Known>,
+    /// Those that have tokens or wait for some.
+    ranges: BTreeMap<Range, Tokens>,
+    /// Members of before the node started. Each may have dirty data of any range: nothing is granted
+    /// until all have said what they have.
+    awaited: BTreeSet<Member>,
+    started: Millis,
+    /// Nothing is granted before: who was awaited and expelled may read until then.
+    quiet_until: Millis,
+    next_grant: u64,
+    next_life: u64,
+    answers: VecDeque<(Member, Answer)>,
+}
+
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+struct Known {
+    /// `None`: it has not joined since its session began, or the node did.
+    life: Option<u64>,
+    /// The highest number that it has joined with in this session.
+    joined: u64,
+    /// When it was heard of last.
+    heard: Millis,
+    tokens: usize,
+    waits: usize,
+}
+
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
+struct Tokens {
+    /// One `ExclusiveWrite`, or any number of `SharedRead`.
+    held: Vec<Held>,
+    /// The oldest first; of each member one.
+    queue: VecDeque<Wanted>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+struct Held {
+    member: Member,
+    token: Token,
+    grant: Grant,
+    /// The number it was asked with.
+    number: u64,
+    recall: Recall,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+enum Recall {
+    No,
+    /// For reading it may be kept.
+    Lessened,
+    Whole,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+struct Wanted {
+    member: Member,
+    token: Token,
+    number: u64,
+}
+
+impl Grantor {
+    /// A node that has just started. `awaited`: who may have dirty data of the volume from before.
+    /// Lives and grants are numbered from `first` on, which is near no number of an earlier start.
+    #[must_use]
+    pub fn new(
+        terms: Terms,
+        first: u64,
+        awaited: impl IntoIterator<Item = Member>,
+        now: Millis,
+    ) -> Self {
+        Self {
+            started: now,
+            quiet_until: now,
+            terms,
+            members: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+            awaited: awaited.into_iter().collect(),
+            next_grant: first,
+            next_life: first,
+            answers: VecDeque::new(),
+        }
+    }
+
+    /// What holds for the volume.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    /// A member's session begins: what it says from now on comes in this one, and what was said in its
+    /// last one must not come here any more. Its tokens stay.
+    pub fn attach(&mut self, member: Member, now: Millis) {
+        let known = self.members.entry(member).or_insert(Known {
+            life: None,
+            joined: 0,
+            heard: now,
+            tokens: 0,
+            waits: 0,
+        });
+        known.joined = 0;
+        known.heard = now;
+        // What was on its way to the last session may be lost.
+        self.answers.retain(|(to, _)| *to != member);
+    }
+
+    /// A member has said something.
+    pub fn handle(&mut self, member: Member, request: Request, now: Millis) {
+        let Some(known) = self.members.get_mut(&member) else { return };
+        known.heard = known.heard.max(now);
+        let (life, known_life) = match &request {
+            Request::Join { .. } => (None, known.life),
+            Request::Acquire { life, .. }
+            | Request::Release { life, .. }
+            | Request::Renew { life, .. } => (Some(*life), known.life),
+        };
+        if let Some(life) = life
+            && known_life != Some(life)
+        {
+            // An earlier one of a member that goes on here: what it asked then counts for nothing.
+            if known_life.is_none() {
+                self.answers.push_back((member, Answer::Rejoin { life }));
+            }
+            return;
+        }
+        match request {
+            Request::Join { number, exclusive } => self.join(member, number, &exclusive, now),
+            Request::Acquire { life, range, token, number } => {
+                self.acquire(member, life, range, Wanted { member, token, number }, now);
+            }
+            Request::Release { life, range, grant, keeps } => {
+                self.release(member, range, grant, keeps, now);
+                self.answers.push_back((member, Answer::Released { life, range, grant, keeps }));
+            }
+            Request::Renew { life, sent } => {
+                self.answers.push_back((member, Answer::Renewed { life, sent }));
+                self.recall_again(member, life);
+            }
+        }
+    }
+
+    /// Time has passed: what is waited for may be free now.
+    pub fn handle_timeout(&mut self, now: Millis) {
+        let waited: Vec<_> = self.waited().collect();
+        waited.into_iter().for_each(|range| self.advance(range, now));
+    }
+
+    /// The next answer, and whom it is for.
+    pub fn poll_answer(&mut self) -> Option<(Member, Answer)> {
+        self.answers.pop_front()
+    }
+
+    /// Whether a member may change a range now.
+    #[must_use]
+    pub fn may_write(&self, member: Member, range: Range) -> bool {
+        self.held(member, range).is_some_and(|held| held.token == Token::ExclusiveWrite)
+    }
+
+    /// Whether a member has said what it has, since the node started.
+    #[must_use]
+    pub fn is_joined(&self, member: Member) -> bool {
+        self.members.get(&member).is_some_and(|known| known.life.is_some())
+    }
+
+    /// A member has gone, and has nothing any more.
+    pub fn remove(&mut self, member: Member, now: Millis) {
+        self.members.remove(&member);
+        self.awaited.remove(&member);
+        self.answers.retain(|(to, _)| *to != member);
+        self.give_up_all(member, &BTreeSet::new(), now);
+        self.handle_timeout(now);
+    }
+
+    /// The operator takes everything from a member, whatever it has. It may not write from now on; it
+    /// may still read until its lease is over, and only then is what it had given on.
+    pub fn expel(&mut self, member: Member, now: Millis) {
+        if self.awaited.remove(&member) {
+            self.quiet_until = self.started.saturating_add(self.terms.lease);
+        }
+        if let Some(known) = self.members.get_mut(&member) {
+            (known.life, known.waits) = (None, 0);
+        }
+        self.answers.retain(|(to, _)| *to != member);
+        for tokens in self.ranges.values_mut() {
+            tokens.queue.retain(|wanted| wanted.member != member);
+            let its = tokens.held.iter_mut().filter(|held| held.member == member);
+            its.for_each(|held| held.token = Token::SharedRead);
+        }
+        self.handle_timeout(now);
+    }
+
+    /// How a member stands.
+    #[must_use]
+    pub fn standing(&self, member: Member, now: Millis) -> Standing {
+        let held = self.ranges.values().flat_map(|tokens| &tokens.held);
+        let held: Vec<_> = held.filter(|held| held.member == member).collect();
+        let of = |token| held.iter().filter(|held| held.token == token).count();
+        Standing {
+            is_silent: !self.is_heard(member, now),
+            is_awaited: self.awaited.contains(&member),
+            shared: of(Token::SharedRead),
+            exclusive: of(Token::ExclusiveWrite),
+            recalled: held.iter().filter(|held| held.recall != Recall::No).count(),
+        }
+    }
+
+    fn join(&mut self, member: Member, number: u64, named: &[Range], now: Millis) {
+        let known = self.members.get_mut(&member).expect("it was looked up before");
+        if number <= known.joined {
+            return;
+        }
+        known.joined = number;
+        let life = self.next_life;
+        self.next_life += 1;
+        known.life = Some(life);
+        let was_awaited = self.awaited.remove(&member);
+        let (mut grants, mut lost) = (Vec::new(), Vec::new());
+        let mut kept = BTreeSet::new();
+        for range in named.iter().take(2 * MOST_TOKENS) {
+            if !kept.insert(*range) {
+                continue;
+            }
+            // Who joins for the first time since the start has the word: nobody was granted anything
+            // before.
+            if was_awaited && range.0 < self.terms.ranges {
+                let held = &mut self.ranges.entry(*range).or_default().held;
+                if held.is_empty() {
+                    let grant = Grant(0);
+                    let token = Token::ExclusiveWrite;
+                    held.push(Held { member, token, grant, number: 0, recall: Recall::No });
+                    self.members.get_mut(&member).expect("as above").tokens += 1;
+                }
+            }
+            let grant = Grant(self.next_grant);
+            let tokens = self.ranges.get_mut(range);
+            let held = tokens.and_then(|tokens| tokens.writer_mut(member));
+            match held {
+                Some(held) => {
+                    (held.grant, held.number, held.recall) = (grant, 0, Recall::No);
+                    self.next_grant += 1;
+                    grants.push((*range, grant));
+                }
+                None => {
+                    kept.remove(range);
+                    lost.push(*range);
+                }
+            }
+        }
+        self.answers.push_back((member, Answer::Joined { number, life, grants, lost }));
+        self.give_up_all(member, &kept, now);
+        self.handle_timeout(now);
+    }
+
+    fn acquire(&mut self, member: Member, life: u64, range: Range, wanted: Wanted, now: Millis) {
+        if range.0 >= self.terms.ranges {
+            return;
+        }
+        if let Some(held) = self.held(member, range)
+            && held.token >= wanted.token
+        {
+            // The grant was lost on its way; or what it has is enough.
+            let Held { token, grant, .. } = *held;
+            let number = wanted.number;
+            self.answers.push_back((member, Answer::Granted { life, range, token, number, grant }));
+            return;
+        }
+        let known = self.members.get_mut(&member).expect("it was looked up before");
+        let tokens = self.ranges.entry(range).or_default();
+        match tokens.queue.iter_mut().find(|waiting| waiting.member == member) {
+            Some(waiting) => {
+                waiting.number = wanted.number;
+                waiting.token = waiting.token.max(wanted.token);
+            }
+            None if known.waits >= MOST_TOKENS || known.tokens >= 2 * MOST_TOKENS => {
+                self.forget_if_free(range);
+                return;
+            }
+            None => {
+                known.waits += 1;
+                tokens.queue.push_back(wanted);
+            }
+        }
+        self.advance(range, now);
+    }
+
+    fn release(&mut self, member: Member, range: Range, grant: Grant, keeps: bool, now: Millis) {
+        let Some(tokens) = self.ranges.get_mut(&range) else { return };
+        let is_it = |held: &&mut Held| held.member == member && held.grant == grant;
+        let Some(held) = tokens.held.iter_mut().find(is_it) else { return };
+        if keeps {
+            // Should more be recalled by now, that is said again.
+            (held.token, held.recall) = (Token::SharedRead, Recall::No);
+        } else {
+            tokens.held.retain(|held| (held.member, held.grant) != (member, grant));
+            if let Some(known) = self.members.get_mut(&member) {
+                known.tokens -= 1;
+            }
+        }
+        self.advance(range, now);
+    }
+
+    /// Grants what can be granted of a range, and recalls what is in the way of the first that waits.
+    fn advance(&mut self, range: Range, now: Millis) {
+        if !self.awaited.is_empty() || now < self.quiet_until {
+            return;
+        }
+        while let Some(tokens) = self.ranges.get(&range)
+            && let Some(&wanted) = tokens.queue.front()
+        {
+            let in_the_way = |held: &Held| {
+                held.member != wanted.member
+                    && (held.token == Token::ExclusiveWrite
+                        || wanted.token == Token::ExclusiveWrite)
+            };
+            let others = tokens.held.iter().copied().filter(in_the_way);
+            let (gone, there): (Vec<_>, Vec<_>) = others.partition(|held| {
+                held.token == Token::SharedRead && !self.is_heard(held.member, now)
+            });
+            for held in gone {
+                self.take(range, held);
+            }
+            if !there.is_empty() {
+                there.into_iter().for_each(|held| self.recall(range, held, wanted.token));
+                return;
+            }
+            self.grant(range, wanted);
+        }
+        self.forget_if_free(range);
+    }
+
+    fn grant(&mut self, range: Range, wanted: Wanted) {
+        let Wanted { member, token, number } = wanted;
+        let grant = Grant(self.next_grant);
+        self.next_grant += 1;
+        let tokens = self.ranges.get_mut(&range).expect("somebody waits for it");
+        tokens.queue.pop_front();
+        let had = tokens.held.iter().position(|held| held.member == member);
+        if let Some(at) = had {
+            tokens.held.remove(at);
+        }
+        tokens.held.push(Held { member, token, grant, number, recall: Recall::No });
+        let known = self.members.get_mut(&member).expect("who waits is a member");
+        known.waits -= 1;
+        known.tokens += usize::from(had.is_none());
+        if let Some(life) = known.life {
+            self.answers.push_back((member, Answer::Granted { life, range, token, number, grant }));
+        }
+    }
+
+    fn recall(&mut self, range: Range, held: Held, wanted: Token) {
+        let recall = match wanted {
+            Token::SharedRead => Recall::Lessened,
+            Token::ExclusiveWrite => Recall::Whole,
+        };
+        let tokens = self.ranges.get_mut(&range).expect("it is held");
+        let held = tokens.held.iter_mut().find(|other| other.grant == held.grant);
+        let held = held.expect("it is held");
+        if held.recall == recall || held.recall == Recall::Whole {
+            return;
+        }
+        held.recall = recall;
+        let (member, grant, keeps) = (held.member, held.grant, recall == Recall::Lessened);
+        if let Some(life) = self.members.get(&member).and_then(|known| known.life) {
+            self.answers.push_back((member, Answer::Recall { life, range, grant, keeps }));
+        }
+    }
+
+    /// What is recalled of a member and was not given back yet: the recall may have been lost.
+    fn recall_again(&mut self, member: Member, life: u64) {
+        for (&range, tokens) in &self.ranges {
+            let Some(held) = tokens.held.iter().find(|held| held.member == member) else {
+                continue;
+            };
+            let keeps = match held.recall {
+                Recall::No => continue,
+                Recall::Lessened => true,
+                Recall::Whole => false,
+            };
+            let recall = Answer::Recall { life, range, grant: held.grant, keeps };
+            self.answers.push_back((member, recall));
+        }
+    }
+
+    /// Takes everything from a member but these ranges; it waits for nothing any more.
+    fn give_up_all(&mut self, member: Member, kept: &BTreeSet<Range>, now: Millis) {
+        let mut freed = Vec::new();
+        for (range, tokens) in &mut self.ranges {
+            let before = (tokens.held.len(), tokens.queue.len());
+            tokens.held.retain(|held| held.member != member || kept.contains(range));
+            tokens.queue.retain(|wanted| wanted.member != member);
+            if before != (tokens.held.len(), tokens.queue.len()) {
+                freed.push(*range);
+            }
+        }
+        if let Some(known) = self.members.get_mut(&member) {
+            (known.tokens, known.waits) = (kept.len(), 0);
+        }
+        freed.into_iter().for_each(|range| self.advance(range, now));
+    }
+
+    fn take(&mut self, range: Range, held: Held) {
+        let tokens = self.ranges.get_mut(&range).expect("it is held");
+        tokens.held.retain(|other| other.grant != held.grant);
+        if let Some(known) = self.members.get_mut(&held.member) {
+            known.tokens -= 1;
+        }
+    }
+
+    fn forget_if_free(&mut self, range: Range) {
+        let is_free = |tokens: &Tokens| tokens.held.is_empty() && tokens.queue.is_empty();
+        if self.ranges.get(&range).is_some_and(is_free) {
+            self.ranges.remove(&range);
+        }
+    }
+
+    fn held(&self, member: Member, range: Range) -> Option<&Held> {
+        self.ranges.get(&range)?.held.iter().find(|held| held.member == member)
+    }
+
+    fn is_heard(&self, member: Member, now: Millis) -> bool {
+        let heard = |known: &Known| now < known.heard.saturating_add(self.terms.lease);
+        self.members.get(&member).is_some_and(heard)
+    }
+
+    fn waited(&self) -> impl Iterator<Item = Range> {
+        let ranges = self.ranges.iter();
+        ranges.filter(|(_, tokens)| !tokens.queue.is_empty()).map(|(range, _)| *range)
+    }
+}
+
+impl Tokens {
+    fn writer_mut(&mut self, member: Member) -> Option<&mut Held> {
+        let is_it = |held: &&mut Held| held.member == member && held.token == Token::ExclusiveWrite;
+        self.held.iter_mut().find(is_it)
+    }
+}

@@ -1,0 +1,624 @@
+//! The gateway's machine: which ranges it may use, what it asks for, what it has to give back.
+//!
+//! A token stays after its last use, until somebody else wants it (local consistency, lazy release). Then
+//! new uses wait, those under way end, what is dirty goes down, what may not be kept is dropped,
+//! and the token is released. Shared tokens end with the lease, by this machine's own clock, counted from
+//! when the last renewal that was answered was *sent*; exclusive ones do not, since the node does not
+//! give them to others (see `grantor`): a link that is down does not stop who writes here.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{
+    message::{Answer, Request},
+    token::{Grant, MOST_TOKENS, Millis, Range, Token},
+};
+
+/// A use that waits, or has begun after it waited.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Ticket(pub u64);
+
+/// Whether a use may begin.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Begin {
+    /// It has begun.
+    Now,
+    /// It begins when [`Holder::poll_begun`] says so.
+    Waits(Ticket),
+}
+
+/// What is to be done with a range before it is released: what is dirty goes down and is flushed there;
+/// then, unless it is kept, what is cached of it is dropped.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Cleaning {
+    /// Which range.
+    pub range: Range,
+    /// There may be dirty data.
+    pub writes_back: bool,
+    /// Clean data of it stays right.
+    pub keeps: bool,
+}
+
+/// A gateway's machine for one volume.
+///
+/// After any call that is not a getter: `poll_request`, `poll_begun` and `poll_cleaning` until each
+/// has nothing, and `handle_timeout` at the time that `poll_timeout` says.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Holder {
+    lease: Millis,
+    standing: Standing,
+    /// Of the last [`Request::Join`].
+    join: u64,
+    /// When that was sent.
+    join_sent: Millis,
+    /// Until when shared tokens hold.
+    until: Millis,
+    /// They did when somebody last looked.
+    was_leased: bool,
+    renewed: Millis,
+    ranges: BTreeMap<Range, Part>,
+    next: u64,
+    requests: VecDeque<Request>,
+    begun: VecDeque<Ticket>,
+    cleaning: VecDeque<Cleaning>,
+}
+
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+enum Standing {
+    /// Before it can join, what is held for reading is given up.
+    Leaving,
+    Joining,
+    Joined {
+        life: u64,
+    },
+    /// What was dirty here has been given to others: it may not be used, nor sent down.
+    Lost {
+        range: Range,
+    },
+}
+
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+struct Part {
+    held: Option<(Token, Grant)>,
+    /// Under way.
+    uses: u32,
+    stop: Stop,
+    /// What is asked for, and the number that it was asked with.
+    wanted: Option<(Token, u64)>,
+    /// Recalled before it came, and given back: this grant and those before it are not taken.
+    refused: Grant,
+    waiting: VecDeque<(Ticket, Token)>,
+    used: Millis,
+}
+
+/// How far the giving back of a token has come.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+enum Stop {
+    /// It may be used.
+    No,
+    /// Uses end.
+    Ending { keeps: bool },
+    /// The caller cleans up.
+    Cleaning { keeps: bool },
+    /// The node has to answer.
+    Releasing { keeps: bool },
+}
+
+impl Holder {
+    /// A gateway that begins, and asks to join at once. `dirty`: ranges of which its log has data
+    /// that may not have gone down.
+    #[must_use]
+    pub fn new(lease: Millis, dirty: impl IntoIterator<Item = Range>, now: Millis) -> Self {
+        let mut holder = Self {
+            lease,
+            standing: Standing::Leaving,
+            join: 0,
+            join_sent: now,
+            until: now,
+            was_leased: false,
+            renewed: now,
+            ranges: BTreeMap::new(),
+            next: 0,
+            requests: VecDeque::new(),
+            begun: VecDeque::new(),
+            cleaning: VecDeque::new(),
+        };
+        for range in dirty {
+            let part = holder.ranges.entry(range).or_insert_with(|| Part::new(now));
+            part.held = Some((Token::ExclusiveWrite, UNCONFIRMED));
+        }
+        holder.join_if_ready(now);
+        holder
+    }
+
+    /// A use of a range, which [`Holder::end`] ends.
+    pub fn begin(&mut self, range: Range, token: Token, now: Millis) -> Begin {
+        self.expire(now);
+        let is_known = self.ranges.contains_key(&range);
+        let part = self.ranges.entry(range).or_insert_with(|| Part::new(now));
+        part.used = now;
+        // Who waits is not overtaken.
+        let may_use = part.may_use(token) && part.waiting.is_empty();
+        if may_use && !matches!(self.standing, Standing::Lost { .. }) {
+            part.uses += 1;
+            return Begin::Now;
+        }
+        self.next += 1;
+        let ticket = Ticket(self.next);
+        part.waiting.push_back((ticket, token));
+        self.go_on(range, now);
+        if !is_known && self.ranges.len() > MOST_TOKENS {
+            self.give_back_oldest(now);
+        }
+        Begin::Waits(ticket)
+    }
+
+    /// A use has ended.
+    pub fn end(&mut self, range: Range, now: Millis) {
+        let Some(part) = self.ranges.get_mut(&range) else { return };
+        part.uses = part.uses.saturating_sub(1);
+        part.used = now;
+        self.go_on(range, now);
+    }
+
+    /// A use that waits is not wanted any more; or it has begun, and ends.
+    pub fn cancel(&mut self, range: Range, ticket: Ticket, now: Millis) {
+        let Some(part) = self.ranges.get_mut(&range) else { return };
+        let before = part.waiting.len();
+        part.waiting.retain(|(waits, _)| *waits != ticket);
+        if part.waiting.len() == before {
+            self.begun.retain(|begun| *begun != ticket);
+            self.end(range, now);
+        } else {
+            self.go_on(range, now);
+        }
+    }
+
+    /// What [`Holder::poll_cleaning`] asked for is done.
+    pub fn cleaned(&mut self, range: Range, now: Millis) {
+        let Some(part) = self.ranges.get_mut(&range) else { return };
+        let Stop::Cleaning { keeps } = part.stop else { return };
+        let Some((_, grant)) = part.held else { return };
+        part.stop = Stop::Releasing { keeps };
+        match self.standing {
+            Standing::Joined { life } => {
+                self.requests.push_back(Request::Release { life, range, grant, keeps });
+            }
+            // Who does not name it when it joins has given it back.
+            Standing::Leaving | Standing::Joining | Standing::Lost { .. } => {
+                self.let_go(range, now);
+                self.join_if_ready(now);
+            }
+        }
+    }
+
+    /// The node has said something.
+    pub fn handle(&mut self, answer: Answer, now: Millis) {
+        self.expire(now);
+        if let Answer::Joined { number, life, grants, lost } = answer {
+            return self.joined(number, life, &grants, &lost, now);
+        }
+        let Standing::Joined { life: ours } = self.standing else { return };
+        match answer {
+            Answer::Granted { life, range, token, number, grant } if life == ours => {
+                self.granted(range, token, number, grant, now);
+            }
+            Answer::Recall { life, range, grant, keeps } if life == ours => {
+                self.recalled(range, grant, keeps, now);
+            }
+            Answer::Released { life, range, grant, keeps } if life == ours => {
+                self.released(range, grant, keeps, now);
+            }
+            Answer::Renewed { life, sent } if life == ours => {
+                self.extend(sent, now);
+            }
+            Answer::Rejoin { life } if life == ours => self.leave(now),
+            _ => {}
+        }
+    }
+
+    /// A new session to the node: what was on its way may be lost.
+    pub fn handle_reconnected(&mut self, now: Millis) {
+        self.expire(now);
+        self.requests.clear();
+        self.ask_again(now);
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Millis) {
+        self.expire(now);
+        if now < self.poll_timeout() {
+            return;
+        }
+        self.ask_again(now);
+        self.give_back_idle(now);
+    }
+
+    /// When to call [`Holder::handle_timeout`] at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Millis {
+        self.renewed.saturating_add(self.lease / 4)
+    }
+
+    /// What is to be sent to the node.
+    pub fn poll_request(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+
+    /// A use that waited has begun.
+    pub fn poll_begun(&mut self) -> Option<Ticket> {
+        self.begun.pop_front()
+    }
+
+    /// What is to be cleaned up.
+    pub fn poll_cleaning(&mut self) -> Option<Cleaning> {
+        self.cleaning.pop_front()
+    }
+
+    /// A range whose dirty data was given up at the node, for good: nothing may be used any more.
+    #[must_use]
+    pub fn lost(&self) -> Option<Range> {
+        match self.standing {
+            Standing::Lost { range } => Some(range),
+            _ => None,
+        }
+    }
+
+    /// Whether the node knows it.
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        matches!(self.standing, Standing::Joined { .. })
+    }
+
+    /// Whether shared tokens hold now.
+    #[must_use]
+    pub fn is_leased(&self, now: Millis) -> bool {
+        now < self.until
+    }
+
+    /// Ranges held for reading and for writing.
+    #[must_use]
+    pub fn count(&self) -> (usize, usize) {
+        let held = self.ranges.values().filter_map(|part| part.held);
+        held.fold((0, 0), |(shared, exclusive), (token, _)| match token {
+            Token::SharedRead => (shared + 1, exclusive),
+            Token::ExclusiveWrite => (shared, exclusive + 1),
+        })
+    }
+
+    /// What may be used of a range now, without asking.
+    #[must_use]
+    pub fn usable(&self, range: Range, now: Millis) -> Option<Token> {
+        let part = self.ranges.get(&range)?;
+        let (token, _) = part.held.filter(|(token, _)| part.may_use(*token))?;
+        let is_good = self.lost().is_none()
+            && (token == Token::ExclusiveWrite || self.is_leased(now) && self.is_joined());
+        is_good.then_some(token)
+    }
+
+    /// Clocks may differ by so much of a lease.
+    fn margin(&self) -> Millis {
+        self.lease / 8
+    }
+
+    /// The node has answered what was sent then.
+    fn extend(&mut self, sent: Millis, now: Millis) {
+        self.until = self.until.max(sent.saturating_add(self.lease - self.margin()));
+        let is_leased = self.is_leased(now);
+        let was_leased = std::mem::replace(&mut self.was_leased, is_leased);
+        if is_leased && !was_leased {
+            let waited = self.ranges.iter().filter(|(_, part)| !part.waiting.is_empty());
+            let waited: Vec<_> = waited.map(|(range, _)| *range).collect();
+            waited.into_iter().for_each(|range| self.go_on(range, now));
+        }
+    }
+
+    /// Nothing that was granted for reading is used after the lease, also if there is another by now:
+    /// the node may have given it to others in between.
+    fn expire(&mut self, now: Millis) {
+        if self.was_leased && !self.is_leased(now) {
+            self.was_leased = false;
+            self.stop_reading(now);
+        }
+    }
+
+    fn stop_reading(&mut self, now: Millis) {
+        // What is granted and has not come may have been given on as well: it is not taken.
+        for part in self.ranges.values_mut() {
+            if let Some((Token::SharedRead, number)) = &mut part.wanted {
+                self.next += 1;
+                *number = self.next;
+            }
+        }
+        let is_read = |part: &Part| matches!(part.held, Some((Token::SharedRead, _)));
+        let keeps = |stop| matches!(stop, Stop::No | Stop::Ending { keeps: true });
+        let read = self.ranges.iter().filter(|(_, part)| is_read(part) && keeps(part.stop));
+        let read: Vec<_> = read.map(|(range, _)| *range).collect();
+        read.into_iter().for_each(|range| self.stop(range, false, now));
+    }
+
+    /// The node has started anew: what was held for reading ends, what is held for writing is named
+    /// when joining.
+    fn leave(&mut self, now: Millis) {
+        self.standing = Standing::Leaving;
+        self.requests.clear();
+        // Grants of an earlier life do not come any more.
+        self.ranges.values_mut().for_each(|part| part.refused = UNCONFIRMED);
+        (self.until, self.was_leased) = (now, false);
+        self.stop_reading(now);
+        let releasing = |part: &Part| matches!(part.stop, Stop::Releasing { .. });
+        let released = self.ranges.iter().filter(|(_, part)| releasing(part));
+        let released: Vec<_> = released.map(|(range, _)| *range).collect();
+        released.into_iter().for_each(|range| self.let_go(range, now));
+        self.join_if_ready(now);
+    }
+
+    fn join_if_ready(&mut self, now: Millis) {
+        let reads = self.ranges.values().any(|p| matches!(p.held, Some((Token::SharedRead, _))));
+        if self.standing == Standing::Leaving && !reads {
+            self.standing = Standing::Joining;
+            self.join(now);
+        }
+    }
+
+    fn join(&mut self, now: Millis) {
+        self.join += 1;
+        self.join_sent = now;
+        let exclusive = self.ranges.iter().filter(|(_, part)| part.has(Token::ExclusiveWrite));
+        let exclusive = exclusive.map(|(range, _)| *range).collect();
+        self.requests.push_back(Request::Join { number: self.join, exclusive });
+    }
+
+    fn joined(
+        &mut self,
+        number: u64,
+        life: u64,
+        grants: &[(Range, Grant)],
+        lost: &[Range],
+        now: Millis,
+    ) {
+        if self.standing != Standing::Joining || number != self.join {
+            return;
+        }
+        for (range, grant) in grants {
+            match self.ranges.get_mut(range).and_then(|part| part.held.as_mut()) {
+                Some((_, known)) => *known = *grant,
+                // Let go since it was named.
+                None => self.refuse(life, *range, *grant, now),
+            }
+        }
+        let is_held = |range: &&Range| self.ranges.get(range).is_some_and(|p| p.held.is_some());
+        if let Some(range) = lost.iter().find(is_held) {
+            self.standing = Standing::Lost { range: *range };
+            return;
+        }
+        self.standing = Standing::Joined { life };
+        self.extend(self.join_sent, now);
+        self.ask_again(now);
+        let ranges: Vec<_> = self.ranges.keys().copied().collect();
+        ranges.into_iter().for_each(|range| self.go_on(range, now));
+    }
+
+    fn granted(&mut self, range: Range, token: Token, number: u64, grant: Grant, now: Millis) {
+        let is_leased = self.is_leased(now);
+        let Some(part) = self.ranges.get_mut(&range) else { return };
+        if part.wanted.is_none_or(|(_, wanted)| wanted != number) || grant <= part.refused {
+            return;
+        }
+        // What is cached of it may be older: that goes first, and then it is asked for again.
+        if matches!(part.stop, Stop::Ending { .. } | Stop::Cleaning { .. }) {
+            return;
+        }
+        part.wanted = None;
+        part.held = Some((token, grant));
+        // A lease that begins later says nothing of it.
+        let is_late = token == Token::SharedRead && !is_leased;
+        part.stop = if is_late { Stop::Ending { keeps: false } } else { Stop::No };
+        self.go_on(range, now);
+    }
+
+    fn recalled(&mut self, range: Range, grant: Grant, keeps: bool, now: Millis) {
+        let Standing::Joined { life } = self.standing else { return };
+        let known = self.ranges.get(&range).and_then(|part| part.held);
+        match (known, self.ranges.get(&range).and_then(|part| part.wanted)) {
+            (Some((token, held)), _) if held == grant => {
+                if !(keeps && token == Token::SharedRead) {
+                    self.stop(range, keeps, now);
+                }
+            }
+            // The grant is on its way, in place of what is held: it is recalled again.
+            (Some(_), Some(_)) => {}
+            // What is held here is not what the node takes it for.
+            (Some(_), None) => self.stop(range, false, now),
+            // The grant has not come.
+            (None, _) => self.refuse(life, range, grant, now),
+        }
+    }
+
+    /// Gives a grant back that is not used, and is not to be taken any more should it still come.
+    fn refuse(&mut self, life: u64, range: Range, grant: Grant, now: Millis) {
+        let part = self.ranges.entry(range).or_insert_with(|| Part::new(now));
+        part.refused = part.refused.max(grant);
+        let (grant, keeps) = (part.refused, false);
+        self.requests.push_back(Request::Release { life, range, grant, keeps });
+    }
+
+    /// Begins to give back what is held of a range.
+    fn stop(&mut self, range: Range, keeps: bool, now: Millis) {
+        let Some(part) = self.ranges.get_mut(&range) else { return };
+        match part.stop {
+            Stop::No | Stop::Ending { keeps: true } => part.stop = Stop::Ending { keeps },
+            Stop::Ending { .. } | Stop::Cleaning { .. } | Stop::Releasing { .. } => {}
+        }
+        self.go_on(range, now);
+    }
+
+    fn released(&mut self, range: Range, grant: Grant, keeps: bool, now: Millis) {
+        let Some(part) = self.ranges.get_mut(&range) else { return };
+        let is_it = part.held.is_some_and(|(_, held)| held == grant);
+        if part.refused == grant && !keeps {
+            part.refused = UNCONFIRMED;
+            // It may still come as an answer to what was asked before.
+            if let Some((_, number)) = &mut part.wanted {
+                self.next += 1;
+                *number = self.next;
+            }
+            self.acquire_again(range);
+            self.go_on(range, now);
+        } else if is_it && part.stop == (Stop::Releasing { keeps }) {
+            self.let_go(range, now);
+        }
+    }
+
+    /// A token that was given back is no longer here, or is there for reading.
+    fn let_go(&mut self, range: Range, now: Millis) {
+        let is_leased = self.is_leased(now) && self.is_joined();
+        let Some(part) = self.ranges.get_mut(&range) else { return };
+        match (part.stop, part.held) {
+            (Stop::Releasing { keeps: true }, Some((_, grant))) => {
+                part.held = Some((Token::SharedRead, grant));
+                part.stop = if is_leased { Stop::No } else { Stop::Ending { keeps: false } };
+            }
+            _ => (part.held, part.stop) = (None, Stop::No),
+        }
+        // What was granted meanwhile was not taken.
+        self.acquire_again(range);
+        self.go_on(range, now);
+    }
+
+    fn acquire_again(&mut self, range: Range) {
+        let wanted = self.ranges.get(&range).and_then(|part| part.wanted);
+        if let (&Standing::Joined { life }, Some((token, number))) = (&self.standing, wanted) {
+            self.requests.push_back(Request::Acquire { life, range, token, number });
+        }
+    }
+
+    /// Takes a range as far as it can go: begins what waits, asks for what that needs, cleans what is to
+    /// be given back.
+    fn go_on(&mut self, range: Range, now: Millis) {
+        let is_leased = self.is_leased(now) && self.is_joined();
+        let is_lost = self.lost().is_some();
+        let Some(part) = self.ranges.get_mut(&range) else { return };
+        if let Stop::Ending { keeps } = part.stop
+            && part.uses == 0
+        {
+            part.stop = Stop::Cleaning { keeps };
+            let writes_back = part.has(Token::ExclusiveWrite);
+            self.cleaning.push_back(Cleaning { range, writes_back, keeps });
+        }
+        while !is_lost
+            && let Some(&(ticket, token)) = part.waiting.front()
+            && part.may_use(token)
+            && (is_leased || part.has(Token::ExclusiveWrite))
+        {
+            part.waiting.pop_front();
+            part.uses += 1;
+            part.used = now;
+            self.begun.push_back(ticket);
+        }
+        let greatest = part.waiting.iter().map(|(_, token)| *token).max();
+        if let Some(token) = greatest
+            && let Standing::Joined { life } = self.standing
+            && part.stop == Stop::No
+            && !part.has(token)
+            && part.wanted.is_none_or(|(wanted, _)| wanted < token)
+            // What is granted for reading without a lease is of no use.
+            && (is_leased || token == Token::ExclusiveWrite)
+        {
+            self.next += 1;
+            let number = self.next;
+            part.wanted = Some((token, number));
+            self.requests.push_back(Request::Acquire { life, range, token, number });
+        }
+        if part.is_idle() {
+            self.ranges.remove(&range);
+        }
+    }
+
+    /// Sends everything again that was not answered.
+    fn ask_again(&mut self, now: Millis) {
+        self.renewed = now;
+        let life = match self.standing {
+            Standing::Joining => return self.join(now),
+            Standing::Joined { life } => life,
+            Standing::Leaving | Standing::Lost { .. } => return,
+        };
+        self.requests.push_back(Request::Renew { life, sent: now });
+        for (&range, part) in &mut self.ranges {
+            if let (Stop::Releasing { keeps }, Some((_, grant))) = (part.stop, part.held) {
+                self.requests.push_back(Request::Release { life, range, grant, keeps });
+            }
+            if part.refused != UNCONFIRMED {
+                let (grant, keeps) = (part.refused, false);
+                self.requests.push_back(Request::Release { life, range, grant, keeps });
+            }
+            if let Some((token, number)) = part.wanted {
+                self.requests.push_back(Request::Acquire { life, range, token, number });
+            }
+        }
+    }
+
+    /// What was written a while ago is given back for reading: should this gateway die, it is in nobody's way.
+    fn give_back_idle(&mut self, now: Millis) {
+        let before = now.saturating_sub(self.lease.saturating_mul(IDLE_LEASES));
+        let is_idle = |part: &Part| {
+            part.stop == Stop::No
+                && part.uses == 0
+                && part.has(Token::ExclusiveWrite)
+                && part.used < before
+        };
+        let idle = self.ranges.iter().filter(|(_, part)| is_idle(part));
+        let idle: Vec<_> = idle.map(|(range, _)| *range).collect();
+        if !self.is_joined() {
+            return;
+        }
+        idle.into_iter().for_each(|range| self.stop(range, true, now));
+    }
+
+    /// Makes room for another range.
+    fn give_back_oldest(&mut self, now: Millis) {
+        let is_free = |part: &Part| part.stop == Stop::No && part.uses == 0 && part.held.is_some();
+        let free = self.ranges.iter().filter(|(_, part)| is_free(part) && part.waiting.is_empty());
+        let oldest = free.min_by_key(|(_, part)| part.used).map(|(range, _)| *range);
+        if let Some(range) = oldest {
+            self.stop(range, false, now);
+        }
+    }
+}
+
+impl Part {
+    fn new(now: Millis) -> Self {
+        Self {
+            held: None,
+            uses: 0,
+            stop: Stop::No,
+            wanted: None,
+            refused: UNCONFIRMED,
+            waiting: VecDeque::new(),
+            used: now,
+        }
+    }
+
+    /// Confirmed by the node, and not to be given back.
+    fn may_use(&self, token: Token) -> bool {
+        let is_confirmed = self.held.is_some_and(|(_, grant)| grant != UNCONFIRMED);
+        self.stop == Stop::No && is_confirmed && self.has(token)
+    }
+
+    fn has(&self, token: Token) -> bool {
+        self.held.is_some_and(|(held, _)| held >= token)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.held.is_none()
+            && self.uses == 0
+            && self.stop == Stop::No
+            && self.wanted.is_none()
+            && self.refused == UNCONFIRMED
+            && self.waiting.is_empty()
+    }
+}
+
+/// Leases that a range may be held for writing without being used.
+const IDLE_LEASES: Millis = 2;
+/// Of what a gateway held before it started: the node has to say that it still does.
+const UNCONFIRMED: Grant = Grant(0);

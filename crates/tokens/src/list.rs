@@ -1,0 +1,426 @@
+//! Requests and answers as bytes, in lists; `docs/protocols.md` has them. All numbers are big-endian.
+//!
+//! A list is a magic, a version, its length, what holds for the volume, its entries, and a CRC32C. An entry begins with what it is.
+
+use crc_fast::{CrcAlgorithm, checksum};
+
+use crate::{
+    grantor::Terms,
+    message::{Answer, Request},
+    token::{Grant, MOST_TOKENS, Range, Token},
+};
+
+/// Bytes of the longest list: a Joined with all that a gateway can name fits.
+pub const MOST_LIST_BYTES: usize = 1 << 20;
+
+/// Why bytes are no list.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ListError {
+    /// They begin otherwise.
+    #[error("no list of tokens")]
+    Magic,
+    /// A version that is not known here.
+    #[error("a list of tokens of another version")]
+    Version,
+    /// Cut, too long, or not as long as it says.
+    #[error("a list of tokens of another length than it says")]
+    Length,
+    /// Not what was sent.
+    #[error("a list of tokens with a wrong checksum")]
+    Checksum,
+    /// What is in it makes no sense.
+    #[error("a list of tokens with an entry that makes no sense")]
+    Entry,
+}
+
+/// What holds for the volume, and how large its ranges are; `None` in lists of a gateway.
+pub type Volume = Option<(Terms, u32)>;
+
+/// Requests as bytes.
+#[must_use]
+pub fn write_requests(requests: &[Request]) -> Vec<u8> {
+    let mut list = begin(None);
+    requests.iter().for_each(|request| write_request(&mut list, request));
+    end(list)
+}
+
+/// Requests from bytes.
+///
+/// # Errors
+/// They are not what `write_requests` gives.
+pub fn read_requests(bytes: &[u8]) -> Result<Vec<Request>, ListError> {
+    let (_, mut entries) = open(bytes)?;
+    let mut all = Vec::new();
+    while !entries.0.is_empty() {
+        all.push(read_request(&mut entries).ok_or(ListError::Entry)?);
+    }
+    Ok(all)
+}
+
+/// As many answers as fit into so many bytes, from the front; how many did. `grain`: blocks of a range.
+#[must_use]
+pub fn write_answers(
+    terms: Terms,
+    grain: u32,
+    answers: &[Answer],
+    most: usize,
+) -> (Vec<u8>, usize) {
+    let mut list = begin(Some((terms, grain)));
+    let mut count = 0;
+    for answer in answers {
+        let before = list.len();
+        write_answer(&mut list, answer);
+        if list.len() + CHECKSUM > most.min(MOST_LIST_BYTES) {
+            list.truncate(before);
+            break;
+        }
+        count += 1;
+    }
+    (end(list), count)
+}
+
+/// Answers from bytes, and what holds for the volume: its terms, and the blocks of a range.
+///
+/// # Errors
+/// They are not what `write_answers` gives.
+pub fn read_answers(bytes: &[u8]) -> Result<(Terms, u32, Vec<Answer>), ListError> {
+    let (volume, mut entries) = open(bytes)?;
+    let (terms, grain) = volume.ok_or(ListError::Entry)?;
+    let mut all = Vec::new();
+    while !entries.0.is_empty() {
+        all.push(read_answer(&mut entries).ok_or(ListError::Entry)?);
+    }
+    Ok((terms, grain, all))
+}
+
+fn begin(volume: Volume) -> Vec<u8> {
+    let mut list = MAGIC.to_vec();
+    list.extend_from_slice(&VERSION.to_be_bytes());
+    list.extend_from_slice(&[0, 0]);
+    list.extend_from_slice(&[0; 4]);
+    let (lease, ranges, grain) =
+        volume.map_or((0, 0, 0), |(terms, grain)| (terms.lease, terms.ranges, grain));
+    list.extend_from_slice(&lease.to_be_bytes());
+    list.extend_from_slice(&ranges.to_be_bytes());
+    list.extend_from_slice(&grain.to_be_bytes());
+    list
+}
+
+fn end(mut list: Vec<u8>) -> Vec<u8> {
+    let length = (list.len() + CHECKSUM) as u32;
+    list[12..16].copy_from_slice(&length.to_be_bytes());
+    let sum = checksum(CrcAlgorithm::Crc32Iscsi, &list) as u32;
+    list.extend_from_slice(&sum.to_be_bytes());
+    list
+}
+
+fn open(bytes: &[u8]) -> Result<(Volume, Entries<'_>), ListError> {
+    if bytes.len() < FIXED + CHECKSUM || bytes.len() > MOST_LIST_BYTES {
+        return Err(ListError::Length);
+    }
+    let (list, sum) = bytes.split_at(bytes.len() - CHECKSUM);
+    let mut head = Entries(list);
+    let magic: [u8; 8] = head.take().ok_or(ListError::Length)?;
+    if magic != *MAGIC {
+        return Err(ListError::Magic);
+    }
+    if head.u16().ok_or(ListError::Length)? != VERSION {
+        return Err(ListError::Version);
+    }
+    let reserved = head.u16().ok_or(ListError::Length)?;
+    if head.u32().ok_or(ListError::Length)? as usize != bytes.len() {
+        return Err(ListError::Length);
+    }
+    if (checksum(CrcAlgorithm::Crc32Iscsi, list) as u32).to_be_bytes() != *sum {
+        return Err(ListError::Checksum);
+    }
+    let numbers = (head.u64(), head.u32(), head.u32());
+    let (Some(lease), Some(ranges), Some(grain)) = numbers else { return Err(ListError::Length) };
+    if reserved != 0 {
+        return Err(ListError::Entry);
+    }
+    let is_volume = lease >= 8 && ranges > 0 && grain > 0;
+    let volume = is_volume.then_some((Terms { lease, ranges }, grain));
+    Ok((volume, head))
+}
+
+fn write_request(list: &mut Vec<u8>, request: &Request) {
+    match request {
+        Request::Join { number, exclusive } => {
+            list.push(0x01);
+            put(list, &[*number]);
+            list.extend_from_slice(&(exclusive.len() as u32).to_be_bytes());
+            exclusive.iter().for_each(|range| list.extend_from_slice(&range.0.to_be_bytes()));
+        }
+        Request::Acquire { life, range, token, number } => {
+            list.push(0x02);
+            put(list, &[*life]);
+            list.extend_from_slice(&range.0.to_be_bytes());
+            list.push(*token as u8);
+            put(list, &[*number]);
+        }
+        Request::Release { life, range, grant, keeps } => {
+            list.push(0x03);
+            put(list, &[*life]);
+            list.extend_from_slice(&range.0.to_be_bytes());
+            put(list, &[grant.0]);
+            list.push((*keeps).into());
+        }
+        Request::Renew { life, sent } => {
+            list.push(0x04);
+            put(list, &[*life, *sent]);
+        }
+    }
+}
+
+fn read_request(entries: &mut Entries<'_>) -> Option<Request> {
+    Some(match entries.u8()? {
+        0x01 => {
+            let number = entries.u64()?;
+            let exclusive = entries.many(Entries::range)?;
+            Request::Join { number, exclusive }
+        }
+        0x02 => Request::Acquire {
+            life: entries.u64()?,
+            range: entries.range()?,
+            token: entries.token()?,
+            number: entries.u64()?,
+        },
+        0x03 => Request::Release {
+            life: entries.u64()?,
+            range: entries.range()?,
+            grant: entries.grant()?,
+            keeps: entries.flag()?,
+        },
+        0x04 => Request::Renew { life: entries.u64()?, sent: entries.u64()? },
+        _ => return None,
+    })
+}
+
+fn write_answer(list: &mut Vec<u8>, answer: &Answer) {
+    match answer {
+        Answer::Joined { number, life, grants, lost } => {
+            list.push(0x81);
+            put(list, &[*number, *life]);
+            list.extend_from_slice(&(grants.len() as u32).to_be_bytes());
+            for (range, grant) in grants {
+                list.extend_from_slice(&range.0.to_be_bytes());
+                put(list, &[grant.0]);
+            }
+            list.extend_from_slice(&(lost.len() as u32).to_be_bytes());
+            lost.iter().for_each(|range| list.extend_from_slice(&range.0.to_be_bytes()));
+        }
+        Answer::Granted { life, range, token, number, grant } => {
+            list.push(0x82);
+            put(list, &[*life]);
+            list.extend_from_slice(&range.0.to_be_bytes());
+            list.push(*token as u8);
+            put(list, &[*number, grant.0]);
+        }
+        Answer::Recall { life, range, grant, keeps } => {
+            list.push(0x83);
+            put(list, &[*life]);
+            list.extend_from_slice(&range.0.to_be_bytes());
+            put(list, &[grant.0]);
+            list.push((*keeps).into());
+        }
+        Answer::Released { life, range, grant, keeps } => {
+            list.push(0x84);
+            put(list, &[*life]);
+            list.extend_from_slice(&range.0.to_be_bytes());
+            put(list, &[grant.0]);
+            list.push((*keeps).into());
+        }
+        Answer::Renewed { life, sent } => {
+            list.push(0x85);
+            put(list, &[*life, *sent]);
+        }
+        Answer::Rejoin { life } => {
+            list.push(0x86);
+            put(list, &[*life]);
+        }
+    }
+}
+
+fn read_answer(entries: &mut Entries<'_>) -> Option<Answer> {
+    Some(match entries.u8()? {
+        0x81 => {
+            let (number, life) = (entries.u64()?, entries.u64()?);
+            let grants = entries.many(|entries| Some((entries.range()?, entries.grant()?)))?;
+            let lost = entries.many(Entries::range)?;
+            Answer::Joined { number, life, grants, lost }
+        }
+        0x82 => Answer::Granted {
+            life: entries.u64()?,
+            range: entries.range()?,
+            token: entries.token()?,
+            number: entries.u64()?,
+            grant: entries.grant()?,
+        },
+        0x83 => Answer::Recall {
+            life: entries.u64()?,
+            range: entries.range()?,
+            grant: entries.grant()?,
+            keeps: entries.flag()?,
+        },
+        0x84 => Answer::Released {
+            life: entries.u64()?,
+            range: entries.range()?,
+            grant: entries.grant()?,
+            keeps: entries.flag()?,
+        },
+        0x85 => Answer::Renewed { life: entries.u64()?, sent: entries.u64()? },
+        0x86 => Answer::Rejoin { life: entries.u64()? },
+        _ => return None,
+    })
+}
+
+fn put(list: &mut Vec<u8>, numbers: &[u64]) {
+    numbers.iter().for_each(|number| list.extend_from_slice(&number.to_be_bytes()));
+}
+
+/// What is left of a list.
+struct Entries<'a>(&'a [u8]);
+
+impl Entries<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    fn range(&mut self) -> Option<Range> {
+        self.u32().map(Range)
+    }
+
+    fn grant(&mut self) -> Option<Grant> {
+        self.u64().map(Grant)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.u8()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    fn token(&mut self) -> Option<Token> {
+        match self.u8()? {
+            0 => Some(Token::SharedRead),
+            1 => Some(Token::ExclusiveWrite),
+            _ => None,
+        }
+    }
+
+    /// No more than a gateway can name: what a peer says is not believed before it is counted.
+    fn many<T>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = self.u32()? as usize;
+        if count > 2 * MOST_TOKENS {
+            return None;
+        }
+        let mut all = Vec::new();
+        for _ in 0..count {
+            all.push(one(self)?);
+        }
+        Some(all)
+    }
+}
+
+const MAGIC: &[u8; 8] = b"FBTOKENS";
+const VERSION: u16 = 1;
+/// Bytes before the first entry.
+const FIXED: usize = 32;
+const CHECKSUM: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests() -> Vec<Request> {
+        vec![
+            Request::Join { number: 3, exclusive: vec![Range(7), Range(9)] },
+            Request::Acquire { life: 1, range: Range(2), token: Token::ExclusiveWrite, number: 4 },
+            Request::Release { life: 1, range: Range(2), grant: Grant(5), keeps: true },
+            Request::Renew { life: 1, sent: 6 },
+        ]
+    }
+
+    fn answers() -> Vec<Answer> {
+        let (life, range, grant) = (1, Range(2), Grant(5));
+        vec![
+            Answer::Joined { number: 3, life, grants: vec![(range, grant)], lost: vec![Range(9)] },
+            Answer::Granted { life, range, token: Token::SharedRead, number: 4, grant },
+            Answer::Recall { life, range, grant, keeps: false },
+            Answer::Released { life, range, grant, keeps: true },
+            Answer::Renewed { life, sent: 6 },
+            Answer::Rejoin { life },
+        ]
+    }
+
+    const TERMS: Terms = Terms { lease: 10_000, ranges: 64 };
+
+    #[test]
+    fn requests_byte_by_byte_and_back() {
+        let list = write_requests(&requests());
+        assert_eq!(list[..12], *b"FBTOKENS\0\x01\0\0");
+        assert_eq!(list[12..16], (list.len() as u32).to_be_bytes());
+        assert_eq!(list[32..49], [1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 7]);
+        assert_eq!(read_requests(&list), Ok(requests()));
+    }
+
+    #[test]
+    fn answers_byte_by_byte_and_back() {
+        let (list, count) = write_answers(TERMS, 2048, &answers(), MOST_LIST_BYTES);
+        assert_eq!(count, answers().len());
+        assert_eq!(list[16..32], [0, 0, 0, 0, 0, 0, 0x27, 0x10, 0, 0, 0, 64, 0, 0, 8, 0]);
+        assert_eq!(read_answers(&list), Ok((TERMS, 2048, answers())));
+    }
+
+    #[test]
+    fn what_does_not_fit_stays() {
+        let most = FIXED + CHECKSUM + 80;
+        let (list, count) = write_answers(TERMS, 2048, &answers(), most);
+        assert!(list.len() <= most && count < answers().len(), "{count}");
+        assert_eq!(read_answers(&list).map(|(.., all)| all.len()), Ok(count));
+    }
+
+    #[test]
+    fn whatever_a_peer_sends_is_an_error_or_a_list() {
+        let list = write_requests(&requests());
+        for length in 0..list.len() {
+            assert!(read_requests(&list[..length]).is_err(), "{length}");
+        }
+        for at in 0..list.len() {
+            for bit in 0..8 {
+                let mut bytes = list.clone();
+                bytes[at] ^= 1 << bit;
+                assert!(read_requests(&bytes).is_err(), "{at}");
+            }
+        }
+        // A list that is right on the outside, with an entry that names more than there is.
+        for entry in
+            [&[0x01, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff][..], &[0x07], &[0x02, 0]]
+        {
+            let mut list = begin(None);
+            list.extend_from_slice(entry);
+            assert_eq!(read_requests(&end(list)), Err(ListError::Entry), "{entry:?}");
+        }
+    }
+}

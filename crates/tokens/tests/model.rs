@@ -1,0 +1,129 @@
+//! All that gateways and a node can come to, as far as a few requests and a few faults lead: the
+//! transition function is the machines themselves. Messages are lost, come twice and overtake each
+//! other, gateways and the node crash, time passes for each at its own moment.
+//!
+//! Every state near the beginning is looked at, and then many long ways at random, whose seed is fixed.
+//! `cargo test --release -p tokens --test model -- --ignored --nocapture` goes further.
+
+mod world;
+
+use std::time::Instant;
+
+use stateright::{Checker, Model, UniformChooser};
+use world::{Budget, Fault, Scene};
+
+const NEAR: usize = 200_000;
+const FAR: usize = 100_000;
+
+fn scene(gateways: usize, ranges: u32, budget: Budget) -> Scene {
+    Scene { gateways, ranges, budget, fault: Fault::None }
+}
+
+/// Searches about so many states breadth first, and so many on ways at random. What is violated first.
+fn search(scene: &Scene, near: usize, far: usize) -> Option<String> {
+    let breadth = scene.clone().checker().threads(2).target_state_count(near);
+    report("breadth first", &breadth.spawn_bfs().join()).or_else(|| {
+        let random = scene.clone().checker().threads(2).target_state_count(far);
+        let random = random.target_max_depth(LONGEST);
+        report("at random", &random.spawn_simulation(SEED, UniformChooser).join())
+    })
+}
+
+fn report(how: &str, checker: &impl Checker<Scene>) -> Option<String> {
+    let (all, new) = (checker.state_count(), checker.unique_state_count());
+    println!("{how}: {all} states, {new} of them new, to depth {}", checker.max_depth());
+    let (name, path) = checker.discoveries().into_iter().next()?;
+    let state = path.last_state().violated;
+    let acts: Vec<_> = path.into_actions().iter().map(|act| format!("{act:?}")).collect();
+    Some(format!("not so: {name} ({state:?}), after\n  {}", acts.join("\n  ")))
+}
+
+#[track_caller]
+fn holds(scene: Scene, near: usize, far: usize) {
+    let began = Instant::now();
+    let found = search(&scene, near, far);
+    println!("{:.1} s: {:?}", began.elapsed().as_secs_f32(), scene.budget);
+    if let Some(found) = found {
+        panic!("{found}");
+    }
+}
+
+#[track_caller]
+fn is_found(fault: Fault, budget: Budget) {
+    let scene = Scene { fault, ..scene(2, 1, budget) };
+    let found = search(&scene, NEAR, 4 * FAR).expect("the model does not notice");
+    println!("{found}");
+}
+
+#[test]
+fn gateways_that_die_and_restart() {
+    let budget = Budget { uses: 4, gateway_crashes: 2, ..Budget::NONE };
+    holds(scene(2, 1, budget), NEAR, FAR);
+}
+
+#[test]
+fn a_node_that_starts_anew() {
+    let budget = Budget { uses: 4, node_crashes: 2, gateway_crashes: 1, ticks: 2, ..Budget::NONE };
+    holds(scene(2, 1, budget), NEAR, FAR);
+}
+
+#[test]
+fn leases_that_end_while_messages_are_lost() {
+    holds(scene(2, 1, Budget { uses: 4, losses: 3, ticks: 8, ..Budget::NONE }), NEAR, FAR);
+}
+
+#[test]
+fn messages_that_come_twice() {
+    holds(scene(2, 1, Budget { uses: 5, repeats: 3, ticks: 1, ..Budget::NONE }), NEAR, FAR);
+}
+
+#[test]
+fn three_gateways_and_two_ranges() {
+    holds(scene(3, 2, Budget { uses: 6, ticks: 8, ..FAULTS }), NEAR, 2 * FAR);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn three_gateways_and_two_ranges_at_length() {
+    holds(scene(3, 2, Budget { uses: 8, ticks: 12, ..FAULTS }), 20_000_000, 40_000_000);
+}
+
+const FAULTS: Budget =
+    Budget { gateway_crashes: 2, node_crashes: 1, losses: 2, repeats: 2, ..Budget::NONE };
+
+#[test]
+fn what_an_exclusive_token_is_for_is_noticed() {
+    let budget = Budget { uses: 2, ticks: 5, gateway_crashes: 1, ..Budget::NONE };
+    is_found(Fault::ExclusiveEndsWithLease, budget);
+}
+
+#[test]
+fn that_nobody_is_awaited_is_noticed() {
+    is_found(Fault::NobodyIsAwaited, Budget { uses: 2, node_crashes: 1, ..Budget::NONE });
+}
+
+#[test]
+fn a_lease_counted_from_the_answer_is_noticed() {
+    is_found(Fault::LeaseFromTheAnswer, Budget { uses: 2, ticks: 8, ..Budget::NONE });
+}
+
+#[test]
+fn a_release_before_destage_is_noticed() {
+    is_found(Fault::ReleaseBeforeDestage, Budget { uses: 2, ..Budget::NONE });
+}
+
+#[test]
+fn what_is_cached_and_kept_is_noticed() {
+    is_found(Fault::CachedIsKept, Budget { uses: 3, ..Budget::NONE });
+}
+
+#[test]
+fn late_writes_are_noticed() {
+    let budget = Budget { uses: 3, gateway_crashes: 1, ..Budget::NONE };
+    is_found(Fault::LateWritesAreTaken, budget);
+}
+
+/// Acts of a way at random: more than all that is asked for needs.
+const LONGEST: usize = 300;
+/// Of the ways at random: any will do.
+const SEED: u64 = 20_240_406;
