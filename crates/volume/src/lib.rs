@@ -33,7 +33,7 @@ pub use engine::EngineKind;
 pub use fault::{Call, Fault, Faults, Rule, Symptom};
 pub use file::{FileVolume, OpenError, Options};
 pub use mem::MemVolume;
-pub use mirror::{Mirror, MirrorError, Standing};
+pub use mirror::{Alone, HalfLabel, Mirror, MirrorError, Standing};
 pub use observe::{Counters, Counts, Observe};
 pub use slice::SliceVolume;
 pub use times::{Taken, Times};

@@ -119,7 +119,8 @@ mod tests {
     use super::*;
 
     fn label(epoch: u64, alone: bool) -> Label {
-        Label { mirror: [1; 16], blocks: 100, count: 5, epoch, alone, dirty: vec![epoch as u32] }
+        let dirty = vec![epoch as u32];
+        Label { mirror: [1; 16], blocks: 100, count: 5, epoch, alone, number: 0, dirty }
     }
 
     fn decide_on(first: Label, second: Label) -> Result<Plan, MirrorError> {

@@ -44,7 +44,7 @@ impl Pair {
         let failed = |(half, error)| MirrorError::Io { half, error };
         if labels.alone {
             self.put_labels(labels, [0].into_iter(), Vec::new()).await.map_err(failed)?;
-            (labels.epoch, labels.alone) = (labels.epoch + 1, false);
+            (labels.epoch, labels.alone, labels.number) = (labels.epoch + 1, false, 0);
         }
         let dirty = {
             let mut state = self.state.lock();
@@ -252,13 +252,17 @@ impl Pair {
             Ok(()) => {
                 let mut labels = self.labels.lock().await;
                 let labels = &mut *labels;
+                let number = std::mem::take(&mut labels.number);
                 (labels.epoch, labels.alone) = (labels.epoch + 1, false);
                 // It first: a crash between the two finds it with the higher epoch, and it holds
                 // everything.
                 let order = [half, 1 - half].into_iter();
                 let put = self.put_labels(labels, order, dirty.clone()).await;
                 if put.is_err() {
+                    // The one that was filled may have the epoch between.
                     (labels.epoch, labels.alone) = (labels.epoch + 1, true);
+                    let next = self.next_number.load(Ordering::Acquire);
+                    labels.number = if next == 0 { number } else { next };
                     let other = std::iter::once(1 - half);
                     let restored = self.put_labels(labels, other, Vec::new()).await;
                     if let Err((_, error)) = restored {
@@ -268,6 +272,7 @@ impl Pair {
                         self.state.lock().halves[1 - half].standing = out;
                     }
                 }
+                self.state.lock().alone = labels.told();
                 put.map_err(|(_, error)| error)
             }
             Err(error) => Err(error),

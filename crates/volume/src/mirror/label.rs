@@ -17,6 +17,8 @@ pub(super) struct Label {
     pub epoch: u64,
     /// The other half was lost in this epoch: what was written since is here alone.
     pub alone: bool,
+    /// Given by the mirror's user, to be known by while it is alone; 0: none was.
+    pub number: u64,
     /// Regions in which the halves may differ. At most [`MOST_REGIONS`] is the number of each.
     pub dirty: Vec<u32>,
 }
@@ -43,6 +45,7 @@ impl Label {
         put(BLOCKS_AT, &self.blocks.to_le_bytes());
         put(COUNT_AT, &self.count.to_le_bytes());
         put(EPOCH_AT, &self.epoch.to_le_bytes());
+        put(NUMBER_AT, &self.number.to_le_bytes());
         for &region in &self.dirty {
             block[DIRTY_AT + region as usize / 8] |= 1 << (region % 8);
         }
@@ -73,6 +76,7 @@ impl Label {
             count: u64_at(block, COUNT_AT),
             epoch: u64_at(block, EPOCH_AT),
             alone: u32_at(block, FLAGS_AT) & 1 != 0,
+            number: u64_at(block, NUMBER_AT),
             dirty: (0..MOST_REGIONS).filter(|r| map[*r as usize / 8] >> (r % 8) & 1 != 0).collect(),
         };
         let far = u64::MAX / 2;
@@ -103,6 +107,7 @@ const MIRROR_AT: usize = 16;
 const BLOCKS_AT: usize = 32;
 const COUNT_AT: usize = 40;
 const EPOCH_AT: usize = 48;
+const NUMBER_AT: usize = 56;
 const DIRTY_AT: usize = 512;
 const CHECKSUM_AT: usize = 4092;
 
@@ -119,6 +124,7 @@ mod tests {
             count: 7,
             epoch: 3,
             alone: true,
+            number: 77,
             dirty: vec![0, 9, MOST_REGIONS - 1],
         }
     }
@@ -140,6 +146,7 @@ mod tests {
             ("blocks", BLOCKS_AT, 8),
             ("count", COUNT_AT, 8),
             ("epoch", EPOCH_AT, 8),
+            ("number", NUMBER_AT, 8),
             ("dirty", DIRTY_AT, MOST_REGIONS as usize / 8),
             ("checksum", CHECKSUM_AT, 4),
         ];

@@ -25,6 +25,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 use assemble::{Found, Plan, RESERVED_BYTES, decide, look};
 use change::Change;
+use label::Label;
 use pair::{Half, Labels, Pair, State, region_blocks, slice};
 
 /// Why two halves are no mirror.
@@ -110,10 +111,32 @@ impl fmt::Display for Standing {
     }
 }
 
+/// One half has what the other does not have, or may not.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Alone {
+    /// Since this change of who belongs to the mirror: another one each time.
+    pub epoch: u64,
+    /// What was given with [`Mirror::set_number`] before; 0 if nothing was.
+    pub number: u64,
+}
+
+/// What a half says of itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct HalfLabel {
+    /// Which mirror it is of.
+    pub mirror: [u8; 16],
+    /// How many changes of who belongs to the mirror it knows of; 0: it was being filled, and holds
+    /// nothing.
+    pub epoch: u64,
+    /// It went on without the other.
+    pub alone: bool,
+}
+
 /// A volume on two halves. Lives inside a tokio runtime.
 pub struct Mirror {
     pair: Arc<Pair>,
 }
+
 impl Mirror {
     /// Puts two halves together; one may be absent. Blank halves become a new mirror, `id`, which
     /// nobody else may draw. Where they may differ after a crash, they are compared before this
@@ -132,15 +155,17 @@ impl Mirror {
         let (plan, geometry, counts) = survey(&halves, degraded).await?;
         let (id, right, dirty, labels) = match plan {
             // As if the first had been alone: however far this comes, one is right.
-            Plan::New => (id, None, Vec::new(), Labels { epoch: 1, alone: true, counts }),
+            Plan::New => {
+                (id, None, Vec::new(), Labels { epoch: 1, alone: true, number: 0, counts })
+            }
             Plan::Both { label, dirty } => {
-                let labels = Labels { epoch: label.epoch, alone: false, counts };
+                let labels = Labels { epoch: label.epoch, alone: false, number: 0, counts };
                 (label.mirror, None, dirty, labels)
             }
             Plan::One { right, label } => {
                 // Another epoch: the other half may not know yet that it lacks something.
                 let epoch = label.epoch + u64::from(!label.alone);
-                let labels = Labels { epoch, alone: true, counts };
+                let labels = Labels { epoch, alone: true, number: label.number, counts };
                 (label.mirror, Some(right), Vec::new(), labels)
             }
         };
@@ -161,6 +186,7 @@ impl Mirror {
             region_blocks: region_blocks(&geometry),
             state: Mutex::new(State {
                 halves,
+                alone: right.and(labels.told()),
                 dirty: Vec::new(),
                 doubt: BTreeMap::new(),
                 under_way: Vec::new(),
@@ -171,6 +197,7 @@ impl Mirror {
             changed: Notify::new(),
             mended: AtomicU64::new(0),
             zeroed: AtomicU64::new(0),
+            next_number: AtomicU64::new(0),
         });
         pair.begin(right, &dirty).await?;
         if let Some(right) = right {
@@ -191,6 +218,37 @@ impl Mirror {
         };
         let half = halves.into_iter().nth(right).flatten().expect("it was found");
         Ok(slice(half, geometry))
+    }
+
+    /// What a half says of itself; `None` if it is blank. Changes nothing.
+    ///
+    /// # Errors
+    /// It cannot be read, or holds something else.
+    pub async fn label_of(half: &Stack) -> Result<Option<HalfLabel>, MirrorError> {
+        Ok(match look(0, half).await? {
+            Found::Label(Label { mirror, epoch, alone, .. }) => {
+                Some(HalfLabel { mirror, epoch, alone })
+            }
+            Found::Blank | Found::Absent => None,
+        })
+    }
+
+    /// Which mirror it is: as its labels have it.
+    #[must_use]
+    pub fn id(&self) -> [u8; 16] {
+        self.pair.id
+    }
+
+    /// Whether one half has what the other does not have, from before the first such answer on until
+    /// both hold everything again.
+    #[must_use]
+    pub fn alone(&self) -> Option<Alone> {
+        self.pair.state.lock().alone
+    }
+
+    /// What the label says, beside the epoch, when it goes on alone the next time.
+    pub fn set_number(&self, number: u64) {
+        self.pair.next_number.store(number, Ordering::Release);
     }
 
     /// How the two halves stand.
@@ -244,10 +302,16 @@ impl Mirror {
         {
             let mut state = pair.state.lock();
             let data = Some(slice(Arc::clone(&device), pair.geometry));
-            state.halves[half] =
-                Half { device: Some(device), data, standing: Standing::Filling(0) };
+            // Not a block is written to it while its label may say that it is whole.
+            let standing = Standing::Out("it is not void yet".into());
+            state.halves[half] = Half { device: Some(device), data, standing };
         }
-        pair.void(half).await?;
+        let voided = pair.void(half).await;
+        pair.state.lock().halves[half].standing = match &voided {
+            Ok(()) => Standing::Filling(0),
+            Err(error) => Standing::Out(error.to_string().into()),
+        };
+        voided?;
         pair.start_filling(half);
         Ok(())
     }

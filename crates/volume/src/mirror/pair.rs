@@ -3,14 +3,17 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::{
-    MirrorError, Standing,
+    Alone, MirrorError, Standing,
     assemble::RESERVED_BYTES,
     label::{LABEL_BYTES, Label, MOST_REGIONS},
 };
@@ -29,10 +32,14 @@ pub(super) struct Pair {
     pub(super) mended: AtomicU64,
     /// Blocks that could not be read when a half was filled.
     pub(super) zeroed: AtomicU64,
+    /// What it is known by when it is alone the next time.
+    pub(super) next_number: AtomicU64,
 }
 
 pub(super) struct State {
     pub(super) halves: [Half; 2],
+    /// One half has what the other has not, or may have.
+    pub(super) alone: Option<Alone>,
     /// Regions that the labels name, with when they were last written to.
     pub(super) dirty: Vec<(u32, u64)>,
     /// Blocks that differ, and which half plain reads take: until somebody has judged them, nobody
@@ -58,8 +65,16 @@ pub(super) struct Half {
 pub(super) struct Labels {
     pub(super) epoch: u64,
     pub(super) alone: bool,
+    /// While it is alone.
+    pub(super) number: u64,
     /// Of each half: its copies take turns.
     pub(super) counts: [u64; 2],
+}
+
+impl Labels {
+    pub(super) fn told(&self) -> Option<Alone> {
+        self.alone.then_some(Alone { epoch: self.epoch, number: self.number })
+    }
 }
 
 /// Blocks that nobody may change, until dropped.
@@ -131,6 +146,7 @@ impl Pair {
             count: 0,
             epoch: labels.epoch,
             alone: labels.alone,
+            number: labels.number,
             dirty,
         };
         for half in halves {
@@ -166,6 +182,7 @@ impl Pair {
             count: 0,
             epoch: 0,
             alone: false,
+            number: 0,
             dirty: Vec::new(),
         };
         // Both copies: none of what it was may be found.
@@ -209,17 +226,19 @@ impl Pair {
                 Standing::InSync => {}
             }
         }
-        let before = (labels.epoch, labels.alone);
-        (labels.epoch, labels.alone) = (labels.epoch + 1, true);
+        let before = (labels.alone, labels.number);
+        let number = self.next_number.load(Ordering::Acquire);
+        (labels.epoch, labels.alone, labels.number) = (labels.epoch + 1, true, number);
         if let Err((_, error)) =
             self.put_labels(&mut labels, std::iter::once(other), Vec::new()).await
         {
             // It may have reached the disk all the same: this epoch is not used again.
-            labels.alone = before.1;
+            (labels.alone, labels.number) = before;
             return Err(error);
         }
         tracing::error!(half = half + 1, %error, "a half of the mirror is lost; going on with the other");
         let mut state = self.state.lock();
+        state.alone = labels.told();
         state.dirty.clear();
         state.doubt.retain(|_, only| *only == half);
         state.halves[half].standing = Standing::Out(error.to_string().into());
