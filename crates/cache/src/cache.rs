@@ -10,7 +10,8 @@ use std::{
 
 use tokio::time::{Instant, timeout};
 use volume::{
-    Allocation, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, Taken, Volume,
+    Allocation, Data, Durability, Error, Extent, Geometry, HalfLabel, Holding, Io, Lba, Mirror,
+    MirrorError, Stack, Taken, Volume,
 };
 
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     orders::Orders,
     refusal::OpenError,
     scrub,
-    settings::Settings,
+    settings::{OnLogError, Order, Report, Settings},
     slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
     state::Shared,
     statistics::Statistics,
@@ -47,8 +48,57 @@ impl Cache {
         parts: Parts,
         identity: Identity,
     ) -> Result<Arc<Self>, OpenError> {
-        let shared = open::open(settings, parts, &identity).await?;
+        let shared = open::open(settings, parts, &identity, None).await?;
         Ok(Arc::new(Self { shared, exported: AtomicBool::new(false) }))
+    }
+
+    /// The same of a log whose second half is with a partner, who takes it up when this one is gone:
+    /// nothing is acknowledged that one half alone has before the lower volume knows which one that is.
+    pub async fn open_pair(
+        settings: Settings,
+        lower: Stack,
+        log: Arc<Mirror>,
+        identity: Identity,
+    ) -> Result<Arc<Self>, OpenError> {
+        let parts = Parts { lower, log: Arc::clone(&log) as Stack, nvram: None };
+        let is_right = settings.report == Report::AfterComplete
+            && settings.order == Order::Strict
+            && settings.on_log_error == OnLogError::StopWrites;
+        if !is_right {
+            let why = "a pair reports after completion, in strict order, through its log only";
+            return Err(OpenError::Settings(why.into()));
+        }
+        let shared = open::open(settings, parts, &identity, Some(log)).await?;
+        Ok(Arc::new(Self { shared, exported: AtomicBool::new(false) }))
+    }
+
+    /// Asks the lower volume to know that the log is alone, if it is; see [`Cache::open_pair`].
+    ///
+    /// # Errors
+    /// It does not answer, or the partner has taken over.
+    pub async fn vouch(&self) -> Result<(), Error> {
+        self.shared.vouch().await
+    }
+
+    /// Whether a half that says this of itself may be filled: not one that somebody may have gone on with.
+    pub fn may_rejoin(&self, label: Option<HalfLabel>) -> Result<(), &'static str> {
+        self.shared.may_rejoin(label)
+    }
+
+    /// Takes another device for a half of a pair's log, lost or not, and fills it.
+    ///
+    /// # Errors
+    /// The other half does not hold everything, or the device cannot be a half.
+    pub async fn rejoin(&self, half: usize, device: Stack) -> Result<(), MirrorError> {
+        self.shared.rejoin(half, device).await
+    }
+
+    /// It takes nothing any more, from anybody, and writes nothing to its log: that is the partner's.
+    pub fn abandon(&self, reason: &str) {
+        self.shared.lower.fence(&Error::Fenced(reason.into()));
+        self.shared.state.lock().stopping = true;
+        self.shared.wake_destage.notify_one();
+        self.shared.changed.notify_waiters();
     }
 
     /// Level 2 destage and scrubbing, until [`Cache::stop`]. To be spawned once, and not dropped while the

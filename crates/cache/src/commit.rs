@@ -74,7 +74,9 @@ async fn write_segments(shared: Arc<Shared>) {
             return;
         };
         shared.seal(&mut batch);
-        write_segment(&shared, &batch).await;
+        if !write_segment(&shared, &batch).await {
+            return;
+        }
         shared.counters.commits.add(1);
         shared.counters.committed_slots.add(batch.slots() as u64);
         let published = {
@@ -100,16 +102,30 @@ async fn write_segments(shared: Arc<Shared>) {
 }
 
 /// Writes one segment, as often as it takes: what was accepted is not given up while the process
-/// lives, though its writers are told of the failure.
-async fn write_segment(shared: &Arc<Shared>, batch: &Batch) {
+/// lives, though its writers are told of the failure. False if that must not be written any more.
+async fn write_segment(shared: &Arc<Shared>, batch: &Batch) -> bool {
     let mut delay = FIRST_DELAY;
     loop {
         let error = match try_write(shared, batch).await {
-            Ok(()) => return,
+            Ok(()) => return true,
             Err(error) => error,
         };
-        tracing::error!(%error, segment = batch.header.number, "the log disk fails; trying again");
-        shared.counters.log_errors.add(1);
+        // The log is the partner's now, who has nothing of this segment, or has it already.
+        if shared.pair.is_some() && shared.lower.check().is_err() {
+            shared.state.lock().fail(error).into_iter().for_each(Waker::wake);
+            return false;
+        }
+        if let Error::Busy(why) = &error {
+            tracing::warn!(
+                why,
+                segment = batch.header.number,
+                "nothing is acknowledged; trying again"
+            );
+            delay = FIRST_DELAY;
+        } else {
+            tracing::error!(%error, segment = batch.header.number, "the log disk fails; trying again");
+            shared.counters.log_errors.add(1);
+        }
         let wakers = shared.state.lock().fail(error);
         wakers.into_iter().for_each(Waker::wake);
         shared.changed.notify_waiters();
@@ -118,7 +134,7 @@ async fn write_segment(shared: &Arc<Shared>, batch: &Batch) {
     }
 }
 
-async fn try_write(shared: &Shared, batch: &Batch) -> Result<(), Error> {
+async fn try_write(shared: &Arc<Shared>, batch: &Batch) -> Result<(), Error> {
     let fits = {
         let state = shared.state.lock();
         state.ring.fits(batch.pages.len() as u32 + 1).then(|| state.ring.position())
@@ -127,7 +143,8 @@ async fn try_write(shared: &Shared, batch: &Batch) -> Result<(), Error> {
     let header = scratch_block(&shared.scratch, |block| batch.header.encode(block));
     let mut data = Data::from(header);
     batch.blocks().iter().for_each(|block| data.push(block.clone()));
-    shared.log.write(Lba(u64::from(start)), data, Durability::Stable).await
+    shared.log.write(Lba(u64::from(start)), data, Durability::Stable).await?;
+    shared.vouch().await
 }
 
 /// Waits for a write to be in the log. See [`Shared::committed`].

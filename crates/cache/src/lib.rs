@@ -24,6 +24,7 @@ mod frames;
 mod seals;
 mod state;
 mod indexing;
+mod witness;
 mod batch;
 mod commit;
 mod read;
@@ -39,6 +40,7 @@ mod inspect;
 mod ownership;
 mod open;
 mod cache;
+mod partner;
 
 pub use cache::{Cache, Mark};
 pub use inspect::{InspectError, LogInfo, format, inspect};
@@ -49,6 +51,7 @@ pub use log::{
 };
 pub use nvram::{MappedFile, StableMemory, length_for};
 pub use open::Parts;
+pub use partner::{Answer, Half, Look, Member, Role, Surroundings, Timing};
 pub use refusal::{KeyRefusal, OpenError};
 pub use settings::{OnLogError, Order, Report, Settings, TooLarge};
 pub use statistics::Statistics;

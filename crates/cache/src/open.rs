@@ -7,7 +7,7 @@ use std::sync::{
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-use volume::{Dirty, Geometry, Stack};
+use volume::{Dirty, Geometry, Holding, Mirror, Stack};
 
 use crate::{
     checksum::crc32c,
@@ -33,6 +33,7 @@ use crate::{
     slot::{Came, NONE, Place, SLOT_BYTES, SlotTable},
     state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
     statistics::{AllTimes, Counters},
+    witness::{Witness, number},
 };
 
 /// What a cache is made of.
@@ -51,9 +52,14 @@ pub(crate) async fn open(
     settings: Settings,
     parts: Parts,
     identity: &Identity,
+    pair: Option<Arc<Mirror>>,
 ) -> Result<Arc<Shared>, OpenError> {
     settings.validate().map_err(OpenError::Settings)?;
     let Parts { lower, log, nvram } = parts;
+    if let Some(mirror) = &pair {
+        // Before anything else: from here on, whenever it goes on alone, that can be told.
+        mirror.set_number(number(&settings.owner));
+    }
     let lower_geometry = lower.geometry();
     check_geometry(identity, lower_geometry)?;
     let mut superblock = match superblock(&log).await {
@@ -130,7 +136,7 @@ pub(crate) async fn open(
     // did not find can ever be taken for data.
     let newest = nvram.held.iter().map(|held| held.serial).fold(found.serial, u64::max);
     superblock.sequence += 1;
-    superblock.generation += 1;
+    superblock.generation = superblock.generation.max(superblock.granted) + 1;
     superblock.generation_first = found.ring.next();
     if wrong_key.is_some() {
         change_key(&mut superblock, &mut found, &settings);
@@ -145,12 +151,21 @@ pub(crate) async fn open(
     superblock.immediate = settings.report.is_immediate() || !nvram.held.is_empty();
     // From here on no other memory is believed to hold this log's writes.
     superblock.nvram = nvram.mark;
+    let alone = pair.as_ref().and_then(|mirror| mirror.alone());
+    if let Some(alone) = alone {
+        // It went on alone, perhaps without noting that here: one generation was for that.
+        superblock.note_number(alone.number);
+        superblock.generation += 1;
+    }
     superblock.note_opening(random(&identity.name));
     let scratch = pool(SCRATCH_PAGES + if seals.is_some() { SEALED_PAGES } else { 0 })?;
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
     // Before anything is sent down, or fetched and kept.
     let dirty = Dirty::new(table.dirty() > 0 || !nvram.held.is_empty());
     ownership::claim(&settings, (&lower, &log), &scratch, &mut superblock, dirty.clone()).await?;
+    if alone.is_some() && lower.holding() != Holding::Held {
+        return Err(OpenError::Unwitnessed);
+    }
 
     let counters = Counters::default();
     counters.recovered_segments.add(found.ring.segments() as u64);
@@ -163,7 +178,7 @@ pub(crate) async fn open(
         found.index,
         (superblock, newest),
         (scratch, counters),
-        seals.zip(salt),
+        (seals.zip(salt), pair.map(|mirror| Witness::new(mirror, alone))),
     )?;
     shared.state.lock().dirty = dirty;
     shared.start_index();
@@ -185,7 +200,7 @@ fn assemble(
     index: FoundIndex,
     (superblock, serial): (Superblock, u64),
     (scratch, counters): (Arc<PagePool>, Counters),
-    seals: Option<(Seals, Salt)>,
+    (seals, pair): (Option<(Seals, Salt)>, Option<Witness>),
 ) -> Result<Arc<Shared>, OpenError> {
     let opened = Geometry { blocks: superblock.identity.geometry.blocks, ..lower.geometry() };
     let pages = u32::try_from(settings.dram_bytes / SLOT_BYTES as u64)
@@ -219,6 +234,7 @@ fn assemble(
     Ok(Arc::new(Shared {
         lower: Heard::new(lower, Arc::clone(&times)),
         log,
+        pair,
         opened,
         blocks: opened.blocks.into(),
         pool: pool(pages)?,

@@ -98,6 +98,12 @@ pub enum OpenError {
     /// Somebody else's claim on the lower volume stands in the way.
     #[error("the volume is not this log's to write to: {0}")]
     Claim(std::sync::Arc<str>),
+    /// The other half of a pair's log is away, and the lower volume does not answer whether this one has
+    /// everything.
+    #[error(
+        "the partner is away, and the node does not answer whether this half of the log has everything"
+    )]
+    Unwitnessed,
     /// A log with dirty data was to be formatted.
     #[error(
         "log {instance} holds {slots} slots that are not in volume \"{name}\" yet; drain it, or \

@@ -34,6 +34,7 @@ use crate::{
     slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
     statistics::{AllTimes, Counters},
     streams::Streams,
+    witness::Witness,
 };
 
 /// The cache without its outside.
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     pub settings: Settings,
     pub lower: Heard,
     pub log: Stack,
+    /// One half of the log is with a partner.
+    pub pair: Option<Witness>,
     /// Of the lower volume, when the cache was opened; how many blocks there are now says `blocks`.
     pub opened: Geometry,
     /// Blocks of the lower volume that are used: as many as the superblock says, or fewer.
@@ -351,7 +354,11 @@ impl Shared {
         superblock.sequence += 1;
         let mut next = superblock.clone();
         change(&mut next);
-        if next.granted != next.generation && self.lower.holding() == Holding::Held {
+        let is_this_opening = self.pair.as_ref().is_none_or(|pair| !pair.has_question());
+        if is_this_opening
+            && next.granted < next.generation
+            && self.lower.holding() == Holding::Held
+        {
             next.note_grant();
         }
         next.index_tail = self.index.lock().oldest_for(next.tail);

@@ -7,5 +7,6 @@ pub mod gateway;
 pub mod hardware;
 pub mod memory;
 pub mod model;
+pub mod pair;
 pub mod site;
 pub mod workload;

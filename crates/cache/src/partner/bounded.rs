@@ -1,0 +1,45 @@
+//! The partner's half, with an end to the patience for it.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// `lower`, each call of which fails after a while: a half that does not answer at all would hold the
+/// other one up.
+pub(super) struct Bounded {
+    pub lower: Stack,
+    pub within: Duration,
+}
+
+impl Bounded {
+    fn bound<'a, T: Send + 'a>(&self, call: Io<'a, T>) -> Io<'a, T> {
+        let within = self.within;
+        Box::pin(async move {
+            let silent = |_| Err(Error::Unreachable("the partner does not answer".into()));
+            timeout(within, call).await.unwrap_or_else(silent)
+        })
+    }
+}
+
+impl Volume for Bounded {
+    fn geometry(&self) -> Geometry {
+        self.lower.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.bound(self.lower.read(extent))
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.bound(self.lower.write(lba, data, durability))
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.bound(self.lower.flush())
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.bound(self.lower.discard(extent))
+    }
+}

@@ -1,0 +1,207 @@
+//! The half of the log that is here: one at a time uses it, our own cache or the partner's.
+
+use std::{
+    future::ready,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Poll,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedRwLockReadGuard, RwLock},
+    time::Instant,
+};
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// A file or device with a log's half on it, and who may use it.
+pub struct Half {
+    disk: Stack,
+    /// Held by every call until it has ended, and by who changes it.
+    user: Arc<RwLock<User>>,
+    turns: AtomicU64,
+    /// When the partner asked for anything last.
+    heard: Mutex<Option<Instant>>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum User {
+    Nobody,
+    /// Our own cache, the one of this turn.
+    Here(u64),
+    Partner,
+}
+
+impl Half {
+    /// Nobody uses it yet.
+    #[must_use]
+    pub fn new(disk: Stack) -> Arc<Self> {
+        Arc::new(Self {
+            disk,
+            user: Arc::new(RwLock::new(User::Nobody)),
+            turns: AtomicU64::new(0),
+            heard: Mutex::default(),
+        })
+    }
+
+    /// What the partner sees: it fails while the half is not lent.
+    #[must_use]
+    pub fn for_partner(self: &Arc<Self>) -> Stack {
+        Arc::new(Use { half: Arc::clone(self), user: User::Partner })
+    }
+
+    /// Takes it from whoever had it. What that one had begun has ended when this returns, and nothing
+    /// more of it is done.
+    pub(super) async fn take(self: &Arc<Self>) -> Stack {
+        let user = User::Here(self.turns.fetch_add(1, Ordering::Relaxed) + 1);
+        *self.user.write().await = user;
+        Arc::new(Use { half: Arc::clone(self), user })
+    }
+
+    /// Gives it to the partner, see [`Self::take`].
+    pub(super) async fn lend(&self) {
+        *self.user.write().await = User::Partner;
+    }
+
+    /// When the partner used it last.
+    pub(super) fn heard(&self) -> Option<Instant> {
+        *self.heard.lock()
+    }
+
+    async fn enter(self: Arc<Self>, user: User) -> Result<OwnedRwLockReadGuard<User>, Error> {
+        let guard = Arc::clone(&self.user).read_owned().await;
+        if *guard == user {
+            return Ok(guard);
+        }
+        Err(Error::Device(match user {
+            User::Partner => IN_USE.into(),
+            _ => "the half of the log is somebody else's now".into(),
+        }))
+    }
+}
+
+/// The half for one of its users.
+struct Use {
+    half: Arc<Half>,
+    user: User,
+}
+
+impl Use {
+    fn note(&self) {
+        if self.user == User::Partner {
+            *self.half.heard.lock() = Some(Instant::now());
+        }
+    }
+
+    /// Runs a change to its end, though its caller may give it up: whoever comes next waits for it.
+    fn change<F>(&self, change: impl FnOnce(Stack) -> F + Send + 'static) -> Io<'_, ()>
+    where
+        F: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        self.note();
+        let (half, user) = (Arc::clone(&self.half), self.user);
+        let disk = Arc::clone(&half.disk);
+        Box::pin(async move {
+            let mut entering = Box::pin(half.enter(user));
+            // It stands in the queue before anything else is done: who comes later, waits for it.
+            let entered = futures_util::poll!(&mut entering);
+            let work = tokio::spawn(async move {
+                let _guard = match entered {
+                    Poll::Ready(entered) => entered?,
+                    Poll::Pending => entering.await?,
+                };
+                change(disk).await
+            });
+            work.await.unwrap_or_else(|_| Err(Error::Device("the process is ending".into())))
+        })
+    }
+}
+
+impl Volume for Use {
+    fn geometry(&self) -> Geometry {
+        self.half.disk.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.note();
+        let (half, user) = (Arc::clone(&self.half), self.user);
+        Box::pin(async move {
+            let disk = Arc::clone(&half.disk);
+            let _guard = half.enter(user).await?;
+            disk.read(extent).await
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.change(move |disk| async move { disk.write(lba, data, durability).await })
+    }
+
+    /// Waits for all that was begun before, too: of an earlier session nothing comes after it.
+    fn flush(&self) -> Io<'_, ()> {
+        self.note();
+        let (half, user) = (Arc::clone(&self.half), self.user);
+        Box::pin(async move {
+            drop(half.user.write().await);
+            let disk = Arc::clone(&half.disk);
+            let _guard = half.enter(user).await?;
+            disk.flush().await
+        })
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.change(move |disk| async move { disk.discard(extent).await })
+    }
+
+    fn settle(&self) -> Io<'_, ()> {
+        Box::pin(ready(Ok(())))
+    }
+}
+
+/// What a partner is told who asks for the half of a gateway that serves the unit.
+const IN_USE: &str = "this gateway serves the unit, and uses its half of the log itself";
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use volume::{Delay, Latency, MemVolume};
+
+    use super::*;
+
+    const EXTENT: Extent = Extent { lba: Lba(3), blocks: 1 };
+
+    fn half() -> Arc<Half> {
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(16) };
+        let slow = Latency { write: Duration::from_millis(100), ..Latency::default() };
+        Half::new(Arc::new(Delay::new(Arc::new(MemVolume::new(geometry)), slow)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_at_a_time_uses_it() {
+        let half = half();
+        let partner = half.for_partner();
+        assert!(partner.read(EXTENT).await.is_err());
+        half.lend().await;
+        assert!(partner.read(EXTENT).await.is_ok());
+        let first = half.take().await;
+        assert!(partner.read(EXTENT).await.is_err() && first.read(EXTENT).await.is_ok());
+        let second = half.take().await;
+        assert!(first.read(EXTENT).await.is_err() && second.read(EXTENT).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_was_given_up_is_over_when_the_next_user_has_it() {
+        let half = half();
+        half.lend().await;
+        let partner = half.for_partner();
+        let write = partner.write(EXTENT.lba, vec![7; 4096].into(), Durability::Stable);
+        let given_up = tokio::time::timeout(Duration::from_millis(10), write).await;
+        assert!(given_up.is_err());
+        let here = half.take().await;
+        let before = here.read(EXTENT).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(here.read(EXTENT).await.unwrap(), before, "nothing comes after");
+    }
+}

@@ -1,0 +1,14 @@
+//! A pair of gateways with one log on two halves: one serves the unit, the other stands by with its
+//! half and takes the unit over when the first is gone.
+//!
+//! [`Half`] is what each gives the other, [`plan`] what the halves say of themselves, [`member`] what a
+//! gateway does about it. Who may go on is not decided here: the lower volume grants one claim
+//! ([`crate::witness`]).
+
+mod bounded;
+mod half;
+mod plan;
+mod member;
+
+pub use half::Half;
+pub use member::{Answer, Look, Member, Role, Surroundings, Timing};

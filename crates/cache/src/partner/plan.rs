@@ -1,0 +1,92 @@
+//! What a member of a pair may open: what both halves say of themselves decides what is worth asking
+//! the node; what is right decides the node.
+
+use volume::HalfLabel;
+
+/// How the log is opened.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Plan {
+    /// With both halves: they differ at most by what was never acknowledged.
+    Both,
+    /// With the half that is here. The other one is filled anew, once the node has granted this one's
+    /// claim.
+    Here,
+}
+
+/// `theirs` is `None` while the partner does not answer.
+pub(super) fn plan(
+    here: Option<HalfLabel>,
+    theirs: Option<Option<HalfLabel>>,
+) -> Result<Plan, String> {
+    let whole = |label: Option<HalfLabel>| label.filter(|label| label.epoch > 0);
+    let Some(ours) = whole(here) else {
+        return match (here, theirs) {
+            (None, Some(None)) => Ok(Plan::Both),
+            (_, Some(Some(theirs))) if theirs.epoch > 0 => {
+                Err("this half of the log holds nothing yet: the partner has it".into())
+            }
+            (_, None) => Err("this half of the log holds nothing, and the partner is away".into()),
+            (_, Some(_)) => Err("neither half of the log holds everything".into()),
+        };
+    };
+    let Some(theirs) = whole(theirs.flatten()) else { return Ok(Plan::Here) };
+    if theirs.mirror != ours.mirror {
+        return Err("the partner's half is of another log".into());
+    }
+    if ours.epoch == theirs.epoch && !ours.alone && !theirs.alone {
+        return Ok(Plan::Both);
+    }
+    if theirs.alone && !ours.alone && theirs.epoch > ours.epoch {
+        return Err(format!(
+            "this half of the log is of epoch {}, and the partner went on alone in epoch {}: it is \
+             filled when the partner serves the unit",
+            ours.epoch, theirs.epoch
+        ));
+    }
+    Ok(Plan::Here)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label(epoch: u64, alone: bool) -> Option<HalfLabel> {
+        Some(HalfLabel { mirror: [1; 16], epoch, alone })
+    }
+
+    #[test]
+    fn a_new_pair_needs_both() {
+        assert_eq!(plan(None, Some(None)), Ok(Plan::Both));
+        assert!(plan(None, None).is_err());
+        assert!(plan(None, Some(label(3, false))).is_err());
+        // It was being filled when the other one was exchanged: there is nothing left.
+        assert!(plan(label(0, false), Some(None)).is_err());
+        assert!(plan(label(0, false), Some(label(0, false))).is_err());
+    }
+
+    #[test]
+    fn halves_that_agree_are_used_both() {
+        assert_eq!(plan(label(3, false), Some(label(3, false))), Ok(Plan::Both));
+    }
+
+    #[test]
+    fn a_half_that_may_have_everything_asks_the_node() {
+        for theirs in [None, Some(None), Some(label(0, false)), Some(label(2, false))] {
+            for alone in [false, true] {
+                assert_eq!(plan(label(3, alone), theirs), Ok(Plan::Here), "{theirs:?}");
+            }
+        }
+        assert_eq!(plan(label(4, true), Some(label(4, true))), Ok(Plan::Here));
+        // Filled, and cut off before the other noted it.
+        assert_eq!(plan(label(4, false), Some(label(3, true))), Ok(Plan::Here));
+        assert_eq!(plan(label(3, true), Some(label(4, false))), Ok(Plan::Here));
+    }
+
+    #[test]
+    fn a_stale_half_is_refused_with_both_numbers() {
+        let refused = plan(label(3, false), Some(label(4, true))).unwrap_err();
+        assert!(refused.contains("epoch 3") && refused.contains("epoch 4"), "{refused}");
+        let other = Some(HalfLabel { mirror: [2; 16], epoch: 3, alone: false });
+        assert!(plan(label(3, false), Some(other)).is_err());
+    }
+}

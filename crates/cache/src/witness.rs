@@ -1,0 +1,237 @@
+//! A log of which one half is with a partner, who may take it up: the lower volume is the witness.
+//!
+//! While both halves have all, the partner may open his at any time, and everything that was
+//! acknowledged is in it. So before anything is acknowledged that one half alone has, the lower volume
+//! grants a claim of which the other half knows nothing: from then on that one's claim is refused.
+//! Whichever of the two asks first is the one that goes on.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::{sleep, timeout};
+use volume::{Alone, Claim, Error, HalfLabel, Holding, Mirror, MirrorError, Stack, Volume};
+
+use crate::{inspect::random, log::superblock::Superblock, settings::Report, state::Shared};
+
+/// The log of a pair of gateways.
+pub(crate) struct Witness {
+    mirror: Arc<Mirror>,
+    /// The epoch of the mirror in which it is alone, and the lower volume has granted that.
+    witnessed: AtomicU64,
+    /// The claim of going on alone that is asked, or would be.
+    question: Mutex<Option<Question>>,
+}
+
+#[derive(Clone, Copy)]
+struct Question {
+    /// Of the mirror.
+    epoch: u64,
+    generation: u64,
+    is_asked: bool,
+}
+
+impl Witness {
+    /// `witnessed`: how the mirror was alone before this opening noted itself. Only the half in use knows
+    /// of that, and its claim is granted.
+    pub fn new(mirror: Arc<Mirror>, witnessed: Option<Alone>) -> Self {
+        let witnessed = witnessed.map_or(0, |alone| alone.epoch);
+        Self { mirror, witnessed: witnessed.into(), question: Mutex::default() }
+    }
+
+    /// What one half alone has may not be acknowledged yet.
+    fn unwitnessed(&self) -> Option<Alone> {
+        self.mirror.alone().filter(|alone| !self.is_witnessed(*alone))
+    }
+
+    fn is_witnessed(&self, alone: Alone) -> bool {
+        self.witnessed.load(Ordering::Acquire) == alone.epoch
+    }
+
+    /// The question about this epoch. Its claim has the same generation however often it is asked.
+    fn question(&self, alone: Alone, superblock: &Superblock) -> Question {
+        let mut question = self.question.lock();
+        match *question {
+            Some(question) if question.epoch == alone.epoch => question,
+            last => {
+                let last = last.map_or(0, |question| question.generation);
+                let generation = superblock.generation.max(superblock.granted).max(last) + 1;
+                let new = Question { epoch: alone.epoch, generation, is_asked: false };
+                *question.insert(new)
+            }
+        }
+    }
+
+    /// Whether the claim of the opening is what the lower volume knows of this.
+    fn is_by_opening(&self, alone: Alone) -> bool {
+        let is_this = |question: &Question| question.epoch == alone.epoch && question.is_asked;
+        self.is_witnessed(alone) && !self.question.lock().as_ref().is_some_and(is_this)
+    }
+
+    /// Whether there ever was one.
+    pub fn has_question(&self) -> bool {
+        self.question.lock().is_some()
+    }
+}
+
+impl Shared {
+    /// Returns when what the log holds now may be acknowledged.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: neither the partner nor the lower volume is there; [`Error::Fenced`]: the
+    /// partner has taken over.
+    pub async fn vouch(self: &Arc<Self>) -> Result<(), Error> {
+        let Some(pair) = &self.pair else { return Ok(()) };
+        let Some(alone) = pair.unwitnessed() else { return Ok(()) };
+        self.begin_asking(pair, alone).await;
+        let known = self.wait_until(|_| match self.lower.check() {
+            Ok(()) => pair.unwitnessed().is_none().then_some(Ok(())),
+            Err(error) => Some(Err(error)),
+        });
+        timeout(LONGEST_QUESTION, known).await.unwrap_or(Err(Error::Busy(NOBODY_THERE)))
+    }
+
+    async fn begin_asking(self: &Arc<Self>, pair: &Witness, alone: Alone) {
+        let superblock = self.superblock.lock().await;
+        let question = pair.question(alone, &superblock);
+        if question.is_asked {
+            return;
+        }
+        *pair.question.lock() = Some(Question { is_asked: true, ..question });
+        let generation = question.generation;
+        let claim = Claim {
+            owner: self.settings.owner.clone(),
+            instance: superblock.instance.0,
+            generation,
+            opening: alone.number,
+            // It may have been noted already.
+            granted: superblock.granted.min(generation - 1),
+            predecessors: superblock.predecessors(),
+            writes_back: self.settings.report != Report::Through,
+            is_dirty: self.state.lock().dirty.clone(),
+            accept_loss: false,
+            takes_over: true,
+        };
+        tokio::spawn(ask(Arc::downgrade(self), alone, claim));
+    }
+
+    /// Whether what this half says may be written over: it is of this log, or blank. While nobody vouches
+    /// for this one, it must be as it was lost, so that nobody can have gone on with it.
+    pub fn may_rejoin(&self, label: Option<HalfLabel>) -> Result<(), &'static str> {
+        let pair = self.pair.as_ref().expect("it was opened as one");
+        if label.is_some_and(|label| label.mirror != pair.mirror.id()) {
+            return Err("what is there is the half of another log");
+        }
+        match pair.unwitnessed() {
+            Some(alone)
+                if label.is_none_or(|l| l.alone || l.epoch == 0 || l.epoch >= alone.epoch) =>
+            {
+                Err("the node has to say first which half has everything")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a half in place of the one that was lost, and fills it.
+    ///
+    /// # Errors
+    /// See [`Mirror::replace`].
+    pub async fn rejoin(&self, half: usize, device: Stack) -> Result<(), MirrorError> {
+        let pair = self.pair.as_ref().expect("it was opened as one");
+        // Lost first: what it does not get is known by a number that it does not know.
+        pair.mirror.release(half).await?;
+        if let Some(alone) = pair.mirror.alone().filter(|alone| !pair.is_by_opening(*alone)) {
+            // The lower volume has granted that claim, or may do so until the half is filled: whoever
+            // opens that has to know of it.
+            let generation = pair.question(alone, &*self.superblock.lock().await).generation;
+            let is_granted = pair.is_witnessed(alone);
+            let note = |superblock: &mut Superblock| {
+                superblock.note_alone(alone.number, generation, is_granted);
+            };
+            let noted = self.write_superblock(note).await;
+            noted.map_err(|error| MirrorError::Io { half: 1 - half, error })?;
+        }
+        // The next time that it goes on alone is another one.
+        pair.mirror.set_number(number(&self.settings.owner));
+        pair.mirror.replace(half, device).await
+    }
+}
+
+/// Asks the lower volume until it knows, or both halves have everything again.
+async fn ask(shared: Weak<Shared>, alone: Alone, claim: Claim) {
+    let mut is_asked = false;
+    loop {
+        let Some(shared) = shared.upgrade() else { return };
+        let pair = shared.pair.as_ref().expect("it asks for one");
+        if pair.mirror.alone() != Some(alone) || shared.lower.check().is_err() {
+            break shared.changed.notify_waiters();
+        }
+        let holding = if is_asked {
+            Ok(shared.lower.holding())
+        } else {
+            shared.lower.claim(claim.clone()).await
+        };
+        match holding {
+            Ok(Holding::Held) => {
+                tracing::warn!(
+                    generation = claim.generation,
+                    "the partner is away, and the node knows: going on alone"
+                );
+                pair.witnessed.store(alone.epoch, Ordering::Release);
+                break shared.changed.notify_waiters();
+            }
+            Ok(Holding::Refused(reason)) | Err(Error::Fenced(reason)) => {
+                shared.lower.fence(&Error::Fenced(reason));
+                break shared.changed.notify_waiters();
+            }
+            // The lower volume presents it when it is there.
+            Ok(Holding::Waiting) => is_asked = true,
+            Ok(Holding::Nothing | Holding::Unsupported | Holding::Reserved) => {
+                let reason = "the volume keeps no claims any more".into();
+                shared.lower.fence(&Error::Fenced(reason));
+                break shared.changed.notify_waiters();
+            }
+            Err(error) => tracing::warn!(%error, "the claim of going on alone is not answered"),
+        }
+        drop(shared);
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+impl Superblock {
+    /// Notes the claim of going on alone among the openings, before the other half gets anything
+    /// again. Its generation is not used again, whether it was granted or not.
+    pub fn note_alone(&mut self, number: u64, generation: u64, is_granted: bool) {
+        self.note_number(number);
+        if is_granted {
+            self.note_grant();
+        }
+        self.granted = generation;
+    }
+
+    /// Notes that a claim with this number may have been granted.
+    pub fn note_number(&mut self, number: u64) {
+        if number != 0 && !self.predecessors().contains(&number) {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            self.note_opening(bytes);
+        }
+    }
+}
+
+/// Drawn at random; not 0.
+pub(crate) fn number(seed: &str) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = random(seed);
+    u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
+}
+
+/// Far longer than a node that is there needs; hosts get BUSY then, long before they give up.
+const LONGEST_QUESTION: Duration = Duration::from_secs(2);
+/// How often to look how the claim stands.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const NOBODY_THERE: &str = "the partner is away, and so is the node that has to know of it";

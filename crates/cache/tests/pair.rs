@@ -1,0 +1,224 @@
+//! A pair of gateways: power fails at either, links are cut, the unit is handed over, and hosts go on with
+//! whoever serves.
+//!
+//! 1. Every acknowledged write is there, whoever serves later.
+//! 2. Once a later opening has acknowledged anything, no earlier one acknowledges any more.
+//! 3. When everything is well again, one serves and both halves have everything, in bounded time.
+//!
+//! `FOREBAY_PAIR_SEEDS=n` sets how many histories are tried, `FOREBAY_PAIR_SEED=n` runs one.
+
+mod support;
+
+use std::{io::Write, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use sim::Rng;
+use support::{
+    gateway::{read, write},
+    pair::{DEAD_AFTER, Wire, World, Wrong},
+    workload::runtime,
+};
+use tokio::time::{Instant, sleep, timeout};
+
+/// What hosts know: of each slot, the newest write that was acknowledged and the newest that was tried.
+#[derive(Default)]
+struct Model {
+    slots: Vec<(u8, u8)>,
+    /// The newest opening that has acknowledged anything.
+    newest: u64,
+    acknowledged: u64,
+    /// By which openings.
+    openings: u64,
+    longest_pause: Duration,
+    fault: Option<String>,
+}
+
+const SLOTS: u64 = 64;
+
+/// Writes to one slot after another, each time with the next number, to whoever takes it.
+async fn host(world: Arc<World>, model: Arc<Mutex<Model>>, first: u64, mut rng: Rng) {
+    let mut last = Instant::now();
+    loop {
+        let slot = first + 2 * rng.below(SLOTS / 2);
+        let value = {
+            let mut model = model.lock();
+            let value = model.slots[slot as usize].1 + 1;
+            if value > 250 {
+                return;
+            }
+            model.slots[slot as usize].1 = value;
+            value
+        };
+        let mut at = rng.below(2) as usize;
+        loop {
+            at = 1 - at;
+            let Some((opening, cache)) = world.served(at) else {
+                sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let written = timeout(DEAD_AFTER * 5, write(&cache, slot * 8, value, 8)).await;
+            // A gateway that is off answers nobody.
+            let is_there = world.served(at).is_some_and(|(number, _)| number == opening);
+            if is_there && matches!(written, Ok(Ok(()))) {
+                let mut model = model.lock();
+                if opening < model.newest {
+                    let newest = model.newest;
+                    model.fault = Some(format!("{opening} acknowledges after {newest} has"));
+                }
+                model.openings += u64::from(opening > model.newest);
+                model.newest = model.newest.max(opening);
+                model.slots[slot as usize].0 = value;
+                model.acknowledged += 1;
+                model.longest_pause = model.longest_pause.max(last.elapsed());
+                last = Instant::now();
+                break;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        sleep(Duration::from_millis(1 + rng.below(400))).await;
+    }
+}
+
+/// What happens to the three.
+async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
+    for _ in 0..12 {
+        let pause = Duration::from_millis(rng.below(9000));
+        match rng.below(8) {
+            0..3 => {
+                let index = rng.below(2) as usize;
+                world.kill(index);
+                sleep(Duration::from_millis(rng.below(12_000))).await;
+                if rng.chance(80) {
+                    world.start(index);
+                }
+            }
+            3 => world.set(Wire::Gateways, rng.chance(50)),
+            4 => world.set(Wire::ToNode(rng.below(2) as usize), rng.chance(50)),
+            5 => {
+                world.set(Wire::ToNode(0), false);
+                world.set(Wire::ToNode(1), false);
+            }
+            6 => {
+                let _ = world.change_places(rng.below(2) as usize);
+            }
+            _ => mend(world),
+        }
+        sleep(pause).await;
+    }
+}
+
+fn mend(world: &Arc<World>) {
+    world.set(Wire::Gateways, true);
+    for index in 0..2 {
+        world.set(Wire::ToNode(index), true);
+        world.start(index);
+    }
+}
+
+async fn until_whole(world: &World, within: Duration) -> Result<(), String> {
+    let whole = async {
+        while !world.is_whole() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let late = |_| format!("it does not become whole: {}", world.describe());
+    timeout(within, whole).await.map_err(late)
+}
+
+async fn check(world: &World, model: &Mutex<Model>) -> Result<(), String> {
+    let served = (0..2).find_map(|index| world.served(index));
+    let (_, cache) = served.ok_or("nobody serves")?;
+    let data = read(&cache, 0, (SLOTS * 8) as u32).await.map_err(|error| error.to_string())?;
+    let model = model.lock();
+    if let Some(fault) = &model.fault {
+        return Err(fault.clone());
+    }
+    for (slot, &(least, most)) in model.slots.iter().enumerate() {
+        let found = &data[slot * 8..][..8];
+        if found.iter().any(|&value| value != found[0] || value < least || value > most) {
+            return Err(format!(
+                "slot {slot} holds {found:?}: {least} was acknowledged, {most} tried"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// One history. Gives how many writes were acknowledged, and by how many openings.
+async fn history(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
+    let mut rng = Rng::new(seed);
+    let world = World::new(seed, wrong);
+    let slots = vec![(0, 0); SLOTS as usize];
+    let model = Arc::new(Mutex::new(Model { slots, ..Model::default() }));
+    mend(&world);
+    until_whole(&world, Duration::from_secs(60))
+        .await
+        .map_err(|error| format!("at first, {error}"))?;
+    let hosts = [0, 1].map(|first| {
+        tokio::spawn(host(Arc::clone(&world), Arc::clone(&model), first, rng.fork())).abort_handle()
+    });
+    misfortune(&world, &mut rng).await;
+    mend(&world);
+    let whole = until_whole(&world, Duration::from_secs(300)).await;
+    hosts.iter().for_each(tokio::task::AbortHandle::abort);
+    let fault = model.lock().fault.take();
+    fault.map_or(Ok(()), Err)?;
+    whole?;
+    check(&world, &model).await?;
+    // The other one has it, too.
+    let active = usize::from(world.served(0).is_none());
+    world.kill(active);
+    let begun = Instant::now();
+    while world.served(1 - active).is_none() {
+        if begun.elapsed() > Duration::from_secs(10) {
+            return Err(format!("the partner does not take over: {}", world.describe()));
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    check(&world, &model).await?;
+    let model = model.lock();
+    Ok((model.acknowledged, model.openings))
+}
+
+fn run(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
+    runtime().block_on(history(seed, wrong)).map_err(|fault| format!("seed {seed}: {fault}"))
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_and_never_do_two_acknowledge() {
+    if let Some(seed) = number("FOREBAY_PAIR_SEED") {
+        println!("{:?}", run(seed, Wrong::Nothing).unwrap());
+        return;
+    }
+    let seeds = number("FOREBAY_PAIR_SEEDS").unwrap_or(SEEDS);
+    let (mut acknowledged, mut openings) = (0, 0);
+    for seed in 1..=seeds {
+        let (writes, openings_here) = run(seed, Wrong::Nothing).unwrap();
+        acknowledged += writes;
+        openings += openings_here;
+    }
+    let text =
+        format!("{seeds} histories: {acknowledged} writes, acknowledged by {openings} openings");
+    writeln!(std::io::stdout(), "{text}").expect("stdout is there");
+    assert!(openings > 2 * seeds, "{text}");
+}
+
+#[test]
+fn what_is_left_out_is_noticed() {
+    for wrong in [Wrong::NoWitness, Wrong::EveryClaimGranted, Wrong::LateWrites] {
+        // Not that nobody can go on any more: that writes are lost.
+        let is_loss = |fault: &String| fault.contains("acknowledge");
+        let noticed = (1..=MUTANT_SEEDS).filter_map(|seed| run(seed, wrong).err()).find(is_loss);
+        println!("{wrong:?}: {noticed:?}");
+        assert!(noticed.is_some(), "{wrong:?} is not noticed");
+    }
+}
+
+/// Histories of the ordinary run.
+const SEEDS: u64 = 60;
+/// Histories that a mutant may survive.
+const MUTANT_SEEDS: u64 = 100;

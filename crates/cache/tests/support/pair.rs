@@ -1,0 +1,497 @@
+//! Two gateways with one log, a node, and the three links between them: each gateway loses power, each
+//! link is cut, and hosts ask whoever serves.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use cache::{Answer, Cache, Half, Identity, Member, Role, Settings, Surroundings, Timing};
+use parking_lot::Mutex;
+use sim::{CrashVolume, Outage, Power, Rng};
+use tokio::time::sleep;
+use volume::{
+    Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, MemVolume, Mirror, Stack,
+    Standing, Volume,
+};
+
+/// What is done wrong on purpose.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Wrong {
+    Nothing,
+    /// Who goes on alone does not ask the node, and takes that for granted.
+    NoWitness,
+    /// The node grants every claim, whoever had the last one.
+    EveryClaimGranted,
+    /// What was sent in an earlier session with the partner's half is written though there is a new one.
+    LateWrites,
+}
+
+/// A link of which there is one between each two.
+#[derive(Clone, Copy, Debug)]
+pub enum Wire {
+    Gateways,
+    ToNode(usize),
+}
+
+pub struct World {
+    pub wrong: Wrong,
+    node: Arc<Node>,
+    sides: [Arc<Side>; 2],
+    between: AtomicBool,
+    seed: u64,
+    /// Numbers the processes, and the sessions, of all.
+    numbers: AtomicU64,
+}
+
+/// One gateway: its disk, and the process on it.
+struct Side {
+    index: usize,
+    to_node: AtomicBool,
+    running: Mutex<Option<Arc<Process>>>,
+    disk: Mutex<Arc<CrashVolume>>,
+    /// Of the session with this one's half that counts.
+    session: AtomicU64,
+}
+
+struct Process {
+    world: Weak<World>,
+    side: Arc<Side>,
+    power: Arc<Power>,
+    half: Arc<Half>,
+    member: Mutex<Option<Arc<Member>>>,
+    /// While it serves, with a number that counts the openings.
+    serving: Mutex<Option<(u64, Arc<Cache>)>>,
+}
+
+/// The node's volume, and whose it is.
+struct Node {
+    memory: MemVolume,
+    last: Mutex<Option<Last>>,
+}
+
+#[derive(Clone, Copy)]
+struct Last {
+    opening: u64,
+    generation: u64,
+    session: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, wrong: Wrong) -> Arc<Self> {
+        let node = Arc::new(Node {
+            memory: MemVolume::new(Geometry::with_blocks(BLOCKS)),
+            last: Mutex::default(),
+        });
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LOG_BLOCKS) };
+        let side = |index| {
+            Arc::new(Side {
+                index,
+                to_node: true.into(),
+                running: Mutex::default(),
+                disk: Mutex::new(Arc::new(CrashVolume::new(geometry, seed + index as u64))),
+                session: AtomicU64::new(0),
+            })
+        };
+        Arc::new(Self {
+            wrong,
+            node,
+            sides: [side(0), side(1)],
+            between: true.into(),
+            seed,
+            numbers: AtomicU64::new(1),
+        })
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Starts a gateway, if it is off.
+    pub fn start(self: &Arc<Self>, index: usize) {
+        let side = &self.sides[index];
+        let mut running = side.running.lock();
+        if running.is_some() {
+            return;
+        }
+        let power = Power::new();
+        let disk = {
+            let mut disk = side.disk.lock();
+            let number = self.number();
+            let image = disk.crash(&mut Rng::new(self.seed ^ number));
+            let reopened = CrashVolume::reopen(image, self.seed ^ number)
+                .with_outage(Outage::Hangs)
+                .with_yields(20)
+                .powered_by(&power);
+            *disk = Arc::new(reopened);
+            Arc::clone(&disk)
+        };
+        let process = Arc::new(Process {
+            world: Arc::downgrade(self),
+            side: Arc::clone(side),
+            power,
+            half: Half::new(disk),
+            member: Mutex::default(),
+            serving: Mutex::default(),
+        });
+        let timing = Timing { dead_after: DEAD_AFTER, is_first: index == 0 };
+        let surroundings: Arc<dyn Surroundings> = process.clone();
+        let member = Member::new(Arc::clone(&process.half), surroundings, timing);
+        *process.member.lock() = Some(Arc::clone(&member));
+        tokio::spawn(member.run());
+        *running = Some(process);
+    }
+
+    /// Its power fails.
+    pub fn kill(&self, index: usize) {
+        if let Some(process) = self.sides[index].running.lock().take() {
+            process.power.fail();
+        }
+    }
+
+    pub fn set(&self, wire: Wire, is_up: bool) {
+        let wire = match wire {
+            Wire::Gateways => &self.between,
+            Wire::ToNode(index) => &self.sides[index].to_node,
+        };
+        wire.store(is_up, Ordering::SeqCst);
+    }
+
+    /// The unit is to change places.
+    pub fn change_places(&self, index: usize) -> Result<(), Arc<str>> {
+        let member =
+            self.sides[index].running.lock().as_ref().and_then(|p| p.member.lock().clone());
+        member.map_or_else(|| Err("it is off".into()), |member| member.change_places())
+    }
+
+    /// What is served there, with the number of its opening.
+    pub fn served(&self, index: usize) -> Option<(u64, Arc<Cache>)> {
+        let process = self.sides[index].running.lock().clone()?;
+        let serving = process.serving.lock().clone();
+        serving.filter(|_| !process.power.is_off())
+    }
+
+    /// One serves, the other stands by and has everything.
+    pub fn is_whole(&self) -> bool {
+        let looks = [0, 1].map(|index: usize| {
+            let process = self.sides[index].running.lock().clone();
+            let member = process.and_then(|process| process.member.lock().clone());
+            member.map(|member| member.standing())
+        });
+        let [Some(a), Some(b)] = looks else { return false };
+        let in_sync = Some([Standing::InSync, Standing::InSync]);
+        let whole = |active: &cache::Look, other: &cache::Look| {
+            active.role == Role::Active && active.halves == in_sync && other.role == Role::Standby
+        };
+        whole(&a, &b) || whole(&b, &a)
+    }
+
+    pub fn describe(&self) -> String {
+        let looks = [0, 1].map(|index: usize| {
+            let process = self.sides[index].running.lock().clone();
+            let member = process.and_then(|process| process.member.lock().clone());
+            member.map(|member| member.standing())
+        });
+        format!("{looks:?}")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for side in &self.sides {
+            if let Some(process) = side.running.lock().take() {
+                process.power.fail();
+            }
+        }
+    }
+}
+
+impl Surroundings for Process {
+    fn partner(&self) -> Answer<'_, Stack> {
+        Box::pin(async move {
+            let world = self.world.upgrade().ok_or("the end")?;
+            let number = world.number();
+            let theirs = Theirs {
+                world: Weak::clone(&self.world),
+                power: Arc::clone(&self.power),
+                other: Arc::clone(&world.sides[1 - self.side.index]),
+                number,
+                rng: Arc::new(Mutex::new(Rng::new(world.seed ^ number))),
+                geometry: self.half_geometry(),
+            };
+            let there = theirs.there().await.map_err(|error| error.to_string())?;
+            // A login ends the session that was there before.
+            there.side.session.store(number, Ordering::SeqCst);
+            Ok(Arc::new(theirs) as Stack)
+        })
+    }
+
+    fn serve(&self, log: Arc<Mirror>) -> Answer<'_, Arc<Cache>> {
+        Box::pin(async move {
+            let world = self.world.upgrade().ok_or("the end")?;
+            let number = world.number();
+            let lower = Arc::new(Far {
+                node: Arc::clone(&world.node),
+                side: Arc::clone(&self.side),
+                power: Arc::clone(&self.power),
+                session: number,
+                wrong: world.wrong,
+                claim: Mutex::default(),
+                rng: Mutex::new(Rng::new(world.seed ^ number)),
+            });
+            // An opening that nobody answers is one more to remember.
+            if log.alone().is_some() {
+                lower.travel().await.map_err(|error| error.to_string())?;
+            }
+            let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+            let settings = Settings {
+                dram_bytes: 1 << 20,
+                nvram_bytes: 256 << 10,
+                read_ahead_bytes: 0,
+                segment_slots: 8,
+                owner: format!("gateway {}", self.side.index),
+                takes_over: true,
+                ..Settings::default()
+            };
+            let cache = Cache::open_pair(settings, lower, log, identity).await;
+            let cache = cache.map_err(|error| error.to_string())?;
+            tokio::spawn(cache.run());
+            *self.serving.lock() = Some((number, Arc::clone(&cache)));
+            Ok(cache)
+        })
+    }
+
+    fn withdraw(&self, at_rest: bool) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let serving = self.serving.lock().take();
+            match serving {
+                Some((_, cache)) if at_rest => {
+                    cache.stop().await.map_err(|error| error.to_string().into())
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+impl Process {
+    fn half_geometry(&self) -> Geometry {
+        self.half.for_partner().geometry()
+    }
+}
+
+/// The other one's half, in one session.
+#[derive(Clone)]
+struct Theirs {
+    world: Weak<World>,
+    /// Of who asks.
+    power: Arc<Power>,
+    other: Arc<Side>,
+    number: u64,
+    rng: Arc<Mutex<Rng>>,
+    geometry: Geometry,
+}
+
+impl Theirs {
+    /// Over the link, if it is up, and the other one on.
+    async fn there(&self) -> Result<Arc<Process>, Error> {
+        let delay = self.rng.lock().below(400);
+        sleep(Duration::from_micros(100 + delay)).await;
+        if self.power.is_off() {
+            std::future::pending::<()>().await;
+        }
+        let world = self.world.upgrade().ok_or(Error::Unreachable("the end".into()))?;
+        let is_up = world.between.load(Ordering::SeqCst);
+        let process = self.other.running.lock().clone();
+        drop(world);
+        match process {
+            Some(process) if is_up && !process.power.is_off() => Ok(process),
+            // Sometimes it is told at once, sometimes never.
+            _ if self.rng.lock().chance(50) => Err(Error::Unreachable("no route".into())),
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// A call there and back. What is on its way when its caller gives up may arrive all the same.
+    fn call<T, F>(&self, call: impl FnOnce(Stack) -> F + Send + 'static) -> Io<'_, T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let this = self.clone();
+        let work = tokio::spawn(async move {
+            let process = this.there().await?;
+            // A packet that is held up for long.
+            let wrong = this.world.upgrade().map(|world| world.wrong);
+            let often = if wrong == Some(Wrong::LateWrites) { 15 } else { 2 };
+            if this.rng.lock().chance(often) {
+                sleep(DEAD_AFTER * 2).await;
+            }
+            let is_late = process.side.session.load(Ordering::SeqCst) != this.number;
+            if is_late && wrong != Some(Wrong::LateWrites) {
+                return Err(Error::Unreachable("the session was ended".into()));
+            }
+            let done = call(process.half.for_partner()).await;
+            this.there().await?;
+            done
+        });
+        Box::pin(
+            async move { work.await.unwrap_or_else(|_| Err(Error::Unreachable("the end".into()))) },
+        )
+    }
+}
+
+impl Volume for Theirs {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.call(move |half| async move { half.read(extent).await })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.call(move |half| async move { half.write(lba, data, durability).await })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.call(move |half| async move { half.flush().await })
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.call(move |half| async move { half.discard(extent).await })
+    }
+}
+
+/// The node's volume over a link, in one session.
+struct Far {
+    node: Arc<Node>,
+    side: Arc<Side>,
+    power: Arc<Power>,
+    session: u64,
+    wrong: Wrong,
+    claim: Mutex<Option<(Claim, Holding)>>,
+    rng: Mutex<Rng>,
+}
+
+impl Far {
+    fn is_up(&self) -> bool {
+        self.side.to_node.load(Ordering::SeqCst) && !self.power.is_off()
+    }
+
+    /// Asks what was not asked yet.
+    fn present(&self) {
+        let mut claim = self.claim.lock();
+        let Some((claim, holding)) = &mut *claim else { return };
+        if *holding != Holding::Waiting || !self.is_up() {
+            return;
+        }
+        let mut last = self.node.last.lock();
+        // As `unit::ownership` has it, for one log.
+        let is_granted = last.is_none_or(|last| {
+            (last.opening, last.generation) == (claim.opening, claim.generation)
+                || claim.predecessors.contains(&last.opening) && claim.generation > last.generation
+        });
+        if std::env::var_os("FOREBAY_PAIR_SEED").is_some() {
+            println!(
+                "claim of {} in session {}: generation {}, opening {:x}, after {:x?}: {is_granted}",
+                claim.owner, self.session, claim.generation, claim.opening, claim.predecessors
+            );
+        }
+        *holding = if is_granted || self.wrong == Wrong::EveryClaimGranted {
+            let (opening, generation) = (claim.opening, claim.generation);
+            *last = Some(Last { opening, generation, session: self.session });
+            // The answer may be lost.
+            if self.rng.lock().chance(20) { Holding::Waiting } else { Holding::Held }
+        } else {
+            Holding::Refused("another copy was taken up".into())
+        };
+    }
+
+    async fn travel(&self) -> Result<(), Error> {
+        let delay = self.rng.lock().below(3000);
+        sleep(Duration::from_micros(500 + delay)).await;
+        if self.power.is_off() {
+            std::future::pending::<()>().await;
+        }
+        if !self.is_up() {
+            return Err(Error::Unreachable("the node is away".into()));
+        }
+        Ok(())
+    }
+
+    async fn enter(&self) -> Result<(), Error> {
+        self.travel().await?;
+        self.present();
+        let is_owner = self.node.last.lock().is_some_and(|last| last.session == self.session);
+        if is_owner { Ok(()) } else { Err(Error::Fenced("the volume is another one's".into())) }
+    }
+}
+
+impl Volume for Far {
+    fn geometry(&self) -> Geometry {
+        self.node.memory.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            self.enter().await?;
+            let data = self.node.memory.read(extent).await;
+            self.travel().await?;
+            data
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.enter().await?;
+            self.node.memory.write(lba, data, durability).await?;
+            self.travel().await
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(self.enter())
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.enter().await?;
+            self.node.memory.discard(extent).await
+        })
+    }
+
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        Box::pin(async move {
+            let alone = self.claim.lock().is_some();
+            if alone && self.wrong == Wrong::NoWitness {
+                return Ok(Holding::Held);
+            }
+            *self.claim.lock() = Some((claim, Holding::Waiting));
+            let _ = self.travel().await;
+            self.present();
+            Ok(self.holding())
+        })
+    }
+
+    fn holding(&self) -> Holding {
+        self.present();
+        // A look each second shows whose it is.
+        let claim = self.claim.lock();
+        let Some((claim, holding)) = &*claim else { return Holding::Nothing };
+        let is_lost = |last: Last| last.session != self.session && claim.generation > 0;
+        if *holding == Holding::Held && self.is_up() && self.node.last.lock().is_some_and(is_lost) {
+            return Holding::Refused("another copy was taken up".into());
+        }
+        holding.clone()
+    }
+}
+
+/// Of the far volume.
+pub const BLOCKS: u64 = 2048;
+/// Of a half of the log, of 4096 bytes.
+const LOG_BLOCKS: u64 = 402;
+pub const DEAD_AFTER: Duration = Duration::from_secs(3);
