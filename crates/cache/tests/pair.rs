@@ -126,8 +126,15 @@ async fn until_whole(world: &World, within: Duration) -> Result<(), String> {
 }
 
 async fn check(world: &World, model: &Mutex<Model>) -> Result<(), String> {
-    let served = (0..2).find_map(|index| world.served(index));
-    let (_, cache) = served.ok_or("nobody serves")?;
+    // It may be changing hands, as was asked before.
+    let begun = Instant::now();
+    let (_, cache) = loop {
+        match (0..2).find_map(|index| world.served(index)) {
+            Some(served) => break served,
+            None if begun.elapsed() > DEAD_AFTER * 5 => return Err("nobody serves".into()),
+            None => sleep(Duration::from_millis(50)).await,
+        }
+    };
     let data = read(&cache, 0, (SLOTS * 8) as u32).await.map_err(|error| error.to_string())?;
     let model = model.lock();
     if let Some(fault) = &model.fault {
@@ -166,6 +173,7 @@ async fn history(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
     whole?;
     check(&world, &model).await?;
     // The other one has it, too.
+    until_whole(&world, Duration::from_secs(60)).await?;
     let active = usize::from(world.served(0).is_none());
     world.kill(active);
     let begun = Instant::now();
