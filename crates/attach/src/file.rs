@@ -37,8 +37,6 @@ pub struct Options {
     /// What the file is called: at most 255 bytes, without a slash. The kernel shows it as the
     /// file below the loop device.
     pub name: String,
-    /// Whether the kernel keeps the file's pages, beside those of the loop device.
-    pub is_cached: bool,
     /// How long a call that a busy volume refuses is tried again.
     pub patience: Duration,
 }
@@ -67,7 +65,6 @@ impl VolumeFile {
         let system = OneFile {
             requests: Arc::clone(&requests),
             name: options.name,
-            is_cached: options.is_cached,
             runtime: Handle::current(),
             since: SystemTime::now(),
         };
@@ -152,7 +149,6 @@ fn mount(device: &File) -> io::Result<OwnedFd> {
 struct OneFile {
     requests: Arc<Requests>,
     name: String,
-    is_cached: bool,
     runtime: Handle,
     since: SystemTime,
 }
@@ -226,12 +222,9 @@ impl Filesystem for OneFile {
         if inode != FILE {
             return reply.error(Errno::EISDIR);
         }
-        let pages = if self.is_cached {
-            FopenFlags::FOPEN_KEEP_CACHE
-        } else {
-            // The loop device and whoever uses it have pages of their own.
-            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-        };
+        // The loop device and whoever uses it have pages of their own. Other pages would answer for a
+        // process that is gone.
+        let pages = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         reply.opened(FileHandle(0), pages | FopenFlags::FOPEN_NOFLUSH);
     }
 

@@ -18,7 +18,7 @@ pub struct LoopOptions {
     pub block_size: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether requests go to the file past its pages, side by side.
+    /// Whether requests go to the file side by side, and not one after the other.
     pub direct: bool,
     /// Whether partitions on it become devices, too.
     pub partitions: bool,

@@ -61,7 +61,7 @@ impl Requests {
         if length == 0 {
             return Ok(Data::new());
         }
-        // A page of a cached file may reach beyond what is asked for, or begin within a block.
+        // The kernel asks for whole blocks, but nothing makes it.
         let block = u64::from(geometry.block_size);
         let (first, end) = (offset / block, (offset + length).div_ceil(block));
         let extent = Extent { lba: Lba(first), blocks: (end - first) as u32 };

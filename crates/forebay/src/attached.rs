@@ -17,7 +17,7 @@ pub struct Attached {
     pub block_size: u32,
     /// Writes are refused.
     pub read_only: bool,
-    /// Requests go to the volume side by side, and past pages of the kernel below the device.
+    /// Requests go to the volume side by side.
     pub direct_io: bool,
     /// Where we have mounted it.
     pub mount: Option<PathBuf>,

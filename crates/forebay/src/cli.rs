@@ -458,7 +458,7 @@ pub struct Attach {
     #[arg(long, conflicts_with_all = ["mount", "mkfs"])]
     pub partitions: bool,
 
-    /// Let the kernel keep pages of the file below the device, and ask for one thing at a time
+    /// Let the kernel ask for one thing at a time; slow, for kernels where direct I/O fails
     #[arg(long)]
     pub no_direct_io: bool,
 

@@ -7,6 +7,7 @@ mod client;
 mod machine;
 mod certificates;
 mod node;
+mod device;
 mod destage;
 mod tgt;
 mod bench;

@@ -17,7 +17,7 @@ use crate::machine;
 use crate::process::{self, Finished, Running};
 
 /// From start to listening, with a log of some hundred megabytes to recover or to create.
-const READY_LIMIT: Duration = Duration::from_secs(60);
+pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// One question over the control socket.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
@@ -234,7 +234,7 @@ impl Line {
 }
 
 /// The first line a program prints.
-fn line(running: &mut Running, limit: Duration) -> Result<String> {
+pub fn line(running: &mut Running, limit: Duration) -> Result<String> {
     let stdout = running.child().stdout.take().context("no pipe")?;
     let deadline = Instant::now() + limit;
     let mut text = Vec::new();

@@ -14,6 +14,7 @@ pub mod cut;
 pub mod quickstart;
 pub mod under_load;
 pub mod interop;
+pub mod attach;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -71,14 +72,16 @@ pub fn test(wanted: Wanted) -> bool {
             steps.run("quickstart", || quickstart::check(&program));
             if tools {
                 interop::steps(&mut steps, &program);
+                attach::steps(&mut steps, &program);
             } else if with_interop {
-                steps.leave_out("interop with libiscsi, QEMU and tgt: their tools are missing");
+                steps
+                    .leave_out("interop with libiscsi, QEMU, tgt and fio: their tools are missing");
             }
         }
         Err(error) => steps.run("program", || Err(error)),
     }
     if !with_interop {
-        steps.leave_out("interop with libiscsi, QEMU and tgt (--no-interop)");
+        steps.leave_out("interop with libiscsi, QEMU, tgt and fio (--no-interop)");
     }
     steps.finish()
 }

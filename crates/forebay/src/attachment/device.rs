@@ -26,11 +26,7 @@ impl Device {
     pub async fn open(args: &Attach, source: &Source, volume: Stack) -> Result<Self, Failure> {
         let plan = file_system::plan(args, &*volume).await?;
         let geometry = volume.geometry();
-        let file = attach::Options {
-            name: source.file_name(),
-            is_cached: args.no_direct_io,
-            patience: source.patience(),
-        };
+        let file = attach::Options { name: source.file_name(), patience: source.patience() };
         let options = LoopOptions {
             block_size: geometry.block_size,
             read_only: geometry.read_only,

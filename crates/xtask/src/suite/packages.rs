@@ -16,6 +16,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("tgtd", "tgt"),
+    ("fio", "fio"),
+    ("mkfs.ext4", "e2fsprogs"),
 ];
 
 /// QEMU's iSCSI driver is a library without a command of its own.

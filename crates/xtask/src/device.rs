@@ -1,0 +1,68 @@
+//! A volume attached to this machine: `forebay attach`, its loop device, its file system.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::node::{READY_LIMIT, line};
+use crate::process::{self, Running};
+
+/// The last writes of a test leave in seconds.
+const DETACH_LIMIT: Duration = Duration::from_secs(120);
+
+/// Why volumes cannot be attached here; nothing if they can.
+pub fn missing() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("only root may attach volumes".to_owned());
+    }
+    let opens = |path: &&&str| OpenOptions::new().read(true).write(true).open(path).is_err();
+    let path = ["/dev/fuse", "/dev/loop-control"].iter().find(opens)?;
+    Some(format!("{path} does not open"))
+}
+
+/// An attached volume. Its process is killed when this is dropped.
+pub struct Device {
+    running: Running,
+    program: PathBuf,
+    path: String,
+}
+
+impl Device {
+    /// Attaches a volume with these arguments; events go to a file in `folder`.
+    pub fn attach(program: &Path, folder: &Path, arguments: &[&str]) -> Result<Device> {
+        let events = folder.join("attach.events");
+        let mut command = Command::new(program);
+        command.arg("attach").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(File::options().create(true).append(true).open(&events)?);
+        let mut running = Running::start(&mut command)?;
+        let ready = line(&mut running, READY_LIMIT).with_context(|| {
+            let events = fs::read_to_string(&events).unwrap_or_default();
+            format!("nothing is attached; its events:\n{}", events.trim_end())
+        })?;
+        let path = ready.strip_prefix("ready ").with_context(|| format!("'{ready}'"))?.to_owned();
+        Ok(Device { running, program: program.to_owned(), path })
+    }
+
+    /// `/dev/loopN`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Kills its process (SIGKILL).
+    pub fn kill(&mut self) -> Result<()> {
+        self.running.kill()
+    }
+
+    /// Detaches it, when everything is written.
+    pub fn detach(mut self) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        let finished = process::run(command.args(["detach", &self.path]), DETACH_LIMIT)?;
+        ensure!(finished.success(), "forebay detach {}: {}", finished.ending(), finished.tail(5));
+        let ended = self.running.wait(DETACH_LIMIT)?;
+        ensure!(ended.is_some_and(|status| status.success()), "it ends with {ended:?}");
+        Ok(())
+    }
+}

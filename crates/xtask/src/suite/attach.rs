@@ -1,0 +1,239 @@
+//! Volumes attached to this machine: fio checks every block it has written, on the device and on
+//! ext4, in both modes of the loop device, and after the process was killed.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::device::{self, Device};
+use crate::node::Node;
+use crate::process::{self, Running};
+use crate::steps::{Steps, Tally};
+
+const NAME: &str = "iqn.2026-11.forebay.test:attach";
+
+/// Some hundred megabytes each, one request at a time without direct I/O.
+const FIO_LIMIT: Duration = Duration::from_secs(300);
+
+/// A repair by e2fsck of half a gigabyte.
+const CHECK_LIMIT: Duration = Duration::from_secs(60);
+
+/// After a kill, whatever waited gets its error.
+const ERROR_LIMIT: Duration = Duration::from_secs(30);
+
+/// Kills under load.
+const KILLS: usize = 4;
+
+/// The modes of the loop device: what they are called, and what asks for them.
+const MODES: [(&str, &[&str]); 2] = [("direct I/O", &[]), ("no direct I/O", &["--no-direct-io"])];
+
+/// Every step, where volumes can be attached.
+pub fn steps(steps: &mut Steps, program: &Path) {
+    if let Some(why) = device::missing() {
+        return steps.leave_out(format!("attached volumes: {why}"));
+    }
+    for (name, mode) in MODES {
+        steps.run(&format!("attach: fio on the device, {name}"), || raw(program, mode));
+        steps.run(&format!("attach: fio on ext4, {name}"), || files(program, mode));
+    }
+    steps.run("attach: fio on a cache in the process", || cached(program));
+    steps.run("attach: kill -9 under load", || kills(program));
+}
+
+/// A node with a file of half a gigabyte, in a folder of its own.
+struct Site {
+    folder: tempfile::TempDir,
+    node: Node,
+}
+
+impl Site {
+    fn start(program: &Path) -> Result<Site> {
+        let folder = tempfile::tempdir()?;
+        std::fs::create_dir(folder.path().join("mnt"))?;
+        let settings = format!(
+            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
+             stack = [{{ file = {{ path = \"disk.img\", size = \"512MiB\" }} }}]\n"
+        );
+        let node = Node::start(program, folder.path(), "node", &settings)?;
+        Ok(Site { folder, node })
+    }
+
+    fn attach(&self, program: &Path, more: &[&str]) -> Result<Device> {
+        let url = self.node.url(NAME, 0);
+        let arguments: Vec<&str> = [url.as_str()].into_iter().chain(more.iter().copied()).collect();
+        Device::attach(program, self.folder.path(), &arguments)
+    }
+
+    fn mount(&self) -> String {
+        self.folder.path().join("mnt").display().to_string()
+    }
+
+    /// With a file system.
+    fn attach_mounted(&self, program: &Path, mode: &[&str]) -> Result<Device> {
+        let mount = self.mount();
+        let mounted = ["--mkfs", "ext4", "--mount", &mount];
+        self.attach(program, &[mode, &mounted[..]].concat())
+    }
+
+    /// That the file system on the volume is whole.
+    fn check(&self) -> Result<()> {
+        let image = self.folder.path().join("disk.img");
+        let mut command = Command::new(tool("e2fsck")?);
+        let finished = process::run(command.arg("-fn").arg(image), CHECK_LIMIT)?;
+        ensure!(finished.success(), "e2fsck {}: {}", finished.ending(), finished.tail(8));
+        Ok(())
+    }
+}
+
+impl Drop for Site {
+    /// What a test that failed has left mounted.
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// Four jobs on quarters of the device; then a new attachment, on which they check again.
+fn raw(program: &Path, mode: &[&str]) -> Result<Tally> {
+    let site = Site::start(program)?;
+    let mut tally = Tally::default();
+    for (bytes, depth) in [("4k", 32), ("64k", 16), ("512", 8), ("1m", 4)] {
+        let (mut one, mut depth_text) = (Vec::new(), depth.to_string());
+        depth_text.insert_str(0, "--iodepth=");
+        let size = if bytes == "512" { "--size=2m" } else { "--size=24m" };
+        one.extend(["--direct=1", "--ioengine=libaio", "--numjobs=4", "--offset_increment=96m"]);
+        let bytes = format!("--bs={bytes}");
+        one.extend([size, bytes.as_str(), depth_text.as_str()]);
+        let device = site.attach(program, mode)?;
+        fio(&[&one[..], &["--do_verify=1", "--filename", device.path()]].concat())?;
+        device.detach()?;
+        let device = site.attach(program, mode)?;
+        fio(&[&one[..], &["--verify_only", "--filename", device.path()]].concat())?;
+        device.detach()?;
+        tally.count(true);
+    }
+    Ok(tally)
+}
+
+/// Jobs of several kinds on files; then unmounted, checked, mounted again and verified.
+fn files(program: &Path, mode: &[&str]) -> Result<Tally> {
+    let site = Site::start(program)?;
+    let mut tally = Tally::default();
+    let mount = site.mount();
+    let kinds: [&[&str]; 3] = [
+        &["--name=cached", "--ioengine=psync", "--bs=8k", "--fsync=16"],
+        &["--name=direct", "--ioengine=libaio", "--iodepth=16", "--direct=1", "--bs=16k"],
+        &["--name=mapped", "--ioengine=mmap", "--bs=4k"],
+    ];
+    for kind in kinds {
+        let all = ["--numjobs=3", "--size=16m", "--directory", &mount];
+        let device = site.attach_mounted(program, mode)?;
+        fio(&[kind, &all, &["--do_verify=1"]].concat())?;
+        device.detach()?;
+        site.check()?;
+        let device = site.attach_mounted(program, mode)?;
+        fio(&[kind, &all, &["--verify_only"]].concat())?;
+        device.detach()?;
+        tally.count(true);
+    }
+    Ok(tally)
+}
+
+/// The stack of a gateway without a gateway: log and cache are in the process that attaches.
+fn cached(program: &Path) -> Result<Tally> {
+    let site = Site::start(program)?;
+    let settings = format!(
+        "control = \"near.sock\"\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
+         {{ remote = {{ url = \"{}\" }} }},\n\
+         {{ cache = {{ log = \"near.log\", log_size = \"128MiB\", nvram_size = \"1MiB\", dram = \"16MiB\" }} }},\n]\n",
+        site.node.url(NAME, 0)
+    );
+    let path = site.folder.path().join("near.toml");
+    std::fs::write(&path, settings)?;
+    let path = path.display().to_string();
+    let mut tally = Tally::default();
+    // More than fits the log.
+    let job = ["--direct=1", "--ioengine=libaio", "--iodepth=16", "--bs=16k", "--size=192m"];
+    for check in ["--do_verify=1", "--verify_only"] {
+        let device = Device::attach(program, site.folder.path(), &[NAME, "--config", &path])?;
+        fio(&[&job[..], &[check, "--filename", device.path()]].concat())?;
+        device.detach()?;
+        tally.count(true);
+    }
+    Ok(tally)
+}
+
+/// The process is killed while files are written: who writes gets an error and does not hang, and what was
+/// written before is there, on a file system that is whole.
+fn kills(program: &Path) -> Result<Tally> {
+    let site = Site::start(program)?;
+    let mount = site.mount();
+    let mut tally = Tally::default();
+    let kept = ["--name=kept", "--ioengine=psync", "--bs=8k", "--size=16m", "--end_fsync=1"];
+    let kept = [&kept[..], &["--directory", &mount]].concat();
+    for round in 0..KILLS {
+        let (_, mode) = MODES[round % MODES.len()];
+        let mut device = site.attach_mounted(program, mode)?;
+        let check = if round == 0 { "--do_verify=1" } else { "--verify_only" };
+        fio(&[&kept[..], &[check]].concat())?;
+        let mut load = fio_command(&[
+            "--name=load",
+            "--ioengine=libaio",
+            "--direct=1",
+            "--iodepth=16",
+            "--bs=64k",
+            "--size=64m",
+            "--time_based",
+            "--runtime=120",
+            "--numjobs=2",
+            "--directory",
+            &mount,
+        ])?;
+        let mut load = Running::start(load.stdout(Stdio::null()).stderr(Stdio::null()))?;
+        let under_load = load.wait(Duration::from_millis(1500 + 300 * round as u64))?;
+        ensure!(under_load.is_none(), "fio ended before the kill: {under_load:?}");
+        device.kill()?;
+        let ended = load.wait(ERROR_LIMIT)?.context("fio hangs on a device that nobody serves")?;
+        tally.count(!ended.success());
+    }
+    let device = site.attach_mounted(program, &[])?;
+    fio(&[&kept[..], &["--verify_only"]].concat())?;
+    device.detach()?;
+    site.check()?;
+    tally.count(true);
+    Ok(tally)
+}
+
+/// Random writes, each block with a checksum and its place, checked as the arguments say.
+fn fio(arguments: &[&str]) -> Result<()> {
+    let finished = process::run(&mut fio_command(arguments)?, FIO_LIMIT)?;
+    ensure!(
+        finished.success(),
+        "fio {} {}:\n{}",
+        arguments.join(" "),
+        finished.ending(),
+        finished.tail(12)
+    );
+    Ok(())
+}
+
+fn fio_command(arguments: &[&str]) -> Result<Command> {
+    let mut command = Command::new(tool("fio")?);
+    // fio begins a job with its name: what stands before that is of another job.
+    let is_name = |argument: &&&str| argument.starts_with("--name");
+    command.arg(arguments.iter().find(is_name).unwrap_or(&"--name=verify"));
+    command.args([
+        "--rw=randwrite",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--output-format=terse",
+    ]);
+    command.args(["--verify_state_save=0", "--randrepeat=1", "--thread"]);
+    command.args(arguments.iter().filter(|argument| !is_name(argument)));
+    Ok(command)
+}
+
+fn tool(name: &str) -> Result<std::path::PathBuf> {
+    process::find(name).with_context(|| format!("there is no {name}"))
+}
