@@ -354,6 +354,40 @@ fn a_far_side_that_is_away_is_an_error_after_a_while_and_none_when_it_is_back() 
 }
 
 #[test]
+fn a_volume_that_grows_grows_the_device() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let image = fs::File::create(place.path("disk.img")).expect("a file");
+    image.set_len(64 << 20).expect("sparse");
+    let unsized_file = settings("").replace(", size = \"\"", "");
+    let node = place.serve("node", &unsized_file);
+    let attached = attach(&[&node.url(TARGET)]);
+    let name = Path::new(&attached.ready).file_name().expect("a name");
+    let file = Path::new("/sys/block").join(name).join("size");
+    let sectors =
+        || -> u64 { fs::read_to_string(&file).expect("a size").trim().parse().expect("a number") };
+    assert_eq!(sectors(), 64 << 11);
+    let output = forebay()
+        .args(["resize", TARGET, "0", "96MiB", "--control"])
+        .arg(&node.control)
+        .output()
+        .expect("the binary runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let begun = Instant::now();
+    while sectors() != 96 << 11 {
+        assert!(begun.elapsed() < LIMIT, "the device does not grow");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
+    device.write_all_at(&content(5, 4096), 95 << 20).expect("written");
+    device.sync_all().expect("stable");
+    drop(device);
+    detached(attached);
+}
+
+#[test]
 fn what_cannot_be_done_is_said_at_once() {
     if !is_possible() {
         return;

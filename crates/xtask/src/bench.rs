@@ -9,6 +9,7 @@ pub mod stage;
 pub mod memory;
 pub mod report;
 pub mod visit;
+pub mod postmark;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -45,6 +46,9 @@ pub struct Options {
 
 /// Measures and reports; true if every bar that was measured holds.
 pub fn bench(options: &Options) -> Result<bool> {
+    if options.groups == ["postmark"] {
+        return postmark::bench(options);
+    }
     let groups = chosen(&options.groups)?;
     let program = match &options.program {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,

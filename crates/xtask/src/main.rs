@@ -10,8 +10,8 @@ mod node;
 mod device;
 mod destage;
 mod tgt;
-mod bench;
 mod suite;
+mod bench;
 mod vm;
 mod fuzz;
 
@@ -62,7 +62,8 @@ enum Task {
         cut: u64,
     },
     /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
-    /// promises hold: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, memory.
+    /// promises hold: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, memory;
+    /// or, alone, postmark: PostMark on attached volumes (root).
     Bench {
         /// Only these; all of them if none is named.
         names: Vec<String>,

@@ -217,6 +217,13 @@ impl Line {
         Ok(Line { running, address })
     }
 
+    /// Ends a link (SIGTERM); what passed, as it tells it.
+    pub fn end(mut self) -> Result<Value> {
+        self.running.signal(rustix::process::Signal::TERM)?;
+        let traffic = line(&mut self.running, STATUS_LIMIT)?;
+        serde_json::from_str(&traffic).with_context(|| format!("'{traffic}'"))
+    }
+
     /// From now on nothing passes, and nobody is told (SIGSTOP).
     pub fn cut(&self) -> Result<()> {
         self.running.signal(rustix::process::Signal::STOP)

@@ -33,10 +33,12 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     };
     let request = Request::Detach { force: args.force };
     match ask(socket, request, &attached)? {
+        Response::Attachment(attached) if args.force => {
+            print_line(format_args!("{} is detached", attached.device.display()))
+        }
         Response::Attachment(attached) => print_line(format_args!(
-            "{} is detached; everything on it is at {}",
-            attached.device.display(),
-            attached.volume
+            "{} is detached; what was written to it is stable",
+            attached.device.display()
         )),
         other => Err(other.unexpected()),
     }

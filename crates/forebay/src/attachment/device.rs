@@ -80,6 +80,22 @@ impl Device {
         self.served.ended().await;
     }
 
+    /// Takes the size that the volume has by now, if it has grown.
+    pub async fn follow(&mut self) {
+        self.volume.refresh();
+        let (device, bytes) = (self.device, self.volume.geometry().bytes());
+        if bytes <= self.attached.bytes {
+            return;
+        }
+        match apart(move || device.resize()).await {
+            Ok(()) => {
+                tracing::info!(bytes, "the volume has grown, and the device with it");
+                self.attached.bytes = bytes;
+            }
+            Err(failure) => self.say_once(&failure),
+        }
+    }
+
     /// Whether there is nothing to detach any more.
     pub fn is_gone(&self) -> bool {
         self.is_gone

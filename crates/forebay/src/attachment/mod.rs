@@ -112,7 +112,7 @@ async fn serve(
                 notify("STOPPING=1");
                 is_ending = true;
             }
-            () = tokio::time::sleep(LOOK_AGAIN), if is_ending => {}
+            () = tokio::time::sleep(if is_ending { LOOK_AGAIN } else { FOLLOW }) => {}
             Some(Asked { force, answer }) = asked.recv() => {
                 let detached = tokio::select! {
                     detached = device.detach(force) => detached,
@@ -140,9 +140,15 @@ async fn serve(
                 Err(failure) if device.is_gone() => return Err(failure),
                 Err(failure) => device.say_once(&failure),
             }
+        } else {
+            device.follow().await;
         }
     }
 }
+
+/// How often the volume is asked whether it has grown: sooner than who has made it larger grows the
+/// file system.
+const FOLLOW: Duration = Duration::from_secs(2);
 
 /// How often a device that is in use is looked at again, after a signal.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
