@@ -29,7 +29,8 @@ const LIMIT: Duration = Duration::from_secs(900);
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
 /// How many files there are, and how many transactions are made with them: the paper's two
-/// (1000 and 50,000; 20,000 and 100,000), scaled to runs of minutes where each write is synchronous.
+/// (1000 and 50,000; 20,000 and 100,000), scaled to runs of a minute where each write is synchronous. Blocks
+/// of 4096 bytes, one of the paper's sizes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Pool {
     name: &'static str,
@@ -37,10 +38,10 @@ struct Pool {
     transactions: u32,
 }
 
-const SMALL: Pool = Pool { name: "small", files: 100, transactions: 5000 };
-const LARGE: Pool = Pool { name: "large", files: 2000, transactions: 5000 };
+const SMALL: Pool = Pool { name: "small", files: 100, transactions: 1000 };
+const LARGE: Pool = Pool { name: "large", files: 1000, transactions: 1000 };
 /// Over 8 ms without a cache, where a transaction takes a quarter of a second.
-const SHORT: Pool = Pool { name: "short", files: 50, transactions: 200 };
+const SHORT: Pool = Pool { name: "short", files: 20, transactions: 60 };
 
 /// What stands between ext4 and the far disk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -189,7 +190,8 @@ fn postmark(program: &Path, folder: &Path, url: &str, pool: Pool) -> Result<Dura
     fs::write(
         &script,
         format!(
-            "set location {place}\nset number {files}\nset transactions {transactions}\nrun\nquit\n"
+            "set location {place}\nset number {files}\nset transactions {transactions}\n\
+             set read 4096\nset write 4096\nrun\nquit\n"
         ),
     )?;
     let tool = process::find("postmark").context("no postmark")?;
