@@ -29,7 +29,7 @@ use crate::{
     ownership,
     refusal::{KeyRefusal, OpenError},
     seals::Seals,
-    settings::{Order, Report, Settings},
+    settings::{OnLogError, Order, Report, Settings},
     slot::{Came, NONE, Place, SLOT_BYTES, SlotTable},
     state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
     statistics::{AllTimes, Counters},
@@ -252,6 +252,11 @@ fn assemble(
         lower_epoch_turn: Arc::default(),
         rolling_back: tokio::sync::Mutex::new(()),
         lower_losses: 0.into(),
+        // In order, everything goes through the log.
+        lower_is_stable: (settings.order == Order::Strict
+            && !settings.report.is_past()
+            && settings.on_log_error == OnLogError::StopWrites)
+            .into(),
         changed: Notify::new(),
         wake_destage: Notify::new(),
         counters,

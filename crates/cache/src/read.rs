@@ -434,7 +434,10 @@ impl Shared {
         let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
         let blocks = (count / self.sectors_per_block()) as u32;
         let begun = Instant::now();
-        let mut result = self.lower.read(Extent { lba: self.lba(first), blocks }).await;
+        let mut result = match self.make_lower_stable().await {
+            Ok(()) => self.lower.read(Extent { lba: self.lba(first), blocks }).await,
+            Err(error) => Err(error),
+        };
         if let Ok(data) = &result
             && data.len() as u64 != count * SECTOR_BYTES as u64
         {

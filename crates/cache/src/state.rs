@@ -8,7 +8,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
 };
@@ -80,6 +80,8 @@ pub(crate) struct Shared {
     pub rolling_back: tokio::sync::Mutex<()>,
     /// Flushes of the lower volume that failed.
     pub lower_losses: AtomicU64,
+    /// What was there when this was opened is stable.
+    pub lower_is_stable: AtomicBool,
     /// Something changed that calls wait for: room, a commit, a claim, a run.
     pub changed: Notify,
     /// Level 2 has something to look at.
@@ -396,6 +398,24 @@ impl Shared {
         if self.lower_losses() != losses {
             return Err(Error::Device("the lower volume may have lost what was written".into()));
         }
+        Ok(())
+    }
+
+    /// Before the first read: makes stable what was there already. A write that went past the log
+    /// may be under way when its process is killed. It was not acknowledged, but who reads it now
+    /// takes it for kept.
+    pub async fn make_lower_stable(&self) -> Result<(), Error> {
+        // An epoch of a volume that has them is given up instead, and may be under way now.
+        if self.lower_is_stable.load(Ordering::Acquire) || self.is_atomic_below() {
+            return Ok(());
+        }
+        let mut flushed = self.flush_lower(self.lower_losses()).await;
+        if let Err(Error::Device(_)) = flushed {
+            // It tells once that it has lost something, and then it has nothing more to lose.
+            flushed = self.flush_lower(self.lower_losses()).await;
+        }
+        flushed?;
+        self.lower_is_stable.store(true, Ordering::Release);
         Ok(())
     }
 

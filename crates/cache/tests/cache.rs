@@ -577,7 +577,8 @@ async fn write_around_is_stable_below_and_only_forgotten_here() {
     gateway.settings.report = Report::Around;
     let cache = gateway.open().await;
     assert_eq!(read(&cache, 0, 16).await.unwrap(), [0; 16]);
-    assert_eq!(gateway.far.take_calls(), [("read", 0, 16)]);
+    // What it finds may be of a write that was under way when another process was killed.
+    assert_eq!(gateway.far.take_calls(), [("flush", 0, 0), ("read", 0, 16)]);
     write(&cache, 0, 1, 8).await.unwrap();
     let statistics = cache.statistics();
     assert_eq!((statistics.dirty_slots, statistics.dram_used_bytes), (0, 4096));

@@ -63,6 +63,7 @@ struct State {
     rng: Rng,
 }
 
+#[derive(Clone)]
 struct Version {
     operation: u64,
     /// `None` is all zeros.
@@ -99,6 +100,21 @@ impl CrashVolume {
                 rng: Rng::new(seed),
             }),
         }
+    }
+
+    /// The disk as the next process finds it when the one before was killed and the power stayed on:
+    /// what was not stable still is not. On a power supply of its own.
+    #[must_use]
+    pub fn goes_on(&self, seed: u64) -> Self {
+        let left = self.state.lock();
+        let next = Self::reopen(left.stable.clone(), seed);
+        {
+            let mut state = next.state.lock();
+            state.unstable.clone_from(&left.unstable);
+            // Nobody waits for what was under way: a flush is about all that is there.
+            state.operations = left.operations;
+        }
+        next
     }
 
     /// The same on a supply that it shares with other disks.
@@ -440,6 +456,22 @@ mod tests {
                 (0..blocks).map(|block| image.read(block * 512..block * 512 + 1)[0]).collect()
             })
             .collect()
+    }
+
+    #[test]
+    fn a_killed_process_leaves_on_the_disk_what_it_wrote_and_no_more_stable_than_it_was() {
+        let disk = CrashVolume::new(Geometry::with_blocks(8), 1);
+        run(disk.write(Lba(0), vec![1; 512].into(), Durability::Volatile)).expect("written");
+        let next = disk.goes_on(2);
+        let block = Extent { lba: Lba(0), blocks: 1 };
+        assert_eq!(run(next.read(block)).expect("read").into_bytes()[0], 1);
+        let is_lost = |disk: &CrashVolume| {
+            (0..64).any(|seed| disk.crash(&mut Rng::new(seed)).read(0..512)[0] == 0)
+        };
+        assert!(is_lost(&next));
+        let next = disk.goes_on(3);
+        run(next.flush()).expect("flushed");
+        assert!(!is_lost(&next));
     }
 
     #[test]

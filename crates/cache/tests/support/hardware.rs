@@ -1,9 +1,10 @@
 //! Disks, a far volume behind a slow link, and an NVRAM, on one power supply.
 
 use std::{
+    future::ready,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -24,6 +25,16 @@ pub enum Mutation {
     LowerNotFlushed,
     /// The superblock is written without waiting for it to be stable.
     SuperblockNotStable,
+    /// What an opening finds in the log is not made stable before it is built upon.
+    OpeningNotFlushed,
+    /// The frames of the log's index are written without waiting for them to be stable.
+    IndexNotStable,
+    /// A round of destage is not flushed.
+    RoundNotFlushed,
+    /// A discard that went past the log is not flushed.
+    DiscardNotFlushed,
+    /// A write that went past the log is not stable when it is answered.
+    PastNotStable,
     /// The NVRAM forgets.
     NvramForgets,
     /// Destage sends pages that are newer than what the log holds: a fault of the cache itself.
@@ -35,8 +46,8 @@ pub type Observer = Arc<dyn Fn(&Image) + Send + std::marker::Sync>;
 
 /// What is left when the power is gone.
 pub struct Remains {
-    pub log: Image,
-    pub lower: Image,
+    log: CrashVolume,
+    lower: CrashVolume,
     pub nvram: Vec<u8>,
 }
 
@@ -84,12 +95,8 @@ impl Hardware {
     }
 
     pub fn reopen(remains: Remains, seed: u64) -> Self {
-        Self::assemble(
-            CrashVolume::reopen(remains.log, seed),
-            CrashVolume::reopen(remains.lower, seed + 1),
-            remains.nvram,
-            seed,
-        )
+        let (log, lower) = (remains.log.goes_on(seed), remains.lower.goes_on(seed + 1));
+        Self::assemble(log, lower, remains.nvram, seed)
     }
 
     fn assemble(log: CrashVolume, lower: CrashVolume, nvram: Vec<u8>, seed: u64) -> Self {
@@ -157,6 +164,8 @@ impl Hardware {
         Arc::new(Remote {
             disk: Arc::clone(&self.lower),
             delay: self.delay,
+            mutation: self.mutation,
+            discarded: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             observer: self.observer.clone(),
             rng: Mutex::new(Rng::new(self.seed + 3)),
@@ -200,8 +209,9 @@ impl Hardware {
     /// Ends it, and gives what is left.
     pub fn end(&self, end: End, rng: &mut Rng) -> Remains {
         self.power.fail();
-        let image = |disk: &CrashVolume, keeps: bool, rng: &mut Rng| {
-            if keeps { disk.contents() } else { disk.crash(rng) }
+        let left = |disk: &CrashVolume, keeps: bool, rng: &mut Rng| match keeps {
+            true => disk.goes_on(self.seed),
+            false => CrashVolume::reopen(disk.crash(rng), self.seed),
         };
         let mut nvram = self.nvram.lock().bytes.clone();
         if self.mutation == Mutation::NvramForgets {
@@ -209,8 +219,8 @@ impl Hardware {
             nvram[4096..].fill(0);
         }
         Remains {
-            log: image(&self.log, end == End::Kill, rng),
-            lower: image(&self.lower, end != End::Power, rng),
+            log: left(&self.log, end == End::Kill, rng),
+            lower: left(&self.lower, end != End::Power, rng),
             nvram,
         }
     }
@@ -281,7 +291,11 @@ impl Volume for LogDisk {
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         let superblock = lba.0 < 2;
         let data = copied(&data);
-        let synced = !superblock || self.mutation != Mutation::SuperblockNotStable;
+        let synced = match self.mutation {
+            Mutation::SuperblockNotStable => !superblock,
+            Mutation::IndexNotStable => !data.clone().into_bytes().starts_with(b"FBYLOGIX"),
+            _ => true,
+        };
         let durability = if synced { durability } else { Durability::Volatile };
         Box::pin(async move {
             self.wait().await;
@@ -292,7 +306,11 @@ impl Volume for LogDisk {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        self.disk.flush()
+        // Only an opening flushes; all else is written to be stable.
+        match self.mutation {
+            Mutation::OpeningNotFlushed => Box::pin(ready(Ok(()))),
+            _ => self.disk.flush(),
+        }
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
@@ -304,6 +322,9 @@ impl Volume for LogDisk {
 struct Remote {
     disk: Arc<CrashVolume>,
     delay: Duration,
+    mutation: Mutation,
+    /// Since the last flush: whoever discards flushes.
+    discarded: AtomicBool,
     calls: AtomicU64,
     observer: Option<Observer>,
     rng: Mutex<Rng>,
@@ -341,6 +362,8 @@ impl Volume for Remote {
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         Box::pin(async move {
             self.travel().await?;
+            let synced = self.mutation != Mutation::PastNotStable;
+            let durability = if synced { durability } else { Durability::Volatile };
             self.disk.write(lba, copied(&data), durability).await?;
             self.travel().await
         })
@@ -349,7 +372,15 @@ impl Volume for Remote {
     fn flush(&self) -> Io<'_, ()> {
         Box::pin(async move {
             self.travel().await?;
-            self.disk.flush().await?;
+            let of_discard = self.discarded.swap(false, Ordering::Relaxed);
+            let synced = match self.mutation {
+                Mutation::RoundNotFlushed => of_discard,
+                Mutation::DiscardNotFlushed => !of_discard,
+                _ => true,
+            };
+            if synced {
+                self.disk.flush().await?;
+            }
             if let Some(observer) = &self.observer {
                 observer(&self.disk.contents());
             }
@@ -360,6 +391,7 @@ impl Volume for Remote {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Box::pin(async move {
             self.travel().await?;
+            self.discarded.store(true, Ordering::Relaxed);
             self.disk.discard(extent).await?;
             self.travel().await
         })
