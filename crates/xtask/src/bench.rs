@@ -10,11 +10,12 @@ pub mod memory;
 pub mod report;
 pub mod visit;
 pub mod postmark;
+pub mod emc;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::machine::Others;
 use crate::{machine, node};
@@ -38,6 +39,10 @@ pub struct Options {
     pub program: Option<PathBuf>,
     /// How long to repeat, all in all, what other work on the machine disturbed.
     pub patience: Duration,
+    /// How fast the trace is replayed.
+    pub pace: emc::replay::Pace,
+    /// How many requests of it.
+    pub requests: u64,
     /// A file for every round of every point.
     pub json: Option<PathBuf>,
     /// A file for a page.
@@ -49,7 +54,9 @@ pub fn bench(options: &Options) -> Result<bool> {
     if options.groups == ["postmark"] {
         return postmark::bench(options);
     }
-    let groups = chosen(&options.groups)?;
+    let wants_trace = options.groups.iter().any(|name| name == TRACE);
+    ensure!(!wants_trace || options.groups.len() == 1, "{TRACE} is measured alone");
+    let groups = if wants_trace { Vec::new() } else { chosen(&options.groups)? };
     let program = match &options.program {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
         None => node::build()?,
@@ -61,6 +68,10 @@ pub fn bench(options: &Options) -> Result<bool> {
         machine::realtime();
     }
     machine::prefer();
+    if wants_trace {
+        let trace = emc::trace::Trace::new(1).first(options.requests);
+        return reported(emc::measure(&program, &folder, trace, options.pace)?, options);
+    }
     let stage = Stage::new(&program, &folder)?;
     let mut figures = Figures::default();
     let points = plan::points(&groups);
@@ -88,6 +99,14 @@ pub fn bench(options: &Options) -> Result<bool> {
         let gateway = servers::GATEWAY_MEMORY.into_iter().zip(memory::gateway(&program, &folder)?);
         target.chain(gateway).for_each(|(name, mib)| figures.add_single(name, mib));
     }
+    reported(figures, options)
+}
+
+/// The trace takes twelve minutes for each of those it is put on, and is measured only if it is named.
+const TRACE: &str = "emc-tel";
+
+/// Says it all, and writes it where that is wanted.
+fn reported(figures: Figures, options: &Options) -> Result<bool> {
     let command = command(options);
     if let Some(path) = &options.json {
         report::write_json(path, &figures, &command)?;
@@ -128,7 +147,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Group>> {
     let all = || GROUPS.iter().map(|group| group.name).collect::<Vec<_>>().join(", ");
     let find = |name: &String| match GROUPS.iter().find(|group| group.name == name) {
         Some(group) => Ok(group),
-        None => bail!("no benchmark is called {name}; there are {}", all()),
+        None => bail!("no benchmark is called {name}; there are {}, {TRACE}", all()),
     };
     if names.is_empty() { Ok(GROUPS.iter().collect()) } else { names.iter().map(find).collect() }
 }
@@ -137,6 +156,12 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Group>> {
 fn command(options: &Options) -> String {
     let names: String = options.groups.iter().map(|name| format!(" {name}")).collect();
     let realtime = if options.realtime { " --realtime" } else { "" };
+    if options.groups.iter().any(|name| name == TRACE) {
+        let (speed, requests) = (options.pace.speed, options.requests);
+        return format!(
+            "cargo xtask bench {TRACE} --speed {speed} --requests {requests}{realtime}"
+        );
+    }
     format!(
         "cargo xtask bench{names} --rounds {} --seconds {}{realtime}",
         options.rounds,

@@ -63,7 +63,8 @@ enum Task {
     },
     /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
     /// promises hold: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, memory;
-    /// or, alone, postmark: PostMark on attached volumes (root).
+    /// or, alone, postmark: PostMark on attached volumes (root); or, alone, emc-tel: a trace like that of the STICS
+    /// paper, 12 minutes for each of seven servers.
     Bench {
         /// Only these; all of them if none is named.
         names: Vec<String>,
@@ -80,6 +81,12 @@ enum Task {
         /// Seconds to spend, all in all, on repeating points that other work disturbed.
         #[arg(long, default_value_t = 60)]
         patience: u32,
+        /// Seconds of the trace of emc-tel in one of ours.
+        #[arg(long, value_name = "N", default_value_t = 1.0)]
+        speed: f64,
+        /// How many requests of that trace.
+        #[arg(long, value_name = "N", default_value_t = bench::emc::trace::REQUESTS, value_parser = clap::value_parser!(u64).range(1..))]
+        requests: u64,
         /// Measure this program instead of building one: to compare two builds.
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
@@ -151,7 +158,18 @@ fn main() -> ExitCode {
             let interop = !no_interop;
             exit(suite::test(suite::Wanted { interop, filter, crash_points, counter_rounds, cut }))
         }
-        Task::Bench { names, rounds, seconds, realtime, patience, program, json, markdown } => {
+        Task::Bench {
+            names,
+            rounds,
+            seconds,
+            realtime,
+            patience,
+            speed,
+            requests,
+            program,
+            json,
+            markdown,
+        } => {
             let time = Duration::from_secs_f64(seconds.clamp(0.05, 60.0));
             let options = bench::Options {
                 groups: names,
@@ -159,6 +177,8 @@ fn main() -> ExitCode {
                 time,
                 realtime,
                 patience: Duration::from_secs(patience.into()),
+                pace: bench::emc::replay::Pace { speed: speed.clamp(0.01, 1000.0) },
+                requests,
                 program,
                 json,
                 markdown,

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use crate::bench::emc;
 use crate::check;
 use crate::node;
 use crate::steps::{Steps, Tally};
@@ -69,6 +70,7 @@ pub fn test(wanted: Wanted) -> bool {
                 counter::rounds(&program, counter_rounds)
             });
             steps.run("the link is cut", || cut::check(&program, cut));
+            steps.run("EMC-tel-like trace, verified", || emc::check(&program));
             steps.run("quickstart", || quickstart::check(&program));
             if tools {
                 interop::steps(&mut steps, &program);

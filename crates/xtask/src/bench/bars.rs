@@ -45,6 +45,8 @@ pub struct Bar {
 const RATE: Part = Point::per_second;
 const CPU: Part = Point::cpu_us;
 const MEDIAN: Part = Point::median_us;
+const MEAN: Part = Point::mean_us;
+const P9999: Part = |point| point.quantile_us(0.9999);
 
 /// A part of one load: our server's over another's.
 fn over(figures: &Figures, load: &str, part: Part, server: &str, other: &str) -> Option<Samples> {
@@ -60,10 +62,13 @@ const fn most(name: &'static str, limit: f64, figure: fn(&Figures) -> Option<Sam
 }
 
 use loads::{
-    APPEND, DIGESTS, DURABLE_1, DURABLE_32, FEW, HIT, MANY, READ_1, READ_32, READ_LEVEL_2,
+    APPEND, DIGESTS, DURABLE_1, DURABLE_32, EMC_TEL, FEW, HIT, MANY, READ_1, READ_32, READ_LEVEL_2,
     READ_STREAM, STREAM_OF_FOUR, STREAM_OF_ONE, WRITE_1, WRITE_32, WRITE_LEVEL_2, WRITE_STREAM,
 };
-use servers::{DISK, FAR, FOREBAY, GATEWAY, GATEWAY_DESTAGING, POLLING, RAW, TGT, TLS};
+use servers::{
+    DISK, EMC_COMPLETE, EMC_DISK, EMC_FAR, EMC_FAR_4, EMC_IMMEDIATE, EMC_IMMEDIATE_4, FAR, FOREBAY,
+    GATEWAY, GATEWAY_DESTAGING, POLLING, RAW, TGT, TLS,
+};
 
 /// Every promise, in the order of the data path.
 #[rustfmt::skip]
@@ -112,6 +117,11 @@ pub const BARS: &[Bar] = &[
         |f| over(f, DURABLE_1, |point| point.quantile_us(0.999), GATEWAY_DESTAGING, GATEWAY)),
     most("gateway, durable 4 KiB writes, depth 1, while it destages: longest, ms", 100.0,
         |f| f.of(DURABLE_1, GATEWAY_DESTAGING, |point| point.longest_us() / 1e3)),
+    least("EMC-tel-like trace, 0 ms: mean of the far volume over immediate report", 6.2, |f| over(f, EMC_TEL, MEAN, EMC_FAR, EMC_IMMEDIATE)),
+    least("EMC-tel-like trace, 0 ms: mean of the far volume over report after complete", 2.9, |f| over(f, EMC_TEL, MEAN, EMC_FAR, EMC_COMPLETE)),
+    least("EMC-tel-like trace, 4 ms: mean of the far volume over immediate report", 50.0, |f| over(f, EMC_TEL, MEAN, EMC_FAR_4, EMC_IMMEDIATE_4)),
+    most("EMC-tel-like trace, 0 ms, immediate report: p99.99 over the log disk's file", 3.0, |f| over(f, EMC_TEL, P9999, EMC_IMMEDIATE, EMC_DISK)),
+    most("EMC-tel-like trace, 0 ms, report after complete: p99.99 over the log disk's file", 3.0, |f| over(f, EMC_TEL, P9999, EMC_COMPLETE, EMC_DISK)),
     most("64 sessions of 32 writes of 4 KiB on a target: MiB beyond its settings", 64.0, |f| f.single(servers::TARGET_MEMORY[0])),
     most("64 sessions of 32 writes of 128 KiB on a target: MiB beyond its settings", 64.0, |f| f.single(servers::TARGET_MEMORY[1])),
     most("64 sessions of 32 writes of 4 KiB on a gateway: MiB beyond its settings", 64.0, |f| f.single(servers::GATEWAY_MEMORY[0])),

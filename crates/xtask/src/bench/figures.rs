@@ -112,6 +112,7 @@ impl Figures {
                 say(Point::median_us),
                 say(|point| point.quantile_us(0.99)),
                 say(|point| point.quantile_us(0.999)),
+                say(|point| point.quantile_us(0.9999)),
                 say(Point::longest_us),
                 say(Point::cpu_us),
                 say(Point::switches),
@@ -122,8 +123,8 @@ impl Figures {
 
     /// Headings of the table of points.
     #[rustfmt::skip]
-    pub const HEADINGS: [&'static str; 10] = [
-        "load", "server", "per second", "mean µs", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "CPU µs", "switches",
+    pub const HEADINGS: [&'static str; 11] = [
+        "load", "server", "per second", "mean µs", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "max µs", "CPU µs", "switches",
     ];
 
     /// Every round of every point.
@@ -134,7 +135,7 @@ impl Figures {
                     "load": load, "server": server, "round": round,
                     "per_second": point.per_second(), "mean_us": point.mean_us(),
                     "p50_us": point.median_us(), "p99_us": point.quantile_us(0.99),
-                    "p999_us": point.quantile_us(0.999), "max_us": point.longest_us(),
+                    "p999_us": point.quantile_us(0.999), "p9999_us": point.quantile_us(0.9999), "max_us": point.longest_us(),
                     "cpu_us": point.cpu_us(), "switches": point.switches(),
                 })
             })

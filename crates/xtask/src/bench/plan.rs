@@ -38,6 +38,8 @@ pub mod loads {
     pub const HIT: &str = "4 KiB random reads of 64 MiB, depth 32";
     /// One durable 4 KiB append after the other to a file written before.
     pub const APPEND: &str = "4 KiB durable appends to a file";
+    /// The trace of the paper, as far as it is known.
+    pub const EMC_TEL: &str = "EMC-tel-like trace";
 }
 
 /// Names of servers, and of figures that are not about commands.
@@ -64,6 +66,20 @@ pub mod servers {
     pub const FAR: &str = "far volume";
     /// A file beside the gateway's log.
     pub const DISK: &str = "disk";
+    /// The paper's far volume over its link.
+    pub const EMC_FAR: &str = "far volume, 0 ms";
+    /// A gateway before it.
+    pub const EMC_IMMEDIATE: &str = "gateway, immediate, 0 ms";
+    /// The same with the other report.
+    pub const EMC_COMPLETE: &str = "gateway, after complete, 0 ms";
+    /// The far volume over a line of 4 ms one way.
+    pub const EMC_FAR_4: &str = "far volume, 4 ms";
+    /// A gateway before it.
+    pub const EMC_IMMEDIATE_4: &str = "gateway, immediate, 4 ms";
+    /// The same with the other report.
+    pub const EMC_COMPLETE_4: &str = "gateway, after complete, 4 ms";
+    /// The log disk's own file.
+    pub const EMC_DISK: &str = "the log disk's file";
     /// Share of a CPU that a polling server uses with an idle session.
     pub const IDLE: &str = "idle CPU, polling";
     /// Memory of a target beyond its settings, MiB: at small writes, at large ones.

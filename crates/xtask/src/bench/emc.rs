@@ -1,0 +1,181 @@
+//! The EMC-tel-like trace on the paper's line-up: a far volume without a cache, a gateway with either
+//! report, and the log disk's own file; on the paper's link and on one of 4 ms.
+
+pub mod trace;
+pub mod replay;
+pub mod disk;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::bench::figures::Figures;
+use crate::bench::load::Point;
+use crate::bench::plan::{loads, servers};
+use crate::client::Login;
+use crate::client::session::Shape;
+use crate::destage;
+use crate::machine::{Others, Usage};
+use crate::node::{How, Line, Node};
+use crate::steps::Tally;
+use replay::{Pace, Replay, check_all};
+use trace::{SET_BLOCKS, Trace};
+
+const NAME: &str = "iqn.2026-11.forebay.bench:emc-tel";
+
+/// The far side's disk: IBM 07N3200, 3.0 ms of rotation and 4.9 ms of seek (STICS, table 2). Each
+/// command waits for that alone, as if no other were in its way: the far volume without a cache looks
+/// better than with a real disk.
+const FAR_DISK: &str = "7900us";
+
+/// As the prototype of the paper (section 5.1): 4 MB of NVRAM, 16 MB of DRAM. The log disk is a file on
+/// the disk of this machine.
+const PAPERS_CACHE: &str = "nvram_size = \"4MiB\", dram = \"16MiB\"";
+
+/// 900 MB at the rate of the far disk, several times over.
+const DRAIN_LIMIT: Duration = Duration::from_secs(300);
+
+/// Commands in flight at most: what a session's window has.
+const DEPTH: usize = 128;
+
+/// Who is measured: the name in the table, the line's delay one way in ms, the gateway's report.
+const LINE_UP: [(&str, f64, Option<&str>); 6] = [
+    (servers::EMC_FAR, 0.0, None),
+    (servers::EMC_IMMEDIATE, 0.0, Some("immediate")),
+    (servers::EMC_COMPLETE, 0.0, Some("after-complete")),
+    (servers::EMC_FAR_4, 4.0, None),
+    (servers::EMC_IMMEDIATE_4, 4.0, Some("immediate")),
+    (servers::EMC_COMPLETE_4, 4.0, Some("after-complete")),
+];
+
+/// Other work may keep this many CPUs busy: more shows in the figures.
+const OTHERS: f64 = 0.1;
+
+/// Replays the trace on all of them, one after the other.
+pub fn measure(program: &Path, folder: &Path, trace: Trace, pace: Pace) -> Result<Figures> {
+    let mut figures = Figures::default();
+    let mut add = |name, measured: Measured| {
+        println!("{name}: {}", measured.said);
+        figures.add(loads::EMC_TEL, name, measured.point);
+        if measured.disturbed {
+            figures.add_disturbed();
+        }
+    };
+    let folder = tempfile::Builder::new().prefix("emc").tempdir_in(folder)?;
+    add(servers::EMC_DISK, watched(|| disk::replay(&folder.path().join("disk"), trace, pace))?);
+    for (name, delay_ms, report) in LINE_UP {
+        let scene = tempfile::Builder::new().prefix("scene").tempdir_in(folder.path())?;
+        let one = || on_line_up(program, scene.path(), trace, pace, delay_ms, report);
+        add(name, watched(one).with_context(|| format!("measuring {name}"))?);
+    }
+    Ok(figures)
+}
+
+/// A short piece at a higher speed, for the suite: what is read is right, and so is the far volume
+/// at the end.
+pub fn check(program: &Path) -> Result<Tally> {
+    let folder = tempfile::tempdir()?;
+    let (trace, pace) = (Trace::new(1).first(2000), Pace { speed: 4.0 });
+    let mut tally = Tally::default();
+    for (name, delay_ms, report) in LINE_UP {
+        let scene = tempfile::Builder::new().prefix("scene").tempdir_in(folder.path())?;
+        let measured = on_line_up(program, scene.path(), trace, pace, delay_ms, report);
+        if let Err(error) = &measured {
+            println!("{name}: {error:#}");
+        }
+        tally.count(measured.is_ok());
+    }
+    Ok(tally.with_note("2000 requests each, content verified"))
+}
+
+/// One point, and what else there is to say of it.
+struct Measured {
+    point: Point,
+    said: String,
+    disturbed: bool,
+}
+
+fn watched(measure: impl FnOnce() -> Result<(Point, String)>) -> Result<Measured> {
+    let (before, start) = (Others::now()?, Instant::now());
+    let (point, said) = measure()?;
+    let disturbed = Others::now()?.cpus_since(before, start.elapsed()) > OTHERS;
+    Ok(Measured { point, said, disturbed })
+}
+
+fn on_line_up(
+    program: &Path,
+    folder: &Path,
+    trace: Trace,
+    pace: Pace,
+    delay_ms: f64,
+    report: Option<&str>,
+) -> Result<(Point, String)> {
+    let how = How::Preferred;
+    let far = Node::start_as(how, program, folder, "far", &far_settings())?;
+    let line = Line::start_as(how, program, far.portal(), delay_ms)?;
+    let there = Login { portal: line.address(), ..far.login(NAME) };
+    // What is acknowledged is stable in both cases: FUA where there is no cache, and the cache's report.
+    let Some(report) = report else {
+        let (point, replay) = put(&there, far.id(), trace, pace, true)?;
+        check_all(&far.login(NAME), replay.versions())?;
+        return Ok((point, replay.said()));
+    };
+    let near = gateway_settings(&line, report);
+    let near = Node::start_as(How::Pinned, program, folder, "near", &near)?;
+    let (point, replay) = put(&near.login(NAME), near.id(), trace, pace, false)?;
+    let hits = hits(&near)?;
+    destage::drained(&near, DRAIN_LIMIT)?;
+    check_all(&far.login(NAME), replay.versions())?;
+    near.stop()?;
+    Ok((point, format!("{}, {hits}", replay.said())))
+}
+
+fn far_settings() -> String {
+    let bytes = SET_BLOCKS * u64::from(trace::BLOCK_BYTES);
+    format!(
+        "listen = [\"127.0.0.1:0\"]\nstate = \"far.state\"\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
+         stack = [\n{{ file = {{ path = \"far.img\", size = {bytes} }} }},\n\
+         {{ delay = {{ read = \"{FAR_DISK}\", write = \"{FAR_DISK}\" }} }},\n]\n"
+    )
+}
+
+fn gateway_settings(line: &Line, report: &str) -> String {
+    format!(
+        "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [\n\
+         {{ remote = {{ url = \"iscsi://{}/{NAME}/0\" }} }},\n\
+         {{ cache = {{ log = \"near.log\", log_size = \"1GiB\", nvram = \"near.nvram\", {PAPERS_CACHE}, \
+         report = \"{report}\" }} }},\n]\n",
+        line.address()
+    )
+}
+
+/// Replays the trace on a target, whose process is `server`.
+fn put(
+    login: &Login,
+    server: u32,
+    trace: Trace,
+    pace: Pace,
+    durable: bool,
+) -> Result<(Point, Replay)> {
+    let shape = Shape { depth: DEPTH, bytes: trace::BLOCK_BYTES as usize, keep: true };
+    let mut replay = Replay::new(trace, pace, durable);
+    let before = Usage::of(server)?;
+    let time = replay.run(login, shape)?;
+    let server = Usage::of(server)?.since(before);
+    let latency = replay.latency().clone();
+    ensure!(latency.len() == trace.requests(), "{} requests were answered", latency.len());
+    Ok((Point { operations: latency.len(), time, latency, server }, replay))
+}
+
+/// What the gateway says of its reads and writes.
+fn hits(near: &Node) -> Result<String> {
+    let status = near.status()?;
+    let layers = status.pointer("/targets/0/units/0/layers").and_then(|list| list.as_array());
+    let cache = layers.into_iter().flatten().find(|layer| layer["layer"] == "cache");
+    let figures = &cache.context("a gateway has a cache")?["figures"];
+    let figure =
+        |name: &str| figures[name].as_u64().with_context(|| format!("no {name} in {figures}"));
+    let (far, absorbed) = (figure("reads_lower")?, figure("absorbed_slots")?);
+    Ok(format!("{far} reads of the far side, {absorbed} slots written again before they were sent"))
+}

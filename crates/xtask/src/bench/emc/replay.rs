@@ -1,0 +1,294 @@
+//! A trace at its times on a session: each request when it is due, whatever has been answered, and every
+//! read compared with what was written.
+
+use std::collections::{HashMap, HashSet};
+use std::iter::Peekable;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use hdrhistogram::Histogram;
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::bench::emc::trace::{BLOCK_BYTES, Event, Events, Trace};
+use crate::bench::load::histogram;
+use crate::client::crowd::Member;
+use crate::client::session::Shape;
+use crate::client::stamp::{self, Content};
+use crate::client::{Answer, Login, Next, Request, Session, Workload};
+
+/// How fast time passes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Seconds of the trace in one of ours.
+    pub speed: f64,
+}
+
+impl Pace {
+    /// When something is due that comes so long after the beginning.
+    pub fn due(self, begun: Instant, at: Duration) -> Instant {
+        begun + at.div_f64(self.speed)
+    }
+}
+
+/// Blocks as the trace counts them have so many of the target's.
+const SECTORS: u32 = BLOCK_BYTES / 512;
+
+/// Nothing takes longer than this.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// One replay.
+pub struct Replay {
+    events: Peekable<Events>,
+    pace: Pace,
+    durable: bool,
+    begun: Instant,
+    /// Blocks with a command in flight: what else is for one of them waits, as a file system lets it.
+    busy: HashSet<u32>,
+    held: Vec<Event>,
+    held_in_all: u64,
+    in_flight: HashMap<u64, Sent>,
+    number: u64,
+    /// Version of each block that was written.
+    versions: HashMap<u32, u64>,
+    latency: Histogram<u64>,
+    wrong: Option<String>,
+}
+
+/// A command in flight.
+#[derive(Clone, Copy)]
+struct Sent {
+    event: Event,
+    /// From when its time counts: when it was due, or the one before it was answered.
+    from: Instant,
+}
+
+impl Replay {
+    /// Of a trace; its writes are stable when they are answered if they are durable (FUA).
+    pub fn new(trace: Trace, pace: Pace, durable: bool) -> Replay {
+        Replay {
+            events: trace.events().peekable(),
+            pace,
+            durable,
+            begun: Instant::now(),
+            busy: HashSet::new(),
+            held: Vec::new(),
+            held_in_all: 0,
+            in_flight: HashMap::new(),
+            number: 0,
+            versions: HashMap::new(),
+            latency: histogram(),
+            wrong: None,
+        }
+    }
+
+    /// All of it. Returns how long it took.
+    pub fn run(&mut self, login: &Login, shape: Shape) -> Result<Duration> {
+        let mut session = Session::open(login, shape)?;
+        self.begun = Instant::now();
+        loop {
+            let now = Instant::now();
+            if session.send(self, now)? {
+                break;
+            }
+            if self.wait(&session, now)? {
+                session.receive(self, Instant::now())?;
+            }
+        }
+        match self.wrong.take() {
+            None => Ok(self.begun.elapsed()),
+            Some(wrong) => bail!(wrong),
+        }
+    }
+
+    /// Until something comes, or is due that was not at `sent`, when all was sent that there was room for.
+    /// True if it is the former.
+    fn wait(&mut self, session: &Session, sent: Instant) -> Result<bool> {
+        let due = self.events.peek().map(|event| self.pace.due(self.begun, event.at));
+        // What was due then waits for room in the window.
+        let due = due.filter(|due| *due > sent);
+        let left = |due: Instant| due.saturating_duration_since(Instant::now());
+        let limit = due.map_or(SILENCE, |due| left(due).min(SILENCE));
+        let sending = Member::<Replay>::is_sending(session);
+        let out = if sending { PollFlags::OUT } else { PollFlags::empty() };
+        let mut polled = [PollFd::new(Member::<Replay>::socket(session), PollFlags::IN | out)];
+        let limit = Timespec::try_from(limit)?;
+        let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&limit)))?;
+        ensure!(ready > 0 || due.is_some(), "no answer for {SILENCE:?}");
+        Ok(polled[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
+    }
+
+    /// The next request that may go, and from when its time counts.
+    fn next_event(&mut self, now: Instant) -> Option<(Event, Instant)> {
+        let busy = &self.busy;
+        if let Some(at) = self.held.iter().position(|event| !busy.contains(&event.block)) {
+            return Some((self.held.remove(at), now));
+        }
+        loop {
+            let (begun, pace) = (self.begun, self.pace);
+            let event = self.events.next_if(|event| pace.due(begun, event.at) <= now)?;
+            let waits = |held: &Event| held.block == event.block;
+            if !self.busy.contains(&event.block) && !self.held.iter().any(waits) {
+                return Some((event, pace.due(begun, event.at)));
+            }
+            self.held_in_all += 1;
+            self.held.push(event);
+        }
+    }
+
+    /// From when a request was due to its answer, nanoseconds.
+    pub fn latency(&self) -> &Histogram<u64> {
+        &self.latency
+    }
+
+    /// What each block holds that was written.
+    pub fn versions(&self) -> &HashMap<u32, u64> {
+        &self.versions
+    }
+
+    /// In words.
+    pub fn said(&self) -> String {
+        let quantile = |part| self.latency.value_at_quantile(part) as f64 / 1e6;
+        format!(
+            "mean {:.2} ms, p50 {:.2}, p99 {:.2}, p99.99 {:.2} ms; {} requests waited for one of their block",
+            self.latency.mean() / 1e6,
+            quantile(0.5),
+            quantile(0.99),
+            quantile(0.9999),
+            self.held_in_all
+        )
+    }
+
+    fn note(&mut self, wrong: String) {
+        self.wrong.get_or_insert(wrong);
+    }
+}
+
+impl Workload for Replay {
+    fn next(&mut self, now: Instant, payload: &mut [u8]) -> Next {
+        let Some((event, from)) = self.next_event(now).filter(|_| self.wrong.is_none()) else {
+            let is_over = self.events.peek().is_none() && self.in_flight.is_empty();
+            return if is_over || self.wrong.is_some() { Next::Stop } else { Next::Wait };
+        };
+        self.number += 1;
+        self.busy.insert(event.block);
+        self.in_flight.insert(self.number, Sent { event, from });
+        let (lba, sectors) = (event.block * SECTORS, SECTORS as u16);
+        let request = if event.write {
+            stamp::fill(payload, event.block.into(), self.number);
+            Request::write(lba, sectors, 512, self.durable)
+        } else {
+            Request::read(lba, sectors, 512)
+        };
+        Next::Send(request, self.number)
+    }
+
+    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
+        let Some(Sent { event, from }) = self.in_flight.remove(&answer.number) else {
+            return self.note(format!("an answer to nothing, {}", answer.number));
+        };
+        let Event { block, write, .. } = event;
+        self.busy.remove(&block);
+        self.latency.saturating_record(now.saturating_duration_since(from).as_nanos() as u64);
+        if answer.status != 0 {
+            let (status, sense) = (answer.status, answer.sense);
+            return self.note(format!("block {block}: status {status:#04x}, sense {sense:x?}"));
+        }
+        if write {
+            self.versions.insert(block, answer.number);
+        } else if let Err(wrong) = is_right(block, self.versions.get(&block), answer.data) {
+            self.note(wrong);
+        }
+    }
+}
+
+/// Whether a block holds what was written to it last.
+fn is_right(block: u32, version: Option<&u64>, data: &[u8]) -> Result<(), String> {
+    let expected = version.map_or(Content::Empty, |version| Content::Version(*version));
+    match stamp::read(data, block.into()) {
+        found if found == expected => Ok(()),
+        found => Err(format!("block {block} holds {found:?} and not {expected:?}")),
+    }
+}
+
+/// Reads every block that was written, from `login`.
+pub fn check_all(login: &Login, versions: &HashMap<u32, u64>) -> Result<()> {
+    let shape = Shape { depth: 64, bytes: BLOCK_BYTES as usize, keep: true };
+    let mut session = Session::open(login, shape)?;
+    let blocks = versions.keys().copied().collect();
+    let mut sweep = Sweep { versions, blocks, left: versions.len(), wrong: None };
+    session.run(&mut sweep).context("reading it all")?;
+    match sweep.wrong {
+        None => Ok(()),
+        Some(wrong) => bail!("at the far side {wrong}"),
+    }
+}
+
+struct Sweep<'a> {
+    versions: &'a HashMap<u32, u64>,
+    blocks: Vec<u32>,
+    left: usize,
+    wrong: Option<String>,
+}
+
+impl Workload for Sweep<'_> {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
+        match self.blocks.pop() {
+            Some(block) => {
+                let request = Request::read(block * SECTORS, SECTORS as u16, 512);
+                Next::Send(request, block.into())
+            }
+            None if self.left == 0 => Next::Stop,
+            None => Next::Wait,
+        }
+    }
+
+    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+        self.left -= 1;
+        let block = answer.number as u32;
+        let found = match answer.status {
+            0 => is_right(block, self.versions.get(&block), answer.data),
+            status => Err(format!("block {block}: status {status:#04x}")),
+        };
+        if let Err(wrong) = found {
+            self.wrong.get_or_insert(wrong);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_what_was_written_last() {
+        let mut data = vec![0; BLOCK_BYTES as usize];
+        assert!(is_right(7, None, &data).is_ok() && is_right(7, Some(&1), &data).is_err());
+        stamp::fill(&mut data, 7, 2);
+        assert!(is_right(7, Some(&2), &data).is_ok());
+        assert!(is_right(7, Some(&3), &data).is_err() && is_right(8, Some(&2), &data).is_err());
+    }
+
+    #[test]
+    fn requests_of_one_block_follow_each_other() {
+        let mut replay = Replay::new(Trace::new(1).first(3000), Pace { speed: 1e6 }, false);
+        let later = replay.begun + Duration::from_secs(60);
+        let mut payload = vec![0; BLOCK_BYTES as usize];
+        // Nobody answers: each block is sent for once.
+        while let Next::Send(..) = replay.next(later, &mut payload) {}
+        assert!(!replay.held.is_empty());
+        assert_eq!(replay.busy.len(), replay.in_flight.len());
+        assert_eq!(replay.in_flight.len() + replay.held.len(), 3000);
+        // What waited is sent when the first is answered, and counts from then.
+        let block = replay.held[0].block;
+        let first = replay.in_flight.iter().find(|(_, sent)| sent.event.block == block);
+        let (number, write) = first.map(|(number, sent)| (*number, sent.event.write)).unwrap();
+        let data = vec![0; BLOCK_BYTES as usize];
+        let sent = replay.begun;
+        let answer = Answer { number, sent, status: 0, sense: [0; 3], data: &data };
+        replay.answered(later, &answer);
+        assert_eq!(replay.versions.contains_key(&block), write);
+        assert!(matches!(replay.next(later, &mut payload), Next::Send(..)));
+        assert!(replay.busy.contains(&block));
+        assert!(replay.in_flight.values().any(|sent| sent.from == later));
+    }
+}
