@@ -82,6 +82,9 @@ impl State {
     /// Makes the next segment of what waits. With `by_flush` only a flush ends an epoch, otherwise
     /// every segment does.
     pub fn take_batch(&mut self, superblock: &SegmentIdentity, by_flush: bool) -> Option<Batch> {
+        if self.frozen {
+            return None;
+        }
         let mut batch = Batch {
             header: Header {
                 instance: superblock.instance,

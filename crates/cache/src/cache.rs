@@ -20,6 +20,7 @@ use crate::{
     open::{self, Parts},
     orders::Orders,
     refusal::OpenError,
+    resize::ResizeError,
     scrub,
     settings::{OnLogError, Order, Report, Settings},
     slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
@@ -228,17 +229,23 @@ impl Cache {
     /// Sends down all that is before a mark, without waiting for idle moments. [`Error::Busy`] at
     /// once while destage is held.
     pub async fn drain_to(&self, mark: Mark) -> Result<(), Error> {
-        let shared = &self.shared;
-        let _draining = Draining::begin(shared);
-        shared
-            .wait_until(|state| {
-                if !state.ring.reaches_back_to(mark.0) {
-                    return Some(Ok(()));
-                }
-                let stopping = state.stopping.then_some("the cache is stopping");
-                stopping.or(state.orders.hold()).map(|why| Err(Error::Busy(why)))
-            })
-            .await
+        self.shared.drain_to(mark.0).await
+    }
+
+    /// Gives the log so many blocks of 4096 bytes, superblocks included, while it is at work. Its disk
+    /// has to have them already. Growing is done at once; shrinking waits for destage, and when it is
+    /// done, the disk may lose what is beyond. Given up in the middle, a log that shrinks does not
+    /// use all that it has, until it is asked again or opened again.
+    ///
+    /// # Errors
+    /// See [`ResizeError`].
+    pub async fn resize(&self, blocks: u64) -> Result<(), ResizeError> {
+        self.shared.resize(blocks).await
+    }
+
+    /// How many blocks of 4096 bytes the log has.
+    pub async fn log_blocks(&self) -> u64 {
+        self.shared.superblock.lock().await.log_blocks
     }
 
     /// Begins nothing more at the lower volume until [`Cache::resume`]: writes go on into the log.
@@ -521,23 +528,6 @@ impl Volume for Cache {
         self.shared.lower.refresh();
         self.shared.lower.look_at_claim();
         self.notice_growth();
-    }
-}
-
-/// While it lives, destage does not wait for idle periods.
-struct Draining<'a>(&'a Shared);
-
-impl<'a> Draining<'a> {
-    fn begin(shared: &'a Shared) -> Self {
-        shared.state.lock().draining += 1;
-        shared.wake_destage.notify_one();
-        Self(shared)
-    }
-}
-
-impl Drop for Draining<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().draining -= 1;
     }
 }
 

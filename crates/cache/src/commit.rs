@@ -25,7 +25,7 @@ use crate::{
 impl Shared {
     /// Starts the driver if something waits and none runs.
     pub fn start_commit(self: &Arc<Self>, state: &mut State) {
-        if !state.committing && !state.is_settled() {
+        if !state.committing && !state.frozen && !state.is_settled() {
             state.committing = true;
             tokio::spawn(write_segments(Arc::clone(self)));
         }

@@ -26,6 +26,8 @@ pub(crate) struct Index {
     tail: u64,
     /// A driver is writing frames.
     writing: bool,
+    /// No frame is begun: the index is about to move.
+    held: bool,
 }
 
 impl Index {
@@ -41,6 +43,7 @@ impl Index {
             waiting,
             written: found.frames.into(),
             writing: false,
+            held: false,
         }
     }
 
@@ -70,14 +73,18 @@ impl Index {
 
     /// Whether a driver has to be started, which writes what waits. It counts as started then.
     pub fn start(&mut self) -> bool {
-        let starts = !self.writing && !self.waiting.is_empty();
+        let starts = !self.writing && !self.held && !self.waiting.is_empty();
         self.writing |= starts;
         starts
     }
 
     /// The next frame to be written: where, and its bytes. `None` ends the driver.
     pub fn take(&mut self) -> Option<(Lba, FrameToWrite)> {
-        let number = self.tail + self.written.len() as u64;
+        if self.held {
+            self.writing = false;
+            return None;
+        }
+        let number = self.next();
         let room = (self.written.len() as u64) < self.shape.frames();
         let Some(frame) = self.waiting.pop_front().filter(|_| room) else {
             // Those behind one without a place have none either.
@@ -90,6 +97,29 @@ impl Index {
         let bytes = frame.encode(stamp, self.shape.frame_bytes());
         let lba = Lba(self.shape.frame_block(number));
         Some((lba, FrameToWrite { bytes, last: frame.last() }))
+    }
+
+    /// Begins no frame until [`Self::let_go`]. Whether one is still being written.
+    pub fn hold(&mut self) -> bool {
+        self.held = true;
+        self.writing
+    }
+
+    /// Frames are written again.
+    pub fn let_go(&mut self) {
+        self.held = false;
+    }
+
+    /// The number of the next frame.
+    pub fn next(&self) -> u64 {
+        self.tail + self.written.len() as u64
+    }
+
+    /// The index is where this superblock says, and empty. While it is held.
+    pub fn move_to(&mut self, superblock: &Superblock) {
+        self.tail = superblock.index_tail;
+        self.written.clear();
+        self.shape = superblock.clone();
     }
 
     /// The frame that was taken last is stable. Before its number is used again or let go of:

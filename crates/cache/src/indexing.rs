@@ -26,7 +26,10 @@ impl Shared {
 
 async fn write_frames(shared: Arc<Shared>) {
     loop {
-        let Some((lba, frame)) = shared.index.lock().take() else { return };
+        let Some((lba, frame)) = shared.index.lock().take() else {
+            shared.changed.notify_waiters();
+            return;
+        };
         // Stable, or all frames since the last power-on could be missing after a failure.
         let written = shared.log.write(lba, Data::from(frame.bytes), Durability::Stable).await;
         match written {

@@ -169,6 +169,7 @@ pub(crate) async fn write_new(
         index_first: 0,
         granted: 0,
         openings: Default::default(),
+        layouts: Vec::new(),
         key: settings.log_key.as_ref().map(|key| key.check(&instance.0)),
     };
     write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)?;

@@ -19,6 +19,7 @@ use crate::{
     log::{
         MAX_SEALED_SLOTS,
         doubt::{Doubt, judge_frames},
+        layout::MOST_LAYOUTS,
         recovery::{FoundIndex, NoSuperblock, Scan, mend, scan, superblock},
         ring::Ring,
         seal::{LogKey, Salt, draw_salt},
@@ -100,7 +101,8 @@ pub(crate) async fn open(
             if let Some(seals) = &seals {
                 seals.note(start, header);
             }
-            if table.len() + epochs.kept() > entries_limit(pages, superblock.ring_end()) {
+            let limit = pages + superblock.ring_end() as usize + SPARE_ENTRIES;
+            if table.len() + epochs.kept() > limit {
                 epochs.join_all();
             }
         };
@@ -143,6 +145,7 @@ pub(crate) async fn open(
         epochs = Epochs::new(superblock.tail - 1);
     }
     superblock.index_first = superblock.index_tail + found.index.frames.len() as u64;
+    straighten(&mut found.ring, &mut superblock);
     superblock.committed = found.ring.next() - 1;
     superblock.serial = newest;
     superblock.clean = false;
@@ -215,14 +218,12 @@ fn assemble(
             pending_limit = pending_limit.min(nvram.slots() as usize - 1);
         }
     }
-    let entries_limit = entries_limit(pages as usize, ring.blocks());
-    let reserve = (ring.blocks() / 16).clamp(ring.longest_data() + 1, MOST_RESERVED);
     let (seals, salt) = seals.unzip();
     let Superblock { instance, generation, .. } = superblock;
     let identity = SegmentIdentity { instance, generation, salt };
     let mut epoch_slots = 0;
     if settings.report == Report::AtFlush {
-        epoch_slots = slots_between_flushes(&ring, reserve);
+        epoch_slots = slots_between_flushes(&ring);
         if epoch_slots < LEAST_EPOCH_SLOTS {
             let message = "it is too small to hold all that is between two flushes";
             return Err(OpenError::Size(message.into()));
@@ -243,13 +244,13 @@ fn assemble(
         identity,
         seals,
         epoch_slots,
-        entries_limit,
-        reserve,
+        entries_beside_log: pages as usize + SPARE_ENTRIES,
         state: Mutex::new(state),
         index: Mutex::new(Index::new(&superblock, settings.index_segments, index)),
         superblock: tokio::sync::Mutex::new(superblock),
         lower_flush: tokio::sync::Mutex::new(()),
         lower_epoch_turn: Arc::default(),
+        resizing: Arc::default(),
         rolling_back: tokio::sync::Mutex::new(()),
         lower_losses: 0.into(),
         // In order, everything goes through the log.
@@ -270,11 +271,6 @@ fn assemble(
     }))
 }
 
-/// Entries that memory has room for.
-fn entries_limit(pages: usize, log_blocks: u32) -> usize {
-    pages + log_blocks as usize + SPARE_ENTRIES
-}
-
 /// No epochs yet, of the size that goes down at once.
 fn epochs(settings: &Settings, superblock: &Superblock, lower: Geometry) -> Epochs {
     let mut epochs = Epochs::new(superblock.tail - 1);
@@ -289,8 +285,8 @@ fn epochs(settings: &Settings, superblock: &Superblock, lower: Geometry) -> Epoc
 
 /// How many slots an epoch may have: each might come alone, with a header of its own, and there is
 /// room beside them for what is kept and for what the ring loses at its end.
-fn slots_between_flushes(ring: &Ring, reserve: u32) -> u64 {
-    let lost = 2 * (ring.longest_data() + 1) + reserve + 4;
+fn slots_between_flushes(ring: &Ring) -> u64 {
+    let lost = 2 * (ring.longest_data() + 1) + ring.reserve() + 4;
     u64::from(ring.blocks().saturating_sub(lost) / 2)
 }
 
@@ -364,9 +360,24 @@ fn change_key(superblock: &mut Superblock, found: &mut Scan, settings: &Settings
     found.index = FoundIndex::default();
     let (next, block) = (found.ring.next(), found.ring.position());
     (superblock.tail, superblock.tail_block) = (next, block);
+    superblock.layouts.clear();
     let longest = superblock.segment_slots + 1;
     found.ring = Ring::new(FIRST_BLOCK, superblock.ring_end(), longest, next, block);
     tracing::info!(encrypted = key.is_some(), "the log is empty, and gets another key");
+}
+
+/// Makes the ring one zone again, if it can be by now: what a resize has left, or one that was given up.
+fn straighten(ring: &mut Ring, superblock: &mut Superblock) {
+    if superblock.layouts.is_empty() {
+        return;
+    }
+    if ring.layouts().count() < MOST_LAYOUTS
+        && let Some(layout) = ring.straight(superblock.ring_end())
+        && layout.zones != ring.same().zones
+    {
+        ring.set_layout(layout);
+    }
+    superblock.keep_layouts(ring.layouts().cloned());
 }
 
 /// What is in the NVRAM.
@@ -531,8 +542,6 @@ fn check_identity(recorded: &Identity, identity: &Identity) -> Result<(), OpenEr
 const SPARE_ENTRIES: usize = 65536;
 /// Pages for the blocks of two segments that are sealed.
 const SEALED_PAGES: u32 = 2 * MAX_SEALED_SLOTS;
-/// Blocks kept for bypassed writes in the largest logs: 16 MiB, each of them a bypassed write.
-const MOST_RESERVED: u32 = 4096;
 /// Slots of the smallest epoch that is worth the name.
 const LEAST_EPOCH_SLOTS: u64 = 8;
 /// Slots of the smallest NVRAM that immediate report works with.

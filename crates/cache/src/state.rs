@@ -60,11 +60,9 @@ pub(crate) struct Shared {
     /// Slots that an epoch may have, whatever the order and size of its writes; 0 if writes count
     /// without a flush.
     pub epoch_slots: u64,
-    /// Entries that the table may have, with the older places that epochs keep, before discards go past
+    /// Entries that the table may have beside one for each block of the log, with the older places that epochs keep, before discards go past
     /// the log, or wait.
-    pub entries_limit: usize,
-    /// Blocks of the log that data may not take: room for the records of bypassed writes.
-    pub reserve: u32,
+    pub entries_beside_log: usize,
     /// Taken before `pool`'s lock; never held across a wait.
     pub state: Mutex<State>,
     /// Of the log. Nothing else is locked, nor waited for, under its lock.
@@ -76,6 +74,8 @@ pub(crate) struct Shared {
     /// Where the lower volume's epochs are whole or nothing: a round has it alone, and whoever goes
     /// past the log shares it, since the flush of one would count half of the other.
     pub lower_epoch_turn: Arc<tokio::sync::RwLock<()>>,
+    /// Those who resize the log take turns.
+    pub resizing: Arc<tokio::sync::Mutex<()>>,
     /// Those who give up what was not flushed take turns.
     pub rolling_back: tokio::sync::Mutex<()>,
     /// Flushes of the lower volume that failed.
@@ -133,6 +133,8 @@ pub(crate) struct State {
     pub in_flight_slots: usize,
     /// A driver is writing segments.
     pub committing: bool,
+    /// No segment is begun: the ring is changing its layout.
+    pub frozen: bool,
     /// The serial of the newest write.
     pub serial: u64,
     /// Every write up to here is in the log, stable.
@@ -236,12 +238,18 @@ impl Shared {
     /// Whether the log has room for `slots` more slots beside all that was promised.
     pub fn room_for(&self, state: &State, slots: usize) -> bool {
         state.ring.room() as usize
-            >= self.blocks_for(state, slots) + state.tombstones + self.reserve as usize
+            >= self.blocks_for(state, slots) + state.tombstones + state.ring.reserve() as usize
+    }
+
+    /// Blocks that the log must have room for, whatever becomes of it.
+    pub fn promised_room(&self, state: &State) -> u32 {
+        (self.blocks_for(state, 0) + state.tombstones) as u32 + state.ring.reserve()
     }
 
     /// Whether the log has room for one more record of a bypassed write.
     pub fn room_for_tombstone(&self, state: &State) -> bool {
-        state.ring.room() as usize > self.blocks_for(state, 0) + state.tombstones
+        // While it changes nobody knows what room it has.
+        !state.frozen && state.ring.room() as usize > self.blocks_for(state, 0) + state.tombstones
     }
 
     /// Blocks that what waits for the log will take, with `more` slots: data, a header for every
@@ -255,7 +263,8 @@ impl Shared {
 
     /// Whether memory has room for so many more entries.
     pub fn has_entries(&self, state: &State, more: usize) -> bool {
-        state.table.len() + state.epochs.kept() + more <= self.entries_limit
+        let limit = self.entries_beside_log + state.ring.blocks() as usize;
+        state.table.len() + state.epochs.kept() + more <= limit
     }
 
     /// Whether nothing may overtake the log.
@@ -363,9 +372,16 @@ impl Shared {
         {
             next.note_grant();
         }
-        next.index_tail = self.index.lock().oldest_for(next.tail);
+        let moves = next.log_blocks != superblock.log_blocks;
+        if !moves {
+            next.index_tail = self.index.lock().oldest_for(next.tail);
+        }
+        let layouts = std::mem::take(&mut next.layouts);
+        next.keep_layouts(layouts.into_iter());
         write_copies(&self.log, &self.scratch, &next).await?;
-        self.index.lock().release(next.index_tail);
+        if !moves {
+            self.index.lock().release(next.index_tail);
+        }
         *superblock = next;
         Ok(())
     }
@@ -501,6 +517,7 @@ impl State {
             in_flight: Vec::new(),
             in_flight_slots: 0,
             committing: false,
+            frozen: false,
             serial,
             durable: serial,
             failure: None,

@@ -174,7 +174,7 @@ impl Shared {
         if let Some(error) = self.refusal(state) {
             return Err(self.refuse(error));
         }
-        if state.rolling_back {
+        if state.rolling_back || state.frozen {
             return Ok(Room::Later);
         }
         if state.log_error().is_some() {

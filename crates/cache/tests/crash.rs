@@ -138,7 +138,7 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
 
 #[test]
 fn the_scripts_reach_every_path() {
-    let mut sums = [0; 13];
+    let mut sums = [0; 14];
     for seed in 1..=REACHING_SCRIPTS {
         let script = Script::new(seed);
         let world = World::new(&script);
@@ -159,6 +159,7 @@ fn the_scripts_reach_every_path() {
             s.refused_busy,
             s.lower_errors,
             s.flushes,
+            world.resizes.load(Ordering::Relaxed),
         ];
         sums.iter_mut().zip(counted).for_each(|(sum, n)| *sum += n);
     }

@@ -236,6 +236,27 @@ pub enum GatewayAct {
     /// Checks that it is whole and belongs to the volume, takes the volume's claim at the node, so that
     /// whoever had the log is shut out, and leaves it ready for `forebay serve`.
     Adopt(Adopt),
+    /// Give the log of a cache another size while it is in use
+    ///
+    /// A file grows at once, if its file system has room. To shrink, what lies beyond the new end goes to the
+    /// far side first, and the command waits for that; given up, it can be said again. The size holds
+    /// from then on, whatever `log_size` says.
+    LogResize {
+        /// The unit with the cache: TARGET, or TARGET/LUN
+        #[arg(value_name = "VOLUME")]
+        unit: UnitName,
+
+        /// The size from now on, such as 8GiB; for a block device that has grown, leave it out
+        size: Option<Size>,
+
+        /// Give up after this long, such as `10min`
+        #[arg(long, value_name = "TIME")]
+        timeout: Option<Span>,
+
+        /// How it is told, and to whom.
+        #[command(flatten)]
+        told: Told,
+    },
     /// Take a half of a mirrored log anew, and fill it from the other
     ///
     /// For a device that was lost, or is to be exchanged: put the new one where the settings say,

@@ -14,14 +14,20 @@ use crate::{
     handover,
     orders::{Order, Standing, UnitName},
     output::{print, print_line},
-    quantity::about,
+    quantity::{Span, about},
 };
 
 /// Does what the command line says.
 pub async fn run(act: GatewayAct) -> Result<(), Failure> {
     match act {
-        GatewayAct::Flush(args) => send_down(&args, Order::Flush { mark: None }),
-        GatewayAct::Drain(args) => send_down(&args, Order::Drain),
+        GatewayAct::Flush(SendDown { of, timeout }) => {
+            send_down(&of, timeout, Order::Flush { mark: None })
+        }
+        GatewayAct::Drain(SendDown { of, timeout }) => send_down(&of, timeout, Order::Drain),
+        GatewayAct::LogResize { unit, size, timeout, told } => {
+            let bytes = size.map(|size| size.0);
+            send_down(&OfCache { unit, told }, timeout, Order::LogResize { bytes })
+        }
         GatewayAct::Pause(OfCache { unit, told }) => tell(&unit, &told, Order::Pause),
         GatewayAct::Resume(OfCache { unit, told }) => tell(&unit, &told, Order::Resume),
         GatewayAct::Export(args) => handover::export(args).await,
@@ -37,8 +43,8 @@ fn tell(unit: &UnitName, told: &Told, order: Order) -> Result<(), Failure> {
 }
 
 /// Asks until it is done, telling how far it is.
-fn send_down(args: &SendDown, mut order: Order) -> Result<(), Failure> {
-    let OfCache { unit, told } = &args.of;
+fn send_down(of: &OfCache, timeout: Option<Span>, mut order: Order) -> Result<(), Failure> {
+    let OfCache { unit, told } = of;
     let path = told.whom.path()?;
     let begun = Instant::now();
     let bar = ProgressBar::new(0);
@@ -51,7 +57,7 @@ fn send_down(args: &SendDown, mut order: Order) -> Result<(), Failure> {
             bar.finish_and_clear();
             return show(unit, told, &standing);
         }
-        if args.timeout.is_some_and(|timeout| begun.elapsed() >= timeout.0) {
+        if timeout.is_some_and(|timeout| begun.elapsed() >= timeout.0) {
             bar.finish_and_clear();
             return Err(not_in_time(unit, &standing));
         }
@@ -101,6 +107,7 @@ fn show(unit: &UnitName, told: &Told, standing: &Standing) -> Result<(), Failure
     if let Some(since) = &standing.paused_since {
         text += &format!(", destage paused since {since}");
     }
+    text += &format!(", a log of {}", about(standing.log_bytes));
     match standing.rate_limit {
         None => {}
         Some(0) => text += ", nothing may go down at this time",

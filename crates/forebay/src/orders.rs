@@ -49,6 +49,12 @@ pub enum Order {
     },
     /// Send down all there is. Asked again until it is done.
     Drain,
+    /// Give the log another size. Asked again until it is done.
+    #[serde(rename = "log-resize")]
+    LogResize {
+        /// Bytes; `None`: as many as its device has.
+        bytes: Option<u64>,
+    },
     /// Open a half of the log's mirror anew, and fill it.
     Renew {
         /// 0 or 1.
@@ -89,8 +95,8 @@ impl FromStr for Rate {
 /// How a cache stands after an order.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Standing {
-    /// What a flush or drain was asked for is at the far side, stable; other orders are done at
-    /// once.
+    /// What a flush or drain was asked for is at the far side, stable, or the log has its size; other orders are
+    /// done at once.
     pub done: bool,
     /// Bytes that are not at the far side.
     pub dirty_bytes: u64,
@@ -104,6 +110,8 @@ pub struct Standing {
     pub lower_error: Option<String>,
     /// How far a flush goes.
     pub mark: Option<u64>,
+    /// Bytes of the log.
+    pub log_bytes: u64,
 }
 
 /// What is known of a log that was put away for another host.

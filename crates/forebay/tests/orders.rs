@@ -147,3 +147,41 @@ async fn a_half_of_a_mirrored_log_is_exchanged_and_then_is_all_there_is() {
     }
     eventually("filled", || halves(&near) == both).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_grows_and_shrinks_while_it_is_in_use_and_keeps_its_size() {
+    let place = Place::new();
+    let (far, mut near) = pair(&place, "");
+    let log = place.path("gateway.log");
+    let size = || std::fs::metadata(&log).expect("it is there").len();
+    let volume = connect(near.address, GATEWAY).await;
+    assert!(tell(&near, &["pause", GATEWAY]).is_ok());
+    for block in 0..2000 {
+        write(&*volume, block, 1).await.expect("written");
+    }
+    let grown = json(tell(&near, &["log-resize", GATEWAY, "64MiB", "--json"]));
+    assert_eq!((&grown["done"], &grown["log_bytes"]), (&true.into(), &(64 << 20).into()));
+    assert_eq!(size(), 64 << 20);
+    let refused = tell(&near, &["log-resize", GATEWAY, "1MiB"]).expect_err("too small");
+    assert!(refused.contains("are the least"), "{refused}");
+    let refused = tell(&near, &["log-resize", GATEWAY, "1EiB"]).expect_err("no disk has that");
+    assert!(refused.contains("cannot grow"), "{refused}");
+    assert_eq!(size(), 64 << 20);
+    let refused = tell(&near, &["log-resize", GATEWAY, "16MiB"]).expect_err("it is paused");
+    assert!(refused.contains("destage is paused"), "{refused}");
+    write(&*volume, 7, 2).await.expect("written");
+    drop(volume);
+    near.kill();
+
+    // The settings still say 32 MiB.
+    let text = gateway(place.folder.path(), far.address, "");
+    let near = place.serve("gateway", &text);
+    assert_eq!(size(), 64 << 20);
+    let volume = connect(near.address, GATEWAY).await;
+    let shrunk = json(tell(&near, &["log-resize", GATEWAY, "16MiB", "--json"]));
+    assert_eq!((&shrunk["done"], &shrunk["log_bytes"]), (&true.into(), &(16 << 20).into()));
+    assert_eq!(size(), 16 << 20);
+    for (block, version) in [(0, 1), (7, 2), (1999, 1)] {
+        assert_eq!(read(&*volume, block).await.expect("read"), content(block, version));
+    }
+}

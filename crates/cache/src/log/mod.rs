@@ -5,6 +5,7 @@
 
 pub(crate) mod bytes;
 pub(crate) mod seal;
+pub(crate) mod layout;
 pub(crate) mod superblock;
 mod openings;
 pub(crate) mod segment;
@@ -26,7 +27,7 @@ pub(crate) const VERSION: u32 = 3;
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{index, segment, superblock};
+    use super::{index, layout, segment, superblock};
 
     /// Name, offset and bytes of every row of every table of fields on a page, table by table.
     pub(crate) fn tables(page: &str) -> Vec<Vec<(String, usize, usize)>> {
@@ -53,6 +54,7 @@ pub(crate) mod tests {
         let page = include_str!("../../../../docs/formats/log-disk.md");
         let code = [
             superblock::tests::FIELDS,
+            layout::tests::FIELDS,
             segment::tests::FIELDS,
             segment::tests::RECORD_FIELDS,
             index::tests::FIELDS,

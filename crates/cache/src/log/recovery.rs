@@ -105,13 +105,8 @@ pub(crate) async fn scan(
     mut apply: impl FnMut(u32, &Header),
 ) -> Result<Scan, Error> {
     let longest = superblock.segment_slots + 1;
-    let mut ring = Ring::new(
-        FIRST_BLOCK,
-        superblock.ring_end(),
-        longest,
-        superblock.tail,
-        superblock.tail_block,
-    );
+    let layouts = superblock.ring_layouts();
+    let mut ring = Ring::with_layouts(layouts, longest, superblock.tail, superblock.tail_block);
     let mut window = Window::new(log, superblock);
     let mut index = Reader::new(log, superblock);
     let mut untold: Vec<Frame> = Vec::new();
@@ -174,6 +169,7 @@ pub(crate) async fn scan(
     let end = (ring.next(), ring.position());
     let unflushed = end.0 - ended;
     ring.truncate(ended);
+    ring.end_recovery();
     untold.retain(|frame| frame.first < ended);
     if let Some(frame) = untold.last_mut() {
         frame.truncate(ended);
@@ -262,9 +258,6 @@ async fn evidence(
     let mut block = ring.position();
     // A missing segment is no longer than `longest`, and may lie across a turn of the ring.
     for _ in 0..(4 * longest).min(ring.blocks()) {
-        if block >= superblock.ring_end() {
-            block = FIRST_BLOCK;
-        }
         if let Some(header) = window.header(block).await? {
             if header.generation > superblock.generation {
                 return Ok(Some(format!(
@@ -276,7 +269,7 @@ async fn evidence(
                 return Ok(Some(format!("segment {} is in block {block}", header.number)));
             }
         }
-        block += 1;
+        block = ring.after(block);
     }
     Ok(None)
 }

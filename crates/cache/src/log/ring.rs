@@ -1,22 +1,43 @@
 //! The ring of blocks that segments are written to, and which part of it is live.
+//!
+//! The ring is a list of *zones*, runs of blocks, of which the first follows the last. A log that was
+//! never resized has one. When it grows while live segments lie across the end of the ring, what is
+//! new is put in where the next segment goes, so that it can be used at once:
+//!
+//! ```text
+//!   before   ├─ newest ─▶ head ╌╌╌ free ╌╌╌ ├─ oldest ──┤ end
+//!   after    zone 3: ├─ newest ─┤   zone 2: ╌ free ╌ ├─ oldest ──┤   zone 1: ╌╌╌ new ╌╌╌
+//! ```
+//!
+//! Which zones there are is a [`Layout`]; recovery needs those of all live segments.
 
 use std::collections::VecDeque;
 
+use super::{
+    layout::{Layout, Zone},
+    superblock::FIRST_BLOCK,
+};
+
 /// Where the live segments lie. A segment is never split: it begins after the one before it, or
-/// at the first block if fewer blocks than the longest segment needs are left before the end.
+/// at the first block of the next zone if fewer blocks than the longest segment needs are left before
+/// the end of this one.
 #[derive(Clone, Debug)]
 pub(crate) struct Ring {
-    first: u32,
-    /// The block after the last.
-    end: u32,
     /// Blocks in the longest segment, its header included.
     longest: u32,
-    /// The block after the newest segment; `first` rather than `end`.
+    /// Those of live segments and of the next, oldest first.
+    layouts: VecDeque<Layout>,
+    /// Which of them the next segment is of: the last, except while recovery goes through them.
+    current: usize,
+    /// The block after the newest segment; the first of the next zone rather than the end of one.
     head: u32,
     /// Starts of the live segments, oldest first.
     starts: VecDeque<u32>,
     /// Number of the oldest live segment, or of the next if none is live.
     tail: u64,
+    /// The start of the oldest live segment in the zones that are written to now: there the free
+    /// blocks end.
+    wall: Option<u32>,
 }
 
 impl Ring {
@@ -25,7 +46,44 @@ impl Ring {
     pub fn new(first: u32, end: u32, longest: u32, next: u64, head: u32) -> Self {
         assert!(end - first > 3 * longest && (first..=end).contains(&head), "checked before");
         let head = if head == end { first } else { head };
-        Self { first, end, longest, head, starts: VecDeque::new(), tail: next }
+        Self::with_layouts(vec![Layout::whole(first, end)], longest, next, head)
+    }
+
+    /// The same with the layouts of live segments, oldest first. `head` may be of the oldest.
+    pub fn with_layouts(layouts: Vec<Layout>, longest: u32, next: u64, head: u32) -> Self {
+        let layouts = VecDeque::from(layouts);
+        let starts = VecDeque::new();
+        let mut ring = Self { longest, layouts, current: 0, head, starts, tail: next, wall: None };
+        ring.enter();
+        // What was the end of a zone, or is hostile.
+        if ring.layout().zone_of(ring.head).is_none() {
+            ring.head = ring.layout().zones[0].first;
+        }
+        ring
+    }
+
+    /// Goes over to the layout of the next segment.
+    fn enter(&mut self) {
+        let next = self.next();
+        let current = self.layouts.iter().rposition(|layout| layout.first <= next).unwrap_or(0);
+        let entered = current != self.current || self.starts.is_empty();
+        self.current = current;
+        if entered && self.layout().first == next {
+            self.head = self.layout().start;
+        }
+        if entered {
+            self.find_wall();
+        }
+    }
+
+    /// Where the next segment goes.
+    pub fn layout(&self) -> &Layout {
+        &self.layouts[self.current]
+    }
+
+    fn find_wall(&mut self) {
+        let layout = &self.layouts[self.current];
+        self.wall = self.starts.iter().copied().find(|&start| layout.zone_of(start).is_some());
     }
 
     /// Data blocks in the longest segment.
@@ -51,7 +109,20 @@ impl Ring {
 
     /// Where the next segment begins.
     pub fn position(&self) -> u32 {
-        if self.head + self.longest <= self.end { self.head } else { self.first }
+        let layout = self.layout();
+        let zone = layout.zone_of(self.head).expect("the head is in a zone");
+        let left = layout.zones[zone].end - self.head;
+        if left >= self.longest { self.head } else { layout.next_zone(zone).first }
+    }
+
+    /// The block that follows another one in the ring.
+    pub fn after(&self, block: u32) -> u32 {
+        let layout = self.layout();
+        match layout.zone_of(block) {
+            Some(zone) if layout.zones[zone].end == block + 1 => layout.next_zone(zone).first,
+            Some(_) => block + 1,
+            None => layout.zones[0].first,
+        }
     }
 
     /// Whether the next segment may have `blocks` blocks.
@@ -70,11 +141,17 @@ impl Ring {
         assert!(self.fits(blocks), "room was promised before the segment was built");
         let start = self.position();
         self.starts.push_back(start);
-        self.head = start + blocks;
-        if self.head == self.end {
-            self.head = self.first;
+        self.wall.get_or_insert(start);
+        self.head = self.end_of(start, blocks);
+        if self.current + 1 < self.layouts.len() {
+            self.enter();
         }
         start
+    }
+
+    /// The block after a segment.
+    fn end_of(&self, start: u32, blocks: u32) -> u32 {
+        if blocks == 0 { start } else { self.after(start + blocks - 1) }
     }
 
     /// Gives up the segments before `number`.
@@ -82,6 +159,11 @@ impl Ring {
         while self.tail < number && self.starts.pop_front().is_some() {
             self.tail += 1;
         }
+        while self.layouts.get(1).is_some_and(|layout| layout.first <= self.tail) {
+            self.layouts.pop_front();
+            self.current -= 1;
+        }
+        self.find_wall();
     }
 
     /// Forgets the segments from `number` on: it is the next again, where it was.
@@ -89,24 +171,32 @@ impl Ring {
         let kept = number.checked_sub(self.tail).expect("no older than the oldest") as usize;
         if let Some(&start) = self.starts.get(kept) {
             self.starts.truncate(kept);
+            self.current = self.layouts.iter().rposition(|l| l.first <= number).unwrap_or(0);
             self.head = start;
+            self.find_wall();
         }
     }
 
-    /// Blocks that segments may still take, whatever their lengths: what is lost at the end of the
-    /// ring is taken off.
+    /// Blocks that segments may still take, whatever their lengths: what is lost at the ends of zones
+    /// is taken off.
     pub fn room(&self) -> u32 {
-        self.free().saturating_sub(self.longest + 1)
+        let lost = self.layout().zones.len() as u32 * self.longest;
+        self.free().saturating_sub(lost + 1)
     }
 
     /// Blocks in the ring.
     pub fn blocks(&self) -> u32 {
-        self.end - self.first
+        self.layout().blocks()
     }
 
-    /// Blocks of live segments, with what is lost at the end of the ring.
+    /// Blocks of live segments, with what is lost at the ends of zones.
     pub fn used(&self) -> u32 {
         self.blocks() - self.free()
+    }
+
+    /// Blocks that data may not take: room for the records of bypassed writes.
+    pub fn reserve(&self) -> u32 {
+        (self.blocks() / 16).clamp(self.longest, MOST_RESERVED)
     }
 
     /// How many segments are live.
@@ -114,18 +204,110 @@ impl Ring {
         self.starts.len()
     }
 
+    /// The layouts of live segments and of the next, oldest first.
+    pub fn layouts(&self) -> impl Iterator<Item = &Layout> {
+        self.layouts.iter()
+    }
+
+    /// From the next segment on another layout holds. Its start has to be free.
+    pub fn set_layout(&mut self, layout: Layout) {
+        assert_eq!(layout.first, self.next(), "it begins with the next segment");
+        // One of which no segment was written yet is of no use to anybody.
+        while self.layouts.back().is_some_and(|last| last.first >= layout.first) {
+            self.layouts.pop_back();
+        }
+        self.head = layout.start;
+        self.layouts.push_back(layout);
+        self.current = self.layouts.len() - 1;
+        self.find_wall();
+        if self.starts.is_empty() {
+            self.layouts.drain(..self.current);
+            self.current = 0;
+        }
+    }
+
+    /// A layout in which the ring ends at `end`, which is behind its end now, from the next segment on.
+    pub fn grown(&self, old_end: u32, end: u32) -> Layout {
+        let mut zones = self.layout().zones.clone();
+        let head = self.head;
+        // If no live segment is beyond the end of the ring, seen from the head, the end just moves.
+        if let Some(whole) = self.straight(end) {
+            return whole;
+        }
+        let at = self.layout().zone_of(head).expect("the head is in a zone");
+        let zone = zones[at];
+        let added = Zone { first: old_end, end };
+        let (before, behind) = (Zone { end: head, ..zone }, Zone { first: head, ..zone });
+        // What is too short for a segment is lost until the ring is one zone again.
+        let parts = [before, added, behind].into_iter().filter(|z| z.blocks() >= self.longest);
+        zones.splice(at..=at, parts);
+        Layout { first: self.next(), start: old_end, zones }
+    }
+
+    /// A layout without the blocks from `end` on, from the next segment on; none if too few are left.
+    pub fn cut(&self, end: u32) -> Option<Layout> {
+        let layout = self.layout();
+        let at = layout.zone_of(self.head).expect("the head is in a zone");
+        let kept = |zone: Zone| Zone { end: zone.end.min(end).max(zone.first), ..zone };
+        let long = |zone: &Zone| zone.blocks() >= self.longest;
+        // In the order of the ring, from the zone of the head on.
+        let count = layout.zones.len();
+        let rest = (at..at + count).map(|i| kept(layout.zones[i % count]));
+        let zones: Vec<_> = rest.filter(long).collect();
+        let start = match kept(layout.zones[at]) {
+            zone if long(&zone) && zone.contains(self.head) => self.head,
+            zone if long(&zone) => zones[1 % zones.len()].first,
+            _ => zones.first()?.first,
+        };
+        let enough = zones.iter().map(|zone| zone.blocks()).sum::<u32>() > 3 * self.longest;
+        enough.then(|| Layout { first: self.next(), start, zones })
+    }
+
+    /// The layout there is, from the next segment on.
+    pub fn same(&self) -> Layout {
+        Layout { first: self.next(), start: self.head, zones: self.layout().zones.clone() }
+    }
+
+    /// A layout of one zone that ends at `end`, from the next segment on, if the live segments lie in
+    /// it one behind the other, and the head behind them.
+    pub fn straight(&self, end: u32) -> Option<Layout> {
+        let in_order = self.starts.iter().zip(self.starts.iter().skip(1)).all(|(a, b)| a < b);
+        let is_behind = self.starts.back().is_none_or(|&newest| newest < self.head);
+        let zones = vec![Zone { first: FIRST_BLOCK, end }];
+        let layout = Layout { first: self.next(), start: self.head, zones };
+        (in_order && is_behind && self.head < end).then_some(layout)
+    }
+
+    /// What recovery has found is all there is: the newest layout holds from the next segment on.
+    pub fn end_recovery(&mut self) {
+        let next = self.next();
+        let newest = self.layouts.len() - 1;
+        if newest > self.current {
+            // Those between were of segments that are given up.
+            self.layouts.drain(self.current + 1..newest);
+            self.layouts[self.current + 1].first = next;
+            self.enter();
+        }
+    }
+
     fn free(&self) -> u32 {
-        match self.starts.front() {
-            Some(&start) => self.blocks() - self.distance(start, self.head),
+        match self.wall {
+            // In the same place the ring is full, for it is not empty.
+            Some(wall) => self.distance(self.head, wall),
             None => self.blocks(),
         }
     }
 
     /// Blocks from one place to another, forwards round the ring.
     fn distance(&self, from: u32, to: u32) -> u32 {
-        if to >= from { to - from } else { to + self.blocks() - from }
+        let layout = self.layout();
+        let (from, to) = (layout.offset(from), layout.offset(to));
+        if to >= from { to - from } else { to + layout.blocks() - from }
     }
 }
+
+/// Blocks kept for bypassed writes in the largest logs: 16 MiB, each of them a bypassed write.
+const MOST_RESERVED: u32 = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -149,7 +331,95 @@ mod tests {
         assert_eq!(ring.push(3), 2);
     }
 
+    /// As recovery finds it again.
+    fn found_again(ring: &Ring, sizes: &VecDeque<u32>) -> Ring {
+        let layouts = ring.layouts().cloned().collect();
+        let mut found = Ring::with_layouts(layouts, ring.longest, ring.tail, ring.start(ring.tail));
+        sizes.iter().for_each(|&blocks| _ = found.push(blocks));
+        found.end_recovery();
+        found
+    }
+
+    #[test]
+    fn a_full_ring_that_grows_has_room_at_once() {
+        let mut ring = Ring::new(2, 40, 5, 1, 20);
+        (0..4).for_each(|_| _ = ring.push(5));
+        ring.release(3);
+        while ring.fits(5) {
+            ring.push(5);
+        }
+        let (room, used) = (ring.room(), ring.used());
+        assert_eq!((room, ring.position()), (0, 27));
+        let layout = ring.grown(40, 60);
+        assert_eq!((layout.start, layout.zones.len()), (40, 3));
+        ring.set_layout(layout);
+        assert_eq!((ring.blocks(), ring.used()), (58, used));
+        assert_eq!((ring.push(5), ring.push(5), ring.push(5)), (40, 45, 50));
+    }
+
+    #[test]
+    fn a_ring_is_one_zone_again_when_its_segments_lie_in_order() {
+        let mut ring = Ring::new(2, 40, 5, 1, 20);
+        (0..6).for_each(|_| _ = ring.push(5));
+        ring.set_layout(ring.grown(40, 60));
+        assert_eq!(ring.push(3), 40);
+        assert_eq!(ring.straight(60), None);
+        ring.release(7);
+        let layout = ring.straight(60).expect("only the newest is left");
+        assert_eq!((layout.start, layout.zones.len()), (43, 1));
+        ring.set_layout(layout);
+        assert_eq!((ring.layouts().count(), ring.blocks()), (2, 58));
+        assert_eq!(ring.push(5), 43);
+        ring.release(8);
+        assert_eq!(ring.layouts().count(), 1);
+    }
+
     proptest! {
+        #[test]
+        fn resizing_moves_no_live_segment(
+            steps in prop::collection::vec((1..9u32, 0..4u64, 0..12u32), 1..200),
+        ) {
+            let mut ring = Ring::new(2, 50, 8, 10, 33);
+            let mut live: VecDeque<(u32, u32)> = VecDeque::new();
+            let mut end = 50;
+            for (blocks, released, resize) in steps {
+                let layout = match resize {
+                    0 if ring.layouts().count() < 6 && ring.layout().zones.len() < 6 => {
+                        end += 20;
+                        Some(ring.grown(end - 20, end))
+                    }
+                    1 if ring.layouts().count() < 6 && end > 60 => ring.cut(end - 15),
+                    2 if ring.layouts().count() < 6 => ring.straight(end),
+                    _ => None,
+                };
+                if let Some(layout) = layout {
+                    let zone = Zone { first: 2, end };
+                    prop_assert!(layout.makes_sense(zone, 8), "{:?}", layout);
+                    ring.set_layout(layout);
+                }
+                let room = ring.room();
+                if ring.fits(blocks) {
+                    let start = ring.push(blocks);
+                    prop_assert!(start >= 2 && start + blocks <= end);
+                    for &(other, length) in &live {
+                        prop_assert!(start + blocks <= other || other + length <= start);
+                    }
+                    live.push_back((start, blocks));
+                } else {
+                    prop_assert!(blocks > room, "room is a promise");
+                }
+                for _ in 0..released.min(live.len() as u64) {
+                    live.pop_front();
+                    ring.release(ring.tail + 1);
+                }
+                let sizes = live.iter().map(|&(_, blocks)| blocks).collect();
+                let found = found_again(&ring, &sizes);
+                prop_assert_eq!(&found.starts, &ring.starts);
+                prop_assert_eq!(found.position(), ring.position());
+                prop_assert_eq!((found.free(), found.wall), (ring.free(), ring.wall));
+            }
+        }
+
         #[test]
         fn live_segments_never_overlap(steps in prop::collection::vec((1..9u32, 0..4u64), 1..200)) {
             let mut ring = Ring::new(2, 50, 8, 10, 33);

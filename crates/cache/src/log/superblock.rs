@@ -7,6 +7,7 @@ use volume::Geometry;
 use super::{
     BLOCK_BYTES, MAX_SEALED_SLOTS, MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+    layout::{LAYOUT_BYTES, Layout, MOST_LAYOUTS, Zone},
     seal::KeyCheck,
 };
 use crate::checksum::crc32c;
@@ -90,6 +91,9 @@ pub(crate) struct Superblock {
     pub openings: [u64; MAX_OPENINGS],
     /// The data blocks of all segments are sealed, with keys that come from the one with this check.
     pub key: Option<KeyCheck>,
+    /// Where segments go, oldest first: of all segments from the tail on. None: the ring is one zone, and always
+    /// was.
+    pub layouts: Vec<Layout>,
 }
 
 /// Why a block is not a superblock.
@@ -145,8 +149,59 @@ impl Superblock {
             put_u64(block, OPENINGS_AT + 8 * at, *opening);
         }
         put(block, KEY_AT, &self.key.unwrap_or_default());
+        self.encode_layouts(block);
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(block, CHECKSUM_AT, checksum);
+    }
+
+    /// They are behind what no disk tears: a checksum of their own says whether they belong to it.
+    fn encode_layouts(&self, block: &mut [u8]) {
+        let count = self.layouts.len();
+        assert!(count <= MOST_LAYOUTS, "a resize that needs more is refused");
+        put_u32(block, LAYOUT_COUNT_AT, count as u32);
+        let records = block[LAYOUTS_AT..].chunks_exact_mut(LAYOUT_BYTES);
+        records.zip(&self.layouts).for_each(|(record, layout)| layout.encode(record));
+        // Nothing, if there are none: then all is in the first bytes.
+        if count > 0 {
+            let checksum = crc32c(&block[LAYOUTS_AT..][..count * LAYOUT_BYTES]);
+            put_u32(block, LAYOUTS_CHECKSUM_AT, checksum);
+        }
+    }
+
+    fn decode_layouts(block: &[u8]) -> Option<Vec<Layout>> {
+        let count = u32_at(block, LAYOUT_COUNT_AT) as usize;
+        if count == 0 {
+            return Some(Vec::new());
+        }
+        let bytes = block[LAYOUTS_AT..].get(..count * LAYOUT_BYTES)?;
+        let right = count <= MOST_LAYOUTS && crc32c(bytes) == u32_at(block, LAYOUTS_CHECKSUM_AT);
+        right.then(|| bytes.chunks_exact(LAYOUT_BYTES).map(Layout::decode).collect())?
+    }
+
+    /// Where segments go, oldest first.
+    pub fn ring_layouts(&self) -> Vec<Layout> {
+        match self.layouts.is_empty() {
+            true => vec![Layout::whole(FIRST_BLOCK, self.ring_end())],
+            false => self.layouts.clone(),
+        }
+    }
+
+    /// Keeps of `layouts` those of segments from the tail on.
+    pub fn keep_layouts(&mut self, layouts: impl Iterator<Item = Layout>) {
+        self.layouts = layouts.collect();
+        while self.layouts.get(1).is_some_and(|layout| layout.first <= self.tail) {
+            self.layouts.remove(0);
+        }
+        if let Some(oldest) = self.layouts.first()
+            && oldest.first == self.tail
+        {
+            self.tail_block = oldest.start;
+        }
+        if let [only] = &self.layouts[..]
+            && only.zones == Layout::whole(FIRST_BLOCK, self.ring_end()).zones
+        {
+            self.layouts.clear();
+        }
     }
 
     /// Reads the record from a block of 4096 bytes, believing nothing.
@@ -206,6 +261,7 @@ impl Superblock {
             granted: u64_at(block, GRANTED_AT),
             openings: std::array::from_fn(|at| u64_at(block, OPENINGS_AT + 8 * at)),
             key: (flags & SEALED != 0).then(|| array(block, KEY_AT)),
+            layouts: Self::decode_layouts(block).ok_or(Invalid::Garbage)?,
         };
         if superblock.makes_sense() { Ok(superblock) } else { Err(Invalid::Garbage) }
     }
@@ -241,6 +297,17 @@ impl Superblock {
             && self.index_blocks > 0
             && matches!(self.identity.geometry.block_size, 512 | 4096)
             && (1..=self.committed + 1).contains(&self.tail)
+            && self.layouts_make_sense()
+    }
+
+    fn layouts_make_sense(&self) -> bool {
+        let ring = Zone { first: FIRST_BLOCK, end: self.ring_end() };
+        let in_order = self.layouts.windows(2).all(|pair| pair[0].first < pair[1].first);
+        in_order
+            && self.layouts.first().is_none_or(|oldest| oldest.first <= self.tail)
+            && self.layouts.iter().all(|layout| {
+                layout.first < u64::MAX / 2 && layout.makes_sense(ring, self.segment_slots + 1)
+            })
     }
 }
 
@@ -325,9 +392,12 @@ const INDEX_FIRST_AT: usize = 448;
 const INDEX_BLOCKS_AT: usize = 456;
 const FRAME_BLOCKS_AT: usize = 460;
 const KEY_AT: usize = 464;
+const LAYOUT_COUNT_AT: usize = 480;
+const LAYOUTS_CHECKSUM_AT: usize = 484;
 const NVRAM_AT: usize = 504;
 /// All of it in the first 512 bytes, which no disk tears: an interrupted format leaves a blank disk.
 const CHECKSUM_AT: usize = 508;
+const LAYOUTS_AT: usize = 512;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -361,6 +431,7 @@ pub(crate) mod tests {
             granted: 2,
             openings: [5, 6, 0, 0, 0, 0, 0, 0],
             key: None,
+            layouts: Vec::new(),
         }
     }
 
@@ -392,8 +463,11 @@ pub(crate) mod tests {
         ("index blocks", INDEX_BLOCKS_AT, 4),
         ("frame blocks", FRAME_BLOCKS_AT, 4),
         ("key check", KEY_AT, 16),
+        ("layout count", LAYOUT_COUNT_AT, 4),
+        ("layouts checksum", LAYOUTS_CHECKSUM_AT, 4),
         ("nvram", NVRAM_AT, 4),
         ("checksum", CHECKSUM_AT, 4),
+        ("layouts", LAYOUTS_AT, MOST_LAYOUTS * LAYOUT_BYTES),
     ];
 
     #[test]
@@ -417,6 +491,34 @@ pub(crate) mod tests {
         assert_eq!(Superblock::decode(&block), Err(Invalid::Version(VERSION + 1)));
     }
 
+    fn resized() -> Superblock {
+        let zones = vec![Zone { first: 2, end: 9000 }, Zone { first: 9000, end: 60_000 }];
+        let layouts = [(0, 2), (85, 9500)].map(|(first, start)| Layout {
+            first,
+            start,
+            zones: zones.clone(),
+        });
+        Superblock { layouts: layouts.to_vec(), ..sample() }
+    }
+
+    #[test]
+    fn layouts_are_kept_and_a_torn_block_is_no_superblock() {
+        let mut block = vec![1; BLOCK_BYTES];
+        resized().encode(&mut block);
+        assert_eq!(Superblock::decode(&block), Ok(resized()));
+        for at in [512, 600, 700] {
+            let mut torn = block.clone();
+            torn[at] ^= 1;
+            assert_eq!(Superblock::decode(&torn), Err(Invalid::Garbage));
+        }
+        // The first sector alone has reached the disk.
+        block[512..].fill(0);
+        assert_eq!(Superblock::decode(&block), Err(Invalid::Garbage));
+        let mut kept = Superblock { tail: 85, ..resized() };
+        kept.keep_layouts(resized().layouts.into_iter());
+        assert_eq!(kept.layouts.len(), 1);
+    }
+
     #[test]
     fn segments_are_counted_from_one() {
         let mut block = vec![0; BLOCK_BYTES];
@@ -435,13 +537,16 @@ pub(crate) mod tests {
 
         #[test]
         fn hostile_fields_under_a_right_checksum_do_not_panic(
-            fields in prop::collection::vec((0..160usize, any::<u8>()), 0..40),
+            fields in prop::collection::vec((0..800usize, any::<u8>()), 0..40),
         ) {
             let mut block = vec![0; BLOCK_BYTES];
-            sample().encode(&mut block);
+            resized().encode(&mut block);
             for (at, byte) in fields {
                 block[at] = byte;
             }
+            let count = u32_at(&block, LAYOUT_COUNT_AT) as usize % 8;
+            let checksum = crc32c(&block[LAYOUTS_AT..][..count * LAYOUT_BYTES]);
+            put_u32(&mut block, LAYOUTS_CHECKSUM_AT, checksum);
             let checksum = crc32c(&block[..CHECKSUM_AT]);
             put_u32(&mut block, CHECKSUM_AT, checksum);
             let _ = Superblock::decode(&block);

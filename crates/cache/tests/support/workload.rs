@@ -34,6 +34,8 @@ pub struct Script {
     pub hosts: u64,
     pub steps: u64,
     pub mutation: Mutation,
+    /// Whether hosts resize the log, too.
+    pub resizes: bool,
 }
 
 impl Script {
@@ -77,6 +79,9 @@ impl Script {
             log_key: seed.is_multiple_of(3).then(|| LogKey::new(&[seed as u8; 64])),
             ..Settings::default()
         };
+        // A third of them.
+        let resizes = seed % 3 == 1;
+        let spare = if resizes { 400 } else { 0 };
         Self {
             seed,
             nvram: report == Report::Immediate || rng.chance(30),
@@ -86,12 +91,14 @@ impl Script {
             log_blocks: 2
                 + 4
                 + u64::from(segment_slots + 1) * 6
-                + [0, 10, 40, 200][rng.below(4) as usize],
+                + [0, 10, 40, 200][rng.below(4) as usize]
+                + spare,
             delay: Duration::from_millis([0, 1, 4][rng.below(3) as usize]),
             log_delay: Duration::from_millis([0, 0, 1, 5][rng.below(4) as usize]),
             hosts: rng.within(1..5),
             steps: rng.within(4..20),
             mutation: Mutation::None,
+            resizes,
         }
     }
 
@@ -127,6 +134,8 @@ pub struct World {
     pub fault: Mutex<Option<String>>,
     /// When the last flush that was answered had been called.
     pub flushed: AtomicU64,
+    /// Of the log that came to their end.
+    pub resizes: AtomicU64,
     /// Of the cache that ran to its end.
     pub statistics: Mutex<Statistics>,
 }
@@ -138,6 +147,7 @@ impl World {
             model,
             fault: Mutex::new(None),
             flushed: AtomicU64::new(0),
+            resizes: AtomicU64::new(0),
             statistics: Mutex::default(),
         })
     }
@@ -261,6 +271,10 @@ impl Host<'_> {
             if self.hardware.power.is_off() {
                 return;
             }
+            if self.script.resizes && self.rng.chance(20) {
+                self.resize().await;
+                continue;
+            }
             match self.rng.below(100) {
                 0..55 => self.write().await,
                 55..62 => self.discard().await,
@@ -304,6 +318,16 @@ impl Host<'_> {
         let lba = self.blocks(first, count).lba;
         let result = Self::limited(self.rng.fork(), self.cache.write(lba, data, durability)).await;
         self.end(id, first, count, result);
+    }
+
+    /// Whatever becomes of it, nothing is lost.
+    async fn resize(&mut self) {
+        let least = 2 + 4 + u64::from(self.script.settings.segment_slots + 1) * 6;
+        let blocks = self.rng.within(least..self.script.log_blocks + 1);
+        let resized = Self::limited(self.rng.fork(), self.cache.resize(blocks)).await;
+        if matches!(resized, Some(Ok(()))) {
+            self.world.resizes.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     async fn flush(&mut self) {

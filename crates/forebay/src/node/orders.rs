@@ -19,9 +19,12 @@ impl Node {
         if let Order::Renew { half } = order {
             cache.renew(half).await?;
         }
+        if let Order::LogResize { bytes } = order {
+            return cache.resize(bytes).await;
+        }
         let obeyed = cache.obey(order).await;
         match order {
-            Order::Flush { .. } | Order::Drain => {}
+            Order::Flush { .. } | Order::Drain | Order::LogResize { .. } => {}
             Order::Pause | Order::Resume | Order::Rate(_) | Order::Renew { .. } => {
                 tracing::info!(unit = %name, ?order, "as was asked on the control socket");
             }

@@ -9,7 +9,7 @@ use std::{
 
 use cache::{
     Cache, Identity, InspectError, KeyRefusal, LogInfo, LogKey, MappedFile, Mark, OpenError, Parts,
-    StableMemory,
+    ResizeError, StableMemory,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -138,7 +138,7 @@ impl CacheLayer {
         }
         match order {
             // Done before.
-            Order::Renew { .. } => {}
+            Order::Renew { .. } | Order::LogResize { .. } => {}
             Order::Pause => self.cache.pause(),
             Order::Resume => self.cache.resume(),
             Order::Rate(rate) => self.pacing.tell(rate),
@@ -152,16 +152,64 @@ impl CacheLayer {
                 done = tokio::time::timeout(WORK_AT_ONCE, drain).await.unwrap_or(Ok(false))?;
             }
         }
+        Ok(self.standing(done, reached).await)
+    }
+
+    async fn standing(&self, done: bool, mark: Option<u64>) -> Standing {
         let counted = self.cache.statistics();
-        Ok(Standing {
+        Standing {
             done,
             dirty_bytes: counted.dirty_bytes,
             paused_since: counted.paused_ms.map(since),
             rate_limit: counted.destage_rate_limit,
             rate: counted.destage_rate,
             lower_error: counted.lower_error,
-            mark: reached,
-        })
+            mark,
+            log_bytes: self.cache.log_blocks().await * 4096,
+        }
+    }
+
+    /// Gives the log so many bytes, or as many as its device has; or for a second at most works at
+    /// it.
+    pub async fn resize(&self, bytes: Option<u64>) -> Result<Standing, Failure> {
+        let now = self.cache.log_blocks().await * 4096;
+        if let Some(wrong) = bytes.filter(|bytes| !bytes.is_multiple_of(4096)) {
+            return Err(Failure::new(format!("{wrong} bytes are not a whole number of blocks"))
+                .remedy("write a multiple of 4KiB"));
+        }
+        let blocks = match bytes {
+            Some(bytes) if bytes < now => bytes / 4096,
+            bytes => {
+                let there = self.disk.grow(bytes).await?;
+                bytes.map_or(there, |bytes| bytes / 4096)
+            }
+        };
+        let resized = tokio::time::timeout(WORK_AT_ONCE, self.cache.resize(blocks)).await;
+        let done = match resized {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => return Err(self.not_resized(error, now).await),
+            Err(_) => false,
+        };
+        if done {
+            self.disk.shrink(blocks * 4096).await?;
+            tracing::info!(log = %self.log.display(), bytes = blocks * 4096, "the log has another size");
+        }
+        Ok(self.standing(done, None).await)
+    }
+
+    /// Gives back what its file has got in vain.
+    async fn not_resized(&self, error: ResizeError, bytes: u64) -> Failure {
+        let remedy = match &error {
+            ResizeError::Size { .. } => "name another size",
+            ResizeError::TooOften => "`forebay gateway drain` it, then say it again",
+            ResizeError::AtFlush => "stop, and make a new log while nothing is in it",
+            ResizeError::Volume(_) => "see what `forebay status` says, then say it again",
+        };
+        let mut text = format!("the log {} does not get another size: {error}", self.log.display());
+        if let Err(shrunk) = self.disk.shrink(bytes).await {
+            text += &format!("; {shrunk}");
+        }
+        Failure::new(text).remedy(remedy)
     }
 
     async fn flush(&self, mark: &mut Option<u64>) -> Result<bool, volume::Error> {

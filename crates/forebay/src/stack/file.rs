@@ -23,13 +23,28 @@ pub fn options(file: &File) -> Options {
     }
 }
 
-/// What a cache layer asks of its log. Written once before use: a durable write to blocks that
-/// were never written costs twice as much.
-pub fn log_options(cache: &Cache) -> Options {
+/// What a cache layer asks of its log, or of the half at `path`. Written once before use: a durable
+/// write to blocks that were never written costs twice as much.
+///
+/// A file that is there has the size that it has: it may have been resized. A half that is made gets
+/// the size of the other one.
+pub fn log_options(cache: &Cache, path: &Path) -> Options {
+    let size_of = |path: &Path| {
+        let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        (found.len() > 0).then_some(found.len())
+    };
+    let other = [Some(&cache.log), cache.log_mirror.as_ref()]
+        .into_iter()
+        .flatten()
+        .find_map(|p| size_of(p));
+    let create = match size_of(path) {
+        Some(_) => None,
+        None => other.or(cache.log_size.map(|size| size.0)),
+    };
     Options {
-        path: cache.log.clone(),
+        path: path.to_owned(),
         block_size: 4096,
-        create: cache.log_size.map(|size| size.0),
+        create,
         preallocate: true,
         direct: cache.log_direct,
         engine: engine(cache.log_engine),

@@ -2,8 +2,10 @@
 
 use std::{path::Path, sync::Arc};
 
+use parking_lot::Mutex;
+
 use serde_json::{Map, Value, json};
-use volume::{FileVolume, Mirror, MirrorError, Options, Stack};
+use volume::{FileVolume, Mirror, MirrorError, Options, Stack, Volume};
 
 use super::{file, object};
 use crate::{failure::Failure, settings::Cache};
@@ -12,31 +14,33 @@ use crate::{failure::Failure, settings::Cache};
 pub struct LogDisk {
     volume: Stack,
     mirror: Option<Arc<Mirror>>,
-    /// How each half is opened.
-    halves: Vec<Options>,
+    /// The file or device, or those of the halves that are there.
+    files: Mutex<Vec<Option<Arc<FileVolume>>>>,
+    settings: Cache,
 }
 
 impl LogDisk {
     /// Opens it, or makes it. Of a mirror one half may be missing.
     pub async fn open(settings: &Cache) -> Result<Self, Failure> {
-        let first = file::log_options(settings);
-        let Some(path) = &settings.log_mirror else {
-            let volume = Arc::new(file::open(first).await?);
-            return Ok(Self { volume, mirror: None, halves: Vec::new() });
+        let settings = settings.clone();
+        let Some(second) = &settings.log_mirror else {
+            let volume = Arc::new(file::open(file::log_options(&settings, &settings.log)).await?);
+            let files = Mutex::new(vec![Some(Arc::clone(&volume))]);
+            return Ok(Self { volume, mirror: None, files, settings });
         };
-        let halves = vec![first.clone(), Options { path: path.clone(), ..first }];
         let mut opened = Vec::new();
-        for half in &halves {
-            opened.push(file::open(half.clone()).await);
+        for path in [&settings.log, second] {
+            opened.push(file::open(file::log_options(&settings, path)).await);
         }
-        let opened = there(opened)?;
+        let files = there(opened)?;
+        let opened = files.clone().map(|file| file.map(|file| file as Stack));
         let mut id = [0; 16];
         getrandom::fill(&mut id)
             .map_err(|error| Failure::new(format!("the system has no random bytes: {error}")))?;
         let mirror = Mirror::open(opened, id, settings.log_degraded).await;
-        let mirror = Arc::new(mirror.map_err(|error| refusal(settings, &error))?);
+        let mirror = Arc::new(mirror.map_err(|error| refusal(&settings, &error))?);
         let volume = Arc::clone(&mirror) as Stack;
-        Ok(Self { volume, mirror: Some(mirror), halves })
+        Ok(Self { volume, mirror: Some(mirror), files: Mutex::new(files.into()), settings })
     }
 
     /// The blocks.
@@ -46,15 +50,60 @@ impl LogDisk {
 
     /// Opens a half of a mirror anew, by the name it has in the settings, and fills it.
     pub async fn renew(&self, half: usize) -> Result<(), Failure> {
-        let (Some(mirror), Some(options)) = (&self.mirror, self.halves.get(half)) else {
+        let (Some(mirror), Some(second)) = (&self.mirror, &self.settings.log_mirror) else {
             return Err(Failure::new("the log is no mirror").remedy("set `log_mirror`"));
         };
+        let path = if half == 0 { &self.settings.log } else { second };
         let told = |error: MirrorError| {
             Failure::new(error).remedy("see what `forebay status` says of its halves")
         };
         mirror.release(half).await.map_err(told)?;
-        let opened = Arc::new(file::open(options.clone()).await?);
-        mirror.replace(half, opened).await.map_err(told)
+        self.files.lock()[half] = None;
+        let opened = Arc::new(file::open(file::log_options(&self.settings, path)).await?);
+        mirror.replace(half, Arc::clone(&opened) as Stack).await.map_err(told)?;
+        self.files.lock()[half] = Some(opened);
+        Ok(())
+    }
+
+    /// Makes it so large, or takes what its devices have got by now; the blocks of 4096 bytes that
+    /// there are then. A file system without room for it leaves it as it was.
+    pub async fn grow(&self, bytes: Option<u64>) -> Result<u64, Failure> {
+        self.can_be_resized()?;
+        for file in self.present() {
+            let bytes = bytes.filter(|bytes| *bytes > file.geometry().bytes());
+            let grown = tokio::task::spawn_blocking(move || file.grow(bytes)).await;
+            grown.map_err(Failure::new)?.map_err(|error| {
+                Failure::new(format!("the log cannot grow: {error}"))
+                    .remedy(file::io_remedy(&error, &self.settings.log))
+            })?;
+        }
+        Ok(self.volume.geometry().blocks)
+    }
+
+    /// Gives its file system back what is beyond so many bytes; of a device nothing.
+    pub async fn shrink(&self, bytes: u64) -> Result<(), Failure> {
+        for file in self.present() {
+            let shrunk = tokio::task::spawn_blocking(move || file.shrink(bytes)).await;
+            shrunk.map_err(Failure::new)?.map_err(|error| {
+                Failure::new(format!("the log has its new size, but its file not yet: {error}"))
+                    .remedy("say it again")
+            })?;
+        }
+        Ok(())
+    }
+
+    fn present(&self) -> Vec<Arc<FileVolume>> {
+        self.files.lock().iter().flatten().cloned().collect()
+    }
+
+    fn can_be_resized(&self) -> Result<(), Failure> {
+        if self.mirror.is_none() {
+            return Ok(());
+        }
+        Err(Failure::new("a mirrored log cannot get another size while it is in use").remedy(
+            "drain it (`forebay gateway drain`), stop, move both halves away, and start with the \
+             new `log_size`",
+        ))
     }
 
     /// How its halves stand.
@@ -70,10 +119,14 @@ pub async fn look(
     settings: &Cache,
     open: impl Fn(&Options) -> Result<Option<Stack>, Failure>,
 ) -> Result<Option<Stack>, Failure> {
-    let options = Options { preallocate: false, read_only: true, ..file::log_options(settings) };
-    let Some(path) = &settings.log_mirror else { return open(&options) };
-    let second = open(&Options { path: path.clone(), ..options.clone() });
-    let (first, second) = match (open(&options), second) {
+    let options = |path: &Path| {
+        let options = file::log_options(settings, path);
+        Options { preallocate: false, read_only: true, ..options }
+    };
+    let first = options(&settings.log);
+    let Some(path) = &settings.log_mirror else { return open(&first) };
+    let second = open(&options(path));
+    let (first, second) = match (open(&first), second) {
         (Ok(None), _) | (_, Ok(None)) => return Ok(None),
         (Err(error), Err(_)) => return Err(error),
         (first, second) => (first.ok().flatten(), second.ok().flatten()),
@@ -83,12 +136,14 @@ pub async fn look(
 }
 
 /// The halves that could be opened; an error if there is none.
-fn there(opened: Vec<Result<FileVolume, Failure>>) -> Result<[Option<Stack>; 2], Failure> {
+fn there(
+    opened: Vec<Result<FileVolume, Failure>>,
+) -> Result<[Option<Arc<FileVolume>>; 2], Failure> {
     let mut halves = [None, None];
     let mut failed = None;
     for (half, opened) in halves.iter_mut().zip(opened) {
         match opened {
-            Ok(volume) => *half = Some(Arc::new(volume) as Stack),
+            Ok(volume) => *half = Some(Arc::new(volume)),
             Err(error) => {
                 tracing::error!(%error, "a half of the log's mirror cannot be opened");
                 failed = Some(error);

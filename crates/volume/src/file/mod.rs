@@ -176,6 +176,20 @@ impl FileVolume {
         Ok(size)
     }
 
+    /// Makes a file smaller, whatever is beyond; a block device is left as it is. Blocks. What is being
+    /// written beyond the new end must have ended.
+    ///
+    /// # Errors
+    /// The system's. The volume has the new size all the same.
+    pub fn shrink(&self, bytes: u64) -> io::Result<()> {
+        if !self.synced.metadata()?.is_file() {
+            return Ok(());
+        }
+        self.blocks.fetch_min(bytes / u64::from(self.geometry.block_size), Ordering::AcqRel);
+        self.synced.set_len(bytes)?;
+        self.synced.sync_all()
+    }
+
     async fn read_blocks(&self, extent: Extent) -> Result<Data, Error> {
         self.geometry().check_extent(extent)?;
         let range = self.bytes(extent);

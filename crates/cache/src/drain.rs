@@ -1,0 +1,38 @@
+//! Having destage go on without waiting for idle moments, until it is behind some point.
+
+use volume::Error;
+
+use crate::state::Shared;
+
+impl Shared {
+    /// Waits until the segments up to `number` have gone down, in a hurry. [`Error::Busy`] at once while
+    /// destage is held, or when the cache stops.
+    pub async fn drain_to(&self, number: u64) -> Result<(), Error> {
+        let _draining = Draining::begin(self);
+        self.wait_until(|state| {
+            if !state.ring.reaches_back_to(number) {
+                return Some(Ok(()));
+            }
+            let stopping = state.stopping.then_some("the cache is stopping");
+            stopping.or(state.orders.hold()).map(|why| Err(Error::Busy(why)))
+        })
+        .await
+    }
+}
+
+/// While it lives, destage does not wait for idle periods.
+struct Draining<'a>(&'a Shared);
+
+impl<'a> Draining<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.state.lock().draining += 1;
+        shared.wake_destage.notify_one();
+        Self(shared)
+    }
+}
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().draining -= 1;
+    }
+}

@@ -1,0 +1,147 @@
+//! Where the segments of a log go: the runs of blocks that its ring is made of.
+
+use super::bytes::{put_u32, put_u64, u32_at, u64_at};
+
+/// A run of blocks in the ring.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Zone {
+    pub first: u32,
+    /// The block after the last.
+    pub end: u32,
+}
+
+impl Zone {
+    /// Whether a block is in it.
+    pub fn contains(self, block: u32) -> bool {
+        (self.first..self.end).contains(&block)
+    }
+
+    /// How many it has.
+    pub fn blocks(self) -> u32 {
+        self.end - self.first
+    }
+}
+
+/// Where segments go, from a segment on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Layout {
+    /// Number of the first segment.
+    pub first: u64,
+    /// The block where that begins, unless too few are left in the zone behind it.
+    pub start: u32,
+    /// Each has room for the longest segment.
+    pub zones: Vec<Zone>,
+}
+
+impl Layout {
+    /// One zone, for all segments there are.
+    pub fn whole(first: u32, end: u32) -> Self {
+        Self { first: 0, start: first, zones: vec![Zone { first, end }] }
+    }
+
+    /// The zone that has a block.
+    pub fn zone_of(&self, block: u32) -> Option<usize> {
+        self.zones.iter().position(|zone| zone.contains(block))
+    }
+
+    /// The zone behind another one.
+    pub fn next_zone(&self, zone: usize) -> Zone {
+        self.zones[(zone + 1) % self.zones.len()]
+    }
+
+    /// How far into the ring a block of it is.
+    pub fn offset(&self, block: u32) -> u32 {
+        let zone = self.zone_of(block).expect("it is a block of the ring");
+        let before: u32 = self.zones[..zone].iter().map(|zone| zone.blocks()).sum();
+        before + block - self.zones[zone].first
+    }
+
+    /// In all zones.
+    pub fn blocks(&self) -> u32 {
+        self.zones.iter().map(|zone| zone.blocks()).sum()
+    }
+
+    /// Whether it has no block from `end` on.
+    pub fn is_before(&self, end: u32) -> bool {
+        self.zones.iter().all(|zone| zone.end <= end)
+    }
+
+    /// Whether no zone is too short or shares blocks with another, and all are inside `ring`.
+    pub fn makes_sense(&self, ring: Zone, longest: u32) -> bool {
+        let apart = |a: &Zone, b: &Zone| a.end <= b.first || b.end <= a.first;
+        let zones = self.zones.iter().enumerate();
+        !self.zones.is_empty()
+            && self.zone_of(self.start).is_some()
+            && self.zones.iter().all(|zone| {
+                zone.first >= ring.first
+                    && zone.end <= ring.end
+                    && zone.end.checked_sub(zone.first).is_some_and(|blocks| blocks >= longest)
+            })
+            && zones.into_iter().all(|(at, zone)| self.zones[..at].iter().all(|z| apart(z, zone)))
+    }
+
+    /// Writes it into a record of [`LAYOUT_BYTES`].
+    pub fn encode(&self, record: &mut [u8]) {
+        assert!(self.zones.len() <= MOST_ZONES, "a resize that needs more is refused");
+        put_u64(record, FIRST_AT, self.first);
+        put_u32(record, START_AT, self.start);
+        put_u32(record, ZONE_COUNT_AT, self.zones.len() as u32);
+        for (zone, at) in self.zones.iter().zip((ZONES_AT..).step_by(ZONE_BYTES)) {
+            put_u32(record, at, zone.first);
+            put_u32(record, at + 4, zone.end);
+        }
+    }
+
+    /// Reads it again, believing nothing. [`Self::makes_sense`] is still to be asked.
+    pub fn decode(record: &[u8]) -> Option<Self> {
+        let count = u32_at(record, ZONE_COUNT_AT) as usize;
+        let zones = (ZONES_AT..).step_by(ZONE_BYTES).take(count);
+        let zones = |()| {
+            zones
+                .map(|at| Zone { first: u32_at(record, at), end: u32_at(record, at + 4) })
+                .collect()
+        };
+        let zones = (count <= MOST_ZONES).then_some(()).map(zones)?;
+        Some(Self { first: u64_at(record, FIRST_AT), start: u32_at(record, START_AT), zones })
+    }
+}
+
+/// Layouts that live segments may be of: so often a log is resized before its oldest data goes down.
+pub(crate) const MOST_LAYOUTS: usize = 8;
+/// Zones of a ring: each time that it grows around live segments adds two.
+pub(crate) const MOST_ZONES: usize = 14;
+/// Bytes of a layout.
+pub(crate) const LAYOUT_BYTES: usize = 128;
+
+const FIRST_AT: usize = 0;
+const START_AT: usize = 8;
+const ZONE_COUNT_AT: usize = 12;
+const ZONES_AT: usize = 16;
+const ZONE_BYTES: usize = 8;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
+    pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
+        ("first", FIRST_AT, 8),
+        ("start", START_AT, 4),
+        ("zone count", ZONE_COUNT_AT, 4),
+        ("zones", ZONES_AT, MOST_ZONES * ZONE_BYTES),
+    ];
+
+    #[test]
+    fn zones_that_share_blocks_or_are_too_short_make_no_sense() {
+        let zone = |first, end| Zone { first, end };
+        let layout = |zones| Layout { first: 1, start: 20, zones };
+        let makes_sense = |zones| layout(zones).makes_sense(zone(2, 100), 8);
+        assert!(makes_sense(vec![zone(60, 100), zone(20, 60), zone(2, 10)]));
+        assert!(!makes_sense(vec![zone(60, 101), zone(20, 60)]));
+        assert!(!makes_sense(vec![zone(59, 100), zone(20, 60)]));
+        assert!(!makes_sense(vec![zone(20, 27)]));
+        assert!(!makes_sense(vec![zone(60, 100)]), "the start is in none");
+        assert!(!makes_sense(vec![zone(60, 20)]));
+        assert!(!makes_sense(Vec::new()));
+    }
+}
