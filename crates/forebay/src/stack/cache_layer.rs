@@ -21,7 +21,7 @@ use crate::{
     failure::Failure,
     figures, key_file,
     orders::{Exported, Order, Standing},
-    quantity::about,
+    quantity::{Size, about},
     settings::{self, OnLogError, Report, TooLarge},
 };
 
@@ -32,6 +32,8 @@ pub struct CacheLayer {
     pacing: Arc<Pacing>,
     log: PathBuf,
     disk: LogDisk,
+    /// Those who resize the log take turns.
+    resizing: tokio::sync::Mutex<()>,
 }
 
 /// A log disk before its cache is opened.
@@ -110,7 +112,14 @@ impl CacheLayer {
         }
         let destage = Mutex::new(Some(destage));
         tokio::spawn(watch_claim(Arc::downgrade(&cache)));
-        Ok(Self { cache, destage, pacing, log: settings.log.clone(), disk: log.disk })
+        Ok(Self {
+            cache,
+            destage,
+            pacing,
+            log: settings.log.clone(),
+            disk: log.disk,
+            resizing: tokio::sync::Mutex::new(()),
+        })
     }
 
     /// What upper layers see.
@@ -172,11 +181,17 @@ impl CacheLayer {
     /// Gives the log so many bytes, or as many as its device has; or for a second at most works at
     /// it.
     pub async fn resize(&self, bytes: Option<u64>) -> Result<Standing, Failure> {
-        let now = self.cache.log_blocks().await * 4096;
-        if let Some(wrong) = bytes.filter(|bytes| !bytes.is_multiple_of(4096)) {
-            return Err(Failure::new(format!("{wrong} bytes are not a whole number of blocks"))
-                .remedy("write a multiple of 4KiB"));
+        let _turn = self.resizing.lock().await;
+        self.disk.can_be_resized()?;
+        let wrong = |bytes: &u64| {
+            !bytes.is_multiple_of(4096) || !(LEAST_LOG..=MOST_LOG).contains(&Size(*bytes))
+        };
+        if let Some(bytes) = bytes.filter(wrong) {
+            let asked = Size(bytes);
+            let message = format!("a log of {asked} is not between {LEAST_LOG} and {MOST_LOG}");
+            return Err(Failure::new(message).remedy("name another size, a multiple of 4KiB"));
         }
+        let now = self.cache.log_blocks().await * 4096;
         let blocks = match bytes {
             Some(bytes) if bytes < now => bytes / 4096,
             bytes => {
@@ -187,7 +202,7 @@ impl CacheLayer {
         let resized = tokio::time::timeout(WORK_AT_ONCE, self.cache.resize(blocks)).await;
         let done = match resized {
             Ok(Ok(())) => true,
-            Ok(Err(error)) => return Err(self.not_resized(error, now).await),
+            Ok(Err(error)) => return Err(self.not_resized(error).await),
             Err(_) => false,
         };
         if done {
@@ -198,7 +213,7 @@ impl CacheLayer {
     }
 
     /// Gives back what its file has got in vain.
-    async fn not_resized(&self, error: ResizeError, bytes: u64) -> Failure {
+    async fn not_resized(&self, error: ResizeError) -> Failure {
         let remedy = match &error {
             ResizeError::Size { .. } => "name another size",
             ResizeError::TooOften => "`forebay gateway drain` it, then say it again",
@@ -206,7 +221,8 @@ impl CacheLayer {
             ResizeError::Volume(_) => "see what `forebay status` says, then say it again",
         };
         let mut text = format!("the log {} does not get another size: {error}", self.log.display());
-        if let Err(shrunk) = self.disk.shrink(bytes).await {
+        // As it is now: what was asked before and given up may have been done meanwhile.
+        if let Err(shrunk) = self.disk.shrink(self.cache.log_blocks().await * 4096).await {
             text += &format!("; {shrunk}");
         }
         Failure::new(text).remedy(remedy)
@@ -359,6 +375,11 @@ impl CacheLayer {
         figures
     }
 }
+
+/// As for `log_size`.
+const LEAST_LOG: Size = Size::mib(8);
+/// Blocks are counted in 31 bits.
+const MOST_LOG: Size = Size(1 << 42);
 
 /// The time of day so many milliseconds ago.
 fn since(ms: u64) -> String {
@@ -553,6 +574,7 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
              docs/operation.md, \"Take a log elsewhere\""
                 .to_owned()
         }
+        OpenError::Unwitnessed => "bring the partner or the node back".into(),
         OpenError::Dirty { .. } => format!("let it drain, or {zero}"),
     };
     Failure::new(format!("cannot use the log {path}: {error}")).remedy(remedy)
