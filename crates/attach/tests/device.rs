@@ -26,8 +26,7 @@ fn is_possible() -> bool {
 }
 
 async fn open(volume: Stack, name: &str, direct: bool) -> (LoopDevice, Served) {
-    let options =
-        Options { name: name.to_owned(), is_cached: !direct, patience: Duration::from_secs(5) };
+    let options = Options { name: name.to_owned(), patience: Duration::from_secs(5) };
     let set_up = spawn_blocking(move || {
         let geometry = volume.geometry();
         let file = VolumeFile::open(volume, options).expect("a file");
@@ -35,6 +34,7 @@ async fn open(volume: Stack, name: &str, direct: bool) -> (LoopDevice, Served) {
             block_size: geometry.block_size,
             read_only: geometry.read_only,
             direct,
+            discards: geometry.thin,
             partitions: false,
         };
         let device = LoopDevice::set_up(file.file(), &options).expect("a loop device");
@@ -157,6 +157,37 @@ async fn who_has_it_open_is_named_and_refused_service_is_an_error() {
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
     assert!(leftovers(&name).iter().all(|found| !found.is_alive));
     close(device, served).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn discards_are_offered_where_they_give_space_back() {
+    if !is_possible() {
+        return;
+    }
+    for thin in [true, false] {
+        let geometry = Geometry { thin, ..Geometry::with_blocks(8192) };
+        let volume: Stack = Arc::new(MemVolume::new(geometry));
+        let ones = Data::from(vec![1; 4 << 20]);
+        volume.write(Lba(0), ones, Durability::Stable).await.expect("written");
+        let name = format!("forebay-test-{}-thin-{thin}", std::process::id());
+        let (device, served) = open(volume.clone(), &name, true).await;
+        let queue = format!("/sys/block/loop{}/queue", device.number);
+        let most = std::fs::read_to_string(format!("{queue}/discard_max_bytes")).expect("a limit");
+        assert_eq!(most.trim() != "0", thin);
+        // The kernel makes zeros all the same, one way or the other.
+        spawn_blocking(move || {
+            let range =
+                rustix::fs::FallocateFlags::ZERO_RANGE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(device_file(device), range, MIB, MIB).expect("zeroed");
+        })
+        .await
+        .expect("no panic");
+        close(device, served).await;
+        let all = volume.read(Extent { lba: Lba(0), blocks: 8192 }).await.expect("read");
+        let zero = |at: usize| (MIB as usize..2 * MIB as usize).contains(&at);
+        let bytes = all.into_bytes();
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == u8::from(!zero(at))));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
