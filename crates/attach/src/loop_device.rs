@@ -20,9 +20,6 @@ pub struct LoopOptions {
     pub read_only: bool,
     /// Whether requests go to the file side by side, and not one after the other.
     pub direct: bool,
-    /// Whether a discard gives space back. If not, none is offered: it would only write zeros, and who
-    /// makes a file system discards all there is.
-    pub discards: bool,
     /// Whether partitions on it become devices, too.
     pub partitions: bool,
 }
@@ -101,9 +98,6 @@ impl LoopDevice {
             None
         };
         let Some(problem) = problem else {
-            if !options.discards {
-                self.offer_no_discards();
-            }
             // SAFETY: BLKRASET takes a number of sectors as its argument.
             let set = unsafe { libc::ioctl(device.as_raw_fd(), BLKRASET, READ_AHEAD_SECTORS) };
             if set < 0 {
@@ -114,13 +108,6 @@ impl LoopDevice {
         };
         self.let_go(&device)?;
         Err(problem)
-    }
-
-    fn offer_no_discards(self) {
-        let file = format!("/sys/block/loop{}/queue/discard_max_bytes", self.number);
-        if let Err(error) = std::fs::write(file, "0") {
-            tracing::warn!(%error, "discards will write zeros");
-        }
     }
 
     /// `/dev/loopN`.

@@ -83,8 +83,12 @@ impl Requests {
         self.call("flush", || self.volume.flush()).await
     }
 
-    /// Gives the space of whole blocks back: they read as zeros.
+    /// Gives the space of whole blocks back: they read as zeros. Where there is none to give back it
+    /// is refused: it would only write zeros, and who makes a file system discards all there is.
     pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), Errno> {
+        if !self.geometry().thin {
+            return Err(libc::EOPNOTSUPP);
+        }
         let _place = self.place().await?;
         for (offset, length) in self.pieces(offset, length, MOST_DISCARDED) {
             let extent = self.whole(offset, length)?;

@@ -31,7 +31,6 @@ impl Device {
             block_size: geometry.block_size,
             read_only: geometry.read_only,
             direct: !args.no_direct_io,
-            discards: geometry.thin,
             partitions: args.partitions,
         };
         let below = volume.clone();
