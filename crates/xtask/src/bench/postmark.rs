@@ -147,13 +147,14 @@ fn measure(program: &Path, folder: &Path, run: Run) -> Result<Taken> {
     let line = Line::start(program, far.portal(), f64::from(run.delay_ms))?;
     let over_line = format!("iscsi://{}/{NAME}/0", line.address());
     let (near, time) = match run.way {
-        Way::Uncached => (None, postmark(program, folder, &over_line, run.pool)?),
+        Way::Uncached => (None, postmark(program, folder, &over_line, run.pool, || Ok(()))?),
         Way::Gateway(report) | Way::Local(report) => {
             let is_local = matches!(run.way, Way::Local(_));
             let url = if is_local { far.url(NAME, 0) } else { over_line };
             let near = Node::start(program, folder, "near", &gateway(&url, report))?;
-            let time = postmark(program, folder, &near.url(NAME, 0), run.pool)?;
-            destage::drained(&near, DRAIN_LIMIT)?;
+            let drained = || destage::drained(&near, DRAIN_LIMIT);
+            let time = postmark(program, folder, &near.url(NAME, 0), run.pool, drained)?;
+            drained()?;
             (Some(near), time)
         }
     };
@@ -177,8 +178,14 @@ fn gateway(url: &str, report: &str) -> String {
     )
 }
 
-/// How long PostMark takes on a new file system on that volume.
-fn postmark(program: &Path, folder: &Path, url: &str, pool: Pool) -> Result<Duration> {
+/// How long PostMark takes on a new file system on that volume, begun when everything is `settled`.
+fn postmark(
+    program: &Path,
+    folder: &Path,
+    url: &str,
+    pool: Pool,
+    settled: impl Fn() -> Result<()>,
+) -> Result<Duration> {
     let mount: PathBuf = folder.join("mnt");
     fs::create_dir_all(&mount)?;
     let place = mount.display().to_string();
@@ -194,6 +201,8 @@ fn postmark(program: &Path, folder: &Path, url: &str, pool: Pool) -> Result<Dura
              set read 4096\nset write 4096\nrun\nquit\n"
         ),
     )?;
+    // The making of the file system is not what is measured.
+    settled()?;
     let tool = process::find("postmark").context("no postmark")?;
     let begun = Instant::now();
     let finished = process::run(Command::new(tool).arg(&script), LIMIT)?;
