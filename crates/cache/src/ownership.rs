@@ -37,6 +37,7 @@ pub(crate) async fn claim(
         is_dirty,
         accept_loss: settings.accept_loss,
         takes_over: settings.takes_over,
+        shares: settings.shares,
     };
     let refused = match lower.claim(asked).await {
         Ok(Holding::Held) => {

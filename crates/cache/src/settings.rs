@@ -114,6 +114,8 @@ pub struct Settings {
     /// What the log and the NVRAM are encrypted with. Default none. A log is made for one key, or
     /// for none; it gets another when it is opened with nothing in it.
     pub log_key: Option<LogKey>,
+    /// The lower volume is written by others, too: all calls come through [`crate::Coherent`].
+    pub shares: bool,
     /// Open a log in which acknowledged data is missing, with what is left. Default false.
     pub accept_loss: bool,
 }
@@ -138,6 +140,7 @@ impl Default for Settings {
             index_segments: 1024,
             owner: "forebay".into(),
             takes_over: false,
+            shares: false,
             scrub_rate: 4 << 20,
             log_key: None,
             accept_loss: false,

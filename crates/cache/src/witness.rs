@@ -116,6 +116,7 @@ impl Shared {
             is_dirty: self.state.lock().dirty.clone(),
             accept_loss: false,
             takes_over: true,
+            shares: self.settings.shares,
         };
         tokio::spawn(ask(Arc::downgrade(self), alone, claim));
     }

@@ -158,6 +158,7 @@ pub(crate) fn out(action: ClaimAction, claim: &Claim) -> (Cdb, Transfer) {
         is_dirty: claim.is_dirty.get(),
         accept_loss: claim.accept_loss,
         takes_over: claim.takes_over,
+        shares: claim.shares,
     }
     .to_bytes();
     let command = Command::ClaimOut { action, parameter_list_length: list.len() as u16 };
@@ -200,6 +201,8 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
         0x85 => format!(
             "{owner} is at work with a copy of this log (generation {generation}), and {ours}"
         ),
+        0x86 if claim.shares => "the unit is not shared: say so in its settings".to_owned(),
+        0x86 => "the unit is shared with other gateways: this one has to share it, too".to_owned(),
         _ => format!(
             "{owner} had the volume with another log ({log}) since: what is in this one may be older"
         ),

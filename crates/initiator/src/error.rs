@@ -10,7 +10,7 @@ use volume::Extent;
 /// Our claim on the unit is refused, or was taken over since: DATA PROTECT with codes of our own
 /// (`docs/protocols.md`).
 pub(crate) fn is_refusal(sense: &Sense) -> bool {
-    (sense.key, sense.asc) == (SenseKey::DataProtect, 0x27) && (0x80..=0x85).contains(&sense.ascq)
+    (sense.key, sense.asc) == (SenseKey::DataProtect, 0x27) && (0x80..=0x86).contains(&sense.ascq)
 }
 
 /// Why there is no connection, or no more.

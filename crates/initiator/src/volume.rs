@@ -1,8 +1,11 @@
 //! A remote unit as a volume.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -438,6 +441,26 @@ impl Volume for RemoteVolume {
         })
     }
 
+    fn ask_tokens(&self, list: Bytes) -> Io<'_, ()> {
+        Box::pin(async move {
+            let command = Command::TokenOut { parameter_list_length: list.len() as u32 };
+            let whole = Extent { lba: Lba(0), blocks: 1 };
+            self.perform(command.encode(), Transfer::Out(list), whole).await.map(drop)
+        })
+    }
+
+    fn hear_tokens(&self, wait: Duration) -> Io<'_, Bytes> {
+        Box::pin(async move {
+            let wait_ms = u16::try_from(wait.as_millis()).unwrap_or(u16::MAX);
+            let command = Command::TokenIn { wait_ms, allocation_length: TOKEN_LIST_BYTES };
+            let transfer = Transfer::In(TOKEN_LIST_BYTES);
+            let whole = Extent { lba: Lba(0), blocks: 1 };
+            let answer = self.perform(command.encode(), transfer, whole).await?;
+            let list: Data = answer.data_in.into_iter().collect();
+            Ok(list.into_bytes())
+        })
+    }
+
     fn admit(&self, _bytes: usize) -> Result<(), volume::Error> {
         refusal(&self.session.state()).map_or(Ok(()), Err)
     }
@@ -486,6 +509,9 @@ fn allocation(extent: Extent, told: impl Iterator<Item = LbaStatus>) -> Allocati
 
 /// Header and descriptors of one GET LBA STATUS: as many runs as a volume tells at once.
 const LBA_STATUS_BYTES: u32 = 8 + 16 * volume::MOST_RUNS as u32;
+
+/// Of what a shared unit has to say at once: as long as such a list ever is.
+const TOKEN_LIST_BYTES: u32 = 1 << 20;
 
 /// How often a stable write that needs a flush is sent while the unit keeps starting anew.
 const STABLE_ATTEMPTS: usize = 3;

@@ -136,6 +136,7 @@ fn claim(generation: u64, predecessors: &[u64]) -> Claim {
         writes_back: true,
         is_dirty: Dirty::new(true),
         takes_over: !predecessors.is_empty(),
+        shares: false,
         accept_loss: false,
     }
 }

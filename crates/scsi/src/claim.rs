@@ -39,6 +39,8 @@ pub struct ClaimParameters {
     pub accept_loss: bool,
     /// Though the session of a predecessor is there.
     pub takes_over: bool,
+    /// Beside others, with tokens.
+    pub shares: bool,
 }
 
 /// What CLAIM IN returns: how the unit's claim stands.
@@ -79,7 +81,8 @@ impl ClaimParameters {
         let flags = flag(self.writes_back, WRITES_BACK)
             | flag(self.is_dirty, IS_DIRTY)
             | flag(self.accept_loss, ACCEPT_LOSS)
-            | flag(self.takes_over, TAKES_OVER);
+            | flag(self.takes_over, TAKES_OVER)
+            | flag(self.shares, SHARES);
         bytes.extend_from_slice(&[flags, self.owner.len() as u8, self.predecessors.len() as u8, 0]);
         bytes.extend_from_slice(&self.instance);
         for number in [self.generation, self.opening, self.granted] {
@@ -135,6 +138,7 @@ impl ClaimParameters {
             is_dirty: fixed[12] & IS_DIRTY != 0,
             accept_loss: fixed[12] & ACCEPT_LOSS != 0,
             takes_over: fixed[12] & TAKES_OVER != 0,
+            shares: fixed[12] & SHARES != 0,
         };
         match &parameters {
             Self { generation: 0, .. } => Err(wrong(32)),
@@ -240,6 +244,7 @@ const WRITES_BACK: u8 = 1;
 const IS_DIRTY: u8 = 2;
 const ACCEPT_LOSS: u8 = 4;
 const TAKES_OVER: u8 = 8;
+const SHARES: u8 = 16;
 
 #[cfg(test)]
 mod tests {
@@ -259,6 +264,7 @@ mod tests {
             is_dirty: false,
             accept_loss: true,
             takes_over: false,
+            shares: true,
         }
     }
 

@@ -241,6 +241,18 @@ pub enum Command {
         /// Bytes of parameter list that come with it.
         parameter_list_length: u16,
     },
+    /// TOKEN IN, our own: what the unit has to tell a gateway that shares it with others.
+    TokenIn {
+        /// How long to wait until there is something, in milliseconds.
+        wait_ms: u16,
+        /// At most this many bytes come back.
+        allocation_length: u32,
+    },
+    /// TOKEN OUT, our own: what a gateway asks of a unit that it shares with others.
+    TokenOut {
+        /// Bytes of parameter list that come with it.
+        parameter_list_length: u32,
+    },
     /// ROLL BACK, our own: give up what no SYNCHRONIZE CACHE has followed.
     RollBack,
 }
@@ -391,6 +403,8 @@ impl Command {
                 let [high, low] = parameter_list_length.to_be_bytes();
                 Cdb::new(&[0xc1, action as u8, 0, 0, 0, 0, 0, high, low, 0])
             }
+            Self::TokenIn { wait_ms, allocation_length } => token(0xc3, wait_ms, allocation_length),
+            Self::TokenOut { parameter_list_length } => token(0xc4, 0, parameter_list_length),
             Self::RollBack => Cdb::new(&[0xc2, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
             Self::ReportTimestamp { allocation_length } => {
                 maintenance(0xa3, 0x0f, 0, allocation_length)
@@ -403,6 +417,13 @@ impl Command {
             }
         }
     }
+}
+
+/// TOKEN IN and TOKEN OUT.
+fn token(opcode: u8, wait_ms: u16, length: u32) -> Cdb {
+    let [high, low] = wait_ms.to_be_bytes();
+    let [a, b, c, d] = length.to_be_bytes();
+    Cdb::new(&[opcode, 0, 0, high, low, a, b, c, d, 0])
 }
 
 /// A CDB of MAINTENANCE IN or OUT: service action, byte 2, length.

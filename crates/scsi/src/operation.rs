@@ -242,6 +242,12 @@ const TABLE: &[Operation] = &[
     claim_out(0x00, |cdb| Ok(claim(ClaimAction::Claim, cdb))),
     claim_out(0x01, |cdb| Ok(claim(ClaimAction::Release, cdb))),
     slow(&[0xc2, 0, 0, 0, 0, 0, 0, 0, 0, NACA], |_| Ok(Command::RollBack)),
+    slow(&[0xc3, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, NACA], |cdb| {
+        Ok(Command::TokenIn { wait_ms: be16(cdb, 3), allocation_length: be32(cdb, 5) })
+    }),
+    quick(&[0xc4, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, NACA], |cdb| {
+        Ok(Command::TokenOut { parameter_list_length: be32(cdb, 5) })
+    }),
 ];
 
 /// For every opcode where its rows begin in the table; the table's length for the rest.

@@ -199,6 +199,8 @@ impl Sense {
     pub const CLAIM_OUT_OF_DATE: Self = Self::new(SenseKey::DataProtect, 0x27, 0x84);
     /// A predecessor of this opening is at work, and is not to be shut out by accident (ours).
     pub const CLAIM_OWNER_IS_PRESENT: Self = Self::new(SenseKey::DataProtect, 0x27, 0x85);
+    /// The unit is shared and the claim is not, or the other way round (ours).
+    pub const CLAIM_NOT_SHARED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x86);
     /// A thin volume has no room (SPACE ALLOCATION FAILED WRITE PROTECT).
     pub const SPACE_ALLOCATION_FAILED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x07);
     /// A copy that cannot be done, or ended before it was.

@@ -27,6 +27,21 @@ pub struct Settings {
     pub spc_3: bool,
     /// While a cache has claimed the unit, others may read it: they see it as it was some time ago.
     pub reads_beside_claim: bool,
+    /// Several gateways change the unit, each what it has tokens for.
+    pub share: Option<Share>,
+    /// The blocks are those of a unit that other gateways change, too: what asks for an answer for all
+    /// initiators at once, reservations and COMPARE AND WRITE among them, is not there.
+    pub is_one_of_many: bool,
+}
+
+/// How a unit is shared.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Share {
+    /// Bytes that are granted as one: whole blocks, at least one.
+    pub grain_bytes: u32,
+    /// After so many milliseconds without a word a gateway's tokens for reading are given on; at least
+    /// 1000, at most 3,600,000.
+    pub lease_ms: u32,
 }
 
 impl Default for Settings {
@@ -46,6 +61,8 @@ impl Default for Settings {
             spc_3: false,
             // An older image, but a consistent one: enough for a backup.
             reads_beside_claim: true,
+            share: None,
+            is_one_of_many: false,
         }
     }
 }

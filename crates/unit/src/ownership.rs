@@ -47,14 +47,14 @@ struct Known {
 
 /// The claim that was granted last.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-struct Owner {
-    name: String,
-    instance: [u8; 16],
-    generation: u64,
-    opening: u64,
-    is_held: bool,
-    is_dirty: bool,
-    is_dropped: bool,
+pub(crate) struct Owner {
+    pub(crate) name: String,
+    pub(crate) instance: [u8; 16],
+    pub(crate) generation: u64,
+    pub(crate) opening: u64,
+    pub(crate) is_held: bool,
+    pub(crate) is_dirty: bool,
+    pub(crate) is_dropped: bool,
 }
 
 impl Ownership {
@@ -74,6 +74,11 @@ impl Ownership {
         };
         ownership.change(|known, _| known.last = last);
         Ok(ownership)
+    }
+
+    /// The claim that was granted last.
+    pub(crate) fn last(&self) -> Option<Owner> {
+        self.known.lock().last.clone()
     }
 
     /// Why the command is not for this session, if it is not.
@@ -125,7 +130,10 @@ impl Ownership {
     pub(crate) async fn claim(&self, nexus: u64, asked: ClaimParameters) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
         let is_present = self.holder.load(Ordering::Acquire) != NOBODY;
-        let decided = admit(self.known.lock().last.as_ref(), &asked, is_present);
+        let decided = match asked.shares {
+            true => Err(Sense::CLAIM_NOT_SHARED),
+            false => admit(self.known.lock().last.as_ref(), &asked, is_present),
+        };
         let next = Owner {
             name: asked.owner,
             instance: asked.instance,
@@ -252,7 +260,11 @@ impl Ownership {
 }
 
 /// Whether a claim is granted after the last one; `is_present`: a session that holds that is there.
-fn admit(last: Option<&Owner>, asked: &ClaimParameters, is_present: bool) -> Result<(), Sense> {
+pub(crate) fn admit(
+    last: Option<&Owner>,
+    asked: &ClaimParameters,
+    is_present: bool,
+) -> Result<(), Sense> {
     let accepted = |sense| if asked.accept_loss { Ok(()) } else { Err(sense) };
     let Some(last) = last else {
         // The log knows of a claim that this unit has never seen.
@@ -288,7 +300,7 @@ fn admit(last: Option<&Owner>, asked: &ClaimParameters, is_present: bool) -> Res
 
 /// What a command has to do with the blocks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Touch {
+pub(crate) enum Touch {
     Nothing,
     /// Speaks for what was written.
     Flushes,
@@ -297,7 +309,7 @@ enum Touch {
 }
 
 impl Touch {
-    fn of(command: &Command) -> Self {
+    pub(crate) fn of(command: &Command) -> Self {
         match command {
             Command::CompareAndWrite(_)
             | Command::OrWrite(_)
@@ -321,7 +333,7 @@ impl Touch {
 }
 
 impl Owner {
-    fn to_record(&self) -> Vec<u8> {
+    pub(crate) fn to_record(&self) -> Vec<u8> {
         let flags =
             u8::from(self.is_held) | u8::from(self.is_dirty) << 1 | u8::from(self.is_dropped) << 2;
         let mut bytes = vec![VERSION, flags, self.name.len() as u8, 0];
@@ -333,7 +345,7 @@ impl Owner {
     }
 
     /// Reads a record. `None` if it is none.
-    fn from_record(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn from_record(bytes: &[u8]) -> Option<Self> {
         let (fixed, name) = bytes.split_first_chunk::<36>()?;
         let number = |at: usize| fixed[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         let is_right = fixed[0] == VERSION
@@ -354,7 +366,7 @@ impl Owner {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -391,6 +403,7 @@ mod tests {
             is_dirty: true,
             accept_loss: false,
             takes_over: false,
+            shares: false,
         }
     }
 

@@ -30,14 +30,22 @@ pub enum Record {
     Modes,
     /// Registrations and the persistent reservation, while APTPL is set.
     Reservations,
+    /// The gateways that share the unit.
+    Sharing,
     /// A sanitize that has begun and did not end well yet.
     Sanitize,
 }
 
 impl Record {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Claim, Self::Identifying, Self::Modes, Self::Reservations, Self::Sanitize];
+    pub const ALL: [Self; 6] = [
+        Self::Claim,
+        Self::Identifying,
+        Self::Modes,
+        Self::Reservations,
+        Self::Sanitize,
+        Self::Sharing,
+    ];
 
     /// A word of lower-case letters, for a file's name.
     #[must_use]
@@ -48,6 +56,7 @@ impl Record {
             Self::Modes => "modes",
             Self::Reservations => "reservations",
             Self::Sanitize => "sanitize",
+            Self::Sharing => "sharing",
         }
     }
 }

@@ -32,6 +32,8 @@ pub struct Claim {
     pub is_dirty: Dirty,
     /// Its log was taken up here on purpose: a predecessor that is still at work is shut out.
     pub takes_over: bool,
+    /// Others write there, too, each with tokens for what it writes.
+    pub shares: bool,
     /// Somebody has decided to go on though the volume may not have all that it once had.
     pub accept_loss: bool,
 }

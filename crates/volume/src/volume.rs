@@ -1,6 +1,8 @@
 //! What every volume answers, and the words its questions are asked in.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
 
 use crate::{Allocation, Claim, Data, Holding};
 
@@ -121,6 +123,23 @@ pub trait Volume: Send + Sync + 'static {
     /// How the claim stands. Does not wait for other calls.
     fn holding(&self) -> Holding {
         self.lower().map_or(Holding::Unsupported, |lower| lower.holding())
+    }
+
+    /// Asks for tokens of a volume that others change, too: a list of requests as the crate `tokens`
+    /// has it. What is asked may be lost when it fails, and when it does not.
+    fn ask_tokens(&self, list: Bytes) -> Io<'_, ()> {
+        match self.lower() {
+            Some(lower) => lower.ask_tokens(list),
+            None => answer(Err(Error::Device("the volume is not shared".into()))),
+        }
+    }
+
+    /// Waits until there is an answer, or so long; a list of answers as the crate `tokens` has it.
+    fn hear_tokens(&self, wait: Duration) -> Io<'_, Bytes> {
+        match self.lower() {
+            Some(lower) => lower.hear_tokens(wait),
+            None => answer(Err(Error::Device("the volume is not shared".into()))),
+        }
     }
 
     /// Gives the claim back, when nothing newer than the volume is left above it.

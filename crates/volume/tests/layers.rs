@@ -185,6 +185,7 @@ fn claim() -> Claim {
         writes_back: false,
         is_dirty: Dirty::default(),
         takes_over: false,
+        shares: false,
         accept_loss: false,
     }
 }

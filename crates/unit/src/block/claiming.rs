@@ -33,9 +33,11 @@ impl BlockUnit {
         &self,
         extents: SmallVec<[Extent; 4]>,
         geometry: Geometry,
+        nexus: u64,
     ) -> Result<(), Failure> {
         for extent in extents {
             let _claim = self.claim(extent, &geometry).await;
+            self.check_token(nexus, extent)?;
             self.volume.discard(extent).await.map_err(access::failed_write)?;
         }
         Ok(())

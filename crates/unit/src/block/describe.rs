@@ -53,7 +53,7 @@ impl BlockUnit {
                 (self.reservations.report(asked.report), u32::from(asked.allocation_length))
             }
             Command::ClaimIn { allocation_length } => {
-                (self.ownership()?.report().to_bytes(), u32::from(allocation_length))
+                (self.claim_in(nexus)?.to_bytes(), u32::from(allocation_length))
             }
             Command::ReadDefectData(asked) => (asked.no_defects(), asked.allocation_length),
             Command::ReadCapacity10 => (description.capacity_10(), u32::MAX),

@@ -22,7 +22,7 @@ impl BlockUnit {
         transfer: Transfer,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn } = work;
+        let Work { data, geometry, turn, .. } = work;
         let extent = self.check_compare_and_write(&transfer, &geometry)?;
         let Some(extent) = extent else {
             // Who asks for 256 blocks asks for none, since the length has one byte.
@@ -68,7 +68,7 @@ impl BlockUnit {
         transfer: Transfer,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn } = work;
+        let Work { data, geometry, turn, .. } = work;
         let (extent, data) = self.to_write(&transfer, data, &geometry)?;
         let taken = extent.blocks * geometry.block_size;
         let block_size = geometry.block_size as usize;

@@ -12,6 +12,7 @@ mod provisioning;
 mod describe;
 mod reserve;
 mod own;
+mod share;
 mod mode;
 mod medium;
 mod maintenance;
@@ -46,6 +47,7 @@ use crate::{
     reservation::Reservations,
     sanitize::Sanitizer,
     sense::Failure,
+    sharing::Sharing,
     space::Threshold,
     store::Store,
     timestamp::Clock,
@@ -78,6 +80,8 @@ pub struct BlockUnit {
     identifying: Option<Identifying>,
     /// `None` without a store.
     ownership: Option<Ownership>,
+    /// `None`: it is not shared.
+    sharing: Option<Sharing>,
 }
 
 /// What a unit keeps in its store.
@@ -87,6 +91,7 @@ struct Kept {
     sanitizer: Arc<Sanitizer>,
     identifying: Option<Identifying>,
     ownership: Option<Ownership>,
+    sharing: Option<Sharing>,
 }
 
 /// What a task brings besides its command.
@@ -94,6 +99,8 @@ struct Work<'a> {
     data: Data,
     geometry: Geometry,
     turn: Turn<'a>,
+    /// The session that it is of.
+    nexus: u64,
 }
 
 impl BlockUnit {
@@ -107,6 +114,7 @@ impl BlockUnit {
             sanitizer: Arc::new(Sanitizer::new()),
             identifying: None,
             ownership: None,
+            sharing: None,
         };
         Self::with(volume, identity, settings, kept)
     }
@@ -122,18 +130,35 @@ impl BlockUnit {
         settings: Settings,
         store: Arc<dyn Store>,
     ) -> io::Result<Self> {
+        let ownership = Ownership::load(Arc::clone(&store))?;
+        let sharing = match settings.share {
+            Some(_) if volume.geometry().epoch_blocks > 0 => {
+                let message = "it cannot be shared with a cache of its own whose writes count with the next flush";
+                return Err(io::Error::other(message));
+            }
+            Some(share) => {
+                let geometry = volume.geometry();
+                Some(Sharing::load(share, &geometry, Arc::clone(&store), ownership.last())?)
+            }
+            None if Sharing::is_left(&*store)? => {
+                let message = "several gateways share it still: stop them first, or share it again";
+                return Err(io::Error::other(message));
+            }
+            None => None,
+        };
         let kept = Kept {
+            sharing,
             reservations: Reservations::load(Arc::clone(&store))?,
             modes: ModeSettings::load(Arc::clone(&store))?,
             identifying: Some(Identifying::load(Arc::clone(&store))?),
-            ownership: Some(Ownership::load(Arc::clone(&store))?),
+            ownership: Some(ownership),
             sanitizer: Sanitizer::load(store, &volume)?,
         };
         Ok(Self::with(volume, identity, settings, kept))
     }
 
     fn with(volume: Stack, identity: Identity, settings: Settings, kept: Kept) -> Self {
-        let Kept { reservations, modes, sanitizer, identifying, ownership } = kept;
+        let Kept { reservations, modes, sanitizer, identifying, ownership, sharing } = kept;
         let known_blocks = AtomicU64::new(volume.geometry().blocks);
         Self {
             volume,
@@ -154,6 +179,7 @@ impl BlockUnit {
             clock: Clock::default(),
             identifying,
             ownership,
+            sharing,
         }
     }
 
@@ -186,7 +212,8 @@ impl BlockUnit {
         let geometry = self.geometry();
         let command = self.command(&task.nexus, &task.cdb, task.attribute)?;
         let room = task.data_in_capacity;
-        let work = Work { data: task.data_out, geometry, turn };
+        let nexus = task.nexus.number;
+        let work = Work { data: task.data_out, geometry, turn, nexus };
         match command {
             Command::Read(transfer) => self.read(transfer, room, work),
             Command::Write(transfer) => self.write(transfer, work),
@@ -249,6 +276,12 @@ impl BlockUnit {
             Command::ClaimOut { action, parameter_list_length } => {
                 self.claim_out(&task.nexus, action, parameter_list_length, work)
             }
+            Command::TokenIn { wait_ms, allocation_length } => {
+                self.token_in(wait_ms, allocation_length.min(room), work)
+            }
+            Command::TokenOut { parameter_list_length } => {
+                self.token_out(parameter_list_length, work)
+            }
             Command::LogSelect(select) => self.log_select(select, work),
             Command::SetTargetPortGroups { parameter_list_length } => {
                 self.set_target_port_groups(parameter_list_length, work)
@@ -289,7 +322,12 @@ impl BlockUnit {
         {
             return Err(Failure::Conflict.into());
         }
-        if let (Ok(command), Some(ownership)) = (&command, &self.ownership)
+        if let (Ok(command), Some(sharing)) = (&command, &self.sharing) {
+            let beside = self.settings.reads_beside_claim;
+            if let Some(failure) = sharing.bar(nexus.number, command, beside) {
+                return Err(failure.into());
+            }
+        } else if let (Ok(command), Some(ownership)) = (&command, &self.ownership)
             && let Some(failure) =
                 ownership.bar(nexus.number, command, self.settings.reads_beside_claim)
         {
@@ -305,6 +343,9 @@ impl BlockUnit {
             return Err(Completion::check_condition(sense));
         }
         let command = command?;
+        if self.settings.is_one_of_many && own::is_for_all(&command) {
+            return Err(Sense::INVALID_COMMAND_OPERATION_CODE.into());
+        }
         self.medium.check(&command)?;
         Ok(command)
     }
@@ -464,6 +505,9 @@ impl LogicalUnit for BlockUnit {
         self.reservations.close(nexus.number);
         if let Some(ownership) = &self.ownership {
             ownership.close(nexus.number);
+        }
+        if let Some(sharing) = &self.sharing {
+            sharing.close(nexus.number);
         }
         self.medium.keep(nexus.number, false);
     }

@@ -1,6 +1,6 @@
 //! CLAIM OUT and what the unit's operator may do about it.
 
-use scsi::{ClaimAction, ClaimParameters, ClaimReport, Sense};
+use scsi::{ClaimAction, ClaimParameters, ClaimReport, Command, Sense};
 
 use volume::{Extent, Lba};
 
@@ -16,6 +16,22 @@ use crate::{
     ownership::Ownership,
 };
 
+/// Whether a command asks for something that holds for all initiators of the unit, whichever gateway
+/// they come through: this one cannot promise that alone.
+pub(super) fn is_for_all(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::CompareAndWrite(_)
+            | Command::OrWrite(_)
+            | Command::PersistentReserveIn(_)
+            | Command::PersistentReserveOut(_)
+            | Command::Release { .. }
+            | Command::Reserve { .. }
+            | Command::Sanitize(_)
+            | Command::WriteAtomic { .. }
+    )
+}
+
 impl BlockUnit {
     /// The claim is stable before the status, and nothing that others began goes on after it.
     pub(super) fn claim_out<'a>(
@@ -25,7 +41,6 @@ impl BlockUnit {
         length: u16,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
-        let ownership = self.ownership()?;
         let taken = u32::from(length);
         let list = parameter_list(&work.data, usize::from(length))?;
         let asked = ClaimParameters::from_bytes(&list);
@@ -34,6 +49,19 @@ impl BlockUnit {
             writable(&work.geometry).map_err(|sense| taking_with(taken, sense.into()))?;
         }
         let (nexus, turn) = (nexus.number, work.turn);
+        if let Some(sharing) = &self.sharing {
+            return Ok(Box::pin(async move {
+                let done = match action {
+                    ClaimAction::Claim => sharing.claim(nexus, asked).await,
+                    ClaimAction::Release => sharing.release(nexus, &asked).await,
+                };
+                drop(turn);
+                // What an earlier session of the same log began is not carried out later.
+                self.await_what_has_begun().await;
+                done.map_or_else(|sense| taking_with(taken, sense.into()), |()| taking(taken))
+            }));
+        }
+        let ownership = self.ownership().map_err(|sense| taking_with(taken, sense.into()))?;
         let has_epochs = work.geometry.epoch_blocks > 0;
         Ok(Box::pin(async move {
             let (again, follows) = (ownership.is_holder(nexus), ownership.is_held());
@@ -57,6 +85,14 @@ impl BlockUnit {
         }))
     }
 
+    /// CLAIM IN.
+    pub(super) fn claim_in(&self, nexus: &Nexus) -> Result<ClaimReport, Sense> {
+        match &self.sharing {
+            Some(sharing) => Ok(sharing.report(nexus.number)),
+            None => Ok(self.ownership()?.report()),
+        }
+    }
+
     /// A unit that forgets claims has no such commands.
     pub(super) fn ownership(&self) -> Result<&Ownership, Sense> {
         self.ownership.as_ref().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)
@@ -65,16 +101,26 @@ impl BlockUnit {
     /// Who claimed the unit last; `None` if nobody did, or nobody can.
     #[must_use]
     pub fn claim_report(&self) -> Option<ClaimReport> {
-        let report = self.ownership.as_ref()?.report();
+        let report = match &self.sharing {
+            // Of no session: who is away comes first.
+            Some(sharing) => sharing.report(u64::MAX),
+            None => self.ownership.as_ref()?.report(),
+        };
         (!report.owner.is_empty()).then_some(report)
     }
 
-    /// Ends the claim on behalf of the unit's operator. What its owner still has is refused from
+    /// Ends the claim on behalf of the unit's operator; where several gateways share the unit, the claims of
+    /// those that have no session here. What its owner still has is refused from
     /// then on, and lost.
     ///
     /// # Errors
     /// It could not be saved. Nothing has changed.
     pub async fn drop_claim(&self) -> Result<(), Sense> {
+        if let Some(sharing) = &self.sharing {
+            sharing.drop_absent().await?;
+            self.await_what_has_begun().await;
+            return Ok(());
+        }
         let Some(ownership) = &self.ownership else { return Ok(()) };
         ownership.drop_claim().await?;
         self.await_what_has_begun().await;
@@ -92,7 +138,7 @@ impl BlockUnit {
     }
 
     /// From now on those who are shut out are refused; what they have on its way ends first.
-    async fn await_what_has_begun(&self) {
+    pub(super) async fn await_what_has_begun(&self) {
         drop(self.when_all_has_ended().await);
     }
 

@@ -59,7 +59,7 @@ impl BlockUnit {
         if all > u64::from(limits.unmap_blocks) {
             return Err(Sense::invalid_field_in_parameter_list(8).into());
         }
-        Ok(finished(self.discard(extents, work.geometry), taken, work.turn))
+        Ok(finished(self.discard(extents, work.geometry, work.nexus), taken, work.turn))
     }
 
     pub(super) fn check_write_same(
@@ -98,7 +98,7 @@ impl BlockUnit {
         asked: WriteSame,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn } = work;
+        let Work { data, geometry, turn, nexus } = work;
         let (taken, block) = if asked.no_data_out {
             (0, Ok(Data::zeros(geometry.block_size as usize).into_bytes()))
         } else {
@@ -112,12 +112,13 @@ impl BlockUnit {
         // A block may be given back only if it then reads as what was to be written.
         if asked.unmap && block.iter().all(|byte| *byte == 0) {
             let extents = SmallVec::from_slice(&[extent]);
-            return Ok(finished(self.discard(extents, geometry), taken, turn));
+            return Ok(finished(self.discard(extents, geometry, nexus), taken, turn));
         }
         self.watch_space(u64::from(extent.blocks) * u64::from(geometry.block_size), &geometry);
         let durability = self.durability(false);
         let write = async move {
             let _claim = self.claim(extent, &geometry).await;
+            self.check_token(nexus, extent)?;
             access::write_same(&*self.volume, extent, block, durability).await
         };
         Ok(finished(write, taken, turn))

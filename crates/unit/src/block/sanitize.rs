@@ -20,7 +20,7 @@ impl BlockUnit {
         asked: Sanitize,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn } = work;
+        let Work { data, geometry, turn, .. } = work;
         self.check_sanitize(&asked, &geometry)?;
         let taken = u32::from(asked.parameter_list_length);
         let list = parameter_list(&data, taken as usize)?;

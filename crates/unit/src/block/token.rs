@@ -32,7 +32,7 @@ impl BlockUnit {
         length: u32,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn } = work;
+        let Work { data, geometry, turn, .. } = work;
         let bytes = list_to_do(&data, length as usize)?;
         let refused = |sense: Sense| taking_with(length, sense.into());
         let asked = PopulateToken::parse(&bytes);
@@ -77,7 +77,7 @@ impl BlockUnit {
         length: u32,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn } = work;
+        let Work { data, geometry, turn, .. } = work;
         let bytes = list_to_do(&data, length as usize)?;
         let refused = |sense: Sense| taking_with(length, sense.into());
         writable(&geometry)?;

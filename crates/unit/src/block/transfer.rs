@@ -57,13 +57,17 @@ impl BlockUnit {
         let taken = extent.blocks * work.geometry.block_size;
         let durability = self.durability(transfer.fua);
         self.watch_space(u64::from(taken), &work.geometry);
-        let (volume, turn) = (&*self.volume, work.turn);
+        let (volume, turn, nexus) = (&*self.volume, work.turn, work.nexus);
         if let Some(claim) = self.claim_now(extent, &work.geometry) {
+            self.check_token(nexus, extent).map_err(|failure| taking_with(taken, failure))?;
             let held = (turn, claim);
             return Ok(access::write(volume, extent.lba, data, durability, taken, held));
         }
         Ok(Box::pin(async move {
             let held = (turn, self.claim(extent, &work.geometry).await);
+            if let Err(failure) = self.check_token(nexus, extent) {
+                return taking_with(taken, failure);
+            }
             access::write(volume, extent.lba, data, durability, taken, held).await
         }))
     }
@@ -126,7 +130,7 @@ impl BlockUnit {
         byte_check: ByteCheck,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn } = work;
+        let Work { data, geometry, turn, .. } = work;
         let Some(extent) = self.extent(&transfer, &geometry)? else {
             return Err(taking(0));
         };

@@ -32,6 +32,7 @@ pub(super) enum Barred {
 pub(super) fn effect(command: &Command) -> Effect {
     match command {
         Command::ClaimIn { .. }
+        | Command::TokenIn { .. }
         | Command::Inquiry { .. }
         | Command::LogSense(_)
         | Command::PersistentReserveIn(_)
@@ -59,6 +60,7 @@ pub(super) fn effect(command: &Command) -> Effect {
         | Command::ReportTaskFunctions { .. }
         | Command::Verify { .. } => Effect::Reads,
         Command::ClaimOut { .. }
+        | Command::TokenOut { .. }
         | Command::CompareAndWrite(_)
         | Command::CopyOperationAbort { .. }
         | Command::ExtendedCopy { .. }

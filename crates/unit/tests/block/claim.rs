@@ -23,6 +23,7 @@ fn claim(generation: u64, opening: u64, predecessors: &[u64]) -> ClaimParameters
         is_dirty: false,
         accept_loss: false,
         takes_over: !predecessors.is_empty(),
+        shares: false,
     }
 }
 

@@ -1,0 +1,100 @@
+//! TOKEN OUT and TOKEN IN: what the gateways that share a unit ask for and are told.
+
+use std::time::Duration;
+
+use scsi::Sense;
+use tokens::{MOST_LIST_BYTES, Request, read_requests};
+use volume::{Data, Extent};
+
+use super::{
+    BlockUnit, Work,
+    bounds::{parameter_list, taking, taking_with},
+};
+use crate::{
+    Completion,
+    access::Answer,
+    sense::Failure,
+    sharing::{Sharer, Sharing},
+};
+
+impl BlockUnit {
+    /// The gateways that share the unit, or did until they were dropped; none if it is not shared.
+    #[must_use]
+    pub fn sharers(&self) -> Vec<Sharer> {
+        self.sharing.as_ref().map_or_else(Vec::new, Sharing::sharers)
+    }
+
+    /// Whether a session may change these blocks now, as far as tokens go. With their claim held.
+    pub(super) fn check_token(&self, nexus: u64, extent: Extent) -> Result<(), Failure> {
+        self.sharing.as_ref().map_or(Ok(()), |sharing| sharing.check(nexus, extent))
+    }
+
+    fn sharing(&self) -> Result<&Sharing, Sense> {
+        self.sharing.as_ref().ok_or(Sense::INVALID_COMMAND_OPERATION_CODE)
+    }
+
+    pub(super) fn token_out<'a>(
+        &'a self,
+        length: u32,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let sharing = self.sharing()?;
+        if length as usize > MOST_LIST_BYTES {
+            return Err(Sense::PARAMETER_LIST_LENGTH_ERROR.into());
+        }
+        let list = parameter_list(&work.data, length as usize)?;
+        let requests = read_requests(&list)
+            .map_err(|_| taking_with(length, Sense::invalid_field_in_parameter_list(0).into()))?;
+        let (nexus, turn) = (work.nexus, work.turn);
+        Ok(Box::pin(async move {
+            // Whoever waits for all that has begun must not wait for this, which may wait for the same.
+            drop(turn);
+            for request in requests {
+                if let Err(sense) = self.ask_tokens(sharing, nexus, request).await {
+                    return taking_with(length, sense.into());
+                }
+            }
+            taking(length)
+        }))
+    }
+
+    /// A range that is given back is given on only when nothing more is written to it by who had it, not
+    /// even by a session that has ended.
+    async fn ask_tokens(
+        &self,
+        sharing: &Sharing,
+        nexus: u64,
+        request: Request,
+    ) -> Result<(), Sense> {
+        match request {
+            Request::Join { .. } => {
+                let _nothing_else = self.when_all_has_ended().await;
+                sharing.ask(nexus, request)
+            }
+            Request::Release { range, .. } => {
+                let block_size = self.volume.geometry().block_size;
+                let _nobody_else = self.claims.alone(sharing.extent(range), block_size).await;
+                sharing.ask(nexus, request)
+            }
+            Request::Acquire { .. } | Request::Renew { .. } => sharing.ask(nexus, request),
+        }
+    }
+
+    pub(super) fn token_in<'a>(
+        &'a self,
+        wait_ms: u16,
+        most: u32,
+        work: Work<'a>,
+    ) -> Result<Answer<'a>, Completion> {
+        let sharing = self.sharing()?;
+        let (nexus, turn) = (work.nexus, work.turn);
+        Ok(Box::pin(async move {
+            drop(turn);
+            let wait = Duration::from_millis(wait_ms.into());
+            match sharing.hear(nexus, wait, most as usize).await {
+                Ok(list) => Completion::good(Data::from(bytes::Bytes::from(list))),
+                Err(sense) => sense.into(),
+            }
+        }))
+    }
+}

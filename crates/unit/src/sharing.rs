@@ -1,0 +1,489 @@
+//! A unit that several gateways change, each what it has tokens for (decision 0015). In place of one
+//! owner there are many: each claims as a single one would (`ownership.rs`), beside the others.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    io,
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use scsi::{ClaimParameters, ClaimReport, Command, Sense};
+use tokens::{Answer, Grantor, Member, Millis, Range, Request, Standing, Terms, write_answers};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
+use volume::{Extent, Geometry, Lba};
+
+use crate::{
+    limits::Share,
+    ownership::{Owner, Touch, admit, hex},
+    sense::Failure,
+    store::{Record, Store, damaged},
+};
+
+/// One gateway of a shared unit, for people.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Sharer {
+    /// How its claim stands.
+    pub claim: ClaimReport,
+    /// What it has.
+    pub standing: Standing,
+}
+
+/// The gateways of a shared unit.
+pub(crate) struct Sharing {
+    store: Arc<dyn Store>,
+    grain: u32,
+    started: Instant,
+    state: Mutex<State>,
+    /// Held through a change until it is saved.
+    saved: tokio::sync::Mutex<()>,
+    /// There is something for somebody.
+    told: Notify,
+}
+
+struct State {
+    /// The place in the list is the number of the member.
+    owners: Vec<Owner>,
+    grantor: Grantor,
+    /// Sessions that have presented a claim.
+    present: HashMap<u64, Member>,
+    /// Sessions whose claim is not in force any more.
+    fenced: HashSet<u64>,
+    answers: HashMap<Member, VecDeque<Answer>>,
+}
+
+impl Sharing {
+    /// Goes on with the claims that were saved. `former`: who had the unit alone before it was shared.
+    pub(crate) fn load(
+        share: Share,
+        geometry: &Geometry,
+        store: Arc<dyn Store>,
+        former: Option<Owner>,
+    ) -> io::Result<Self> {
+        let mut owners = Self::owners(&*store)?;
+        match former {
+            Some(former) if former.is_held => {
+                return Err(io::Error::other(format!(
+                    "its dirty data is with {}, which had it alone: drain and stop that gateway first",
+                    former.name
+                )));
+            }
+            // Its log knows that it was granted something here.
+            Some(former) if owners.is_empty() => owners.push(former),
+            _ => {}
+        }
+        let grain = (share.grain_bytes / geometry.block_size).max(1);
+        let ranges = geometry.blocks.div_ceil(u64::from(grain));
+        let ranges = u32::try_from(ranges)
+            .map_err(|_| io::Error::other("its ranges are too many: a larger grain is needed"))?;
+        let terms = Terms { lease: share.lease_ms.into(), ranges };
+        let mut first = [0; 8];
+        getrandom::fill(&mut first).map_err(io::Error::other)?;
+        // Room for as many as will ever be counted.
+        let first = u64::from_ne_bytes(first) >> 2 | 1;
+        let awaited =
+            numbered(&owners).filter(|(_, owner)| owner.is_held).map(|(member, _)| member);
+        let grantor = Grantor::new(terms, first, awaited, 0);
+        let state = State {
+            owners,
+            grantor,
+            present: HashMap::new(),
+            fenced: HashSet::new(),
+            answers: HashMap::new(),
+        };
+        Ok(Self {
+            store,
+            grain,
+            started: Instant::now(),
+            state: Mutex::new(state),
+            saved: tokio::sync::Mutex::default(),
+            told: Notify::new(),
+        })
+    }
+
+    /// Who shares the unit still, as the store has it: such a unit must not be served as one that is not shared.
+    pub(crate) fn is_left(store: &dyn Store) -> io::Result<bool> {
+        Ok(Self::owners(store)?.iter().any(|owner| owner.is_held))
+    }
+
+    fn owners(store: &dyn Store) -> io::Result<Vec<Owner>> {
+        let record = store.load(Record::Sharing)?.unwrap_or_default();
+        if record.is_empty() {
+            return Ok(Vec::new());
+        }
+        read_record(&record).ok_or_else(|| damaged(Record::Sharing))
+    }
+
+    /// Why the command is not for this session, if it is not.
+    pub(crate) fn bar(&self, nexus: u64, command: &Command, reads_beside: bool) -> Option<Failure> {
+        let touch = Touch::of(command);
+        if touch == Touch::Nothing {
+            return None;
+        }
+        let state = self.state.lock();
+        if state.fenced.contains(&nexus) {
+            return Some(Sense::CLAIM_FENCED.into());
+        }
+        let is_member = state.present.contains_key(&nexus);
+        if !is_member && !state.owners.iter().any(|owner| owner.is_held) {
+            return None;
+        }
+        match touch {
+            Touch::Nothing | Touch::Flushes => None,
+            Touch::Reads => (!is_member && !reads_beside).then_some(Failure::Conflict),
+            // Only these are known by the blocks that they change.
+            Touch::Changes => match command {
+                Command::Write(transfer) | Command::WriteSame { transfer, .. } if is_member => {
+                    let (lba, blocks) = (Lba(transfer.lba), transfer.blocks.max(1));
+                    state.check(nexus, Extent { lba, blocks }, self.grain).err()
+                }
+                _ => Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED.into()),
+            },
+        }
+    }
+
+    /// Whether a session may change these blocks now. To be asked with the write's claim held: a release waits
+    /// for that.
+    pub(crate) fn check(&self, nexus: u64, extent: Extent) -> Result<(), Failure> {
+        let state = self.state.lock();
+        if !state.owners.iter().any(|owner| owner.is_held) {
+            return Ok(());
+        }
+        state.check(nexus, extent, self.grain)
+    }
+
+    /// The blocks of a range.
+    pub(crate) fn extent(&self, range: Range) -> Extent {
+        let lba = Lba(u64::from(range.0) * u64::from(self.grain));
+        Extent { lba, blocks: self.grain }
+    }
+
+    /// CLAIM OUT: CLAIM. Nothing has changed when it fails.
+    pub(crate) async fn claim(&self, nexus: u64, asked: ClaimParameters) -> Result<(), Sense> {
+        let _saving = self.saved.lock().await;
+        let (owners, member) = {
+            let state = self.state.lock();
+            let member = state.admit(&asked).inspect_err(|sense| {
+                tracing::warn!(owner = asked.owner, log = hex(&asked.instance), %sense, "a claim is refused");
+            })?;
+            let next = Owner {
+                name: asked.owner,
+                instance: asked.instance,
+                generation: asked.generation,
+                opening: asked.opening,
+                is_held: true,
+                is_dirty: asked.writes_back || asked.is_dirty,
+                is_dropped: false,
+            };
+            let mut owners = state.owners.clone();
+            match owners.get_mut(member.0 as usize) {
+                Some(owner) => *owner = next,
+                None => owners.push(next),
+            }
+            (owners, member)
+        };
+        self.save(&owners).await?;
+        let owner = &owners[member.0 as usize];
+        tracing::info!(owner = owner.name, log = hex(&owner.instance), "claimed, beside others");
+        let now = self.now();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let before: Vec<u64> = state.sessions_of(member).filter(|other| *other != nexus).collect();
+        for before in before {
+            state.present.remove(&before);
+            state.fenced.insert(before);
+        }
+        state.fenced.remove(&nexus);
+        state.owners = owners;
+        // Presented again in its session, it goes on as it was.
+        if state.present.insert(nexus, member) != Some(member) {
+            state.grantor.attach(member, now);
+            state.answers.remove(&member);
+        }
+        Ok(())
+    }
+
+    /// CLAIM OUT: RELEASE. The record stays, so that older copies of the log are known.
+    pub(crate) async fn release(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
+        let _saving = self.saved.lock().await;
+        let (owners, member) = {
+            let state = self.state.lock();
+            let member = *state.present.get(&nexus).ok_or(Sense::CLAIM_FENCED)?;
+            let mut owners = state.owners.clone();
+            let owner = &mut owners[member.0 as usize];
+            if (owner.instance, owner.opening) != (asked.instance, asked.opening) {
+                return Err(Sense::CLAIM_FENCED);
+            }
+            (owner.is_held, owner.is_dirty) = (false, false);
+            (owners, member)
+        };
+        self.save(&owners).await?;
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.owners = owners;
+        state.present.remove(&nexus);
+        state.answers.remove(&member);
+        state.grantor.remove(member, now);
+        drop(state);
+        self.told.notify_waiters();
+        Ok(())
+    }
+
+    /// The operator gives up what those have of whom nothing is heard.
+    pub(crate) async fn drop_absent(&self) -> Result<(), Sense> {
+        let _saving = self.saved.lock().await;
+        let now = self.now();
+        let (owners, dropped) = {
+            let state = self.state.lock();
+            let mut owners = state.owners.clone();
+            let mut dropped = Vec::new();
+            for (at, owner) in owners.iter_mut().enumerate() {
+                let member = Member(at as u32);
+                if owner.is_held && !state.is_there(member, now) {
+                    (owner.is_held, owner.is_dropped) = (false, true);
+                    dropped.push(member);
+                }
+            }
+            (owners, dropped)
+        };
+        self.save(&owners).await?;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        for member in &dropped {
+            tracing::warn!(owner = owners[member.0 as usize].name, "the claim is dropped");
+            state.answers.remove(member);
+            state.grantor.expel(*member, now);
+            // One that is cut off may have its session still.
+            let sessions: Vec<u64> = state.sessions_of(*member).collect();
+            for session in sessions {
+                state.present.remove(&session);
+                state.fenced.insert(session);
+            }
+        }
+        state.owners = owners;
+        self.told.notify_waiters();
+        Ok(())
+    }
+
+    /// CLAIM IN: of the session's own claim, or of the one that others wait for.
+    pub(crate) fn report(&self, nexus: u64) -> ClaimReport {
+        let state = self.state.lock();
+        let now = self.now();
+        let own = state.present.get(&nexus).copied();
+        let held = || {
+            let held = numbered(&state.owners).filter(|(_, owner)| owner.is_held);
+            // Who is away comes first.
+            held.min_by_key(|(member, _)| state.is_there(*member, now)).map(|(m, _)| m)
+        };
+        own.or_else(held).map(|member| state.report(member, now)).unwrap_or_default()
+    }
+
+    /// All who share it.
+    pub(crate) fn sharers(&self) -> Vec<Sharer> {
+        let now = self.now();
+        let state = self.state.lock();
+        let held = numbered(&state.owners).filter(|(_, owner)| owner.is_held || owner.is_dropped);
+        held.map(|(member, _)| Sharer {
+            claim: state.report(member, now),
+            standing: state.grantor.standing(member, now),
+        })
+        .collect()
+    }
+
+    /// TOKEN OUT, one of its requests.
+    pub(crate) fn ask(&self, nexus: u64, request: Request) -> Result<(), Sense> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let member = *state.present.get(&nexus).ok_or(Sense::CLAIM_FENCED)?;
+        state.grantor.handle(member, request, now);
+        state.sort_answers();
+        drop(state);
+        self.told.notify_waiters();
+        Ok(())
+    }
+
+    /// TOKEN IN: waits until there is something for a session, or so long.
+    pub(crate) async fn hear(
+        &self,
+        nexus: u64,
+        wait: Duration,
+        most: usize,
+    ) -> Result<Vec<u8>, Sense> {
+        let until = Instant::now() + wait.min(MOST_WAIT);
+        loop {
+            let mut told = std::pin::pin!(self.told.notified());
+            told.as_mut().enable();
+            {
+                let now = self.now();
+                let mut state = self.state.lock();
+                let member = *state.present.get(&nexus).ok_or(Sense::CLAIM_FENCED)?;
+                state.grantor.handle_timeout(now);
+                state.sort_answers();
+                let terms = state.grantor.terms();
+                let answers = state.answers.entry(member).or_default();
+                if !answers.is_empty() || Instant::now() >= until {
+                    let (list, count) =
+                        write_answers(terms, self.grain, answers.make_contiguous(), most);
+                    answers.drain(..count);
+                    return Ok(list);
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            let _ = timeout(left.min(LOOK_EVERY), told).await;
+        }
+    }
+
+    /// A session ended. The claim and the tokens stay.
+    pub(crate) fn close(&self, nexus: u64) {
+        let mut state = self.state.lock();
+        state.present.remove(&nexus);
+        state.fenced.remove(&nexus);
+    }
+
+    async fn save(&self, owners: &[Owner]) -> Result<(), Sense> {
+        let kept = self.store.save(Record::Sharing, to_record(owners)).await;
+        kept.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)
+    }
+
+    fn now(&self) -> Millis {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl State {
+    /// Which member a claim would be.
+    fn admit(&self, asked: &ClaimParameters) -> Result<Member, Sense> {
+        if !asked.shares {
+            return Err(Sense::CLAIM_NOT_SHARED);
+        }
+        let known = numbered(&self.owners).find(|(_, owner)| owner.instance == asked.instance);
+        let is_present = known.is_some_and(|(member, _)| self.sessions_of(member).next().is_some());
+        admit(known.map(|(_, owner)| owner), asked, is_present)?;
+        if let Some((member, _)) = known {
+            return Ok(member);
+        }
+        if self.owners.len() < MOST_MEMBERS {
+            return Ok(Member(self.owners.len() as u32));
+        }
+        let free = numbered(&self.owners).find(|(_, owner)| !owner.is_held && !owner.is_dropped);
+        free.map(|(member, _)| member).ok_or(Sense::CLAIM_HELD_BY_ANOTHER_LOG)
+    }
+
+    fn check(&self, nexus: u64, extent: Extent, grain: u32) -> Result<(), Failure> {
+        let member =
+            self.present.get(&nexus).ok_or(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED)?;
+        // It is about to say what it has.
+        if !self.grantor.is_joined(*member) {
+            return Err(Failure::Busy);
+        }
+        let grain = u64::from(grain);
+        let mut ranges = extent.lba.0 / grain..=(extent.end().0 - 1) / grain;
+        let may = |range| {
+            u32::try_from(range).is_ok_and(|range| self.grantor.may_write(*member, Range(range)))
+        };
+        if ranges.all(may) {
+            Ok(())
+        } else {
+            Err(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED.into())
+        }
+    }
+
+    fn sessions_of(&self, member: Member) -> impl Iterator<Item = u64> {
+        self.present.iter().filter(move |(_, of)| **of == member).map(|(nexus, _)| *nexus)
+    }
+
+    /// Has a session, and was heard of within a lease: a session outlives its connection for a while.
+    fn is_there(&self, member: Member, now: Millis) -> bool {
+        let is_silent = self.grantor.standing(member, now).is_silent;
+        !is_silent && self.sessions_of(member).next().is_some()
+    }
+
+    fn report(&self, member: Member, now: Millis) -> ClaimReport {
+        let owner = &self.owners[member.0 as usize];
+        ClaimReport {
+            owner: owner.name.clone(),
+            instance: owner.instance,
+            generation: owner.generation,
+            is_held: owner.is_held,
+            is_dirty: owner.is_dirty,
+            is_dropped: owner.is_dropped,
+            is_present: self.is_there(member, now),
+        }
+    }
+
+    /// To each what is for it. What a member does not fetch is lost, the oldest first: it asks again.
+    fn sort_answers(&mut self) {
+        while let Some((member, answer)) = self.grantor.poll_answer() {
+            let answers = self.answers.entry(member).or_default();
+            if answers.len() >= MOST_ANSWERS {
+                answers.pop_front();
+            }
+            answers.push_back(answer);
+        }
+    }
+}
+
+fn numbered(owners: &[Owner]) -> impl Iterator<Item = (Member, &Owner)> {
+    owners.iter().enumerate().map(|(at, owner)| (Member(at as u32), owner))
+}
+
+fn to_record(owners: &[Owner]) -> Vec<u8> {
+    let mut bytes = vec![VERSION, owners.len() as u8];
+    for owner in owners {
+        let record = owner.to_record();
+        bytes.extend_from_slice(&(record.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(&record);
+    }
+    bytes
+}
+
+/// Reads a record. `None` if it is none.
+fn read_record(bytes: &[u8]) -> Option<Vec<Owner>> {
+    let (&[version, count], mut rest) = bytes.split_first_chunk()?;
+    let mut owners = Vec::new();
+    for _ in 0..count {
+        let (length, after) = rest.split_first_chunk()?;
+        let length = usize::from(u16::from_le_bytes(*length));
+        let record = after.get(..length)?;
+        owners.push(Owner::from_record(record)?);
+        rest = &after[length..];
+    }
+    let is_right = version == VERSION && rest.is_empty() && owners.len() <= MOST_MEMBERS;
+    is_right.then_some(owners)
+}
+
+/// Gateways of one unit, with those that have gone: more than share one volume anywhere we know of.
+const MOST_MEMBERS: usize = 16;
+/// Answers that a gateway has not fetched: it waits for at most 16,384 tokens, and as many may be recalled.
+const MOST_ANSWERS: usize = 65_536;
+/// The longest that a TOKEN IN stays: well below the time that initiators give a command.
+const MOST_WAIT: Duration = Duration::from_secs(5);
+/// How often somebody who waits looks whether a lease has ended: a small part of the shortest.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Of the record; `docs/formats/state.md` has its bytes.
+const VERSION: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_byte_by_byte_and_back() {
+        let owner = Owner { name: "iqn.a:a".into(), instance: [1; 16], ..Owner::default() };
+        let owners = vec![owner.clone(), Owner { is_held: true, ..owner }];
+        let record = to_record(&owners);
+        assert_eq!(record[..4], [1, 2, 43, 0]);
+        assert_eq!(record.len(), 2 + 2 * (2 + 43));
+        assert_eq!(read_record(&record), Some(owners));
+        for length in 0..record.len() {
+            assert_eq!(read_record(&record[..length]), None, "{length}");
+        }
+        let mut other = record;
+        other[0] = 2;
+        assert_eq!(read_record(&other), None);
+    }
+}
