@@ -187,6 +187,19 @@ impl Cache {
         (superblock.instance, superblock.generation)
     }
 
+    /// Forgets what it has of a part of the volume, in bytes: whole slots, none of them dirty. False if
+    /// one is; then it is forgotten in part. For who knows that the lower volume is changed by others.
+    #[must_use]
+    pub fn forget(&self, start: u64, length: u64) -> bool {
+        self.shared.drop_clean(start, length)
+    }
+
+    /// The parts of so many bytes, numbered, of which there is dirty data, ascending.
+    #[must_use]
+    pub fn dirty_parts(&self, part_bytes: u64) -> Vec<u64> {
+        self.shared.dirty_parts(part_bytes)
+    }
+
     /// How the claim on the lower volume stands.
     #[must_use]
     pub fn holding(&self) -> Holding {

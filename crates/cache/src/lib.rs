@@ -41,10 +41,13 @@ mod refusal;
 mod inspect;
 mod ownership;
 mod open;
+mod forget;
 mod cache;
 mod partner;
+mod coherent;
 
 pub use cache::{Cache, Mark};
+pub use coherent::{Coherent, TokenStatistics};
 pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
     recovery::Loss,

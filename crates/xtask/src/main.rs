@@ -54,6 +54,10 @@ enum Task {
         /// How many points the crash simulator tries (20,000 if not said).
         #[arg(long, value_name = "N")]
         crash_points: Option<u64>,
+        /// Minutes for which gateways that share a volume are killed while hosts fight for its blocks (a
+        /// quarter if not said).
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1440))]
+        coherence_minutes: Option<u64>,
         /// How many rounds of "write data, write a counter elsewhere, kill -9" there are.
         #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         counter_rounds: u32,
@@ -153,10 +157,17 @@ fn main() -> ExitCode {
             check::check(&mut steps);
             exit(steps.finish())
         }
-        Task::Test { no_interop, filter, crash_points, counter_rounds, cut } => {
+        Task::Test { no_interop, filter, crash_points, coherence_minutes, counter_rounds, cut } => {
             let cut = Duration::from_secs(cut);
             let interop = !no_interop;
-            exit(suite::test(suite::Wanted { interop, filter, crash_points, counter_rounds, cut }))
+            exit(suite::test(suite::Wanted {
+                interop,
+                filter,
+                crash_points,
+                coherence_minutes,
+                counter_rounds,
+                cut,
+            }))
         }
         Task::Bench {
             names,

@@ -34,6 +34,8 @@ pub struct Wanted {
     pub filter: Option<String>,
     /// How many points the crash simulator tries; its own number if not said.
     pub crash_points: Option<u64>,
+    /// How long gateways that share a volume are killed and watched; their test's own time if not said.
+    pub coherence_minutes: Option<u64>,
     /// How often the power of the counter's gateway and node fails.
     pub counter_rounds: u32,
     /// How long the link is cut.
@@ -56,8 +58,10 @@ pub fn test(wanted: Wanted) -> bool {
     }
     check::check(&mut steps);
     steps.run("build: release", || node::build().map(|_| Tally::one()));
-    let Wanted { crash_points, counter_rounds, cut, .. } = wanted;
-    steps.run("units, machines, properties, crash simulator", || units::run(tools, crash_points));
+    let Wanted { crash_points, coherence_minutes, counter_rounds, cut, .. } = wanted;
+    steps.run("units, machines, properties, crash simulator", || {
+        units::run(tools, crash_points, coherence_minutes)
+    });
     match program() {
         Ok(program) => {
             steps.run("pages: commands they show", || pages::check(&program));

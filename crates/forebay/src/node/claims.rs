@@ -24,6 +24,15 @@ impl Node {
         if !claim.held {
             return Err(Failure::new(format!("{name} has no claim in force: {claim}")));
         }
+        let sharers = unit.sharers();
+        if !sharers.is_empty()
+            && sharers.iter().all(|sharer| sharer.claim.is_present || !sharer.claim.is_held)
+        {
+            let failure = Failure::new(format!("all gateways that share {name} are there"));
+            return Err(failure.remedy(
+                "stop the one whose data is to be given up; after `share_lease` it counts as away",
+            ));
+        }
         if claim.dirty && !lose_dirty_data {
             return Err(would_lose(name, &claim));
         }

@@ -39,6 +39,11 @@ pub enum Layer {
 }
 
 impl Layer {
+    /// Whether it is a cache of a volume that others change, too.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Cache(cache) if cache.share)
+    }
+
     /// Whether it stands at the bottom of a stack.
     pub fn is_bottom(&self) -> bool {
         matches!(self, Self::Memory(_) | Self::File(_) | Self::Remote(_))
@@ -223,6 +228,8 @@ pub struct Cache {
     pub dirty_age: Span,
     /// Most bytes read ahead of a sequential reader; 0: none.
     pub read_ahead: Size,
+    /// Whether other gateways change the volume, too, and all have tokens for what they read and write.
+    pub share: bool,
     /// Whether a damaged log is used although acknowledged writes are missing from it.
     pub accept_loss: bool,
     /// The log was brought here on purpose, and whoever had it is shut out: not to be set in a file,
@@ -316,6 +323,7 @@ impl Default for Cache {
             destage_rates: Vec::new(),
             dirty_age: Span::seconds(5),
             read_ahead: Size::mib(8),
+            share: false,
             accept_loss: false,
             takes_over: false,
         }

@@ -160,6 +160,11 @@ pub struct Unit {
     pub spc: u8,
     /// Whether others may read it while a cache elsewhere has claimed it.
     pub reads_beside_claim: bool,
+    /// Bytes that one gateway has at a time, of a volume that several gateways share; if left out, it is not shared.
+    pub share_grain: Option<Size>,
+    /// After how long without a word a gateway that shares the volume is no longer waited for, by those who
+    /// want what it only reads.
+    pub share_lease: Span,
     /// Its layers, bottom first; required.
     pub stack: Vec<Layer>,
 }
@@ -201,6 +206,8 @@ impl Default for Unit {
             write_same_to_end: false,
             spc: 4,
             reads_beside_claim: true,
+            share_grain: None,
+            share_lease: Span::seconds(10),
             stack: Vec::new(),
         }
     }
@@ -216,6 +223,11 @@ impl Unit {
             write_same_to_end: self.write_same_to_end,
             spc_3: self.spc == 3,
             reads_beside_claim: self.reads_beside_claim,
+            share: self.share_grain.map(|grain| unit::Share {
+                grain_bytes: u32::try_from(grain.0).unwrap_or(u32::MAX),
+                lease_ms: u32::try_from(self.share_lease.0.as_millis()).unwrap_or(u32::MAX),
+            }),
+            is_one_of_many: self.stack.iter().any(Layer::is_shared),
             ..unit::Settings::default()
         }
     }

@@ -343,6 +343,55 @@ fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut Seen<'a>) -> Checked 
             physical_block_size(unit, &at, size)?;
         }
         stack(unit, &at.key("stack"), files)?;
+        share(unit, &at)?;
+    }
+    Ok(())
+}
+
+/// What goes with a volume that several gateways change.
+fn share(unit: &Unit, at: &KeyPath) -> Checked {
+    if let Some(grain) = unit.share_grain {
+        range(at, "share_grain", grain, Size::kib(64), Size(1 << 30))?;
+        whole(at, "share_grain", Some(grain), Size(4096))?;
+        let by_flush =
+            |layer: &Layer| matches!(layer, Layer::Cache(cache) if cache.report == Report::AtFlush);
+        if unit.stack.iter().any(by_flush) {
+            let message = "a flush of one gateway would end the epoch of another in the middle";
+            let remedy = "leave that cache out, or `share_grain`";
+            return wrong(at.key("share_grain"), message, remedy);
+        }
+    }
+    range(at, "share_lease", unit.share_lease, Span::seconds(1), Span::seconds(3600))?;
+    for (index, layer) in unit.stack.iter().enumerate() {
+        if let Layer::Cache(cache) = layer
+            && cache.share
+        {
+            shared_cache(unit, index, cache, &at.key("stack").index(index).key("cache"))?;
+        }
+    }
+    Ok(())
+}
+
+fn shared_cache(unit: &Unit, index: usize, cache: &Cache, at: &KeyPath) -> Checked {
+    let is_like = |layer: &Layer| {
+        matches!(layer, Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_) | Layer::Encrypt(_))
+    };
+    let below = &unit.stack[..index];
+    if !matches!(below.first(), Some(Layer::Remote(_))) || !below[1..].iter().all(is_like) {
+        let message = "only the volume of a node is shared, as a whole";
+        return wrong(at.key("share"), message, "put the cache right above `remote`");
+    }
+    if !matches!(cache.report, Report::AfterComplete | Report::Immediate) {
+        let message = "there is nothing to share in this way of reporting";
+        return wrong(at.key("report"), message, "use \"after-complete\" or \"immediate\"");
+    }
+    if cache.order != Order::Strict {
+        let message = "what overtakes the log could reach the volume after its token is given back";
+        return wrong(at.key("order"), message, "leave `order` out");
+    }
+    if cache.on_log_error != OnLogError::StopWrites {
+        let message = "what goes past the log could reach the volume after its token is given back";
+        return wrong(at.key("on_log_error"), message, "leave `on_log_error` out");
     }
     Ok(())
 }

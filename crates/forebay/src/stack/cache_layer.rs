@@ -8,8 +8,8 @@ use std::{
 };
 
 use cache::{
-    Cache, Identity, InspectError, KeyRefusal, LogInfo, LogKey, MappedFile, Mark, OpenError, Parts,
-    ResizeError, StableMemory,
+    Cache, Coherent, Identity, InspectError, KeyRefusal, LogInfo, LogKey, MappedFile, Mark,
+    OpenError, Parts, ResizeError, StableMemory,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -29,6 +29,8 @@ use crate::{
 pub struct CacheLayer {
     cache: Arc<Cache>,
     destage: Mutex<Option<JoinHandle<()>>>,
+    /// Tokens, if the lower volume is shared; and who speaks with the node of them.
+    coherent: Option<(Arc<Coherent>, JoinHandle<()>)>,
     pacing: Arc<Pacing>,
     log: PathBuf,
     disk: LogDisk,
@@ -92,6 +94,7 @@ impl CacheLayer {
             None => None,
         };
         let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
+        let below = Arc::clone(&lower);
         let parts = Parts { lower, log: log.disk.volume(), nvram };
         let key = settings.key().map(|key| key_file::open(&key)).transpose()?;
         let log_key = key.map(|(key, _)| LogKey::new(key.bytes()));
@@ -111,10 +114,16 @@ impl CacheLayer {
             );
         }
         let destage = Mutex::new(Some(destage));
+        let coherent = settings.share.then(|| {
+            let coherent = Coherent::new(Arc::clone(&cache), below);
+            let speaking = tokio::spawn(coherent.run());
+            (coherent, speaking)
+        });
         tokio::spawn(watch_claim(Arc::downgrade(&cache)));
         Ok(Self {
             cache,
             destage,
+            coherent,
             pacing,
             log: settings.log.clone(),
             disk: log.disk,
@@ -124,7 +133,10 @@ impl CacheLayer {
 
     /// What upper layers see.
     pub fn volume(&self) -> Stack {
-        Arc::clone(&self.cache) as Stack
+        match &self.coherent {
+            Some((coherent, _)) => Arc::clone(coherent) as Stack,
+            None => Arc::clone(&self.cache) as Stack,
+        }
     }
 
     /// Keeps to what new settings say of the rate.
@@ -278,6 +290,10 @@ impl CacheLayer {
 
     /// Ends destage and leaves the log in order; what is dirty stays in it.
     pub async fn stop(&self) -> Result<(), Failure> {
+        // Tokens go with the claim, or stay with it.
+        if let Some((_, speaking)) = &self.coherent {
+            speaking.abort();
+        }
         let stopped = self.cache.stop().await;
         // Destage ends by itself when the cache has stopped.
         let destage = self.destage.lock().take();
@@ -309,6 +325,19 @@ impl CacheLayer {
             "reads_lower": counted.reads_lower,
             "writes_near": counted.writes.saturating_sub(counted.bypassed),
         })));
+        if let Some((coherent, _)) = &self.coherent {
+            let tokens = coherent.tokens();
+            told.extend(object(json!({
+                "share_joined": tokens.joined,
+                "share_leased": tokens.leased,
+                "share_grain_bytes": tokens.grain_bytes,
+                "share_ranges_read": tokens.shared,
+                "share_ranges_written": tokens.exclusive,
+                "share_recalled": tokens.given_back,
+                "share_waited": tokens.waited,
+                "share_lost": tokens.lost,
+            })));
+        }
         for (name, taken) in self.cache.times() {
             told.insert(format!("time_{name}"), figures::times(&taken));
         }
@@ -461,7 +490,9 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> cache::Settings {
         destage_run_bytes: bytes(settings.destage_run),
         destage_in_flight: settings.destage_in_flight.into(),
         max_dirty_age_ms: millis(settings.dirty_age),
-        read_ahead_bytes: bytes(settings.read_ahead),
+        // What is read ahead of its token may be older than what others have written.
+        read_ahead_bytes: if settings.share { 0 } else { bytes(settings.read_ahead) },
+        shares: settings.share,
         owner: owner.to_owned(),
         takes_over: settings.takes_over,
         accept_loss: settings.accept_loss,

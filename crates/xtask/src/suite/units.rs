@@ -17,7 +17,11 @@ use crate::steps::Tally;
 const LIMIT: Duration = Duration::from_secs(1500);
 
 /// Runs the tests of every crate; those that need foreign tools only `with_tools`.
-pub fn run(with_tools: bool, crash_points: Option<u64>) -> Result<Tally> {
+pub fn run(
+    with_tools: bool,
+    crash_points: Option<u64>,
+    coherence_minutes: Option<u64>,
+) -> Result<Tally> {
     let mut command = Command::new("cargo");
     // Daemons such as tgtd stand where only root's path looks.
     let path = std::env::var("PATH").unwrap_or_default();
@@ -27,6 +31,9 @@ pub fn run(with_tools: bool, crash_points: Option<u64>) -> Result<Tally> {
     }
     if let Some(points) = crash_points {
         command.env("FOREBAY_CRASH_POINTS", points.to_string());
+    }
+    if let Some(minutes) = coherence_minutes {
+        command.env("FOREBAY_COHERENCE_SECONDS", (minutes * 60).to_string());
     }
     command.args(["test", "--workspace", "--no-fail-fast"]).current_dir(root());
     // A group of its own: past the limit, the test that hangs must end with cargo.
@@ -42,7 +49,8 @@ pub fn run(with_tools: bool, crash_points: Option<u64>) -> Result<Tally> {
             }
         }
     });
-    let deadline = Instant::now() + LIMIT;
+    let longer = Duration::from_secs(60 * coherence_minutes.unwrap_or_default());
+    let deadline = Instant::now() + LIMIT + longer;
     let mut tally = Tally::default();
     loop {
         match received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {

@@ -1,0 +1,36 @@
+//! Where others change the lower volume: what is clean is forgotten, what is dirty is told.
+
+use std::collections::BTreeSet;
+
+use crate::{slot::SLOT_BYTES, state::Shared};
+
+impl Shared {
+    /// See [`crate::Cache::forget`].
+    pub fn drop_clean(&self, start: u64, length: u64) -> bool {
+        let slot = SLOT_BYTES as u64;
+        let mut state = self.state.lock();
+        for slot in start / slot..(start + length) / slot {
+            let Some(index) = state.table.find(slot) else { continue };
+            let entry = state.table.entry_mut(index);
+            if entry.pending() || entry.place.is_some() {
+                return false;
+            }
+            // What is on its way from the lower volume is of before.
+            entry.fetch = 0;
+            state.table.drop_page(index);
+            state.table.remove_if_empty(index);
+        }
+        true
+    }
+
+    /// See [`crate::Cache::dirty_parts`].
+    pub fn dirty_parts(&self, part_bytes: u64) -> Vec<u64> {
+        let state = self.state.lock();
+        let used = (0..state.table.indices()).filter(|index| state.table.is_used(*index));
+        let entries = used.map(|index| state.table.entry(index));
+        let dirty = entries.filter(|entry| entry.pending() || entry.place.is_some());
+        let parts: BTreeSet<u64> =
+            dirty.map(|entry| entry.slot * SLOT_BYTES as u64 / part_bytes).collect();
+        parts.into_iter().collect()
+    }
+}

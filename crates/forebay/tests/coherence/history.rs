@@ -1,0 +1,118 @@
+//! Whether what clients saw of registers could have happened in one order that keeps to real time
+//! (M. Herlihy and J. Wing, "Linearizability", 1990). Each write of a register has a value of its own, so
+//! that looking at pairs of values is enough (P. Gibbons and E. Korach, "Testing Shared Memories", 1997).
+
+use std::collections::BTreeMap;
+
+/// One call to a register.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    pub writes: bool,
+    /// What it wrote or saw; 0 is what was there first.
+    pub value: u64,
+    pub begun: u64,
+    /// `None`: nobody was told how it ended; it may have happened, at any time, or not.
+    pub ended: Option<u64>,
+}
+
+/// What holds of all calls with one value.
+// The value is there for whoever reads what the fault says.
+#[allow(dead_code)]
+#[derive(Clone, Copy, Debug)]
+struct Value {
+    value: u64,
+    /// When the write began, if there was one.
+    written: Option<u64>,
+    /// The earliest end and the latest begin of its calls.
+    first_end: u64,
+    last_begin: u64,
+}
+
+/// The first thing that cannot have been; calls in any order.
+pub fn fault(calls: &[Call]) -> Option<String> {
+    let mut values: BTreeMap<u64, Value> = BTreeMap::new();
+    let initial = Value { value: 0, written: Some(0), first_end: 0, last_begin: 0 };
+    values.insert(0, initial);
+    for call in calls {
+        // A read that failed has seen nothing.
+        let Some(ended) = call.ended.or(call.writes.then_some(u64::MAX)) else { continue };
+        let fresh = Value { value: call.value, written: None, first_end: u64::MAX, last_begin: 0 };
+        let value = values.entry(call.value).or_insert(fresh);
+        if call.writes {
+            assert!(value.written.replace(call.begun).is_none(), "a value is written once");
+        }
+        value.first_end = value.first_end.min(ended);
+        value.last_begin = value.last_begin.max(call.begun);
+    }
+    for call in calls.iter().filter(|call| !call.writes) {
+        let Some(ended) = call.ended else { continue };
+        match values[&call.value].written {
+            None => return Some(format!("{call:?} saw what nobody wrote")),
+            Some(written) if ended < written => {
+                return Some(format!("{call:?} saw what was written at {written}"));
+            }
+            Some(_) => {}
+        }
+    }
+    // Of a value whose calls do not all overlap, the register had it in between for certain.
+    let certain = |value: &&Value| value.first_end < value.last_begin;
+    let mut held: Vec<&Value> = values.values().filter(certain).collect();
+    held.sort_by_key(|value| value.first_end);
+    for pair in held.windows(2) {
+        if pair[1].first_end < pair[0].last_begin {
+            return Some(format!("{:?} and {:?} at once", pair[0], pair[1]));
+        }
+    }
+    // And one whose calls all overlap must not have been only within such a time.
+    for value in values.values().filter(|value| !certain(value) && value.first_end != u64::MAX) {
+        let within =
+            |held: &&&Value| held.first_end < value.last_begin && value.first_end < held.last_begin;
+        if let Some(held) = held.iter().find(within) {
+            return Some(format!("{value:?} while it was {held:?}"));
+        }
+    }
+    None
+}
+
+fn write(value: u64, begun: u64, ended: u64) -> Call {
+    Call { writes: true, value, begun, ended: Some(ended) }
+}
+
+fn read(value: u64, begun: u64, ended: u64) -> Call {
+    Call { writes: false, value, begun, ended: Some(ended) }
+}
+
+#[test]
+fn what_can_be_is_no_fault() {
+    assert_eq!(
+        fault(&[write(1, 10, 20), read(1, 30, 40), write(2, 50, 60), read(2, 70, 80)]),
+        None
+    );
+    // While a write goes on, both may be seen, the newer after the older.
+    assert_eq!(fault(&[write(1, 10, 50), read(0, 15, 20), read(1, 30, 40)]), None);
+    // Two writes at once, in either order.
+    assert_eq!(fault(&[write(1, 10, 50), write(2, 10, 50), read(1, 60, 70)]), None);
+    // A write that was never answered may have been, late.
+    let lost = Call { ended: None, ..write(1, 10, 0) };
+    assert_eq!(fault(&[lost, read(0, 20, 30), read(1, 40, 50)]), None);
+    assert_eq!(fault(&[lost, read(0, 20, 30)]), None);
+}
+
+#[test]
+fn what_cannot_be_is_one() {
+    let stale = [write(1, 10, 20), read(0, 30, 40)];
+    let back = [write(1, 10, 50), read(1, 15, 20), read(0, 30, 40)];
+    let lost = [write(1, 10, 20), write(2, 30, 40), read(1, 50, 60)];
+    let early = [read(1, 1, 5), write(1, 10, 20)];
+    let nobody = [read(7, 1, 5)];
+    let twice = [
+        Call { ended: None, ..write(1, 10, 0) },
+        read(1, 20, 30),
+        write(2, 40, 50),
+        read(2, 60, 70),
+        read(1, 80, 90),
+    ];
+    for calls in [&stale[..], &back, &lost, &early, &nobody, &twice] {
+        assert!(fault(calls).is_some(), "{calls:?}");
+    }
+}

@@ -1,0 +1,291 @@
+//! Several gateways with caches of their own on one volume: what hosts see at each of them, while nodes and gateways
+//! are killed and stopped, could have been seen of one disk.
+//!
+//! `FOREBAY_COHERENCE_SECONDS` says how long; `cargo xtask test --coherence-minutes N` sets it.
+
+mod history;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use history::{Call, fault};
+use initiator::RemoteVolume;
+use support::{Place, Serving, connect, content, eventually, gateway, node, read, write};
+use volume::{Data, Durability, Error, Extent, Lba, Volume};
+
+const GATEWAY: &str = "iqn.2026-11.test:gateway";
+const NODE: &str = "iqn.2026-11.test:node";
+/// Blocks that are fought for: of three ranges, and of each a few.
+const BLOCKS: [u64; 9] = [0, 1, 15, 16, 17, 31, 32, 33, 47];
+
+fn sharing(place: &Place, port: u16) -> String {
+    let unit = "[[target.unit]]\nshare_grain = \"64KiB\"\nshare_lease = \"2s\"\n";
+    let text = node(place.folder.path(), port).replace("[[target.unit]]\n", unit);
+    format!("state = '{}'\n{text}", place.path("state").display())
+}
+
+fn sharer(place: &Place, name: &str, node: SocketAddr, port: u16) -> String {
+    let text = gateway(place.folder.path(), node, "share = true")
+        .replace("gateway.log", &format!("{name}.log"))
+        .replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
+    format!("initiator_name = 'iqn.2026-11.test:host-{name}'\n{text}")
+}
+
+struct Scene {
+    place: Place,
+    node: Serving,
+    gateways: Vec<Serving>,
+}
+
+const NAMES: [&str; 2] = ["a", "b"];
+
+impl Scene {
+    fn new() -> Self {
+        let place = Place::new();
+        let node = place.serve("node", &sharing(&place, 0));
+        let far = node.address;
+        let gateways = NAMES
+            .map(|name| place.serve(name, &sharer(&place, name, far, 0)))
+            .into_iter()
+            .collect();
+        Self { place, node, gateways }
+    }
+
+    fn kill_gateway(&mut self, which: usize) {
+        let port = self.gateways[which].address.port();
+        self.gateways[which].kill();
+        let text = sharer(&self.place, NAMES[which], self.node.address, port);
+        self.gateways[which] = self.place.serve(NAMES[which], &text);
+    }
+
+    fn kill_node(&mut self) {
+        let port = self.node.address.port();
+        self.node.kill();
+        self.node = self.place.serve("node", &sharing(&self.place, port));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_gateway_acknowledged_the_other_reads() {
+    let scene = Scene::new();
+    let (a, b) = (
+        connect(scene.gateways[0].address, GATEWAY).await,
+        connect(scene.gateways[1].address, GATEWAY).await,
+    );
+    for version in 1..20 {
+        for block in BLOCKS {
+            let (from, to) = if version % 2 == 0 { (&a, &b) } else { (&b, &a) };
+            write(&**from, block, version).await.expect("written");
+            assert_eq!(read(&**to, block).await.expect("read"), content(block, version));
+        }
+    }
+    assert!(scene.gateways[0].figure("cache", "share_recalled") > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_that_only_one_uses_is_not_asked_for_again() {
+    let scene = Scene::new();
+    let a = connect(scene.gateways[0].address, GATEWAY).await;
+    for version in 1..50 {
+        write(&*a, 0, version).await.expect("written");
+        assert_eq!(read(&*a, 0).await.expect("read"), content(0, version));
+    }
+    assert_eq!(scene.gateways[0].figure("cache", "share_waited"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_token_does_not_write_and_who_does_not_share_is_not_let_in() {
+    let scene = Scene::new();
+    let a = connect(scene.gateways[0].address, GATEWAY).await;
+    write(&*a, 0, 1).await.expect("written");
+    let raw = connect(scene.node.address, NODE).await;
+    let refused = write(&*raw, 0, 2).await;
+    assert!(matches!(refused, Err(Error::ReadOnly)), "{refused:?}");
+    let alone = sharer(&scene.place, "alone", scene.node.address, 0).replace("share = true", "");
+    let said = scene.place.try_serve("alone", &alone).err().expect("it is not let in");
+    assert!(said.contains("shared with other gateways"), "{said}");
+    // COMPARE AND WRITE would hold for the initiators of one gateway only.
+    let place = Place::new();
+    let plain = place.serve("node", &node(place.folder.path(), 0));
+    let shares = sharer(&place, "c", plain.address, 0);
+    let near = place.serve("c", &shares);
+    let host = connect(near.address, GATEWAY).await;
+    assert!(write(&*host, 0, 1).await.is_err(), "the node does not share it");
+}
+
+/// What a dead gateway had acknowledged is waited for, and what it had only read is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_gateway_keeps_what_it_wrote_until_it_comes_back() {
+    let mut scene = Scene::new();
+    let a = connect(scene.gateways[0].address, GATEWAY).await;
+    let b = connect(scene.gateways[1].address, GATEWAY).await;
+    // Nothing goes down of itself.
+    let paused = support::forebay()
+        .args(["gateway", "pause", GATEWAY, "--control"])
+        .arg(&scene.gateways[0].control)
+        .output();
+    assert!(paused.expect("it runs").status.success());
+    write(&*a, 0, 1).await.expect("written");
+    assert_eq!(read(&*a, 32).await.expect("read"), content(32, 0));
+    let port = scene.gateways[0].address.port();
+    scene.gateways[0].kill();
+    write(&*b, 32, 2).await.expect("a lease is waited for, and no more");
+    let held = b.read(Extent { lba: Lba(0), blocks: 8 });
+    let held = tokio::time::timeout(Duration::from_secs(5), held).await;
+    assert!(held.is_err(), "{held:?}");
+    let text = sharer(&scene.place, "a", scene.node.address, port);
+    scene.gateways[0] = scene.place.serve("a", &text);
+    assert_eq!(read(&*b, 0).await.expect("read"), content(0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_operator_gives_up_is_refused_when_it_comes_back() {
+    let mut scene = Scene::new();
+    let a = connect(scene.gateways[0].address, GATEWAY).await;
+    let b = connect(scene.gateways[1].address, GATEWAY).await;
+    let paused = support::forebay()
+        .args(["gateway", "pause", GATEWAY, "--control"])
+        .arg(&scene.gateways[0].control)
+        .output();
+    assert!(paused.expect("it runs").status.success());
+    write(&*a, 0, 1).await.expect("written");
+    scene.gateways[0].kill();
+    eventually("the session is gone", || {
+        let dropped = support::forebay()
+            .args(["claim", "drop", &format!("{NODE}/0"), "--lose-dirty-data", "--control"])
+            .arg(&scene.node.control)
+            .output()
+            .expect("it runs");
+        dropped.status.success()
+    })
+    .await;
+    let read_again = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            if let Ok(seen) = read(&*b, 0).await {
+                return seen;
+            }
+        }
+    });
+    assert_eq!(read_again.await.expect("it is given on"), content(0, 0));
+    let text = sharer(&scene.place, "a", scene.node.address, 0);
+    let said = scene.place.try_serve("a", &text).err().expect("it is shut out");
+    assert!(said.contains("dropped the claim"), "{said}");
+}
+
+/// All that clients did and saw, block by block.
+#[derive(Default)]
+struct Record {
+    calls: Mutex<Vec<(u64, Call)>>,
+    next: AtomicU64,
+    stop: AtomicBool,
+}
+
+async fn host(record: Arc<Record>, address: SocketAddr, seed: u64, started: Instant) {
+    let mut random = seed | 1;
+    let mut volume: Option<Arc<RemoteVolume>> = None;
+    let now = || started.elapsed().as_nanos() as u64 + 1;
+    while !record.stop.load(Ordering::Relaxed) {
+        let Some(at) = &volume else {
+            let mut settings = initiator::Settings::new(address.to_string(), GATEWAY, 0);
+            // A write that was not answered is not sent again: it would happen twice.
+            settings.give_up_after = Duration::from_millis(1);
+            settings.command_time_out = Duration::from_secs(40);
+            volume = RemoteVolume::connect(settings).await.ok().map(Arc::new);
+            if volume.is_none() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            continue;
+        };
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let block = BLOCKS[(random >> 8) as usize % BLOCKS.len()];
+        let extent = Extent { lba: Lba(block * 8), blocks: 8 };
+        let begun = now();
+        if random % 3 == 0 {
+            let value = record.next.fetch_add(1, Ordering::Relaxed) + 1;
+            let data = Data::from(value.to_le_bytes().repeat(512));
+            let written = at.write(extent.lba, data, Durability::Volatile).await;
+            let ended = written.is_ok().then(now);
+            let call = Call { writes: true, value, begun, ended };
+            record.calls.lock().expect("whole").push((block, call));
+            if written.is_err() {
+                volume = None;
+            }
+        } else {
+            match at.read(extent).await {
+                Ok(data) => {
+                    let ended = Some(now());
+                    let bytes = data.into_bytes();
+                    let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight"));
+                    let is_whole = bytes.chunks(8).all(|word| word == &bytes[..8]);
+                    assert!(is_whole, "a torn block {block}");
+                    let call = Call { writes: false, value, begun, ended };
+                    record.calls.lock().expect("whole").push((block, call));
+                }
+                Err(_) => volume = None,
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_hosts_see_could_have_been_seen_of_one_disk() {
+    let seconds = std::env::var("FOREBAY_COHERENCE_SECONDS").ok();
+    let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(15);
+    let mut scene = Scene::new();
+    let record = Arc::new(Record::default());
+    let started = Instant::now();
+    let hosts: Vec<_> = (0..6)
+        .map(|n| {
+            let address = scene.gateways[n % 2].address;
+            let seed = 0x9e37_79b9 * (n as u64 + 1);
+            tokio::spawn(host(Arc::clone(&record), address, seed, started))
+        })
+        .collect();
+    let mut faults = 0;
+    while started.elapsed() < Duration::from_secs(seconds) {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        match faults % 4 {
+            0 => scene.kill_gateway(0),
+            // Longer than its lease: what it goes on with then must not be what it had.
+            1 => {
+                scene.gateways[1].signal(rustix::process::Signal::STOP);
+                tokio::time::sleep(Duration::from_millis(2600)).await;
+                scene.gateways[1].signal(rustix::process::Signal::CONT);
+            }
+            2 => scene.kill_node(),
+            _ => scene.kill_gateway(1),
+        }
+        faults += 1;
+    }
+    // What waits comes to its end without a fault, too.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    record.stop.store(true, Ordering::Relaxed);
+    for host in hosts {
+        tokio::time::timeout(Duration::from_secs(60), host)
+            .await
+            .expect("it ends")
+            .expect("no panic");
+    }
+    let calls = std::mem::take(&mut *record.calls.lock().expect("whole"));
+    let answered = calls.iter().filter(|(_, call)| call.ended.is_some()).count();
+    let written = calls.iter().filter(|(_, call)| call.writes && call.ended.is_some()).count();
+    println!("{answered} calls answered, {written} of them writes, {faults} faults");
+    for block in BLOCKS {
+        let of: Vec<Call> =
+            calls.iter().filter(|(of, _)| *of == block).map(|(_, call)| *call).collect();
+        if let Some(fault) = fault(&of) {
+            panic!("block {block}: {fault}");
+        }
+    }
+    assert!(written > 100 && answered > 3 * written / 2, "too little was done to show anything");
+}
