@@ -97,6 +97,18 @@ impl Host {
         })
     }
 
+    /// The same with settings.
+    pub fn with_store_and_settings(
+        geometry: Geometry,
+        settings: Settings,
+        store: &Arc<MemoryStore>,
+    ) -> Self {
+        Self::build(geometry, |volume, identity| {
+            BlockUnit::open(volume, identity, settings, store.clone())
+                .expect("the records are whole")
+        })
+    }
+
     fn build(geometry: Geometry, unit: impl FnOnce(Stack, Identity) -> BlockUnit) -> Self {
         let fault = Fault::new(Arc::new(MemVolume::new(geometry)));
         let faults = fault.faults().clone();

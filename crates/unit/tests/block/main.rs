@@ -20,6 +20,7 @@ mod modes;
 mod medium;
 mod maintenance;
 mod claim;
+mod sharing;
 mod logs;
 mod ports;
 mod resize;

@@ -1,0 +1,126 @@
+//! A unit that gateways share: who is let in, and what hostile lists come to.
+
+use std::sync::Arc;
+
+use scsi::{ClaimAction, ClaimParameters, Command, Sense};
+use tokens::{Answer, Range, Request, Token, read_answers, write_requests};
+use unit::{Nexus, Settings, Share};
+
+use crate::host::{Host, MemoryStore, geometry, pattern};
+
+fn shared(store: &Arc<MemoryStore>) -> Host {
+    let share = Some(Share { grain_bytes: 64 << 10, lease_ms: 1000 });
+    Host::with_store_and_settings(geometry(), Settings { share, ..Settings::default() }, store)
+}
+
+fn claim(log: u8, shares: bool) -> ClaimParameters {
+    ClaimParameters {
+        owner: format!("iqn.2026-11.io.forebay:{log}"),
+        instance: [log; 16],
+        generation: 1,
+        opening: 1,
+        writes_back: true,
+        shares,
+        ..ClaimParameters::default()
+    }
+}
+
+fn claims(host: &Host, from: &Nexus, asked: &ClaimParameters) -> Option<Sense> {
+    let list = asked.to_bytes();
+    let action = ClaimAction::Claim;
+    let command = Command::ClaimOut { action, parameter_list_length: list.len() as u16 };
+    host.send_as(from, &command.encode(), &list).sense
+}
+
+fn asks(host: &Host, from: &Nexus, list: &[u8]) -> Option<Sense> {
+    let command = Command::TokenOut { parameter_list_length: list.len() as u32 };
+    host.send_as(from, &command.encode(), list).sense
+}
+
+fn hears(host: &Host, from: &Nexus) -> Vec<Answer> {
+    let command = Command::TokenIn { wait_ms: 0, allocation_length: 1 << 20 };
+    let done = host.send_as(from, &command.encode(), &[]);
+    assert_eq!(done.sense, None);
+    read_answers(&done.data_in.into_bytes()).expect("a list").2
+}
+
+fn writes(host: &Host, from: &Nexus, lba: u64) -> Option<Sense> {
+    host.send_as(from, &Command::write(lba, 1, false).encode(), &pattern(1, 1)).sense
+}
+
+/// Joins, and gets a token for the first range.
+fn has_token(host: &Host, from: &Nexus) {
+    let join = Request::Join { number: 1, exclusive: Vec::new() };
+    assert_eq!(asks(host, from, &write_requests(&[join])), None);
+    let Some(Answer::Joined { life, .. }) = hears(host, from).pop() else { panic!("no answer") };
+    let (range, token, number) = (Range(0), Token::ExclusiveWrite, 7);
+    let acquire = Request::Acquire { life, range, token, number };
+    assert_eq!(asks(host, from, &write_requests(&[acquire])), None);
+}
+
+#[test]
+fn who_has_the_token_writes_and_nobody_else() {
+    let store = Arc::new(MemoryStore::default());
+    let host = shared(&store);
+    let (a, b) = (host.other(2), host.other(3));
+    assert_eq!(writes(&host, &host.nexus, 0), None, "nobody shares it yet");
+    assert_eq!(claims(&host, &a, &claim(1, true)), None);
+    assert_eq!(claims(&host, &b, &claim(2, true)), None);
+    has_token(&host, &a);
+    assert!(matches!(hears(&host, &a)[..], [Answer::Granted { .. }]));
+    let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
+    assert_eq!(writes(&host, &a, 0), None);
+    assert_eq!(writes(&host, &a, 128), protected, "another range");
+    assert_eq!(writes(&host, &host.nexus, 0), protected);
+    has_token(&host, &b);
+    assert!(hears(&host, &b).is_empty(), "the other has it");
+    assert_eq!(writes(&host, &b, 0), protected);
+    assert!(matches!(hears(&host, &a)[..], [Answer::Recall { .. }]));
+}
+
+#[test]
+fn strangers_and_their_lists_are_refused() {
+    let store = Arc::new(MemoryStore::default());
+    let host = shared(&store);
+    let renew = write_requests(&[Request::Renew { life: 1, sent: 1 }]);
+    assert_eq!(asks(&host, &host.nexus, &renew), Some(Sense::CLAIM_FENCED));
+    assert_eq!(claims(&host, &host.nexus, &claim(1, false)), Some(Sense::CLAIM_NOT_SHARED));
+    assert_eq!(claims(&host, &host.nexus, &claim(1, true)), None);
+    let mut wrong = renew.clone();
+    wrong[33] ^= 1;
+    let list = Some(Sense::invalid_field_in_parameter_list(0));
+    assert_eq!(asks(&host, &host.nexus, &wrong), list);
+    // As many gateways as there is room for, and no more.
+    for log in 2..=16 {
+        assert_eq!(claims(&host, &host.other(log.into()), &claim(log, true)), None, "{log}");
+    }
+    let full = Some(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
+    assert_eq!(claims(&host, &host.other(17), &claim(17, true)), full);
+}
+
+#[test]
+fn a_unit_that_is_not_shared_knows_no_tokens() {
+    let host = Host::with_store(geometry(), &Arc::new(MemoryStore::default()));
+    assert_eq!(claims(&host, &host.nexus, &claim(1, true)), Some(Sense::CLAIM_NOT_SHARED));
+    let renew = write_requests(&[Request::Renew { life: 1, sent: 1 }]);
+    assert_eq!(asks(&host, &host.nexus, &renew), Some(Sense::INVALID_COMMAND_OPERATION_CODE));
+}
+
+#[test]
+fn after_a_restart_nothing_is_granted_until_all_have_come() {
+    let store = Arc::new(MemoryStore::default());
+    let host = shared(&store);
+    let (a, b) = (host.other(2), host.other(3));
+    assert_eq!(claims(&host, &a, &claim(1, true)), None);
+    assert_eq!(claims(&host, &b, &claim(2, true)), None);
+    let host = shared(&store);
+    let (a, b) = (host.other(2), host.other(3));
+    assert_eq!(claims(&host, &a, &claim(1, true)), None);
+    has_token(&host, &a);
+    assert!(hears(&host, &a).is_empty(), "the other may have it");
+    assert_eq!(claims(&host, &b, &claim(2, true)), None);
+    let join = Request::Join { number: 1, exclusive: vec![Range(0)] };
+    assert_eq!(asks(&host, &b, &write_requests(&[join])), None);
+    assert!(matches!(&hears(&host, &b)[0], Answer::Joined { grants, .. } if grants.len() == 1));
+    assert_eq!(writes(&host, &b, 0), None);
+}
