@@ -1,5 +1,5 @@
 //! A cache of a volume that other gateways write, too: each call first has the tokens of the ranges that it
-//! touches (crate `tokens`, decision 0015). Before a range is given back, what is dirty goes down and what
+//! touches (crate `tokens`, decision 0016). Before a range is given back, what is dirty goes down and what
 //! may not be kept is dropped.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};

@@ -1,4 +1,4 @@
-//! A unit that several gateways change, each what it has tokens for (decision 0015). In place of one
+//! A unit that several gateways change, each what it has tokens for (decision 0016). In place of one
 //! owner there are many: each claims as a single one would (`ownership.rs`), beside the others.
 
 use std::{
