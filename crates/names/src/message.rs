@@ -170,6 +170,23 @@ mod tests {
         assert!(b.resolve(&"old".parse().unwrap(), now).is_err());
     }
 
+    /// Otherwise a gateway finds an older copy of the volume elsewhere, or none.
+    #[test]
+    fn a_node_that_starts_takes_nothing_back_before_it_tells() {
+        let now = Instant::now();
+        let mut b = table(2, &[]);
+        b.take(record(1, 7, &["v"]), Duration::ZERO, now).unwrap();
+        let mut a = Table::new(record(1, 8, &[]), TIMES);
+        let v = "v".parse().unwrap();
+        exchange(&mut a, &mut b, now);
+        assert!(b.resolve(&v, now).is_ok());
+        exchange(&mut b, &mut a, now);
+        assert!(b.resolve(&v, now).is_ok());
+        assert!(a.tell(Vec::new(), Vec::new()), "that there are none is news, too");
+        exchange(&mut a, &mut b, now);
+        assert!(b.resolve(&v, now).is_err());
+    }
+
     #[test]
     fn signs_of_life_reach_those_who_are_not_called() {
         let start = Instant::now();

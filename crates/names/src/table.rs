@@ -21,6 +21,9 @@ const MOST_VOLUMES_IN_ALL: usize = 8192;
 #[derive(Debug)]
 pub struct Table {
     own: Record,
+    /// What our own record says is so: before that nobody hears of it, since a node that has begun
+    /// to start would tell that it has no volumes.
+    has_told: bool,
     others: BTreeMap<Gln, Known>,
     times: Times,
 }
@@ -84,10 +87,10 @@ pub struct Listed<'a> {
 }
 
 impl Table {
-    /// Knows our own record only.
+    /// Knows our own record only, which nobody is told of before [`Self::tell`].
     #[must_use]
     pub fn new(own: Record, times: Times) -> Self {
-        Self { own, others: BTreeMap::new(), times }
+        Self { own, has_told: false, others: BTreeMap::new(), times }
     }
 
     /// Our own record.
@@ -98,9 +101,11 @@ impl Table {
 
     /// From now on we tell this. True if it is something else than before.
     pub fn tell(&mut self, addresses: Vec<String>, volumes: Vec<Entry>) -> bool {
-        if (&self.own.addresses, &self.own.volumes) == (&addresses, &volumes) {
+        let is_the_same = (&self.own.addresses, &self.own.volumes) == (&addresses, &volumes);
+        if self.has_told && is_the_same {
             return false;
         }
+        self.has_told = true;
         (self.own.addresses, self.own.volumes) = (addresses, volumes);
         self.outbid(self.own.stamp);
         true
@@ -117,11 +122,11 @@ impl Table {
         self.own.stamp.beat = 0;
     }
 
-    /// How new what we know is.
+    /// How new what we know and tell is.
     #[must_use]
     pub fn stamps(&self) -> Vec<Stamp> {
-        let others = self.others.values().map(|known| known.record.stamp);
-        std::iter::once(self.own.stamp).chain(others).collect()
+        let own = self.has_told.then_some(self.own.stamp);
+        own.into_iter().chain(self.others.values().map(|known| known.record.stamp)).collect()
     }
 
     /// Takes notice of how new others know the records, which tells who lives. Of our own nobody
@@ -160,9 +165,11 @@ impl Table {
         let has = |stamp: Stamp| {
             theirs.iter().any(|their| their.gln == stamp.gln && their.version >= stamp.version)
         };
+        let untold = usize::from(!self.has_told);
+        let told = self.nodes(now).skip(untold).filter(|one| !has(one.record.stamp));
         let mut news = Vec::new();
         let mut bytes = 0;
-        for Listed { record, age, .. } in self.nodes(now).filter(|one| !has(one.record.stamp)) {
+        for Listed { record, age, .. } in told {
             bytes += serde_json::to_vec(record).map_or(0, |text| text.len());
             if bytes > most_bytes && !news.is_empty() {
                 break;
@@ -261,7 +268,11 @@ pub(crate) mod tests {
         Times { stale_after: Duration::from_secs(30), forget_after: Duration::from_secs(3600) };
 
     pub(crate) fn table(number: u8, volumes: &[&str]) -> Table {
-        Table::new(record(number, 1, volumes), TIMES)
+        let Record { addresses, volumes, stamp, node } = record(number, 1, volumes);
+        let nothing = Record { stamp, node, addresses: Vec::new(), volumes: Vec::new() };
+        let mut table = Table::new(nothing, TIMES);
+        table.tell(addresses, volumes);
+        table
     }
 
     fn name(text: &str) -> VolumeName {
