@@ -98,7 +98,7 @@ impl Shared {
     /// that voids what it has of them; and a turn at the lower volume. While the log has not even
     /// that, or a round has the turn, this waits for the round to end, but not for long.
     async fn claim(self: &Arc<Self>, first: u64, end: u64) -> Result<(Claim, Turn), Error> {
-        let full = || Error::Busy("the log is full");
+        let full = || Error::Busy("the log is full, or a round of destage takes long");
         let mut check = |state: &mut State| {
             if let Some(error) = self.refusal(state) {
                 return Some(Err(error));

@@ -174,13 +174,13 @@ fn fitting(items: &[Item], most: u64) -> usize {
     fit.count().max(1).min(items.len())
 }
 
-/// Sends items down. False if the cache is stopping.
+/// Sends items down. False if the round is not to go on.
 async fn send_piece(shared: &Arc<Shared>, pace: &mut Pace, items: &[Item]) -> Result<bool, Error> {
     let mut claimed;
     let mut items = items;
     while !items.is_empty() {
         claimed = send_all(shared, pace, items).await?;
-        if shared.state.lock().stopping {
+        if shared.ends_round(&shared.state.lock()) {
             return Ok(false);
         }
         // Slots that a bypassed write holds: it makes them void, or fails and leaves them to us.
@@ -300,7 +300,7 @@ async fn send_all(
     // What the log disk cannot give keeps the tail where it is, but all else goes down.
     let mut unreadable = None;
     loop {
-        let stop = failure.is_some() || shared.state.lock().stopping;
+        let stop = failure.is_some() || shared.ends_round(&shared.state.lock());
         let more = !stop && cursor.at < items.len();
         if !more && under_way.is_empty() {
             break;
@@ -325,7 +325,9 @@ async fn send_all(
                 }
             },
             () = pace.give_way(shared), if more && weight < room => {
-                if let Some(run) = cursor.next_run(shared) {
+                if !shared.ends_round(&shared.state.lock())
+                    && let Some(run) = cursor.next_run(shared)
+                {
                     pace.spend(shared, run.data_bytes());
                     shared.counters.joined_slots.add(run.parts.len() as u64 - 1);
                     let counted = run.data_bytes().max(least_weight(shared));

@@ -64,7 +64,7 @@ impl Pace {
 
     fn obstacle(&mut self, shared: &Shared) -> Option<Obstacle> {
         let state = shared.state.lock();
-        if state.stopping {
+        if shared.ends_round(&state) {
             return None;
         }
         if state.orders.hold().is_some() {

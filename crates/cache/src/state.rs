@@ -277,6 +277,13 @@ impl Shared {
         self.is_strict() && self.lower.geometry().epoch_blocks > 0
     }
 
+    /// Whether a round that is under way is not to go on: when stopping; and when destage is held
+    /// while the log disk fails, if hosts' writes had to wait for the round's end.
+    pub fn ends_round(&self, state: &State) -> bool {
+        let is_held = state.round.is_some() && state.orders.hold().is_some();
+        state.stopping || (is_held && state.log_error().is_some() && self.is_atomic_below())
+    }
+
     /// Has the lower volume give up what a round has left there that did not come to its flush.
     pub async fn roll_back_lower(&self) -> Result<(), Error> {
         let _turn = self.lower_flush.lock().await;

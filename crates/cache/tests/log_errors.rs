@@ -103,6 +103,38 @@ async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
     assert!(flushes > 0, "no round was sent: {seen:?}");
 }
 
+/// A round that is held in the middle would keep such writes out for ever.
+#[tokio::test(start_paused = true)]
+async fn a_round_that_is_held_makes_room_for_writes_past_the_log() {
+    let mut gateway = Gateway::new(1000);
+    let fault = Fault::new(Arc::clone(&gateway.log));
+    let faults = Arc::clone(fault.faults());
+    gateway.log = Arc::new(fault);
+    gateway.settings.on_log_error = OnLogError::WriteThrough;
+    gateway.settings.destage_in_flight = 1;
+    let cache = gateway.open().await;
+    for slot in 0..4 {
+        write(&cache, slot * 80, 1, 8).await.unwrap();
+    }
+    faults.add(Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)));
+    assert!(matches!(write(&cache, 8, 2, 8).await, Err(Error::NoSpace)));
+    gateway.far.set_epoch_blocks(8000);
+    gateway.far.set_delay(Duration::from_millis(100));
+    tokio::spawn(cache.run());
+    while !gateway.far.take_calls().iter().any(|call| call.0 == "write") {
+        sleep(Duration::from_millis(10)).await;
+    }
+    cache.pause();
+    write(&cache, 4000, 3, 8).await.unwrap();
+    let calls = gateway.far.take_calls();
+    let rolled_back = calls.iter().position(|call| call.0 == "roll back");
+    let stable = calls.iter().position(|call| call.0 == "write stable");
+    assert!(rolled_back.is_some() && rolled_back < stable, "{calls:?}");
+    cache.resume();
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(far(&gateway, 240).await, 1, "the round comes to its end later");
+}
+
 /// What the log holds goes down though nothing can be noted in it.
 #[tokio::test(start_paused = true)]
 async fn destage_goes_on_and_what_it_sent_stays_dirty() {
