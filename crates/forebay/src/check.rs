@@ -4,7 +4,7 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use cache::MappedFile;
 use target::Listener;
-use volume::{FileVolume, OpenError, Options, Stack};
+use volume::{FileVolume, Mirror, OpenError, Options, Stack};
 
 use crate::{
     control::{self, Request, Response},
@@ -149,11 +149,36 @@ fn look_at_file(file: &settings::File) -> Result<String, Failure> {
 }
 
 async fn look_at_log(cache: &settings::Cache) -> Result<String, Failure> {
+    if cache.pair.is_some() && cache.log.exists() {
+        return look_at_half(cache).await;
+    }
     if !stack::log_exists(cache) && cache.log_size.is_some() {
         return Ok(format!("the log {} would be made", cache.log.display()));
     }
     let Some(log) = stack::look_at_log(cache, open).await? else { return Ok(in_use(&cache.log)) };
     stack::describe_log(cache, &log).await
+}
+
+/// The half of a pair's log.
+async fn look_at_half(cache: &settings::Cache) -> Result<String, Failure> {
+    let name = cache.log.display();
+    let mut options = stack::log_options(cache, &cache.log);
+    (options.preallocate, options.read_only) = (false, true);
+    let Some(half) = open(&options)? else { return Ok(in_use(&cache.log)) };
+    let label = Mirror::label_of(&half).await.map_err(|error| {
+        Failure::new(format!("{name} cannot be the half of a log: {error}"))
+            .remedy("name the right file or device")
+    })?;
+    Ok(match label {
+        None => format!("{name} is blank, for the half of a new log"),
+        Some(label) if label.epoch == 0 => {
+            format!("{name} is the half of a log, was being filled, and holds nothing yet")
+        }
+        Some(label) => {
+            let alone = if label.alone { ", and went on without the partner's" } else { "" };
+            format!("{name} is the half of a log, of epoch {}{alone}", label.epoch)
+        }
+    })
 }
 
 fn look_at_nvram(path: &Path, bytes: u64) -> Result<String, Failure> {
@@ -184,10 +209,12 @@ async fn look_at_far_side(
         return Ok(format!("{} is a target of these settings", remote.url));
     }
     let known = match cache {
-        Some(cache) if stack::log_exists(cache) => match stack::look_at_log(cache, open).await? {
-            Some(log) => stack::known(cache, &log).await?,
-            None => None,
-        },
+        Some(cache) if cache.pair.is_none() && stack::log_exists(cache) => {
+            match stack::look_at_log(cache, open).await? {
+                Some(log) => stack::known(cache, &log).await?,
+                None => None,
+            }
+        }
         _ => None,
     };
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);

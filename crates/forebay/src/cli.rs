@@ -257,6 +257,12 @@ pub enum GatewayAct {
         #[command(flatten)]
         told: Told,
     },
+    /// Have the unit of a pair change places
+    ///
+    /// Asked of the gateway that serves it: hands it over to the partner, who stands by and has everything;
+    /// nothing is drained, and hosts come back to the same unit by the partner's portal. Asked of the one
+    /// that stands by: takes the unit over at once, if the partner does not answer.
+    Takeover(OfCache),
     /// Take a half of a mirrored log anew, and fill it from the other
     ///
     /// For a device that was lost, or is to be exchanged: put the new one where the settings say,

@@ -33,7 +33,7 @@ use crate::{
     orders::{Exported, Order, Standing, UnitName},
     plan::Changes,
     settings::Settings,
-    status::{ClaimStatus, Status},
+    status::{ClaimStatus, PairStatus, Status},
 };
 
 /// What may be asked.
@@ -80,6 +80,11 @@ pub enum Request {
         /// The unit.
         unit: UnitName,
     },
+    /// Have the unit of a pair change places.
+    TakeOver {
+        /// The unit.
+        unit: UnitName,
+    },
     /// What the process has attached.
     Attachment,
     /// Take away what the process has attached.
@@ -116,6 +121,8 @@ pub enum Response {
     Located(Place),
     /// The log is put away.
     Exported(Exported),
+    /// How a pair stands.
+    Pair(PairStatus),
     /// What is attached, or was until now.
     Attachment(Attached),
     /// The size from now on.
@@ -142,6 +149,7 @@ impl Response {
             | Self::Names(_)
             | Self::Located(_)
             | Self::Exported(_)
+            | Self::Pair(_)
             | Self::Attachment(_)
             | Self::Resized { .. } => {
                 Failure::new("the process gives an answer to another question")

@@ -32,8 +32,20 @@ pub async fn run(act: GatewayAct) -> Result<(), Failure> {
         GatewayAct::Resume(OfCache { unit, told }) => tell(&unit, &told, Order::Resume),
         GatewayAct::Export(args) => handover::export(args).await,
         GatewayAct::Adopt(args) => handover::adopt(args).await,
+        GatewayAct::Takeover(OfCache { unit, told }) => take_over(&unit, &told),
         GatewayAct::Rate { unit, rate, told } => tell(&unit, &told, Order::Rate(rate)),
         GatewayAct::Renew { unit, half, told } => tell(&unit, &told, Order::Renew { half }),
+    }
+}
+
+fn take_over(unit: &UnitName, told: &Told) -> Result<(), Failure> {
+    let request = Request::TakeOver { unit: unit.clone() };
+    match control::ask(&told.whom.path()?, request)? {
+        Response::Pair(pair) if told.json => {
+            print_line(serde_json::to_string(&pair).map_err(Failure::new)?)
+        }
+        Response::Pair(pair) => print_line(format_args!("{unit}: this gateway is {pair}")),
+        other => Err(other.unexpected()),
     }
 }
 

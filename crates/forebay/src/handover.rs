@@ -125,6 +125,12 @@ pub fn find<'a>(
 
 fn cache_of<'a>(name: &UnitName, unit: &'a Unit) -> Result<&'a Cache, Failure> {
     let cache = stack::cache_over(unit.stack.get(1..).unwrap_or_default());
+    if unit.pair().is_some() {
+        return Err(Failure::settings(format!(
+            "{name} is the unit of a pair, whose log is at two gateways"
+        ))
+        .remedy("`forebay gateway takeover` hands it over to the partner"));
+    }
     cache.filter(|_| matches!(unit.stack.first(), Some(Layer::Remote(_)))).ok_or_else(|| {
         Failure::settings(format!("{name} has no cache over a remote volume"))
             .remedy("name the unit of a gateway")

@@ -107,6 +107,24 @@ impl<'a> Plan<'a> {
         let find = |settings: &'a Settings, target: &Target| {
             settings.target.iter().find(|other| other.name == target.name)
         };
+        // Halves are open, and partners count on them, as long as the process lives.
+        let is_paired = |target: &Target| {
+            let half = |unit: &Unit| matches!(unit.stack.first(), Some(Layer::Half(_)));
+            target.unit.iter().any(|unit| unit.pair().is_some() || half(unit))
+        };
+        for target in new.target.iter().filter(|target| is_paired(target)) {
+            if find(old, target) != Some(target) {
+                let what =
+                    format!("target {}: a pair is read at the start only; restart", target.name);
+                self.changes.refused.push(what);
+            }
+        }
+        for target in old.target.iter().filter(|target| is_paired(target)) {
+            if find(new, target).is_none_or(|new| !is_paired(new)) {
+                let what = format!("target {}: a pair ends with the process; restart", target.name);
+                self.changes.refused.push(what);
+            }
+        }
         for target in &new.target {
             match find(old, target) {
                 Some(before) => self.target(before, target),

@@ -123,6 +123,10 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
                 Err(failure) => Response::Failure(failure),
             }
         }
+        Request::TakeOver { unit } => match node.take_over(&unit).await {
+            Ok(standing) => Response::Pair(standing),
+            Err(failure) => Response::Failure(failure),
+        },
         Request::Export { unit } => match node.export(&unit).await {
             Ok(exported) => Response::Exported(exported),
             Err(failure) => Response::Failure(failure),

@@ -78,8 +78,36 @@ pub struct TargetStatus {
     pub data_out_bytes: u64,
     /// Bytes that they read.
     pub data_in_bytes: u64,
+    /// How this gateway stands in the pair that it is of.
+    #[serde(default)]
+    pub pair: Option<PairStatus>,
     /// Its units.
     pub units: Vec<UnitStatus>,
+}
+
+/// A gateway of a pair.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PairStatus {
+    /// "active": it serves the unit, and the partner has everything; "alone": it serves the unit, and
+    /// nobody else has everything; "standby": the partner serves it, or nobody does.
+    pub role: String,
+    /// Whether the partner answers.
+    pub partner_is_there: bool,
+    /// How the halves of the log stand, its own first, while it serves.
+    pub halves: Vec<String>,
+    /// Why it does not do more.
+    pub reason: Option<String>,
+}
+
+impl fmt::Display for PairStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let partner = if self.partner_is_there { "there" } else { "away" };
+        write!(f, "{}, the partner is {partner}", self.role)?;
+        if let [_, theirs] = &self.halves[..] {
+            write!(f, ", its half: {theirs}")?;
+        }
+        self.reason.iter().try_for_each(|reason| write!(f, " ({reason})"))
+    }
 }
 
 /// One logical unit.
@@ -227,6 +255,9 @@ impl Status {
             let _ = writeln!(text, "\n{}", targets(&self.targets));
         }
         for target in &self.targets {
+            if let Some(pair) = &target.pair {
+                let _ = writeln!(text, "\n{}, of a pair: {pair}", target.name);
+            }
             for unit in &target.units {
                 let _ = writeln!(
                     text,
@@ -445,6 +476,7 @@ mod tests {
                 group: 7,
                 advertise: Some("s.example".into()),
                 redirect: None,
+                pair: None,
                 tls: true,
                 targets: vec!["iqn.x".into()],
             }],

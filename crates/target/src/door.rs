@@ -88,7 +88,11 @@ impl Door {
 
     /// Where who may log in is sent.
     fn redirect(&self, target: Option<&str>) -> Result<(), Denial> {
-        match target.and_then(|name| self.find(name)?.redirect.clone()) {
+        let device = target.and_then(|name| self.find(name));
+        if device.as_ref().is_some_and(|device| device.is_unavailable) {
+            return Err(LoginStatus::ServiceUnavailable.into());
+        }
+        match device.and_then(|device| device.redirect.clone()) {
             Some(Redirect { address, permanent }) => Err(Denial::Moved { address, permanent }),
             None => Ok(()),
         }

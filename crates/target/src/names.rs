@@ -24,6 +24,9 @@ pub struct Target {
     pub groups: Vec<PortalGroup>,
     /// Everybody who logs in to it is sent there.
     pub redirect: Option<Redirect>,
+    /// It is served elsewhere for now: a login ends with "service unavailable" (RFC 7143, 11.13.5), after
+    /// which initiators try again, here or by another portal.
+    pub is_unavailable: bool,
     /// Who may log in to it.
     pub access: Access,
 }
@@ -34,7 +37,7 @@ impl Target {
     pub fn new(name: impl Into<String>, units: Vec<(u16, Arc<dyn LogicalUnit>)>) -> Self {
         let groups = vec![PortalGroup::default()];
         let (name, access) = (name.into(), Access::default());
-        Self { name, alias: None, units, groups, redirect: None, access }
+        Self { name, alias: None, units, groups, redirect: None, is_unavailable: false, access }
     }
 }
 
@@ -70,6 +73,7 @@ pub(crate) struct Device {
     pub(crate) alias: Option<String>,
     pub(crate) groups: Vec<PortalGroup>,
     pub(crate) redirect: Option<Redirect>,
+    pub(crate) is_unavailable: bool,
     access: RwLock<Arc<Access>>,
     /// Sorted by number.
     units: Vec<(u16, Arc<dyn LogicalUnit>)>,
@@ -171,7 +175,7 @@ impl Names {
 
 impl Device {
     pub(crate) fn new(target: Target) -> Result<Self, TargetError> {
-        let Target { name, alias, mut units, groups, redirect, access } = target;
+        let Target { name, alias, mut units, groups, redirect, is_unavailable, access } = target;
         if !is_iscsi_name(&name) {
             return Err(TargetError::Name(name));
         }
@@ -186,7 +190,7 @@ impl Device {
         let mut ports: Vec<u16> = groups.iter().map(|group| group.tag).collect();
         ports.sort_unstable();
         ports.dedup();
-        Ok(Self { name, alias, groups, redirect, access, units, luns, ports })
+        Ok(Self { name, alias, groups, redirect, is_unavailable, access, units, luns, ports })
     }
 }
 

@@ -99,7 +99,8 @@ impl Source {
     /// Opens it.
     pub async fn open(&self) -> Result<Opened, Failure> {
         let naming = self.naming.as_ref();
-        stack::open(&self.target, &self.unit, &self.initiator_name, naming).await
+        stack::open(&self.target, &self.unit, &self.initiator_name, naming, stack::Given::Nothing)
+            .await
     }
 
     /// How long a call is tried again that the volume is too busy for.

@@ -4,6 +4,7 @@ mod orders;
 mod claims;
 mod names;
 mod reload;
+mod pair;
 mod show;
 
 use std::{
@@ -25,7 +26,7 @@ use crate::{
     failure::{FAILED, Failure},
     naming::Naming,
     settings::{Address, Group, HostPort, Iscsi, Portal, PortalTls, Settings, Target, Unit},
-    stack::{self, Opened},
+    stack::{self, Given, Opened},
     state,
     status::State,
 };
@@ -54,6 +55,8 @@ struct Inner {
     /// The settings in force.
     settings: Arc<Settings>,
     targets: Vec<Served>,
+    /// The pairs that units are of.
+    pairs: Vec<pair::Paired>,
     portals: Vec<Listening>,
     /// Where the naming service listens.
     naming: Vec<SocketAddr>,
@@ -100,6 +103,7 @@ impl Node {
             state: State::Starting,
             settings: Arc::new(settings),
             targets: Vec::new(),
+            pairs: Vec::new(),
             portals: Vec::new(),
             naming: Vec::new(),
             naming_tasks: JoinSet::new(),
@@ -118,10 +122,11 @@ impl Node {
 
     /// Opens everything. Targets that need nothing remote come first, with the portals that lead
     /// to no others: what they serve may be remote to the rest.
-    pub async fn start(&self) -> Result<(), Failure> {
+    pub async fn start(self: &Arc<Self>) -> Result<(), Failure> {
         let settings = self.settings();
         self.events.set(settings.log_level.as_ref());
         self.open_naming(&settings).await?;
+        self.open_halves(&settings).await?;
         let groups = settings.groups();
         for remote in [false, true] {
             for target in settings.target.iter().filter(|target| target.has_remote() == remote) {
@@ -138,6 +143,7 @@ impl Node {
             // What is remote here may be a volume that others are told of, too.
             self.tell_names();
         }
+        self.start_pairs();
         let mut inner = self.inner.lock();
         // Told in the order of the settings.
         inner.targets.sort_by_key(|served| {
@@ -159,8 +165,11 @@ impl Node {
     async fn open_target(&self, settings: &Settings, target: &Target) -> Result<(), Failure> {
         let name = target.name.0.clone();
         self.inner.lock().targets.push(Served { name: name.clone(), units: Vec::new() });
-        for unit in &target.unit {
-            let opened = open_unit(settings, target, unit, self.naming.as_ref()).await?;
+        // The unit of a pair is opened by the member who is to serve it.
+        for unit in target.unit.iter().filter(|unit| unit.pair().is_none()) {
+            let given = self.given(unit);
+            let naming = self.naming.as_ref();
+            let opened = open_unit(settings, target, unit, naming, given).await?;
             // What is open is known at once, so that a stop puts it away.
             let mut inner = self.inner.lock();
             if let Some(served) = inner.targets.iter_mut().find(|served| served.name == name) {
@@ -176,7 +185,8 @@ impl Node {
         let served = inner.targets.iter().find(|served| served.name == target.name.0);
         let units = served.iter().flat_map(|served| &served.units);
         let as_it_is_seen = |unit: &ServedUnit| Arc::clone(&unit.unit) as Arc<dyn LogicalUnit>;
-        let units = units.map(|unit| (unit.lun, as_it_is_seen(unit))).collect();
+        let units: Vec<_> = units.map(|unit| (unit.lun, as_it_is_seen(unit))).collect();
+        let is_paired = target.unit.iter().any(|unit| unit.pair().is_some());
         let groups = settings.groups();
         let reached = groups.iter().filter(|group| target.is_reached_through(group));
         target::Target {
@@ -184,6 +194,7 @@ impl Node {
             access: admission::access(target),
             groups: reached.map(|group| inner.group(group)).collect(),
             redirect: redirect(target.redirect.as_ref(), target.redirect_permanently),
+            is_unavailable: is_paired && units.is_empty(),
             ..target::Target::new(target.name.0.clone(), units)
         }
     }
@@ -261,8 +272,9 @@ async fn open_unit(
     target: &Target,
     unit: &Unit,
     naming: Option<&Arc<Naming>>,
+    given: Given,
 ) -> Result<ServedUnit, Failure> {
-    let opened = open_with(settings, target, unit, naming).await?;
+    let opened = open_with(settings, target, unit, naming, given).await?;
     let serial = serial(target, unit);
     let mut identity = Identity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
@@ -278,7 +290,7 @@ pub async fn open_stack(
     unit: &Unit,
 ) -> Result<Opened, Failure> {
     let naming = Naming::guest(settings)?.map(Arc::new);
-    open_with(settings, target, unit, naming.as_ref()).await
+    open_with(settings, target, unit, naming.as_ref(), Given::Nothing).await
 }
 
 async fn open_with(
@@ -286,9 +298,10 @@ async fn open_with(
     target: &Target,
     unit: &Unit,
     naming: Option<&Arc<Naming>>,
+    given: Given,
 ) -> Result<Opened, Failure> {
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
-    stack::open(&target.name, unit, &initiator_name, naming).await
+    stack::open(&target.name, unit, &initiator_name, naming, given).await
 }
 
 /// The serial number that hosts see.

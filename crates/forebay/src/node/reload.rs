@@ -12,7 +12,7 @@ use crate::{
     failure::Failure,
     plan::{self, Changes, Plan},
     settings::{Address, File, Layer, Settings, Target, Unit},
-    stack::Opened,
+    stack::{Given, Opened},
     status::State,
 };
 
@@ -72,7 +72,7 @@ impl Node {
         prepared: &mut Prepared,
     ) -> Result<(), Failure> {
         for (target, unit) in plan.units_to_open() {
-            let opened = open_unit(new, target, unit, self.naming.as_ref()).await?;
+            let opened = open_unit(new, target, unit, self.naming.as_ref(), Given::Nothing).await?;
             prepared.units.entry(target.name.0.clone()).or_default().push(opened);
         }
         for group in new.groups() {

@@ -40,6 +40,7 @@ impl Node {
             let settings = inner.settings.target.iter().find(|t| t.name.0 == served.name);
             TargetStatus {
                 redirect: settings.and_then(|target| Some(target.redirect.as_ref()?.0.clone())),
+                pair: Self::pair_status(&inner.pairs, &served.name),
                 ..served.status(&statistics)
             }
         });
@@ -80,6 +81,7 @@ impl Served {
         TargetStatus {
             name: self.name.clone(),
             redirect: None,
+            pair: None,
             sessions: statistics.sessions.iter().filter(is_its).count() as u64,
             commands: sum(|session| session.counters.commands),
             data_out_bytes: sum(|session| session.counters.data_out_bytes),

@@ -7,7 +7,7 @@ use iscsi::login::chap::{Algorithm, Credential, SECRET_MAX, SECRET_MIN, Secret};
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    Layer, Settings,
+    Settings,
     problem::KeyPath,
     secret::{self, Found},
     words::Text,
@@ -214,8 +214,8 @@ impl Settings {
             for (index, unit) in target.unit.iter_mut().enumerate() {
                 let at = at.key("unit").index(index).key("stack");
                 for (index, layer) in unit.stack.iter_mut().enumerate() {
-                    let Layer::Remote(remote) = layer else { continue };
-                    let at = at.index(index).key("remote");
+                    let Some((keys, remote)) = layer.remote_mut() else { continue };
+                    let at = keys.iter().fold(at.index(index), |at, key| at.key(key));
                     proofs.extend(remote.user.as_mut().map(|user| (at.key("user"), user)));
                     proofs.extend(remote.mutual.as_mut().map(|proof| (at.key("mutual"), proof)));
                 }

@@ -64,6 +64,8 @@ fn every_key_is_in_the_example() {
         keys_of::<layer::Observe>(),
         keys_of::<layer::Fault>(),
         keys_of::<layer::Cache>(),
+        keys_of::<layer::Pair>(),
+        keys_of::<layer::Half>(),
     ] {
         assert!(!keys.is_empty());
         for key in keys {
@@ -93,7 +95,7 @@ fn every_layer_is_in_the_example() {
     }
     let error = toml::from_str::<Any>("layer = 'none'").expect_err("layers are fixed");
     let names: Vec<_> = error.message().split('`').skip(3).step_by(2).collect();
-    assert_eq!(names.len(), 10, "{error}");
+    assert_eq!(names.len(), 11, "{error}");
     for name in names {
         let heading = format!("[target.unit.stack.{name}]");
         assert!(EXAMPLE.contains(&heading) || EXAMPLE.contains(&format!("\"{name}\"")), "{name}");

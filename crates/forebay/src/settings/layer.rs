@@ -8,7 +8,9 @@ use super::{
     access::{Chap, Proof},
     schedule::{Hours, Schedule},
     tls::RemoteTls,
-    words::{Digest, Engine, FaultError, OnLogError, Operation, Order, Report, TooLarge},
+    words::{
+        Digest, Engine, FaultError, IscsiName, OnLogError, Operation, Order, Report, TooLarge,
+    },
 };
 use crate::quantity::{Size, Span};
 
@@ -22,6 +24,8 @@ pub enum Layer {
     File(File),
     /// A logical unit of another iSCSI target.
     Remote(Remote),
+    /// The half of the log of a pair that is here, for the partner.
+    Half(Half),
     /// A part of the volume below.
     Slice(Slice),
     /// Encryption of the volume below.
@@ -46,7 +50,20 @@ impl Layer {
 
     /// Whether it stands at the bottom of a stack.
     pub fn is_bottom(&self) -> bool {
-        matches!(self, Self::Memory(_) | Self::File(_) | Self::Remote(_))
+        matches!(self, Self::Memory(_) | Self::File(_) | Self::Half(_) | Self::Remote(_))
+    }
+}
+
+impl Layer {
+    /// The unit of another target that it needs, with the keys that lead there.
+    pub fn remote_mut(&mut self) -> Option<(&'static [&'static str], &mut Remote)> {
+        match self {
+            Self::Remote(remote) => Some((&["remote"], remote)),
+            Self::Cache(cache) => {
+                Some((&["cache", "pair", "partner"], &mut cache.pair.as_deref_mut()?.partner))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -118,6 +135,26 @@ pub struct Remote {
     pub ping_interval: Span,
     /// How long a start waits for a far side that is away, where nothing local knows the volume.
     pub start_timeout: Span,
+}
+
+/// Settings of a half layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Half {
+    /// The name of the target whose unit has the cache with this log; required.
+    pub of: IscsiName,
+}
+
+/// The other gateway of a pair.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pair {
+    /// Its half of the log, as a remote layer names a unit; required.
+    pub partner: Remote,
+    /// Without a word for so long, the other one is gone.
+    pub dead_after: Span,
+    /// Whether this one serves where both could.
+    pub first: bool,
 }
 
 /// Settings of a slice layer.
@@ -194,6 +231,8 @@ pub struct Cache {
     pub log_key: Option<PathBuf>,
     /// The file that holds the secret, readable by its owner only.
     pub log_secret_file: Option<PathBuf>,
+    /// The gateway with the other half of the log.
+    pub pair: Option<Box<Pair>>,
     /// How the log is written.
     pub log_engine: Engine,
     /// Whether the log passes the page cache by (O_DIRECT) where the file system lets it.
@@ -296,6 +335,12 @@ impl Default for Remote {
     }
 }
 
+impl Default for Pair {
+    fn default() -> Self {
+        Self { partner: Remote::default(), dead_after: Span::seconds(3), first: false }
+    }
+}
+
 impl Default for Cache {
     fn default() -> Self {
         Self {
@@ -304,6 +349,7 @@ impl Default for Cache {
             log_mirror: None,
             log_degraded: false,
             log_scrub: Size::mib(4),
+            pair: None,
             log_key: None,
             log_secret_file: None,
             log_engine: Engine::default(),

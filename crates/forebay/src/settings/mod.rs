@@ -20,7 +20,7 @@ use ::names::VolumeName;
 use serde::Deserialize;
 
 pub use access::{Allow, Chap, Discovery, Proof};
-pub use layer::{Cache, Encrypt, Fault, File, Layer, Memory, Remote, Slice};
+pub use layer::{Cache, Encrypt, Fault, File, Layer, Memory, Pair, Remote, Slice};
 pub use names::{Far, Names, with_port};
 pub use portal::{Group, HostPort, Portal};
 pub use problem::Problem;
@@ -132,6 +132,16 @@ impl Target {
     /// Whether opening one of its units needs another target.
     pub fn has_remote(&self) -> bool {
         self.unit.iter().flat_map(|unit| &unit.stack).any(|layer| matches!(layer, Layer::Remote(_)))
+    }
+}
+
+impl Unit {
+    /// The pair that its cache is of.
+    pub fn pair(&self) -> Option<&Pair> {
+        self.stack.iter().find_map(|layer| match layer {
+            Layer::Cache(cache) => cache.pair.as_deref(),
+            _ => None,
+        })
     }
 }
 

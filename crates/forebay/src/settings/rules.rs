@@ -3,7 +3,7 @@
 use std::{collections::HashMap, path::Path};
 
 use super::{
-    Address, Cache, Far, Iscsi, Layer, Portal, Settings, Target, Unit,
+    Address, Cache, Far, Iscsi, Layer, Pair, Portal, Remote, Settings, Target, Unit,
     access::{Allow, Chap, Proof},
     names::has_port,
     portal::COMMON_TAG,
@@ -52,7 +52,35 @@ fn check(settings: &Settings) -> Checked {
         target.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
         units(target, &at, &mut files)?;
     }
+    halves(settings)?;
     portals(settings)
+}
+
+/// Each half is that of a pair, whose unit lies on a remote volume.
+fn halves(settings: &Settings) -> Checked {
+    let top = KeyPath::default();
+    for (index, target) in settings.target.iter().enumerate() {
+        let at = top.key("target").index(index);
+        for (index, unit) in target.unit.iter().enumerate() {
+            let at = at.key("unit").index(index).key("stack");
+            if unit.pair().is_some() && !matches!(unit.stack.first(), Some(Layer::Remote(_))) {
+                let message = "a pair needs a node that both reach, and there is no remote layer";
+                return wrong(at, message, "put `remote` first in the stack");
+            }
+            if let Some(Layer::Half(half)) = unit.stack.first() {
+                let named = settings.target.iter().find(|target| target.name == half.of);
+                if !named.is_some_and(|target| target.unit.iter().any(|u| u.pair().is_some())) {
+                    let message = format!("{} has no cache with `pair`", half.of);
+                    return wrong(
+                        at.index(0).key("half").key("of"),
+                        message,
+                        "name the target of a pair",
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What each portal says by itself.
@@ -322,6 +350,11 @@ fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut Seen<'a>) -> Checked 
     if target.unit.is_empty() && target.redirect.is_none() {
         return wrong(at.clone(), "the target has no unit", "add a [[target.unit]] table below it");
     }
+    let alone = target.unit.len() == 1;
+    if target.unit.iter().any(|unit| unit.pair().is_some()) && !alone {
+        let message = "a pair hands over a whole target, and this one has other units";
+        return wrong(at.key("unit"), message, "give the unit of a pair a target of its own");
+    }
     let mut luns = HashMap::new();
     for (index, unit) in target.unit.iter().enumerate() {
         let at = at.key("unit").index(index);
@@ -450,47 +483,11 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
             block_size(&at, file.block_size)?;
             whole(&at, "size", file.size, file.block_size)
         }
-        Layer::Remote(remote) => {
-            let at = at.key("remote");
-            required(
-                &at,
-                "url",
-                remote.url.is_empty(),
-                "\"iscsi://10.0.0.2/iqn.2026-11.com.example:disk1/0\"",
-            )?;
-            match remote.url.parse::<Far>() {
-                Ok(Far::Named(_)) => {}
-                Ok(Far::At(url)) if url.target.is_some() => {}
-                Ok(Far::At(_)) => {
-                    return wrong(
-                        at.key("url"),
-                        format!("{} names no target", remote.url),
-                        format!("add one; `forebay ls {}` shows which there are", remote.url),
-                    );
-                }
-                Err(error) => {
-                    let remedy = "write iscsi://HOST[:PORT]/TARGET-NAME/LUN, or gln:VOLUME";
-                    return wrong(at.key("url"), error, remedy);
-                }
-            }
-            remote.user.iter().try_for_each(|user| proof(user, &at.key("user")))?;
-            remote.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
-            if remote.mutual.is_some() && remote.user.is_none() {
-                let message = "the target proves itself only to who proves himself";
-                return wrong(at.key("mutual"), message, "add `user`, or remove `mutual`");
-            }
-            remote.tls.iter().try_for_each(|tls| remote_tls(tls, &at.key("tls")))?;
-            chap(&remote.chap, &at)?;
-            range(&at, "queue_depth", remote.queue_depth, 1, 1024)?;
-            range(&at, "connections", remote.connections, 1, 8)?;
-            range(&at, "error_recovery_level", remote.error_recovery_level, 0, 2)?;
-            let (least, most) = (Span::millis(100), Span::seconds(3600));
-            range(&at, "connect_timeout", remote.connect_timeout, least, most)?;
-            range(&at, "login_timeout", remote.login_timeout, least, most)?;
-            range(&at, "command_timeout", remote.command_timeout, least, most)?;
-            range(&at, "give_up_after", remote.give_up_after, least, most)?;
-            range(&at, "ping_interval", remote.ping_interval, Span::seconds(1), most)
+        Layer::Half(half) => {
+            let named = "\"iqn.2026-11.com.example:disk1\"";
+            required(&at.key("half"), "of", half.of.0.is_empty(), named)
         }
+        Layer::Remote(remote) => remote_unit(remote, &at.key("remote")),
         Layer::Slice(slice) => {
             let at = at.key("slice");
             whole(&at, "start", Some(Size(slice.start.0.max(512))), Size(512))?;
@@ -507,6 +504,48 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
         }
         Layer::Delay(_) | Layer::Fault(_) | Layer::ReadOnly => Ok(()),
     }
+}
+
+/// What leads to a unit of another target.
+fn remote_unit(remote: &Remote, at: &KeyPath) -> Checked {
+    required(
+        at,
+        "url",
+        remote.url.is_empty(),
+        "\"iscsi://10.0.0.2/iqn.2026-11.com.example:disk1/0\"",
+    )?;
+    match remote.url.parse::<Far>() {
+        Ok(Far::Named(_)) => {}
+        Ok(Far::At(url)) if url.target.is_some() => {}
+        Ok(Far::At(_)) => {
+            return wrong(
+                at.key("url"),
+                format!("{} names no target", remote.url),
+                format!("add one; `forebay ls {}` shows which there are", remote.url),
+            );
+        }
+        Err(error) => {
+            let remedy = "write iscsi://HOST[:PORT]/TARGET-NAME/LUN, or gln:VOLUME";
+            return wrong(at.key("url"), error, remedy);
+        }
+    }
+    remote.user.iter().try_for_each(|user| proof(user, &at.key("user")))?;
+    remote.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
+    if remote.mutual.is_some() && remote.user.is_none() {
+        let message = "the target proves itself only to who proves himself";
+        return wrong(at.key("mutual"), message, "add `user`, or remove `mutual`");
+    }
+    remote.tls.iter().try_for_each(|tls| remote_tls(tls, &at.key("tls")))?;
+    chap(&remote.chap, at)?;
+    range(at, "queue_depth", remote.queue_depth, 1, 1024)?;
+    range(at, "connections", remote.connections, 1, 8)?;
+    range(at, "error_recovery_level", remote.error_recovery_level, 0, 2)?;
+    let (least, most) = (Span::millis(100), Span::seconds(3600));
+    range(at, "connect_timeout", remote.connect_timeout, least, most)?;
+    range(at, "login_timeout", remote.login_timeout, least, most)?;
+    range(at, "command_timeout", remote.command_timeout, least, most)?;
+    range(at, "give_up_after", remote.give_up_after, least, most)?;
+    range(at, "ping_interval", remote.ping_interval, Span::seconds(1), most)
 }
 
 fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
@@ -541,6 +580,9 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
     }
     if cache.report == Report::AtFlush {
         at_flush(cache, at)?;
+    }
+    if let Some(pair) = &cache.pair {
+        paired(cache, pair, at)?;
     }
     let least = Size::mib(1);
     whole(at, "log_size", cache.log_size, Size(4096))?;
@@ -586,6 +628,35 @@ fn at_flush(cache: &Cache, at: &KeyPath) -> Checked {
         );
     }
     Ok(())
+}
+
+/// What goes with a log of which the partner has the other half.
+fn paired(cache: &Cache, pair: &Pair, at: &KeyPath) -> Checked {
+    let only = |name: &str, holds: bool, message: &str| match holds {
+        true => Ok(()),
+        false => wrong(at.key(name), message, format!("leave `{name}` out, or `pair`")),
+    };
+    only(
+        "report",
+        cache.report == Report::AfterComplete,
+        "the partner has only what is in the log",
+    )?;
+    only("nvram", cache.nvram.is_none(), "the partner would not have what is in it")?;
+    only(
+        "order",
+        cache.order == Order::Strict,
+        "what overtakes the log is not known to the partner",
+    )?;
+    let stops = cache.on_log_error == OnLogError::StopWrites;
+    only("on_log_error", stops, "what goes past the log is not known to the partner")?;
+    only(
+        "log_mirror",
+        cache.log_mirror.is_none(),
+        "the other half of the log is with the partner",
+    )?;
+    let at = at.key("pair");
+    remote_unit(&pair.partner, &at.key("partner"))?;
+    range(&at, "dead_after", pair.dead_after, Span::seconds(1), Span::seconds(60))
 }
 
 /// Times of the day in which destage has another rate: none without end, none that is hardly one.

@@ -172,8 +172,8 @@ impl Settings {
             for (index, unit) in target.unit.iter_mut().enumerate() {
                 let at = at.key("unit").index(index).key("stack");
                 for (index, layer) in unit.stack.iter_mut().enumerate() {
-                    let Layer::Remote(remote) = layer else { continue };
-                    let at = at.index(index).key("remote").key("tls");
+                    let Some((keys, remote)) = layer.remote_mut() else { continue };
+                    let at = keys.iter().fold(at.index(index), |at, key| at.key(key)).key("tls");
                     found.extend(remote.tls.as_deref_mut().map(|tls| (at, tls)));
                 }
             }

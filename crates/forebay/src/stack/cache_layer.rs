@@ -14,7 +14,7 @@ use cache::{
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
-use volume::{Holding, Stack};
+use volume::{Holding, Mirror, Stack};
 
 use super::{file, log_disk::LogDisk, object, pacing::Pacing, remote::Known};
 use crate::{
@@ -43,6 +43,8 @@ pub struct Log {
     disk: LogDisk,
     /// What it says of itself; `None` if it was never used.
     info: Option<LogInfo>,
+    /// Its other half is with a partner.
+    pair: Option<Arc<Mirror>>,
 }
 
 impl Log {
@@ -70,7 +72,13 @@ pub async fn known(settings: &settings::Cache, log: &Stack) -> Result<Option<Kno
 pub async fn open_log(settings: &settings::Cache) -> Result<Log, Failure> {
     let disk = LogDisk::open(settings).await?;
     let info = look(settings, &disk.volume()).await?;
-    Ok(Log { disk, info })
+    Ok(Log { disk, info, pair: None })
+}
+
+/// The log of a pair, put together, and what it says of itself.
+pub async fn log_of_pair(settings: &settings::Cache, mirror: Arc<Mirror>) -> Result<Log, Failure> {
+    let info = look(settings, &(Arc::clone(&mirror) as Stack)).await?;
+    Ok(Log { disk: LogDisk::of_pair(settings, Arc::clone(&mirror)), info, pair: Some(mirror) })
 }
 
 impl CacheLayer {
@@ -95,13 +103,17 @@ impl CacheLayer {
         };
         let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
         let below = Arc::clone(&lower);
-        let parts = Parts { lower, log: log.disk.volume(), nvram };
         let key = settings.key().map(|key| key_file::open(&key)).transpose()?;
         let log_key = key.map(|(key, _)| LogKey::new(key.bytes()));
         let behaviour = cache::Settings { log_key, ..behaviour(settings, owner) };
-        let cache = Cache::open(behaviour, parts, identity)
-            .await
-            .map_err(|error| refusal(settings, &error))?;
+        let opened = match log.pair {
+            Some(mirror) => Cache::open_pair(behaviour, lower, mirror, identity).await,
+            None => {
+                let parts = Parts { lower, log: log.disk.volume(), nvram };
+                Cache::open(behaviour, parts, identity).await
+            }
+        };
+        let cache = opened.map_err(|error| refusal(settings, &error))?;
         let pacing = Pacing::begin(Arc::clone(&cache), settings.schedule());
         let destage = tokio::spawn(cache.run());
         let counted = cache.statistics();
@@ -129,6 +141,19 @@ impl CacheLayer {
             disk: log.disk,
             resizing: tokio::sync::Mutex::new(()),
         })
+    }
+
+    /// The cache itself.
+    pub fn cache(&self) -> Arc<Cache> {
+        Arc::clone(&self.cache)
+    }
+
+    /// Its log is somebody else's: nothing more is done.
+    pub fn abandon(&self, reason: &str) {
+        self.cache.abandon(reason);
+        if let Some(destage) = self.destage.lock().take() {
+            destage.abort();
+        }
     }
 
     /// What upper layers see.

@@ -43,6 +43,12 @@ impl LogDisk {
         Ok(Self { volume, mirror: Some(mirror), files: Mutex::new(files.into()), settings })
     }
 
+    /// That of a pair, which is put together already.
+    pub fn of_pair(settings: &Cache, mirror: Arc<Mirror>) -> Self {
+        let (files, settings) = (Mutex::default(), settings.clone());
+        Self { volume: Arc::clone(&mirror) as Stack, mirror: Some(mirror), files, settings }
+    }
+
     /// The blocks.
     pub fn volume(&self) -> Stack {
         Arc::clone(&self.volume)
@@ -51,7 +57,8 @@ impl LogDisk {
     /// Opens a half of a mirror anew, by the name it has in the settings, and fills it.
     pub async fn renew(&self, half: usize) -> Result<(), Failure> {
         let (Some(mirror), Some(second)) = (&self.mirror, &self.settings.log_mirror) else {
-            return Err(Failure::new("the log is no mirror").remedy("set `log_mirror`"));
+            return Err(Failure::new("the log is no mirror")
+                .remedy("set `log_mirror`; the half of a pair's partner is filled by itself"));
         };
         let path = if half == 0 { &self.settings.log } else { second };
         let told = |error: MirrorError| {

@@ -14,7 +14,7 @@ use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
 use volume::{
     Call, Checked, Counters, Delay, Encrypt, Fault, FileVolume, Geometry, Latency, Lba, MemVolume,
-    Observe, Rule, SliceVolume, Stack, Symptom, Volume,
+    Mirror, Observe, Rule, SliceVolume, Stack, Symptom, Volume,
 };
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
     status::LayerStatus,
 };
 pub use cache_layer::{CacheLayer, describe_log, known, open_log};
-pub use file::{io_remedy, options, refusal};
+pub use file::{io_remedy, log_options, open as open_file, options, refusal};
 pub use log_disk::{exists as log_exists, half, look as look_at_log};
 use read_only::ReadOnly;
 pub use remote::{
@@ -60,12 +60,24 @@ enum Handle {
     Cache(CacheLayer),
 }
 
+/// What a stack is given that its settings do not make.
+#[derive(Clone)]
+pub enum Given {
+    /// Nothing.
+    Nothing,
+    /// The half of a pair's log, for the partner.
+    Half(Stack),
+    /// The log of a pair.
+    Log(Arc<Mirror>),
+}
+
 /// Opens the layers of a unit of a target, bottom first.
 pub async fn open(
     target: &IscsiName,
     unit: &Unit,
     initiator_name: &IscsiName,
     naming: Option<&Arc<Naming>>,
+    given: Given,
 ) -> Result<Opened, Failure> {
     let mut layers = Vec::new();
     let mut below: Option<Stack> = None;
@@ -89,12 +101,36 @@ pub async fn open(
                 let handle = Handle::File(Arc::clone(&volume));
                 (volume, Part { layer: "file", on: how, handle })
             }
+            Layer::Half(half) => {
+                let Given::Half(volume) = &given else {
+                    let what = format!("the half of the log of {} is not open here", half.of);
+                    return Err(Failure::new(what).remedy("it is there while `forebay serve` runs"));
+                };
+                (Arc::clone(volume), Part::new("half", half.of.to_string()))
+            }
             Layer::Remote(settings) => {
                 let cache = cache_over(&unit.stack[index + 1..]);
-                if let Some(cache) = cache {
-                    log = Some(cache_layer::open_log(cache).await?);
+                let mut settings = settings.clone();
+                let mut known = None;
+                match (cache, &given) {
+                    (Some(cache), Given::Log(mirror)) => {
+                        let opened = cache_layer::log_of_pair(cache, Arc::clone(mirror)).await?;
+                        // A log that is alone is opened only if the node knows of it.
+                        if mirror.alone().is_some() {
+                            settings.start_timeout = crate::quantity::Span::default();
+                        } else {
+                            known = opened.known();
+                        }
+                        log = Some(opened);
+                    }
+                    (Some(cache), _) => {
+                        let opened = cache_layer::open_log(cache).await?;
+                        known = opened.known();
+                        log = Some(opened);
+                    }
+                    (None, _) => {}
                 }
-                let known = log.as_ref().and_then(cache_layer::Log::known);
+                let settings = &settings;
                 let lasting = Some(lasting(target, unit, initiator_name));
                 let us = Us { initiator_name: initiator_name.clone(), lasting };
                 let volume = remote::open(settings, &us, known, naming).await?;
@@ -167,6 +203,9 @@ pub fn cache_over(above: &[Layer]) -> Option<&settings::Cache> {
         _ => None,
     }
 }
+
+/// What a session gets to log out whose volume is somebody else's.
+const CLOSE_WITHIN: std::time::Duration = std::time::Duration::from_millis(300);
 
 /// What a unit's far session is known by from start to start, and no other unit's is. A log is
 /// opened by one process at a time, so with a cache it is that; else it is what hosts see.
@@ -293,6 +332,20 @@ impl Opened {
             }
         }
         Ok(())
+    }
+
+    /// Its log is somebody else's: ends without another word to what is below.
+    pub async fn abandon(&self, reason: &str) {
+        for part in self.layers.iter().rev() {
+            match &part.handle {
+                Handle::Cache(cache) => cache.abandon(reason),
+                Handle::Remote(remote) => {
+                    // Whoever is fenced has nothing to wait for.
+                    let _ = tokio::time::timeout(CLOSE_WITHIN, remote.close()).await;
+                }
+                Handle::Nothing | Handle::File(_) | Handle::Slice(..) | Handle::Counters(_) => {}
+            }
+        }
     }
 
     /// Ends what the cache does, with everything in its log, and the session below it.

@@ -1,0 +1,235 @@
+//! Units of pairs: what a member of a pair asks of the process, and what the process asks of it.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use ::cache::{Answer, Cache, Half, Look, Member, Role, Surroundings, Timing};
+use initiator::RemoteVolume;
+use volume::{Mirror, Stack, Standing};
+
+use super::{Node, ServedUnit, open_unit};
+use crate::{
+    failure::Failure,
+    orders::UnitName,
+    quantity::Span,
+    settings::{self, Layer, Settings, Target, Unit},
+    stack::{self, Given},
+    status::PairStatus,
+};
+
+/// A pair, as far as it is here.
+pub(super) struct Paired {
+    /// Of the target.
+    name: String,
+    lun: u16,
+    half: Arc<Half>,
+    member: Arc<Member>,
+}
+
+/// What is around a member.
+struct Place {
+    node: Weak<Node>,
+    settings: Arc<Settings>,
+    target: Target,
+    unit: Unit,
+    pair: settings::Pair,
+    log: String,
+}
+
+impl Node {
+    /// Opens the halves of the logs of pairs: what partners ask for is there before anything else.
+    pub(super) async fn open_halves(
+        self: &Arc<Self>,
+        settings: &Arc<Settings>,
+    ) -> Result<(), Failure> {
+        for target in &settings.target {
+            for unit in &target.unit {
+                let caches = unit.stack.iter().filter_map(|layer| match layer {
+                    Layer::Cache(cache) => Some((cache, cache.pair.as_deref()?)),
+                    _ => None,
+                });
+                for (cache, pair) in caches {
+                    let log = stack::open_file(stack::log_options(cache, &cache.log)).await?;
+                    let half = Half::new(Arc::new(log));
+                    let place = Place {
+                        node: Arc::downgrade(self),
+                        settings: Arc::clone(settings),
+                        target: target.clone(),
+                        unit: unit.clone(),
+                        pair: pair.clone(),
+                        log: cache.log.display().to_string(),
+                    };
+                    let timing = Timing { dead_after: pair.dead_after.0, is_first: pair.first };
+                    let member = Member::new(Arc::clone(&half), Arc::new(place), timing);
+                    let (name, lun) = (target.name.0.clone(), unit.lun);
+                    self.inner.lock().pairs.push(Paired { name, lun, half, member });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on the members of pairs do their work.
+    pub(super) fn start_pairs(&self) {
+        for paired in &self.inner.lock().pairs {
+            tokio::spawn(Arc::clone(&paired.member).run());
+        }
+    }
+
+    /// What the stack of a unit is given: the half that it shows to a partner.
+    pub(super) fn given(&self, unit: &Unit) -> Given {
+        let inner = self.inner.lock();
+        let half = match unit.stack.first() {
+            Some(Layer::Half(half)) => inner.pairs.iter().find(|paired| paired.name == half.of.0),
+            _ => None,
+        };
+        half.map_or(Given::Nothing, |paired| Given::Half(paired.half.for_partner()))
+    }
+
+    /// How the pair of a target stands.
+    pub(super) fn pair_status(pairs: &[Paired], target: &str) -> Option<PairStatus> {
+        let paired = pairs.iter().find(|paired| paired.name == target)?;
+        Some(status_of(&paired.member.standing()))
+    }
+
+    /// Has the unit of a pair change places, and tells how it stands after that.
+    pub async fn take_over(&self, name: &UnitName) -> Result<PairStatus, Failure> {
+        let member = {
+            let inner = self.inner.lock();
+            let is_it = |paired: &&Paired| paired.name == name.target && paired.lun == name.lun;
+            inner.pairs.iter().find(is_it).map(|paired| Arc::clone(&paired.member))
+        };
+        let member = member.ok_or_else(|| {
+            Failure::new(format!("{name} is not the unit of a pair"))
+                .remedy("name a unit whose cache has `pair`")
+        })?;
+        let before = member.standing();
+        let refused = |reason: Arc<str>| {
+            Failure::new(format!("{name} does not change places: {reason}"))
+                .remedy("`forebay status` here and at the partner shows how both stand")
+        };
+        member.change_places().map_err(refused)?;
+        let changed = async {
+            while member.standing().role == before.role {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        let _ = tokio::time::timeout(CHANGE_WITHIN, changed).await;
+        let now = member.standing();
+        if now.role == before.role {
+            let reason = now.reason.unwrap_or_else(|| "it takes longer".into());
+            return Err(refused(reason));
+        }
+        Ok(status_of(&now))
+    }
+
+    /// A unit of a pair is served from now on.
+    async fn show_pair(&self, settings: &Settings, target: &Target, unit: ServedUnit) {
+        {
+            let mut inner = self.inner.lock();
+            let served = inner.targets.iter_mut().find(|served| served.name == target.name.0);
+            if let Some(served) = served {
+                served.units = vec![unit];
+            }
+        }
+        if let Err(error) = self.server.change(self.shown(settings, target)).await {
+            tracing::error!(%error, "a target that the settings let pass");
+        }
+        self.tell_names();
+    }
+
+    /// It is not any more. The unit, which no session uses when this returns.
+    async fn hide_pair(&self, settings: &Settings, target: &Target) -> Vec<ServedUnit> {
+        let units = {
+            let mut inner = self.inner.lock();
+            let served = inner.targets.iter_mut().find(|served| served.name == target.name.0);
+            served.map(|served| std::mem::take(&mut served.units)).unwrap_or_default()
+        };
+        // Its sessions end, so that hosts look for the other portal.
+        self.server.remove(&target.name.0, Duration::ZERO).await;
+        if let Err(error) = self.server.add(self.shown(settings, target)) {
+            tracing::error!(%error, "a target that the settings let pass");
+        }
+        self.tell_names();
+        units
+    }
+}
+
+impl Surroundings for Place {
+    fn partner(&self) -> Answer<'_, Stack> {
+        Box::pin(async move {
+            let node = self.node.upgrade().ok_or(ENDING)?;
+            let within = self.pair.dead_after;
+            // What takes longer has failed, and is not to be held back for.
+            let remote = settings::Remote {
+                connect_timeout: within,
+                login_timeout: within,
+                command_timeout: within,
+                give_up_after: within,
+                ping_interval: Span::seconds(1),
+                ..self.pair.partner.clone()
+            };
+            let initiator_name =
+                self.settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+            let lasting = Some(format!("{initiator_name} partner of {}", self.log));
+            let us = stack::Us { initiator_name, lasting };
+            let session = stack::session(&remote, &us, node.naming.as_ref());
+            let session = session.map_err(|failure| Arc::<str>::from(failure.to_string()))?;
+            let connected = RemoteVolume::connect(session).await;
+            let volume = connected.map_err(|error| Arc::<str>::from(error.to_string()))?;
+            Ok(Arc::new(volume) as Stack)
+        })
+    }
+
+    fn serve(&self, log: Arc<Mirror>) -> Answer<'_, Arc<Cache>> {
+        Box::pin(async move {
+            let node = self.node.upgrade().ok_or(ENDING)?;
+            let (settings, target) = (&self.settings, &self.target);
+            let naming = node.naming.as_ref();
+            let unit = open_unit(settings, target, &self.unit, naming, Given::Log(log)).await;
+            let unit = unit.map_err(|failure| Arc::<str>::from(failure.to_string()))?;
+            let cache = unit.opened.cache().map(|layer| layer.cache()).ok_or(ENDING)?;
+            node.show_pair(settings, target, unit).await;
+            Ok(cache)
+        })
+    }
+
+    fn withdraw(&self, at_rest: bool) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let node = self.node.upgrade().ok_or(ENDING)?;
+            let units = node.hide_pair(&self.settings, &self.target).await;
+            let mut result = Ok(());
+            for unit in units {
+                if at_rest {
+                    let stopped = unit.opened.stop().await;
+                    result = result.and(stopped.map_err(|failure| failure.to_string().into()));
+                }
+                unit.opened.abandon("the partner serves the unit").await;
+            }
+            result
+        })
+    }
+}
+
+fn status_of(look: &Look) -> PairStatus {
+    let in_sync = Some([Standing::InSync, Standing::InSync]);
+    PairStatus {
+        role: match look.role {
+            Role::Standby => "standby",
+            Role::Active if look.halves == in_sync && look.partner_is_there => "active",
+            Role::Active => "alone",
+        }
+        .to_owned(),
+        partner_is_there: look.partner_is_there,
+        halves: look.halves.iter().flatten().map(ToString::to_string).collect(),
+        reason: look.reason.as_deref().map(str::to_owned),
+    }
+}
+
+const ENDING: &str = "the process is ending";
+/// How often to look whether a unit has changed places.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A clean end of a cache takes up to five seconds.
+const CHANGE_WITHIN: Duration = Duration::from_secs(8);

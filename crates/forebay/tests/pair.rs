@@ -1,0 +1,214 @@
+//! A pair of gateways and a node, as processes: one gateway is killed under load, the other serves, the
+//! killed one comes back, and again; and the unit is handed over by order.
+
+mod support;
+
+use std::{
+    collections::HashMap,
+    net::{SocketAddr, TcpListener},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use initiator::RemoteVolume;
+use support::{Place, Serving, content, eventually, forebay, node, read, stderr, write};
+
+const GATEWAY: &str = "iqn.2026-11.test:gateway";
+
+/// A node that keeps claims.
+fn keeping(place: &Place) -> String {
+    format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), 0))
+}
+
+/// One of the two, with where it listens.
+#[derive(Clone, Copy)]
+struct Member {
+    name: &'static str,
+    address: SocketAddr,
+}
+
+fn members() -> [Member; 2] {
+    // Both are held until both are known, so that they differ.
+    let held = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let [a, b] = held.map(|listener| listener.local_addr().expect("an address"));
+    [Member { name: "a", address: a }, Member { name: "b", address: b }]
+}
+
+fn settings(place: &Place, node: SocketAddr, members: [Member; 2], index: usize) -> String {
+    let (own, other) = (members[index], members[1 - index]);
+    format!(
+        r#"
+initiator_name = "iqn.2026-11.test:host-{name}"
+listen = ["{address}"]
+[[target]]
+name = "iqn.2026-11.test:half-{name}"
+[[target.unit]]
+stack = [ {{ half = {{ of = "{GATEWAY}" }} }} ]
+[[target]]
+name = "{GATEWAY}"
+[[target.unit]]
+[[target.unit.stack]]
+remote = {{ url = "iscsi://{node}/iqn.2026-11.test:node/0", give_up_after = "2s" }}
+[[target.unit.stack]]
+[target.unit.stack.cache]
+log = "{log}"
+log_size = "16MiB"
+dram = "8MiB"
+nvram_size = "1MiB"
+destage_idle = "2s"
+[target.unit.stack.cache.pair]
+partner = {{ url = "iscsi://{partner}/iqn.2026-11.test:half-{partner_name}/0" }}
+dead_after = "2s"
+first = {first}
+"#,
+        name = own.name,
+        address = own.address,
+        log = place.path(&format!("{}.log", own.name)).display(),
+        partner = other.address,
+        partner_name = other.name,
+        first = index == 0,
+    )
+}
+
+fn pair(serving: &Serving) -> serde_json::Value {
+    let status = serving.status();
+    let targets = status["targets"].as_array().expect("targets").clone();
+    let target = targets.iter().find(|target| target["name"] == GATEWAY).expect("the pair's");
+    target["pair"].clone()
+}
+
+/// A host that writes one block after another, with a version that grows, by whichever portal there is.
+struct Host {
+    addresses: [SocketAddr; 2],
+    stop: AtomicBool,
+    acknowledged: AtomicU64,
+    errors: AtomicU64,
+}
+
+const BLOCKS: u64 = 200;
+
+/// Of each block, the version that was acknowledged last and the one that was tried last.
+type Versions = HashMap<u64, (u64, u64)>;
+
+impl Host {
+    async fn connect(&self, at: usize) -> Option<Arc<RemoteVolume>> {
+        let mut settings = initiator::Settings::new(self.addresses[at].to_string(), GATEWAY, 0);
+        settings.connect_time_out = Duration::from_millis(500);
+        settings.login_time_out = Duration::from_secs(1);
+        settings.give_up_after = Duration::from_millis(300);
+        settings.command_time_out = Duration::from_secs(5);
+        settings.error_recovery_level = 0;
+        RemoteVolume::connect(settings).await.ok().map(Arc::new)
+    }
+
+    async fn find(&self) -> Arc<RemoteVolume> {
+        for turn in 0.. {
+            if let Some(volume) = self.connect(turn % 2).await {
+                return volume;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        unreachable!("it turns for ever")
+    }
+
+    async fn run(&self) -> Versions {
+        let mut versions = Versions::new();
+        let mut volume = self.find().await;
+        let mut block = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            block = (block * 31 + 7) % BLOCKS;
+            let (_, tried) = versions.get(&block).copied().unwrap_or_default();
+            let version = tried + 1;
+            versions.entry(block).or_default().1 = version;
+            // As a host does: until it is done.
+            while let Err(error) = write(&*volume, block, version).await {
+                self.errors.fetch_add(1, Ordering::Relaxed);
+                println!("host: {error}");
+                volume = self.find().await;
+            }
+            versions.entry(block).or_default().0 = version;
+            self.acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
+        versions
+    }
+
+    async fn goes_on(&self) {
+        let before = self.acknowledged.load(Ordering::Relaxed);
+        let done = || self.acknowledged.load(Ordering::Relaxed) > before + 5;
+        eventually("a write", done).await;
+    }
+
+    async fn check(&self, versions: &Versions) {
+        let volume = self.find().await;
+        for (&block, &(acknowledged, _)) in versions {
+            let found = read(&*volume, block).await.expect("read");
+            assert_eq!(found, content(block, acknowledged), "block {block}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pair_loses_nothing_whichever_is_killed_and_however_often() {
+    let place = Place::new();
+    let far = place.serve("node", &keeping(&place));
+    let members = members();
+    let text = [0, 1].map(|index| settings(&place, far.address, members, index));
+    let mut serving = [0, 1].map(|index| place.serve(members[index].name, &text[index]));
+    eventually("the first of the pair", || pair(&serving[0])["role"] == "active").await;
+    assert_eq!(pair(&serving[1])["role"], "standby");
+
+    let host = Arc::new(Host {
+        addresses: members.map(|member| member.address),
+        stop: AtomicBool::new(false),
+        acknowledged: AtomicU64::new(0),
+        errors: AtomicU64::new(0),
+    });
+    let load = tokio::spawn({
+        let host = Arc::clone(&host);
+        async move { host.run().await }
+    });
+    host.goes_on().await;
+    for active in [0, 1, 0] {
+        let begun = Instant::now();
+        serving[active].kill();
+        host.goes_on().await;
+        let paused = begun.elapsed();
+        println!("{} was killed; hosts go on after {paused:?}", members[active].name);
+        assert!(paused < Duration::from_secs(10), "{paused:?}");
+        assert_eq!(pair(&serving[1 - active])["role"], "alone");
+        // The old one comes back as the other's partner, and gets everything.
+        serving[active] = place.serve(members[active].name, &text[active]);
+        eventually("the pair", || pair(&serving[1 - active])["role"] == "active").await;
+        assert_eq!(pair(&serving[active])["role"], "standby");
+        host.goes_on().await;
+    }
+
+    // By order: no error but that of the session that ends.
+    let begun = Instant::now();
+    let told = forebay()
+        .args(["gateway", "takeover", GATEWAY, "--control"])
+        .arg(&serving[1].control)
+        .output()
+        .expect("the binary runs");
+    assert!(told.status.success(), "{}", stderr(&told));
+    eventually("the partner", || pair(&serving[0])["role"] == "active").await;
+    host.goes_on().await;
+    println!("handed over in {:?}", begun.elapsed());
+    assert_eq!(pair(&serving[1])["role"], "standby");
+
+    host.stop.store(true, Ordering::Relaxed);
+    let versions = load.await.expect("the host ends");
+    host.check(&versions).await;
+    let acknowledged = host.acknowledged.load(Ordering::Relaxed);
+    println!("{acknowledged} writes, {} errors", host.errors.load(Ordering::Relaxed));
+
+    // Both away, and one comes back without the other: the node says that it has everything.
+    serving[1].kill();
+    serving[0].kill();
+    serving[0] = place.serve(members[0].name, &text[0]);
+    eventually("going on alone", || pair(&serving[0])["role"] == "alone").await;
+    host.check(&versions).await;
+}
