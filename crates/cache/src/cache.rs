@@ -69,6 +69,8 @@ impl Cache {
             let why = "a pair reports after completion, in strict order, through its log only";
             return Err(OpenError::Settings(why.into()));
         }
+        // The partner may hang at its session with the node: which half is right decides, not who is there.
+        let settings = Settings { takes_over: true, ..settings };
         let shared = open::open(settings, parts, &identity, Some(log)).await?;
         Ok(Arc::new(Self { shared, exported: AtomicBool::new(false) }))
     }

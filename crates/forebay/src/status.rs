@@ -476,11 +476,11 @@ mod tests {
                 group: 7,
                 advertise: Some("s.example".into()),
                 redirect: None,
-                pair: None,
                 tls: true,
                 targets: vec!["iqn.x".into()],
             }],
             targets: vec![TargetStatus {
+                pair: None,
                 name: "iqn.x".into(),
                 redirect: Some("h:1".into()),
                 sessions: 2,

@@ -253,7 +253,6 @@ impl Surroundings for Process {
                 read_ahead_bytes: 0,
                 segment_slots: 8,
                 owner: format!("gateway {}", self.side.index),
-                takes_over: true,
                 ..Settings::default()
             };
             let cache = Cache::open_pair(settings, lower, log, identity).await;
