@@ -649,6 +649,7 @@ fn paired(cache: &Cache, pair: &Pair, at: &KeyPath) -> Checked {
     )?;
     let stops = cache.on_log_error == OnLogError::StopWrites;
     only("on_log_error", stops, "what goes past the log is not known to the partner")?;
+    only("share", !cache.share, "the partner does not know what others are granted")?;
     only(
         "log_mirror",
         cache.log_mirror.is_none(),
