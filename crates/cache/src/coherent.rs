@@ -330,8 +330,10 @@ impl Drop for Waiting<'_> {
 
 /// Listens to the node. What it says first says how large ranges are.
 async fn hear(shared: &Shared, cache: &Cache) {
+    // How large ranges are is told at once: nothing is used, nor renewed, before that.
+    let mut wait = Duration::ZERO;
     while !shared.has_failed() {
-        let list = match shared.lower.hear_tokens(LISTEN).await {
+        let list = match shared.lower.hear_tokens(wait).await {
             Ok(list) => list,
             Err(Error::Fenced(reason)) => return shared.fail(Error::Fenced(reason)),
             Err(error) => {
@@ -352,6 +354,7 @@ async fn hear(shared: &Shared, cache: &Cache) {
         if let Err(error) = begin(shared, cache, terms.lease, grain) {
             return shared.fail(error);
         }
+        wait = LISTEN;
         for answer in answers {
             if let Answer::Recall { .. } = answer {
                 shared.state.lock().given_back += 1;
