@@ -1,10 +1,6 @@
 //! Looking at a log without opening it, and making a new one.
 
-use std::{
-    collections::HashSet,
-    hash::{BuildHasher, Hasher, RandomState},
-    sync::Arc,
-};
+use std::{collections::HashSet, sync::Arc};
 
 use volume::Stack;
 
@@ -19,6 +15,7 @@ use crate::{
             most_segment_slots,
         },
     },
+    random::random,
     refusal::OpenError,
     settings::Settings,
     state::write_copies,
@@ -174,21 +171,6 @@ pub(crate) async fn write_new(
     };
     write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)?;
     Ok(superblock)
-}
-
-/// Bytes that nobody else draws: from the keys that the system gives at random to every process,
-/// and what else is different.
-pub(crate) fn random(name: &str) -> [u8; 16] {
-    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let time = time.map_or(0, |time| time.as_nanos());
-    let mut bytes = [0; 16];
-    for half in bytes.chunks_mut(8) {
-        let mut hasher = RandomState::new().build_hasher();
-        hasher.write_u128(time);
-        hasher.write(name.as_bytes());
-        half.copy_from_slice(&hasher.finish().to_le_bytes());
-    }
-    bytes
 }
 
 pub(crate) fn check_size(log: &Stack, superblock: &Superblock) -> Result<(), OpenError> {

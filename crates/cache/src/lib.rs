@@ -5,6 +5,7 @@
 //! its neighbours, overwritten blocks once. Nothing here knows whether `lower` is remote.
 
 mod checksum;
+mod random;
 mod dram;
 mod log;
 mod slot_hash;
@@ -22,6 +23,7 @@ mod fetch;
 mod streams;
 mod frames;
 mod seals;
+mod alone;
 mod state;
 mod indexing;
 mod witness;

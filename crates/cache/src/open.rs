@@ -10,12 +10,13 @@ use tokio::{sync::Notify, time::Instant};
 use volume::{Dirty, Geometry, Holding, Mirror, Stack};
 
 use crate::{
+    alone::Witness,
     checksum::crc32c,
     dram::PagePool,
     epoch::{Epochs, limit},
     frames::Index,
     heard::Heard,
-    inspect::{check_size, no_superblock, pool, random, write_new},
+    inspect::{check_size, no_superblock, pool, write_new},
     log::{
         MAX_SEALED_SLOTS,
         doubt::{Doubt, judge_frames},
@@ -28,13 +29,14 @@ use crate::{
     },
     nvram::{Buffer, Contents, Held, StableMemory},
     ownership,
+    random::random,
     refusal::{KeyRefusal, OpenError},
     seals::Seals,
     settings::{OnLogError, Order, Report, Settings},
     slot::{Came, NONE, Place, SLOT_BYTES, SlotTable},
     state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
     statistics::{AllTimes, Counters},
-    witness::{Witness, number},
+    witness::number,
 };
 
 /// What a cache is made of.

@@ -19,6 +19,7 @@ use tokio::{sync::Notify, time::Instant};
 use volume::{Data, Dirty, Durability, Error, Geometry, Holding, Lba, Stack, Volume};
 
 use crate::{
+    alone::Witness,
     claim::Claims,
     dram::{PageMut, PagePool},
     epoch::Epochs,
@@ -34,7 +35,6 @@ use crate::{
     slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
     statistics::{AllTimes, Counters},
     streams::Streams,
-    witness::Witness,
 };
 
 /// The cache without its outside.

@@ -6,78 +6,20 @@
 //! Whichever of the two asks first is the one that goes on.
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
-use volume::{Alone, Claim, Error, HalfLabel, Holding, Mirror, MirrorError, Stack, Volume};
+use volume::{Alone, Claim, Error, HalfLabel, Holding, MirrorError, Stack, Volume};
 
-use crate::{inspect::random, log::superblock::Superblock, settings::Report, state::Shared};
-
-/// The log of a pair of gateways.
-pub(crate) struct Witness {
-    mirror: Arc<Mirror>,
-    /// The epoch of the mirror in which it is alone, and the lower volume has granted that.
-    witnessed: AtomicU64,
-    /// The claim of going on alone that is asked, or would be.
-    question: Mutex<Option<Question>>,
-}
-
-#[derive(Clone, Copy)]
-struct Question {
-    /// Of the mirror.
-    epoch: u64,
-    generation: u64,
-    is_asked: bool,
-}
-
-impl Witness {
-    /// `witnessed`: how the mirror was alone before this opening noted itself. Only the half in use knows
-    /// of that, and its claim is granted.
-    pub fn new(mirror: Arc<Mirror>, witnessed: Option<Alone>) -> Self {
-        let witnessed = witnessed.map_or(0, |alone| alone.epoch);
-        Self { mirror, witnessed: witnessed.into(), question: Mutex::default() }
-    }
-
-    /// What one half alone has may not be acknowledged yet.
-    fn unwitnessed(&self) -> Option<Alone> {
-        self.mirror.alone().filter(|alone| !self.is_witnessed(*alone))
-    }
-
-    fn is_witnessed(&self, alone: Alone) -> bool {
-        self.witnessed.load(Ordering::Acquire) == alone.epoch
-    }
-
-    /// The question about this epoch. Its claim has the same generation however often it is asked.
-    fn question(&self, alone: Alone, superblock: &Superblock) -> Question {
-        let mut question = self.question.lock();
-        match *question {
-            Some(question) if question.epoch == alone.epoch => question,
-            last => {
-                let last = last.map_or(0, |question| question.generation);
-                let generation = superblock.generation.max(superblock.granted).max(last) + 1;
-                let new = Question { epoch: alone.epoch, generation, is_asked: false };
-                *question.insert(new)
-            }
-        }
-    }
-
-    /// Whether the claim of the opening is what the lower volume knows of this.
-    fn is_by_opening(&self, alone: Alone) -> bool {
-        let is_this = |question: &Question| question.epoch == alone.epoch && question.is_asked;
-        self.is_witnessed(alone) && !self.question.lock().as_ref().is_some_and(is_this)
-    }
-
-    /// Whether there ever was one.
-    pub fn has_question(&self) -> bool {
-        self.question.lock().is_some()
-    }
-}
+use crate::{
+    alone::{Question, Witness},
+    log::superblock::Superblock,
+    random::random,
+    settings::Report,
+    state::Shared,
+};
 
 impl Shared {
     /// Returns when what the log holds now may be acknowledged.

@@ -91,7 +91,7 @@ async fn a_log_shrinks_when_what_lies_beyond_has_gone_down() {
     drop(cache);
     let found = inspect(&gateway.log).await.unwrap();
     assert_eq!((found.log_blocks, found.loss), (SMALL, None));
-    assert_eq!(read(&gateway.open().await.as_ref(), 0, 8).await.unwrap(), [4; 8]);
+    assert_eq!(read(gateway.open().await.as_ref(), 0, 8).await.unwrap(), [4; 8]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,9 +4,9 @@
 //! commands of a disk, and what becomes of their failures.
 
 mod url;
-mod settings;
 mod error;
 mod locate;
+mod settings;
 mod statistics;
 mod facts;
 mod wire;

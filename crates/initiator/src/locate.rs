@@ -3,8 +3,6 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use crate::{Error, Settings};
-
 /// Who knows where a volume is.
 pub trait Locate: fmt::Debug + Send + Sync {
     /// Where it is now. Bounded in time by who answers.
@@ -23,18 +21,4 @@ pub struct Place {
     pub target: String,
     /// The logical unit, 0 to 16383.
     pub lun: u16,
-}
-
-impl Settings {
-    /// These, once for each place where the unit may be reached now; at least one.
-    pub async fn places(&self) -> Result<Vec<Self>, Error> {
-        let Some(locate) = &self.locate else { return Ok(vec![self.clone()]) };
-        let Place { portals, target, lun } = locate.locate().await.map_err(Error::NotLocated)?;
-        let at = |portal| Self { portal, target: target.clone(), lun, ..self.clone() };
-        let places: Vec<Self> = portals.into_iter().map(at).collect();
-        match places.is_empty() {
-            true => Err(Error::NotLocated("it has no portal".into())),
-            false => Ok(places),
-        }
-    }
 }

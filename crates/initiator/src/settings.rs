@@ -10,7 +10,11 @@ use iscsi::{Isid, keys::Offer, login::chap::Chap, session::initiator::Timing};
 
 use transport::{SocketOptions, TlsClient};
 
-use crate::{locate::Locate, url::Url};
+use crate::{
+    error::Error,
+    locate::{Locate, Place},
+    url::Url,
+};
 
 /// One session with one unit of one target.
 #[derive(Clone, Debug)]
@@ -153,6 +157,20 @@ fn random_isid() -> Isid {
 fn isid_of(bits: u64) -> Isid {
     let [a, b, c, d, e, ..] = bits.to_be_bytes();
     Isid([0x80, a, b, c, d, e])
+}
+
+impl Settings {
+    /// These, once for each place where the unit may be reached now; at least one.
+    pub async fn places(&self) -> Result<Vec<Self>, Error> {
+        let Some(locate) = &self.locate else { return Ok(vec![self.clone()]) };
+        let Place { portals, target, lun } = locate.locate().await.map_err(Error::NotLocated)?;
+        let at = |portal| Self { portal, target: target.clone(), lun, ..self.clone() };
+        let places: Vec<Self> = portals.into_iter().map(at).collect();
+        match places.is_empty() {
+            true => Err(Error::NotLocated("it has no portal".into())),
+            false => Ok(places),
+        }
+    }
 }
 
 #[cfg(test)]

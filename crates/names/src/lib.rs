@@ -4,8 +4,8 @@
 mod gln;
 mod record;
 mod table;
-mod message;
 mod channel;
+mod message;
 
 pub use channel::{Channel, End, FIRST_BYTES, FRAME_BYTES, HELLO_BYTES, Hello, NONCE_BYTES, Wrong};
 pub use gln::{Gln, NotAGln};

@@ -10,8 +10,9 @@ mod node;
 mod device;
 mod destage;
 mod tgt;
-mod suite;
+mod packages;
 mod bench;
+mod suite;
 mod vm;
 mod fuzz;
 

@@ -1,6 +1,5 @@
 //! `cargo xtask test`: everything that shows whether the house holds, as named steps.
 
-pub mod packages;
 pub mod units;
 pub mod pages;
 pub mod conformance;
@@ -24,6 +23,7 @@ use anyhow::{Result, ensure};
 use crate::bench::emc;
 use crate::check;
 use crate::node;
+use crate::packages;
 use crate::steps::{Steps, Tally};
 
 /// What a run is asked for.

@@ -15,7 +15,7 @@ use super::{
     half::Half,
     plan::{Plan, plan},
 };
-use crate::{Cache, inspect::random};
+use crate::{Cache, random::random};
 
 /// What is around a member: its link to the partner, and the unit.
 pub trait Surroundings: Send + Sync + 'static {

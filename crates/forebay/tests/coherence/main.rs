@@ -210,7 +210,7 @@ async fn host(record: Arc<Record>, address: SocketAddr, seed: u64, started: Inst
         let block = BLOCKS[(random >> 8) as usize % BLOCKS.len()];
         let extent = Extent { lba: Lba(block * 8), blocks: 8 };
         let begun = now();
-        if random % 3 == 0 {
+        if random.is_multiple_of(3) {
             let value = record.next.fetch_add(1, Ordering::Relaxed) + 1;
             let data = Data::from(value.to_le_bytes().repeat(512));
             let written = at.write(extent.lba, data, Durability::Volatile).await;

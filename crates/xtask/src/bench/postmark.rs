@@ -16,9 +16,9 @@ use crate::bench::Options;
 use crate::destage;
 use crate::device::{self, Device};
 use crate::node::{self, Line, Node};
+use crate::packages;
 use crate::process;
 use crate::steps::table;
-use crate::suite::packages;
 
 const NAME: &str = "iqn.2026-11.forebay.bench:postmark";
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use crate::packages;
 use crate::process;
-use crate::suite::packages;
 
 /// Tool, and the Debian package that has it.
 const TOOLS: &[(&str, &str)] = &[

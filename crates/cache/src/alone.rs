@@ -1,0 +1,72 @@
+//! What one of a pair of gateways knows of going on alone, with its half of the log.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::Mutex;
+use volume::{Alone, Mirror};
+
+use crate::log::superblock::Superblock;
+
+/// The log of a pair of gateways.
+pub(crate) struct Witness {
+    pub mirror: Arc<Mirror>,
+    /// The epoch of the mirror in which it is alone, and the lower volume has granted that.
+    pub witnessed: AtomicU64,
+    /// The claim of going on alone that is asked, or would be.
+    pub question: Mutex<Option<Question>>,
+}
+
+/// A claim of going on alone.
+#[derive(Clone, Copy)]
+pub(crate) struct Question {
+    /// Of the mirror.
+    pub epoch: u64,
+    pub generation: u64,
+    pub is_asked: bool,
+}
+
+impl Witness {
+    /// `witnessed`: how the mirror was alone before this opening noted itself. Only the half in use knows
+    /// of that, and its claim is granted.
+    pub fn new(mirror: Arc<Mirror>, witnessed: Option<Alone>) -> Self {
+        let witnessed = witnessed.map_or(0, |alone| alone.epoch);
+        Self { mirror, witnessed: witnessed.into(), question: Mutex::default() }
+    }
+
+    /// What one half alone has may not be acknowledged yet.
+    pub fn unwitnessed(&self) -> Option<Alone> {
+        self.mirror.alone().filter(|alone| !self.is_witnessed(*alone))
+    }
+
+    pub fn is_witnessed(&self, alone: Alone) -> bool {
+        self.witnessed.load(Ordering::Acquire) == alone.epoch
+    }
+
+    /// The question about this epoch. Its claim has the same generation however often it is asked.
+    pub fn question(&self, alone: Alone, superblock: &Superblock) -> Question {
+        let mut question = self.question.lock();
+        match *question {
+            Some(question) if question.epoch == alone.epoch => question,
+            last => {
+                let last = last.map_or(0, |question| question.generation);
+                let generation = superblock.generation.max(superblock.granted).max(last) + 1;
+                let new = Question { epoch: alone.epoch, generation, is_asked: false };
+                *question.insert(new)
+            }
+        }
+    }
+
+    /// Whether the claim of the opening is what the lower volume knows of this.
+    pub fn is_by_opening(&self, alone: Alone) -> bool {
+        let is_this = |question: &Question| question.epoch == alone.epoch && question.is_asked;
+        self.is_witnessed(alone) && !self.question.lock().as_ref().is_some_and(is_this)
+    }
+
+    /// Whether there ever was one.
+    pub fn has_question(&self) -> bool {
+        self.question.lock().is_some()
+    }
+}
