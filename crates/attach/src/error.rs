@@ -36,6 +36,9 @@ pub enum Part {
     /// What was written to the device does not become stable.
     #[error("cannot flush /dev/loop{0}")]
     LoopFlush(u32),
+    /// What was written to a file system does not become stable.
+    #[error("cannot write back {}", .0.display())]
+    Sync(PathBuf),
     /// A file system does not let itself be unmounted.
     #[error("cannot unmount {}", .0.display())]
     Unmount(PathBuf),

@@ -28,6 +28,7 @@ use volume::{Data, Stack};
 
 use crate::{
     Error, Part,
+    losses::Lost,
     requests::{REQUEST_BYTES, Requests, SIDE_BY_SIDE},
 };
 
@@ -115,6 +116,13 @@ impl Served {
         if let Ok(Err(error)) = how {
             tracing::error!(%error, "FUSE has ended");
         }
+    }
+
+    /// What was answered with an error since the file was opened, unless nothing was. However often
+    /// the kernel is asked to write back later, that is not at the volume.
+    #[must_use]
+    pub fn lost(&self) -> Option<Lost> {
+        self.requests.lost()
     }
 
     /// Serves nothing more, so that every request from now on is an I/O error, and waits for those

@@ -7,6 +7,7 @@
 
 mod error;
 mod content;
+mod losses;
 mod requests;
 mod file;
 mod apart;
@@ -16,5 +17,6 @@ mod users;
 pub use content::{Content, content};
 pub use error::{Error, Part};
 pub use file::{Options, Served, VolumeFile};
-pub use loop_device::{LoopDevice, LoopOptions, unmount};
+pub use loop_device::{LoopDevice, LoopOptions, sync, unmount};
+pub use losses::Lost;
 pub use users::{Leftover, User, busy_with, leftovers, users};

@@ -181,6 +181,19 @@ impl LoopDevice {
     }
 }
 
+/// Writes back what the kernel keeps of the file system mounted on a folder, and makes it stable. Blocks.
+/// `umount(2)` does that, too, and does not tell whether it succeeded.
+///
+/// # Errors
+/// [`Part::Sync`]: the volume failed, now or since this was asked last.
+pub fn sync(place: &Path) -> Result<(), Error> {
+    let failed = |error| Part::Sync(place.to_owned()).failed(error);
+    apart(None, || {
+        let folder = File::open(place).map_err(failed)?;
+        rustix::fs::syncfs(&folder).map_err(|error| failed(error.into()))
+    })
+}
+
 /// Unmounts what is mounted on a folder, which may wait for a device that this process serves. Blocks
 /// while the kernel writes back; with `detach` it does not, and is done when nobody uses it any more.
 ///

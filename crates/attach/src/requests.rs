@@ -16,6 +16,8 @@ use tokio::{
 };
 use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack};
 
+use crate::losses::{Losses, Lost};
+
 /// Requests that are served side by side: as many as a loop device has under way
 /// (`hw_queue_depth`, 128 unless the module is told otherwise).
 pub(crate) const SIDE_BY_SIDE: u16 = 128;
@@ -36,6 +38,7 @@ pub(crate) struct Requests {
     places: Semaphore,
     /// The last call failed: tells the first failure of many.
     is_failing: AtomicBool,
+    losses: Losses,
 }
 
 /// Why a request is not served: a number of errno.
@@ -46,7 +49,13 @@ impl Requests {
     /// tried again for so long.
     pub(crate) fn new(volume: Stack, patience: Duration) -> Arc<Self> {
         let places = Semaphore::new(SIDE_BY_SIDE.into());
-        Arc::new(Self { volume, patience, places, is_failing: AtomicBool::new(false) })
+        let is_failing = AtomicBool::new(false);
+        Arc::new(Self { volume, patience, places, is_failing, losses: Losses::default() })
+    }
+
+    /// The changes that were answered with an error.
+    pub(crate) fn lost(&self) -> Option<Lost> {
+        self.losses.lost()
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
@@ -71,10 +80,13 @@ impl Requests {
 
     /// Writes whole blocks.
     pub(crate) async fn write(&self, offset: u64, data: Data) -> Result<(), Errno> {
-        let _place = self.place().await?;
-        let extent = self.whole(offset, data.len() as u64)?;
-        let write = || self.volume.write(extent.lba, data.clone(), Durability::Volatile);
-        self.call("write", write).await
+        self.change(async {
+            let _place = self.place().await?;
+            let extent = self.whole(offset, data.len() as u64)?;
+            let write = || self.volume.write(extent.lba, data.clone(), Durability::Volatile);
+            self.call("write", write).await
+        })
+        .await
     }
 
     /// Makes what was written stable.
@@ -89,26 +101,41 @@ impl Requests {
         if !self.geometry().thin {
             return Err(libc::EOPNOTSUPP);
         }
-        let _place = self.place().await?;
-        for (offset, length) in self.pieces(offset, length, MOST_DISCARDED) {
-            let extent = self.whole(offset, length)?;
-            self.call("discard", || self.volume.discard(extent)).await?;
-        }
-        Ok(())
+        self.change(async {
+            let _place = self.place().await?;
+            for (offset, length) in self.pieces(offset, length, MOST_DISCARDED) {
+                let extent = self.whole(offset, length)?;
+                self.call("discard", || self.volume.discard(extent)).await?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Writes zeros, which take space.
     pub(crate) async fn zero(&self, offset: u64, length: u64) -> Result<(), Errno> {
-        let _place = self.place().await?;
-        for (offset, length) in self.pieces(offset, length, REQUEST_BYTES.into()) {
-            let extent = self.whole(offset, length)?;
-            let zeros = || {
-                let data = Data::zeros(length as usize);
-                self.volume.write(extent.lba, data, Durability::Volatile)
-            };
-            self.call("write", zeros).await?;
+        self.change(async {
+            let _place = self.place().await?;
+            for (offset, length) in self.pieces(offset, length, REQUEST_BYTES.into()) {
+                let extent = self.whole(offset, length)?;
+                let zeros = || {
+                    let data = Data::zeros(length as usize);
+                    self.volume.write(extent.lba, data, Durability::Volatile)
+                };
+                self.call("write", zeros).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Makes a change; if it is not made, that is not forgotten.
+    async fn change(&self, change: impl Future<Output = Result<(), Errno>>) -> Result<(), Errno> {
+        let done = change.await;
+        if done.is_err() {
+            self.losses.note();
         }
-        Ok(())
+        done
     }
 
     /// Serves nothing more, and waits for what is served.
@@ -242,6 +269,42 @@ mod tests {
         let begun = Instant::now();
         assert_eq!(requests.write(0, block).await, Err(libc::EIO));
         assert!(begun.elapsed() >= Duration::from_secs(1));
+    }
+
+    #[tokio::test]
+    async fn a_change_that_failed_is_not_forgotten() {
+        let volume = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(4096))));
+        let faults = volume.faults().clone();
+        let requests = Requests::new(Arc::new(volume), Duration::ZERO);
+        let block = Data::from(vec![1; 512]);
+        requests.write(0, block.clone()).await.unwrap();
+        assert_eq!(requests.lost(), None);
+        let away = || Symptom::Fails(Error::Unreachable("away".into()));
+        let before = std::time::SystemTime::now();
+        faults.add(Rule::always(Call::Read, away()).times(1));
+        requests.read(0, 512).await.unwrap_err();
+        assert_eq!(requests.lost(), None, "a read loses nothing");
+        faults.add(Rule::always(Call::Write, away()).times(2));
+        faults.add(Rule::always(Call::Discard, away()).times(1));
+        requests.write(0, block.clone()).await.unwrap_err();
+        requests.zero(0, 512).await.unwrap_err();
+        requests.discard(0, 512).await.unwrap_err();
+        // All is well again: what was lost stays lost.
+        requests.write(0, block.clone()).await.unwrap();
+        requests.flush().await.unwrap();
+        let lost = requests.lost().unwrap();
+        assert_eq!(lost.writes, 3);
+        assert!(before <= lost.since && lost.since <= std::time::SystemTime::now());
+        requests.close().await;
+        requests.write(0, block).await.unwrap_err();
+        assert_eq!(requests.lost(), Some(crate::Lost { writes: 4, ..lost }));
+    }
+
+    #[tokio::test]
+    async fn discards_that_are_not_taken_lose_nothing() {
+        let requests = requests(Geometry { thin: false, ..Geometry::with_blocks(8) });
+        assert_eq!(requests.discard(0, 512).await, Err(libc::EOPNOTSUPP));
+        assert_eq!(requests.lost(), None);
     }
 
     #[tokio::test]

@@ -245,6 +245,10 @@ fn after_a_kill_programs_get_errors_and_the_next_attach_clears_up() {
         while written() < 4 << 20 && begun.elapsed() < LIMIT {
             std::thread::sleep(Duration::from_millis(5));
         }
+        for writer in &mut writers {
+            let ended = writer.try_wait().expect("a child");
+            assert!(ended.is_none(), "it writes until the kill: {ended:?}");
+        }
         attached.child.kill().expect("it ran");
         attached.child.wait().expect("it ends, whatever was under way");
         for writer in &mut writers {
@@ -351,6 +355,51 @@ fn a_far_side_that_is_away_is_an_error_after_a_while_and_none_when_it_is_back() 
     }
     drop(device);
     detached(attached);
+}
+
+/// The kernel tells once that it could not write, drops what it had, and calls the device clean after that.
+#[test]
+fn what_the_kernel_has_given_up_is_never_called_stable() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let mut node = place.serve("node", &settings("64MiB"));
+    let (url, address) = (node.url(TARGET), node.address);
+    let mount = Mount::new(&place);
+    let folder = mount.0.display().to_string();
+    let arguments = [&url, "--give-up-after", "1s", "--mkfs", "ext4", "--mount", &folder];
+    let mut attached = attach(&arguments);
+    fs::write(mount.file("lost"), content(1, 4 << 20)).expect("in the page cache");
+    node.kill();
+    let first = detach(&folder);
+    assert!(!first.status.success() && stderr(&first).contains("is not stable"), "{first:?}");
+    assert!(mount.is_mounted(), "what is not stable is not unmounted");
+    let again = settings("64MiB").replace("127.0.0.1:0", &address.to_string());
+    let mut node = place.serve("node", &again);
+    let begun = Instant::now();
+    let last = loop {
+        let output = detach(&attached.ready);
+        assert!(!output.status.success(), "{output:?}");
+        if stderr(&output).contains("is detached") {
+            break stderr(&output);
+        }
+        assert!(begun.elapsed() < LIMIT, "it is not detached: {output:?}");
+    };
+    assert!(last.contains(" writes failed with I/O errors since "), "{last}");
+    assert!(!ends(&mut attached.child), "the process says it, too");
+    assert!(!mount.is_mounted() && !backing(&attached.ready).exists());
+
+    // By force it is the same.
+    let mut attached = attach(&arguments[..3]);
+    let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
+    device.write_all_at(&content(1, 1 << 20), 0).expect("in the page cache");
+    node.kill();
+    let forced = forebay().args(["detach", "--force", &attached.ready]).output().expect("it runs");
+    let said = stderr(&forced);
+    assert!(!forced.status.success() && said.contains("is detached; "), "{said}");
+    assert!(said.contains("may be lost") && said.contains("writes failed"), "{said}");
+    assert!(!ends(&mut attached.child));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use attach::{LoopDevice, LoopOptions, Served, User, VolumeFile};
+use attach::{LoopDevice, LoopOptions, Lost, Served, User, VolumeFile};
 use tokio::{task::spawn_blocking, time::timeout};
 use volume::Stack;
 
@@ -52,7 +52,7 @@ impl Device {
         };
         let mut device = Self { device, served, volume, attached, is_gone: false, said: None };
         if let Err(failure) = device.fill(args, plan).await {
-            device.detach(true).await?;
+            device.give_up().await;
             return Err(failure);
         }
         Ok(device)
@@ -110,12 +110,19 @@ impl Device {
         }
     }
 
-    /// Takes it away when everything that was written is stable. If somebody uses it, nothing
-    /// happens but that is said; with `force` it is taken away all the same.
+    /// Takes it away for another failure, which is the one to be told of.
+    pub async fn give_up(&mut self) {
+        if let Err(failure) = self.detach(true).await {
+            tracing::warn!("{}", failure.message);
+        }
+    }
+
+    /// Takes it away when everything that was written is stable. If somebody uses it, or what was written
+    /// last does not become stable, nothing happens but that is said; with `force` it is taken away all the
+    /// same. When it is taken away ([`Self::is_gone`]), an error says what is not stable.
     pub async fn detach(&mut self, force: bool) -> Result<(), Failure> {
         if force {
-            self.tear_off().await;
-            return Ok(());
+            return self.tear_off().await;
         }
         let number = self.device.number;
         let ours = self.attached.mount.clone();
@@ -130,6 +137,10 @@ impl Device {
         }
         if let Some(folder) = self.attached.mount.clone() {
             tracing::info!(mount = %folder.display(), "writing back and unmounting");
+            let place = folder.clone();
+            // Once unmounted, what could not be written back is gone.
+            let synced = apart(move || Ok(attach::sync(&place))).await?;
+            synced.map_err(|error| self.not_stable(&error))?;
             self.unmount(&folder).await?;
             self.attached.mount = None;
         }
@@ -141,16 +152,50 @@ impl Device {
                 return Err(self.in_use(&users));
             }
             Err(error) if matches!(error.part, attach::Part::LoopFlush(_)) => {
-                return Err(Failure::new(format!("what was written last is not stable: {error}"))
-                    .remedy("bring the far side back, and ask again; --force gives it up"));
+                return Err(self.not_stable(&error));
             }
             Err(error) => return Err(refusal(&error)),
         }
         self.is_gone = true;
         self.last_user().await;
-        self.volume.flush().await.map_err(|error| {
-            Failure::new(format!("the volume is detached, and its last flush failed: {error}"))
-        })
+        let flushed = self.volume.flush().await;
+        self.outcome(flushed.err().map(|error| format!("its last flush failed: {error}")))
+    }
+
+    /// Why it is not taken away.
+    fn not_stable(&self, error: &attach::Error) -> Failure {
+        let mut message = format!("what was written last is not stable: {error}");
+        let remedy = match self.lost() {
+            Some(lost) => {
+                message.push_str("; ");
+                message.push_str(&lost);
+                "bring the far side back, have who wrote it write it again, and ask again; --force gives it up"
+            }
+            None => "bring the far side back, and ask again; --force gives it up",
+        };
+        Failure::new(message).remedy(remedy)
+    }
+
+    /// What of all that was written is not at the volume: the kernel has given it up.
+    fn lost(&self) -> Option<String> {
+        let Lost { writes, since } = self.served.lost()?;
+        let since = jiff::Timestamp::try_from(since).unwrap_or_default();
+        let since = since.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S%:z");
+        Some(format!(
+            "{writes} writes failed with I/O errors since {since}: what they held is not at the volume"
+        ))
+    }
+
+    /// It is taken away: whether everything is stable.
+    fn outcome(&self, problem: Option<String>) -> Result<(), Failure> {
+        let problems: Vec<String> = problem.into_iter().chain(self.lost()).collect();
+        if problems.is_empty() {
+            return Ok(());
+        }
+        let device = self.attached.device.display();
+        Err(Failure::new(format!("{device} is detached; {}", problems.join("; "))).remedy(
+            "check what is on the volume (a file system with its fsck), and write again what is missing",
+        ))
     }
 
     /// Somebody may have opened it in the last moment.
@@ -191,23 +236,26 @@ impl Device {
     }
 
     /// Saves what can be saved in a while, and takes the device away from who uses it.
-    async fn tear_off(&mut self) {
-        let device = self.device;
-        let flushed = timeout(RUSH, apart(move || device.flush())).await;
-        if !matches!(flushed, Ok(Ok(()))) {
-            tracing::warn!("what was written last may be lost");
-        }
-        if let Some(folder) = self.attached.mount.take() {
-            let unmounted = timeout(RUSH, apart(move || attach::unmount(&folder, true))).await;
-            tracing::debug!(?unmounted, "unmounted");
+    async fn tear_off(&mut self) -> Result<(), Failure> {
+        let mut is_saved = true;
+        if !self.is_gone {
+            let device = self.device;
+            is_saved &= in_time(apart(move || write_back(device))).await;
+            if let Some(folder) = self.attached.mount.take() {
+                let unmounted = timeout(RUSH, apart(move || attach::unmount(&folder, true))).await;
+                tracing::debug!(?unmounted, "unmounted");
+            }
         }
         if timeout(RUSH, self.served.refuse()).await.is_err() {
             tracing::warn!("the volume does not answer");
+            is_saved = false;
         }
-        self.let_go().await;
-        if !matches!(timeout(RUSH, self.volume.flush()).await, Ok(Ok(()))) {
-            tracing::warn!("what was written last may not be stable");
+        if !self.is_gone {
+            self.let_go().await;
+            self.is_gone = true;
         }
+        is_saved &= in_time(self.volume.flush()).await;
+        self.outcome((!is_saved).then(|| "what was written last may be lost".to_owned()))
     }
 
     /// Lets the kernel take the device away when its last user has gone.
@@ -215,6 +263,32 @@ impl Device {
         let device = self.device;
         let cleared = timeout(RUSH, apart(move || device.clear())).await;
         tracing::debug!(?cleared, "the loop device is let go");
+    }
+}
+
+/// What the kernel keeps of the file systems on it, and of itself.
+fn write_back(device: LoopDevice) -> Result<(), attach::Error> {
+    let mounts = attach::users(device.number).into_iter().filter_map(|user| match user {
+        User::Mount(place) => Some(place),
+        _ => None,
+    });
+    // Each as far as it goes.
+    let synced = mounts.fold(Ok(()), |synced, place| synced.and(attach::sync(&place)));
+    synced.and(device.flush())
+}
+
+/// Whether it succeeds before long.
+async fn in_time<E: std::fmt::Display>(work: impl Future<Output = Result<(), E>>) -> bool {
+    match timeout(RUSH, work).await {
+        Ok(Ok(())) => true,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "what was written last may be lost");
+            false
+        }
+        Err(_) => {
+            tracing::warn!("what was written last may be lost: it takes too long");
+            false
+        }
     }
 }
 

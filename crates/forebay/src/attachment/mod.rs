@@ -66,7 +66,7 @@ async fn attach(args: &Attach) -> Result<(), Failure> {
         let answered = place.serve(move |request| answer(request, what.clone(), ask.clone())).await;
         let announced = answered.and_then(|()| announce(args, device.attached()));
         if let Err(failure) = announced {
-            device.detach(true).await?;
+            device.give_up().await;
             return Err(failure);
         }
         host::end_last();
@@ -109,16 +109,11 @@ async fn serve(
                     device.detach(true).await?;
                     return Ok(None);
                 }
-                notify("STOPPING=1");
-                is_ending = true;
+                end(&mut is_ending);
             }
             () = tokio::time::sleep(if is_ending { LOOK_AGAIN } else { FOLLOW }) => {}
             Some(Asked { force, answer }) = asked.recv() => {
-                let detached = tokio::select! {
-                    detached = device.detach(force) => detached,
-                    () = signals.next() => device.detach(true).await,
-                };
-                match detached {
+                match detach_patiently(device, force, signals, &mut is_ending).await {
                     Ok(()) => return Ok(Some((answer, device.attached().clone()))),
                     Err(failure) => {
                         let _ = answer.send(Err(failure.clone()));
@@ -131,11 +126,7 @@ async fn serve(
             }
         }
         if is_ending {
-            let detached = tokio::select! {
-                detached = device.detach(false) => detached,
-                () = signals.next() => device.detach(true).await,
-            };
-            match detached {
+            match detach_patiently(device, false, signals, &mut is_ending).await {
                 Ok(()) => return Ok(None),
                 Err(failure) if device.is_gone() => return Err(failure),
                 Err(failure) => device.say_once(&failure),
@@ -144,6 +135,47 @@ async fn serve(
             device.follow().await;
         }
     }
+}
+
+/// Detaches the device, which may take its time; at the second signal at once.
+async fn detach_patiently(
+    device: &mut Device,
+    force: bool,
+    signals: &mut Signals,
+    is_ending: &mut bool,
+) -> Result<(), Failure> {
+    match until_second(device.detach(force), async || signals.next().await, is_ending).await {
+        Some(detached) => detached,
+        None => device.detach(true).await,
+    }
+}
+
+/// What comes of `work`, unless there is a second signal before: the first says only that we are to
+/// end, and `work` goes on.
+async fn until_second<T>(
+    work: impl Future<Output = T>,
+    mut signal: impl AsyncFnMut(),
+    is_ending: &mut bool,
+) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Some(done),
+            () = signal() => {
+                if *is_ending {
+                    return None;
+                }
+                end(is_ending);
+            }
+        }
+    }
+}
+
+/// The first signal.
+fn end(is_ending: &mut bool) {
+    *is_ending = true;
+    notify("STOPPING=1");
+    tracing::info!("ending when nobody uses the device; a second signal takes it away");
 }
 
 /// How often the volume is asked whether it has grown: sooner than who has made it larger grows the
@@ -229,5 +261,33 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many signals come while something is worked at, which ends when they have been taken.
+    async fn with_signals(number: usize, mut is_ending: bool) -> (Option<&'static str>, bool) {
+        let (send, mut signals) = mpsc::channel(8);
+        let work = async move {
+            for _ in 0..number {
+                send.send(()).await.unwrap();
+                // The one before is taken first.
+                send.reserve_many(8).await.unwrap();
+            }
+            "detached"
+        };
+        let next = async || signals.recv().await.unwrap();
+        (until_second(work, next, &mut is_ending).await, is_ending)
+    }
+
+    #[tokio::test]
+    async fn the_first_signal_lets_a_detach_go_on() {
+        assert_eq!(with_signals(0, false).await, (Some("detached"), false));
+        assert_eq!(with_signals(1, false).await, (Some("detached"), true));
+        assert_eq!(with_signals(2, false).await, (None, true));
+        assert_eq!(with_signals(1, true).await, (None, true));
     }
 }
