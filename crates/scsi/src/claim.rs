@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn the_list_byte_by_byte_and_back() {
         let bytes = sample().to_bytes();
-        assert_eq!(bytes[..16], *b"FBYCLAIM\x00\x01\x00\x53\x05\x07\x02\x00");
+        assert_eq!(bytes[..16], *b"FBYCLAIM\x00\x01\x00\x53\x15\x07\x02\x00");
         assert_eq!(bytes[16..32], *b"0123456789abcdef");
         assert_eq!(
             bytes[32..56],

@@ -35,6 +35,10 @@ pub(crate) struct Description<'a> {
     pub(crate) spc_3: bool,
     /// The unit keeps records over a restart.
     pub(crate) has_store: bool,
+    /// Several gateways change it.
+    pub(crate) is_shared: bool,
+    /// See [`crate::Settings::is_one_of_many`].
+    pub(crate) is_one_of_many: bool,
 }
 
 impl Description<'_> {
@@ -220,6 +224,7 @@ impl Description<'_> {
     /// Which of all commands that can be parsed this volume can serve.
     fn serves(&self, operation: &Operation) -> bool {
         match operation.opcode {
+            opcode if self.is_one_of_many && FOR_ALL.contains(&opcode) => false,
             UNMAP => self.geometry.thin,
             WRITE_ATOMIC => self.limits.atomic_blocks > 0,
             SANITIZE if operation.service_action == Some(CRYPTOGRAPHIC_ERASE) => {
@@ -232,6 +237,7 @@ impl Description<'_> {
             MAINTENANCE_OUT if operation.service_action == Some(SET_IDENTIFYING) => self.has_store,
             CLAIM_IN | CLAIM_OUT => self.has_store,
             ROLL_BACK => self.has_epochs(),
+            TOKEN_IN | TOKEN_OUT => self.is_shared,
             _ => true,
         }
     }
@@ -278,6 +284,11 @@ const MAINTENANCE_OUT: u8 = 0xa4;
 const CLAIM_IN: u8 = 0xc0;
 const CLAIM_OUT: u8 = 0xc1;
 const ROLL_BACK: u8 = 0xc2;
+const TOKEN_IN: u8 = 0xc3;
+const TOKEN_OUT: u8 = 0xc4;
+/// Those that hold for all initiators of a unit, whichever gateway they come through: RESERVE and RELEASE,
+/// SANITIZE, PERSISTENT RESERVE, COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
+const FOR_ALL: [u8; 10] = [0x16, 0x17, 0x48, 0x56, 0x57, 0x5e, 0x5f, 0x89, 0x8b, WRITE_ATOMIC];
 /// Service actions.
 const CRYPTOGRAPHIC_ERASE: u16 = 0x03;
 const REPORT_IDENTIFYING: u16 = 0x05;

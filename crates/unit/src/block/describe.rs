@@ -99,6 +99,8 @@ impl BlockUnit {
             threshold_exponent: if has_space { space::exponent(&geometry) } else { 0 },
             spc_3: self.settings.spc_3,
             has_store: self.identifying.is_some(),
+            is_shared: self.sharing.is_some(),
+            is_one_of_many: self.settings.is_one_of_many,
         }
     }
 

@@ -41,6 +41,9 @@ impl BlockUnit {
         length: u16,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
+        if self.sharing.is_none() {
+            self.ownership()?;
+        }
         let taken = u32::from(length);
         let list = parameter_list(&work.data, usize::from(length))?;
         let asked = ClaimParameters::from_bytes(&list);

@@ -11,6 +11,7 @@ use scsi::{
         ExtendedInquiry, LogicalBlockProvisioning, SupportedPages, UnitSerialNumber,
     },
 };
+use unit::{Settings, Share};
 use volume::Geometry;
 
 use crate::host::{Host, geometry};
@@ -202,9 +203,12 @@ fn supported(host: &Host, reporting: Reporting, timeouts: bool) -> Vec<u8> {
 #[test]
 fn one_command_is_asked_for_in_the_way_of_its_kind() {
     // With all that a volume can have.
-    let geometry = Geometry { epoch_blocks: 800, key_erasable: true, ..geometry() };
-    let host = Host::with_store(geometry, &Arc::default());
-    let refused = |reporting| {
+    let with_epochs = Geometry { epoch_blocks: 800, key_erasable: true, ..geometry() };
+    let alone = Host::with_store(with_epochs, &Arc::default());
+    let share = Some(Share { grain_bytes: 64 << 10, lease_ms: 1000 });
+    let settings = Settings { share, ..Settings::default() };
+    let shared = Host::with_store_and_settings(geometry(), settings, &Arc::default());
+    let refused = |host: &Host, reporting| {
         let command = Command::ReportSupportedOperationCodes {
             reporting,
             timeouts: false,
@@ -214,18 +218,21 @@ fn one_command_is_asked_for_in_the_way_of_its_kind() {
     };
     for operation in OPERATIONS {
         let opcode = operation.opcode;
+        // A unit with epochs is not shared.
+        let host = if matches!(opcode, 0xc3 | 0xc4) { &shared } else { &alone };
         let one = if let Some(action) = operation.service_action {
-            refused(Reporting::OperationCode(opcode));
-            supported(&host, Reporting::ServiceAction(opcode, action), false)
+            refused(host, Reporting::OperationCode(opcode));
+            supported(host, Reporting::ServiceAction(opcode, action), false)
         } else {
-            refused(Reporting::ServiceAction(opcode, 0));
-            supported(&host, Reporting::OperationCode(opcode), false)
+            refused(host, Reporting::ServiceAction(opcode, 0));
+            supported(host, Reporting::OperationCode(opcode), false)
         };
         assert_eq!(one[1], 3);
         assert_eq!(&one[4..], operation.usage());
         let action = operation.service_action.unwrap_or(0);
-        assert_eq!(supported(&host, Reporting::Either(opcode, action), false), one);
+        assert_eq!(supported(host, Reporting::Either(opcode, action), false), one);
     }
+    let host = alone;
     assert_eq!(supported(&host, Reporting::OperationCode(0x7f), true), [0, 1, 0, 0]);
     assert_eq!(supported(&host, Reporting::ServiceAction(0x9e, 0x1f), false), [0, 1, 0, 0]);
     assert_eq!(supported(&host, Reporting::Either(0x28, 1), false), [0, 1, 0, 0]);

@@ -469,6 +469,8 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0xc1, Some(0x00), 0, "CC"),
     (0xc1, Some(0x01), 0, "CC"),
     (0xc2, None, 0, "CC"),
+    (0xc3, None, 0, "AA"),
+    (0xc4, None, 0, "CC"),
 ];
 
 const SANITIZE: u8 = 0x48;
