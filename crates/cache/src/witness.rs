@@ -125,7 +125,8 @@ async fn ask(shared: Weak<Shared>, alone: Alone, claim: Claim) {
                     generation = claim.generation,
                     "the partner is away, and the node knows: going on alone"
                 );
-                pair.witnessed.store(alone.epoch, Ordering::Release);
+                // A late answer is about an earlier time alone.
+                pair.witnessed.fetch_max(alone.epoch, Ordering::Release);
                 break shared.changed.notify_waiters();
             }
             Ok(Holding::Refused(reason)) | Err(Error::Fenced(reason)) => {

@@ -30,9 +30,12 @@ struct Inner {
 }
 
 impl Claimed {
-    /// To be presented from now on.
+    /// To be presented from now on, in place of any other; not by one that was refused before.
     pub(crate) fn set(&self, claim: Arc<Claim>) {
-        *self.inner.lock() = Inner { claim: Some(claim), holding: Holding::Waiting };
+        let mut inner = self.inner.lock();
+        if !matches!(inner.holding, Holding::Refused(_)) {
+            *inner = Inner { claim: Some(claim), holding: Holding::Waiting };
+        }
     }
 
     pub(crate) fn get(&self) -> Option<Arc<Claim>> {
@@ -48,12 +51,17 @@ impl Claimed {
         self.inner.lock().holding.clone()
     }
 
+    /// What became of a claim, unless another one has taken its place: what was granted then says
+    /// nothing of that one. False if so.
+    ///
     /// A refusal is for good: whoever was shut out has data that is older than the unit's.
-    pub(crate) fn note(&self, holding: Holding) {
+    pub(crate) fn note(&self, claim: &Arc<Claim>, holding: Holding) -> bool {
         let mut inner = self.inner.lock();
-        if inner.claim.is_some() && !matches!(inner.holding, Holding::Refused(_)) {
+        let is_current = inner.claim.as_ref().is_some_and(|current| Arc::ptr_eq(current, claim));
+        if is_current && !matches!(inner.holding, Holding::Refused(_)) {
             inner.holding = holding;
         }
+        is_current
     }
 
     /// Fails once it was refused. Asked again, the unit might grant it, when whoever had it has
@@ -65,52 +73,60 @@ impl Claimed {
         }
     }
 
-    /// Presents the claim, if there is one, in a session that is new: nothing comes before it.
+    /// Presents the claim, if there is one, in a session that is new: nothing comes before it. If
+    /// another one takes its place meanwhile, that one too.
     pub(crate) async fn present(
         &self,
         wires: &mut Wires,
         settings: &Settings,
     ) -> Result<(), Error> {
-        self.check()?;
-        let Some(claim) = self.get() else { return Ok(()) };
-        let (cdb, transfer) = out(ClaimAction::Claim, &claim);
-        let outcome = ask(wires, settings, cdb, transfer).await?;
-        let answer = match (outcome.status, outcome.sense) {
-            (Status::Good, _) => Verdict::Granted,
-            (_, Some(sense)) => Verdict::of(sense, &claim)
-                .ok_or_else(|| Error::unit(format!("the claim is not answered: {sense}")))?,
-            (status, None) => {
-                return Err(Error::unit(format!("the claim is not answered: {status:?}")));
+        loop {
+            self.check()?;
+            let Some(claim) = self.get() else { return Ok(()) };
+            let holding = present(&claim, wires, settings).await?;
+            if self.note(&claim, holding) {
+                return self.check();
             }
-        };
-        let holding = match answer {
-            Verdict::Granted => Holding::Held,
-            Verdict::Unsupported if settings.reserve => {
-                let mut reserving = Reserving::new(&claim);
-                loop {
-                    let (cdb, transfer) = match reserving.next() {
-                        Next::Send(cdb, transfer) => (cdb, transfer),
-                        Next::Done(holding) => break holding,
-                    };
-                    let Outcome { status, sense, data_in, .. } =
-                        ask(wires, settings, cdb, transfer).await?;
-                    let data = data_in.into_iter().collect();
-                    reserving.handle(Ended { status, sense, data });
-                }
-            }
-            Verdict::Unsupported => Holding::Unsupported,
-            Verdict::Lost => Holding::Refused(LOST.into()),
-            Verdict::Refused(sense) => {
-                let (cdb, transfer) = r#in();
-                let told = ask(wires, settings, cdb, transfer).await?;
-                let told: Data = told.data_in.into_iter().collect();
-                let report = ClaimReport::from_bytes(&told.into_bytes());
-                Holding::Refused(reason(sense, &claim, report.as_ref()))
-            }
-        };
-        self.note(holding);
-        self.check()
+        }
     }
+}
+
+async fn present(claim: &Claim, wires: &mut Wires, settings: &Settings) -> Result<Holding, Error> {
+    let (cdb, transfer) = out(ClaimAction::Claim, claim);
+    let outcome = ask(wires, settings, cdb, transfer).await?;
+    let answer = match (outcome.status, outcome.sense) {
+        (Status::Good, _) => Verdict::Granted,
+        (_, Some(sense)) => Verdict::of(sense, claim)
+            .ok_or_else(|| Error::unit(format!("the claim is not answered: {sense}")))?,
+        (status, None) => {
+            return Err(Error::unit(format!("the claim is not answered: {status:?}")));
+        }
+    };
+    Ok(match answer {
+        Verdict::Granted => Holding::Held,
+        Verdict::Unsupported if settings.reserve => {
+            let mut reserving = Reserving::new(claim);
+            loop {
+                let (cdb, transfer) = match reserving.next() {
+                    Next::Send(cdb, transfer) => (cdb, transfer),
+                    Next::Done(holding) => break holding,
+                };
+                let Outcome { status, sense, data_in, .. } =
+                    ask(wires, settings, cdb, transfer).await?;
+                let data = data_in.into_iter().collect();
+                reserving.handle(Ended { status, sense, data });
+            }
+        }
+        Verdict::Unsupported => Holding::Unsupported,
+        Verdict::Lost => Holding::Refused(LOST.into()),
+        Verdict::Refused(sense) => {
+            let (cdb, transfer) = r#in();
+            let told = ask(wires, settings, cdb, transfer).await?;
+            let told: Data = told.data_in.into_iter().collect();
+            let report = ClaimReport::from_bytes(&told.into_bytes());
+            Holding::Refused(reason(sense, claim, report.as_ref()))
+        }
+    })
 }
 
 /// What the unit says to a claim.
@@ -224,5 +240,42 @@ async fn ask(
             Some(sense) if is_news(sense) && attentions < MOST_UNIT_ATTENTIONS => attentions += 1,
             _ => return Ok(outcome),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_current_claim_is_granted_or_refused_and_a_refusal_stays() {
+        let claimed = Claimed::default();
+        let [first, second, third] = [1, 2, 3].map(|generation| {
+            Arc::new(Claim {
+                owner: "a".into(),
+                instance: [7; 16],
+                generation,
+                opening: generation,
+                granted: 0,
+                predecessors: Vec::new(),
+                writes_back: true,
+                is_dirty: volume::Dirty::new(false),
+                accept_loss: false,
+                takes_over: true,
+                shares: false,
+            })
+        });
+        let refused = Holding::Refused("another one has it".into());
+        claimed.set(first.clone());
+        claimed.set(second.clone());
+        for answer in [Holding::Held, refused.clone()] {
+            assert!(!claimed.note(&first, answer));
+            assert_eq!(claimed.holding(), Holding::Waiting);
+        }
+        assert!(claimed.note(&second, refused.clone()));
+        claimed.set(third.clone());
+        assert_eq!(claimed.holding(), refused);
+        assert!(!claimed.note(&third, Holding::Held));
+        assert!(claimed.check().is_err());
     }
 }

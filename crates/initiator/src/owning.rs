@@ -22,13 +22,15 @@ impl Session {
     ) -> Result<Holding, CommandError> {
         let claim = Arc::new(claim);
         self.claimed().set(claim.clone());
-        if !matches!(self.state(), LinkState::Up) {
-            return Ok(self.claimed().holding());
+        let known = self.claimed().holding();
+        if matches!(known, Holding::Refused(_)) || !matches!(self.state(), LinkState::Up) {
+            return Ok(known);
         }
         self.present(claim, reserves).await
     }
 
-    /// Presents the claim in the session that there is.
+    /// Presents the claim in the session that there is. What became of it; nothing is known of one
+    /// that another one has replaced meanwhile.
     async fn present(&self, claim: Arc<Claim>, reserves: bool) -> Result<Holding, CommandError> {
         let (cdb, transfer) = claim::out(ClaimAction::Claim, &claim);
         let holding = match self.execute(cdb, transfer).await {
@@ -45,8 +47,8 @@ impl Session {
             Err(CommandError::Unreachable(_) | CommandError::Busy) => Holding::Waiting,
             Err(error) => return Err(error),
         };
-        self.claimed().note(holding);
-        Ok(self.claimed().holding())
+        let is_current = self.claimed().note(&claim, holding);
+        Ok(if is_current { self.claimed().holding() } else { Holding::Waiting })
     }
 
     async fn reserve(&self, claim: &Claim) -> Result<Holding, CommandError> {
@@ -62,13 +64,13 @@ impl Session {
     }
 
     /// Why the unit is not ours, which is noted.
-    pub(crate) async fn who_has_it(&self, sense: Sense, claim: &Claim) -> Arc<str> {
+    pub(crate) async fn who_has_it(&self, sense: Sense, claim: &Arc<Claim>) -> Arc<str> {
         if let Holding::Refused(reason) = self.claimed().holding() {
             return reason;
         }
         let report = self.report().await;
         let reason = claim::reason(sense, claim, report.as_ref());
-        self.claimed().note(Holding::Refused(reason.clone()));
+        self.claimed().note(claim, Holding::Refused(reason.clone()));
         reason
     }
 
@@ -109,7 +111,7 @@ impl Session {
                 && report.generation == claim.generation;
             if !is_ours && self.claimed().holding() == Holding::Held {
                 let reason = claim::reason(Sense::CLAIM_FENCED, &claim, Some(&report));
-                self.claimed().note(Holding::Refused(reason));
+                self.claimed().note(&claim, Holding::Refused(reason));
             }
         }
     }

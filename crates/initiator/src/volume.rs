@@ -160,10 +160,11 @@ impl RemoteVolume {
             return volume::Error::Fenced(reason);
         }
         if matches!(error, CommandError::Status(Status::ReservationConflict))
+            && let Some(claim) = self.session.claimed().get()
             && self.session.claimed().holding() == Holding::Reserved
         {
             let reason: Arc<str> = "somebody else has taken the unit's reservation".into();
-            self.session.claimed().note(Holding::Refused(reason.clone()));
+            self.session.claimed().note(&claim, Holding::Refused(reason.clone()));
             return volume::Error::Fenced(reason);
         }
         error.into_volume_error(extent)

@@ -16,9 +16,10 @@ use std::{
 
 use initiator::{RemoteVolume, Settings};
 use parking_lot::Mutex;
-use scsi::{Sense, Status};
+use scsi::{ClaimParameters, Sense, Status};
 use support::node::NAME;
 use target::{Server, Target};
+use tokio::sync::watch;
 use unit::{
     BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Saving, Store, Task,
     TaskManagement,
@@ -82,6 +83,62 @@ impl LogicalUnit for Occupied {
             return Box::pin(std::future::ready(Completion::status(Status::Busy)));
         }
         self.unit.execute(task)
+    }
+
+    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+        self.unit.admit(nexus, cdb, length)
+    }
+
+    fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
+        self.unit.task_management(nexus, function);
+    }
+
+    fn nexus_opened(&self, nexus: &Nexus) {
+        self.unit.nexus_opened(nexus);
+    }
+
+    fn nexus_closed(&self, nexus: &Nexus) {
+        self.unit.nexus_closed(nexus);
+    }
+}
+
+/// A unit whose answer to a claim takes until that generation is let through.
+struct Slow {
+    unit: BlockUnit,
+    /// The generations that were asked for, in order, and the highest that is answered.
+    state: watch::Sender<(Vec<u64>, u64)>,
+}
+
+impl Slow {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { unit: block_unit(), state: watch::Sender::default() })
+    }
+
+    async fn until_asked(&self, generations: &[u64]) {
+        let mut state = self.state.subscribe();
+        let asked = state.wait_for(|(asked, _)| asked == generations);
+        let asked = tokio::time::timeout(PATIENCE, asked).await;
+        asked.expect("the claims come").expect("it is there");
+    }
+
+    fn answer(&self, generation: u64) {
+        self.state.send_modify(|(_, answered)| *answered = generation);
+    }
+}
+
+impl LogicalUnit for Slow {
+    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+        if task.cdb.first() != Some(&0xc1) {
+            return self.unit.execute(task);
+        }
+        Box::pin(async move {
+            let list = task.data_out.clone().into_bytes();
+            let generation = ClaimParameters::from_bytes(&list).expect("a claim").generation;
+            self.state.send_modify(|(asked, _)| asked.push(generation));
+            let mut state = self.state.subscribe();
+            let _ = state.wait_for(|(_, answered)| *answered >= generation).await;
+            self.unit.execute(task).await
+        })
     }
 
     fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
@@ -209,6 +266,54 @@ async fn a_claim_that_waits_though_the_session_is_up_is_presented_in_it() {
     assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
 }
 
+/// What the unit says to a claim is about that one: a gateway that goes on alone acknowledges writes
+/// when its own claim is granted, not when a late answer to an earlier one comes.
+#[tokio::test]
+async fn a_late_answer_to_a_claim_is_not_taken_for_that_of_its_successor() {
+    let unit = Slow::new();
+    let (_server, settings) = serve(unit.clone()).await;
+    let volume = RemoteVolume::connect(settings("a")).await.expect("a session");
+    let mut first = volume.claim(claim(1, &[]));
+    tokio::select! {
+        _ = &mut first => panic!("it is not answered yet"),
+        () = unit.until_asked(&[1]) => {}
+    }
+    // From when it is asked for.
+    let mut second = volume.claim(claim(2, &[10]));
+    tokio::select! {
+        biased;
+        _ = &mut second => panic!("it is not answered yet"),
+        () = std::future::ready(()) => {}
+    }
+    unit.answer(1);
+    assert_eq!(first.await.expect("asked"), Holding::Waiting, "another one has its place");
+    assert_eq!(volume.holding(), Holding::Waiting);
+    unit.answer(2);
+    assert_eq!(second.await.expect("asked"), Holding::Held);
+    assert_eq!(volume.holding(), Holding::Held);
+}
+
+#[tokio::test]
+async fn a_claim_that_is_made_while_its_predecessor_is_presented_is_presented_too() {
+    let unit = Slow::new();
+    let (_server, settings) = serve(unit.clone()).await;
+    let volume = RemoteVolume::connect(settings("a")).await.expect("a session");
+    unit.answer(1);
+    assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
+    unit.answer(0);
+    // A login with its name and ISID ends the session; the one that takes its place claims first.
+    let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
+    unit.until_asked(&[1, 1]).await;
+    assert_eq!(volume.claim(claim(2, &[10])).await.expect("asked"), Holding::Waiting);
+    unit.answer(1);
+    unit.until_asked(&[1, 1, 2]).await;
+    assert_eq!(volume.holding(), Holding::Waiting);
+    unit.answer(2);
+    write(&volume).await.expect("written in the new session");
+    assert_eq!(volume.holding(), Holding::Held);
+    intruder.close().await;
+}
+
 #[tokio::test]
 async fn a_target_without_claims_is_written_to_as_it_is_unless_it_had_them() {
     let (_server, settings) = serve(Arc::new(Foreign(block_unit()))).await;
@@ -254,3 +359,6 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     write(&raw).await.expect("nobody has it");
     server.shutdown(Duration::ZERO).await;
 }
+
+/// Far longer than a claim on the loopback takes.
+const PATIENCE: Duration = Duration::from_secs(20);
