@@ -175,7 +175,8 @@ impl Grantor {
                 self.acquire(member, life, range, Wanted { member, token, number }, now);
             }
             Request::Release { life, range, grant, keeps } => {
-                self.release(member, range, grant, keeps, now);
+                // Of what was given on meanwhile nothing is kept.
+                let keeps = self.release(member, range, grant, keeps, now) && keeps;
                 self.answers.push_back((member, Answer::Released { life, range, grant, keeps }));
             }
             Request::Renew { life, sent } => {
@@ -329,10 +330,18 @@ impl Grantor {
         self.advance(range, now);
     }
 
-    fn release(&mut self, member: Member, range: Range, grant: Grant, keeps: bool, now: Millis) {
-        let Some(tokens) = self.ranges.get_mut(&range) else { return };
+    /// Whether the member had that grant.
+    fn release(
+        &mut self,
+        member: Member,
+        range: Range,
+        grant: Grant,
+        keeps: bool,
+        now: Millis,
+    ) -> bool {
+        let Some(tokens) = self.ranges.get_mut(&range) else { return false };
         let is_it = |held: &&mut Held| held.member == member && held.grant == grant;
-        let Some(held) = tokens.held.iter_mut().find(is_it) else { return };
+        let Some(held) = tokens.held.iter_mut().find(is_it) else { return false };
         if keeps {
             // Should more be recalled by now, that is said again.
             (held.token, held.recall) = (Token::SharedRead, Recall::No);
@@ -343,6 +352,7 @@ impl Grantor {
             }
         }
         self.advance(range, now);
+        true
     }
 
     /// Grants what can be granted of a range, and recalls what is in the way of the first that waits.

@@ -306,9 +306,40 @@ impl Holder {
         let is_leased = self.is_leased(now);
         let was_leased = std::mem::replace(&mut self.was_leased, is_leased);
         if is_leased && !was_leased {
+            self.begin_lease(now);
             let waited = self.ranges.iter().filter(|(_, part)| !part.waiting.is_empty());
             let waited: Vec<_> = waited.map(|(range, _)| *range).collect();
             waited.into_iter().for_each(|range| self.go_on(range, now));
+        }
+    }
+
+    /// Between the last lease and this one the node may have given on what it had granted for reading,
+    /// also what has not come yet: an answer to anything from before does not count as a token.
+    fn begin_lease(&mut self, now: Millis) {
+        self.renumber_reads();
+        let (mut asked, mut kept) = (Vec::new(), Vec::new());
+        for (&range, part) in &mut self.ranges {
+            if matches!(part.wanted, Some((Token::SharedRead, _))) {
+                asked.push(range);
+            }
+            // It is clean: what is cached of it goes as well, and then all of it is given back.
+            if let (Stop::Releasing { keeps: true }, Some((_, grant))) = (part.stop, part.held) {
+                part.held = Some((Token::SharedRead, grant));
+                part.stop = Stop::Ending { keeps: false };
+                kept.push(range);
+            }
+        }
+        asked.into_iter().for_each(|range| self.acquire_again(range));
+        kept.into_iter().for_each(|range| self.go_on(range, now));
+    }
+
+    /// What is granted for reading and has not come is not taken when it comes.
+    fn renumber_reads(&mut self) {
+        for part in self.ranges.values_mut() {
+            if let Some((Token::SharedRead, number)) = &mut part.wanted {
+                self.next += 1;
+                *number = self.next;
+            }
         }
     }
 
@@ -323,12 +354,7 @@ impl Holder {
 
     fn stop_reading(&mut self, now: Millis) {
         // What is granted and has not come may have been given on as well: it is not taken.
-        for part in self.ranges.values_mut() {
-            if let Some((Token::SharedRead, number)) = &mut part.wanted {
-                self.next += 1;
-                *number = self.next;
-            }
-        }
+        self.renumber_reads();
         let is_read = |part: &Part| matches!(part.held, Some((Token::SharedRead, _)));
         let keeps = |stop| matches!(stop, Stop::No | Stop::Ending { keeps: true });
         let read = self.ranges.iter().filter(|(_, part)| is_read(part) && keeps(part.stop));
@@ -466,6 +492,11 @@ impl Holder {
             self.go_on(range, now);
         } else if is_it && part.stop == (Stop::Releasing { keeps }) {
             self.let_go(range, now);
+        } else if is_it && part.stop == (Stop::Releasing { keeps: true }) {
+            // The node did not have it any more: others may have written what is cached here.
+            part.held = Some((Token::SharedRead, grant));
+            part.stop = Stop::Ending { keeps: false };
+            self.go_on(range, now);
         }
     }
 

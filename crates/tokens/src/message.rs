@@ -91,8 +91,8 @@ pub enum Answer {
         range: Range,
         /// Which one.
         grant: Grant,
-        /// As it was asked: who keeps one first and gives it back altogether later must not take an
-        /// answer to the one for that to the other.
+        /// It is kept for reading: it was asked so, and the node had the grant still. Who keeps one first
+        /// and gives it back altogether later must not take an answer to the one for that to the other.
         keeps: bool,
     },
     /// To [`Request::Renew`].

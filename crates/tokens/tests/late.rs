@@ -1,0 +1,150 @@
+//! Single ways on which a message that is late, lost or said too often has done harm.
+
+use tokens::{
+    Answer, Begin, Cleaning, Grantor, Holder, Member, Millis, Range, Request, Terms, Token,
+};
+
+const A: Member = Member(0);
+const B: Member = Member(1);
+const X: Range = Range(0);
+const LEASE: Millis = 8000;
+
+fn node() -> Grantor {
+    let mut node = Grantor::new(Terms { lease: LEASE, ranges: 4 }, 1, [], 0);
+    [A, B].into_iter().for_each(|member| node.attach(member, 0));
+    node
+}
+
+/// All answers that wait for a member; those of others are lost.
+fn answers(node: &mut Grantor, to: Member) -> Vec<Answer> {
+    std::iter::from_fn(|| node.poll_answer()).filter(|(of, _)| *of == to).map(|(_, a)| a).collect()
+}
+
+fn requests(holder: &mut Holder) -> Vec<Request> {
+    std::iter::from_fn(|| holder.poll_request()).collect()
+}
+
+/// What the holder has to say arrives, and what is answered to it.
+fn talk(holder: &mut Holder, node: &mut Grantor, member: Member, now: Millis) {
+    for _ in 0..8 {
+        requests(holder).into_iter().for_each(|request| node.handle(member, request, now));
+        answers(node, member).into_iter().for_each(|answer| holder.handle(answer, now));
+    }
+}
+
+/// A member whose messages are written by hand joins; its life.
+fn join(node: &mut Grantor, member: Member, named: &[Range], now: Millis) -> u64 {
+    node.handle(member, Request::Join { number: 1, exclusive: named.to_vec() }, now);
+    let joined = answers(node, member);
+    let Some(Answer::Joined { life, .. }) = joined.last() else { panic!("{joined:?}") };
+    *life
+}
+
+fn acquire(node: &mut Grantor, member: Member, life: u64, token: Token, now: Millis) {
+    node.handle(member, Request::Acquire { life, range: X, token, number: 1 }, now);
+}
+
+/// A gateway that has written the first range and used it; it has joined.
+fn writer(node: &mut Grantor) -> Holder {
+    let mut holder = Holder::new(LEASE, [], 0);
+    talk(&mut holder, node, A, 0);
+    assert!(matches!(holder.begin(X, Token::ExclusiveWrite, 0), Begin::Waits(_)));
+    talk(&mut holder, node, A, 0);
+    assert!(holder.poll_begun().is_some());
+    holder.end(X, 0);
+    holder
+}
+
+#[test]
+fn a_token_that_was_given_on_does_not_come_back_for_reading() {
+    let mut node = node();
+    let mut a = writer(&mut node);
+    let life = join(&mut node, B, &[], 0);
+    acquire(&mut node, B, life, Token::SharedRead, 0);
+    let recall = answers(&mut node, A);
+    assert!(matches!(recall[..], [Answer::Recall { keeps: true, .. }]), "{recall:?}");
+    recall.into_iter().for_each(|answer| a.handle(answer, 0));
+    assert_eq!(a.poll_cleaning(), Some(Cleaning { range: X, writes_back: true, keeps: true }));
+    a.cleaned(X, 0);
+    // The node hears that it is kept for reading; that it did is lost.
+    requests(&mut a).into_iter().for_each(|request| node.handle(A, request, 0));
+    answers(&mut node, A);
+    // A lease passes, and the other writes.
+    acquire(&mut node, B, life, Token::ExclusiveWrite, LEASE);
+    assert!(node.may_write(B, X));
+    // The link is there again. The renewal is answered first.
+    let now = LEASE + 1;
+    a.handle_timeout(now);
+    talk(&mut a, &mut node, A, now);
+    assert_eq!((a.is_leased(now), a.usable(X, now)), (true, None));
+    assert_eq!(
+        a.poll_cleaning(),
+        Some(Cleaning { range: X, writes_back: false, keeps: false }),
+        "what is cached is dropped"
+    );
+    a.cleaned(X, now);
+    talk(&mut a, &mut node, A, now);
+    assert_eq!(a.count(), (0, 0));
+}
+
+#[test]
+fn the_node_lets_nobody_keep_what_it_has_given_on() {
+    let mut node = node();
+    let mut a = writer(&mut node);
+    let life = join(&mut node, B, &[], 0);
+    acquire(&mut node, B, life, Token::SharedRead, 0);
+    answers(&mut node, A).into_iter().for_each(|answer| a.handle(answer, 0));
+    a.poll_cleaning();
+    a.cleaned(X, 0);
+    let release = requests(&mut a).pop().expect("a release");
+    node.handle(A, release.clone(), 0);
+    let kept = answers(&mut node, A);
+    assert!(matches!(kept[..], [Answer::Released { keeps: true, .. }]), "{kept:?}");
+    acquire(&mut node, B, life, Token::ExclusiveWrite, LEASE);
+    node.handle(A, release, LEASE);
+    let gone = answers(&mut node, A);
+    assert!(matches!(gone[..], [Answer::Released { keeps: false, .. }]), "{gone:?}");
+    // One that has not looked at its clock takes it for what it is, and does not wait for ever.
+    gone.into_iter().for_each(|answer| a.handle(answer, 1));
+    assert_eq!(a.usable(X, 1), None);
+    let cleaning = a.poll_cleaning().expect("what is cached is dropped");
+    assert_eq!((cleaning.keeps, cleaning.writes_back), (false, false));
+    a.cleaned(X, 1);
+    talk(&mut a, &mut node, A, LEASE + 1);
+    assert_eq!(a.count(), (0, 0));
+}
+
+#[test]
+fn a_grant_from_before_the_lease_is_not_taken_in_it() {
+    let mut node = node();
+    let mut a = Holder::new(LEASE, [], 0);
+    talk(&mut a, &mut node, A, 0);
+    // It asks within the lease; the request is lost, and what is asked again later has another number.
+    a.begin(X, Token::SharedRead, 0);
+    requests(&mut a);
+    let late = LEASE + 1;
+    a.handle_timeout(late);
+    assert!(!a.is_leased(late));
+    let (renewals, others): (Vec<_>, Vec<_>) =
+        requests(&mut a).into_iter().partition(|request| matches!(request, Request::Renew { .. }));
+    others.into_iter().for_each(|request| node.handle(A, request, late));
+    let old = answers(&mut node, A);
+    assert!(matches!(old[..], [Answer::Granted { .. }]), "{old:?}");
+    // It is given on, since nothing is heard for a lease.
+    let life = join(&mut node, B, &[], late);
+    let later = late + LEASE;
+    acquire(&mut node, B, life, Token::ExclusiveWrite, later);
+    assert!(node.may_write(B, X));
+    // A renewal is answered, and overtakes the grant.
+    a.handle_timeout(later);
+    let renewal = requests(&mut a).into_iter().find(|r| matches!(r, Request::Renew { .. }));
+    assert!(renewals.len() == 1 && renewal.is_some());
+    node.handle(A, renewal.expect("looked at"), later);
+    answers(&mut node, A).into_iter().for_each(|answer| a.handle(answer, later));
+    assert!(a.is_leased(later));
+    old.into_iter().for_each(|answer| a.handle(answer, later));
+    assert_eq!((a.usable(X, later), a.poll_begun()), (None, None));
+    // What it asks now is in the new lease.
+    let asked = requests(&mut a);
+    assert!(asked.iter().any(|request| matches!(request, Request::Acquire { .. })), "{asked:?}");
+}
