@@ -226,6 +226,15 @@ impl Buffer {
         Contents::Ours { mark, held, watermark }
     }
 
+    /// Zeros the data of all slots, of which none may be in use: what an earlier log or opening had put
+    /// there may be in clear, or under a key that is to be forgotten.
+    pub fn clear_data(&mut self) {
+        for slot in 0..self.slots {
+            let at = self.data_offset(slot);
+            self.memory.write(at, &[0; BLOCK_BYTES]);
+        }
+    }
+
     /// Takes the memory into use for a log, forgetting what is in it. The log's superblock notes
     /// the mark: it is how the memory is known when it comes back.
     pub fn format(&mut self, instance: InstanceId, mark: u32) {
@@ -238,6 +247,7 @@ impl Buffer {
         for cell in CELLS_AT {
             self.memory.write(cell, &[0; CELL_BYTES]);
         }
+        self.clear_data();
         let mut header = [0; HEADER_BYTES];
         put(&mut header, 0, MAGIC);
         put_u32(&mut header, VERSION_AT, VERSION);

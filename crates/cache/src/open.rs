@@ -78,7 +78,7 @@ pub(crate) async fn open(
     let wrong_key = wrong_key(&settings, &superblock);
     // With a wrong key what is in the NVRAM is not opened; whether it counts is all that matters.
     let sealing = settings.log_key.clone().zip(salt);
-    let nvram = open_nvram(nvram, &superblock, &settings, (sealing, wrong_key.is_none()))?;
+    let mut nvram = open_nvram(nvram, &superblock, &settings, (sealing, wrong_key.is_none()))?;
     check_held(&nvram.held, &superblock, &settings)?;
     if let Some(refusal) = wrong_key.filter(|_| !nvram.held.is_empty()) {
         return Err(OpenError::Key(refusal));
@@ -144,6 +144,10 @@ pub(crate) async fn open(
     superblock.generation_first = found.ring.next();
     if wrong_key.is_some() {
         change_key(&mut superblock, &mut found, &settings);
+        // It holds nothing, as was checked, but what was in it before may be in clear.
+        if let Some(buffer) = &mut nvram.buffer {
+            buffer.clear_data();
+        }
         epochs = Epochs::new(superblock.tail - 1);
     }
     superblock.index_first = superblock.index_tail + found.index.frames.len() as u64;
@@ -167,7 +171,8 @@ pub(crate) async fn open(
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
     // Before anything is sent down, or fetched and kept.
     let dirty = Dirty::new(table.dirty() > 0 || !nvram.held.is_empty());
-    ownership::claim(&settings, (&lower, &log), &scratch, &mut superblock, dirty.clone()).await?;
+    let asking = (&lower, pair.is_some());
+    ownership::claim(&settings, asking, &log, &scratch, &mut superblock, dirty.clone()).await?;
     if alone.is_some() && lower.holding() != Holding::Held {
         return Err(OpenError::Unwitnessed);
     }

@@ -16,10 +16,12 @@ use crate::{
 };
 
 /// Asks the lower volume for the claim of the opening that the superblock, which is written, has
-/// noted last. One that is away is asked when it comes back.
+/// noted last. One that is away is asked when it comes back; one that keeps no claims will do, unless
+/// it `must` be the witness of a pair.
 pub(crate) async fn claim(
     settings: &Settings,
-    (lower, log): (&Stack, &Stack),
+    (lower, must): (&Stack, bool),
+    log: &Stack,
     scratch: &Arc<PagePool>,
     superblock: &mut Superblock,
     is_dirty: Dirty,
@@ -46,12 +48,19 @@ pub(crate) async fn claim(
         }
         Ok(Holding::Refused(reason)) | Err(Error::Fenced(reason)) => {
             superblock.forget_opening();
-            Some(reason)
+            Some(OpenError::Claim(reason))
+        }
+        Ok(holding @ (Holding::Nothing | Holding::Unsupported | Holding::Reserved)) if must => {
+            superblock.forget_opening();
+            if holding == Holding::Reserved {
+                let _ = lower.release().await;
+            }
+            Some(OpenError::NoWitness)
         }
         Ok(_) | Err(Error::Unreachable(_) | Error::Busy(_)) => return Ok(()),
         Err(error) => return Err(OpenError::Claim(error.to_string().into())),
     };
     superblock.sequence += 1;
     write_copies(log, scratch, superblock).await.map_err(OpenError::Log)?;
-    refused.map_or(Ok(()), |reason| Err(OpenError::Claim(reason)))
+    refused.map_or(Ok(()), Err)
 }

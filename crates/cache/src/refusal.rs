@@ -104,6 +104,12 @@ pub enum OpenError {
         "the partner is away, and the node does not answer whether this half of the log has everything"
     )]
     Unwitnessed,
+    /// The lower volume of a pair keeps no claims.
+    #[error(
+        "the far volume keeps no claims, and a pair needs them: nobody would know which of the two \
+         gateways goes on alone"
+    )]
+    NoWitness,
     /// A log with dirty data was to be formatted.
     #[error(
         "log {instance} holds {slots} slots that are not in volume \"{name}\" yet; drain it, or \

@@ -67,6 +67,31 @@ async fn nothing_is_in_clear_and_everything_comes_back() {
     }
 }
 
+/// What was there before the key came is not left for others to read.
+#[tokio::test]
+async fn the_nvram_is_zeroed_when_the_log_gets_a_key_and_when_it_is_taken_into_use() {
+    let mut gateway = Gateway::new(LOG_BLOCKS).with_nvram();
+    gateway.settings.report = Report::Immediate;
+    let cache = gateway.start().await;
+    for lba in 0..30 {
+        write(&cache, lba * 8, 0xa5, 8).await.unwrap();
+    }
+    cache.drain().await.unwrap();
+    cache.stop().await.unwrap();
+    drop(cache);
+    let before = gateway.memory.as_ref().unwrap().0.lock().clone();
+    assert!(is_in(&before, 0xa5), "in clear, though it is free");
+    gateway.settings.log_key = Some(LogKey::new(&[7; 64]));
+    drop(gateway.open().await);
+    assert!(!is_in(&gateway.memory.as_ref().unwrap().0.lock(), 0xa5));
+    // The memory of another log, of which nothing is held.
+    let mut other = sealed().with_nvram();
+    other.settings.report = Report::Immediate;
+    *other.memory.as_ref().unwrap().0.lock() = before;
+    drop(other.open().await);
+    assert!(!is_in(&other.memory.as_ref().unwrap().0.lock(), 0xa5));
+}
+
 #[tokio::test]
 async fn data_is_given_to_its_own_key_alone() {
     let mut gateway = sealed();

@@ -630,6 +630,9 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
              docs/operation.md, \"Take a log elsewhere\""
                 .to_owned()
         }
+        OpenError::NoWitness => "serve the far volume from a Forebay node that has a `state` folder, and lay the \
+             cache on the remote layer itself; or take `pair` away from the cache"
+            .into(),
         OpenError::Unwitnessed => "bring the partner or the node back".into(),
         OpenError::Dirty { .. } => format!("let it drain, or {zero}"),
     };
