@@ -6,7 +6,8 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
-use volume::{Alone, Mirror};
+use tokio::time::Instant;
+use volume::{Alone, Error, Mirror, Standing};
 
 use crate::log::superblock::Superblock;
 
@@ -17,6 +18,9 @@ pub(crate) struct Witness {
     pub witnessed: AtomicU64,
     /// The claim of going on alone that is asked, or would be.
     pub question: Mutex<Option<Question>>,
+    begun: Instant,
+    /// Microseconds from then until when the partner cannot have taken over.
+    leased: AtomicU64,
 }
 
 /// A claim of going on alone.
@@ -33,7 +37,34 @@ impl Witness {
     /// of that, and its claim is granted.
     pub fn new(mirror: Arc<Mirror>, witnessed: Option<Alone>) -> Self {
         let witnessed = witnessed.map_or(0, |alone| alone.epoch);
-        Self { mirror, witnessed: witnessed.into(), question: Mutex::default() }
+        Self {
+            mirror,
+            witnessed: witnessed.into(),
+            question: Mutex::default(),
+            begun: Instant::now(),
+            leased: 0.into(),
+        }
+    }
+
+    /// The partner does not take over before `until`.
+    pub fn renew(&self, until: Instant) {
+        let until = until.saturating_duration_since(self.begun).as_micros() as u64;
+        self.leased.fetch_max(until, Ordering::Release);
+    }
+
+    /// Whether hosts may be told what is here: the partner cannot have taken over and taken writes.
+    pub fn readable(&self) -> Result<(), Error> {
+        let now = self.begun.elapsed().as_micros() as u64;
+        if now < self.leased.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // A half that is being filled may have everything a moment later.
+        let is_out = matches!(self.mirror.standings()[1], Standing::Out(_));
+        let alone = self.mirror.alone().filter(|_| is_out);
+        match alone {
+            Some(alone) if self.is_witnessed(alone) => Ok(()),
+            _ => Err(Error::Busy(UNHEARD)),
+        }
     }
 
     /// What one half alone has may not be acknowledged yet.
@@ -70,3 +101,5 @@ impl Witness {
         self.question.lock().is_some()
     }
 }
+
+const UNHEARD: &str = "the partner does not answer, and may have taken over";

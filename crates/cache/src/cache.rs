@@ -83,6 +83,23 @@ impl Cache {
         self.shared.vouch().await
     }
 
+    /// The partner of a pair does not take over before `until`: reads are answered until then. Later only
+    /// while the log is alone, and the lower volume knows; otherwise they get [`Error::Busy`].
+    pub fn renew(&self, until: Instant) {
+        if let Some(pair) = &self.shared.pair {
+            pair.renew(until);
+        }
+    }
+
+    /// Why it takes nothing any more, once it is shut out.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.shared.lower.look_at_claim();
+        self.shared.lower.check()
+    }
+
     /// Whether a half that says this of itself may be filled: not one that somebody may have gone on with.
     pub fn may_rejoin(&self, label: Option<HalfLabel>) -> Result<(), &'static str> {
         self.shared.may_rejoin(label)
@@ -446,7 +463,7 @@ impl Volume for Cache {
         self.count();
         let counters = &self.shared.counters;
         let number = counters.reads.add(1);
-        let range = self.shared.lower.check().and_then(|()| self.sectors(extent));
+        let range = self.shared.readable().and_then(|()| self.sectors(extent));
         let (sector, sectors) = match range {
             Ok(range) => range,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
@@ -560,3 +577,96 @@ const SAMPLED_WAITING: u64 = 4;
 const STOP_TIME: Duration = Duration::from_secs(2);
 /// What it waits for the lower volume to take the claim back.
 const RELEASE_TIME: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use std::{future::ready, time::Duration};
+
+    use volume::{Claim, MemVolume};
+
+    use super::*;
+    use crate::Identity;
+
+    /// A far volume that grants the first claim, if any, and refuses the next.
+    struct Node {
+        memory: MemVolume,
+        keeps_claims: bool,
+        is_asked: AtomicBool,
+    }
+
+    impl Volume for Node {
+        fn geometry(&self) -> Geometry {
+            self.memory.geometry()
+        }
+
+        fn read(&self, extent: Extent) -> Io<'_, Data> {
+            self.memory.read(extent)
+        }
+
+        fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+            self.memory.write(lba, data, durability)
+        }
+
+        fn flush(&self) -> Io<'_, ()> {
+            self.memory.flush()
+        }
+
+        fn discard(&self, extent: Extent) -> Io<'_, ()> {
+            self.memory.discard(extent)
+        }
+
+        fn claim(&self, _claim: Claim) -> Io<'_, Holding> {
+            let holding = if !self.keeps_claims {
+                Holding::Unsupported
+            } else if self.is_asked.swap(true, Ordering::Relaxed) {
+                Holding::Refused("the partner has it".into())
+            } else {
+                Holding::Held
+            };
+            Box::pin(ready(Ok(holding)))
+        }
+    }
+
+    async fn open(keeps_claims: bool) -> (Arc<Mirror>, Result<Arc<Cache>, OpenError>) {
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(402) };
+        let half = || Some(Arc::new(MemVolume::new(geometry)) as Stack);
+        let mirror = Mirror::open([half(), half()], [1; 16], false).await.expect("a mirror");
+        let mirror = Arc::new(mirror);
+        let memory = MemVolume::new(Geometry::with_blocks(2048));
+        let node = Arc::new(Node { memory, keeps_claims, is_asked: false.into() });
+        let identity = Identity { name: "far".into(), geometry: node.geometry() };
+        let settings = Settings {
+            dram_bytes: 1 << 20,
+            nvram_bytes: 256 << 10,
+            segment_slots: 8,
+            ..Settings::default()
+        };
+        let cache = Cache::open_pair(settings, node, Arc::clone(&mirror), identity).await;
+        (mirror, cache)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fenced_pair_lets_nobody_wait_for_its_log() {
+        let (mirror, cache) = open(true).await;
+        let cache = cache.expect("opened");
+        mirror.release(1).await.expect("lost");
+        let write = cache.write(Lba(0), Data::zeros(4096), Durability::Stable);
+        let written = timeout(Duration::from_secs(10), write).await.expect("it ends");
+        assert!(written.is_err(), "{written:?}");
+        // One that had passed every check, and was queued after that.
+        let shared = &cache.shared;
+        let serial = {
+            let mut state = shared.state.lock();
+            state.serial += 1;
+            state.serial
+        };
+        let late = timeout(Duration::from_secs(60), shared.committed(serial)).await;
+        assert!(matches!(late, Ok(Err(Error::Fenced(_)))), "{late:?}");
+    }
+
+    #[tokio::test]
+    async fn a_pair_over_a_volume_that_keeps_no_claims_is_not_opened() {
+        let (_mirror, cache) = open(false).await;
+        assert!(matches!(cache.map(drop), Err(OpenError::NoWitness)));
+    }
+}

@@ -111,8 +111,12 @@ async fn write_segment(shared: &Arc<Shared>, batch: &Batch) -> bool {
             Err(error) => error,
         };
         // The log is the partner's now, who has nothing of this segment, or has it already.
-        if shared.pair.is_some() && shared.lower.check().is_err() {
-            shared.state.lock().fail(error).into_iter().for_each(Waker::wake);
+        if shared.pair.is_some()
+            && let Err(fenced) = shared.lower.check()
+        {
+            let wakers = shared.state.lock().fail_for_good(fenced);
+            wakers.into_iter().for_each(Waker::wake);
+            shared.changed.notify_waiters();
             return false;
         }
         if let Error::Busy(why) = &error {

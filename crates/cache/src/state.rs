@@ -689,6 +689,13 @@ impl State {
         self.waiters.drain(..).map(|waiter| waiter.waker).collect()
     }
 
+    /// The same for what is yet to come: nothing more is written to the log.
+    pub fn fail_for_good(&mut self, error: Error) -> Vec<Waker> {
+        let wakers = self.fail(error.clone());
+        self.failure = Some((u64::MAX, error));
+        wakers
+    }
+
     /// Forgets all that is known of a slot whose newest content is in the lower volume, past the
     /// log. Nothing of it waits for the log.
     pub fn drop_slot(&mut self, index: u32) {

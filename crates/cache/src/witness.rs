@@ -22,6 +22,12 @@ use crate::{
 };
 
 impl Shared {
+    /// Whether hosts may read what is here, as far as others are concerned.
+    pub fn readable(&self) -> Result<(), Error> {
+        self.lower.check()?;
+        self.pair.as_ref().map_or(Ok(()), Witness::readable)
+    }
+
     /// Returns when what the log holds now may be acknowledged.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ struct Model {
     /// By which openings.
     openings: u64,
     longest_pause: Duration,
+    reads: u64,
     fault: Option<String>,
 }
 
@@ -76,6 +77,30 @@ async fn host(world: Arc<World>, model: Arc<Mutex<Model>>, first: u64, mut rng: 
             sleep(Duration::from_millis(20)).await;
         }
         sleep(Duration::from_millis(1 + rng.below(400))).await;
+    }
+}
+
+/// Reads from whoever answers: never less than what was acknowledged before.
+async fn reader(world: Arc<World>, model: Arc<Mutex<Model>>, mut rng: Rng) {
+    loop {
+        sleep(Duration::from_millis(1 + rng.below(100))).await;
+        let (at, slot) = (rng.below(2) as usize, rng.below(SLOTS));
+        let Some((opening, cache)) = world.served(at) else { continue };
+        let least = model.lock().slots[slot as usize].0;
+        let found = timeout(DEAD_AFTER * 5, read(&cache, slot * 8, 8)).await;
+        let is_there = world.served(at).is_some_and(|(number, _)| number == opening);
+        if let Ok(Ok(found)) = found
+            && is_there
+        {
+            let mut model = model.lock();
+            model.reads += 1;
+            let most = model.slots[slot as usize].1;
+            if found.iter().any(|&value| value < least || value > most) {
+                model.fault = Some(format!(
+                    "{opening} gives {found:?} of slot {slot}: {least} was acknowledged, {most} tried"
+                ));
+            }
+        }
     }
 }
 
@@ -164,10 +189,13 @@ async fn history(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
     let hosts = [0, 1].map(|first| {
         tokio::spawn(host(Arc::clone(&world), Arc::clone(&model), first, rng.fork())).abort_handle()
     });
+    let reader = reader(Arc::clone(&world), Arc::clone(&model), rng.fork());
+    let reader = tokio::spawn(reader).abort_handle();
     misfortune(&world, &mut rng).await;
     mend(&world);
     let whole = until_whole(&world, Duration::from_secs(300)).await;
     hosts.iter().for_each(tokio::task::AbortHandle::abort);
+    reader.abort();
     let fault = model.lock().fault.take();
     fault.map_or(Ok(()), Err)?;
     whole?;
@@ -185,6 +213,9 @@ async fn history(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
     }
     check(&world, &model).await?;
     let model = model.lock();
+    if model.reads < model.acknowledged / 10 {
+        return Err(format!("{} reads, {} writes", model.reads, model.acknowledged));
+    }
     Ok((model.acknowledged, model.openings))
 }
 
@@ -217,7 +248,9 @@ fn no_acknowledged_write_is_lost_and_never_do_two_acknowledge() {
 
 #[test]
 fn what_is_left_out_is_noticed() {
-    for wrong in [Wrong::NoWitness, Wrong::EveryClaimGranted, Wrong::LateWrites] {
+    for wrong in
+        [Wrong::NoWitness, Wrong::EveryClaimGranted, Wrong::LateWrites, Wrong::StrayAnswers]
+    {
         // Not that nobody can go on any more: that writes are lost.
         let is_loss = |fault: &String| fault.contains("acknowledge");
         let noticed = (1..=MUTANT_SEEDS).filter_map(|seed| run(seed, wrong).err()).find(is_loss);

@@ -75,10 +75,10 @@ impl Half {
         if *guard == user {
             return Ok(guard);
         }
-        Err(Error::Device(match user {
-            User::Partner => IN_USE.into(),
-            _ => "the half of the log is somebody else's now".into(),
-        }))
+        Err(match user {
+            User::Partner => IN_USE,
+            _ => Error::Device("the half of the log is somebody else's now".into()),
+        })
     }
 }
 
@@ -159,8 +159,14 @@ impl Volume for Use {
     }
 }
 
-/// What a partner is told who asks for the half of a gateway that serves the unit.
-const IN_USE: &str = "this gateway serves the unit, and uses its half of the log itself";
+/// What a partner is told, of reads too, who asks for the half of a gateway that serves the unit: nothing
+/// that is wrong with a disk or a link gives this answer (DATA PROTECT on the wire).
+const IN_USE: Error = Error::ReadOnly;
+
+/// Whether a partner was told so.
+pub(super) fn is_in_use(error: &Error) -> bool {
+    matches!(error, Error::ReadOnly)
+}
 
 #[cfg(test)]
 mod tests {

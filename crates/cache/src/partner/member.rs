@@ -8,11 +8,11 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
 };
-use volume::{Error, Extent, Holding, Lba, Mirror, Stack, Standing};
+use volume::{Error, Extent, Lba, Mirror, Stack, Standing};
 
 use super::{
     bounded::Bounded,
-    half::Half,
+    half::{Half, is_in_use},
     plan::{Plan, plan},
 };
 use crate::{Cache, random::random};
@@ -21,6 +21,9 @@ use crate::{Cache, random::random};
 pub trait Surroundings: Send + Sync + 'static {
     /// A new session with the partner's half: nothing of an earlier one begins after this has returned.
     fn partner(&self) -> Answer<'_, Stack>;
+
+    /// Whether the far volume answers now.
+    fn far(&self) -> Answer<'_, ()>;
 
     /// Opens the cache ([`Cache::open_pair`]) with this log, and serves the unit. If the log is alone, only
     /// over a far volume that answers: each opening that was not answered is one more to remember.
@@ -108,11 +111,26 @@ struct Active {
     cache: Arc<Cache>,
 }
 
+impl Active {
+    /// Whether the partner has all that it needs to go on.
+    fn may_hand_over(&self, seen: Seen) -> Result<(), Arc<str>> {
+        if seen != Seen::Standby {
+            return Err("the partner does not stand by".into());
+        }
+        if self.mirror.standings() != [Standing::InSync, Standing::InSync] {
+            return Err("the partner's half of the log does not have everything".into());
+        }
+        Ok(())
+    }
+}
+
 /// What is remembered from one look to the next.
 struct Watch {
     session: Option<Stack>,
     /// When the partner answered last.
     heard: Instant,
+    /// Since when this member is there: what was asked of its half before, it does not know.
+    begun: Instant,
     /// Since when both stand by.
     idle: Instant,
     before: Seen,
@@ -138,12 +156,14 @@ impl Member {
         let mut watch = Watch {
             session: None,
             heard: now,
+            begun: now,
             idle: now,
             before: Seen::Silent,
             rest_until: now,
             handed_over: false,
         };
         loop {
+            let sent = Instant::now();
             let seen = self.look(&mut watch).await;
             let active = {
                 let mut known = self.known.lock();
@@ -151,7 +171,12 @@ impl Member {
                 known.active.clone()
             };
             match active {
-                Some(active) => self.while_active(&mut watch, &active, seen).await,
+                Some(active) => {
+                    if seen == Seen::Standby {
+                        active.cache.renew(sent + self.timing.dead_after);
+                    }
+                    self.while_active(&mut watch, &active, seen).await;
+                }
                 None => self.while_standing_by(&mut watch, seen).await,
             }
             watch.before = seen;
@@ -183,12 +208,7 @@ impl Member {
     pub fn change_places(&self) -> Result<(), Arc<str>> {
         let mut known = self.known.lock();
         match (&known.active, known.seen) {
-            (Some(active), Seen::Standby) => {
-                if active.mirror.standings() != [Standing::InSync, Standing::InSync] {
-                    return Err("the partner's half of the log does not have everything".into());
-                }
-            }
-            (Some(_), _) => return Err("the partner does not stand by".into()),
+            (Some(active), seen) => active.may_hand_over(seen)?,
             (None, Seen::Active) => {
                 return Err("the partner serves the unit: ask there to hand it over".into());
             }
@@ -211,8 +231,9 @@ impl Member {
             let first = Extent { lba: Lba(0), blocks: 1 };
             seen = match timeout(patience, session.read(first)).await {
                 Ok(Ok(_)) => Seen::Standby,
-                Err(_) | Ok(Err(Error::Unreachable(_) | Error::Busy(_))) => Seen::Silent,
-                Ok(Err(_)) => Seen::Active,
+                Ok(Err(error)) if is_in_use(&error) => Seen::Active,
+                // Whatever is wrong there: it does not say that it serves.
+                Err(_) | Ok(Err(_)) => Seen::Silent,
             };
         }
         if seen == Seen::Silent {
@@ -286,29 +307,68 @@ impl Member {
     }
 
     async fn take_over(&self, watch: &mut Watch, with_partner: bool) -> Result<Active, Arc<str>> {
-        let theirs = if with_partner { self.fresh(watch).await.ok() } else { None };
         let here = self.half.take().await;
+        // From here on the partner gets no answer that lets it go on with reads ([`Cache::renew`]). It has
+        // none of before if it stands by now, or has not used this half for long.
+        let sent = Instant::now();
+        let theirs = if with_partner { self.fresh(watch).await.ok() } else { None };
+        if theirs.is_none() && !self.is_unheard(watch) {
+            return Err("the partner used this half of the log just now".into());
+        }
         let label = Mirror::label_of(&here).await.map_err(told)?;
         let their_label = match &theirs {
             Some(theirs) => Some(Mirror::label_of(theirs).await.map_err(told)?),
             None => None,
         };
         let plan = plan(label, their_label)?;
+        if plan == Plan::Here && label.is_some_and(|label| !label.alone) {
+            // From when it is opened, the half says that it is alone, and keeps saying so though nobody can
+            // be asked whether it is.
+            self.surroundings.far().await?;
+        }
         let halves = [Some(here), theirs.filter(|_| plan == Plan::Both)];
         let mirror = Mirror::open(halves, random("mirror"), plan == Plan::Here).await;
         let mirror = Arc::new(mirror.map_err(told)?);
         let cache = self.surroundings.serve(Arc::clone(&mirror)).await?;
+        if plan == Plan::Both {
+            cache.renew(sent + self.timing.dead_after);
+        }
         Ok(Active { mirror, cache })
     }
 
+    /// The partner has not asked for anything since `dead_after`.
+    fn is_unheard(&self, watch: &Watch) -> bool {
+        let since = self.half.heard().map_or(watch.begun, |heard| heard.max(watch.begun));
+        since.elapsed() >= self.timing.dead_after
+    }
+
     async fn while_active(&self, watch: &mut Watch, active: &Active, seen: Seen) {
-        if let Holding::Refused(reason) = active.cache.holding() {
-            tracing::error!(%reason, "the partner has taken over");
+        if let Err(error) = active.cache.check() {
+            let reason = told(error);
+            tracing::error!(%reason, "this gateway does not serve the unit any more");
             return self.step_back(watch, active, false, Some(reason)).await;
         }
         if std::mem::take(&mut self.known.lock().is_asked) {
-            watch.handed_over = true;
-            return self.step_back(watch, active, true, None).await;
+            // It may not be any more as it was when that was asked.
+            if let Err(reason) = active.may_hand_over(seen) {
+                tracing::warn!(%reason, "the unit does not change places");
+                self.known.lock().reason = Some(reason);
+            } else {
+                watch.handed_over = true;
+                return self.step_back(watch, active, true, None).await;
+            }
+        }
+        // Reads are not answered from here on, until the node knows that this one goes on alone.
+        let is_gone = seen == Seen::Silent && watch.heard.elapsed() >= self.timing.dead_after;
+        if is_gone && active.mirror.alone().is_none() {
+            let alone = active.mirror.release(1).await;
+            let vouched = match alone {
+                Ok(()) => active.cache.vouch().await.map_err(told),
+                Err(error) => Err(told(error)),
+            };
+            if let Err(reason) = vouched {
+                tracing::warn!(%reason, "the partner is away");
+            }
         }
         if seen == Seen::Standby && matches!(active.mirror.standings()[1], Standing::Out(_)) {
             let rejoined = self.rejoin(watch, active).await;
@@ -345,9 +405,12 @@ impl Member {
     /// Fills the partner's half.
     async fn rejoin(&self, watch: &mut Watch, active: &Active) -> Result<(), Arc<str>> {
         let theirs = self.fresh(watch).await?;
-        let label = Mirror::label_of(&theirs).await.map_err(told)?;
         // Though nobody may have written since.
-        let _ = active.cache.vouch().await;
+        if let Err(error @ Error::Fenced(_)) = active.cache.vouch().await {
+            return Err(told(error));
+        }
+        // Not before: what the node said just now may be that somebody has gone on with it.
+        let label = Mirror::label_of(&theirs).await.map_err(told)?;
         active.cache.may_rejoin(label).map_err(Arc::<str>::from)?;
         active.cache.rejoin(1, theirs).await.map_err(told)
     }
@@ -359,3 +422,85 @@ fn told(error: impl std::fmt::Display) -> Arc<str> {
 
 /// Between two attempts to take over: each may write to the half that is here.
 const REST: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use volume::{Call, Fault, Geometry, MemVolume, Rule, Symptom};
+
+    use super::*;
+
+    /// A partner's half, if it is there, and no unit to serve.
+    struct Around(Option<Stack>);
+
+    impl Surroundings for Around {
+        fn partner(&self) -> Answer<'_, Stack> {
+            Box::pin(ready(self.0.clone().ok_or_else(|| "it is away".into())))
+        }
+
+        fn far(&self) -> Answer<'_, ()> {
+            Box::pin(ready(Err("the node is away".into())))
+        }
+
+        fn serve(&self, _log: Arc<Mirror>) -> Answer<'_, Arc<Cache>> {
+            Box::pin(ready(Err("there is no unit".into())))
+        }
+
+        fn withdraw(&self, _at_rest: bool) -> Answer<'_, ()> {
+            Box::pin(ready(Ok(())))
+        }
+    }
+
+    fn disk() -> Stack {
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(400) };
+        Arc::new(MemVolume::new(geometry))
+    }
+
+    /// How a partner is seen whose half answers like this.
+    async fn seen(half: Stack) -> Seen {
+        let timing = Timing { dead_after: Duration::from_secs(3), is_first: false };
+        let member = Member::new(Half::new(disk()), Arc::new(Around(Some(half))), timing);
+        let running = tokio::spawn(Arc::clone(&member).run()).abort_handle();
+        sleep(Duration::from_millis(100)).await;
+        running.abort();
+        member.known.lock().seen
+    }
+
+    /// A gateway whose disk is broken would be left with the unit for ever.
+    #[tokio::test(start_paused = true)]
+    async fn only_who_says_so_serves_the_unit() {
+        let half = Half::new(disk());
+        assert_eq!(seen(half.for_partner()).await, Seen::Active);
+        half.lend().await;
+        assert_eq!(seen(half.for_partner()).await, Seen::Standby);
+        let extent = Extent { lba: Lba(0), blocks: 1 };
+        for error in [
+            Error::Device("it is broken".into()),
+            Error::Medium { extent, reason: "scratched".into() },
+            Error::Unreachable("no route".into()),
+        ] {
+            let fault = Fault::new(half.for_partner());
+            fault.faults().add(Rule::always(Call::Read, Symptom::Fails(error.clone())));
+            assert_eq!(seen(Arc::new(fault)).await, Seen::Silent, "{error}");
+        }
+    }
+
+    /// Its partner may have everything, and would not fill a half that says otherwise.
+    #[tokio::test(start_paused = true)]
+    async fn a_half_does_not_say_that_it_is_alone_while_the_node_is_away() {
+        let (ours, theirs) = (disk(), disk());
+        let halves = [Some(Arc::clone(&ours)), Some(theirs)];
+        drop(Mirror::open(halves, [1; 16], false).await.expect("a mirror"));
+        let before = Mirror::label_of(&ours).await.expect("readable");
+        assert!(before.is_some_and(|label| !label.alone));
+        let timing = Timing { dead_after: Duration::from_secs(3), is_first: true };
+        let around = Arc::new(Around(None));
+        let member = Member::new(Half::new(Arc::clone(&ours)), around, timing);
+        let running = tokio::spawn(Arc::clone(&member).run()).abort_handle();
+        sleep(Duration::from_secs(20)).await;
+        running.abort();
+        assert_eq!(member.standing().reason.as_deref(), Some("the node is away"));
+        assert_eq!(Mirror::label_of(&ours).await.expect("readable"), before);
+    }
+}

@@ -28,6 +28,8 @@ pub enum Wrong {
     EveryClaimGranted,
     /// What was sent in an earlier session with the partner's half is written though there is a new one.
     LateWrites,
+    /// What the node says to a claim is taken for its answer to another one that has come meanwhile.
+    StrayAnswers,
 }
 
 /// A link of which there is one between each two.
@@ -229,19 +231,19 @@ impl Surroundings for Process {
         })
     }
 
+    fn far(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let world = self.world.upgrade().ok_or("the end")?;
+            let far = self.far_volume(&world, world.number());
+            far.travel().await.map_err(|error| error.to_string().into())
+        })
+    }
+
     fn serve(&self, log: Arc<Mirror>) -> Answer<'_, Arc<Cache>> {
         Box::pin(async move {
             let world = self.world.upgrade().ok_or("the end")?;
             let number = world.number();
-            let lower = Arc::new(Far {
-                node: Arc::clone(&world.node),
-                side: Arc::clone(&self.side),
-                power: Arc::clone(&self.power),
-                session: number,
-                wrong: world.wrong,
-                claim: Mutex::default(),
-                rng: Mutex::new(Rng::new(world.seed ^ number)),
-            });
+            let lower = Arc::new(self.far_volume(&world, number));
             // An opening that nobody answers is one more to remember.
             if log.alone().is_some() {
                 lower.travel().await.map_err(|error| error.to_string())?;
@@ -277,6 +279,18 @@ impl Surroundings for Process {
 }
 
 impl Process {
+    fn far_volume(&self, world: &World, number: u64) -> Far {
+        Far {
+            node: Arc::clone(&world.node),
+            side: Arc::clone(&self.side),
+            power: Arc::clone(&self.power),
+            session: number,
+            wrong: world.wrong,
+            asked: Arc::default(),
+            rng: Mutex::new(Rng::new(world.seed ^ number)),
+        }
+    }
+
     fn half_geometry(&self) -> Geometry {
         self.half.for_partner().geometry()
     }
@@ -372,8 +386,16 @@ struct Far {
     power: Arc<Power>,
     session: u64,
     wrong: Wrong,
-    claim: Mutex<Option<(Claim, Holding)>>,
+    asked: Arc<Mutex<Option<Asked>>>,
     rng: Mutex<Rng>,
+}
+
+/// The claim that was asked for last.
+struct Asked {
+    claim: Arc<Claim>,
+    holding: Holding,
+    /// The node has granted it, and says so later.
+    is_on_its_way: bool,
 }
 
 impl Far {
@@ -383,9 +405,9 @@ impl Far {
 
     /// Asks what was not asked yet.
     fn present(&self) {
-        let mut claim = self.claim.lock();
-        let Some((claim, holding)) = &mut *claim else { return };
-        if *holding != Holding::Waiting || !self.is_up() {
+        let mut asked = self.asked.lock();
+        let Some(Asked { claim, holding, is_on_its_way }) = &mut *asked else { return };
+        if *holding != Holding::Waiting || *is_on_its_way || !self.is_up() {
             return;
         }
         let mut last = self.node.last.lock();
@@ -403,8 +425,19 @@ impl Far {
         *holding = if is_granted || self.wrong == Wrong::EveryClaimGranted {
             let (opening, generation) = (claim.opening, claim.generation);
             *last = Some(Last { opening, generation, session: self.session });
-            // The answer may be lost.
-            if self.rng.lock().chance(20) { Holding::Waiting } else { Holding::Held }
+            let mut rng = self.rng.lock();
+            if rng.chance(if self.wrong == Wrong::StrayAnswers { 70 } else { 20 }) {
+                // It comes late, when another one may have been asked for.
+                let late = Duration::from_millis(rng.below(10_000));
+                *is_on_its_way = true;
+                tokio::spawn(deliver(Arc::clone(&self.asked), Arc::clone(claim), late, self.wrong));
+                Holding::Waiting
+            } else if rng.chance(20) {
+                // It is lost.
+                Holding::Waiting
+            } else {
+                Holding::Held
+            }
         } else {
             Holding::Refused("another copy was taken up".into())
         };
@@ -465,11 +498,12 @@ impl Volume for Far {
 
     fn claim(&self, claim: Claim) -> Io<'_, Holding> {
         Box::pin(async move {
-            let alone = self.claim.lock().is_some();
+            let alone = self.asked.lock().is_some();
             if alone && self.wrong == Wrong::NoWitness {
                 return Ok(Holding::Held);
             }
-            *self.claim.lock() = Some((claim, Holding::Waiting));
+            let (claim, holding) = (Arc::new(claim), Holding::Waiting);
+            *self.asked.lock() = Some(Asked { claim, holding, is_on_its_way: false });
             let _ = self.travel().await;
             self.present();
             Ok(self.holding())
@@ -479,13 +513,28 @@ impl Volume for Far {
     fn holding(&self) -> Holding {
         self.present();
         // A look each second shows whose it is.
-        let claim = self.claim.lock();
-        let Some((claim, holding)) = &*claim else { return Holding::Nothing };
+        let asked = self.asked.lock();
+        let Some(Asked { claim, holding, .. }) = &*asked else { return Holding::Nothing };
         let is_lost = |last: Last| last.session != self.session && claim.generation > 0;
         if *holding == Holding::Held && self.is_up() && self.node.last.lock().is_some_and(is_lost) {
             return Holding::Refused("another copy was taken up".into());
         }
         holding.clone()
+    }
+}
+
+async fn deliver(
+    asked: Arc<Mutex<Option<Asked>>>,
+    answered: Arc<Claim>,
+    late: Duration,
+    wrong: Wrong,
+) {
+    sleep(late).await;
+    if let Some(Asked { claim, holding, .. }) = &mut *asked.lock()
+        && *holding == Holding::Waiting
+        && (Arc::ptr_eq(claim, &answered) || wrong == Wrong::StrayAnswers)
+    {
+        *holding = Holding::Held;
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     failure::Failure,
     orders::UnitName,
     quantity::Span,
-    settings::{self, Layer, Settings, Target, Unit},
+    settings::{self, IscsiName, Layer, Settings, Target, Unit},
     stack::{self, Given},
     status::PairStatus,
 };
@@ -157,6 +157,12 @@ impl Node {
     }
 }
 
+impl Place {
+    fn initiator_name(&self) -> IscsiName {
+        self.settings.initiator_name.clone().unwrap_or_else(stack::name_of_host)
+    }
+}
+
 impl Surroundings for Place {
     fn partner(&self) -> Answer<'_, Stack> {
         Box::pin(async move {
@@ -171,8 +177,7 @@ impl Surroundings for Place {
                 ping_interval: Span::seconds(1),
                 ..self.pair.partner.clone()
             };
-            let initiator_name =
-                self.settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+            let initiator_name = self.initiator_name();
             let lasting = Some(format!("{initiator_name} partner of {}", self.log));
             let us = stack::Us { initiator_name, lasting };
             let session = stack::session(&remote, &us, node.naming.as_ref());
@@ -180,6 +185,26 @@ impl Surroundings for Place {
             let connected = RemoteVolume::connect(session).await;
             let volume = connected.map_err(|error| Arc::<str>::from(error.to_string()))?;
             Ok(Arc::new(volume) as Stack)
+        })
+    }
+
+    fn far(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let node = self.node.upgrade().ok_or(ENDING)?;
+            let Some(Layer::Remote(remote)) = self.unit.stack.first() else { return Ok(()) };
+            let within = self.pair.dead_after;
+            let remote = settings::Remote {
+                connect_timeout: within,
+                login_timeout: within,
+                ..remote.clone()
+            };
+            let us = stack::Us { initiator_name: self.initiator_name(), lasting: None };
+            let session = stack::session(&remote, &us, node.naming.as_ref());
+            let session = session.map_err(|failure| Arc::<str>::from(failure.to_string()))?;
+            let connected = RemoteVolume::connect(session).await;
+            let volume = connected.map_err(|error| Arc::<str>::from(error.to_string()))?;
+            volume.close().await;
+            Ok(())
         })
     }
 
