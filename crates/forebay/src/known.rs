@@ -1,5 +1,7 @@
 //! `forebay names`: which volumes of which nodes are known.
 
+use std::fmt::Write as _;
+
 use crate::{
     cli::Names,
     control::{self, Request, Response},
@@ -42,20 +44,25 @@ fn for_people(known: &Known) -> String {
             ]);
         }
     }
-    format!("{table}\n")
+    let mut text = format!("{table}\n");
+    for trouble in &known.troubles {
+        let _ = writeln!(text, "{trouble}");
+    }
+    text
 }
 
 fn heard(node: &KnownNode, known: &Known) -> String {
-    match (node.gln == known.gln, node.stale) {
+    let heard = match (node.gln == known.gln, node.stale) {
         (true, _) => "this node".to_owned(),
         (false, false) => format!("{} s ago", node.heard_seconds),
         (false, true) => format!("{} s ago: stale", node.heard_seconds),
-    }
+    };
+    if node.twins { format!("{heard}; two have its number") } else { heard }
 }
 
 #[cfg(test)]
 mod tests {
-    use ::names::{Entry, Gln, Portal};
+    use ::names::{Entry, Gln, Portal, Trouble};
 
     use super::*;
 
@@ -67,15 +74,24 @@ mod tests {
             addresses: Vec::new(),
             heard_seconds: 70,
             stale,
+            twins: stale,
             volumes: Vec::new(),
         };
         let portals = vec![Portal { address: "10.0.0.2:3260".into(), tls: true }];
         let volume = "payroll".parse().unwrap();
         let entry = Entry { volume, target: "iqn.a:b".into(), lun: 3, portals };
         let far = KnownNode { volumes: vec![entry], ..node(2, true) };
-        let known = Known { gln: Gln::new([1; 16]), nodes: vec![node(1, false), far] };
+        let nodes = vec![node(1, false), far];
+        let known = Known { gln: Gln::new([1; 16]), nodes, troubles: vec![Trouble::Full] };
         let text = for_people(&known);
-        for expected in ["this node", "70 s ago: stale", "payroll", "n2", "10.0.0.2:3260 (TLS)"] {
+        for expected in [
+            "this node",
+            "70 s ago: stale; two have its number",
+            "payroll",
+            "n2",
+            "10.0.0.2:3260 (TLS)",
+            "than there is room for",
+        ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
     }

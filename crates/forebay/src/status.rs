@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write as _};
 
-use ::names::Gln;
+use ::names::{Gln, Trouble};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -18,6 +18,9 @@ pub struct Status {
     /// This node's number (global location number), if it takes part in a naming service.
     #[serde(default)]
     pub gln: Option<Gln>,
+    /// What an operator has to put right about that service.
+    #[serde(default)]
+    pub naming_troubles: Vec<Trouble>,
     /// The process.
     pub pid: u32,
     /// Where it stands in its life.
@@ -248,6 +251,9 @@ impl Status {
         if let Some(gln) = self.gln {
             let _ = writeln!(text, "its number (GLN) is {gln}");
         }
+        for trouble in &self.naming_troubles {
+            let _ = writeln!(text, "{trouble}");
+        }
         for portal in &self.portals {
             let _ = writeln!(text, "{}", portal.for_people());
         }
@@ -468,6 +474,7 @@ mod tests {
         let status = Status {
             version: "0".into(),
             gln: None,
+            naming_troubles: vec![Trouble::Twin],
             pid: 1,
             state: State::Serving,
             uptime_seconds: 61,
@@ -511,6 +518,7 @@ mod tests {
         };
         let text = status.for_people();
         for expected in [
+            "another process has the same number (GLN)",
             "iqn.x LUN 3: 1.0 GiB",
             "iqn.x (redirects to h:1)",
             "listening on 10.0.0.1:3260 (group 7, TLS, told as s.example) for iqn.x",

@@ -3,6 +3,8 @@
 
 mod gln;
 mod record;
+mod other;
+mod trouble;
 mod table;
 mod channel;
 mod message;
@@ -11,7 +13,8 @@ pub use channel::{Channel, End, FIRST_BYTES, FRAME_BYTES, HELLO_BYTES, Hello, NO
 pub use gln::{Gln, NotAGln};
 pub use message::{Request, Response, answer, begin, finish};
 pub use record::{
-    Entry, MOST_ADDRESSES, MOST_VOLUMES, NodeName, Portal, Record, Refusal, Stamp, VolumeName,
-    is_address,
+    Entry, MOST_ADDRESSES, MOST_COUNT, MOST_VOLUMES, NodeName, Portal, Record, Refusal, Stamp,
+    VolumeName, is_address,
 };
 pub use table::{Listed, Place, Table, Times, Unresolved};
+pub use trouble::Trouble;

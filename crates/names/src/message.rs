@@ -9,7 +9,7 @@ use crate::{
     channel::{FIRST_BYTES, FRAME_BYTES},
     gln::Gln,
     record::{NodeName, Record, Refusal, Stamp},
-    table::Table,
+    table::{Listed, Table},
 };
 
 /// What the node that connected says.
@@ -20,7 +20,7 @@ pub enum Request {
     Exchange {
         /// Who asks.
         from: Gln,
-        /// Its process: random, so that who calls himself is told from who has the same number.
+        /// Its process, so that who calls himself is told from who has the same number.
         instance: u64,
         /// How new.
         known: Vec<Stamp>,
@@ -66,6 +66,9 @@ pub struct Told {
     record: Record,
     /// Milliseconds since its owner's last sign of life.
     age_ms: u64,
+    /// The same since two processes with its owner's number both gave signs of life, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    twins_ms: Option<u64>,
 }
 
 /// Records in one message: the rest of a frame is room for stamps.
@@ -73,18 +76,20 @@ const NEWS_BYTES: usize = FRAME_BYTES - FIRST_BYTES;
 
 /// The first thing to say.
 #[must_use]
-pub fn begin(table: &Table, instance: u64) -> Request {
-    Request::Exchange { from: table.own().stamp.gln, instance, known: table.stamps() }
+pub fn begin(table: &Table) -> Request {
+    let own = table.own();
+    Request::Exchange { from: own.stamp.gln, instance: own.instance, known: table.stamps() }
 }
 
 /// What to say to a request.
-pub fn answer(table: &mut Table, instance: u64, request: Request, now: Instant) -> Response {
+pub fn answer(table: &mut Table, request: Request, now: Instant) -> Response {
     let answered = match request {
-        Request::Exchange { from, instance: theirs, .. } if from == table.own().stamp.gln => {
-            return match theirs == instance {
-                true => Response::Yourself,
-                false => Response::Twin { node: table.own().node.clone() },
-            };
+        Request::Exchange { from, instance, .. } if from == table.own().stamp.gln => {
+            if instance == table.own().instance {
+                return Response::Yourself;
+            }
+            table.meet_twin(now);
+            return Response::Twin { node: table.own().node.clone() };
         }
         Request::Exchange { known, .. } => table.heed(&known, now).map(|()| {
             let told = news(table, &known, now);
@@ -109,21 +114,36 @@ pub fn finish(
 }
 
 fn news(table: &Table, known: &[Stamp], now: Instant) -> Vec<Told> {
+    let milliseconds = |age: Duration| age.as_millis() as u64;
     let news = table.news_for(known, NEWS_BYTES, now).into_iter();
-    let told = news.map(|(record, age)| Told { record, age_ms: age.as_millis() as u64 });
+    let told = news.map(|Listed { record, age, twins, .. }| Told {
+        record: record.clone(),
+        age_ms: milliseconds(age),
+        twins_ms: twins.map(milliseconds),
+    });
     told.collect()
 }
 
+/// What there is no room for is passed over: what follows may be of nodes that we know.
 fn take(table: &mut Table, told: Vec<Told>, now: Instant) -> Result<(), Refusal> {
-    told.into_iter().try_for_each(|Told { record, age_ms }| {
-        table.take(record, Duration::from_millis(age_ms), now)
-    })
+    for Told { record, age_ms, twins_ms } in told {
+        let gln = record.stamp.gln;
+        match table.take(record, Duration::from_millis(age_ms), now) {
+            Ok(()) | Err(Refusal::Full { .. }) => {}
+            Err(wrong) => return Err(wrong),
+        }
+        if let Some(age) = twins_ms {
+            table.hear_of_twins(gln, Duration::from_millis(age), now);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
+        Trouble,
         record::tests::record,
         table::tests::{TIMES, table},
     };
@@ -133,11 +153,11 @@ mod tests {
         let pass = |request: Request| {
             serde_json::from_str(&serde_json::to_string(&request).unwrap()).unwrap()
         };
-        let Response::Exchanged { known, told } = answer(b, 2, pass(begin(a, 1)), now) else {
+        let Response::Exchanged { known, told } = answer(b, pass(begin(a)), now) else {
             panic!("not exchanged")
         };
         if let Some(request) = finish(a, &known, told, now).unwrap() {
-            assert_eq!(answer(b, 2, pass(request), now), Response::Taken);
+            assert_eq!(answer(b, pass(request), now), Response::Taken);
         }
     }
 
@@ -206,9 +226,72 @@ mod tests {
     fn who_calls_himself_is_told_from_a_copy_of_him() {
         let now = Instant::now();
         let mut a = table(1, &[]);
-        let request = begin(&a, 1);
-        assert_eq!(answer(&mut a, 1, request.clone(), now), Response::Yourself);
-        assert!(matches!(answer(&mut a, 2, request, now), Response::Twin { .. }));
+        let request = begin(&a);
+        assert_eq!(answer(&mut a, request, now), Response::Yourself);
+        assert_eq!(a.troubles(now).count(), 0);
+        let copy = Table::new(Record { instance: 2, ..a.own().clone() }, TIMES);
+        assert!(matches!(answer(&mut a, begin(&copy), now), Response::Twin { .. }));
+        assert_eq!(a.troubles(now).collect::<Vec<_>>(), [Trouble::Twin]);
+    }
+
+    #[test]
+    fn a_copy_of_a_node_is_found_and_nobody_is_sent_to_either() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let v = "v".parse().unwrap();
+        let (mut one, mut seed) = (table(1, &["v"]), table(9, &[]));
+        let Record { volumes, stamp, .. } = one.own().clone();
+        let mut two = Table::new(Record { stamp, instance: 77, ..record(1, 1, &[]) }, TIMES);
+        two.tell(vec!["10.0.0.200:3299".into()], volumes);
+        exchange(&mut one, &mut seed, start);
+        assert!(seed.resolve(&v, start).is_ok());
+        for seconds in (2..12).step_by(2) {
+            one.beat();
+            exchange(&mut one, &mut seed, at(seconds));
+            two.beat();
+            exchange(&mut two, &mut seed, at(seconds + 1));
+        }
+        let mut late = table(5, &[]);
+        exchange(&mut late, &mut seed, at(12));
+        for table in [&one, &two, &seed, &late] {
+            let error = table.resolve(&v, at(12)).unwrap_err().to_string();
+            assert!(error.contains("which two processes have"), "{error}");
+        }
+        for table in [&one, &two] {
+            assert_eq!(table.troubles(at(12)).collect::<Vec<_>>(), [Trouble::Twin]);
+        }
+        // One is stopped: the other goes on as if nothing had been.
+        for seconds in (12..60).step_by(2) {
+            one.beat();
+            exchange(&mut one, &mut seed, at(seconds));
+        }
+        exchange(&mut late, &mut seed, at(60));
+        for table in [&one, &seed, &late] {
+            assert!(table.resolve(&v, at(60)).is_ok());
+            assert_eq!(table.troubles(at(60)).count(), 0);
+        }
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_passed_over() {
+        let now = Instant::now();
+        let mut a = table(1, &[]);
+        let told = |numbers: std::ops::Range<u128>, version| {
+            let record = |number: u128| {
+                let mut record = record(1, version, &[]);
+                record.stamp.gln = Gln::new((number << 8).to_be_bytes());
+                Told { record, age_ms: 0, twins_ms: None }
+            };
+            numbers.map(record).collect::<Vec<_>>()
+        };
+        let all = Request::Tell { told: told(1..257, 1) };
+        assert_eq!(answer(&mut a, all, now), Response::Taken);
+        assert_eq!(a.troubles(now).count(), 0);
+        let more = Request::Tell { told: [told(999..1000, 2), told(7..8, 2)].concat() };
+        assert_eq!(answer(&mut a, more, now), Response::Taken);
+        assert_eq!(a.stamps().len(), 257);
+        assert_eq!(a.stamps()[7], told(7..8, 2)[0].record.stamp, "what came behind it is known");
+        assert_eq!(a.troubles(now).collect::<Vec<_>>(), [Trouble::Full]);
     }
 
     #[test]
@@ -217,8 +300,8 @@ mod tests {
         let mut a = table(1, &[]);
         let mut wrong = record(2, 1, &["a"]);
         wrong.volumes[0].portals[0].address = "nowhere".into();
-        let told = vec![Told { record: wrong, age_ms: u64::MAX }];
-        let answered = answer(&mut a, 1, Request::Tell { told }, now);
+        let told = vec![Told { record: wrong, age_ms: u64::MAX, twins_ms: None }];
+        let answered = answer(&mut a, Request::Tell { told }, now);
         assert!(matches!(answered, Response::Refused { .. }));
         assert_eq!(a.stamps().len(), 1);
     }

@@ -11,8 +11,9 @@ use crate::gln::Gln;
 pub const MOST_VOLUMES: usize = 256;
 /// Portals of a volume, and naming addresses of a node: networks that a machine is in.
 pub const MOST_ADDRESSES: usize = 8;
-/// Counters stay exact in every JSON reader, and never run out: 2^53 changes.
-const MOST_COUNT: u64 = 1 << 53;
+/// No counter gets there: below it they are exact in every JSON reader, and a change every microsecond
+/// takes a century.
+pub const MOST_COUNT: u64 = 1 << 52;
 
 /// What one node tells.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -20,6 +21,8 @@ pub struct Record {
     /// Whose it is, and how new.
     #[serde(flatten)]
     pub stamp: Stamp,
+    /// The owner's process: random. It changes with a restart; two that take turns are twins.
+    pub instance: u64,
     /// What people call the node.
     pub node: NodeName,
     /// Where it answers questions about names: `host:port`.
@@ -70,6 +73,14 @@ pub enum Refusal {
         /// Of what.
         what: &'static str,
         /// How many there may be.
+        most: usize,
+    },
+    /// It may be right, but so much is known already.
+    #[error("there is no room for more than {most} {what}")]
+    Full {
+        /// Of what.
+        what: &'static str,
+        /// How many there is room for.
         most: usize,
     },
     /// Something that cannot be.
@@ -225,6 +236,7 @@ pub(crate) mod tests {
         };
         Record {
             stamp: Stamp { gln: Gln::new([number; 16]), version, beat: 0 },
+            instance: number.into(),
             node: format!("node-{number}").parse().unwrap(),
             addresses: vec![format!("10.0.0.{number}:3299")],
             volumes: volumes.iter().map(entry).collect(),
@@ -281,6 +293,7 @@ pub(crate) mod tests {
     fn the_longest_record_fits_a_frame() {
         let mut longest = record(1, MOST_COUNT - 1, &["a"]);
         let host = format!("{}:65535", "h".repeat(253));
+        longest.instance = u64::MAX;
         longest.addresses = vec![host.clone(); MOST_ADDRESSES];
         longest.volumes = (0..MOST_VOLUMES)
             .map(|at| Entry {

@@ -9,13 +9,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     gln::Gln,
-    record::{Entry, NodeName, Portal, Record, Refusal, Stamp, VolumeName},
+    other::Other,
+    record::{Entry, MOST_COUNT, NodeName, Portal, Record, Refusal, Stamp, VolumeName},
+    trouble::Trouble,
 };
 
 /// Nodes that are known beside ourselves.
 const MOST_NODES: usize = 256;
 /// Volumes of all of them: what is known takes 22 MB with all that is said at its longest.
 const MOST_VOLUMES_IN_ALL: usize = 8192;
+/// What we have counted and forgotten, at most: a change each millisecond for seven weeks.
+const MOST_FORGOTTEN: u64 = 1 << 32;
+/// We never count beyond this because of what others say: as much is left for changes of our own.
+const MOST_BELIEVED: u64 = MOST_COUNT / 2;
 
 /// What is known.
 #[derive(Debug)]
@@ -24,8 +30,12 @@ pub struct Table {
     /// What our own record says is so: before that nobody hears of it, since a node that has begun
     /// to start would tell that it has no volumes.
     has_told: bool,
-    others: BTreeMap<Gln, Known>,
+    others: BTreeMap<Gln, Other>,
     times: Times,
+    /// How often others knew something newer of us than we, since the start.
+    outbids: u64,
+    /// When each was last seen.
+    troubles: BTreeMap<Trouble, Instant>,
 }
 
 /// When a node that gives no sign of life is what.
@@ -35,13 +45,6 @@ pub struct Times {
     pub stale_after: Duration,
     /// It is forgotten.
     pub forget_after: Duration,
-}
-
-#[derive(Debug)]
-struct Known {
-    record: Record,
-    /// When it gave its last sign of life, as far as we know.
-    heard: Instant,
 }
 
 /// Where a volume is.
@@ -84,13 +87,22 @@ pub struct Listed<'a> {
     pub age: Duration,
     /// Too long ago.
     pub is_stale: bool,
+    /// How long ago two processes with its number were last known to live, if that may be so still.
+    pub twins: Option<Duration>,
 }
 
 impl Table {
     /// Knows our own record only, which nobody is told of before [`Self::tell`].
     #[must_use]
     pub fn new(own: Record, times: Times) -> Self {
-        Self { own, has_told: false, others: BTreeMap::new(), times }
+        Self {
+            own,
+            has_told: false,
+            others: BTreeMap::new(),
+            times,
+            outbids: 0,
+            troubles: BTreeMap::new(),
+        }
     }
 
     /// Our own record.
@@ -126,61 +138,86 @@ impl Table {
     #[must_use]
     pub fn stamps(&self) -> Vec<Stamp> {
         let own = self.has_told.then_some(self.own.stamp);
-        own.into_iter().chain(self.others.values().map(|known| known.record.stamp)).collect()
+        own.into_iter().chain(self.others.values().map(|other| other.record.stamp)).collect()
     }
 
-    /// Takes notice of how new others know the records, which tells who lives. Of our own nobody
-    /// knows a newer one than we: if it seems so, our memory was restored from an older copy, and what
-    /// we tell has to become newer than that.
+    /// Takes notice of how new others know the records, which tells who lives.
     pub fn heed(&mut self, stamps: &[Stamp], now: Instant) -> Result<(), Refusal> {
         if stamps.len() > MOST_NODES + 1 {
             return Err(Refusal::TooMany { what: "nodes", most: MOST_NODES + 1 });
         }
+        stamps.iter().try_for_each(Stamp::check)?;
+        let of_us = stamps.iter().filter(|stamp| stamp.gln == self.own.stamp.gln).max();
+        if let Some(newer) = of_us.filter(|stamp| **stamp > self.own.stamp) {
+            self.answer(*newer, now);
+        }
         for stamp in stamps {
-            stamp.check()?;
-            if stamp.gln == self.own.stamp.gln && *stamp > self.own.stamp {
-                self.outbid(*stamp);
-            }
-            let known = self.others.get_mut(&stamp.gln);
-            if let Some(known) = known.filter(|known| {
-                let own = known.record.stamp;
-                stamp.version == own.version && stamp.beat > own.beat
-            }) {
-                known.record.stamp.beat = stamp.beat;
-                known.heard = now;
+            if let Some(other) = self.others.get_mut(&stamp.gln) {
+                other.heed(*stamp, now);
             }
         }
         Ok(())
     }
 
-    /// Records that are newer than what others know, with their ages: ours first, and no more than so many
-    /// bytes of JSON, but for one. What is left out comes the next time.
+    /// Of our own record nobody knows a newer one than we. If it seems so, our memory was restored from
+    /// an older copy, and what we tell has to become newer than that; if it seems so again, there are two
+    /// of us. A member that says anything must not count for us until no number is left.
+    fn answer(&mut self, newer: Stamp, now: Instant) {
+        if newer.version > MOST_BELIEVED.min(self.own.stamp.version + MOST_FORGOTTEN) {
+            self.troubles.insert(Trouble::Forged, now);
+            return;
+        }
+        self.outbid(newer);
+        self.outbids += 1;
+        if self.outbids > 1 {
+            self.meet_twin(now);
+        }
+    }
+
+    /// There is another process with our number.
+    pub fn meet_twin(&mut self, now: Instant) {
+        self.troubles.insert(Trouble::Twin, now);
+    }
+
+    /// Somebody has found two processes with this number, which both lived so long ago.
+    pub fn hear_of_twins(&mut self, gln: Gln, age: Duration, now: Instant) {
+        if let (Some(other), Some(at)) = (self.others.get_mut(&gln), now.checked_sub(age)) {
+            other.hear_of_twins(at);
+        }
+    }
+
+    /// What is to be put right, as far as it was seen lately.
+    pub fn troubles(&self, now: Instant) -> impl Iterator<Item = Trouble> {
+        self.troubles
+            .iter()
+            .filter(move |(_, at)| self.lately(**at, now).is_some())
+            .map(|(t, _)| *t)
+    }
+
+    /// How long ago it was, unless that has no meaning any more.
+    fn lately(&self, at: Instant, now: Instant) -> Option<Duration> {
+        Some(now.saturating_duration_since(at)).filter(|age| *age < self.times.stale_after)
+    }
+
+    /// Records that are newer than what others know: ours first, and no more than so many bytes of JSON,
+    /// but for one. What is left out comes the next time.
     #[must_use]
-    pub fn news_for(
-        &self,
-        theirs: &[Stamp],
-        most_bytes: usize,
-        now: Instant,
-    ) -> Vec<(Record, Duration)> {
+    pub fn news_for(&self, theirs: &[Stamp], most_bytes: usize, now: Instant) -> Vec<Listed<'_>> {
         let has = |stamp: Stamp| {
             theirs.iter().any(|their| their.gln == stamp.gln && their.version >= stamp.version)
         };
         let untold = usize::from(!self.has_told);
-        let told = self.nodes(now).skip(untold).filter(|one| !has(one.record.stamp));
-        let mut news = Vec::new();
         let mut bytes = 0;
-        for Listed { record, age, .. } in told {
-            bytes += serde_json::to_vec(record).map_or(0, |text| text.len());
-            if bytes > most_bytes && !news.is_empty() {
-                break;
-            }
-            news.push((record.clone(), age));
-        }
-        news
+        let fits = |one: &Listed<'_>| {
+            let is_first = bytes == 0;
+            bytes += serde_json::to_vec(one.record).map_or(0, |text| text.len());
+            is_first || bytes <= most_bytes
+        };
+        self.nodes(now).skip(untold).filter(|one| !has(one.record.stamp)).take_while(fits).collect()
     }
 
     /// Takes a record of somebody's, which gave its last sign of life so long ago, if it is newer than
-    /// what we have.
+    /// what we have and there is room for it.
     pub fn take(&mut self, record: Record, age: Duration, now: Instant) -> Result<(), Refusal> {
         record.check()?;
         self.forget(now);
@@ -192,44 +229,59 @@ impl Table {
             return Ok(());
         }
         let before = self.others.get(&gln);
-        if before.is_some_and(|known| known.record.stamp >= record.stamp) {
+        if before.is_some_and(|other| other.record.stamp >= record.stamp) {
             return Ok(());
         }
-        let volumes = |record: &Record| record.volumes.len();
-        let in_all: usize = self.others.values().map(|known| volumes(&known.record)).sum();
-        let replaced = before.map_or(0, |known| volumes(&known.record));
-        if in_all - replaced + volumes(&record) > MOST_VOLUMES_IN_ALL {
-            return Err(Refusal::TooMany { what: "volumes in all", most: MOST_VOLUMES_IN_ALL });
-        }
-        if before.is_none() && self.others.len() >= MOST_NODES {
-            return Err(Refusal::TooMany { what: "nodes", most: MOST_NODES });
+        if let Err(full) = self.has_room(before, &record) {
+            self.troubles.insert(Trouble::Full, now);
+            return Err(full);
         }
         let heard = now.checked_sub(age).unwrap_or(now);
-        let heard = before.map_or(heard, |known| known.heard.max(heard));
-        self.others.insert(gln, Known { record, heard });
+        match self.others.get_mut(&gln) {
+            Some(other) => other.renew(record, heard),
+            None => _ = self.others.insert(gln, Other::new(record, heard)),
+        }
         Ok(())
+    }
+
+    /// Whether it has, for this record in place of the one before.
+    fn has_room(&self, before: Option<&Other>, record: &Record) -> Result<(), Refusal> {
+        if before.is_none() && self.others.len() >= MOST_NODES {
+            return Err(Refusal::Full { what: "nodes", most: MOST_NODES });
+        }
+        let volumes = |record: &Record| record.volumes.len();
+        let in_all: usize = self.others.values().map(|other| volumes(&other.record)).sum();
+        let replaced = before.map_or(0, |other| volumes(&other.record));
+        match in_all - replaced + volumes(record) > MOST_VOLUMES_IN_ALL {
+            true => Err(Refusal::Full { what: "volumes in all", most: MOST_VOLUMES_IN_ALL }),
+            false => Ok(()),
+        }
     }
 
     /// Drops those who gave no sign of life for too long.
     fn forget(&mut self, now: Instant) {
         let times = self.times;
-        let age = |known: &Known| now.saturating_duration_since(known.heard);
-        self.others.retain(|_, known| age(known) < times.forget_after);
+        let age = |other: &Other| now.saturating_duration_since(other.heard);
+        self.others.retain(|_, other| age(other) < times.forget_after);
     }
 
     /// All nodes, ourselves first.
     pub fn nodes(&self, now: Instant) -> impl Iterator<Item = Listed<'_>> {
-        let own = Listed { record: &self.own, age: Duration::ZERO, is_stale: false };
-        let others = self.others.values().map(move |known| {
-            let age = now.saturating_duration_since(known.heard);
-            Listed { record: &known.record, age, is_stale: age >= self.times.stale_after }
+        let met = self.troubles.get(&Trouble::Twin);
+        let twins = met.and_then(|at| self.lately(*at, now));
+        let own = Listed { record: &self.own, age: Duration::ZERO, is_stale: false, twins };
+        let others = self.others.values().map(move |other| {
+            let age = now.saturating_duration_since(other.heard);
+            let twins = other.twins.and_then(|at| self.lately(at, now));
+            Listed { record: &other.record, age, is_stale: age >= self.times.stale_after, twins }
         });
         let times = self.times;
         std::iter::once(own).chain(others.filter(move |one| one.age < times.forget_after))
     }
 
     /// Where a volume is. A node that gives signs of life goes before one that does not, since a volume
-    /// may have been taken up elsewhere; between two of the same kind nothing is guessed.
+    /// may have been taken up elsewhere; between two of the same kind nothing is guessed, nor between two
+    /// with one number.
     pub fn resolve(&self, volume: &VolumeName, now: Instant) -> Result<Place, Unresolved> {
         let mut found: Vec<(Listed<'_>, &Entry)> = Vec::new();
         for listed in self.nodes(now) {
@@ -241,7 +293,7 @@ impl Table {
         }
         match found.as_slice() {
             [] => Err(Unresolved::Unknown(volume.clone())),
-            [(Listed { record, .. }, entry)] => Ok(Place {
+            [(Listed { record, twins: None, .. }, entry)] => Ok(Place {
                 node: record.node.clone(),
                 gln: record.stamp.gln,
                 target: entry.target.clone(),
@@ -249,8 +301,9 @@ impl Table {
                 portals: entry.portals.clone(),
             }),
             several => {
-                let who = several.iter().map(|(Listed { record, .. }, _)| {
-                    format!("{} ({})", record.node, record.stamp.gln)
+                let who = several.iter().map(|(Listed { record, twins, .. }, _)| {
+                    let both = if twins.is_some() { ", which two processes have" } else { "" };
+                    format!("{} ({}{both})", record.node, record.stamp.gln)
                 });
                 let nodes = who.collect::<Vec<_>>().join(", ");
                 Err(Unresolved::Ambiguous { volume: volume.clone(), nodes })
@@ -268,9 +321,9 @@ pub(crate) mod tests {
         Times { stale_after: Duration::from_secs(30), forget_after: Duration::from_secs(3600) };
 
     pub(crate) fn table(number: u8, volumes: &[&str]) -> Table {
-        let Record { addresses, volumes, stamp, node } = record(number, 1, volumes);
-        let nothing = Record { stamp, node, addresses: Vec::new(), volumes: Vec::new() };
-        let mut table = Table::new(nothing, TIMES);
+        let Record { addresses, volumes, .. } = record(number, 1, volumes);
+        let mut table =
+            Table::new(Record { addresses: Vec::new(), ..record(number, 1, &[]) }, TIMES);
         table.tell(addresses, volumes);
         table
     }
@@ -333,14 +386,14 @@ pub(crate) mod tests {
         let (mut a, mut b, start) = (table(1, &[]), table(2, &[]), Instant::now());
         a.take(record(3, 1, &["dead"]), Duration::ZERO, start).unwrap();
         let later = start + Duration::from_secs(3000);
-        for (record, age) in a.news_for(&b.stamps(), 1 << 20, later) {
-            b.take(record, age, later).unwrap();
+        for Listed { record, age, .. } in a.news_for(&b.stamps(), 1 << 20, later) {
+            b.take(record.clone(), age, later).unwrap();
         }
         assert!(node_of(&b, "dead", later).is_ok());
         let end = start + Duration::from_secs(3600);
         assert!(node_of(&b, "dead", end).is_err());
-        for (record, age) in b.news_for(&[], 1 << 20, end) {
-            a.take(record, age, end).unwrap();
+        for Listed { record, age, .. } in b.news_for(&[], 1 << 20, end) {
+            a.take(record.clone(), age, end).unwrap();
         }
         assert!(node_of(&a, "dead", end).is_err());
     }
@@ -356,6 +409,54 @@ pub(crate) mod tests {
         assert!(node_of(&table, "gone", now).is_err());
         table.heed(&[newer.stamp], now).unwrap();
         assert_eq!(table.own().stamp.version, 10);
+    }
+
+    #[test]
+    fn a_restart_is_no_twin() {
+        let (mut table, start) = (table(1, &[]), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let told = |instance, version| Record { instance, ..record(2, version, &["a"]) };
+        let mut take = |instance, version, age, seconds| {
+            let age = Duration::from_secs(age);
+            table.take(told(instance, version), age, at(seconds)).unwrap();
+            assert_eq!(node_of(&table, "a", at(seconds)).unwrap(), "node-2");
+        };
+        // Several, one soon after the other; and what the first told is heard again.
+        for (instance, version) in [(1, 1), (2, 2), (3, 3), (1, 1), (4, 4)] {
+            take(instance, version, 0, version);
+        }
+        // With memory from an older copy, and what it told before comes from somebody else who has not
+        // heard of it since.
+        take(5, 11, 0, 100);
+        take(4, 50, 60, 101);
+        take(5, 51, 0, 102);
+    }
+
+    /// Not to be believed, or soon there is no number left to count with, or a file nobody reads.
+    #[test]
+    fn nobody_counts_for_us_until_no_number_is_left() {
+        let (mut table, now) = (table(1, &["a"]), Instant::now());
+        let own = table.own().stamp;
+        let of_us = |table: &mut Table, version| {
+            let before = table.own().stamp.version;
+            table.heed(&[Stamp { version, ..own }], now).unwrap();
+            table.own().stamp.version - before
+        };
+        assert_eq!(of_us(&mut table, MOST_COUNT - 1), 0);
+        assert_eq!(of_us(&mut table, own.version + MOST_FORGOTTEN + 1), 0);
+        assert_eq!(table.troubles(now).collect::<Vec<_>>(), [Trouble::Forged]);
+        assert!(table.heed(&[Stamp { version: MOST_COUNT, ..own }], now).is_err());
+        let mut steps = 0;
+        loop {
+            let next = table.own().stamp.version + MOST_FORGOTTEN;
+            if of_us(&mut table, next) == 0 {
+                break;
+            }
+            steps += 1;
+        }
+        assert!(steps < 1 << 20 && table.own().stamp.version <= MOST_BELIEVED + 1);
+        assert!(table.tell(Vec::new(), Vec::new()), "we can still tell");
+        table.own().check().unwrap();
     }
 
     #[test]
@@ -398,8 +499,8 @@ pub(crate) mod tests {
         while b.stamps().len() < 39 {
             let news = a.news_for(&b.stamps(), 1000, now);
             assert!(!news.is_empty() && news.len() < 10);
-            for (record, age) in news {
-                b.take(record, age, now).unwrap();
+            for Listed { record, age, .. } in news {
+                b.take(record.clone(), age, now).unwrap();
             }
             rounds += 1;
         }

@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::names::{Entry, Gln, NodeName, Place, Record, Stamp, Table, Times, Unresolved, VolumeName};
+use ::names::{
+    Entry, Gln, NodeName, Place, Record, Stamp, Table, Times, Trouble, Unresolved, VolumeName,
+};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -30,16 +32,16 @@ use crate::{
 /// One process among those who tell each other of volumes.
 pub struct Naming {
     table: Mutex<Table>,
-    /// Random: tells us from a copy of us.
-    instance: u64,
     secret: Zeroizing<Vec<u8>>,
     seeds: Vec<String>,
     /// Where the number is kept; `None`: we only ask, and nobody hears of us.
     kept: Option<PathBuf>,
+    /// The version that is in there; held while another is written, and locked before the table.
+    written: Mutex<Option<u64>>,
     /// There is something new to tell.
     news: Notify,
-    /// When all seeds were asked last.
-    asked: tokio::sync::Mutex<Option<Instant>>,
+    /// Until when the seeds are not asked again.
+    asked: tokio::sync::Mutex<Option<tokio::time::Instant>>,
     /// Addresses that did not answer, so that each is told once.
     silent: Mutex<BTreeSet<String>>,
 }
@@ -75,21 +77,22 @@ impl Naming {
         version: u64,
         kept: Option<PathBuf>,
     ) -> Result<Self, Failure> {
+        let mut instance = [0; 8];
+        getrandom::fill(&mut instance).map_err(Failure::new)?;
         let own = Record {
             stamp: Stamp { gln, version, beat: 0 },
+            instance: u64::from_ne_bytes(instance),
             node: names.node.clone().unwrap_or_else(node_of_host),
             addresses: Vec::new(),
             volumes: Vec::new(),
         };
         let times = Times { stale_after: names.stale_after.0, forget_after: FORGET_AFTER };
-        let mut instance = [0; 8];
-        getrandom::fill(&mut instance).map_err(Failure::new)?;
         Ok(Self {
             table: Mutex::new(Table::new(own, times)),
-            instance: u64::from_ne_bytes(instance),
             secret: secret(names)?,
             seeds: names.seeds().collect(),
             kept,
+            written: Mutex::new(None),
             news: Notify::new(),
             asked: tokio::sync::Mutex::default(),
             silent: Mutex::default(),
@@ -111,11 +114,16 @@ impl Naming {
         }
     }
 
-    /// Writes down how far we have counted.
+    /// Writes down how far we have counted, if it is not there yet.
     fn keep(&self) -> Result<(), Failure> {
         let Some(path) = &self.kept else { return Ok(()) };
+        let mut written = self.written.lock();
         let Stamp { gln, version, .. } = self.table.lock().own().stamp;
-        number::keep(path, gln, version)
+        if *written != Some(version) {
+            number::keep(path, gln, version)?;
+            *written = Some(version);
+        }
+        Ok(())
     }
 
     /// Where the volume is by what the seeds know now, or by what was heard before if none answers.
@@ -128,7 +136,7 @@ impl Naming {
     /// which may know more.
     async fn ask_seeds(&self) {
         let mut asked = self.asked.lock().await;
-        if asked.is_some_and(|at| at.elapsed() < FRESH) {
+        if asked.is_some_and(|until| tokio::time::Instant::now() < until) {
             return;
         }
         let asking = async {
@@ -143,9 +151,9 @@ impl Naming {
             }
             false
         };
-        if timeout(ASK_WITHIN, asking).await.unwrap_or(false) {
-            *asked = Some(Instant::now());
-        }
+        let answered = timeout(ASK_WITHIN, asking).await.unwrap_or(false);
+        let again_after = if answered { FRESH } else { SILENCE };
+        *asked = Some(tokio::time::Instant::now() + again_after);
     }
 
     /// One conversation; true if it went well. Failures are told once for each address.
@@ -178,14 +186,23 @@ impl Naming {
             addresses: listed.record.addresses.clone(),
             heard_seconds: listed.age.as_secs(),
             stale: listed.is_stale,
+            twins: listed.twins.is_some(),
             volumes: listed.record.volumes.clone(),
         });
-        Known { gln: table.own().stamp.gln, nodes: nodes.collect() }
+        let troubles = table.troubles(now).collect();
+        Known { gln: table.own().stamp.gln, nodes: nodes.collect(), troubles }
+    }
+
+    /// What an operator has to put right.
+    pub fn troubles(&self) -> Vec<Trouble> {
+        self.table.lock().troubles(Instant::now()).collect()
     }
 }
 
 /// What was asked so lately is not asked again: reconnects of many volumes come together.
 const FRESH: Duration = Duration::from_millis(500);
+/// The same if none answered: the first of them has waited for all.
+const SILENCE: Duration = Duration::from_secs(2);
 /// For the first seed to answer. A reconnect waits for it, and a command for that.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
 /// For the others, from then on.
@@ -200,6 +217,8 @@ pub struct Known {
     pub gln: Gln,
     /// All nodes, this one first.
     pub nodes: Vec<KnownNode>,
+    /// What an operator has to put right.
+    pub troubles: Vec<Trouble>,
 }
 
 /// A node and its volumes.
@@ -215,6 +234,8 @@ pub struct KnownNode {
     pub heard_seconds: u64,
     /// It has been silent for too long.
     pub stale: bool,
+    /// Two processes have its number: nobody is sent to its volumes.
+    pub twins: bool,
     /// What it serves.
     pub volumes: Vec<Entry>,
 }
@@ -245,4 +266,40 @@ fn node_of_host() -> NodeName {
     let host = host();
     let host = host.trim_start_matches(['-', '.']);
     host.parse().unwrap_or_else(|_| "node".parse().expect("a name"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{net::TcpListener, time::Instant};
+
+    use super::*;
+
+    /// They reconnect together, and each would wait for those before it and for the seeds.
+    #[tokio::test]
+    async fn reconnects_of_many_volumes_wait_once_for_seeds_that_are_silent() {
+        // It takes connections and says nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("secret");
+        crate::whole_file::replace(&secret, b"a secret of all who take part\n").unwrap();
+        let text = format!(
+            "state = \"{}\"\n[names]\nseeds = [\"{}\"]\nsecret_file = \"{}\"\n\
+            [[target]]\nname = \"iqn.2026-11.test:a\"\n[[target.unit]]\n\
+            stack = [ {{ memory = {{ size = \"1MiB\" }} }} ]\n",
+            folder.path().display(),
+            silent.local_addr().unwrap(),
+            secret.display()
+        );
+        let settings = folder.path().join("forebay.toml");
+        std::fs::write(&settings, text).unwrap();
+        let naming = Naming::guest(&Settings::load(&settings).unwrap()).unwrap().unwrap();
+        let volume = "payroll".parse().unwrap();
+        let begun = Instant::now();
+        let reconnects = (0..8).map(|_| naming.locate(&volume));
+        for found in futures_util::future::join_all(reconnects).await {
+            assert!(found.is_err());
+        }
+        // Eight times, if each waits for itself; a crowded machine is allowed for.
+        assert!(begun.elapsed() < ASK_WITHIN * 4, "{:?}", begun.elapsed());
+    }
 }

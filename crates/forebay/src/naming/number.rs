@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ::names::Gln;
+use ::names::{Gln, MOST_COUNT};
 
 use crate::{failure::Failure, whole_file};
 
@@ -54,7 +54,7 @@ pub fn random() -> Result<Gln, Failure> {
 
 fn parse(text: &str) -> Option<(Gln, u64)> {
     let (gln, version) = text.strip_suffix('\n')?.split_once(' ')?;
-    Some((gln.parse().ok()?, version.parse().ok().filter(|version| *version < 1 << 52)?))
+    Some((gln.parse().ok()?, version.parse().ok().filter(|version| *version < MOST_COUNT)?))
 }
 
 #[cfg(test)]
@@ -69,7 +69,8 @@ mod tests {
         assert_eq!(version, 0);
         keep(&path, gln, 7).unwrap();
         assert_eq!(load_or_make(&path).unwrap(), (gln, 7));
-        for damaged in ["", "\n", &format!("{gln} 7"), &format!("{gln} -1\n"), "x 7\n"] {
+        let large = format!("{gln} {MOST_COUNT}\n");
+        for damaged in ["", "\n", &format!("{gln} 7"), &format!("{gln} -1\n"), "x 7\n", &large] {
             fs::write(&path, damaged).unwrap();
             assert!(load_or_make(&path).is_err(), "{damaged:?}");
         }

@@ -79,12 +79,13 @@ async fn accept(naming: Arc<Naming>, listener: TcpListener) {
 async fn tell(naming: Arc<Naming>) {
     let mut beats = interval(BEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_kept = true;
+    let mut known = Vec::new();
     loop {
         let is_new = tokio::select! {
             _ = beats.tick() => false,
             () = naming.news.notified() => true,
         };
-        let before = naming.table.lock().own().stamp.version;
         if is_new {
             let calls = naming.seeds.iter().map(|seed| naming.call(seed));
             futures_util::future::join_all(calls).await;
@@ -95,11 +96,16 @@ async fn tell(naming: Arc<Naming>) {
             futures_util::future::join_all(callees.map(|address| naming.call(address))).await;
         }
         // Others may have known something newer of us than we.
-        if naming.table.lock().own().stamp.version != before
-            && let Err(failure) = naming.keep()
-        {
+        let kept = naming.keep();
+        if let (Err(failure), true) = (&kept, is_kept) {
             tracing::error!(%failure, "the count of what is told about volumes is not kept");
         }
+        is_kept = kept.is_ok();
+        let troubles = naming.troubles();
+        for trouble in troubles.iter().filter(|trouble| !known.contains(*trouble)) {
+            tracing::error!("{trouble}");
+        }
+        known = troubles;
     }
 }
 

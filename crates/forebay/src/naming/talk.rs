@@ -41,13 +41,16 @@ pub async fn call(naming: &Naming, address: &str) -> Result<(), Failed> {
     let calling = async {
         let stream = TcpStream::connect(address).await?;
         let mut line = Line::open(naming, stream, End::Caller).await?;
-        let first = begin(&naming.table.lock(), naming.instance);
+        let first = begin(&naming.table.lock());
         line.say(&first).await?;
         let (known, told) = match line.hear().await? {
             Response::Exchanged { known, told } => (known, told),
             // Everybody may have the same seeds.
             Response::Yourself => return Ok(()),
-            Response::Twin { node } => return Err(Failed::Twin(node.to_string())),
+            Response::Twin { node } => {
+                naming.table.lock().meet_twin(Instant::now());
+                return Err(Failed::Twin(node.to_string()));
+            }
             Response::Refused { reason } => return Err(Failed::Refused(reason)),
             Response::Taken => return Err(Wrong::Payload.into()),
         };
@@ -75,7 +78,7 @@ pub async fn respond(naming: &Naming, stream: TcpStream) -> Result<(), Failed> {
                 Err(Failed::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => break,
                 Err(error) => return Err(error),
             };
-            let answer = answer(&mut naming.table.lock(), naming.instance, request, Instant::now());
+            let answer = answer(&mut naming.table.lock(), request, Instant::now());
             line.say(&answer).await?;
             match answer {
                 Response::Refused { reason } => return Err(Failed::Refused(reason)),

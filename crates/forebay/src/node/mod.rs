@@ -153,6 +153,8 @@ impl Node {
             groups.iter().flat_map(|group| &group.portals).map(|(address, _)| *address).collect();
         inner.portals.sort_by_key(|portal| wanted.iter().position(|w| *w == portal.wanted));
         inner.state = State::Serving;
+        drop(inner);
+        self.tell_names();
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use crate::{
     failure::Failure,
     naming::{self, Known},
     settings::{Group, Names, Settings, Target, with_port},
+    status::State,
 };
 
 /// The port of iSCSI (RFC 7143, 4.2.7.1).
@@ -61,7 +62,9 @@ impl Node {
 }
 
 impl Inner {
-    /// The volumes with names, as far as they are served and can be reached.
+    /// The volumes with names, as far as they are served and can be reached. As long as some are still
+    /// being opened, those are told of without portals: they are here, and an older copy elsewhere is not
+    /// to be taken for them.
     fn entries(&self, settings: &Settings, names: &Names) -> Vec<Entry> {
         let mut entries = Vec::new();
         let groups = settings.groups();
@@ -71,12 +74,15 @@ impl Inner {
             for unit in &target.unit {
                 let is_served =
                     served.is_some_and(|served| served.units.iter().any(|u| u.lun == unit.lun));
-                let Some(volume) = unit.volume.clone().filter(|_| is_served) else { continue };
-                if portals.is_empty() {
+                let Some(volume) = unit.volume.clone() else { continue };
+                let portals = if is_served { portals.clone() } else { Vec::new() };
+                // That of a pair may be with the partner.
+                let is_opening = self.state == State::Starting && unit.pair().is_none();
+                if portals.is_empty() && !is_opening {
                     continue;
                 }
                 let target = target.name.0.clone();
-                entries.push(Entry { volume, target, lun: unit.lun, portals: portals.clone() });
+                entries.push(Entry { volume, target, lun: unit.lun, portals });
             }
         }
         entries

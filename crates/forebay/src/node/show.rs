@@ -47,6 +47,7 @@ impl Node {
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             gln: self.naming.as_ref().map(|naming| naming.gln()),
+            naming_troubles: self.naming.iter().flat_map(|naming| naming.troubles()).collect(),
             pid: std::process::id(),
             state: inner.state,
             uptime_seconds: self.since.elapsed().as_secs(),
