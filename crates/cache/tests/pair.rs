@@ -108,7 +108,7 @@ async fn reader(world: Arc<World>, model: Arc<Mutex<Model>>, mut rng: Rng) {
 async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
     for _ in 0..12 {
         let pause = Duration::from_millis(rng.below(9000));
-        match rng.below(8) {
+        match rng.below(9) {
             0..3 => {
                 let index = rng.below(2) as usize;
                 world.kill(index);
@@ -125,6 +125,11 @@ async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
             }
             6 => {
                 let _ = world.change_places(rng.below(2) as usize);
+            }
+            7 => {
+                // One hears nobody any more, but for hosts.
+                world.set(Wire::Gateways, false);
+                world.set(Wire::ToNode(rng.below(2) as usize), false);
             }
             _ => mend(world),
         }
@@ -244,6 +249,35 @@ fn no_acknowledged_write_is_lost_and_never_do_two_acknowledge() {
         format!("{seeds} histories: {acknowledged} writes, acknowledged by {openings} openings");
     writeln!(std::io::stdout(), "{text}").expect("stdout is there");
     assert!(openings > 2 * seeds, "{text}");
+}
+
+/// It does not hear that its partner has taken over, and hosts still reach it.
+#[test]
+fn a_gateway_that_is_cut_off_gives_nothing_that_is_older() {
+    runtime().block_on(async {
+        let world = World::new(1, Wrong::Nothing);
+        mend(&world);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        let cut_off = usize::from(world.served(0).is_none());
+        let (_, before) = world.served(cut_off).expect("it serves");
+        write(&before, 0, 1, 8).await.unwrap();
+        assert_eq!(read(&before, 0, 8).await.unwrap(), [1; 8]);
+        world.set(Wire::Gateways, false);
+        world.set(Wire::ToNode(cut_off), false);
+        let taken_over = async {
+            loop {
+                match world.served(1 - cut_off) {
+                    Some((_, cache)) => break cache,
+                    None => sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        let after = timeout(Duration::from_secs(20), taken_over).await.expect("taken over");
+        assert!(read(&before, 0, 8).await.is_err(), "the partner may have taken a write");
+        write(&after, 0, 2, 8).await.unwrap();
+        assert_eq!(read(&after, 0, 8).await.unwrap(), [2; 8]);
+        assert!(read(&before, 0, 8).await.is_err());
+    });
 }
 
 #[test]
