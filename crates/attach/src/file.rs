@@ -29,15 +29,15 @@ use volume::{Data, Stack};
 use crate::{
     Error, Part,
     losses::Lost,
+    name::FileName,
     requests::{REQUEST_BYTES, Requests, SIDE_BY_SIDE},
 };
 
 /// How a file is served.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the file is called: at most 255 bytes, without a slash. The kernel shows it as the
-    /// file below the loop device.
-    pub name: String,
+    /// What the file is called. The kernel shows it as the file below the loop device.
+    pub name: FileName,
     /// How long a call that a busy volume refuses is tried again.
     pub patience: Duration,
 }
@@ -62,10 +62,10 @@ impl VolumeFile {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
         let device = device.map_err(|error| Part::Fuse.failed(error))?;
         let root = mount(&device).map_err(|error| Part::FuseMount.failed(error))?;
-        let name = options.name.clone();
+        let name = options.name.to_string();
         let system = OneFile {
             requests: Arc::clone(&requests),
-            name: options.name,
+            name: name.clone(),
             runtime: Handle::current(),
             since: SystemTime::now(),
         };

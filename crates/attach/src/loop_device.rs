@@ -5,6 +5,9 @@ use std::{
     io,
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use rustix::mount::UnmountFlags;
@@ -163,6 +166,27 @@ impl LoopDevice {
         apart(None, || self.let_go(&self.open(false)?))
     }
 
+    /// Whether somebody serves the file below it: false only if the kernel says that nobody does any more.
+    /// The volume is not asked.
+    #[must_use]
+    pub fn is_served(self) -> bool {
+        let (tell, told) = mpsc::channel();
+        // A process that was stopped does not answer, and who asks it cannot go on. Nobody may listen.
+        thread::spawn(move || tell.send(self.file_answers()));
+        told.recv_timeout(PATIENCE).unwrap_or(true)
+    }
+
+    /// The kernel asks the file for its attributes, which the process tells without the volume.
+    fn file_answers(self) -> bool {
+        let Ok(device) = self.open(false) else { return true };
+        let mut info = LoopInfo64::default();
+        // SAFETY: the structure is laid out as the kernel's `struct loop_info64`, which it fills.
+        let told = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &mut info) };
+        let error = io::Error::last_os_error().raw_os_error();
+        // ENOTCONN: /dev/fuse is closed; ENXIO: the device is no more.
+        told >= 0 || !matches!(error, Some(libc::ENOTCONN | libc::ENXIO))
+    }
+
     fn sync(self, device: &File) -> Result<(), Error> {
         device.sync_all().map_err(|error| Part::LoopFlush(self.number).failed(error))
     }
@@ -204,6 +228,9 @@ pub fn unmount(place: &Path, detach: bool) -> Result<(), Error> {
     let failed = |error| Part::Unmount(place.to_owned()).failed(error);
     apart(None, || rustix::mount::unmount(place, flags).map_err(failed))
 }
+
+/// For a process on this host to answer that has nothing else to do for it.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// So many others may be faster in a row.
 const ATTEMPTS: u32 = 16;

@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::{FileName, LoopDevice, Process};
+
 /// Somebody who uses a block device or a mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum User {
@@ -66,51 +68,46 @@ pub fn busy_with(mount: &Path) -> Vec<User> {
     found
 }
 
-/// A loop device whose file is a former one of ours.
+/// A loop device on a file of ours.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Leftover {
     /// N of `/dev/loopN`.
     pub number: u32,
     /// Where it is mounted.
     pub mounts: Vec<PathBuf>,
-    /// The volume behind it still answers.
+    /// Who serves it, or did.
+    pub process: Process,
+    /// Somebody serves it still, whether the volume answers or not.
     pub is_alive: bool,
 }
 
-/// The loop devices on files of that name, which [`Options::name`](crate::Options) was.
+/// The loop devices on files of that volume ([`FileName::volume`]).
 #[must_use]
-pub fn leftovers(name: &str) -> Vec<Leftover> {
+pub fn leftovers(volume: &str) -> Vec<Leftover> {
     let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let numbers = blocks.filter_map(|entry| {
-        let file = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-        // Of a file without a place the kernel shows the name, perhaps with a word after it.
-        let file = file.trim_end().trim_start_matches('/');
-        let is_ours = file.split(' ').next().is_some_and(|file| file == name);
-        let number = entry.file_name().to_str()?.strip_prefix("loop")?.parse().ok()?;
-        is_ours.then_some(number)
+    let names = blocks.filter_map(|entry| entry.file_name().into_string().ok());
+    let numbers = names.filter_map(|name| name.strip_prefix("loop")?.parse().ok());
+    let ours = numbers.filter_map(|number| {
+        let process = backing(number).filter(|name| name.volume == volume)?.process;
+        Some((number, process))
     });
-    let numbers: Vec<u32> = numbers.collect();
-    let found = numbers.into_iter().map(|number| Leftover {
+    let ours: Vec<(u32, Process)> = ours.collect();
+    let found = ours.into_iter().map(|(number, process)| Leftover {
         number,
         mounts: mounts(&devices(number)),
-        is_alive: answers(number),
+        process,
+        // A process in another container is not seen; the kernel knows whether it has gone.
+        is_alive: process.is_running() || LoopDevice { number }.is_served(),
     });
     found.collect()
 }
 
-/// Whether the first block can be read, past all pages that the kernel has.
-fn answers(number: u32) -> bool {
-    use std::os::unix::fs::{FileExt, OpenOptionsExt};
-    let path = format!("/dev/loop{number}");
-    let device = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
-    let mut buffer = vec![0_u8; 2 * ALIGNMENT];
-    let start = buffer.as_ptr().align_offset(ALIGNMENT);
-    let block = &mut buffer[start..start + ALIGNMENT];
-    device.is_ok_and(|device| device.read_exact_at(block, 0).is_ok())
+/// The name of the file below `/dev/loopN`, if it is one of ours.
+#[must_use]
+pub fn backing(number: u32) -> Option<FileName> {
+    let file = format!("/sys/block/loop{number}/loop/backing_file");
+    FileName::parse(&fs::read_to_string(file).ok()?)
 }
-
-/// The largest logical block of a loop device.
-const ALIGNMENT: usize = 4096;
 
 /// A block device as the kernel lists it.
 struct Device {

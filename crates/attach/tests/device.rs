@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use attach::{LoopDevice, LoopOptions, Options, Served, VolumeFile, leftovers, users};
+use attach::{
+    FileName, LoopDevice, LoopOptions, Options, Process, Served, VolumeFile, backing, leftovers,
+    users,
+};
 use tokio::task::spawn_blocking;
 use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, Observe, Stack, Volume};
 
@@ -32,7 +35,8 @@ fn is_possible() -> bool {
 }
 
 async fn open(volume: Stack, name: &str, direct: bool) -> (LoopDevice, Served) {
-    let options = Options { name: name.to_owned(), patience: Duration::from_secs(5) };
+    let name = FileName::new(name, Process::this().expect("/proc"), "test");
+    let options = Options { name, patience: Duration::from_secs(5) };
     let set_up = spawn_blocking(move || {
         let geometry = volume.geometry();
         let file = VolumeFile::open(volume, options).expect("a file");
@@ -90,7 +94,7 @@ async fn what_is_written_to_the_device_is_in_the_volume() {
         let observed = Observe::new(Arc::new(MemVolume::new(geometry)));
         let counters = observed.counters().clone();
         let volume: Stack = Arc::new(observed);
-        let name = format!("forebay-test-{}-{direct}-{block_size}", std::process::id());
+        let name = format!("test{}x{direct}{block_size}", std::process::id());
         let (device, served) = open(volume.clone(), &name, direct).await;
         let before = counters.counts();
         spawn_blocking(move || {
@@ -139,7 +143,7 @@ async fn who_has_it_open_is_named_and_refused_service_is_an_error() {
     }
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(4096)));
     volume.write(Lba(0), Data::from(vec![1; 512]), Durability::Stable).await.expect("written");
-    let name = format!("forebay-test-{}-users", std::process::id());
+    let name = format!("test{}users", std::process::id());
     let (device, served) = open(volume, &name, true).await;
     assert_eq!(users(device.number), []);
     let mut reader = std::process::Command::new("sleep")
@@ -160,7 +164,9 @@ async fn who_has_it_open_is_named_and_refused_service_is_an_error() {
     });
     let error = read.await.expect("no panic").expect_err("nothing is served");
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
-    assert!(leftovers(&name).iter().all(|found| !found.is_alive));
+    let found = leftovers(&name);
+    assert!(found.len() == 1 && found[0].is_alive, "a volume that fails is no leftover: {found:?}");
+    assert_eq!(backing(device.number).map(|name| name.process), Process::this().ok());
     close(device, served).await;
 }
 
@@ -174,7 +180,7 @@ async fn discards_are_taken_where_they_give_space_back() {
         let volume: Stack = Arc::new(MemVolume::new(geometry));
         let ones = Data::from(vec![1; 4 << 20]);
         volume.write(Lba(0), ones, Durability::Stable).await.expect("written");
-        let name = format!("forebay-test-{}-thin-{thin}", std::process::id());
+        let name = format!("test{}thin{thin}", std::process::id());
         let (device, served) = open(volume.clone(), &name, true).await;
         // The kernel makes zeros all the same, one way or the other.
         spawn_blocking(move || {
@@ -205,7 +211,7 @@ async fn a_read_only_volume_takes_no_write() {
         return;
     }
     let read_only = Geometry { read_only: true, ..Geometry::with_blocks(2048) };
-    let name = format!("forebay-test-{}-read-only", std::process::id());
+    let name = format!("test{}readonly", std::process::id());
     let (device, served) = open(Arc::new(MemVolume::new(read_only)), &name, true).await;
     let refused = OpenOptions::new().write(true).open(device.path());
     let text = std::fs::read_to_string(format!("/sys/block/loop{}/size", device.number));

@@ -275,31 +275,33 @@ fn own(path: &Path) -> Result<File, Failure> {
         Failure::new(format!("cannot use {}: {error}", lock.display()))
             .remedy("name another path with `control` in the settings")
     };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&lock)
-        .map_err(cannot)?;
+    take(&lock).map_err(cannot)?.map_err(|owner| {
+        Failure::new(format!(
+            "forebay is already running with the control socket {} (process {owner})",
+            path.display(),
+        ))
+        .remedy("stop it first, or give this one its own `control = \"PATH\"`")
+    })
+}
+
+/// Takes a lock, held as long as the file is open, and writes this process's number into it; or says the
+/// number of the process that has it.
+pub fn take(lock: &Path) -> io::Result<Result<File, String>> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let mut file = options.open(lock)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut owner = String::new();
             let _ = (&mut file).take(32).read_to_string(&mut owner);
-            return Err(Failure::new(format!(
-                "forebay is already running with the control socket {} (process {})",
-                path.display(),
-                owner.trim()
-            ))
-            .remedy("stop it first, or give this one its own `control = \"PATH\"`"));
+            return Ok(Err(owner.trim().to_owned()));
         }
-        Err(TryLockError::Error(error)) => return Err(cannot(error)),
+        Err(TryLockError::Error(error)) => return Err(error),
     }
-    file.set_len(0).map_err(cannot)?;
-    writeln!(file, "{}", std::process::id()).map_err(cannot)?;
-    Ok(file)
+    file.set_len(0)?;
+    writeln!(file, "{}", std::process::id())?;
+    Ok(Ok(file))
 }
 
 /// The mode is set before the path exists: nobody else ever sees it open.

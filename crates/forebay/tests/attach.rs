@@ -62,10 +62,15 @@ impl Drop for Mount {
     }
 }
 
+/// The unit has a serial number that is this test's alone: a volume is attached once on a host.
 fn settings(size: &str) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut test = DefaultHasher::new();
+    (std::process::id(), std::thread::current().name()).hash(&mut test);
+    let serial = format!("{:016x}", test.finish());
     format!(
         "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.unit]]\n\
-         stack = [ {{ file = {{ path = \"disk.img\", size = \"{size}\" }} }} ]\n"
+         serial = \"{serial}\"\nstack = [ {{ file = {{ path = \"disk.img\", size = \"{size}\" }} }} ]\n"
     )
 }
 
@@ -189,6 +194,10 @@ fn who_uses_it_keeps_it() {
     assert!(said.contains(&format!("process {}", std::process::id())), "{said}");
     // A second process would write past the first.
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
+    assert!(twice.contains("is attached already") && twice.contains(&attached.ready), "{twice}");
+    // By another spelling of its address it is the same volume.
+    let other = url.replace("127.0.0.1", "127.1");
+    let twice = try_attach(&[&other]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already") && twice.contains(&attached.ready), "{twice}");
     child.kill().expect("it ran");
     child.wait().expect("it ends");
@@ -357,6 +366,50 @@ fn a_far_side_that_is_away_is_an_error_after_a_while_and_none_when_it_is_back() 
     detached(attached);
 }
 
+/// What tells of a live attachment may be gone, its far side, too: it is nobody's leftover.
+#[test]
+fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let mut node = place.serve("node", &settings("64MiB"));
+    let (url, address) = (node.url(TARGET), node.address);
+    // In an environment of its own, as a service has: all attachments meet nevertheless.
+    let runtime = place.path("runtime");
+    fs::create_dir(&runtime).expect("a folder");
+    let mut command = forebay();
+    command.env("XDG_RUNTIME_DIR", &runtime).args(["attach", &url, "--give-up-after", "1s"]);
+    let mut attached = start(&mut command).expect("attached");
+    let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
+    assert!(twice.contains("is attached already"), "{twice}");
+    // Somebody has cleaned up.
+    let process = attached.child.id().to_string();
+    for file in fs::read_dir("/run/forebay-attach").expect("the folder").map_while(Result::ok) {
+        let path = file.path();
+        if fs::read_to_string(&path).is_ok_and(|owner| owner.trim() == process) {
+            // The socket, if it is the lock of one.
+            let _ = fs::remove_file(path.with_extension(""));
+            fs::remove_file(&path).expect("removed");
+        }
+    }
+    node.kill();
+    let refused = detach(&attached.ready);
+    assert!(!refused.status.success(), "{refused:?}");
+    let said = stderr(&refused);
+    assert!(said.contains(&format!("process {process} that cannot be asked")), "{said}");
+    assert!(backing(&attached.ready).exists(), "it is not cleared");
+    let again = settings("64MiB").replace("127.0.0.1:0", &address.to_string());
+    let _node = place.serve("node", &again);
+    let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
+    assert!(twice.contains("that cannot be asked"), "{twice}");
+    // Its terminal is closed, and nobody reads what it says: it detaches, as after SIGTERM.
+    drop(attached.stderr());
+    attached.signal(Signal::HUP);
+    assert!(ends(&mut attached.child));
+    assert!(!backing(&attached.ready).exists());
+}
+
 /// The kernel tells once that it could not write, drops what it had, and calls the device clean after that.
 #[test]
 fn what_the_kernel_has_given_up_is_never_called_stable() {
@@ -494,6 +547,11 @@ fn in_the_background_it_returns_when_the_device_is_there() {
     let attached: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(attached["bytes"], 64 << 20);
     assert_eq!(attached["direct_io"], true);
+    // No terminal is its own.
+    let process = attached["process"].as_i64().expect("a number") as i32;
+    let process = rustix::process::Pid::from_raw(process).expect("a process");
+    rustix::process::kill_process(process, Signal::HUP).expect("it runs");
     let output = detach(attached["device"].as_str().expect("a device"));
     assert!(output.status.success(), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("stable"), "it was there: {output:?}");
 }

@@ -86,14 +86,9 @@ fn clear(device: &Path) -> Result<(), Failure> {
             "name a device as `forebay attach` gave it, the folder it is mounted on, or the volume",
         )
     };
-    let name = device.file_name().ok_or_else(nothing)?;
-    let file = Path::new("/sys/block").join(name).join("loop/backing_file");
-    let file = std::fs::read_to_string(file).map_err(|_| nothing())?;
-    let file = file.trim().trim_start_matches('/').split(' ').next().unwrap_or_default();
-    if !file.starts_with("forebay-") {
-        return Err(nothing());
-    }
-    place::clear_leftovers(file)?;
+    let number = device.to_str().and_then(|path| path.strip_prefix("/dev/loop")?.parse().ok());
+    let name = number.and_then(attach::backing).ok_or_else(nothing)?;
+    place::clear_leftovers(&name.volume)?;
     print_line(format_args!(
         "{} is cleared; the process that served it had been killed",
         device.display()

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use attach::{LoopDevice, LoopOptions, Lost, Served, User, VolumeFile};
+use attach::{FileName, LoopDevice, LoopOptions, Lost, Served, User, VolumeFile};
 use tokio::{task::spawn_blocking, time::timeout};
 use volume::Stack;
 
@@ -12,6 +12,8 @@ use crate::{attached::Attached, cli::Attach, failure::Failure};
 /// A loop device on a file over a volume, perhaps with a file system that we have mounted.
 pub struct Device {
     device: LoopDevice,
+    /// Of the file below it.
+    name: FileName,
     served: Served,
     volume: Stack,
     attached: Attached,
@@ -23,10 +25,15 @@ pub struct Device {
 
 impl Device {
     /// Makes the device, and the file system if that is asked for, and mounts it.
-    pub async fn open(args: &Attach, source: &Source, volume: Stack) -> Result<Self, Failure> {
+    pub async fn open(
+        args: &Attach,
+        source: &Source,
+        name: FileName,
+        volume: Stack,
+    ) -> Result<Self, Failure> {
         let plan = file_system::plan(args, &*volume).await?;
         let geometry = volume.geometry();
-        let file = attach::Options { name: source.file_name(), patience: source.patience() };
+        let file = attach::Options { name: name.clone(), patience: source.patience() };
         let options = LoopOptions {
             block_size: geometry.block_size,
             read_only: geometry.read_only,
@@ -50,7 +57,8 @@ impl Device {
             mount: None,
             process: std::process::id(),
         };
-        let mut device = Self { device, served, volume, attached, is_gone: false, said: None };
+        let mut device =
+            Self { device, name, served, volume, attached, is_gone: false, said: None };
         if let Err(failure) = device.fill(args, plan).await {
             device.give_up().await;
             return Err(failure);
@@ -238,6 +246,8 @@ impl Device {
     /// Saves what can be saved in a while, and takes the device away from who uses it.
     async fn tear_off(&mut self) -> Result<(), Failure> {
         let mut is_saved = true;
+        // A detach that was cut off may have got so far; its number may be somebody else's by now.
+        self.is_gone |= attach::backing(self.device.number).as_ref() != Some(&self.name);
         if !self.is_gone {
             let device = self.device;
             is_saved &= in_time(apart(move || write_back(device))).await;

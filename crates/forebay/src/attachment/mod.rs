@@ -52,15 +52,16 @@ struct Asked {
 }
 
 async fn attach(args: &Attach) -> Result<(), Failure> {
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::new(args.in_background)?;
     let source = Source::of(args)?;
-    let mut place = Place::take(&source).await?;
+    let mut place = Place::take(&source)?;
     let opened = tokio::select! {
         opened = source.open() => opened?,
         () = signals.next() => return Ok(()),
     };
     let result = async {
-        let mut device = Device::open(args, &source, opened.top.clone()).await?;
+        let name = place.take_volume(&source, opened.identity.as_deref()).await?;
+        let mut device = Device::open(args, &source, name, opened.top.clone()).await?;
         let (ask, mut asked) = mpsc::channel(1);
         let what = device.attached().clone();
         let answered = place.serve(move |request| answer(request, what.clone(), ask.clone())).await;
@@ -241,27 +242,50 @@ fn notify(state: &str) {
     }
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM, SIGINT, and SIGHUP: who closes the terminal does not mean that what was written is thrown away.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// `None`: it is ignored, as nohup(1) has it.
+    hang_up: Option<Signal>,
+    /// In the background a SIGHUP means nothing.
+    in_background: bool,
 }
 
 impl Signals {
-    fn new() -> Result<Self, Failure> {
+    fn new(in_background: bool) -> Result<Self, Failure> {
         let listen = |kind| signal(kind).map_err(Failure::new);
+        let hang_up = (!is_hang_up_ignored()).then(|| listen(SignalKind::hangup())).transpose()?;
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            hang_up,
+            in_background,
         })
     }
 
     async fn next(&mut self) {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(signal) if !self.in_background => signal.recv().await,
+                _ => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            _ = hang_up => {}
         }
     }
+}
+
+/// Who started us wants us to go on without a terminal.
+fn is_hang_up_ignored() -> bool {
+    // SAFETY: a structure of numbers, which the call fills.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set; what is there is written to a structure that outlives the call.
+    let asked = unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut now) };
+    asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
 #[cfg(test)]

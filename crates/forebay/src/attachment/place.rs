@@ -2,10 +2,14 @@
 //! own. What a killed process left of the same volume is cleared away here.
 
 use std::{
-    fs,
+    fmt::Write as _,
+    fs::{self, File},
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
+use attach::{FileName, Process};
+use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
 
 use super::source::Source;
@@ -18,26 +22,53 @@ use crate::{
 /// The place of a volume, held as long as this lives.
 pub struct Place {
     control: Control,
+    /// Of the volume itself, by whatever name it was attached.
+    locks: Vec<File>,
 }
 
 impl Place {
-    /// Takes the volume's place, and clears away what is left of a process that had it before.
-    pub async fn take(source: &Source) -> Result<Self, Failure> {
-        let socket = folder()?.join(format!("{}.sock", source.key()));
+    /// Takes the place of a volume of that name, before it is opened.
+    pub fn take(source: &Source) -> Result<Self, Failure> {
+        let socket = Path::new(FOLDER).join(format!("{}.sock", key(&source.name)));
         let control = Control::open(&socket).map_err(|failure| match ask(&socket) {
-            Some(attached) => Failure::new(format!(
-                "{} is attached already, as {} (process {})",
-                attached.volume,
-                attached.device.display(),
-                attached.process
-            ))
-            .remedy(format!("detach it first: forebay detach {}", attached.device.display())),
+            Some(attached) => is_attached(&attached.volume, &attached),
             None => failure,
         })?;
-        let name = source.file_name();
-        let cleared = spawn_blocking(move || clear_leftovers(&name)).await;
+        Ok(Self { control, locks: Vec::new() })
+    }
+
+    /// Takes the place of the volume that was found there, `identity` if it says who it is, and clears away
+    /// what is left of a process that had it before. Gives a name for its file.
+    pub async fn take_volume(
+        &mut self,
+        source: &Source,
+        identity: Option<&str>,
+    ) -> Result<FileName, Failure> {
+        let volume = key(identity.unwrap_or(&source.name));
+        let path = Path::new(FOLDER).join(format!("volume-{volume}.lock"));
+        let cannot = |error| Failure::new(format!("cannot use {}: {error}", path.display()));
+        match control::take(&path).map_err(cannot)? {
+            Ok(lock) => self.locks.push(lock),
+            Err(owner) => {
+                let what = format!("the volume ({})", identity.unwrap_or(&source.name));
+                let asked = spawn_blocking({
+                    let owner = owner.clone();
+                    move || {
+                        Ok::<_, Failure>(
+                            sockets()?.find(|socket| has(socket, &owner)).and_then(|it| ask(&it)),
+                        )
+                    }
+                });
+                return Err(match asked.await.map_err(Failure::new)?? {
+                    Some(attached) => is_attached(&what, &attached),
+                    None => Failure::new(format!("{what} is being attached by process {owner}")),
+                });
+            }
+        }
+        let name = FileName::new(&volume, Process::this().map_err(Failure::new)?, source.about());
+        let cleared = spawn_blocking(move || clear_leftovers(&volume)).await;
         cleared.map_err(Failure::new)??;
-        Ok(Self { control })
+        Ok(name)
     }
 
     /// Answers who asks.
@@ -56,9 +87,28 @@ impl Place {
 
 /// What is attached on this host, by whichever process of ours.
 pub fn all() -> Result<Vec<(PathBuf, Attached)>, Failure> {
-    let files = fs::read_dir(folder()?).into_iter().flatten().flatten().map(|entry| entry.path());
-    let sockets = files.filter(|file| file.extension().is_some_and(|kind| kind == "sock"));
-    Ok(sockets.filter_map(|socket| ask(&socket).map(|attached| (socket, attached))).collect())
+    let found = sockets()?.filter_map(|socket| ask(&socket).map(|attached| (socket, attached)));
+    Ok(found.collect())
+}
+
+fn sockets() -> Result<impl Iterator<Item = PathBuf>, Failure> {
+    let files = match fs::read_dir(FOLDER) {
+        Ok(files) => Some(files),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => {
+            return Err(
+                Failure::new(format!("cannot look into {FOLDER}: {error}")).remedy("be root")
+            );
+        }
+    };
+    let files = files.into_iter().flatten().flatten().map(|entry| entry.path());
+    Ok(files.filter(|file| file.extension().is_some_and(|kind| kind == "sock")))
+}
+
+/// Whether a socket is that process's.
+fn has(socket: &Path, process: &str) -> bool {
+    fs::read_to_string(socket.with_extension("sock.lock"))
+        .is_ok_and(|owner| owner.trim() == process)
 }
 
 fn ask(socket: &Path) -> Option<Attached> {
@@ -68,23 +118,40 @@ fn ask(socket: &Path) -> Option<Attached> {
     }
 }
 
-/// Beside the control socket of a process that serves.
-fn folder() -> Result<PathBuf, Failure> {
-    Ok(control::default_path()?.with_file_name("attached"))
+fn is_attached(what: &str, attached: &Attached) -> Failure {
+    let (device, process) = (attached.device.display(), attached.process);
+    Failure::new(format!("{what} is attached already, as {device} (process {process})"))
+        .remedy(format!("detach it first: forebay detach {device}"))
 }
 
-/// Takes away the loop devices on files of this name whose volume does not answer any more, and what
-/// is mounted from them. What was not written back then is lost already.
-pub fn clear_leftovers(name: &str) -> Result<(), Failure> {
-    for left in attach::leftovers(name) {
+/// Where all attachments of this host meet: the same place whoever starts them, that no service manager
+/// takes away with somebody else's.
+const FOLDER: &str = "/run/forebay-attach";
+
+/// 16 digits that are this name's alone.
+fn key(name: &str) -> String {
+    let digest = Sha256::digest(name.as_bytes());
+    digest.iter().take(8).fold(String::new(), |mut key, byte| {
+        let _ = write!(key, "{byte:02x}");
+        key
+    })
+}
+
+/// Takes away the loop devices on files of this volume ([`FileName::volume`]) whose process has gone, and
+/// what is mounted from them. What was not written back then is lost already.
+pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
+    for left in attach::leftovers(volume) {
         let device = attach::LoopDevice { number: left.number };
         let path = device.path();
         if left.is_alive {
             return Err(Failure::new(format!(
-                "the volume is attached already, as {}, by a process that cannot be asked",
-                path.display()
+                "the volume is attached already, as {}, by process {} that cannot be asked",
+                path.display(),
+                left.process.id
             ))
-            .remedy("look for it in other containers, and end it there"));
+            .remedy(
+                "end that process with SIGTERM, which detaches it; it may be in another container",
+            ));
         }
         for place in &left.mounts {
             tracing::warn!(

@@ -1,8 +1,6 @@
 //! Which volume is attached: a URL or a unit of a settings file, turned into a stack.
 
-use std::{fmt::Write as _, path::Path, sync::Arc};
-
-use sha2::{Digest, Sha256};
+use std::{path::Path, sync::Arc};
 
 use crate::{
     cli::Attach,
@@ -112,23 +110,10 @@ impl Source {
         give_up.unwrap_or(LOCAL_PATIENCE).0
     }
 
-    /// A file name that is this volume's alone, with something in it for people.
-    pub fn file_name(&self) -> String {
-        let mut name = format!("forebay-{}-", self.key());
-        let known = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
+    /// What it is called in the name of its file, for people.
+    pub fn about(&self) -> &str {
         let target = self.name.strip_prefix("iscsi://").unwrap_or(&self.name);
-        let target = target.split(" of ").next().unwrap_or_default();
-        name.extend(target.chars().map(|c| if known(c) { c } else { '_' }).take(128));
-        name
-    }
-
-    /// 16 digits that are this volume's alone.
-    pub fn key(&self) -> String {
-        let digest = Sha256::digest(self.name.as_bytes());
-        digest.iter().take(8).fold(String::new(), |mut key, byte| {
-            let _ = write!(key, "{byte:02x}");
-            key
-        })
+        target.split(" of ").next().unwrap_or_default()
     }
 }
 

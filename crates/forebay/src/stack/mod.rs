@@ -40,6 +40,9 @@ pub struct Opened {
     pub top: Stack,
     /// The layers, bottom first.
     pub layers: Vec<Part>,
+    /// What the volume below all layers calls itself, whatever way leads to it; `None` if it is in this
+    /// process only.
+    pub identity: Option<String>,
 }
 
 /// One layer as it runs.
@@ -189,7 +192,8 @@ pub async fn open(
         layers.push(part);
     }
     let top = Arc::new(Checked::new(below.expect("settings want a layer")));
-    Ok(Opened { top, layers })
+    let is_elsewhere = !matches!(unit.stack.first(), Some(Layer::Memory(_)));
+    Ok(Opened { top, layers, identity: is_elsewhere.then_some(identity) })
 }
 
 /// The cache that lies on a remote volume without anything between that changes its size.

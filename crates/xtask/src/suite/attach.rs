@@ -54,7 +54,9 @@ impl Site {
         std::fs::create_dir(folder.path().join("mnt"))?;
         let settings = format!(
             "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\n\
-             stack = [{{ file = {{ path = \"disk.img\", size = \"512MiB\" }} }}]\n"
+             serial = \"attach-{}\"\nstack = [{{ file = {{ path = \"disk.img\", size = \"512MiB\" }} }}]\n",
+            // A volume is attached once on a host; others may run this suite, too.
+            std::process::id()
         );
         let node = Node::start(program, folder.path(), "node", &settings)?;
         Ok(Site { folder, node })

@@ -1,0 +1,101 @@
+//! A process, told from a later one that has its number.
+
+use std::{fmt, fs, io};
+
+/// A process of this host, as this process sees it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// When it was started: ticks since the host was (proc(5), `starttime`).
+    pub started: u64,
+}
+
+impl Process {
+    /// This one.
+    ///
+    /// # Errors
+    /// `/proc` is not there.
+    pub fn this() -> io::Result<Self> {
+        let text = fs::read_to_string("/proc/self/stat")?;
+        let started = Stat::parse(&text).map(|stat| stat.started);
+        let started =
+            started.ok_or_else(|| io::Error::other("/proc/self/stat is not as expected"))?;
+        Ok(Self { id: std::process::id(), started })
+    }
+
+    /// Whether it runs still. One in another container may not be seen from here.
+    #[must_use]
+    pub fn is_running(self) -> bool {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.id)).unwrap_or_default();
+        Stat::parse(&text).is_some_and(|stat| stat.started == self.started && !stat.has_ended)
+    }
+
+    /// As [`Display`](fmt::Display) writes it.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (id, started) = text.split_once('.')?;
+        Some(Self { id: id.parse().ok()?, started: started.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.id, self.started)
+    }
+}
+
+/// What is used here of a line of `/proc/PID/stat`.
+struct Stat {
+    /// Nobody has asked yet how it ended.
+    has_ended: bool,
+    started: u64,
+}
+
+impl Stat {
+    /// `PID (NAME) STATE …`; in the name there may be anything.
+    fn parse(line: &str) -> Option<Self> {
+        let (_, fields) = line.rsplit_once(')')?;
+        let mut fields = fields.split_ascii_whitespace();
+        let has_ended = matches!(fields.next()?, "Z" | "X" | "x");
+        // The state is field 3, the start field 22.
+        Some(Self { has_ended, started: fields.nth(18)?.parse().ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_number_and_its_start() {
+        let this = Process::this().unwrap();
+        assert!(this.is_running());
+        assert!(!Process { started: this.started + 1, ..this }.is_running());
+        assert_eq!(Process::parse(&this.to_string()), Some(this));
+        assert_eq!(Process::parse("12"), None);
+    }
+
+    #[test]
+    fn a_process_that_was_killed_does_not_run_though_nobody_asks_how_it_ended() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let process = Process { id: child.id(), started: Stat::parse(&text).unwrap().started };
+        assert!(process.is_running());
+        child.kill().unwrap();
+        // It has ended when it is a zombie: waited for without taking it.
+        let id = rustix::process::Pid::from_child(&child);
+        let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(rustix::process::WaitId::Pid(id), ended).unwrap();
+        assert!(!process.is_running());
+        child.wait().unwrap();
+        assert!(!process.is_running());
+    }
+
+    #[test]
+    fn a_name_with_anything_in_it_is_no_field() {
+        let fields = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        let stat = Stat::parse(&format!("7 (a) Z 9 (b) {fields}")).unwrap();
+        assert!(stat.started == 4711 && !stat.has_ended);
+        assert!(Stat::parse("7 (a) S 1").is_none() && Stat::parse("").is_none());
+    }
+}
