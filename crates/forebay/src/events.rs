@@ -29,6 +29,8 @@ pub fn show(log_level: Option<&str>, verbose: u8, usual: &'static str) -> Result
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(true)
+        // It would panic, and end the process, where nobody reads stderr any more: a closed terminal.
+        .log_internal_errors(false)
         .with_filter_reloading();
     let handle = subscriber.reload_handle();
     subscriber.init();

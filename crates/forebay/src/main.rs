@@ -34,7 +34,7 @@ mod tunnel;
 mod attachment;
 mod quickstart;
 
-use std::{process::ExitCode, time::Duration};
+use std::{io::Write as _, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
 
@@ -48,7 +48,8 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("forebay: {failure}");
+            // Nobody may read it any more.
+            let _ = writeln!(std::io::stderr(), "forebay: {failure}");
             failure.code.into()
         }
     }

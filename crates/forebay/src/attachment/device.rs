@@ -19,6 +19,8 @@ pub struct Device {
     attached: Attached,
     /// The kernel has taken it away.
     is_gone: bool,
+    /// The file system that we have mounted has made itself read-only after an error.
+    has_stopped: bool,
     /// It was said why it cannot be taken down.
     said: Option<String>,
 }
@@ -57,8 +59,16 @@ impl Device {
             mount: None,
             process: std::process::id(),
         };
-        let mut device =
-            Self { device, name, served, volume, attached, is_gone: false, said: None };
+        let mut device = Self {
+            device,
+            name,
+            served,
+            volume,
+            attached,
+            is_gone: false,
+            has_stopped: false,
+            said: None,
+        };
         if let Err(failure) = device.fill(args, plan).await {
             device.give_up().await;
             return Err(failure);
@@ -147,8 +157,14 @@ impl Device {
             tracing::info!(mount = %folder.display(), "writing back and unmounting");
             let place = folder.clone();
             // Once unmounted, what could not be written back is gone.
-            let synced = apart(move || Ok(attach::sync(&place))).await?;
-            synced.map_err(|error| self.not_stable(&error))?;
+            match apart(move || Ok(attach::sync(&place))).await? {
+                Ok(()) => {}
+                // It has stopped writing after an error, for good: it can only be unmounted.
+                Err(error) if error.error.raw_os_error() == Some(libc::EROFS) => {
+                    self.has_stopped = true;
+                }
+                Err(error) => return Err(self.not_stable(&error)),
+            }
             self.unmount(&folder).await?;
             self.attached.mount = None;
         }
@@ -167,7 +183,13 @@ impl Device {
         self.is_gone = true;
         self.last_user().await;
         let flushed = self.volume.flush().await;
-        self.outcome(flushed.err().map(|error| format!("its last flush failed: {error}")))
+        let problem = match flushed {
+            Err(error) => Some(format!("its last flush failed: {error}")),
+            Ok(()) => {
+                self.has_stopped.then(|| "its file system had stopped after an error".to_owned())
+            }
+        };
+        self.outcome(problem)
     }
 
     /// Why it is not taken away.
