@@ -404,10 +404,12 @@ async fn ask(shared: &Shared) {
         let _ = timeout(left, shared.asks.notified()).await;
         shared.step(Holder::handle_timeout);
         let requests = shared.take_requests();
-        for requests in requests.chunks(MOST_AT_ONCE) {
-            let list = Bytes::from(write_requests(requests));
-            match shared.lower.ask_tokens(list).await {
-                Ok(()) => {}
+        let mut rest = &requests[..];
+        while !rest.is_empty() {
+            let (list, count) = write_requests(rest);
+            match shared.lower.ask_tokens(Bytes::from(list)).await {
+                // Each fits alone, the longest Join too.
+                Ok(()) => rest = &rest[count.max(1)..],
                 Err(Error::Fenced(reason)) => return shared.fail(Error::Fenced(reason)),
                 Err(error) => {
                     tracing::debug!(%error, "the node is not asked for tokens");
@@ -464,7 +466,5 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const LISTEN: Duration = Duration::from_secs(2);
 /// Before something that failed is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Requests of one list, but for a Join: 30 bytes each.
-const MOST_AT_ONCE: usize = 4096;
 /// Bytes of a slot: no slot may be of two ranges.
 const SLOT: u64 = crate::slot::SLOT_BYTES as u64;

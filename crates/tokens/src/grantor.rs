@@ -41,8 +41,9 @@ pub struct Standing {
 
 /// The node's machine for one volume.
 ///
-/// Bounds: a member has at most twice [`MOST_TOKENS`] tokens, so that it can ask for others while it gives
-/// some back, and waits for at most [`MOST_TOKENS`], once each.
+/// Bounds: a member has and waits for at most twice [`MOST_TOKENS`] tokens, so that it can ask for others
+/// while it gives some back, and waits for at most [`MOST_TOKENS`], once each. Of what it does not fetch it is
+/// kept the newest Joined and Renewed, one Recall for each range, and [`MOST_ANSWERS`] others.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Grantor {
     terms: Terms,
@@ -57,7 +58,15 @@ pub struct Grantor {
     quiet_until: Millis,
     next_grant: u64,
     next_life: u64,
-    answers: VecDeque<(Member, Answer)>,
+    outboxes: BTreeMap<Member, Outbox>,
+}
+
+/// What a member has not been told yet, in this order.
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
+struct Outbox {
+    said: VecDeque<Answer>,
+    recalls: BTreeMap<Range, Answer>,
+    renewed: Option<Answer>,
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -68,6 +77,8 @@ struct Known {
     joined: u64,
     /// When it was heard of last.
     heard: Millis,
+    /// Until it joins again: that it comes back makes what it had last no longer.
+    is_expelled: bool,
     tokens: usize,
     waits: usize,
 }
@@ -124,7 +135,7 @@ impl Grantor {
             awaited: awaited.into_iter().collect(),
             next_grant: first,
             next_life: first,
-            answers: VecDeque::new(),
+            outboxes: BTreeMap::new(),
         }
     }
 
@@ -141,19 +152,21 @@ impl Grantor {
             life: None,
             joined: 0,
             heard: now,
+            is_expelled: false,
             tokens: 0,
             waits: 0,
         });
         known.joined = 0;
-        known.heard = now;
+        if !known.is_expelled {
+            known.heard = now;
+        }
         // What was on its way to the last session may be lost.
-        self.answers.retain(|(to, _)| *to != member);
+        self.outboxes.remove(&member);
     }
 
     /// A member has said something.
     pub fn handle(&mut self, member: Member, request: Request, now: Millis) {
         let Some(known) = self.members.get_mut(&member) else { return };
-        known.heard = known.heard.max(now);
         let (life, known_life) = match &request {
             Request::Join { .. } => (None, known.life),
             Request::Acquire { life, .. }
@@ -165,9 +178,12 @@ impl Grantor {
         {
             // An earlier one of a member that goes on here: what it asked then counts for nothing.
             if known_life.is_none() {
-                self.answers.push_back((member, Answer::Rejoin { life }));
+                self.say(member, Answer::Rejoin { life });
             }
             return;
+        }
+        if life.is_some() {
+            known.heard = known.heard.max(now);
         }
         match request {
             Request::Join { number, exclusive } => self.join(member, number, &exclusive, now),
@@ -177,11 +193,14 @@ impl Grantor {
             Request::Release { life, range, grant, keeps } => {
                 // Of what was given on meanwhile nothing is kept.
                 let keeps = self.release(member, range, grant, keeps, now) && keeps;
-                self.answers.push_back((member, Answer::Released { life, range, grant, keeps }));
+                self.say(member, Answer::Released { life, range, grant, keeps });
             }
             Request::Renew { life, sent } => {
-                self.answers.push_back((member, Answer::Renewed { life, sent }));
-                self.recall_again(member, life);
+                let renewed = &mut self.outboxes.entry(member).or_default().renewed;
+                // What was recalled again with one that it has not fetched is there still.
+                if renewed.replace(Answer::Renewed { life, sent }).is_none() {
+                    self.recall_again(member, life);
+                }
             }
         }
     }
@@ -194,10 +213,25 @@ impl Grantor {
 
     /// The next answer, and whom it is for.
     pub fn poll_answer(&mut self) -> Option<(Member, Answer)> {
-        self.answers.pop_front()
+        let mut outboxes = self.outboxes.iter_mut();
+        outboxes.find_map(|(to, outbox)| Some((*to, outbox.pop()?)))
     }
 
-    /// Whether a member may change a range now.
+    /// What a member has not been told yet.
+    pub fn answers(&self, member: Member) -> impl Iterator<Item = &Answer> {
+        self.outboxes.get(&member).into_iter().flat_map(Outbox::iter)
+    }
+
+    /// The first so many of [`Grantor::answers`] have been told.
+    pub fn told(&mut self, member: Member, count: usize) {
+        if let Some(outbox) = self.outboxes.get_mut(&member) {
+            (0..count).for_each(|_| drop(outbox.pop()));
+        }
+    }
+
+    /// Whether a member may change a range now. Of its present session only: the caller takes nothing of an
+    /// earlier one, asks while it holds up `Release` and `Join` of the member for these blocks, and calls
+    /// [`Grantor::remove`] and [`Grantor::expel`] when no write of the member is under way.
     #[must_use]
     pub fn may_write(&self, member: Member, range: Range) -> bool {
         self.held(member, range).is_some_and(|held| held.token == Token::ExclusiveWrite)
@@ -213,21 +247,23 @@ impl Grantor {
     pub fn remove(&mut self, member: Member, now: Millis) {
         self.members.remove(&member);
         self.awaited.remove(&member);
-        self.answers.retain(|(to, _)| *to != member);
+        self.outboxes.remove(&member);
         self.give_up_all(member, &BTreeSet::new(), now);
         self.handle_timeout(now);
     }
 
-    /// The operator takes everything from a member, whatever it has. It may not write from now on; it
-    /// may still read until its lease is over, and only then is what it had given on.
+    /// The operator takes everything from a member, whatever it has. Nothing that it writes is taken from now
+    /// on; what it had is given on when nothing was heard of it for a lease, or it has joined again, which
+    /// ends what it reads. What it has for writing it goes on using while it is cut off: its hosts read there what others may
+    /// have changed since, and what they write is acknowledged and lost. It hears of it with its next session.
     pub fn expel(&mut self, member: Member, now: Millis) {
         if self.awaited.remove(&member) {
             self.quiet_until = self.started.saturating_add(self.terms.lease);
         }
         if let Some(known) = self.members.get_mut(&member) {
-            (known.life, known.waits) = (None, 0);
+            (known.life, known.waits, known.is_expelled) = (None, 0, true);
         }
-        self.answers.retain(|(to, _)| *to != member);
+        self.outboxes.remove(&member);
         for tokens in self.ranges.values_mut() {
             tokens.queue.retain(|wanted| wanted.member != member);
             let its = tokens.held.iter_mut().filter(|held| held.member == member);
@@ -257,6 +293,10 @@ impl Grantor {
             return;
         }
         known.joined = number;
+        known.heard = known.heard.max(now);
+        known.is_expelled = false;
+        // Of an earlier life nothing is told any more.
+        self.outboxes.remove(&member);
         let life = self.next_life;
         self.next_life += 1;
         known.life = Some(life);
@@ -293,7 +333,7 @@ impl Grantor {
                 }
             }
         }
-        self.answers.push_back((member, Answer::Joined { number, life, grants, lost }));
+        self.say(member, Answer::Joined { number, life, grants, lost });
         self.give_up_all(member, &kept, now);
         self.handle_timeout(now);
     }
@@ -308,7 +348,7 @@ impl Grantor {
             // The grant was lost on its way; or what it has is enough.
             let Held { token, grant, .. } = *held;
             let number = wanted.number;
-            self.answers.push_back((member, Answer::Granted { life, range, token, number, grant }));
+            self.say(member, Answer::Granted { life, range, token, number, grant });
             return;
         }
         let known = self.members.get_mut(&member).expect("it was looked up before");
@@ -318,7 +358,7 @@ impl Grantor {
                 waiting.number = wanted.number;
                 waiting.token = waiting.token.max(wanted.token);
             }
-            None if known.waits >= MOST_TOKENS || known.tokens >= 2 * MOST_TOKENS => {
+            None if known.waits >= MOST_TOKENS || known.tokens + known.waits >= 2 * MOST_TOKENS => {
                 self.forget_if_free(range);
                 return;
             }
@@ -399,7 +439,7 @@ impl Grantor {
         known.waits -= 1;
         known.tokens += usize::from(had.is_none());
         if let Some(life) = known.life {
-            self.answers.push_back((member, Answer::Granted { life, range, token, number, grant }));
+            self.say(member, Answer::Granted { life, range, token, number, grant });
         }
     }
 
@@ -417,12 +457,14 @@ impl Grantor {
         held.recall = recall;
         let (member, grant, keeps) = (held.member, held.grant, recall == Recall::Lessened);
         if let Some(life) = self.members.get(&member).and_then(|known| known.life) {
-            self.answers.push_back((member, Answer::Recall { life, range, grant, keeps }));
+            let recalls = &mut self.outboxes.entry(member).or_default().recalls;
+            recalls.insert(range, Answer::Recall { life, range, grant, keeps });
         }
     }
 
     /// What is recalled of a member and was not given back yet: the recall may have been lost.
     fn recall_again(&mut self, member: Member, life: u64) {
+        let recalls = &mut self.outboxes.entry(member).or_default().recalls;
         for (&range, tokens) in &self.ranges {
             let Some(held) = tokens.held.iter().find(|held| held.member == member) else {
                 continue;
@@ -433,7 +475,7 @@ impl Grantor {
                 Recall::Whole => false,
             };
             let recall = Answer::Recall { life, range, grant: held.grant, keeps };
-            self.answers.push_back((member, recall));
+            recalls.insert(range, recall);
         }
     }
 
@@ -462,6 +504,15 @@ impl Grantor {
         }
     }
 
+    /// What it does not fetch is lost, the oldest first: it asks again.
+    fn say(&mut self, member: Member, answer: Answer) {
+        let said = &mut self.outboxes.entry(member).or_default().said;
+        if said.len() >= MOST_ANSWERS {
+            said.pop_front();
+        }
+        said.push_back(answer);
+    }
+
     fn forget_if_free(&mut self, range: Range) {
         let is_free = |tokens: &Tokens| tokens.held.is_empty() && tokens.queue.is_empty();
         if self.ranges.get(&range).is_some_and(is_free) {
@@ -484,9 +535,25 @@ impl Grantor {
     }
 }
 
+impl Outbox {
+    fn iter(&self) -> impl Iterator<Item = &Answer> {
+        self.said.iter().chain(self.recalls.values()).chain(&self.renewed)
+    }
+
+    fn pop(&mut self) -> Option<Answer> {
+        let next = self.said.pop_front();
+        let next = next.or_else(|| Some(self.recalls.pop_first()?.1));
+        next.or_else(|| self.renewed.take())
+    }
+}
+
 impl Tokens {
     fn writer_mut(&mut self, member: Member) -> Option<&mut Held> {
         let is_it = |held: &&mut Held| held.member == member && held.token == Token::ExclusiveWrite;
         self.held.iter_mut().find(is_it)
     }
 }
+
+/// Answers that a member has not fetched, but for renewals and recalls: a grant and a release of all that it
+/// may have and wait for.
+const MOST_ANSWERS: usize = 4 * MOST_TOKENS;

@@ -6,7 +6,7 @@
 //! when the last renewal that was answered was *sent*; exclusive ones do not, since the node does not
 //! give them to others (see `grantor`): a link that is down does not stop who writes here.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
     message::{Answer, Request},
@@ -26,8 +26,9 @@ pub enum Begin {
     Waits(Ticket),
 }
 
-/// What is to be done with a range before it is released: what is dirty goes down and is flushed there;
-/// then, unless it is kept, what is cached of it is dropped.
+/// What is to be done with a range before it is released: what is dirty goes down and is flushed there, and
+/// the log can give none of it back after a crash any more (that is stable, too: else it would go down over
+/// what others have written since); then, unless it is kept, what is cached of it is dropped.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Cleaning {
     /// Which range.
@@ -297,7 +298,7 @@ impl Holder {
 
     /// Clocks may differ by so much of a lease.
     fn margin(&self) -> Millis {
-        self.lease / 8
+        self.lease.div_ceil(8)
     }
 
     /// The node has answered what was sent then.
@@ -412,8 +413,14 @@ impl Holder {
                 None => self.refuse(life, *range, *grant, now),
             }
         }
-        let is_held = |range: &&Range| self.ranges.get(range).is_some_and(|p| p.held.is_some());
-        if let Some(range) = lost.iter().find(is_held) {
+        // Also what the node says nothing of: it was named, and it is not granted.
+        let granted: BTreeSet<Range> = grants.iter().map(|(range, _)| *range).collect();
+        let named_lost: BTreeSet<Range> = lost.iter().copied().collect();
+        let is_lost = |range: &Range, part: &Part| {
+            part.held.is_some() && named_lost.contains(range)
+                || part.has(Token::ExclusiveWrite) && !granted.contains(range)
+        };
+        if let Some((range, _)) = self.ranges.iter().find(|(range, part)| is_lost(range, part)) {
             self.standing = Standing::Lost { range: *range };
             return;
         }

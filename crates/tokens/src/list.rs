@@ -36,12 +36,10 @@ pub enum ListError {
 /// What holds for the volume, and how large its ranges are; `None` in lists of a gateway.
 pub type Volume = Option<(Terms, u32)>;
 
-/// Requests as bytes.
+/// As many requests as fit into a list, from the front; how many did.
 #[must_use]
-pub fn write_requests(requests: &[Request]) -> Vec<u8> {
-    let mut list = begin(None);
-    requests.iter().for_each(|request| write_request(&mut list, request));
-    end(list)
+pub fn write_requests(requests: &[Request]) -> (Vec<u8>, usize) {
+    write(begin(None), requests, MOST_LIST_BYTES, write_request)
 }
 
 /// Requests from bytes.
@@ -59,18 +57,26 @@ pub fn read_requests(bytes: &[u8]) -> Result<Vec<Request>, ListError> {
 
 /// As many answers as fit into so many bytes, from the front; how many did. `grain`: blocks of a range.
 #[must_use]
-pub fn write_answers(
+pub fn write_answers<'a>(
     terms: Terms,
     grain: u32,
-    answers: &[Answer],
+    answers: impl IntoIterator<Item = &'a Answer>,
     most: usize,
 ) -> (Vec<u8>, usize) {
-    let mut list = begin(Some((terms, grain)));
+    write(begin(Some((terms, grain))), answers, most.min(MOST_LIST_BYTES), write_answer)
+}
+
+fn write<'a, T: 'a>(
+    mut list: Vec<u8>,
+    entries: impl IntoIterator<Item = &'a T>,
+    most: usize,
+    write_one: impl Fn(&mut Vec<u8>, &T),
+) -> (Vec<u8>, usize) {
     let mut count = 0;
-    for answer in answers {
+    for entry in entries {
         let before = list.len();
-        write_answer(&mut list, answer);
-        if list.len() + CHECKSUM > most.min(MOST_LIST_BYTES) {
+        write_one(&mut list, entry);
+        if list.len() + CHECKSUM > most {
             list.truncate(before);
             break;
         }
@@ -378,7 +384,7 @@ mod tests {
 
     #[test]
     fn requests_byte_by_byte_and_back() {
-        let list = write_requests(&requests());
+        let (list, _) = write_requests(&requests());
         assert_eq!(list[..12], *b"FBTOKENS\0\x01\0\0");
         assert_eq!(list[12..16], (list.len() as u32).to_be_bytes());
         assert_eq!(list[32..49], [1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 7]);
@@ -402,8 +408,16 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_do_not_fit_stay() {
+        let renewals = vec![Request::Renew { life: 1, sent: 6 }; MOST_LIST_BYTES / 17 + 1];
+        let (list, count) = write_requests(&renewals);
+        assert!(list.len() <= MOST_LIST_BYTES && count < renewals.len(), "{count}");
+        assert_eq!(read_requests(&list).map(|all| all.len()), Ok(count));
+    }
+
+    #[test]
     fn whatever_a_peer_sends_is_an_error_or_a_list() {
-        let list = write_requests(&requests());
+        let (list, _) = write_requests(&requests());
         for length in 0..list.len() {
             assert!(read_requests(&list[..length]).is_err(), "{length}");
         }

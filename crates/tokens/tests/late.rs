@@ -1,7 +1,8 @@
 //! Single ways on which a message that is late, lost or said too often has done harm.
 
 use tokens::{
-    Answer, Begin, Cleaning, Grantor, Holder, Member, Millis, Range, Request, Terms, Token,
+    Answer, Begin, Cleaning, Grantor, Holder, MOST_TOKENS, Member, Millis, Range, Request, Terms,
+    Token,
 };
 
 const A: Member = Member(0);
@@ -147,4 +148,78 @@ fn a_grant_from_before_the_lease_is_not_taken_in_it() {
     // What it asks now is in the new lease.
     let asked = requests(&mut a);
     assert!(asked.iter().any(|request| matches!(request, Request::Acquire { .. })), "{asked:?}");
+}
+
+#[test]
+fn renewals_that_are_not_fetched_do_not_pile_up() {
+    let mut node = node();
+    let (a, b) = (join(&mut node, A, &[], 0), join(&mut node, B, &[], 0));
+    acquire(&mut node, A, a, Token::ExclusiveWrite, 0);
+    acquire(&mut node, B, b, Token::ExclusiveWrite, 0);
+    answers(&mut node, A);
+    for sent in 0..1000 {
+        node.handle(A, Request::Renew { life: a, sent }, 0);
+    }
+    assert_eq!(node.answers(A).count(), 2);
+    let told = answers(&mut node, A);
+    assert!(matches!(told[..], [Answer::Recall { .. }, Answer::Renewed { sent: 999, .. }]));
+    // Nor does anything else, and what is told is as many as were fetched.
+    for number in 0..5 * MOST_TOKENS as u64 {
+        let (range, token) = (X, Token::SharedRead);
+        node.handle(A, Request::Acquire { life: a, range, token, number }, 0);
+    }
+    assert_eq!(node.answers(A).count(), 4 * MOST_TOKENS);
+    node.told(A, 4 * MOST_TOKENS - 1);
+    assert_eq!(node.answers(A).count(), 1);
+}
+
+#[test]
+fn who_was_expelled_keeps_nothing_by_renewing() {
+    let mut node = node();
+    let (a, b) = (join(&mut node, A, &[], 0), join(&mut node, B, &[], 0));
+    acquire(&mut node, A, a, Token::ExclusiveWrite, 0);
+    acquire(&mut node, B, b, Token::ExclusiveWrite, 0);
+    node.expel(A, 0);
+    assert!(!node.may_write(A, X) && !node.may_write(B, X), "it may read until its lease ends");
+    for now in [LEASE / 2, LEASE - 1] {
+        node.handle(A, Request::Renew { life: a, sent: now }, now);
+        node.attach(A, now);
+    }
+    node.handle_timeout(LEASE);
+    assert!(node.may_write(B, X));
+}
+
+#[test]
+fn what_one_has_and_waits_for_is_bounded_together() {
+    let ranges = 4 * MOST_TOKENS as u32;
+    let mut node = Grantor::new(Terms { lease: LEASE, ranges }, 1, [A, B], 0);
+    [A, B].into_iter().for_each(|member| node.attach(member, 0));
+    let most = 2 * MOST_TOKENS as u32;
+    let of_b: Vec<_> = (most..2 * most).map(Range).collect();
+    let of_a: Vec<_> = (0..most - 10).map(Range).collect();
+    join(&mut node, B, &of_b, 0);
+    let life = join(&mut node, A, &of_a, 0);
+    for range in of_b {
+        let (token, number) = (Token::SharedRead, 1);
+        node.handle(A, Request::Acquire { life, range, token, number }, 0);
+    }
+    assert_eq!(node.standing(B, 0).recalled, 10);
+}
+
+#[test]
+fn what_the_node_does_not_mention_is_lost() {
+    let mut a = Holder::new(LEASE, [X, Range(1)], 0);
+    let (number, life) = (1, 5);
+    assert!(matches!(requests(&mut a)[..], [Request::Join { number: 1, .. }]));
+    let grants = vec![(X, tokens::Grant(7))];
+    a.handle(Answer::Joined { number, life, grants, lost: Vec::new() }, 0);
+    assert_eq!(a.lost(), Some(Range(1)));
+}
+
+#[test]
+fn a_lease_ends_an_eighth_early_also_where_that_is_no_whole_number() {
+    let mut a = Holder::new(15, [], 0);
+    let joined = Answer::Joined { number: 1, life: 5, grants: Vec::new(), lost: Vec::new() };
+    a.handle(joined, 0);
+    assert!(a.is_leased(12) && !a.is_leased(13));
 }

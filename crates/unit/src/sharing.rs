@@ -2,7 +2,7 @@
 //! owner there are many: each claims as a single one would (`ownership.rs`), beside the others.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet},
     io,
     sync::Arc,
     time::Duration,
@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 use scsi::{ClaimParameters, ClaimReport, Command, Sense};
-use tokens::{Answer, Grantor, Member, Millis, Range, Request, Standing, Terms, write_answers};
+use tokens::{Grantor, Member, Millis, Range, Request, Standing, Terms, write_answers};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout},
@@ -53,7 +53,6 @@ struct State {
     present: HashMap<u64, Member>,
     /// Sessions whose claim is not in force any more.
     fenced: HashSet<u64>,
-    answers: HashMap<Member, VecDeque<Answer>>,
 }
 
 impl Sharing {
@@ -85,16 +84,13 @@ impl Sharing {
         getrandom::fill(&mut first).map_err(io::Error::other)?;
         // Room for as many as will ever be counted.
         let first = u64::from_ne_bytes(first) >> 2 | 1;
-        let awaited =
-            numbered(&owners).filter(|(_, owner)| owner.is_held).map(|(member, _)| member);
-        let grantor = Grantor::new(terms, first, awaited, 0);
-        let state = State {
-            owners,
-            grantor,
-            present: HashMap::new(),
-            fenced: HashSet::new(),
-            answers: HashMap::new(),
-        };
+        let known = || numbered(&owners).filter(|(_, owner)| owner.is_held || owner.is_dropped);
+        let mut grantor = Grantor::new(terms, first, known().map(|(member, _)| member), 0);
+        // It may have been dropped a moment ago, and reads until its lease is over.
+        for (dropped, _) in known().filter(|(_, owner)| owner.is_dropped) {
+            grantor.expel(dropped, 0);
+        }
+        let state = State { owners, grantor, present: HashMap::new(), fenced: HashSet::new() };
         Ok(Self {
             store,
             grain,
@@ -202,12 +198,11 @@ impl Sharing {
         // Presented again in its session, it goes on as it was.
         if state.present.insert(nexus, member) != Some(member) {
             state.grantor.attach(member, now);
-            state.answers.remove(&member);
         }
         Ok(())
     }
 
-    /// CLAIM OUT: RELEASE. The record stays, so that older copies of the log are known.
+    /// CLAIM OUT: RELEASE, while nothing is under way that it had sent. The record stays, so that older copies of the log are known.
     pub(crate) async fn release(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
         let _saving = self.saved.lock().await;
         let (owners, member) = {
@@ -226,14 +221,14 @@ impl Sharing {
         let mut state = self.state.lock();
         state.owners = owners;
         state.present.remove(&nexus);
-        state.answers.remove(&member);
         state.grantor.remove(member, now);
         drop(state);
         self.told.notify_waiters();
         Ok(())
     }
 
-    /// The operator gives up what those have of whom nothing is heard.
+    /// The operator gives up what those have of whom nothing is heard; while nothing is under way that they
+    /// had sent.
     pub(crate) async fn drop_absent(&self) -> Result<(), Sense> {
         let _saving = self.saved.lock().await;
         let now = self.now();
@@ -255,7 +250,6 @@ impl Sharing {
         let state = &mut *state;
         for member in &dropped {
             tracing::warn!(owner = owners[member.0 as usize].name, "the claim is dropped");
-            state.answers.remove(member);
             state.grantor.expel(*member, now);
             // One that is cut off may have its session still.
             let sessions: Vec<u64> = state.sessions_of(*member).collect();
@@ -300,7 +294,6 @@ impl Sharing {
         let mut state = self.state.lock();
         let member = *state.present.get(&nexus).ok_or(Sense::CLAIM_FENCED)?;
         state.grantor.handle(member, request, now);
-        state.sort_answers();
         drop(state);
         self.told.notify_waiters();
         Ok(())
@@ -322,13 +315,12 @@ impl Sharing {
                 let mut state = self.state.lock();
                 let member = *state.present.get(&nexus).ok_or(Sense::CLAIM_FENCED)?;
                 state.grantor.handle_timeout(now);
-                state.sort_answers();
                 let terms = state.grantor.terms();
-                let answers = state.answers.entry(member).or_default();
-                if !answers.is_empty() || Instant::now() >= until {
-                    let (list, count) =
-                        write_answers(terms, self.grain, answers.make_contiguous(), most);
-                    answers.drain(..count);
+                let is_some = state.grantor.answers(member).next().is_some();
+                if is_some || Instant::now() >= until {
+                    let answers = state.grantor.answers(member);
+                    let (list, count) = write_answers(terms, self.grain, answers, most);
+                    state.grantor.told(member, count);
                     return Ok(list);
                 }
             }
@@ -362,6 +354,12 @@ impl State {
         }
         let known = numbered(&self.owners).find(|(_, owner)| owner.instance == asked.instance);
         let is_present = known.is_some_and(|(member, _)| self.sessions_of(member).next().is_some());
+        // What a dropped one held was given on. One that would still name it must not be awaited by a node that
+        // starts anew, whatever it accepts to lose.
+        let may_name = |owner: &Owner| asked.is_dirty || asked.opening == owner.opening;
+        if known.is_some_and(|(_, owner)| owner.is_dropped && may_name(owner)) {
+            return Err(Sense::CLAIM_DROPPED);
+        }
         admit(known.map(|(_, owner)| owner), asked, is_present)?;
         if let Some((member, _)) = known {
             return Ok(member);
@@ -414,17 +412,6 @@ impl State {
             is_present: self.is_there(member, now),
         }
     }
-
-    /// To each what is for it. What a member does not fetch is lost, the oldest first: it asks again.
-    fn sort_answers(&mut self) {
-        while let Some((member, answer)) = self.grantor.poll_answer() {
-            let answers = self.answers.entry(member).or_default();
-            if answers.len() >= MOST_ANSWERS {
-                answers.pop_front();
-            }
-            answers.push_back(answer);
-        }
-    }
 }
 
 fn numbered(owners: &[Owner]) -> impl Iterator<Item = (Member, &Owner)> {
@@ -458,8 +445,6 @@ fn read_record(bytes: &[u8]) -> Option<Vec<Owner>> {
 
 /// Gateways of one unit, with those that have gone: more than share one volume anywhere we know of.
 const MOST_MEMBERS: usize = 16;
-/// Answers that a gateway has not fetched: it waits for at most 16,384 tokens, and as many may be recalled.
-const MOST_ANSWERS: usize = 65_536;
 /// The longest that a TOKEN IN stays: well below the time that initiators give a command.
 const MOST_WAIT: Duration = Duration::from_secs(5);
 /// How often somebody who waits looks whether a lease has ended: a small part of the shortest.

@@ -55,12 +55,20 @@ impl BlockUnit {
         if let Some(sharing) = &self.sharing {
             return Ok(Box::pin(async move {
                 let done = match action {
-                    ClaimAction::Claim => sharing.claim(nexus, asked).await,
-                    ClaimAction::Release => sharing.release(nexus, &asked).await,
+                    ClaimAction::Claim => {
+                        let done = sharing.claim(nexus, asked).await;
+                        drop(turn);
+                        // What an earlier session of the same log began is not carried out later.
+                        self.await_what_has_begun().await;
+                        done
+                    }
+                    ClaimAction::Release => {
+                        drop(turn);
+                        // What it had is given on at once.
+                        let _nothing_else = self.when_all_has_ended().await;
+                        sharing.release(nexus, &asked).await
+                    }
                 };
-                drop(turn);
-                // What an earlier session of the same log began is not carried out later.
-                self.await_what_has_begun().await;
                 done.map_or_else(|sense| taking_with(taken, sense.into()), |()| taking(taken))
             }));
         }
@@ -120,9 +128,9 @@ impl BlockUnit {
     /// It could not be saved. Nothing has changed.
     pub async fn drop_claim(&self) -> Result<(), Sense> {
         if let Some(sharing) = &self.sharing {
-            sharing.drop_absent().await?;
-            self.await_what_has_begun().await;
-            return Ok(());
+            // What they had is given on at once: a write of theirs must not end after that.
+            let _nothing_else = self.when_all_has_ended().await;
+            return sharing.drop_absent().await;
         }
         let Some(ownership) = &self.ownership else { return Ok(()) };
         ownership.drop_claim().await?;

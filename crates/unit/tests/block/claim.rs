@@ -300,7 +300,7 @@ fn a_unit_without_epochs_has_neither_their_page_nor_their_command() {
     assert_eq!(host.fails(&Command::RollBack, &[]), Sense::INVALID_COMMAND_OPERATION_CODE);
 }
 
-fn now<T>(future: impl Future<Output = T>) -> T {
+pub fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

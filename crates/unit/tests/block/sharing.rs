@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use scsi::{ClaimAction, ClaimParameters, Command, Sense};
-use tokens::{Answer, Range, Request, Token, read_answers, write_requests};
-use unit::{Nexus, Settings, Share};
+use tokens::{Answer, Range, Request, Token, read_answers};
+use unit::{LogicalUnit, Nexus, Settings, Share};
 
-use crate::host::{Host, MemoryStore, geometry, pattern};
+use crate::{
+    claim::now,
+    host::{Host, MemoryStore, geometry, pattern},
+};
 
 fn shared(store: &Arc<MemoryStore>) -> Host {
     let share = Some(Share { grain_bytes: 64 << 10, lease_ms: 1000 });
@@ -23,6 +26,10 @@ fn claim(log: u8, shares: bool) -> ClaimParameters {
         shares,
         ..ClaimParameters::default()
     }
+}
+
+fn list(requests: &[Request]) -> Vec<u8> {
+    tokens::write_requests(requests).0
 }
 
 fn claims(host: &Host, from: &Nexus, asked: &ClaimParameters) -> Option<Sense> {
@@ -51,11 +58,11 @@ fn writes(host: &Host, from: &Nexus, lba: u64) -> Option<Sense> {
 /// Joins, and gets a token for the first range.
 fn has_token(host: &Host, from: &Nexus) {
     let join = Request::Join { number: 1, exclusive: Vec::new() };
-    assert_eq!(asks(host, from, &write_requests(&[join])), None);
+    assert_eq!(asks(host, from, &list(&[join])), None);
     let Some(Answer::Joined { life, .. }) = hears(host, from).pop() else { panic!("no answer") };
     let (range, token, number) = (Range(0), Token::ExclusiveWrite, 7);
     let acquire = Request::Acquire { life, range, token, number };
-    assert_eq!(asks(host, from, &write_requests(&[acquire])), None);
+    assert_eq!(asks(host, from, &list(&[acquire])), None);
 }
 
 #[test]
@@ -82,7 +89,7 @@ fn who_has_the_token_writes_and_nobody_else() {
 fn strangers_and_their_lists_are_refused() {
     let store = Arc::new(MemoryStore::default());
     let host = shared(&store);
-    let renew = write_requests(&[Request::Renew { life: 1, sent: 1 }]);
+    let renew = list(&[Request::Renew { life: 1, sent: 1 }]);
     assert_eq!(asks(&host, &host.nexus, &renew), Some(Sense::CLAIM_FENCED));
     assert_eq!(claims(&host, &host.nexus, &claim(1, false)), Some(Sense::CLAIM_NOT_SHARED));
     assert_eq!(claims(&host, &host.nexus, &claim(1, true)), None);
@@ -102,7 +109,7 @@ fn strangers_and_their_lists_are_refused() {
 fn a_unit_that_is_not_shared_knows_no_tokens() {
     let host = Host::with_store(geometry(), &Arc::new(MemoryStore::default()));
     assert_eq!(claims(&host, &host.nexus, &claim(1, true)), Some(Sense::CLAIM_NOT_SHARED));
-    let renew = write_requests(&[Request::Renew { life: 1, sent: 1 }]);
+    let renew = list(&[Request::Renew { life: 1, sent: 1 }]);
     assert_eq!(asks(&host, &host.nexus, &renew), Some(Sense::INVALID_COMMAND_OPERATION_CODE));
 }
 
@@ -120,7 +127,27 @@ fn after_a_restart_nothing_is_granted_until_all_have_come() {
     assert!(hears(&host, &a).is_empty(), "the other may have it");
     assert_eq!(claims(&host, &b, &claim(2, true)), None);
     let join = Request::Join { number: 1, exclusive: vec![Range(0)] };
-    assert_eq!(asks(&host, &b, &write_requests(&[join])), None);
+    assert_eq!(asks(&host, &b, &list(&[join])), None);
     assert!(matches!(&hears(&host, &b)[0], Answer::Joined { grants, .. } if grants.len() == 1));
     assert_eq!(writes(&host, &b, 0), None);
+}
+
+#[test]
+fn who_was_dropped_comes_back_with_nothing_and_after_another_opening() {
+    let store = Arc::new(MemoryStore::default());
+    let host = shared(&store);
+    let a = host.other(2);
+    assert_eq!(claims(&host, &a, &claim(1, true)), None);
+    has_token(&host, &a);
+    host.unit.nexus_closed(&a);
+    now(host.unit.drop_claim()).expect("saved");
+    let dropped = Some(Sense::CLAIM_DROPPED);
+    // Whoever would name at a node that starts anew what he had must not be awaited there.
+    let again = ClaimParameters { accept_loss: true, ..claim(1, true) };
+    assert_eq!(claims(&host, &a, &again), dropped, "the same opening");
+    let opened =
+        ClaimParameters { generation: 2, opening: 2, predecessors: vec![1], ..again.clone() };
+    let dirty = ClaimParameters { is_dirty: true, ..opened.clone() };
+    assert_eq!(claims(&host, &a, &dirty), dropped, "what it has was given on");
+    assert_eq!(claims(&host, &a, &opened), None);
 }
