@@ -60,7 +60,7 @@ enum Handle {
     Slice(Arc<SliceVolume>, bool),
     Counters(Arc<Counters>),
     Remote(Arc<RemoteVolume>),
-    Cache(CacheLayer),
+    Cache(Box<CacheLayer>),
 }
 
 /// What a stack is given that its settings do not make.
@@ -182,7 +182,7 @@ pub async fn open(
                 let cache =
                     CacheLayer::open(settings, lower(), log, &identity, &initiator_name.0).await?;
                 let on = settings.log.display().to_string();
-                (cache.volume(), Part { layer: "cache", on, handle: Handle::Cache(cache) })
+                (cache.volume(), Part { layer: "cache", on, handle: Handle::Cache(Box::new(cache)) })
             }
             Layer::ReadOnly => {
                 (Arc::new(ReadOnly::new(lower())), Part::new("read-only", String::new()))
@@ -283,7 +283,7 @@ impl Opened {
     /// The topmost cache.
     pub fn cache(&self) -> Option<&CacheLayer> {
         self.layers.iter().rev().find_map(|part| match &part.handle {
-            Handle::Cache(cache) => Some(cache),
+            Handle::Cache(cache) => Some(&**cache),
             _ => None,
         })
     }
