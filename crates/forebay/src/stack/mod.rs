@@ -182,7 +182,10 @@ pub async fn open(
                 let cache =
                     CacheLayer::open(settings, lower(), log, &identity, &initiator_name.0).await?;
                 let on = settings.log.display().to_string();
-                (cache.volume(), Part { layer: "cache", on, handle: Handle::Cache(Box::new(cache)) })
+                (
+                    cache.volume(),
+                    Part { layer: "cache", on, handle: Handle::Cache(Box::new(cache)) },
+                )
             }
             Layer::ReadOnly => {
                 (Arc::new(ReadOnly::new(lower())), Part::new("read-only", String::new()))
