@@ -80,6 +80,7 @@ fn claim(choices: &mut Choices) -> Vec<u8> {
         is_dirty: small() > 3,
         accept_loss: small() > 5,
         takes_over: small() > 3,
+        shares: small() > 5,
     }
     .to_bytes()
 }

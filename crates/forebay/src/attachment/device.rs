@@ -304,8 +304,11 @@ fn write_back(device: LoopDevice) -> Result<(), attach::Error> {
         User::Mount(place) => Some(place),
         _ => None,
     });
-    // Each as far as it goes.
-    let synced = mounts.fold(Ok(()), |synced, place| synced.and(attach::sync(&place)));
+    // Each as far as it goes, also behind one that failed.
+    let mut synced = Ok(());
+    for place in mounts {
+        synced = synced.and(attach::sync(&place));
+    }
     synced.and(device.flush())
 }
 
