@@ -305,9 +305,7 @@ async fn send_all(
         if !more && under_way.is_empty() {
             break;
         }
-        // While a host waits for the lower volume, the link is mostly its.
-        let fetching = shared.host_fetches.load(Ordering::Relaxed) > 0;
-        let room = if fetching { 1 } else { most_in_flight(shared) };
+        let room = may_be_in_flight(shared);
         tokio::select! {
             biased;
             Some((sent, result)) = under_way.next(), if !under_way.is_empty() => {
@@ -346,6 +344,23 @@ async fn send_all(
 /// What may be under way at once, in bytes: so many of the longest runs.
 fn most_in_flight(shared: &Shared) -> u64 {
     shared.settings.destage_in_flight as u64 * u64::from(shared.settings.destage_run_bytes)
+}
+
+/// What may be under way now. While a host waits for the lower volume, the link is mostly its, so long
+/// as the log has room: the fuller it is, the sooner other hosts would wait for it.
+fn may_be_in_flight(shared: &Shared) -> u64 {
+    let most = most_in_flight(shared);
+    if shared.host_fetches.load(Ordering::Relaxed) == 0 {
+        return most;
+    }
+    let state = shared.state.lock();
+    if state.starving {
+        return most;
+    }
+    let filled = f64::from(state.ring.used()) / f64::from(state.ring.blocks());
+    let threshold = shared.settings.destage_threshold;
+    let pressure = ((filled - threshold) / (1.0 - threshold)).clamp(0.0, 1.0);
+    ((most as f64 * pressure) as u64).max(1)
 }
 
 /// What a run counts for, however short it is: four short ones take the place of a long one. With

@@ -83,7 +83,7 @@ impl Pace {
         drop(state);
         let quiet = self.quiet(shared);
         let period = Duration::from_millis(shared.settings.idle_ms);
-        (!is_urgent && quiet < period).then(|| Obstacle::Requests(period - quiet))
+        (!is_urgent && quiet < period).then(|| Obstacle::Requests((period - quiet).min(LOOK)))
     }
 
     /// Takes from the debt what the rate has allowed since the last time; how long it lasts.
@@ -125,6 +125,10 @@ pub(crate) async fn refresh_superblock(shared: &Shared) {
         tracing::warn!(%error, "cannot write the superblock");
     }
 }
+
+/// How often a destage that gives way looks whether it has become urgent: a log of 8 MiB takes longer
+/// to fill from any disk.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How often a destage that is held looks around.
 const HELD_LOOK: Duration = Duration::from_secs(5);
