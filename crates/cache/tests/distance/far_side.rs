@@ -1,0 +1,133 @@
+//! A line with a rate, and an array of disks behind it.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, sleep_until},
+};
+use volume::{Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// Eight disks in an array, as in the paper (section 3.1).
+const DISKS: usize = 8;
+/// Seek, half a turn at 10,000 per minute, and 8 KiB from the platter.
+const SERVICE: Duration = Duration::from_millis(8);
+/// An iSCSI header and those of TCP, IP and Ethernet below it.
+const HEADERS: u64 = 48 + 54;
+
+/// Disks of which each does one thing at a time; writes are in their cache at once, and leave it as
+/// fast as reads.
+pub struct Disks {
+    lower: Stack,
+    free: Semaphore,
+}
+
+impl Disks {
+    pub fn new(lower: Stack) -> Self {
+        Self { lower, free: Semaphore::new(DISKS) }
+    }
+
+    async fn serve(&self) {
+        let _disk = self.free.acquire().await.expect("never closed");
+        sleep(SERVICE).await;
+    }
+}
+
+impl Volume for Disks {
+    fn geometry(&self) -> Geometry {
+        self.lower.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            self.serve().await;
+            self.lower.read(extent).await
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.serve().await;
+            self.lower.write(lba, data, durability).await
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.lower.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.lower.discard(extent)
+    }
+}
+
+/// A line: in each direction one thing leaves after the other, and arrives a delay later.
+pub struct Wire {
+    lower: Stack,
+    delay: Duration,
+    /// Bits per second.
+    rate: u64,
+    there: Mutex<Instant>,
+    back: Mutex<Instant>,
+}
+
+impl Wire {
+    pub fn new(lower: Stack, delay: Duration, rate: u64) -> Self {
+        let free = || Mutex::new(Instant::now());
+        Self { lower, delay, rate, there: free(), back: free() }
+    }
+
+    async fn pass(&self, way: &Mutex<Instant>, bytes: usize) {
+        let bits = (bytes as u64 + HEADERS) * 8;
+        let arrival = {
+            let mut free = way.lock();
+            *free = (*free).max(Instant::now())
+                + Duration::from_secs_f64(bits as f64 / self.rate as f64);
+            *free + self.delay
+        };
+        sleep_until(arrival).await;
+    }
+}
+
+impl Volume for Wire {
+    fn geometry(&self) -> Geometry {
+        self.lower.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            self.pass(&self.there, 0).await;
+            let data = self.lower.read(extent).await?;
+            self.pass(&self.back, data.len()).await;
+            Ok(data)
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.pass(&self.there, data.len()).await;
+            self.lower.write(lba, data, durability).await?;
+            self.pass(&self.back, 0).await;
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.pass(&self.there, 0).await;
+            self.lower.flush().await?;
+            self.pass(&self.back, 0).await;
+            Ok(())
+        })
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.pass(&self.there, 0).await;
+            self.lower.discard(extent).await?;
+            self.pass(&self.back, 0).await;
+            Ok(())
+        })
+    }
+}

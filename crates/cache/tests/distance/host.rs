@@ -1,0 +1,120 @@
+//! A host that runs something like PostMark: small files, made, read, appended to and deleted.
+
+use std::{sync::Arc, time::Duration};
+
+use sim::Rng;
+use tokio::{
+    sync::Semaphore,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use volume::{Durability, Extent, Lba, Stack};
+
+/// The working set.
+pub const SET_BYTES: u64 = 500 << 20;
+pub const SET_BLOCKS: u64 = SET_BYTES / 512;
+
+/// A file: 8 KiB.
+const FILE_BLOCKS: u64 = 16;
+/// Inodes and directories: the first two percent.
+const HOT_FILES: u64 = FILES / 50;
+const FILES: u64 = SET_BLOCKS / FILE_BLOCKS;
+
+/// What the program itself takes for a transaction.
+const THOUGHT: Duration = Duration::from_millis(1);
+
+/// Transactions that are not counted, until the caches are in their usual state, and that are.
+const BEFORE: u32 = 2000;
+const COUNTED: u32 = 2000;
+
+/// How a host's own buffers behave.
+#[derive(Clone, Copy, Debug)]
+pub struct Host {
+    /// Of the reads, in percent, how many its buffers do not have.
+    misses: u32,
+    /// Writes it has under way before it makes the program wait.
+    writes: u32,
+}
+
+impl Host {
+    /// FreeBSD with Soft Updates: what was made lately is in memory, and leaves it later, some writes
+    /// side by side.
+    pub fn with_large_buffers() -> Self {
+        Self { misses: 5, writes: 4 }
+    }
+
+    /// Windows NT: next to nothing stays in memory.
+    pub fn with_small_buffers() -> Self {
+        Self { misses: 100, writes: 4 }
+    }
+
+    pub async fn transactions_per_second(self, stack: &Stack) -> f64 {
+        let mut program = Program {
+            host: self,
+            stack: Arc::clone(stack),
+            rng: Rng::new(7),
+            room: Arc::new(Semaphore::new(self.writes as usize)),
+            writes: JoinSet::new(),
+        };
+        // Everything was read once: what a cache has room for is in it.
+        for start in (0..SET_BLOCKS).step_by(2048) {
+            let blocks = (SET_BLOCKS - start).min(2048) as u32;
+            stack.read(Extent { lba: Lba(start), blocks }).await.expect("it reads");
+        }
+        for _ in 0..BEFORE {
+            program.transaction().await;
+        }
+        let begun = Instant::now();
+        for _ in 0..COUNTED {
+            program.transaction().await;
+        }
+        f64::from(COUNTED) / begun.elapsed().as_secs_f64()
+    }
+}
+
+struct Program {
+    host: Host,
+    stack: Stack,
+    rng: Rng,
+    room: Arc<Semaphore>,
+    writes: JoinSet<()>,
+}
+
+impl Program {
+    /// Reads a file or appends to one; and makes one, or deletes one.
+    async fn transaction(&mut self) {
+        sleep(THOUGHT).await;
+        let file = self.rng.within(HOT_FILES..FILES);
+        if self.rng.chance(50) {
+            self.read(file).await;
+        } else {
+            self.write(file).await;
+        }
+        if self.rng.chance(50) {
+            let made = self.rng.within(HOT_FILES..FILES);
+            self.write(made).await;
+        }
+        let inode = self.rng.below(HOT_FILES);
+        self.write(inode).await;
+    }
+
+    async fn read(&mut self, file: u64) {
+        if self.rng.chance(self.host.misses) {
+            let extent = Extent { lba: Lba(file * FILE_BLOCKS), blocks: FILE_BLOCKS as u32 };
+            self.stack.read(extent).await.expect("it reads");
+        }
+    }
+
+    /// In the buffers at once, where there is room; on its way then.
+    async fn write(&mut self, file: u64) {
+        let room = Arc::clone(&self.room).acquire_owned().await.expect("never closed");
+        let stack = Arc::clone(&self.stack);
+        while self.writes.try_join_next().is_some() {}
+        self.writes.spawn(async move {
+            let data = vec![file as u8; FILE_BLOCKS as usize * 512].into();
+            let lba = Lba(file * FILE_BLOCKS);
+            stack.write(lba, data, Durability::Volatile).await.expect("it writes");
+            drop(room);
+        });
+    }
+}

@@ -1,0 +1,191 @@
+//! What a cache of which size hides of distance and of a busy line: figures 5, 6 and 7 of the paper on
+//! storage outsourcing (section 4.4), in virtual time, with the cache's own code.
+//!
+//! `cargo test -p cache --test distance -- --ignored --nocapture` prints the tables of
+//! docs/results/distance.md; the other tests hold their shape.
+
+mod far_side;
+mod host;
+
+use std::time::Duration;
+
+use cache::{Cache, Identity, Order, Parts, Settings};
+use far_side::{Disks, Wire};
+use host::{Host, SET_BLOCKS, SET_BYTES};
+use std::sync::Arc;
+use volume::{Geometry, MemVolume, Stack};
+
+/// OC-3, the backbone of the paper's congestion testbed, in bits per second.
+const BACKBONE: u64 = 155_000_000;
+/// One way through its routers: 0.46 ms there and back.
+const ROUTERS: Duration = Duration::from_micros(230);
+/// The delay testbed is gigabit Ethernet.
+const GIGABIT: u64 = 1_000_000_000;
+
+/// How large a cache is, as shares of the working set.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    dram: f64,
+    log: f64,
+}
+
+impl Size {
+    /// Half of it for what is read, half for what is written.
+    const fn of(share: f64) -> Self {
+        Self { dram: share / 2.0, log: share / 2.0 }
+    }
+
+    /// For what is read, beside a log that is large enough.
+    const fn for_reads(share: f64) -> Self {
+        Self { dram: share, log: 0.05 }
+    }
+}
+
+/// Where a cache is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Nowhere,
+    /// Beside the disks.
+    Far(Size),
+    /// At the host.
+    Near(Size),
+    /// At the host, and its far image is a consistent past of the near one, which the paper's is not.
+    Ordered(Size),
+}
+
+/// Transactions a second of a host, behind a line of that delay one way and that rate.
+async fn measure(host: Host, place: Place, delay: Duration, rate: u64) -> f64 {
+    let memory: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(SET_BLOCKS)));
+    let disks: Stack = Arc::new(Disks::new(memory));
+    let wire = |lower: Stack| -> Stack { Arc::new(Wire::new(lower, delay, rate)) };
+    let (stack, cache) = match place {
+        Place::Nowhere => (wire(disks), None),
+        Place::Far(size) => {
+            let cache = cached(disks, size, Order::Relaxed).await;
+            (wire(Arc::clone(&cache) as Stack), Some(cache))
+        }
+        Place::Near(size) | Place::Ordered(size) => {
+            let is_ordered = matches!(place, Place::Ordered(_));
+            let order = if is_ordered { Order::Strict } else { Order::Relaxed };
+            let cache = cached(wire(disks), size, order).await;
+            (Arc::clone(&cache) as Stack, Some(cache))
+        }
+    };
+    let destage = cache.as_ref().map(|cache| tokio::spawn(cache.run()));
+    let speed = host.transactions_per_second(&stack).await;
+    if let Some(destage) = destage {
+        destage.abort();
+    }
+    speed
+}
+
+async fn cached(lower: Stack, size: Size, order: Order) -> Arc<Cache> {
+    let bytes = |share: f64| (SET_BYTES as f64 * share) as u64;
+    let log_blocks = bytes(size.log) / 4096;
+    let log = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks) };
+    let settings = Settings {
+        dram_bytes: bytes(size.dram),
+        nvram_bytes: 64 << 10,
+        read_ahead_bytes: 0,
+        // What is overwritten soon shall not cross the line: data goes when there is need.
+        destage_threshold: 0.5,
+        max_dirty_age_ms: 3_600_000,
+        idle_ms: 60_000,
+        order,
+        segment_slots: if log_blocks < 1024 { 8 } else { 128 },
+        ..Settings::default()
+    };
+    let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+    let parts = Parts { lower, log: Arc::new(MemVolume::new(log)), nvram: None };
+    Cache::open(settings, parts, identity).await.expect("it opens")
+}
+
+/// The paper's 1 MB of 500 MB.
+const SMALL: Size = Size::of(0.002);
+const MIDDLE: Size = Size::of(0.1);
+
+fn ms(delay: u64) -> Duration {
+    Duration::from_millis(delay)
+}
+
+/// What is left of the backbone under a load in percent.
+fn left(load: u64) -> u64 {
+    BACKBONE / 100 * (100 - load)
+}
+
+/// Figure 5: a small cache at the host hides most of the delay, one beside the disks none of it.
+#[tokio::test(start_paused = true)]
+async fn a_small_cache_hides_delay_at_the_host_and_not_at_the_disks() {
+    let host = Host::with_large_buffers();
+    let kept = async |place| {
+        let [idle, far] = [0, 8].map(|delay| measure(host, place, ms(delay), GIGABIT));
+        far.await / idle.await
+    };
+    let (near, beside, none) =
+        (kept(Place::Near(SMALL)).await, kept(Place::Far(SMALL)).await, kept(Place::Nowhere).await);
+    assert!(near > 0.6, "{near}");
+    assert!(beside < 0.4 && none < 0.4, "{beside} and {none}");
+}
+
+/// Figure 6: the larger cache goes on where the line is busy; the small one is bound by it, as none is.
+#[tokio::test(start_paused = true)]
+async fn a_larger_cache_hides_a_busier_line() {
+    let host = Host::with_large_buffers();
+    let at = async |place, load| measure(host, place, ROUTERS, left(load)).await;
+    for (place, least, most) in [
+        (Place::Near(SMALL), 1.4, 2.0),
+        (Place::Near(MIDDLE), 2.5, 4.0),
+        (Place::Ordered(MIDDLE), 2.5, 4.0),
+    ] {
+        let gain = at(place, 55).await / at(Place::Nowhere, 55).await;
+        assert!((least..most).contains(&gain), "{place:?}: {gain}");
+    }
+}
+
+/// Figure 7: a host that keeps little itself needs a large part of its working set near.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_rereads_needs_a_large_cache() {
+    let host = Host::with_small_buffers();
+    let near = |share| Place::Near(Size::for_reads(share));
+    let at = async |place, delay| measure(host, place, ms(delay), GIGABIT).await;
+    let local = at(Place::Nowhere, 0).await;
+    let none = at(Place::Nowhere, 8).await;
+    assert!(none < 0.6 * local);
+    let (tenth, most) = (at(near(0.1), 8).await, at(near(0.6), 8).await);
+    assert!(none < tenth && tenth < local, "{none}, {tenth}, {local}");
+    assert!(most > local, "{most}, {local}");
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "prints tables"]
+async fn tables() {
+    let delays = [0, 1, 2, 4, 8].map(|delay| (ms(delay), GIGABIT));
+    let loads = [0, 30, 55, 70, 75].map(|load| (ROUTERS, left(load)));
+    let row = async |host: Host, name: String, place: Place, lines: &[(Duration, u64)]| {
+        print!("| {name} |");
+        for (delay, rate) in lines {
+            print!(" {:.0} |", measure(host, place, *delay, *rate).await);
+        }
+        println!();
+    };
+    let places = [
+        ("none", Place::Nowhere),
+        ("0.2 %, beside the disks", Place::Far(SMALL)),
+        ("0.2 %, at the host", Place::Near(SMALL)),
+        ("0.2 %, at the host, strict order", Place::Ordered(SMALL)),
+        ("10 %, at the host", Place::Near(MIDDLE)),
+        ("10 %, at the host, strict order", Place::Ordered(MIDDLE)),
+    ];
+    println!("large buffers; ms one way 0, 1, 2, 4, 8; load 0, 30, 55, 70, 75 %");
+    let lines = [delays, loads].concat();
+    for (name, place) in places {
+        row(Host::with_large_buffers(), name.into(), place, &lines).await;
+    }
+    println!("small buffers");
+    for share in [0.0, 0.002, 0.1, 0.3, 0.6, 1.0] {
+        let near = Place::Near(Size::for_reads(share));
+        let place = if share == 0.0 { Place::Nowhere } else { near };
+        let name = format!("{:.1} %", share * 100.0);
+        row(Host::with_small_buffers(), name, place, &lines).await;
+    }
+}
