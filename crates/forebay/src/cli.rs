@@ -485,6 +485,10 @@ pub struct Attach {
     #[arg(long, conflicts_with_all = ["mount", "mkfs"])]
     pub partitions: bool,
 
+    /// Others write to the volume, too: make each write stable there before it is answered; slower
+    #[arg(long)]
+    pub shared: bool,
+
     /// Let the kernel ask for one thing at a time; slow, for kernels where direct I/O fails
     #[arg(long)]
     pub no_direct_io: bool,
@@ -530,6 +534,10 @@ pub struct Detach {
     /// Though it is in use: who uses it gets I/O errors, and what is not written back is lost
     #[arg(long)]
     pub force: bool,
+
+    /// Print what was detached as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `tunnel`.

@@ -294,8 +294,10 @@ fn a_device_whose_process_was_killed_is_cleared_by_detach() {
     attached.child.wait().expect("it ends");
     assert!(device.sync_all().is_err(), "what is lost is said");
     drop(device);
-    let output = detach(&attached.ready);
+    let output = forebay().args(["detach", "--json", &attached.ready]).output().expect("it runs");
     assert!(output.status.success(), "{}", stderr(&output));
+    let told = format!("{{\"device\":\"{}\",\"stable\":false}}", attached.ready);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), told);
     assert!(!has_device(&attached));
     assert!(!detach(&attached.ready).status.success());
 }
@@ -370,6 +372,65 @@ fn a_far_side_that_is_away_is_an_error_after_a_while_and_none_when_it_is_back() 
     }
     drop(device);
     detached(attached);
+}
+
+/// A node that is killed loses nothing, since the kernel has its pages. So what no flush has reached is taken
+/// from its disk while it is down, as a loss of power does.
+#[test]
+fn a_flush_speaks_for_what_the_far_side_had_lost() {
+    const BYTES: usize = 8 << 20;
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let mut node = place.serve("node", &settings("64MiB"));
+    let (url, address) = (node.url(TARGET), node.address);
+    let mut attached = attach(&[&url]);
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let mut options = fs::OpenOptions::new();
+    let device = options.read(true).write(true).custom_flags(direct).open(&attached.ready);
+    let device = device.expect("opens");
+    let mut buffer = vec![0; BYTES + 4096];
+    let start = buffer.as_ptr().align_offset(4096);
+    let aligned = &mut buffer[start..start + BYTES];
+    let mut model = content(1, BYTES);
+    aligned.copy_from_slice(&model);
+    device.write_all_at(aligned, 0).expect("written");
+    device.sync_all().expect("stable");
+    let image = place.path("disk.img");
+    for round in [3, 5] {
+        let stable = place.path("stable.img");
+        fs::copy(&image, &stable).expect("copied");
+        for (n, bytes) in content(round, 4096 * 300).chunks(4096).enumerate() {
+            // All over it, some of them twice; now and then space is given back.
+            let at = (bytes[0] as usize % 64 * 32 + bytes[1] as usize % 40) * 4096 % BYTES;
+            let new = &mut model[at..at + 4096];
+            if n % 10 == 0 {
+                let hole =
+                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&device, hole, at as u64, 4096).expect("discarded");
+                new.fill(0);
+            } else {
+                new.copy_from_slice(bytes);
+                aligned[..4096].copy_from_slice(bytes);
+                device.write_all_at(&aligned[..4096], at as u64).expect("written");
+            }
+        }
+        node.kill();
+        fs::rename(&stable, &image).expect("the power went");
+        let again = settings("64MiB").replace("127.0.0.1:0", &address.to_string());
+        node = place.serve("node", &again);
+        assert!(fs::read(&image).expect("read")[..BYTES] != model[..], "something is lost");
+        device.read_exact_at(aligned, 0).expect("read");
+        assert!(*aligned == model[..], "it is not read any more");
+        device.sync_all().expect("stable");
+        assert!(fs::read(&image).expect("read")[..BYTES] == model[..], "it is not there again");
+    }
+    drop(device);
+    let output = forebay().args(["detach", "--json", &attached.ready]).output().expect("it runs");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&told["device"], &told["stable"]), (&attached.ready.clone().into(), &true.into()));
+    assert!(ends(&mut attached.child));
 }
 
 /// What tells of a live attachment may be gone, its far side, too: it is nobody's leftover.

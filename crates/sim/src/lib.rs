@@ -10,10 +10,12 @@ mod power;
 mod image;
 mod fate;
 mod crash;
+mod restarting;
 
 pub use crash::{CrashVolume, Outage, Sync};
 pub use image::Image;
 pub use link::Link;
 pub use power::Power;
+pub use restarting::Restarting;
 pub use rng::Rng;
 pub use yielding::yield_now;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
 
 use super::place;
 use crate::{
@@ -29,10 +30,16 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
             || attached.volume == format!("{}/0", args.device.display())
     };
     let Some((socket, attached)) = all.into_iter().find(|(_, attached)| is_meant(attached)) else {
-        return clear(&wanted);
+        return clear(&wanted, args.json);
     };
     let request = Request::Detach { force: args.force };
     match ask(socket, request, &attached)? {
+        Response::Attachment(attached) if args.json => print_line(json!({
+            "device": attached.device,
+            "volume": attached.volume,
+            "mount": attached.mount,
+            "stable": true,
+        })),
         Response::Attachment(attached) if args.force => {
             print_line(format_args!("{} is detached", attached.device.display()))
         }
@@ -80,7 +87,7 @@ fn under_way(attached: &Attached) -> u64 {
 }
 
 /// A device that nobody serves any more.
-fn clear(device: &Path) -> Result<(), Failure> {
+fn clear(device: &Path, as_json: bool) -> Result<(), Failure> {
     let nothing = || {
         Failure::new(format!("{} is not attached by forebay", device.display())).remedy(
             "name a device as `forebay attach` gave it, the folder it is mounted on, or the volume",
@@ -89,6 +96,10 @@ fn clear(device: &Path) -> Result<(), Failure> {
     let number = device.to_str().and_then(|path| path.strip_prefix("/dev/loop")?.parse().ok());
     let name = number.and_then(attach::backing).ok_or_else(nothing)?;
     place::clear_leftovers(&name.volume)?;
+    if as_json {
+        // Of what it had, nobody knows more.
+        return print_line(json!({ "device": device, "stable": false }));
+    }
     print_line(format_args!(
         "{} is cleared; the process that served it had been killed",
         device.display()

@@ -23,6 +23,8 @@ pub struct Source {
     initiator_name: IscsiName,
     /// Who finds a volume that has a name and no address.
     naming: Option<Arc<Naming>>,
+    /// Others write to it, too.
+    is_shared: bool,
 }
 
 impl Source {
@@ -54,6 +56,7 @@ impl Source {
             unit: unit.clone(),
             initiator_name,
             naming,
+            is_shared: args.shared,
         })
     }
 
@@ -91,14 +94,16 @@ impl Source {
             name,
             initiator_name,
             naming,
+            is_shared: args.shared,
         })
     }
 
     /// Opens it.
     pub async fn open(&self) -> Result<Opened, Failure> {
         let naming = self.naming.as_ref();
-        stack::open(&self.target, &self.unit, &self.initiator_name, naming, stack::Given::Nothing)
-            .await
+        // The kernel writes all that comes to the device, and flushes.
+        let given = if self.is_shared { stack::Given::Nothing } else { stack::Given::OneWriter };
+        stack::open(&self.target, &self.unit, &self.initiator_name, naming, given).await
     }
 
     /// How long a call is tried again that the volume is too busy for.

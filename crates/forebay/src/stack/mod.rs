@@ -6,6 +6,8 @@ mod file;
 mod log_disk;
 mod read_only;
 mod remote;
+mod unflushed;
+mod resend;
 mod write_through;
 
 use std::sync::Arc;
@@ -32,6 +34,7 @@ use read_only::ReadOnly;
 pub use remote::{
     TLS_REMEDY, Us, digest, may_pass, name_of_host, refusal as refused_far_side, session,
 };
+use resend::Resend;
 use write_through::WriteThrough;
 
 /// A unit's volumes, and what is to be asked and stopped apart from them.
@@ -68,6 +71,8 @@ enum Handle {
 pub enum Given {
     /// Nothing.
     Nothing,
+    /// Nothing, but that all writes come from one who flushes what has to last.
+    OneWriter,
     /// The half of a pair's log, for the partner.
     Half(Stack),
     /// The log of a pair.
@@ -139,11 +144,8 @@ pub async fn open(
                 let volume = remote::open(settings, &us, known, naming).await?;
                 volume.identity().clone_into(&mut identity);
                 let handle = Handle::Remote(Arc::clone(&volume));
-                // The far side may lose what it did not flush, and can tell one caller only. A cache
-                // is one; hosts are many.
                 let has_cache = unit.stack.iter().any(|layer| matches!(layer, Layer::Cache(_)));
-                let stack: Stack =
-                    if has_cache { volume } else { Arc::new(WriteThrough::new(volume)) };
+                let stack: Stack = if has_cache { volume } else { beside_cache(volume, &given) };
                 (stack, Part { layer: "remote", on: settings.url.clone(), handle })
             }
             Layer::Slice(settings) => {
@@ -197,6 +199,18 @@ pub async fn open(
     let top = Arc::new(Checked::new(below.expect("settings want a layer")));
     let is_elsewhere = !matches!(unit.stack.first(), Some(Layer::Memory(_)));
     Ok(Opened { top, layers, identity: is_elsewhere.then_some(identity) })
+}
+
+/// A remote volume without a cache above it. The far side may lose what it did not flush, and can tell one
+/// caller only: a cache is one, and who is the only writer; hosts are many.
+fn beside_cache(volume: Arc<RemoteVolume>, given: &Given) -> Stack {
+    // A node at which what is between two flushes counts as a whole may refuse too much of it.
+    let is_whole = volume.geometry().epoch_blocks > 0;
+    if matches!(given, Given::OneWriter) && !is_whole {
+        Arc::new(Resend::new(volume))
+    } else {
+        Arc::new(WriteThrough::new(volume))
+    }
 }
 
 /// The cache that lies on a remote volume without anything between that changes its size.

@@ -1,0 +1,230 @@
+//! What was written and is not known to be stable: of each block its newest content, by reference.
+
+use std::collections::BTreeMap;
+
+use volume::{Data, Extent, Lba};
+
+/// Blocks and what was written to them, in pieces that do not overlap.
+#[derive(Debug)]
+pub struct Unflushed {
+    block_size: usize,
+    /// By their first block.
+    pieces: BTreeMap<u64, Piece>,
+}
+
+#[derive(Clone, Debug)]
+struct Piece {
+    /// The first block after it.
+    end: u64,
+    content: Content,
+    /// When it was answered, see [`Unflushed::keep`].
+    number: u64,
+    /// The far side may not have it any more.
+    is_lost: bool,
+}
+
+/// What blocks hold.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// These bytes.
+    Data(Data),
+    /// They were discarded.
+    Zeros,
+}
+
+impl Unflushed {
+    /// Nothing, of a volume with blocks of so many bytes.
+    pub fn new(block_size: u32) -> Self {
+        Self { block_size: block_size as usize, pieces: BTreeMap::new() }
+    }
+
+    /// Keeps what was written to `extent`, instead of all older content there. Numbers ascend in the
+    /// order of answers.
+    pub fn keep(&mut self, extent: Extent, content: Content, number: u64, is_lost: bool) {
+        self.forget(extent);
+        let piece = Piece { end: extent.end().0, content, number, is_lost };
+        self.pieces.insert(extent.lba.0, piece);
+    }
+
+    /// Keeps nothing of `extent` any more.
+    pub fn forget(&mut self, extent: Extent) {
+        let (start, end) = (extent.lba.0, extent.end().0);
+        if let Some((&first, before)) = self.pieces.range(..start).next_back()
+            && before.end > start
+        {
+            let (head, rest) = before.split(first, start, self.block_size);
+            self.pieces.insert(first, head);
+            self.pieces.insert(start, rest);
+        }
+        while let Some((&first, piece)) = self.pieces.range(start..end).next() {
+            if piece.end > end {
+                let (_, rest) = piece.split(first, end, self.block_size);
+                self.pieces.insert(end, rest);
+            }
+            self.pieces.remove(&first);
+        }
+    }
+
+    /// What has a number up to this is stable.
+    pub fn flushed(&mut self, number: u64) {
+        self.pieces.retain(|_, piece| piece.number > number);
+    }
+
+    /// The far side may have lost all of it.
+    pub fn lose_all(&mut self) {
+        self.pieces.values_mut().for_each(|piece| piece.is_lost = true);
+    }
+
+    /// The far side may hold something else where this overlaps what is kept.
+    pub fn lose(&mut self, extent: Extent) {
+        let (start, end) = (extent.lba.0, extent.end().0);
+        let ended_before = |piece: &&mut Piece| piece.end > start;
+        let overlapping = self.pieces.range_mut(..end).rev().map(|(_, piece)| piece);
+        overlapping.take_while(ended_before).for_each(|piece| piece.is_lost = true);
+    }
+
+    /// The far side has everything of these blocks again.
+    pub fn sent_again(&mut self, extent: Extent) {
+        let (start, end) = (extent.lba.0, extent.end().0);
+        for (_, piece) in self.pieces.range_mut(start..end) {
+            piece.is_lost &= piece.end > end;
+        }
+    }
+
+    /// The pieces that the far side may have lost.
+    pub fn lost(&self) -> Vec<Extent> {
+        let lost = self.pieces.iter().filter(|(_, piece)| piece.is_lost);
+        lost.map(|(&first, piece)| run(first, piece.end)).collect()
+    }
+
+    /// What is kept of `extent`, in the order of blocks.
+    pub fn within(&self, extent: Extent) -> Vec<(Extent, Content)> {
+        let (start, end) = (extent.lba.0, extent.end().0);
+        let before = self.pieces.range(..start).next_back();
+        let pieces = before.into_iter().chain(self.pieces.range(start..end));
+        let parts = pieces.filter(|(_, piece)| piece.end > start).map(|(&first, piece)| {
+            let part = run(first.max(start), piece.end.min(end));
+            (part, piece.content.slice(first, part, self.block_size))
+        });
+        parts.collect()
+    }
+}
+
+impl Piece {
+    /// Its parts before and after a block inside it.
+    fn split(&self, first: u64, at: u64, block_size: usize) -> (Self, Self) {
+        let part = |start, end| Self {
+            end,
+            content: self.content.slice(first, run(start, end), block_size),
+            ..*self
+        };
+        (part(first, at), part(at, self.end))
+    }
+}
+
+impl Content {
+    /// Of what begins at the block `first`, the part that is `extent`.
+    fn slice(&self, first: u64, extent: Extent, block_size: usize) -> Self {
+        match self {
+            Self::Data(data) => {
+                let start = (extent.lba.0 - first) as usize * block_size;
+                Self::Data(data.slice(start, extent.blocks as usize * block_size))
+            }
+            Self::Zeros => Self::Zeros,
+        }
+    }
+}
+
+/// No longer than what was written at once.
+fn run(start: u64, end: u64) -> Extent {
+    Extent { lba: Lba(start), blocks: (end - start) as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::Rng;
+
+    use super::*;
+
+    const BLOCKS: u64 = 24;
+
+    fn extent(rng: &mut Rng) -> Extent {
+        let start = rng.below(BLOCKS);
+        run(start, start + 1 + rng.below((BLOCKS - start).min(8)))
+    }
+
+    /// What is kept of each block, and whether it is lost.
+    fn dump(unflushed: &Unflushed) -> Vec<Option<(u8, bool)>> {
+        let lost = unflushed.lost();
+        let is_lost = |block| lost.iter().any(|e| (e.lba.0..e.end().0).contains(&block));
+        let mut blocks = vec![None; BLOCKS as usize];
+        for (part, content) in unflushed.within(run(0, BLOCKS)) {
+            for (n, block) in (part.lba.0..part.end().0).enumerate() {
+                let byte = match &content {
+                    Content::Data(data) => data.slice(n, 1).into_bytes()[0],
+                    Content::Zeros => 0,
+                };
+                assert_eq!(blocks[block as usize].replace((byte, is_lost(block))), None);
+            }
+        }
+        blocks
+    }
+
+    #[test]
+    fn each_block_has_its_newest_content() {
+        for seed in 0..300 {
+            let mut rng = Rng::new(seed);
+            // Blocks of one byte.
+            let mut unflushed = Unflushed::new(1);
+            let mut model = vec![None; BLOCKS as usize];
+            for number in 1..60_u64 {
+                let at = extent(&mut rng);
+                let blocks = &mut model[at.lba.0 as usize..at.end().0 as usize];
+                match rng.below(8) {
+                    0 => {
+                        unflushed.forget(at);
+                        blocks.fill(None);
+                    }
+                    1 => {
+                        let upto = number.saturating_sub(rng.below(6));
+                        unflushed.flushed(upto);
+                        model.iter_mut().for_each(|m| *m = m.filter(|(n, _)| *n > upto));
+                    }
+                    2 => {
+                        unflushed.keep(at, Content::Zeros, number, false);
+                        blocks.fill(Some((number, 0)));
+                    }
+                    _ => {
+                        let bytes: Vec<u8> = (0..at.blocks).map(|_| rng.below(256) as u8).collect();
+                        let news = bytes.iter().map(|byte| Some((number, *byte)));
+                        blocks.iter_mut().zip(news).for_each(|(block, new)| *block = new);
+                        unflushed.keep(at, Content::Data(bytes.into()), number, false);
+                    }
+                }
+                let expected: Vec<_> =
+                    model.iter().map(|m| m.map(|(_, byte)| (byte, false))).collect();
+                assert_eq!(dump(&unflushed), expected, "seed {seed}, step {number}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_lost_is_told_until_it_was_sent_again() {
+        let mut unflushed = Unflushed::new(1);
+        unflushed.keep(run(0, 4), Content::Data(vec![1; 4].into()), 1, false);
+        unflushed.keep(run(6, 8), Content::Zeros, 2, false);
+        assert_eq!(unflushed.lost(), []);
+        unflushed.lose(run(3, 6));
+        assert_eq!(unflushed.lost(), [run(0, 4)]);
+        unflushed.lose_all();
+        // Newer content is not lost; what it leaves of the older is.
+        unflushed.keep(run(1, 2), Content::Data(vec![3].into()), 3, false);
+        assert_eq!(unflushed.lost(), [run(0, 1), run(2, 4), run(6, 8)]);
+        unflushed.sent_again(run(0, 3));
+        assert_eq!(unflushed.lost(), [run(2, 4), run(6, 8)]);
+        unflushed.sent_again(run(2, 4));
+        unflushed.flushed(2);
+        assert_eq!(unflushed.lost(), []);
+        assert_eq!(unflushed.within(run(0, 8)).len(), 1);
+    }
+}
