@@ -46,8 +46,8 @@ impl Restarting {
     #[must_use]
     pub fn left(&self) -> Image {
         let mut state = self.state.lock();
-        // As seldom as it can be: a disk that is only looked at goes on.
         let state = &mut *state;
+        // What is crashed is a disk that is left behind. Calls that are under way go to the next one.
         let goes_on = wired(state.disk.goes_on(state.rng.next_u64()));
         let left = std::mem::replace(&mut state.disk, goes_on);
         left.crash(&mut state.rng)
