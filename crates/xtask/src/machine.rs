@@ -1,6 +1,7 @@
 //! The machine a benchmark runs on: which CPU runs whom, and what a process used of it.
 
 use std::fs;
+use std::num::NonZeroU64;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +53,16 @@ pub fn prefer() {
     } else {
         let _ = rustix::process::setpriority_process(None, -10);
     }
+}
+
+/// Lets this thread's timers end when they are due, while `work` is done, and not up to 50 us later.
+/// Programs started in it would inherit that.
+pub fn wake_on_time<T>(work: impl FnOnce() -> T) -> T {
+    let before = rustix::thread::current_timer_slack().ok().and_then(NonZeroU64::new);
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let done = work();
+    let _ = rustix::thread::set_current_timer_slack(before);
+    done
 }
 
 /// Lets a program run before all other work, on any CPU.

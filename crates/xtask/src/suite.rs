@@ -59,9 +59,7 @@ pub fn test(wanted: Wanted) -> bool {
     check::check(&mut steps);
     steps.run("build: release", || node::build().map(|_| Tally::one()));
     let Wanted { crash_points, coherence_minutes, counter_rounds, cut, .. } = wanted;
-    steps.run("units, machines, properties, crash simulator", || {
-        units::run(tools, crash_points, coherence_minutes)
-    });
+    let compiling = steps.wanted(UNITS).then(units::Compiling::begin);
     match program() {
         Ok(program) => {
             steps.run("pages: commands they show", || pages::check(&program));
@@ -86,11 +84,18 @@ pub fn test(wanted: Wanted) -> bool {
         }
         Err(error) => steps.run("program", || Err(error)),
     }
+    steps.run(UNITS, || {
+        compiling.transpose()?.map_or(Ok(()), units::Compiling::end)?;
+        units::run(tools, crash_points, coherence_minutes)
+    });
     if !with_interop {
         steps.leave_out("interop with libiscsi, QEMU, tgt and fio (--no-interop)");
     }
     steps.finish()
 }
+
+/// The tests of every crate.
+const UNITS: &str = "units, machines, properties, crash simulator";
 
 /// The release binary; with a filter the build step may have been left out.
 fn program() -> Result<PathBuf> {

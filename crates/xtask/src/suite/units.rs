@@ -16,6 +16,26 @@ use crate::steps::Tally;
 /// Compiling and running, with the crash simulator's minute in it.
 const LIMIT: Duration = Duration::from_secs(1500);
 
+/// The tests while they are compiled.
+pub struct Compiling(Running);
+
+impl Compiling {
+    /// Begins to compile what [`run`] runs, behind all else: steps that mostly wait leave it the CPUs.
+    pub fn begin() -> Result<Compiling> {
+        let mut command = Command::new("nice");
+        command.args(["cargo", "test", "--workspace", "--no-run", "--quiet"]).current_dir(root());
+        // What it has to say is said again by who runs the tests.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Compiling(Running::start(&mut command)?))
+    }
+
+    /// Waits for its end, however that is.
+    pub fn end(mut self) -> Result<()> {
+        self.0.wait(LIMIT)?.context("the tests do not compile in time")?;
+        Ok(())
+    }
+}
+
 /// Runs the tests of every crate; those that need foreign tools only `with_tools`.
 pub fn run(
     with_tools: bool,
