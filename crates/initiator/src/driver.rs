@@ -28,6 +28,7 @@ use crate::{
     pending::{Job, PendingTable},
     probe::probe,
     shared::Shared,
+    wire::Traffic,
     wires::{Wires, now},
 };
 
@@ -66,6 +67,8 @@ pub(crate) struct Driver {
     statistics: Statistics,
     /// The unit may have become another one.
     suspicious: bool,
+    /// It was said that the target does not compress what was wanted.
+    told_uncompressed: bool,
     /// No more jobs come.
     closing: bool,
 }
@@ -144,6 +147,7 @@ impl Driver {
             pending,
             statistics,
             suspicious: false,
+            told_uncompressed: false,
             closing: false,
         }
     }
@@ -201,6 +205,7 @@ impl Driver {
         self.shared.next_generation();
         self.shared.state.send_replace(LinkState::Up);
         info!(target = self.settings.target, portal = self.settings.portal, "session is up");
+        self.note_compression(&wires);
 
         let mut counted = Counted::default();
         let ended = self.serve_until_it_ends(&mut wires, &mut counted).await;
@@ -286,6 +291,18 @@ impl Driver {
                 }
                 () = &mut timer => {}
             }
+        }
+    }
+
+    /// Tells once who wanted compression that there is none: it is worth nobody's waiting.
+    fn note_compression(&mut self, wires: &Wires) {
+        let compression = wires.compression();
+        self.statistics.compression = compression;
+        let is_wanted = !self.settings.offer.compression.is_empty();
+        if is_wanted && compression.is_none() && !self.told_uncompressed {
+            self.told_uncompressed = true;
+            let (target, portal) = (&self.settings.target, &self.settings.portal);
+            warn!(target, portal, "the target does not compress: going on without");
         }
     }
 
@@ -532,7 +549,7 @@ impl Driver {
     fn publish_connections(&self, wires: &Wires) {
         let mut connections = self.shared.connections.lock();
         connections.clear();
-        connections.extend(wires.traffic().map(|(cid, bytes_in, bytes_out)| {
+        connections.extend(wires.traffic().map(|(cid, Traffic { bytes_in, bytes_out, .. })| {
             let load = wires.session.load(cid).unwrap_or_default();
             let (commands, bytes) = (load.commands, load.bytes);
             ConnectionStatistics { cid: cid.0, commands, bytes, bytes_out, bytes_in }
@@ -667,8 +684,7 @@ impl Crew {
 #[derive(Default)]
 struct Counted {
     connections: Vec<(Cid, Counters)>,
-    bytes_in: u64,
-    bytes_out: u64,
+    passed: Traffic,
     lost: u64,
 }
 
@@ -685,10 +701,12 @@ impl Counted {
             statistics.add_counters(&self.connections[at].1, &counters);
             self.connections[at].1 = counters;
         }
-        let (bytes_in, bytes_out) = wires.bytes();
-        statistics.bytes_in += bytes_in - self.bytes_in;
-        statistics.bytes_out += bytes_out - self.bytes_out;
-        (self.bytes_in, self.bytes_out) = (bytes_in, bytes_out);
+        let passed = wires.passed();
+        statistics.bytes_in += passed.bytes_in - self.passed.bytes_in;
+        statistics.bytes_out += passed.bytes_out - self.passed.bytes_out;
+        statistics.link_bytes_in += passed.link_in - self.passed.link_in;
+        statistics.link_bytes_out += passed.link_out - self.passed.link_out;
+        self.passed = passed;
         statistics.connections_lost += wires.lost - self.lost;
         self.lost = wires.lost;
     }

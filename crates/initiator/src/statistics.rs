@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iscsi::{Sizes, session::initiator::Counters};
+use iscsi::{Sizes, keys::Compression, session::initiator::Counters};
 
 /// Counters since the session was opened, over all its connections.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -31,6 +31,12 @@ pub struct Statistics {
     pub bytes_out: u64,
     /// Bytes received, headers included.
     pub bytes_in: u64,
+    /// The same as they crossed the link: fewer with compression.
+    pub link_bytes_out: u64,
+    /// The same as they crossed the link: fewer with compression.
+    pub link_bytes_in: u64,
+    /// How the session that is up, or was last, is compressed.
+    pub compression: Option<Compression>,
     /// R2Ts served: each of them is a round trip that a write waited for.
     pub r2ts: u64,
     /// Connections that failed.

@@ -1,6 +1,7 @@
 //! One TCP connection: a socket and what it takes to read it.
 
 use std::{
+    ops::AddAssign,
     task::{Context, Poll},
     time::Instant,
 };
@@ -8,6 +9,7 @@ use std::{
 use iscsi::{
     Cid,
     codec::{Decoder, Output},
+    keys::Compression,
     login::Established,
     session::initiator::Session,
 };
@@ -20,8 +22,26 @@ pub(crate) struct Wire {
     stream: Stream,
     decoder: Decoder,
     pub(crate) cid: Cid,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+/// What has passed a connection since its login, in bytes of PDUs, and as it crossed the link.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Traffic {
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
+    pub(crate) link_in: u64,
+    pub(crate) link_out: u64,
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+        self.link_in += other.link_in;
+        self.link_out += other.link_out;
+    }
 }
 
 /// Receive buffer for small PDUs in full feature phase, as the decoder recommends.
@@ -40,9 +60,27 @@ impl Wire {
     pub(crate) fn new(mut stream: Stream, mut decoder: Decoder, login: &Established) -> Self {
         let parameters = &login.parameters;
         let limit = parameters.max_recv_data_segment_length;
+        if let Some(method) = parameters.compression {
+            stream = stream.compress(method, decoder.take_rest(), 0);
+        }
         decoder.configure(BUFFER_BYTES, limit, parameters.digests);
         stream.set_read_bytes(BUFFER_BYTES);
         Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0 }
+    }
+
+    /// How it is compressed.
+    pub(crate) fn compression(&self) -> Option<Compression> {
+        self.stream.link_bytes().map(|bytes| bytes.method)
+    }
+
+    /// What has passed.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let (bytes_in, bytes_out) = (self.bytes_in, self.bytes_out);
+        let (link_in, link_out) = match self.stream.link_bytes() {
+            Some(bytes) => (bytes.in_packed, bytes.out_packed),
+            None => (bytes_in, bytes_out),
+        };
+        Traffic { bytes_in, bytes_out, link_in, link_out }
     }
 
     /// Writes what the socket takes. True if that was all.

@@ -5,6 +5,7 @@ use std::{future::poll_fn, task::Poll, time::Instant};
 use bytes::Bytes;
 use iscsi::{
     Cid, Tsih,
+    keys::Compression,
     login::Established,
     session::initiator::{
         self, Event, Failure, Joined, Outcome, Request, Session, Transfer, Window,
@@ -16,7 +17,7 @@ use tokio::time::sleep_until;
 use crate::{
     CommandError, Error, Settings,
     login::{LoggedIn, Purpose, log_in},
-    wire::Wire,
+    wire::{Traffic, Wire},
 };
 
 /// A session in full feature phase with its connections. Whoever holds it runs it:
@@ -29,8 +30,8 @@ pub(crate) struct Wires {
     portal: String,
     /// Why a connection was lost last; more exact than the machine knows.
     reason: Option<Error>,
-    /// Bytes of connections that are no more.
-    gone: (u64, u64),
+    /// What passed connections that are no more.
+    gone: Traffic,
     /// Connections that failed.
     pub(crate) lost: u64,
 }
@@ -46,7 +47,7 @@ impl Wires {
         let parameters = established.parameters;
         let session = Session::new(parameters, window, depth, timing, first, now());
         let (wires, tsih) = (vec![wire], established.tsih);
-        Ok(Self { session, wires, tsih, portal, reason: None, gone: (0, 0), lost: 0 })
+        Ok(Self { session, wires, tsih, portal, reason: None, gone: Traffic::default(), lost: 0 })
     }
 
     /// What a login for another connection needs to know.
@@ -66,15 +67,21 @@ impl Wires {
         self.wires.len()
     }
 
-    /// The connections with the bytes they received and sent.
-    pub(crate) fn traffic(&self) -> impl Iterator<Item = (Cid, u64, u64)> {
-        self.wires.iter().map(|wire| (wire.cid, wire.bytes_in, wire.bytes_out))
+    /// The connections with what passed.
+    pub(crate) fn traffic(&self) -> impl Iterator<Item = (Cid, Traffic)> {
+        self.wires.iter().map(|wire| (wire.cid, wire.traffic()))
     }
 
-    /// Bytes received and sent by all connections there were.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        self.traffic()
-            .fold(self.gone, |sum, (_, bytes_in, bytes_out)| (sum.0 + bytes_in, sum.1 + bytes_out))
+    /// What passed all connections there were.
+    pub(crate) fn passed(&self) -> Traffic {
+        let mut passed = self.gone;
+        self.traffic().for_each(|(_, traffic)| passed += traffic);
+        passed
+    }
+
+    /// How the connections are compressed, as far as it is known by the oldest of them.
+    pub(crate) fn compression(&self) -> Option<Compression> {
+        self.wires.first()?.compression()
     }
 
     /// The session is over, and why; `None` while it goes on.
@@ -158,7 +165,7 @@ impl Wires {
     fn fail(&mut self, cid: Cid, error: Error) {
         let Some(at) = self.wires.iter().position(|wire| wire.cid == cid) else { return };
         let wire = self.wires.remove(at);
-        self.gone = (self.gone.0 + wire.bytes_in, self.gone.1 + wire.bytes_out);
+        self.gone += wire.traffic();
         self.lost += u64::from(error.time2wait().is_none());
         let told = match &error {
             Error::Dropped(error) => error.clone(),

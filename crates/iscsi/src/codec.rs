@@ -270,6 +270,14 @@ impl Decoder {
         Some(Frame { bhs, ahs, data, data_digest_error })
     }
 
+    /// Takes back what came after the last PDU: from there on it means something else, as where
+    /// compression begins. Nothing may have been begun with a data segment of 16 KiB or more, as in a
+    /// login.
+    pub fn take_rest(&mut self) -> BytesMut {
+        debug_assert!(self.large.is_none(), "login PDUs are small");
+        std::mem::take(&mut self.small)
+    }
+
     /// Gives back memory that is only kept to be used again soon: the connection is idle.
     pub fn rest(&mut self) {
         self.spare = BytesMut::new();
@@ -406,18 +414,23 @@ impl Output {
         self.length
     }
 
+    /// What is not yet written, in order, in pieces of at least one byte.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let mut at = self.arena_at;
+        self.chunks.iter().map(move |chunk| match chunk {
+            Chunk::Arena(length) => {
+                at += length;
+                &self.arena[at - length..at]
+            }
+            Chunk::Payload(bytes) => bytes,
+        })
+    }
+
     /// Fills `slices` from the front and returns how many were used.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let mut at = self.arena_at;
         let mut used = 0;
-        for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
-            *slice = IoSlice::new(match chunk {
-                Chunk::Arena(length) => {
-                    at += length;
-                    &self.arena[at - length..at]
-                }
-                Chunk::Payload(bytes) => bytes,
-            });
+        for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
+            *slice = IoSlice::new(piece);
             used += 1;
         }
         used

@@ -27,6 +27,27 @@ pub enum DigestPolicy {
     Require,
 }
 
+/// How the bytes of a connection are compressed in full feature phase. This is ours: no standard has
+/// it, and a peer of another make does not understand the key.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Compression {
+    /// LZ4: fast.
+    Lz4,
+    /// Zstandard, at a fast level: smaller.
+    Zstd,
+}
+
+impl Compression {
+    /// As on the wire, and in settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
 /// What one end wants of a session: its own proposal, and the limit of what it takes from the
 /// peer's.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -35,6 +56,9 @@ pub struct Offer {
     pub header_digest: DigestPolicy,
     /// CRC32C over data.
     pub data_digest: DigestPolicy,
+    /// Compression that is proposed, most wanted first, or taken. Without any, none is proposed, and
+    /// none taken.
+    pub compression: Vec<Compression>,
     /// At most so many connections in the session, 1 to 65535.
     pub max_connections: u16,
     /// Insist on an R2T before unsolicited Data-Out.
@@ -68,6 +92,7 @@ impl Offer {
         Self {
             header_digest: DigestPolicy::Allow,
             data_digest: DigestPolicy::Allow,
+            compression: Vec::new(),
             max_connections: 1,
             initial_r2t: false,
             immediate_data: true,
@@ -129,6 +154,8 @@ impl Offer {
 pub struct Parameters {
     /// Digests in both directions.
     pub digests: Digests,
+    /// What is compressed from full feature phase on, in both directions.
+    pub compression: Option<Compression>,
     /// Connections that the session may have.
     pub max_connections: u16,
     /// Unsolicited Data-Out needs an R2T first.
@@ -162,6 +189,7 @@ impl Default for Parameters {
     fn default() -> Self {
         Self {
             digests: Digests::default(),
+            compression: None,
             max_connections: 1,
             initial_r2t: true,
             immediate_data: true,

@@ -458,6 +458,7 @@ impl Driver<'_> {
                 address: Some(line.address),
                 local: Some(line.local),
                 counters: counters.unwrap_or_default(),
+                link_bytes: line.link_bytes(),
             };
         }
     }

@@ -11,7 +11,7 @@ use iscsi::{
     codec::{Decoder, Output},
     session::target::Connection,
 };
-use transport::{Received, Sent, Stream, poll_receive, poll_send, receive_now};
+use transport::{LinkBytes, Received, Sent, Stream, poll_receive, poll_send, receive_now};
 
 use crate::{end::End, gauge::Permit};
 
@@ -56,6 +56,9 @@ impl Line {
     pub(crate) fn new(socket: Socket, connection: &Connection) -> Self {
         let Socket { mut stream, mut decoder, address, local, permit } = socket;
         let limit = connection.max_recv_data_segment_length();
+        if let Some(method) = connection.compression() {
+            stream = stream.compress(method, decoder.take_rest(), connection.login_bytes());
+        }
         decoder.configure(RECEIVE_BUFFER, limit, connection.digests());
         stream.set_read_bytes(RECEIVE_BUFFER);
         Self {
@@ -109,6 +112,11 @@ impl Line {
             }
         }
         Ok(())
+    }
+
+    /// What has passed compressed; `None` if it does not.
+    pub(crate) fn link_bytes(&self) -> Option<LinkBytes> {
+        self.stream.link_bytes()
     }
 
     /// Gives buffers back if nothing has come for long.

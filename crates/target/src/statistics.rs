@@ -6,6 +6,7 @@ use std::{
 };
 
 use iscsi::session::target::Counters;
+use transport::LinkBytes;
 use volume::Taken;
 
 use crate::times::Kind;
@@ -63,6 +64,8 @@ pub struct ConnectionStatistics {
     pub local: Option<SocketAddr>,
     /// What was counted.
     pub counters: Counters,
+    /// What has passed compressed; `None` if it does not.
+    pub link_bytes: Option<LinkBytes>,
 }
 
 /// What a driver shows of its session.

@@ -1,5 +1,5 @@
 //! Bytes meet sockets: a stream's bytes into a decoder, queued output into vectored writes. The
-//! stream is TCP, or TLS over TCP.
+//! stream is TCP, or TLS over TCP, and either may be compressed.
 //!
 //! A driver that awaits readiness itself calls [`receive`] and [`send`]; one that is polled calls
 //! [`poll_receive`] and [`poll_send`], which arrange for its waking. [`receive_now`] is for busy
@@ -7,12 +7,16 @@
 
 mod options;
 mod progress;
+mod unsent;
 mod secured;
+pub mod parcel;
+mod compressed;
 mod stream;
 mod tls;
 mod reader;
 mod writer;
 
+pub use compressed::{Compressed, LinkBytes};
 pub use options::SocketOptions;
 pub use progress::{MAX_SLICES, Received, Sent};
 pub use reader::{poll_receive, receive, receive_now};

@@ -23,7 +23,8 @@ use crate::{progress::Received, stream::Stream};
 pub fn receive(stream: &mut Stream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
         Stream::Plain(stream) => try_read(stream, &mut decoder.buffer()).map(received),
-        Stream::Tls(stream) => stream.receive(decoder, |tcp, input| try_read(tcp, input)),
+        Stream::Tls(stream) => stream.receive(&mut decoder.buffer(), try_read),
+        Stream::Compressed(stream) => stream.receive(&mut decoder.buffer(), try_read),
     };
     or_nothing(received)
 }
@@ -41,14 +42,27 @@ pub fn poll_receive(
     match stream {
         Stream::Plain(stream) => poll_read(stream, &mut decoder.buffer(), context).map(received),
         Stream::Tls(stream) => {
-            let looked = stream.receive(decoder, |tcp, input| poll_read(tcp, input, context));
-            if matches!(looked, Poll::Ready(Ok(Received::Nothing))) {
-                // The socket has more, so it wakes nobody.
-                context.waker().wake_by_ref();
-            }
-            looked
+            let read = |tcp: &mut _, input: &mut _| poll_read(tcp, input, context);
+            let looked = stream.receive(&mut decoder.buffer(), read);
+            looked_again(looked, context)
+        }
+        Stream::Compressed(stream) => {
+            let read = |tcp: &mut _, input: &mut _| poll_read(tcp, input, context);
+            let looked = stream.receive(&mut decoder.buffer(), read);
+            looked_again(looked, context)
         }
     }
+}
+
+/// Where many reads brought nothing whole, the socket has more, and so it wakes nobody.
+fn looked_again(
+    looked: Poll<io::Result<Received>>,
+    context: &Context<'_>,
+) -> Poll<io::Result<Received>> {
+    if matches!(looked, Poll::Ready(Ok(Received::Nothing))) {
+        context.waker().wake_by_ref();
+    }
+    looked
 }
 
 /// Asks the kernel directly, past the runtime's notion of readiness.
@@ -58,12 +72,13 @@ pub fn poll_receive(
 pub fn receive_now(stream: &mut Stream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
         Stream::Plain(stream) => recv(stream, &mut decoder.buffer()).map(received),
-        Stream::Tls(stream) => stream.receive(decoder, |tcp, input| recv(tcp, input)),
+        Stream::Tls(stream) => stream.receive(&mut decoder.buffer(), recv),
+        Stream::Compressed(stream) => stream.receive(&mut decoder.buffer(), recv),
     };
     or_nothing(received)
 }
 
-fn try_read(stream: &TcpStream, room: &mut impl BufMut) -> Poll<io::Result<usize>> {
+fn try_read(stream: &mut TcpStream, room: &mut impl BufMut) -> Poll<io::Result<usize>> {
     pending_if_nothing(stream.try_read_buf(room))
 }
 
@@ -82,10 +97,10 @@ fn poll_read(
     Poll::Ready(Ok(count))
 }
 
-fn recv(stream: &TcpStream, buffer: &mut impl BufMut) -> Poll<io::Result<usize>> {
+fn recv(stream: &mut TcpStream, buffer: &mut impl BufMut) -> Poll<io::Result<usize>> {
     // SAFETY: `recv` only writes to the memory, it never de-initialises it.
     let room = unsafe { buffer.chunk_mut().as_uninit_slice_mut() };
-    let count = match SockRef::from(stream).recv(room) {
+    let count = match SockRef::from(&*stream).recv(room) {
         Ok(count) => count,
         failed => return pending_if_nothing(failed),
     };

@@ -11,12 +11,14 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, BytesMut};
-use iscsi::codec::{Decoder, Output};
 use rustls::Connection;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use crate::progress::{MAX_SLICES, Received, Sent};
+use crate::{
+    progress::{MAX_SLICES, Received, Sent},
+    unsent::{Unsent, try_write},
+};
 
 /// A TCP stream after its TLS handshake.
 ///
@@ -116,15 +118,15 @@ impl Secured {
         self.plaintext > 0 || !self.input.is_empty() || self.closed
     }
 
-    /// Gives the decoder as much as it has room for, of what is there or, if that is nothing, of
-    /// what `read` brings. [`Received::Nothing`] if it brought no whole record in many reads.
+    /// Fills the room, as far as it goes, with what is there or, if that is nothing, with what
+    /// `read` brings. [`Received::Nothing`] if it brought no whole record in many reads.
     pub(crate) fn receive(
         &mut self,
-        decoder: &mut Decoder,
+        room: &mut impl BufMut,
         mut read: impl FnMut(&mut TcpStream, &mut BytesMut) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<Received>> {
         for _ in 0..READS {
-            let count = self.decrypt(decoder)?;
+            let count = self.decrypt(room)?;
             if count > 0 {
                 return Poll::Ready(Ok(Received::Bytes(count)));
             }
@@ -141,9 +143,8 @@ impl Secured {
         Poll::Ready(Ok(Received::Nothing))
     }
 
-    /// From `input` through the session to the decoder, until that is full or nothing is left.
-    fn decrypt(&mut self, decoder: &mut Decoder) -> io::Result<usize> {
-        let mut buffer = decoder.buffer();
+    /// From `input` through the session to the room, until that is full or nothing is left.
+    fn decrypt(&mut self, buffer: &mut impl BufMut) -> io::Result<usize> {
         let mut count = 0;
         loop {
             while self.plaintext > 0 {
@@ -189,7 +190,7 @@ impl Secured {
     /// Writes until the queue is empty or the socket takes no more.
     pub(crate) fn send(
         &mut self,
-        output: &mut Output,
+        output: &mut impl Unsent,
         mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
     ) -> io::Result<Sent> {
         loop {
@@ -252,14 +253,6 @@ impl Drop for Secured {
     fn drop(&mut self) {
         self.session.send_close_notify();
         let _ = self.write_records(&mut try_write);
-    }
-}
-
-/// As much as the socket takes at once.
-pub(crate) fn try_write(tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-    match tcp.try_write_vectored(slices) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-        written => Poll::Ready(written),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A connection's bytes: TCP as it is, or TLS over it.
+//! A connection's bytes: TCP as it is, TLS over it, or either compressed.
 
 use std::{
     io,
@@ -6,9 +6,14 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::BytesMut;
+use iscsi::keys::Compression;
 use tokio::net::TcpStream;
 
-use crate::secured::Secured;
+use crate::{
+    compressed::{Compressed, LinkBytes},
+    secured::Secured,
+};
 
 /// One connection. Plain TCP costs one branch more than a bare socket.
 #[derive(Debug)]
@@ -17,6 +22,8 @@ pub enum Stream {
     Plain(TcpStream),
     /// TLS over TCP, the handshake done.
     Tls(Box<Secured>),
+    /// One of these, and what passes is compressed.
+    Compressed(Box<Compressed>),
 }
 
 impl From<TcpStream> for Stream {
@@ -30,6 +37,7 @@ impl Stream {
         match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.tcp(),
+            Self::Compressed(stream) => stream.tcp(),
         }
     }
 
@@ -48,6 +56,7 @@ impl Stream {
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Tls(stream) if stream.has_input() => Ok(()),
+            Self::Compressed(stream) if stream.has_input() => Ok(()),
             _ => self.tcp().readable().await,
         }
     }
@@ -65,6 +74,7 @@ impl Stream {
         match self {
             Self::Plain(stream) => stream.poll_read_ready(context),
             Self::Tls(stream) => stream.poll_read_ready(context),
+            Self::Compressed(stream) => stream.poll_read_ready(context),
         }
     }
 
@@ -76,15 +86,38 @@ impl Stream {
     /// After login: so many bytes are asked for in one read where the decoder's room does not say.
     /// Before that it is 4 KiB.
     pub fn set_read_bytes(&mut self, bytes: usize) {
-        if let Self::Tls(stream) = self {
-            stream.set_read_bytes(bytes);
+        match self {
+            Self::Plain(_) => {}
+            Self::Tls(stream) => stream.set_read_bytes(bytes),
+            Self::Compressed(stream) => stream.set_read_bytes(bytes),
         }
     }
 
     /// Gives memory back that a connection does not need while nothing comes.
     pub fn rest(&mut self) {
-        if let Self::Tls(stream) = self {
-            stream.rest();
+        match self {
+            Self::Plain(_) => {}
+            Self::Tls(stream) => stream.rest(),
+            Self::Compressed(stream) => stream.rest(),
+        }
+    }
+
+    /// After login: from here on what passes is compressed, both ways. `rest` came after the last PDU
+    /// of the login; the next `login_bytes` of output are its end, and still go as they are.
+    ///
+    /// # Panics
+    /// If it is compressed already.
+    #[must_use]
+    pub fn compress(self, method: Compression, rest: BytesMut, login_bytes: usize) -> Self {
+        Self::Compressed(Box::new(Compressed::new(self, method, rest, login_bytes)))
+    }
+
+    /// What has passed compressed; `None` if it does not.
+    #[must_use]
+    pub fn link_bytes(&self) -> Option<LinkBytes> {
+        match self {
+            Self::Compressed(stream) => Some(stream.bytes()),
+            Self::Plain(_) | Self::Tls(_) => None,
         }
     }
 }

@@ -3,16 +3,16 @@
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    task::{Context, Poll},
+    task::Context,
 };
 
 use iscsi::codec::Output;
 use tokio::{io::AsyncWrite, net::TcpStream};
 
 use crate::{
-    progress::{MAX_SLICES, Sent},
-    secured::try_write,
+    progress::Sent,
     stream::Stream,
+    unsent::{try_write, write_all},
 };
 
 /// Writes until the queue is empty or the kernel takes no more.
@@ -23,6 +23,7 @@ pub fn send(stream: &mut Stream, output: &mut Output) -> io::Result<Sent> {
     match stream {
         Stream::Plain(stream) => write_all(stream, output, try_write),
         Stream::Tls(stream) => stream.send(output, try_write),
+        Stream::Compressed(stream) => stream.send(output, try_write),
     }
 }
 
@@ -41,26 +42,8 @@ pub fn poll_send(
     match stream {
         Stream::Plain(stream) => write_all(stream, output, write),
         Stream::Tls(stream) => stream.send(output, write),
+        Stream::Compressed(stream) => stream.send(output, write),
     }
-}
-
-fn write_all(
-    stream: &mut TcpStream,
-    output: &mut Output,
-    mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
-) -> io::Result<Sent> {
-    while !output.is_empty() {
-        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-        let used = output.slices(&mut slices);
-        match write(stream, &slices[..used]) {
-            Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-            Poll::Ready(Ok(count)) => output.advance(count),
-            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            Poll::Ready(Err(error)) => return Err(error),
-            Poll::Pending => return Ok(Sent::Blocked),
-        }
-    }
-    Ok(Sent::All)
 }
 
 #[cfg(test)]

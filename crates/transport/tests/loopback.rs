@@ -1,21 +1,22 @@
-//! Frames through a real socket, plain and through TLS, and all ways of reading it.
+//! Frames through a real socket, plain, through TLS and compressed, and all ways of reading it.
 
 mod certificates;
 
 use std::{future::poll_fn, task::Poll};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use certificates::{Authority, Issued};
 use iscsi::{
     Itt, Pdu, Serial, Ttt,
     codec::{Decoder, Digests, Output},
+    keys::Compression,
     pdu::NopOut,
 };
 use scsi::Lun;
 use tokio::net::{TcpListener, TcpStream};
 use transport::{
     Identity, Received, Sent, SocketOptions, Stream, TlsClient, TlsServer, poll_receive, poll_send,
-    receive, receive_now,
+    receive, receive_now, send,
 };
 
 const DIGESTS: Digests = Digests { header: true, data: true };
@@ -32,7 +33,32 @@ fn nop(itt: u32, length: usize) -> Pdu {
     })
 }
 
-async fn pair(secured: bool) -> (Stream, Stream) {
+/// What a pair of streams is over TCP: TLS or not, compressed or not.
+type Form = (bool, Option<Compression>);
+
+const FORMS: [Form; 5] = [
+    (false, None),
+    (true, None),
+    (false, Some(Compression::Lz4)),
+    (false, Some(Compression::Zstd)),
+    (true, Some(Compression::Lz4)),
+];
+
+async fn pair((secured, compression): Form) -> (Stream, Stream) {
+    let (near, far) = connect(secured).await;
+    match compression {
+        Some(method) => {
+            let compress = |stream: Stream| stream.compress(method, BytesMut::new(), 0);
+            let (mut near, mut far) = (compress(near), compress(far));
+            near.set_read_bytes(65_536);
+            far.set_read_bytes(65_536);
+            (near, far)
+        }
+        None => (near, far),
+    }
+}
+
+async fn connect(secured: bool) -> (Stream, Stream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (far, _) = listener.accept().await.unwrap();
@@ -90,10 +116,9 @@ fn decoder() -> Decoder {
 
 #[tokio::test]
 async fn what_is_written_is_read_though_the_socket_takes_little_at_once() {
-    for (secured, length) in
-        [0, 100, 5000, 131_072, 200_000].map(|l| [(false, l), (true, l)]).concat()
-    {
-        let (near, mut far) = pair(secured).await;
+    let lengths = [0, 100, 5000, 131_072, 200_000];
+    for (form, length) in lengths.map(|l| FORMS.map(|form| (form, l))).concat() {
+        let (near, mut far) = pair(form).await;
         let writer = tokio::spawn(write_all(near, 20, length));
         let (mut decoder, mut seen) = (decoder(), 0);
         while seen < 20 {
@@ -110,8 +135,8 @@ async fn what_is_written_is_read_though_the_socket_takes_little_at_once() {
 /// Who reads a few times and then waits must be told of what TLS has read ahead of him.
 #[tokio::test]
 async fn what_was_read_ahead_is_waited_for_in_vain_by_nobody() {
-    for secured in [false, true] {
-        let (near, mut far) = pair(secured).await;
+    for form in FORMS {
+        let (near, mut far) = pair(form).await;
         let writer = tokio::spawn(write_all(near, 200, 5000));
         let (mut decoder, mut seen) = (decoder(), 0);
         while seen < 200 {
@@ -126,8 +151,8 @@ async fn what_was_read_ahead_is_waited_for_in_vain_by_nobody() {
 
 #[tokio::test]
 async fn both_ends_speak_at_once() {
-    for secured in [false, true] {
-        let (near, far) = pair(secured).await;
+    for form in FORMS {
+        let (near, far) = pair(form).await;
         let ends = [near, far].map(|mut stream| {
             tokio::spawn(async move {
                 let (mut decoder, mut seen, mut output) = (decoder(), 0, Output::default());
@@ -156,8 +181,8 @@ async fn both_ends_speak_at_once() {
 
 #[tokio::test]
 async fn reading_now_needs_no_readiness() {
-    for secured in [false, true] {
-        let (near, mut far) = pair(secured).await;
+    for form in FORMS {
+        let (near, mut far) = pair(form).await;
         let mut decoder = decoder();
         assert_eq!(receive_now(&mut far, &mut decoder).unwrap(), Received::Nothing);
         let near = write_all(near, 3, 100).await;
@@ -178,5 +203,58 @@ async fn reading_now_needs_no_readiness() {
             read => Poll::Ready(read),
         });
         assert_eq!(end.await, Received::Closed);
+    }
+}
+
+/// The end of a login goes as it is, and what follows it in the same packet does not.
+#[tokio::test]
+async fn compression_begins_behind_the_login() {
+    let (near, mut far) = connect(false).await;
+    let mut output = Output::default();
+    output.push(nop(0, 100), DIGESTS);
+    let mut near = near.compress(Compression::Lz4, BytesMut::new(), output.len());
+    for itt in 1..50 {
+        output.push(nop(itt, 5000), DIGESTS);
+    }
+    let all = output.len();
+    while send(&mut near, &mut output).unwrap() == Sent::Blocked {
+        near.writable().await.unwrap();
+    }
+    let sent = near.link_bytes().unwrap();
+    assert!(sent.out_packed < sent.out / 8, "{sent:?} of {all}");
+
+    let (mut decoder, mut seen) = (decoder(), 0);
+    let first = loop {
+        far.readable().await.unwrap();
+        receive(&mut far, &mut decoder).unwrap();
+        if let Some(frame) = decoder.next().unwrap() {
+            break frame;
+        }
+    };
+    assert_eq!(Pdu::parse(&first.bhs, &first.ahs, first.data).unwrap(), nop(seen, 100));
+    seen += 1;
+    let mut far = far.compress(Compression::Lz4, decoder.take_rest(), 0);
+    while seen < 50 {
+        far.readable().await.unwrap();
+        receive(&mut far, &mut decoder).unwrap();
+        check(&mut decoder, &mut seen, 5000);
+    }
+    let received = far.link_bytes().unwrap();
+    assert_eq!((received.in_, received.in_packed), (sent.out, sent.out_packed));
+}
+
+#[tokio::test]
+async fn what_cannot_be_packed_ends_the_connection() {
+    let bombs: [&[u8]; 3] =
+        [&[0, 9, 0, 9, 1], &[0, 0, 0, 0], &[0xff, 0xff, 0, 4, 0x0f, 9, 9, 0xff]];
+    for bytes in bombs {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let far = Stream::from(listener.accept().await.unwrap().0);
+        let mut far = far.compress(Compression::Lz4, BytesMut::new(), 0);
+        assert_eq!(near.try_write(bytes).unwrap(), bytes.len());
+        far.readable().await.unwrap();
+        let error = receive(&mut far, &mut decoder()).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
     }
 }

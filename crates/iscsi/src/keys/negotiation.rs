@@ -187,15 +187,23 @@ impl Negotiation {
 
     /// The first value of a proposed list that we support, made the result.
     fn select(&mut self, key: Key, list: &str) -> Option<&'static str> {
-        let supported: &[&'static str] = match key {
-            Key::HeaderDigest => self.offer.header_digest.values(),
-            Key::DataDigest => self.offer.data_digest.values(),
-            _ => &["RFC3720"],
-        };
+        let supported = self.values(key);
         let find = |value: &str| supported.iter().find(|&&ours| ours == value).copied();
         let selected = list.split(',').find_map(find)?;
-        self.set_digest(key, selected);
+        self.set_choice(key, selected);
         Some(selected)
+    }
+
+    /// The values of a list: what we propose, in this order, and take, in the peer's.
+    fn values(&self, key: Key) -> Vec<&'static str> {
+        match key {
+            Key::HeaderDigest => self.offer.header_digest.values().to_vec(),
+            Key::DataDigest => self.offer.data_digest.values().to_vec(),
+            Key::Compression => {
+                self.offer.compression.iter().map(|method| method.name()).chain([NONE]).collect()
+            }
+            _ => vec!["RFC3720"],
+        }
     }
 
     /// The answer to what we proposed.
@@ -209,6 +217,8 @@ impl Negotiation {
             }
             // The value stays what it was: whether that will do is asked when all is said.
             (_, "Irrelevant" | "Reject") => {}
+            // Every peer of another make: it is done without.
+            (_, "NotUnderstood") if key == Key::Compression => {}
             (Kind::List, _) => {
                 // Who answers may name one value only, and one that was proposed.
                 let single = !value.contains(',');
@@ -329,7 +339,10 @@ impl Negotiation {
     }
 
     fn is_relevant(&self, key: Key) -> bool {
-        let of_connection = matches!(key, Key::HeaderDigest | Key::DataDigest);
+        if key == Key::Compression && self.offer.compression.is_empty() {
+            return false;
+        }
+        let of_connection = matches!(key, Key::HeaderDigest | Key::DataDigest | Key::Compression);
         (self.leading || of_connection) && !(key.row().normal_only && self.declared.discovery)
     }
 
@@ -337,7 +350,7 @@ impl Negotiation {
         self.states[key as usize] = State::Proposed;
         let value = match key.row().kind {
             Kind::Or | Kind::And => yes_no(self.wanted_flag(key)).to_owned(),
-            Kind::List => self.policy(key).values().join(","),
+            Kind::List => self.values(key).join(","),
             _ => self.wanted_number(key).to_string(),
         };
         push(text, key.name(), &value);
@@ -375,6 +388,7 @@ impl Negotiation {
     fn check(&self, key: Key) -> Result<(), KeyError> {
         let now = &self.parameters;
         let suits = match key.row().kind {
+            _ if key == Key::Compression => true,
             Kind::List => {
                 let on = match key {
                     Key::HeaderDigest => now.digests.header,
@@ -489,8 +503,12 @@ impl Negotiation {
         }
     }
 
-    fn set_digest(&mut self, key: Key, selected: &str) {
+    fn set_choice(&mut self, key: Key, selected: &str) {
         match key {
+            Key::Compression => {
+                let mut ours = self.offer.compression.iter().copied();
+                self.parameters.compression = ours.find(|method| method.name() == selected);
+            }
             Key::HeaderDigest => self.parameters.digests.header = selected == CRC32C,
             Key::DataDigest => self.parameters.digests.data = selected == CRC32C,
             _ => {}
@@ -535,9 +553,10 @@ const CRC32C: &str = "CRC32C";
 const NONE: &str = "None";
 
 /// What an initiator proposes. Each stands after those that its value depends on.
-const PROPOSED: [Key; 13] = [
+const PROPOSED: [Key; 14] = [
     Key::HeaderDigest,
     Key::DataDigest,
+    Key::Compression,
     Key::MaxConnections,
     Key::InitialR2T,
     Key::ImmediateData,

@@ -1,9 +1,9 @@
-//! The keys of RFC 7143, 12 and 13, and RFC 7144: who may send them, when, and how two values
-//! become one.
+//! The keys of RFC 7143, 12 and 13, and RFC 7144, and the one of ours: who may send them, when, and
+//! how two values become one.
 
 use crate::pdu::Stage;
 
-/// A key that RFC 7143 or RFC 7144 defines. A key stands after those that its result depends on:
+/// A key that RFC 7143 or RFC 7144 defines, or we do. A key stands after those that its result depends on:
 /// that is the order in which a text's pairs are dealt with.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Key {
@@ -17,6 +17,7 @@ pub(crate) enum Key {
     AuthMethod,
     HeaderDigest,
     DataDigest,
+    Compression,
     MaxConnections,
     InitialR2T,
     ImmediateData,
@@ -146,6 +147,8 @@ const TABLE: [Row; KEYS] = [
     row(Key::AuthMethod, "AuthMethod", SECURITY, Kind::List),
     row(Key::HeaderDigest, "HeaderDigest", OPERATIONAL, Kind::List),
     row(Key::DataDigest, "DataDigest", OPERATIONAL, Kind::List),
+    // Ours; private keys begin so (RFC 7143, 13.22).
+    normal(Key::Compression, "X-io.forebay.Compression", Kind::List),
     normal(Key::MaxConnections, "MaxConnections", Kind::Minimum(1, 65_535)),
     normal(Key::InitialR2T, "InitialR2T", Kind::Or),
     normal(Key::ImmediateData, "ImmediateData", Kind::And),

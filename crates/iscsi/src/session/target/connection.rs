@@ -8,7 +8,7 @@ use scsi::Lun;
 use crate::{
     Bhs, Cid, Itt, Pdu, Serial, Sizes, Ttt,
     codec::{self, Digests, Output},
-    keys::Parameters,
+    keys::{Compression, Parameters},
     login::Established,
     pdu::{DataIn, DataInStatus, NopIn, Numbers, Reject, RejectReason, ScsiResponse},
 };
@@ -36,6 +36,8 @@ pub struct Connection {
     keeps: Option<usize>,
     pub(super) parameters: Parameters,
     output: Output,
+    /// The last of the login that was in `output` at first, in bytes.
+    login_bytes: usize,
     /// Writes that were admitted and wait for their share of the data that may be asked for: each once,
     /// has a gather, and is `AdmissionState::Waiting`.
     pub(super) waiting: VecDeque<Itt>,
@@ -147,6 +149,7 @@ impl Connection {
             retained: Retained::new(stat_sn),
             keeps: (parameters.error_recovery_level > 0).then_some(settings.retained_bytes),
             parameters,
+            login_bytes: output.len(),
             output,
             waiting: VecDeque::new(),
             solicited: 0,
@@ -169,6 +172,19 @@ impl Connection {
     #[must_use]
     pub fn digests(&self) -> Digests {
         self.parameters.digests
+    }
+
+    /// Compression of what follows the login, in both directions.
+    #[must_use]
+    pub fn compression(&self) -> Option<Compression> {
+        self.parameters.compression
+    }
+
+    /// So many bytes of the output, of a connection that has written nothing yet, are the last of its
+    /// login: they go as they are.
+    #[must_use]
+    pub fn login_bytes(&self) -> usize {
+        self.login_bytes
     }
 
     /// The longest data segment that the initiator may send us, in bytes.

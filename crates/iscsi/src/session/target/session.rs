@@ -284,10 +284,11 @@ impl Session {
         output: Output,
         now: Instant,
     ) {
-        // Digests and segment lengths are the connection's, all else the session's
+        // Digests, compression and segment lengths are the connection's, all else the session's
         // (RFC 7143, 13).
         let parameters = Parameters {
             digests: login.parameters.digests,
+            compression: login.parameters.compression,
             max_recv_data_segment_length: login.parameters.max_recv_data_segment_length,
             max_send_data_segment_length: login.parameters.max_send_data_segment_length,
             ..self.parameters.clone()

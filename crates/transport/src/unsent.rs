@@ -1,0 +1,65 @@
+//! Bytes that wait for a socket, and their way to it.
+
+use std::{
+    io::{self, IoSlice},
+    task::Poll,
+};
+
+use iscsi::codec::Output;
+use tokio::net::TcpStream;
+
+use crate::progress::{MAX_SLICES, Sent};
+
+/// A queue of bytes.
+pub(crate) trait Unsent {
+    /// True if all was written.
+    fn is_empty(&self) -> bool;
+
+    /// Fills `slices` from the front and returns how many were used: at least one, unless it is empty.
+    fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize;
+
+    /// The first `count` bytes were written, no more than the slices had.
+    fn advance(&mut self, count: usize);
+}
+
+impl Unsent for Output {
+    fn is_empty(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.slices(slices)
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.advance(count);
+    }
+}
+
+/// Writes until the queue is empty or the kernel takes no more.
+pub(crate) fn write_all(
+    stream: &mut TcpStream,
+    output: &mut impl Unsent,
+    mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
+) -> io::Result<Sent> {
+    while !output.is_empty() {
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        let used = output.slices(&mut slices);
+        match write(stream, &slices[..used]) {
+            Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+            Poll::Ready(Ok(count)) => output.advance(count),
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Poll::Ready(Err(error)) => return Err(error),
+            Poll::Pending => return Ok(Sent::Blocked),
+        }
+    }
+    Ok(Sent::All)
+}
+
+/// As much as the socket takes at once.
+pub(crate) fn try_write(tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    match tcp.try_write_vectored(slices) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+        written => Poll::Ready(written),
+    }
+}
