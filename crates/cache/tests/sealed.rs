@@ -256,37 +256,3 @@ async fn a_whole_log_of_sealed_segments_goes_round() {
     let cache = gateway.open().await;
     assert_eq!(read(&cache, 5000, 100).await.unwrap(), [6; 100]);
 }
-
-/// `cargo test -p cache --test sealed -- --ignored --nocapture`.
-#[tokio::test]
-#[ignore = "measures"]
-async fn what_sealing_costs() {
-    for key in [None, Some(LogKey::new(&[7; 64]))] {
-        let name = if key.is_some() { "sealed" } else { "in clear" };
-        let mut gateway = Gateway::new(60_000);
-        gateway.settings.log_key = key;
-        let cache = gateway.open().await;
-        for depth in [1, 32] {
-            let begun = processor_time();
-            for round in 0..WRITES / depth {
-                let one = |i: u64| {
-                    let slot = (round * depth + i) % 4000;
-                    cache.write(Lba(slot * 8), filled(i as u8, 8), Durability::Volatile)
-                };
-                for written in futures_util::future::join_all((0..depth).map(one)).await {
-                    written.unwrap();
-                }
-            }
-            let each = (processor_time() - begun) as f64 / WRITES as f64 / 1000.0;
-            println!("{name}, {depth} at once: {each:.2} µs of processor for a write of 4 KiB");
-        }
-    }
-}
-
-/// Of this thread, in nanoseconds.
-fn processor_time() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells");
-    text.split(' ').next().and_then(|first| first.parse().ok()).expect("a number")
-}
-
-const WRITES: u64 = 12_800;

@@ -10,7 +10,7 @@ use crate::{
     failure::Failure,
     orders::{Rate, UnitName},
     quantity::{Size, Span},
-    settings::Settings,
+    settings::{Compression, Settings},
     stack,
 };
 
@@ -508,6 +508,10 @@ pub struct Attach {
     /// The initiator name to use [default: made from the host's]
     #[arg(long, value_name = "NAME", conflicts_with = "config")]
     pub initiator_name: Option<String>,
+
+    /// Compress what crosses the link, if the target allows it
+    #[arg(long, value_name = "METHOD", conflicts_with = "config", default_value = "none")]
+    pub compression: Compression,
 
     /// How both ends prove who they are.
     #[command(flatten)]

@@ -216,6 +216,7 @@ pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
     settings.offer = Offer {
         header_digest: stack::digest(iscsi.header_digest),
         data_digest: stack::digest(iscsi.data_digest),
+        compression: iscsi.compression.iter().filter_map(|method| method.method()).collect(),
         initial_r2t: iscsi.initial_r2t,
         immediate_data: iscsi.immediate_data,
         max_recv_data_segment_length: bytes(iscsi.max_recv_data_segment_length),

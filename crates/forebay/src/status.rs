@@ -232,6 +232,32 @@ pub struct ConnectionStatus {
     pub data_out_bytes: u64,
     /// Bytes that the initiator read.
     pub data_in_bytes: u64,
+    /// What its compression does, if it has one.
+    #[serde(default)]
+    pub compression: Option<CompressionStatus>,
+}
+
+/// What has passed a compressed connection.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CompressionStatus {
+    /// "lz4" or "zstd".
+    pub method: String,
+    /// Bytes of PDUs received.
+    pub in_bytes: u64,
+    /// The same as they crossed the link.
+    pub in_link_bytes: u64,
+    /// Bytes of PDUs sent.
+    pub out_bytes: u64,
+    /// The same as they crossed the link.
+    pub out_link_bytes: u64,
+}
+
+impl fmt::Display for CompressionStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [in_, in_link, out, out_link] =
+            [self.in_bytes, self.in_link_bytes, self.out_bytes, self.out_link_bytes].map(about);
+        write!(f, "{}: in {in_} by {in_link}, out {out} by {out_link}", self.method)
+    }
 }
 
 impl Status {
@@ -349,11 +375,17 @@ fn sessions(sessions: &[SessionStatus]) -> Table {
 
 /// Session by session, in the order of the table above it.
 fn connections(sessions: &[SessionStatus]) -> Table {
-    let mut table =
-        table(&["initiator", "connection", "from", "to", "PDUs in", "PDUs out", "written", "read"]);
+    let head = ["initiator", "connection", "from", "to", "PDUs in", "PDUs out", "written", "read"];
+    // Most have none, and a line has no room to spare.
+    let mut all = sessions.iter().flat_map(|session| &session.connections);
+    let is_compressed = all.any(|connection| connection.compression.is_some());
+    let mut table = match is_compressed {
+        true => table(&[&head[..], &["compression"]].concat()),
+        false => table(&head),
+    };
     for session in sessions {
         for (index, connection) in session.connections.iter().enumerate() {
-            table.add_row([
+            let mut row = vec![
                 if index == 0 { session.initiator.clone() } else { String::new() },
                 connection.cid.to_string(),
                 connection.address.clone(),
@@ -362,7 +394,12 @@ fn connections(sessions: &[SessionStatus]) -> Table {
                 connection.pdus_out.to_string(),
                 about(connection.data_out_bytes),
                 about(connection.data_in_bytes),
-            ]);
+            ];
+            if is_compressed {
+                let compression = connection.compression.as_ref();
+                row.push(compression.map_or("-".into(), ToString::to_string));
+            }
+            table.add_row(row);
         }
     }
     table
@@ -512,6 +549,13 @@ mod tests {
                     pdus_out: 78,
                     data_out_bytes: 2048,
                     data_in_bytes: 0,
+                    compression: Some(CompressionStatus {
+                        method: "lz4".into(),
+                        in_bytes: 4096,
+                        in_link_bytes: 1024,
+                        out_bytes: 0,
+                        out_link_bytes: 0,
+                    }),
                 }],
             }],
             counters: Map::new(),
@@ -529,6 +573,7 @@ mod tests {
             "10.0.0.9:40001",
             "10.0.0.1:3261",
             "PDUs out",
+            "lz4: in 4.0 KiB by 1.0 KiB",
             "READ(10): 9",
             "2: half below 12.5 us, 99 % 1.5 ms, 99.9 % 2.0 s",
         ] {

@@ -93,6 +93,50 @@ async fn a_node_and_its_gateway_start_in_one_process() {
     drop(both);
 }
 
+/// Both ends tell what crossed the link; a node that does not allow it is served without.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_crosses_the_link_is_compressed_where_both_ends_want_it() {
+    let allowed = "[iscsi]\ncompression = ['lz4', 'zstd']\n";
+    for (far_side, wanted, found) in
+        [(allowed, "zstd", Some("zstd")), (allowed, "lz4", Some("lz4")), ("", "lz4", None)]
+    {
+        let place = Place::new();
+        let folder = place.folder.path();
+        let far = node(folder, 0).replacen("[[target]]", &format!("{far_side}[[target]]"), 1);
+        let far = place.serve("node", &far);
+        let near = gateway(folder, far.address, "");
+        let wants = format!("compression = '{wanted}', give_up_after");
+        let near = place.serve("gateway", &near.replacen("give_up_after", &wants, 1));
+        let volume = connect(near.address, GATEWAY).await;
+        for block in 0..256 {
+            write(&*volume, block, 1).await.expect("written");
+        }
+        volume.flush().await.expect("flushed");
+        eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+        let (out, link) =
+            (near.figure("remote", "out_bytes"), near.figure("remote", "out_link_bytes"));
+        assert!(out > 256 * 4096, "{out}");
+        let connection = far.status()["sessions"][0]["connections"][0].clone();
+        let layer = near.status()["targets"][0]["units"][0]["layers"][0]["figures"].clone();
+        assert_eq!(layer["compression"].as_str(), found);
+        match found {
+            Some(method) => {
+                assert!(link < out / 4, "{link} of {out}");
+                assert_eq!(connection["compression"]["method"], method);
+                let received = connection["compression"]["in_link_bytes"].as_u64().expect("bytes");
+                assert!(received > 0 && received < out / 4, "{connection}");
+            }
+            None => {
+                assert_eq!(link, out);
+                assert!(connection["compression"].is_null(), "{connection}");
+            }
+        }
+        for block in 0..256 {
+            assert_eq!(read(&*volume, block).await.expect("read"), content(block, 1));
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn immediate_report_survives_a_kill() {
     let place = Place::new();

@@ -86,6 +86,15 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// What these have used together.
+    pub fn of_all(processes: &[u32]) -> Result<Usage> {
+        processes.iter().try_fold(Usage::default(), |sum, process| {
+            let usage = Usage::of(*process)?;
+            let (cpu_ns, switches) = (sum.cpu_ns + usage.cpu_ns, sum.switches + usage.switches);
+            Ok(Usage { cpu_ns, switches })
+        })
+    }
+
     /// Adds up the living threads of a process.
     pub fn of(process: u32) -> Result<Usage> {
         let mut usage = Usage::default();

@@ -8,8 +8,8 @@ use super::{Node, Served};
 use crate::{
     figures,
     status::{
-        ClaimStatus, ConnectionStatus, PortalStatus, SessionStatus, Status, TargetStatus,
-        UnitStatus,
+        ClaimStatus, CompressionStatus, ConnectionStatus, PortalStatus, SessionStatus, Status,
+        TargetStatus, UnitStatus,
     },
 };
 
@@ -116,6 +116,13 @@ fn connection(connection: &target::ConnectionStatistics) -> ConnectionStatus {
         pdus_out: counters.pdus_out,
         data_out_bytes: counters.data_out_bytes,
         data_in_bytes: counters.data_in_bytes,
+        compression: connection.link_bytes.map(|bytes| CompressionStatus {
+            method: bytes.method.name().to_owned(),
+            in_bytes: bytes.in_,
+            in_link_bytes: bytes.in_packed,
+            out_bytes: bytes.out,
+            out_link_bytes: bytes.out_packed,
+        }),
     }
 }
 

@@ -9,7 +9,8 @@ use super::{
     schedule::{Hours, Schedule},
     tls::RemoteTls,
     words::{
-        Digest, Engine, FaultError, IscsiName, OnLogError, Operation, Order, Report, TooLarge,
+        Compression, Digest, Engine, FaultError, IscsiName, OnLogError, Operation, Order, Report,
+        TooLarge,
     },
 };
 use crate::quantity::{Size, Span};
@@ -123,6 +124,8 @@ pub struct Remote {
     pub header_digest: Digest,
     /// Digests of data.
     pub data_digest: Digest,
+    /// Compression that is asked for.
+    pub compression: Compression,
     /// How long a TCP connection may take to open.
     pub connect_timeout: Span,
     /// How long a login may take.
@@ -325,6 +328,7 @@ impl Default for Remote {
             error_recovery_level: 2,
             header_digest: Digest::default(),
             data_digest: Digest::default(),
+            compression: Compression::default(),
             connect_timeout: Span::seconds(5),
             login_timeout: Span::seconds(15),
             command_timeout: Span::seconds(30),

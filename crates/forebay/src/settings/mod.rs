@@ -28,8 +28,8 @@ pub use schedule::{Schedule, TimeOfDay};
 pub use secret::{Found, read as read_secret};
 pub use tls::{PortalTls, RemoteTls};
 pub use words::{
-    Address, Digest, Engine, FaultError, IscsiName, LogLevel, OnLogError, Operation, Order, Report,
-    TooLarge,
+    Address, Compression, Digest, Engine, FaultError, IscsiName, LogLevel, OnLogError, Operation,
+    Order, Report, TooLarge,
 };
 
 use crate::quantity::{Size, Span};
@@ -96,6 +96,8 @@ pub struct Iscsi {
     pub header_digest: Digest,
     /// `DataDigest`.
     pub data_digest: Digest,
+    /// Compression that initiators may have.
+    pub compression: Vec<Compression>,
     /// Idle time before an initiator is asked whether it lives; 0: never.
     pub ping_interval: Span,
     /// Commands whose answers leave with one write, unless the input is drained before.
@@ -196,6 +198,7 @@ impl Default for Iscsi {
             immediate_data: true,
             header_digest: Digest::default(),
             data_digest: Digest::default(),
+            compression: Vec::new(),
             ping_interval: Span::seconds(15),
             batch_commands: 16,
             busy_poll: Span::millis(0),

@@ -127,6 +127,30 @@ pub enum Digest {
     Require,
 }
 
+/// How what crosses the link to a far side is compressed.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// Fast.
+    Lz4,
+    /// Smaller.
+    Zstd,
+}
+
+impl Compression {
+    /// What is proposed at login, or taken.
+    pub fn method(self) -> Option<iscsi::keys::Compression> {
+        match self {
+            Self::None => None,
+            Self::Lz4 => Some(iscsi::keys::Compression::Lz4),
+            Self::Zstd => Some(iscsi::keys::Compression::Zstd),
+        }
+    }
+}
+
 /// How a file is read and written.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]

@@ -78,6 +78,7 @@ pub fn session(
     session.offer = Offer {
         header_digest: digest(remote.header_digest),
         data_digest: digest(remote.data_digest),
+        compression: remote.compression.method().into_iter().collect(),
         ..session.offer
     };
     session.reserve = remote.reserve;

@@ -4,6 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use super::certificates::Authority;
 use initiator::Settings;
+use iscsi::keys::Compression;
 use target::{Portal, Server, Target};
 use transport::{TlsClient, TlsServer};
 use unit::{BlockUnit, Identity};
@@ -23,6 +24,8 @@ pub struct Node {
     pub address: SocketAddr,
     /// What the node's portal has from the next start on, and what its initiators then need.
     pub tls: Option<(TlsServer, TlsClient)>,
+    /// What the node allows from the next start on.
+    pub compression: Vec<Compression>,
 }
 
 /// Both ends with certificates of this authority, the node's for this machine's address.
@@ -74,7 +77,8 @@ impl Node {
         let faults = fault.faults().clone();
         let settings = unit::Settings::default();
         let unit = Arc::new(BlockUnit::new(fault, Identity::new(serial), settings));
-        let mut node = Self { disk, faults, unit, server: None, address, tls: None };
+        let mut node =
+            Self { disk, faults, unit, server: None, address, tls: None, compression: Vec::new() };
         node.start_again().await;
         node
     }
@@ -84,6 +88,7 @@ impl Node {
         let target = Target::new(NAME, vec![(0, self.unit.clone() as _)]);
         let mut settings = target::Settings::default();
         settings.offer.default_time2wait = 0;
+        settings.offer.compression.clone_from(&self.compression);
         let server = Server::new(settings, vec![target]).expect("a target");
         let tls = self.tls.as_ref().map(|(server, _)| server.clone());
         let portal = Portal { tls, ..self.address.into() };

@@ -1,6 +1,12 @@
 //! Passes bytes between an initiator and a node, until the test pulls the plug or holds them back.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -17,11 +23,15 @@ enum State {
     Passes,
     /// Nothing gets through, in either direction; the sockets stay open.
     Stalls,
+    /// What gets through has every bit turned.
+    Damages,
     Cut,
 }
 
 pub struct Relay {
     pub address: SocketAddr,
+    /// Bytes that passed, towards the node and from it.
+    pub passed: [Arc<AtomicU64>; 2],
     lines: Arc<Mutex<Vec<watch::Sender<State>>>>,
 }
 
@@ -31,10 +41,13 @@ impl Relay {
         let address = listener.local_addr().expect("bound");
         let lines = Arc::new(Mutex::new(Vec::new()));
         let all = lines.clone();
+        let passed = [Arc::<AtomicU64>::default(), Arc::default()];
+        let counts = passed.clone();
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let state = watch::Sender::new(State::Passes);
                 all.lock().push(state.clone());
+                let [there, back] = counts.clone();
                 tokio::spawn(async move {
                     let Ok(far) = TcpStream::connect(to).await else { return };
                     let _ = (near.set_nodelay(true), far.set_nodelay(true));
@@ -42,14 +55,14 @@ impl Relay {
                         (near.into_split(), far.into_split());
                     // whichever ends first takes the other with it
                     tokio::select! {
-                        () = pass(near_in, far_out, state.subscribe()) => {}
-                        () = pass(far_in, near_out, state.subscribe()) => {}
+                        () = pass(near_in, far_out, state.subscribe(), there) => {}
+                        () = pass(far_in, near_out, state.subscribe(), back) => {}
                     }
                     state.send_replace(State::Cut);
                 });
             }
         });
-        Self { address, lines }
+        Self { address, passed, lines }
     }
 
     /// Drops all connections; new ones are taken.
@@ -65,6 +78,11 @@ impl Relay {
     /// Holds back what one of those that stand should pass.
     pub fn stall(&self, which: usize) {
         self.standing(which).send_replace(State::Stalls);
+    }
+
+    /// Turns every bit that one of those that stand passes from now on.
+    pub fn damage(&self, which: usize) {
+        self.standing(which).send_replace(State::Damages);
     }
 
     /// All of them pass again.
@@ -88,7 +106,12 @@ impl Relay {
 }
 
 /// Until either end closes, or it is cut. What was read is written whole.
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: watch::Receiver<State>) {
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    state: watch::Receiver<State>,
+    passed: Arc<AtomicU64>,
+) {
     let mut buffer = vec![0; 64 * 1024];
     let (mut state, mut cut) = (state.clone(), state);
     loop {
@@ -105,6 +128,10 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: watch::Rec
             },
             _ = state.changed() => continue,
         };
+        passed.fetch_add(count as u64, Ordering::Relaxed);
+        if *state.borrow() == State::Damages {
+            buffer[..count].iter_mut().for_each(|byte| *byte = !*byte);
+        }
         tokio::select! {
             written = to.write_all(&buffer[..count]) => if written.is_err() {
                 return;

@@ -152,6 +152,33 @@ fn a_header_that_does_not_fit_is_refused() {
 }
 
 #[test]
+fn a_target_that_does_not_understand_compression_is_spoken_to_without() {
+    const KEY: &str = "X-io.forebay.Compression";
+    let offer = Offer { compression: vec![Compression::Zstd], ..Offer::initiator() };
+    for (answer, chosen) in [
+        (None, None),
+        (Some("NotUnderstood"), None),
+        (Some("Reject"), None),
+        (Some("None"), None),
+        (Some("zstd"), Some(Compression::Zstd)),
+    ] {
+        let pair = answer.map(|answer| format!("{KEY}={answer}"));
+        let pairs: Vec<&str> = pair.iter().map(String::as_str).collect();
+        let step = answered_with(offer.clone(), &pairs, |_| ());
+        let InitiatorStep::Established(end) = step else { panic!("{answer:?}: {step:?}") };
+        assert_eq!(end.parameters.compression, chosen);
+    }
+    for answer in ["lz4", "zstd,None", "Yes"] {
+        let step = answered_with(offer.clone(), &[&format!("{KEY}={answer}")], |_| ());
+        assert!(matches!(step, InitiatorStep::Failed(LoginFailure::Keys(_))), "{answer}: {step:?}");
+    }
+    // Who does not want any does not speak of it.
+    let step = answered(&[&format!("{KEY}=lz4")], |response| response.transit = false);
+    let InitiatorStep::Send(request) = step else { panic!("{step:?}") };
+    assert!(keys::parse(&request.text).unwrap().contains(&(KEY, "Reject")));
+}
+
+#[test]
 fn silence_leaves_the_defaults() {
     let InitiatorStep::Established(end) = answered(&[], |_| ()) else { panic!() };
     let expected = Parameters { max_recv_data_segment_length: 262_144, ..Parameters::default() };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use iscsi::{
     Cid, Isid, Itt, Serial, Tsih,
-    keys::{self, DigestPolicy, KeyError, Offer, Parameters},
+    keys::{self, Compression, DigestPolicy, KeyError, Offer, Parameters},
     login::{
         Denial, Directory, Established, InitiatorLogin, InitiatorNames, InitiatorStep,
         LoginFailure, SessionType, TargetLogin, TargetStep,

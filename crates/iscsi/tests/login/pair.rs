@@ -1,5 +1,6 @@
 //! Our initiator against our target.
 
+use Compression::{Lz4, Zstd};
 use proptest::prelude::*;
 
 use super::*;
@@ -127,22 +128,26 @@ fn offers() -> impl Strategy<Value = Offer> {
         (policy.clone(), policy, any::<[bool; 4]>()),
         (length(), length(), length()),
         (1..=65535u16, 0..=3600u16, 0..=3600u16, 1..=65535u16, 0..=2u8),
+        prop::sample::select(vec![vec![], vec![Lz4], vec![Zstd], vec![Zstd, Lz4]]),
     )
-        .prop_map(|((header, data, flags), (segment, burst, first), numbers)| Offer {
-            header_digest: header,
-            data_digest: data,
-            max_connections: numbers.0,
-            initial_r2t: flags[0],
-            immediate_data: flags[1],
-            max_recv_data_segment_length: segment,
-            max_burst_length: burst,
-            first_burst_length: first,
-            default_time2wait: numbers.1,
-            default_time2retain: numbers.2,
-            max_outstanding_r2t: numbers.3,
-            data_pdu_in_order: flags[2],
-            data_sequence_in_order: flags[3],
-            error_recovery_level: numbers.4,
+        .prop_map(|((header, data, flags), (segment, burst, first), numbers, compression)| {
+            Offer {
+                header_digest: header,
+                data_digest: data,
+                compression,
+                max_connections: numbers.0,
+                initial_r2t: flags[0],
+                immediate_data: flags[1],
+                max_recv_data_segment_length: segment,
+                max_burst_length: burst,
+                first_burst_length: first,
+                default_time2wait: numbers.1,
+                default_time2retain: numbers.2,
+                max_outstanding_r2t: numbers.3,
+                data_pdu_in_order: flags[2],
+                data_sequence_in_order: flags[3],
+                error_recovery_level: numbers.4,
+            }
         })
 }
 
@@ -293,6 +298,8 @@ fn hostile_text() -> impl Strategy<Value = Vec<u8>> {
             "Normal",
             "NotUnderstood",
             "Discovery",
+            "lz4",
+            "zstd,None",
             INITIATOR,
             TARGET,
             "0",

@@ -62,10 +62,39 @@ fn each_key_has_its_rule() {
     answers(&["iSCSIProtocolLevel=2"], &["iSCSIProtocolLevel=1"]);
     answers(&["IFMarker=Yes"], &["IFMarker=No"]);
     answers(&["OFMarkInt=2048~8192"], &["OFMarkInt=Reject"]);
+    answers(&["X-io.forebay.Compression=lz4,None"], &["X-io.forebay.Compression=None"]);
+    answers(&["X-io.forebay.Compression=lz4"], &["X-io.forebay.Compression=Reject"]);
     answers(&["X-com.example.key=1"], &["X-com.example.key=NotUnderstood"]);
     answers(&["Whatever="], &["Whatever=NotUnderstood"]);
     answers(&["X#NodeArchitecture=Unix/7"], &[]);
     answers(&["InitiatorAlias=me"], &[]);
+}
+
+#[test]
+fn the_first_compression_of_the_initiators_that_is_allowed_is_chosen() {
+    const KEY: &str = "X-io.forebay.Compression";
+    let allowed =
+        Offer { compression: vec![Compression::Lz4, Compression::Zstd], ..Offer::target() };
+    for (proposed, answer, chosen) in [
+        ("zstd,lz4,None", "zstd", Some(Compression::Zstd)),
+        ("brotli,lz4,None", "lz4", Some(Compression::Lz4)),
+        ("None,lz4", "None", None),
+        ("brotli", "Reject", None),
+        ("", "Reject", None),
+    ] {
+        let proposed = format!("{KEY}={proposed}");
+        let pairs = [&NAMES[..], &[&proposed]].concat();
+        let step =
+            target(allowed.clone()).handle_request(request(Operational, Some(FullFeature), &pairs));
+        let TargetStep::Established { response, login } = step else { panic!("{step:?}") };
+        assert!(said(&response).contains(&format!("{KEY}={answer}")), "{proposed}");
+        assert_eq!(login.parameters.compression, chosen);
+    }
+    assert_eq!(
+        keys::receive_in_full_feature(KEY, "lz4", &mut Parameters::default()),
+        Some("Reject"),
+        "it begins with the login or not at all"
+    );
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl Client {
     pub fn socket(&mut self) -> &mut TcpStream {
         match &mut self.stream {
             Stream::Plain(stream) => stream,
-            Stream::Tls(_) => panic!("not through TLS"),
+            Stream::Tls(_) | Stream::Compressed(_) => panic!("not through TLS"),
         }
     }
 

@@ -24,6 +24,8 @@ pub struct Load {
     pub depth: usize,
     /// In random order; one after the other otherwise.
     pub random: bool,
+    /// What is written.
+    pub content: Content,
     /// Only the first so many bytes of the unit; all of it if 0.
     pub region: u64,
     /// CRC32C header and data digests.
@@ -36,6 +38,49 @@ pub struct Load {
     pub level: u8,
 }
 
+/// What writes carry, the same each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// One byte over and over.
+    Same,
+    /// Words in random order: LZ4 halves them.
+    Words,
+    /// What looks random: nothing makes it smaller.
+    Noise,
+}
+
+impl Content {
+    fn fill(self, payload: &mut [u8]) {
+        let mut random = 1;
+        match self {
+            Content::Same => {}
+            Content::Words => {
+                let words: Vec<u8> = std::iter::repeat_with(|| {
+                    WORDS[(stamp::next(&mut random) >> 32) as usize % WORDS.len()]
+                })
+                .take(payload.len())
+                .flat_map(|word| word.bytes().chain([b' ']))
+                .take(payload.len())
+                .collect();
+                payload.copy_from_slice(&words);
+            }
+            Content::Noise => {
+                for word in payload.chunks_exact_mut(8) {
+                    word.copy_from_slice(&stamp::next(&mut random).to_le_bytes());
+                }
+            }
+        }
+    }
+}
+
+#[rustfmt::skip]
+const WORDS: [&str; 32] = [
+    "storage", "gateway", "target", "initiator", "session", "connection", "command", "response",
+    "the", "a", "of", "to", "and", "is", "in", "not", "write", "read", "flush", "discard", "block",
+    "segment", "volume", "2026-11-22", "10.0.0.7", "0x5f3759df", "error", "info", "debug", "cache",
+    "dirty", "destage",
+];
+
 impl Load {
     /// Random 4 KiB reads.
     pub const fn read_4k(depth: usize) -> Load {
@@ -45,6 +90,7 @@ impl Load {
             bytes: 4096,
             depth,
             random: true,
+            content: Content::Same,
             region: 0,
             digests: false,
             sessions: 1,
@@ -61,6 +107,11 @@ impl Load {
     /// 128 KiB one after the other.
     pub const fn stream(write: bool, depth: usize) -> Load {
         Load { write, bytes: 128 << 10, random: false, ..Load::read_4k(depth) }
+    }
+
+    /// Writes of 64 KiB one after the other, eight at once.
+    pub const fn write_64k(content: Content) -> Load {
+        Load { bytes: 64 << 10, content, ..Load::stream(true, 8) }
     }
 
     /// Bytes of a request and of its answer on the wire, headers included.
@@ -125,8 +176,8 @@ impl Point {
     }
 }
 
-/// Puts a load on a target for a time.
-pub fn measure(login: &Login, load: &Load, server: u32, time: Duration) -> Result<Point> {
+/// Puts a load on a target for a time; what these processes use for it is the server's.
+pub fn measure(login: &Login, load: &Load, servers: &[u32], time: Duration) -> Result<Point> {
     let Load { digests, level, connections, .. } = *load;
     let login = Login { digests, level, connections, ..login.clone() };
     let shape = session::Shape { depth: load.depth, bytes: load.bytes as usize, keep: false };
@@ -136,9 +187,9 @@ pub fn measure(login: &Login, load: &Load, server: u32, time: Duration) -> Resul
     generator.until(WARM_UP);
     run(&mut crowd, &mut generator)?;
     generator.until(time);
-    let (before, start) = (Usage::of(server)?, Instant::now());
+    let (before, start) = (Usage::of_all(servers)?, Instant::now());
     run(&mut crowd, &mut generator)?;
-    let (server, time) = (Usage::of(server)?.since(before), start.elapsed());
+    let (server, time) = (Usage::of_all(servers)?.since(before), start.elapsed());
     let point = Point {
         operations: generator.latency.len(),
         time,
@@ -188,6 +239,8 @@ struct Generator {
     deadline: Instant,
     latency: Histogram<u64>,
     failed: Option<(u8, [u8; 3])>,
+    /// The payload, which all commands share, holds what they carry.
+    is_filled: bool,
 }
 
 impl Generator {
@@ -204,6 +257,7 @@ impl Generator {
             deadline: Instant::now(),
             latency: histogram(),
             failed: None,
+            is_filled: false,
         }
     }
 
@@ -224,7 +278,10 @@ impl Generator {
 }
 
 impl Workload for Generator {
-    fn next(&mut self, now: Instant, _payload: &mut [u8]) -> Next {
+    fn next(&mut self, now: Instant, payload: &mut [u8]) -> Next {
+        if !std::mem::replace(&mut self.is_filled, true) {
+            self.load.content.fill(payload);
+        }
         if now >= self.deadline || self.failed.is_some() {
             return Next::Stop;
         }

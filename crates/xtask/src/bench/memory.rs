@@ -66,7 +66,7 @@ fn peaks(node: &Node, bytes: u64) -> Result<[f64; 2]> {
     let process = node.id();
     let mut peaks = [0.0; 2];
     for (load, peaked) in LOADS.iter().zip(&mut peaks) {
-        let session = |login: Login| move || measure(&login, load, process, TIME).map(|_| ());
+        let session = |login: Login| move || measure(&login, load, &[process], TIME).map(|_| ());
         std::thread::scope(|scope| {
             let sessions: Vec<_> =
                 (0..SESSIONS).map(|_| scope.spawn(session(login.clone()))).collect();

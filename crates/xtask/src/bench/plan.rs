@@ -1,6 +1,6 @@
 //! What is measured on whom: groups of loads, and the servers each is put on.
 
-use crate::bench::load::Load;
+use crate::bench::load::{Content, Load};
 
 /// Names of loads.
 pub mod loads {
@@ -38,6 +38,10 @@ pub mod loads {
     pub const HIT: &str = "4 KiB random reads of 64 MiB, depth 32";
     /// One durable 4 KiB append after the other to a file written before.
     pub const APPEND: &str = "4 KiB durable appends to a file";
+    /// Sequential 64 KiB writes at depth 8 of what can be compressed.
+    pub const WRITE_WORDS: &str = "64 KiB writes of words, depth 8";
+    /// Sequential 64 KiB writes at depth 8 of what cannot.
+    pub const WRITE_NOISE: &str = "64 KiB writes of noise, depth 8";
     /// The trace of the paper, as far as it is known.
     pub const EMC_TEL: &str = "EMC-tel-like trace";
 }
@@ -62,6 +66,20 @@ pub mod servers {
     pub const GATEWAY: &str = "forebay gateway";
     /// A gateway of ours that destages all the time.
     pub const GATEWAY_DESTAGING: &str = "forebay gateway, destaging";
+    /// A gateway of ours whose log is encrypted.
+    pub const GATEWAY_SEALED: &str = "forebay gateway, log encrypted";
+    /// A gateway of ours without a cache, and the target behind it: CPU is of both.
+    pub const REMOTE: &str = "remote layer, loopback";
+    /// The same, the link compressed.
+    pub const REMOTE_LZ4: &str = "remote layer, loopback, lz4";
+    /// The same, compressed more.
+    pub const REMOTE_ZSTD: &str = "remote layer, loopback, zstd";
+    /// The same over a line of 1 Gbit/s.
+    pub const LINE: &str = "remote layer, 1 Gbit/s";
+    /// The same, the link compressed.
+    pub const LINE_LZ4: &str = "remote layer, 1 Gbit/s, lz4";
+    /// The same, compressed more.
+    pub const LINE_ZSTD: &str = "remote layer, 1 Gbit/s, zstd";
     /// The gateway's far volume, reached over the same line without it.
     pub const FAR: &str = "far volume";
     /// A file beside the gateway's log.
@@ -120,6 +138,9 @@ const fn series(name: &'static str, load: Load, servers: &'static [&'static str]
     Series { name, load, servers }
 }
 
+/// Both links, with and without.
+const COMPRESSED: &[&str] = &[REMOTE, REMOTE_LZ4, REMOTE_ZSTD, LINE, LINE_LZ4, LINE_ZSTD];
+
 const DURABLE: Load = Load { durable: true, ..Load::write_4k(1) };
 
 /// Everything that can be asked for by name.
@@ -170,6 +191,12 @@ pub const GROUPS: &[Group] = &[
     ] },
     Group { name: "pauses", memory: false, series: &[
         series(DURABLE_1, DURABLE, &[GATEWAY, GATEWAY_DESTAGING]),
+    ] },
+    Group { name: "options", memory: false, series: &[
+        series(WRITE_WORDS, Load::write_64k(Content::Words), COMPRESSED),
+        series(WRITE_NOISE, Load::write_64k(Content::Noise), COMPRESSED),
+        series(DURABLE_1, DURABLE, &[GATEWAY, GATEWAY_SEALED]),
+        series(DURABLE_32, Load { depth: 32, ..DURABLE }, &[GATEWAY, GATEWAY_SEALED]),
     ] },
     Group { name: "memory", memory: true, series: &[] },
 ];

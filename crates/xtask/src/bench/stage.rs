@@ -3,9 +3,10 @@
 use std::cell::OnceCell;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench::load::{Load, Point, histogram, measure};
 use crate::bench::plan::{HIT_BYTES, servers};
@@ -16,6 +17,7 @@ use crate::client::{Answer, Login, Next, Request, Session, Workload};
 use crate::destage;
 use crate::machine::{self, Usage};
 use crate::node::{How, Line, Node};
+use crate::process;
 use crate::tgt::Tgt;
 
 /// What every server holds in memory: far more than the processor's caches.
@@ -23,6 +25,12 @@ const UNIT_BYTES: u64 = 256 << 20;
 
 /// The gateway's volume: all of it fits its DRAM, so that reads of it hit.
 const GATEWAY_BYTES: u64 = 128 << 20;
+
+/// The volume behind a remote layer: far more than the processor's caches, and six of them in memory.
+const REMOTE_BYTES: u64 = 64 << 20;
+
+/// To draw and lock a key.
+const KEY_LIMIT: Duration = Duration::from_secs(10);
 
 /// 128 MiB at the rate of a slow machine, several times over.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
@@ -45,6 +53,9 @@ pub struct Stage {
     tls: OnceCell<Tunnelled>,
     gateway: OnceCell<Gateway>,
     destaging: OnceCell<Gateway>,
+    sealed: OnceCell<Gateway>,
+    /// In the order of [`REMOTES`].
+    remotes: [OnceCell<Remote>; REMOTES.len()],
     file: OnceCell<Appender>,
 }
 
@@ -55,6 +66,23 @@ struct Gateway {
     node: Node,
     _line: Line,
 }
+
+/// A gateway without a cache, and the target that it passes everything to.
+struct Remote {
+    near: Node,
+    node: Node,
+    _line: Option<Line>,
+}
+
+/// Such gateways: the server's name, how the link is compressed, and whether it is a line.
+const REMOTES: [(&str, &str, bool); 6] = [
+    (servers::REMOTE, "none", false),
+    (servers::REMOTE_LZ4, "lz4", false),
+    (servers::REMOTE_ZSTD, "zstd", false),
+    (servers::LINE, "none", true),
+    (servers::LINE_LZ4, "lz4", true),
+    (servers::LINE_ZSTD, "zstd", true),
+];
 
 /// A target with TLS, and the tunnel to it.
 struct Tunnelled {
@@ -77,12 +105,17 @@ impl Stage {
             tls: OnceCell::new(),
             gateway: OnceCell::new(),
             destaging: OnceCell::new(),
+            sealed: OnceCell::new(),
+            remotes: [const { OnceCell::new() }; REMOTES.len()],
             file: OnceCell::new(),
         })
     }
 
     /// Starts a server, unless it runs.
     pub fn prepare(&self, server: &str) -> Result<()> {
+        if let Some(at) = remote(server) {
+            return fill(&self.remotes[at], || self.start_remote(REMOTES[at]));
+        }
         match server {
             servers::RAW | servers::RAW_MEMORY => fill(&self.raw, || raw::Server::start(false)),
             servers::RAW_TOGETHER => fill(&self.together, || raw::Server::start(true)),
@@ -102,6 +135,11 @@ impl Stage {
             servers::GATEWAY_DESTAGING => {
                 fill(&self.destaging, || self.start_gateway("destaging", "dirty_age = \"1ms\","))
             }
+            servers::GATEWAY_SEALED => fill(&self.sealed, || {
+                self.make_key()?;
+                let keys = "log_key = \"log.key\", log_secret_file = \"log.secret\",";
+                self.start_gateway("sealed", keys)
+            }),
             servers::DISK => {
                 fill(&self.file, || Appender::open(&self.folder.path().join("appends")))
             }
@@ -114,8 +152,14 @@ impl Stage {
         self.prepare(server)?;
         let on = |node: Option<&Node>| {
             let node = node.context("it was prepared")?;
-            measure(&node.login(NAME), load, node.id(), time)
+            measure(&node.login(NAME), load, &[node.id()], time)
         };
+        if let Some(at) = remote(server) {
+            let Remote { near, node, .. } = self.remotes[at].get().context("it was prepared")?;
+            // What both ends of the link use.
+            return measure(&near.login(NAME), load, &[near.id(), node.id()], time)
+                .with_context(|| format!("measuring {server}"));
+        }
         match server {
             servers::RAW => self.raw.get().context("it was prepared")?.measure(load, 0, time),
             servers::RAW_TOGETHER => {
@@ -127,16 +171,18 @@ impl Stage {
             }
             servers::TGT => {
                 let tgt = self.tgt.get().context("it was prepared")?;
-                measure(tgt.login(), load, tgt.id(), time)
+                measure(tgt.login(), load, &[tgt.id()], time)
             }
             servers::FOREBAY => on(self.target.get()),
             servers::TLS => {
                 let Tunnelled { node, login, .. } = self.tls.get().context("it was prepared")?;
-                measure(login, load, node.id(), time)
+                measure(login, load, &[node.id()], time)
             }
             servers::POLLING => on(self.polling.get()),
-            servers::GATEWAY => {
-                let gateway = self.gateway.get().context("it was prepared")?;
+            servers::GATEWAY | servers::GATEWAY_SEALED => {
+                let is_sealed = server == servers::GATEWAY_SEALED;
+                let gateway = if is_sealed { self.sealed.get() } else { self.gateway.get() };
+                let gateway = gateway.context("it was prepared")?;
                 // The destage of an earlier point would take the CPUs of this one: the node and
                 // the line, elsewhere in life, share them here.
                 destage::drained(&gateway.near, DRAIN_LIMIT)?;
@@ -145,7 +191,7 @@ impl Stage {
             servers::GATEWAY_DESTAGING => on(self.destaging.get().map(|gateway| &gateway.near)),
             servers::FAR => {
                 let gateway = self.gateway.get().context("it was prepared")?;
-                measure(&gateway.far, load, gateway.node.id(), time)
+                measure(&gateway.far, load, &[gateway.node.id()], time)
             }
             _ => self.file.get().context("it was prepared")?.measure(time),
         }
@@ -190,6 +236,41 @@ impl Stage {
         Ok(Tunnelled { node, login, _tunnel: tunnel })
     }
 
+    /// The key of an encrypted log, and the secret that locks it.
+    fn make_key(&self) -> Result<()> {
+        for arguments in [
+            &["secret", "log.secret", "--characters", "64"][..],
+            &["key", "log.key", "--secret-file", "log.secret"],
+        ] {
+            let mut command = Command::new(&self.program);
+            command.args(arguments).current_dir(self.folder.path());
+            let made = process::run(&mut command, KEY_LIMIT)?;
+            ensure!(made.success(), "forebay {}: {}", arguments[0], made.tail(5));
+        }
+        Ok(())
+    }
+
+    fn start_remote(&self, (_, compression, lined): (&str, &str, bool)) -> Result<Remote> {
+        let folder = self.folder.path();
+        let name = format!("remote-{compression}-{}", if lined { "line" } else { "loopback" });
+        let settings = format!(
+            "listen = [\"127.0.0.1:0\"]\n[iscsi]\ncompression = [\"lz4\", \"zstd\"]\n{}",
+            memory_unit(REMOTE_BYTES)
+        );
+        let far = format!("{name}-far");
+        let node = Node::start_as(How::Preferred, &self.program, folder, &far, &settings)?;
+        let start_line = || Line::start_as(How::Preferred, &self.program, node.portal(), 0.0);
+        let line = lined.then(start_line).transpose()?;
+        let portal = line.as_ref().map_or(node.portal(), Line::address);
+        let settings = format!(
+            "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [ \
+             {{ remote = {{ url = \"iscsi://{portal}/{NAME}/0\", compression = \"{compression}\" }} }} ]\n"
+        );
+        let near = Node::start_as(How::Pinned, &self.program, folder, &name, &settings)?;
+        write_all(&near.login(NAME), REMOTE_BYTES)?;
+        Ok(Remote { near, node, _line: line })
+    }
+
     /// A gateway with further keys of its cache, in files of this name.
     fn start_gateway(&self, name: &str, keys: &str) -> Result<Gateway> {
         let folder = self.folder.path();
@@ -210,6 +291,11 @@ impl Stage {
         let far = Login { portal: line.address(), ..node.login(NAME) };
         Ok(Gateway { near, far, node, _line: line })
     }
+}
+
+/// Where in [`REMOTES`] a server stands.
+fn remote(server: &str) -> Option<usize> {
+    REMOTES.iter().position(|(name, ..)| *name == server)
 }
 
 /// Settings of a target whose volume is in memory.

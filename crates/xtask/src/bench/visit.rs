@@ -66,7 +66,7 @@ impl Visit {
         let login = Login::new(self.address, &self.name, 0);
         let time = Duration::from_secs_f64(self.seconds.clamp(0.05, 600.0));
         for _ in 0..self.rounds {
-            let point = measure(&login, &load, self.process, time)?;
+            let point = measure(&login, &load, &[self.process], time)?;
             println!(
                 "{:>9.0}/s  p50 {:>7.1} us  p99 {:>7.1} us  server {:>6.2} us each, {:.4} switches",
                 point.per_second(),
