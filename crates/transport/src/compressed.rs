@@ -20,7 +20,6 @@ use crate::{
     parcel::{HEAD, Made, Packer, RAW_MAX, Unpacker},
     progress::{Received, Sent},
     secured::Secured,
-    stream::Stream,
     unsent::{Unsent, write_all},
 };
 
@@ -58,7 +57,8 @@ pub struct LinkBytes {
     pub in_packed: u64,
 }
 
-enum Lower {
+/// What it lies on.
+pub(crate) enum Lower {
     Tcp(TcpStream),
     Tls(Box<Secured>),
 }
@@ -72,16 +72,11 @@ const READS: usize = 8;
 
 impl Compressed {
     pub(crate) fn new(
-        lower: Stream,
+        lower: Lower,
         method: Compression,
         rest: BytesMut,
         login_bytes: usize,
     ) -> Self {
-        let lower = match lower {
-            Stream::Plain(tcp) => Lower::Tcp(tcp),
-            Stream::Tls(stream) => Lower::Tls(stream),
-            Stream::Compressed(_) => panic!("a stream is compressed once"),
-        };
         let bytes =
             LinkBytes { method, out: 0, out_packed: 0, in_: 0, in_packed: rest.len() as u64 };
         Self {

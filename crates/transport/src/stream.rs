@@ -11,7 +11,7 @@ use iscsi::keys::Compression;
 use tokio::net::TcpStream;
 
 use crate::{
-    compressed::{Compressed, LinkBytes},
+    compressed::{Compressed, LinkBytes, Lower},
     secured::Secured,
 };
 
@@ -109,7 +109,12 @@ impl Stream {
     /// If it is compressed already.
     #[must_use]
     pub fn compress(self, method: Compression, rest: BytesMut, login_bytes: usize) -> Self {
-        Self::Compressed(Box::new(Compressed::new(self, method, rest, login_bytes)))
+        let lower = match self {
+            Self::Plain(tcp) => Lower::Tcp(tcp),
+            Self::Tls(stream) => Lower::Tls(stream),
+            Self::Compressed(_) => panic!("a stream is compressed once"),
+        };
+        Self::Compressed(Box::new(Compressed::new(lower, method, rest, login_bytes)))
     }
 
     /// What has passed compressed; `None` if it does not.

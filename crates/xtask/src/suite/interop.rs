@@ -111,7 +111,7 @@ fn suite_target(number: usize) -> String {
 }
 
 fn suite_settings() -> String {
-    let mut settings = "listen = [\"127.0.0.1:0\"]\n".to_owned();
+    let mut settings = format!("listen = [\"127.0.0.1:0\"]\n{COMPRESSION}");
     for (number, setup) in SUITE.iter().enumerate() {
         let name = suite_target(number);
         let (unit, stack) = suite_unit(*setup);
@@ -142,9 +142,12 @@ fn suite_unit(setup: Setup) -> (&'static str, &'static str) {
 const FILE: &str = "iqn.2026-11.forebay.test:file";
 const GATEWAY: &str = "iqn.2026-11.forebay.test:gateway";
 
+/// Others do not ask for it; our gateway does.
+const COMPRESSION: &str = "[iscsi]\ncompression = [\"lz4\", \"zstd\"]\n";
+
 fn file_settings() -> String {
     format!(
-        "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{FILE}\"\n[[target.unit]]\n\
+        "listen = [\"127.0.0.1:0\"]\n{COMPRESSION}[[target]]\nname = \"{FILE}\"\n[[target.unit]]\n\
          stack = [{{ file = {{ path = \"unit.img\", size = \"64MiB\" }} }}]\n"
     )
 }
@@ -152,7 +155,7 @@ fn file_settings() -> String {
 fn gateway_settings(url: &str) -> String {
     format!(
         "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{GATEWAY}\"\n[[target.unit]]\nstack = [\n\
-         {{ remote = {{ url = \"{url}\" }} }},\n\
+         {{ remote = {{ url = \"{url}\", compression = \"lz4\" }} }},\n\
          {{ cache = {{ log = \"log\", log_size = \"64MiB\", nvram = \"nvram\", dram = \"16MiB\", \
          destage_idle = \"1ms\", dirty_age = \"100ms\" }} }},\n]\n"
     )
