@@ -19,6 +19,7 @@ use volume::{Data, Durability, Error, Extent, Volume};
 
 use crate::{
     log::segment::Kind,
+    mutant::Mutant,
     settings::Report,
     slot::{Came, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, mask, runs},
     state::{Shared, State},
@@ -135,7 +136,8 @@ impl Shared {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            let turn = match self.is_atomic_below() {
+            let takes_turn = self.is_atomic_below() && !self.mutation.is(Mutant::BypassTakesNoTurn);
+            let turn = match takes_turn {
                 true => Some(Arc::clone(&self.lower_epoch_turn).read_owned().await),
                 false => None,
             };
@@ -159,6 +161,9 @@ impl Shared {
                 let extent = Extent { lba: self.lba(first), blocks };
                 let losses = self.lower_losses();
                 self.lower.discard(extent).await?;
+                if self.mutation.is(Mutant::BypassNotFlushed) {
+                    return Ok(());
+                }
                 match self.flush_lower(losses).await {
                     // So a remote volume says that it was reset since the discard, or before it.
                     Err(Error::Device(_)) => {
@@ -202,6 +207,9 @@ impl Shared {
             },
             (None, _) => Data::zeros(SLOT_BYTES),
         };
+        if self.mutation.is(Mutant::BypassDropsTheRest) {
+            return Ok(());
+        }
         for (first, count) in runs(mask & place.mask & self.whole(slot)) {
             let bytes = content.slice(first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
             let lba = self.lba(slot * 8 + u64::from(first));
@@ -262,14 +270,23 @@ fn forget_slot(state: &mut State, index: u32, clean_only: bool) {
 }
 
 /// Does one change from the claim to the answer.
-async fn run(claim: Claim, turn: Turn, change: Change, answer: oneshot::Sender<Result<(), Error>>) {
+async fn run(
+    mut claim: Claim,
+    turn: Turn,
+    change: Change,
+    answer: oneshot::Sender<Result<(), Error>>,
+) {
     let Claim { first, end, .. } = claim;
     let shared = Arc::clone(&claim.shared);
     // Nothing new begins with these slots; what has begun ends.
     let settled = shared
         .wait_until(|state| {
             let busy = state.is_pending(first, end) || state.is_being_sent(first, end);
-            if !busy { Some(Ok(())) } else { state.failure.clone().map(|(_, error)| Err(error)) }
+            if !busy || shared.mutation.is(Mutant::BypassDoesNotWait) {
+                Some(Ok(()))
+            } else {
+                state.failure.clone().map(|(_, error)| Err(error))
+            }
         })
         .await;
     // The log disk fails, and something of these slots waits for it: nothing was done.
@@ -278,6 +295,10 @@ async fn run(claim: Claim, turn: Turn, change: Change, answer: oneshot::Sender<R
         drop(claim);
         let _ = answer.send(Err(error));
         return;
+    }
+    if shared.mutation.is(Mutant::BypassRecordedFirst) {
+        record(&claim, &mut None).await;
+        claim.tombstone = false;
     }
     let changed = match &turn {
         // What a round has left behind must not be counted with this.
@@ -300,23 +321,10 @@ async fn run(claim: Claim, turn: Turn, change: Change, answer: oneshot::Sender<R
         return;
     }
     let mut answer = Some(answer);
-    if claim.tombstone {
-        let count = (end - first).min(u64::from(u32::MAX)) as u32;
-        let serial = {
-            let mut state = shared.state.lock();
-            let serial = state.queue_tombstone(first, count);
-            shared.start_commit(&mut state);
-            serial
-        };
-        while let Err(error) = shared.committed(serial).await {
-            // The host is told; the slots stay claimed until the record is in the log after all,
-            // since it may be there already.
-            if let Some(answer) = answer.take() {
-                let _ = answer.send(Err(error));
-            }
-            shared.wait_until(|state| (state.durable >= serial).then_some(())).await;
-        }
+    if let Some(answer) = answer.take_if(|_| shared.mutation.is(Mutant::BypassAnsweredEarly)) {
+        let _ = answer.send(Ok(()));
     }
+    record(&claim, &mut answer).await;
     shared.forget(&claim, false).await;
     if shared.settings.report == Report::Through
         && let Change::Write { sector, data } = &change
@@ -326,6 +334,33 @@ async fn run(claim: Claim, turn: Turn, change: Change, answer: oneshot::Sender<R
     drop(claim);
     if let Some(answer) = answer.take() {
         let _ = answer.send(Ok(()));
+    }
+}
+
+/// Has the log void what it has of the claimed slots, if it may have something.
+async fn record(claim: &Claim, answer: &mut Option<oneshot::Sender<Result<(), Error>>>) {
+    let shared = &claim.shared;
+    if !claim.tombstone {
+        return;
+    }
+    if shared.mutation.is(Mutant::BypassNotRecorded) {
+        shared.state.lock().tombstones -= 1;
+        return;
+    }
+    let count = (claim.end - claim.first).min(u64::from(u32::MAX)) as u32;
+    let serial = {
+        let mut state = shared.state.lock();
+        let serial = state.queue_tombstone(claim.first, count);
+        shared.start_commit(&mut state);
+        serial
+    };
+    while let Err(error) = shared.committed(serial).await {
+        // The host is told; the slots stay claimed until the record is in the log after all,
+        // since it may be there already.
+        if let Some(answer) = answer.take() {
+            let _ = answer.send(Err(error));
+        }
+        shared.wait_until(|state| (state.durable >= serial).then_some(())).await;
     }
 }
 

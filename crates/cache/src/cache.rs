@@ -17,6 +17,7 @@ use volume::{
 use crate::{
     destage,
     log::superblock::{Identity, InstanceId},
+    mutant::Mutant,
     open::{self, Parts},
     orders::Orders,
     refusal::OpenError,
@@ -303,11 +304,10 @@ impl Cache {
         self.shared.changed.notify_waiters();
     }
 
-    /// A fault on purpose: from now on destage takes pages as they are, though they may be newer
-    /// than what the log holds. A test has to notice that.
+    /// Does something wrong from now on. A test has to notice that.
     #[cfg(feature = "mutation")]
-    pub fn destage_what_is_not_logged(&self) {
-        self.shared.sends_unlogged.store(true, Ordering::Relaxed);
+    pub fn mutate(&self, mutant: Mutant) {
+        self.shared.mutation.begin(mutant);
     }
 
     /// What it has done and how it stands.
@@ -378,7 +378,7 @@ impl Cache {
         let bytes = (end_slot - first_slot) * SLOT_BYTES as u64;
         let short = bytes <= u64::from(shared.settings.discard_log_bytes);
         let logged = !shared.settings.report.is_past()
-            && (short || shared.is_strict())
+            && (short || (shared.is_strict() && !shared.mutation.is(Mutant::DiscardOvertakes)))
             && shared.write_zeros(first_slot, end_slot).await?;
         if logged { Ok(()) } else { shared.discard_past(first_slot, end_slot).await }
     }

@@ -20,6 +20,7 @@ use volume::{Data, Durability, Error, Extent, Lba, Volume};
 use crate::{
     epoch::{Item, limit},
     log::segment::Kind,
+    mutant::Mutant,
     pace::{Pace, refresh_superblock},
     slot::{Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, runs},
     state::{Round, Shared, State},
@@ -434,7 +435,9 @@ impl Cursor<'_> {
                 continue;
             }
             // Sent whole later, if the bypassed write fails.
-            if state.claims.overlap(item.slot, item.slot + 1) {
+            if state.claims.overlap(item.slot, item.slot + 1)
+                && !shared.mutation.is(Mutant::RoundIgnoresClaims)
+            {
                 self.claimed.push(item);
                 self.at += 1;
                 self.sector = 0;
@@ -468,8 +471,7 @@ impl Cursor<'_> {
             // A page that is newer than the cut would make the lower volume what the near one
             // never was.
             let same = entry.place == Some(item.place) && !entry.pending();
-            #[cfg(feature = "mutation")]
-            let same = same || shared.sends_unlogged.load(Ordering::Relaxed);
+            let same = same || shared.mutation.is(Mutant::DestageUnlogged);
             let page = if same { state.table.page(item.index).cloned() } else { None };
             run.parts.push(Part { slot: item.slot, place: item.place, first, count, page });
             self.sector = first + count;

@@ -8,6 +8,7 @@ mod checksum;
 mod random;
 mod dram;
 mod log;
+mod mutant;
 mod slot_hash;
 mod replacement;
 mod slot;
@@ -56,6 +57,8 @@ pub use log::{
     seal::LogKey,
     superblock::{Identity, InstanceId, is_log},
 };
+#[cfg(feature = "mutation")]
+pub use mutant::Mutant;
 pub use nvram::{MappedFile, StableMemory, length_for};
 pub use open::Parts;
 pub use partner::{Answer, Half, Look, Member, Role, Surroundings, Timing};

@@ -27,6 +27,7 @@ use crate::{
         segment::{Header, Kind},
         superblock::{FIRST_BLOCK, Identity, Superblock, most_segment_slots},
     },
+    mutant::Mutation,
     nvram::{Buffer, Contents, Held, StableMemory},
     ownership,
     random::random,
@@ -272,8 +273,7 @@ fn assemble(
         requests: AtomicU64::new(0),
         lower_epoch: 0.into(),
         host_fetches: AtomicUsize::new(0),
-        #[cfg(feature = "mutation")]
-        sends_unlogged: false.into(),
+        mutation: Mutation::default(),
         settings,
     }))
 }

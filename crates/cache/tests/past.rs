@@ -7,7 +7,7 @@ mod support;
 
 use std::sync::{Arc, atomic::Ordering};
 
-use cache::{Order, Report};
+use cache::{Mutant, OnLogError, Order, Report};
 use sim::{Image, Rng};
 use support::{
     hardware::{End, Mutation},
@@ -22,7 +22,8 @@ fn through_the_log(seed: u64) -> Script {
     }
     // Otherwise the first read flushes, perhaps in the middle of a round.
     script.settings.order = Order::Strict;
-    script.settings.discard_log_bytes = 1 << 20;
+    script.settings.on_log_error = OnLogError::StopWrites;
+    script.log_fails = false;
     script.log_blocks += 4096;
     script
 }
@@ -32,7 +33,7 @@ fn far_past(script: &Script) -> Option<String> {
     let world = World::new(script);
     let (seen, bytes) = (Arc::clone(&world), script.geometry.bytes());
     let observer = move |image: &Image| {
-        let checked = seen.model.lock().check_past(&image.read(0..bytes), 0);
+        let checked = seen.model.lock().check_past(&image.read(0..bytes), 0, &|_| false);
         if let Err(fault) = checked {
             seen.report(fault);
         }
@@ -53,11 +54,13 @@ fn after_each_round_the_lower_volume_is_a_consistent_past() {
 }
 
 #[test]
-fn destage_of_what_is_not_logged_is_noticed() {
-    let mutation = Mutation::DestageUnlogged;
-    let noticed =
-        (1..=SCRIPTS).any(|seed| far_past(&Script { mutation, ..through_the_log(seed) }).is_some());
-    assert!(noticed);
+fn what_overtakes_the_log_is_noticed() {
+    for mutant in [Mutant::DestageUnlogged, Mutant::DiscardOvertakes] {
+        let mutation = Mutation::Cache(mutant);
+        let noticed = (1..=SCRIPTS)
+            .any(|seed| far_past(&Script { mutation, ..through_the_log(seed) }).is_some());
+        assert!(noticed, "{mutant:?}");
+    }
 }
 
 /// A script with immediate report and a busy host.
@@ -65,6 +68,7 @@ fn immediate(seed: u64) -> Script {
     let mut script = Script::new(seed);
     script.settings.report = Report::Immediate;
     script.nvram = true;
+    script.log_fails = false;
     script.hosts += 1;
     script.steps += 10;
     script
@@ -84,7 +88,8 @@ fn past_without_nvram(script: &Script, operations: u64) -> Result<(), String> {
     let mut accepting = script.clone();
     accepting.settings.accept_loss = true;
     let bytes = contents(&accepting, remains, script.seed)?;
-    world.model.lock().check_past(&bytes, world.flushed.load(Ordering::Relaxed))
+    let flushed = world.flushed.load(Ordering::Relaxed);
+    world.model.lock().check_past(&bytes, flushed, &|_| false)
 }
 
 #[test]

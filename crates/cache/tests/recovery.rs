@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use cache::{Cache, Identity, InspectError, OpenError, Report, Settings, format, inspect};
 use proptest::prelude::*;
@@ -10,7 +10,8 @@ use support::{
     gateway::{Gateway, read, write},
     memory::Memory,
 };
-use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, Stack, Volume};
+use tokio::time::sleep;
+use volume::{Data, Durability, Error, Extent, Geometry, Lba, MemVolume, Stack, Volume};
 
 const LOG: u64 = 1000;
 /// Where the first segment begins.
@@ -364,4 +365,35 @@ proptest! {
             }
         });
     }
+}
+
+/// The first read waits for a flush, so that what it finds stays there. Flushes of others may fail
+/// around it.
+#[tokio::test(start_paused = true)]
+async fn the_first_read_does_not_fail_for_what_others_have_lost() {
+    let mut gateway = Gateway::new(LOG).relaxed();
+    gateway.settings.discard_log_bytes = 0;
+    gateway.far.set_delay(Duration::from_millis(10));
+    let cache = gateway.open().await;
+    let discard = |after, lba| {
+        let cache = cache.clone();
+        async move {
+            sleep(Duration::from_millis(after)).await;
+            cache.discard(Extent { lba: Lba(lba), blocks: 8 }).await
+        }
+    };
+    let losses = async {
+        // In the first discard's flush, and in that of the second, behind the reader's.
+        gateway.far.fail_next_flush();
+        sleep(Duration::from_millis(35)).await;
+        gateway.far.fail_next_flush();
+    };
+    let reader = async {
+        sleep(Duration::from_millis(12)).await;
+        read(&cache, 800, 8).await
+    };
+    let (first, _, found, ()) = tokio::join!(discard(0, 0), discard(5, 80), reader, losses);
+    assert_eq!(found.unwrap(), [0; 8]);
+    // It was sent again after the first loss, and there was another one.
+    assert!(matches!(first, Err(Error::Device(_))), "{first:?}");
 }

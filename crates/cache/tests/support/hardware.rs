@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
-use cache::{StableMemory, length_for};
+use cache::{Cache, Mutant, StableMemory, length_for};
 use parking_lot::Mutex;
 use sim::{CrashVolume, Image, Outage, Power, Rng, Sync};
+use tokio::time::Instant;
 use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 /// A sync that is left out, to see that the simulator notices.
@@ -37,8 +38,17 @@ pub enum Mutation {
     PastNotStable,
     /// The NVRAM forgets.
     NvramForgets,
-    /// Destage sends pages that are newer than what the log holds: a fault of the cache itself.
-    DestageUnlogged,
+    /// A fault of the cache itself.
+    Cache(Mutant),
+}
+
+impl Mutation {
+    /// Has the cache do something wrong, if that is it.
+    pub fn mutate(self, cache: &Cache) {
+        if let Self::Cache(mutant) = self {
+            cache.mutate(mutant);
+        }
+    }
 }
 
 /// Looks at what the lower volume holds.
@@ -49,6 +59,13 @@ pub struct Remains {
     log: CrashVolume,
     lower: CrashVolume,
     pub nvram: Vec<u8>,
+}
+
+impl Remains {
+    /// What the lower volume holds by itself.
+    pub fn lower_contents(&self) -> Image {
+        self.lower.contents()
+    }
 }
 
 /// How an end comes.
@@ -68,6 +85,8 @@ pub struct Hardware {
     log: Arc<CrashVolume>,
     lower: Arc<CrashVolume>,
     nvram: Arc<Mutex<NvramState>>,
+    /// The log disk fails writes until then.
+    log_fails: Arc<Mutex<Option<Instant>>>,
     mutation: Mutation,
     delay: Duration,
     log_delay: Duration,
@@ -108,6 +127,7 @@ impl Hardware {
             log: Arc::new(wire(log)),
             lower: Arc::new(wire(lower)),
             nvram: Arc::new(Mutex::new(nvram)),
+            log_fails: Arc::default(),
             power,
             mutation: Mutation::None,
             delay: Duration::ZERO,
@@ -151,9 +171,15 @@ impl Hardware {
         self
     }
 
+    /// The log disk fails writes for so long, though what they write may be there.
+    pub fn fail_log(&self, lasts: Duration) {
+        *self.log_fails.lock() = Some(Instant::now() + lasts);
+    }
+
     pub fn log(&self) -> Stack {
         Arc::new(LogDisk {
             disk: Arc::clone(&self.log),
+            fails: Arc::clone(&self.log_fails),
             mutation: self.mutation,
             delay: self.log_delay,
             rng: Mutex::new(Rng::new(self.seed + 4)),
@@ -179,6 +205,7 @@ impl Hardware {
             log: Arc::clone(&self.log),
             lower: Arc::clone(&self.lower),
             nvram: Arc::clone(&self.nvram),
+            log_fails: Arc::clone(&self.log_fails),
             mutation: self.mutation,
             delay: self.delay,
             log_delay: self.log_delay,
@@ -265,6 +292,7 @@ fn copied(data: &Data) -> Data {
 
 struct LogDisk {
     disk: Arc<CrashVolume>,
+    fails: Arc<Mutex<Option<Instant>>>,
     mutation: Mutation,
     delay: Duration,
     rng: Mutex<Rng>,
@@ -276,6 +304,12 @@ impl LogDisk {
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
+    }
+}
+
+impl LogDisk {
+    fn is_failing(&self) -> bool {
+        self.fails.lock().is_some_and(|until| Instant::now() < until)
     }
 }
 
@@ -299,6 +333,12 @@ impl Volume for LogDisk {
         let durability = if synced { durability } else { Durability::Volatile };
         Box::pin(async move {
             self.wait().await;
+            if self.is_failing() {
+                if self.rng.lock().chance(50) {
+                    self.disk.write(lba, data, Durability::Volatile).await?;
+                }
+                return Err(Error::NoSpace);
+            }
             self.disk.write(lba, data, durability).await?;
             self.wait().await;
             Ok(())

@@ -3,9 +3,10 @@
 pub const SECTOR: usize = 512;
 
 /// One write (or discard) of some sectors.
-struct Write {
-    value: u64,
-    submitted: u64,
+pub struct Write {
+    /// Zero, or its number.
+    pub value: u64,
+    pub submitted: u64,
     /// When it was answered or given up; none while it is under way.
     ended: Option<u64>,
     acknowledged: bool,
@@ -95,19 +96,64 @@ impl Model {
         Err(format!("sector {sector} holds {value} at {as_of}, but its writes are {known:?}"))
     }
 
-    /// Checks that a volume holds the past of some moment: if it has a write, it has all that were
-    /// acknowledged before that one was submitted, and all before `least`.
-    pub fn check_past(&self, bytes: &[u8], least: u64) -> Result<(), String> {
-        let mut moment = least;
-        for (sector, bytes) in bytes.chunks(SECTOR).enumerate() {
-            // Zeros tell nothing of when.
-            let value = value_of(sector, bytes)?;
-            moment = moment.max(self.writes[value as usize].submitted);
+    /// Checks that a volume holds the past of some moment: of every sector the newest write that was
+    /// acknowledged before it, or one that was under way at it, and nothing that was submitted after
+    /// it. The moment is no earlier than `least`. What may have `overtaken` others may be there early.
+    pub fn check_past(
+        &self,
+        bytes: &[u8],
+        least: u64,
+        overtaken: &dyn Fn(&Write) -> bool,
+    ) -> Result<(), String> {
+        let sectors: Result<Vec<_>, _> = bytes
+            .chunks(SECTOR)
+            .enumerate()
+            .map(|(sector, bytes)| {
+                let value = value_of(sector, bytes)?;
+                Ok::<_, String>((sector, value, self.spans(sector, value, overtaken)))
+            })
+            .collect();
+        let sectors = sectors?;
+        // The earliest moment that suits all of them: each moves it on to one that suits itself.
+        let (mut moment, mut mover) = (least, None);
+        loop {
+            let before = moment;
+            for (sector, value, spans) in &sectors {
+                let suits = spans.iter().filter(|span| span.1 >= moment);
+                match suits.map(|span| span.0.max(moment)).min() {
+                    Some(next) if next > moment => (moment, mover) = (next, Some(*sector)),
+                    Some(_) => {}
+                    None => {
+                        return Err(format!(
+                            "no past: sector {sector} holds {value}, which it did in {spans:?}, but \
+                             sector {mover:?} is of {moment} or later"
+                        ));
+                    }
+                }
+            }
+            if moment == before {
+                return Ok(());
+            }
         }
-        for (sector, bytes) in bytes.chunks(SECTOR).enumerate() {
-            self.check(sector, bytes, moment)?;
-        }
-        Ok(())
+    }
+
+    /// The times, first and last, in which a sector may have had a value.
+    fn spans(
+        &self,
+        sector: usize,
+        value: u64,
+        overtaken: &dyn Fn(&Write) -> bool,
+    ) -> Vec<(u64, u64)> {
+        let writes = || self.sectors[sector].iter().map(|&id| &self.writes[id as usize]);
+        let of_value = writes().filter(|write| write.value == value);
+        let span = |write: &Write| {
+            let first = if overtaken(write) { 0 } else { write.submitted };
+            let later = writes().filter(|other| {
+                other.acknowledged && write.ended.is_some_and(|ended| other.submitted > ended)
+            });
+            (first, later.filter_map(|other| other.ended).min().unwrap_or(u64::MAX))
+        };
+        of_value.map(span).collect()
     }
 
     /// After a recovery: what is there now was there for good.
@@ -134,7 +180,7 @@ pub fn content(sector: usize, value: u64) -> [u8; SECTOR] {
 }
 
 /// Which write a sector's bytes are of.
-fn value_of(sector: usize, bytes: &[u8]) -> Result<u64, String> {
+pub fn value_of(sector: usize, bytes: &[u8]) -> Result<u64, String> {
     if bytes.iter().all(|&byte| byte == 0) {
         return Ok(0);
     }

@@ -36,6 +36,10 @@ pub struct Script {
     pub mutation: Mutation,
     /// Whether hosts resize the log, too.
     pub resizes: bool,
+    /// Whether an operator pauses destage, sets its rate and drains, at any moment.
+    pub operates: bool,
+    /// Whether the log disk fails for a while, now and then.
+    pub log_fails: bool,
 }
 
 impl Script {
@@ -62,7 +66,11 @@ impl Script {
             dram_bytes: 128 << 10,
             nvram_bytes: 64 << 10,
             report,
-            on_log_error: OnLogError::StopWrites,
+            // Of those whose log fails, most write through.
+            on_log_error: match seed % 5 == 2 && seed % 4 != 3 {
+                true => OnLogError::WriteThrough,
+                false => OnLogError::StopWrites,
+            },
             order,
             too_large: TooLarge::Refused,
             destage_threshold: [0.0, 0.3, 0.7, 1.0][rng.below(4) as usize],
@@ -99,6 +107,8 @@ impl Script {
             steps: rng.within(4..20),
             mutation: Mutation::None,
             resizes,
+            operates: seed % 7 < 3,
+            log_fails: seed % 5 == 2,
         }
     }
 
@@ -121,9 +131,7 @@ impl Script {
         let identity = Identity { name: "far volume".into(), geometry: self.geometry };
         let opened = Cache::open(self.settings.clone(), parts, identity).await;
         let cache = opened.map_err(|error| format!("cannot be opened: {error}"))?;
-        if self.mutation == Mutation::DestageUnlogged {
-            cache.destage_what_is_not_logged();
-        }
+        self.mutation.mutate(&cache);
         Ok(cache)
     }
 }
@@ -134,6 +142,11 @@ pub struct World {
     pub fault: Mutex<Option<String>>,
     /// When the last flush that was answered had been called.
     pub flushed: AtomicU64,
+    /// The same of the last drain.
+    pub drained: AtomicU64,
+    /// Drains that were answered, and failures of the log disk.
+    pub drains: AtomicU64,
+    pub log_failures: AtomicU64,
     /// Of the log that came to their end.
     pub resizes: AtomicU64,
     /// Of the cache that ran to its end.
@@ -147,6 +160,9 @@ impl World {
             model,
             fault: Mutex::new(None),
             flushed: AtomicU64::new(0),
+            drained: AtomicU64::new(0),
+            drains: AtomicU64::new(0),
+            log_failures: AtomicU64::new(0),
             resizes: AtomicU64::new(0),
             statistics: Mutex::default(),
         })
@@ -154,6 +170,27 @@ impl World {
 
     pub fn report(&self, fault: String) {
         self.fault.lock().get_or_insert(fault);
+    }
+
+    /// Drains, and notes what has to be below from then on.
+    pub async fn drain(&self, cache: &Cache, power: &sim::Power) {
+        let called = self.model.lock().now();
+        let drained = tokio::time::timeout(Duration::from_secs(2), cache.drain()).await;
+        if matches!(drained, Ok(Ok(()))) && !power.is_off() {
+            self.drained.fetch_max(called, Ordering::Relaxed);
+            self.drains.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What the lower volume has to hold, whatever has overtaken what: all that was there when a
+    /// drain was called.
+    pub fn check_drained(&self, bytes: &[u8]) -> Result<(), String> {
+        let (model, drained) = (self.model.lock(), self.drained.load(Ordering::Relaxed));
+        for (sector, bytes) in bytes.chunks(SECTOR).enumerate() {
+            let checked = model.check(sector, bytes, drained);
+            checked.map_err(|fault| format!("below, drained at {drained}: {fault}"))?;
+        }
+        Ok(())
     }
 }
 
@@ -174,7 +211,7 @@ pub fn run(script: &Script, hardware: &Hardware, world: &Arc<World>, seed: u64) 
             *world.statistics.lock() = cache.statistics();
             match seed % 4 {
                 0 => drop(cache.stop().await),
-                1 => drop(cache.drain().await),
+                1 => world.drain(&cache, &hardware.power).await,
                 _ => {}
             }
         };
@@ -275,6 +312,16 @@ impl Host<'_> {
                 self.resize().await;
                 continue;
             }
+            if self.script.operates && self.rng.chance(15) {
+                self.operate().await;
+                continue;
+            }
+            if self.script.log_fails && self.rng.chance(8) {
+                let lasts = [1, 20, 300][self.rng.below(3) as usize];
+                self.hardware.fail_log(Duration::from_millis(lasts));
+                self.world.log_failures.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
             match self.rng.below(100) {
                 0..55 => self.write().await,
                 55..62 => self.discard().await,
@@ -327,6 +374,22 @@ impl Host<'_> {
         let resized = Self::limited(self.rng.fork(), self.cache.resize(blocks)).await;
         if matches!(resized, Some(Ok(()))) {
             self.world.resizes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What an operator may do at any moment.
+    async fn operate(&mut self) {
+        match self.rng.below(6) {
+            0 => self.cache.pause(),
+            1 | 2 => {
+                self.cache.resume();
+                self.cache.set_destage_rate(None);
+            }
+            3 => {
+                let rate = [0, 1 << 18, 1 << 20][self.rng.below(3) as usize];
+                self.cache.set_destage_rate(Some(rate));
+            }
+            _ => self.world.drain(self.cache, &self.hardware.power).await,
         }
     }
 
