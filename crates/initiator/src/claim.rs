@@ -27,6 +27,8 @@ pub(crate) struct Claimed {
 struct Inner {
     claim: Option<Arc<Claim>>,
     holding: Holding,
+    /// It was granted in one session at least.
+    was_held: bool,
 }
 
 impl Claimed {
@@ -34,12 +36,22 @@ impl Claimed {
     pub(crate) fn set(&self, claim: Arc<Claim>) {
         let mut inner = self.inner.lock();
         if !matches!(inner.holding, Holding::Refused(_)) {
-            *inner = Inner { claim: Some(claim), holding: Holding::Waiting };
+            *inner = Inner { claim: Some(claim), holding: Holding::Waiting, was_held: false };
         }
     }
 
     pub(crate) fn get(&self) -> Option<Arc<Claim>> {
         self.inner.lock().claim.clone()
+    }
+
+    /// A claim as it is presented now: one that was granted says so, or a unit that was put back to a day before
+    /// that would take it for the next one.
+    pub(crate) fn asked(&self, claim: &Arc<Claim>) -> Claim {
+        let inner = self.inner.lock();
+        let is_current = inner.claim.as_ref().is_some_and(|current| Arc::ptr_eq(current, claim));
+        let was_granted = is_current && inner.was_held;
+        let granted = if was_granted { claim.generation } else { claim.granted };
+        Claim { granted, ..Claim::clone(claim) }
     }
 
     /// Given back: nothing is presented any more.
@@ -59,6 +71,7 @@ impl Claimed {
         let mut inner = self.inner.lock();
         let is_current = inner.claim.as_ref().is_some_and(|current| Arc::ptr_eq(current, claim));
         if is_current && !matches!(inner.holding, Holding::Refused(_)) {
+            inner.was_held |= holding == Holding::Held;
             inner.holding = holding;
         }
         is_current
@@ -83,7 +96,7 @@ impl Claimed {
         loop {
             self.check()?;
             let Some(claim) = self.get() else { return Ok(()) };
-            let holding = present(&claim, wires, settings).await?;
+            let holding = present(&self.asked(&claim), wires, settings).await?;
             if self.note(&claim, holding) {
                 return self.check();
             }
@@ -204,6 +217,11 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
         ),
         0x81 | 0x80 => format!(
             "its dirty data is with {owner}, in log {log}, generation {generation}"
+        ),
+        0x82 if *instance != claim.instance => format!(
+            "the node knows nothing of this log, which was generation {} there: the node is of an \
+             earlier day, and what it got since is missing from it",
+            claim.granted
         ),
         0x82 => format!(
             "the node knows this log as generation {generation}, and the log was generation {} \

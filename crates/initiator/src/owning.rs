@@ -32,11 +32,12 @@ impl Session {
     /// Presents the claim in the session that there is. What became of it; nothing is known of one
     /// that another one has replaced meanwhile.
     async fn present(&self, claim: Arc<Claim>, reserves: bool) -> Result<Holding, CommandError> {
-        let (cdb, transfer) = claim::out(ClaimAction::Claim, &claim);
+        let asked = self.claimed().asked(&claim);
+        let (cdb, transfer) = claim::out(ClaimAction::Claim, &asked);
         let holding = match self.execute(cdb, transfer).await {
             Ok(_) => Holding::Held,
             Err(CommandError::Fenced(reason)) => Holding::Refused(reason),
-            Err(CommandError::Check(sense)) => match Verdict::of(sense, &claim) {
+            Err(CommandError::Check(sense)) => match Verdict::of(sense, &asked) {
                 Some(Verdict::Unsupported) if reserves => self.reserve(&claim).await?,
                 Some(Verdict::Unsupported) => Holding::Unsupported,
                 Some(Verdict::Lost) => Holding::Refused(LOST.into()),
@@ -69,7 +70,7 @@ impl Session {
             return reason;
         }
         let report = self.report().await;
-        let reason = claim::reason(sense, claim, report.as_ref());
+        let reason = claim::reason(sense, &self.claimed().asked(claim), report.as_ref());
         self.claimed().note(claim, Holding::Refused(reason.clone()));
         reason
     }

@@ -27,7 +27,7 @@ pub struct ClaimParameters {
     pub generation: u64,
     /// The number that this opening has drawn; not 0.
     pub opening: u64,
-    /// The generation that was granted last, as the log knows; 0: none.
+    /// The generation that was granted last, as the log knows; 0: none; its own when the claim comes again.
     pub granted: u64,
     /// The openings that this one succeeds: at most 8.
     pub predecessors: Vec<u64>,
@@ -143,7 +143,7 @@ impl ClaimParameters {
         match &parameters {
             Self { generation: 0, .. } => Err(wrong(32)),
             Self { opening: 0, .. } => Err(wrong(40)),
-            Self { generation, granted, .. } if granted >= generation => Err(wrong(48)),
+            Self { generation, granted, .. } if granted > generation => Err(wrong(48)),
             _ => Ok(parameters),
         }
     }
@@ -334,7 +334,7 @@ mod tests {
             ClaimParameters { owner: "ä".into(), ..sample() },
             ClaimParameters { generation: 0, granted: 0, ..sample() },
             ClaimParameters { opening: 0, ..sample() },
-            ClaimParameters { granted: 9, ..sample() },
+            ClaimParameters { granted: 10, ..sample() },
         ];
         for claim in wrong {
             let told = ClaimParameters::from_bytes(&claim.to_bytes());

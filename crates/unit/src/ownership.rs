@@ -287,6 +287,10 @@ pub(crate) fn admit(
     if (last.opening, last.generation) == (asked.opening, asked.generation) {
         return Ok(());
     }
+    // This very claim was granted here once, after the one that stands: no matter that it succeeds that.
+    if asked.granted == asked.generation && asked.granted > last.generation {
+        return accepted(Sense::CLAIM_WENT_BACK);
+    }
     if asked.predecessors.contains(&last.opening) && asked.generation > last.generation {
         // A copy of the log that was started by accident must not stop who works with it.
         let is_at_work = is_present && !asked.takes_over;
@@ -453,6 +457,13 @@ mod tests {
             assert_eq!(admit(last, &later, false), Err(Sense::CLAIM_WENT_BACK));
             assert_eq!(admit(last, &accepting(&later), false), Ok(()));
         }
+        // Its session comes again, and it was granted when the one of 70 was the last.
+        let again = asked(8, 80, 8, &[70]);
+        for last in [None, Some(&owner(7, 70))] {
+            assert_eq!(admit(last, &again, false), Err(Sense::CLAIM_WENT_BACK));
+            assert_eq!(admit(last, &accepting(&again), false), Ok(()));
+        }
+        assert_eq!(admit(Some(&owner(8, 80)), &again, false), Ok(()));
     }
 
     #[test]
