@@ -398,6 +398,8 @@ impl Cache {
     /// What is only here is mapped, whatever the lower volume says of it; and where that says
     /// nothing, all is.
     async fn allocation_of(&self, extent: Extent) -> Result<Allocation, Error> {
+        // Who skips what is unmapped has read it.
+        self.shared.readable()?;
         let (sector, _) = self.sectors(extent)?;
         let shared = &self.shared;
         let factor = shared.sectors_per_block();

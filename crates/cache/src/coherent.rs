@@ -14,7 +14,7 @@ use tokio::{
     sync::{Notify, oneshot},
     time::{Instant, sleep, timeout, timeout_at},
 };
-use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+use volume::{Allocation, Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
 use crate::cache::Cache;
 
@@ -177,6 +177,13 @@ impl Volume for Coherent {
 
     fn flush(&self) -> Io<'_, ()> {
         self.cache.flush()
+    }
+
+    /// What is unmapped at the node may be written at another gateway: whoever skips what is unmapped would
+    /// miss that.
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        let checked = self.cache.geometry().check_extent(extent);
+        Box::pin(std::future::ready(checked.map(|()| Allocation::mapped(extent.blocks))))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {

@@ -37,6 +37,18 @@ async fn what_is_only_in_the_log_is_mapped() {
     assert_eq!(runs, [(3, false), (8, true), (72, false), (8, true), (9, false)]);
 }
 
+/// Whoever skips what is unmapped would skip what another one has written since.
+#[tokio::test(start_paused = true)]
+async fn who_is_shut_out_says_nothing_of_what_is_mapped() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.open().await;
+    let extent = Extent { lba: Lba(0), blocks: 8 };
+    assert!(cache.allocation(extent).await.is_ok());
+    cache.abandon("another one has it");
+    assert!(matches!(cache.read(extent).await, Err(Error::Fenced(_))));
+    assert!(matches!(cache.allocation(extent).await, Err(Error::Fenced(_))));
+}
+
 #[tokio::test(start_paused = true)]
 async fn part_of_a_slot_is_written_without_reading_the_rest() {
     let gateway = Gateway::new(LOG);

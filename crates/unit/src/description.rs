@@ -47,6 +47,7 @@ impl Description<'_> {
         Ok(match page {
             SupportedPages::PAGE => {
                 let mut pages = PAGES.to_vec();
+                pages.retain(|page| *page != ThirdPartyCopy::PAGE || self.has_tokens());
                 pages.extend(self.has_epochs().then_some(ForebayVolume::PAGE));
                 SupportedPages(pages).to_bytes()
             }
@@ -69,7 +70,7 @@ impl Description<'_> {
                 }
                 .to_bytes()
             }
-            ThirdPartyCopy::PAGE => self.third_party_copy().to_bytes(),
+            ThirdPartyCopy::PAGE if self.has_tokens() => self.third_party_copy().to_bytes(),
             LogicalBlockProvisioning::PAGE => self.provisioning().to_bytes(),
             _ => return Err(Sense::invalid_field_in_cdb(2)),
         })
@@ -149,6 +150,12 @@ impl Description<'_> {
         }
     }
 
+    /// Tokens that stand for blocks as they were: of several gateways one does not know what is written at the
+    /// others.
+    fn has_tokens(&self) -> bool {
+        !self.is_one_of_many
+    }
+
     fn third_party_copy(&self) -> ThirdPartyCopy {
         let block_size = self.geometry.block_size;
         let token_blocks = TOKEN_BYTES_MOST / u64::from(block_size);
@@ -225,6 +232,11 @@ impl Description<'_> {
     fn serves(&self, operation: &Operation) -> bool {
         match operation.opcode {
             opcode if self.is_one_of_many && FOR_ALL.contains(&opcode) => false,
+            EXTENDED_COPY
+                if matches!(operation.service_action, Some(POPULATE_TOKEN | WRITE_USING_TOKEN)) =>
+            {
+                self.has_tokens()
+            }
             UNMAP => self.geometry.thin,
             WRITE_ATOMIC => self.limits.atomic_blocks > 0,
             SANITIZE if operation.service_action == Some(CRYPTOGRAPHIC_ERASE) => {
@@ -278,6 +290,7 @@ const PAGES: [u8; 10] = [
 /// Operation codes.
 const UNMAP: u8 = 0x42;
 const SANITIZE: u8 = 0x48;
+const EXTENDED_COPY: u8 = 0x83;
 const WRITE_ATOMIC: u8 = 0x9c;
 const MAINTENANCE_IN: u8 = 0xa3;
 const MAINTENANCE_OUT: u8 = 0xa4;
@@ -290,6 +303,8 @@ const TOKEN_OUT: u8 = 0xc4;
 /// SANITIZE, PERSISTENT RESERVE, COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
 const FOR_ALL: [u8; 10] = [0x16, 0x17, 0x48, 0x56, 0x57, 0x5e, 0x5f, 0x89, 0x8b, WRITE_ATOMIC];
 /// Service actions.
+const POPULATE_TOKEN: u16 = 0x10;
+const WRITE_USING_TOKEN: u16 = 0x11;
 const CRYPTOGRAPHIC_ERASE: u16 = 0x03;
 const REPORT_IDENTIFYING: u16 = 0x05;
 const SET_IDENTIFYING: u16 = 0x06;

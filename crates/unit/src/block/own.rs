@@ -25,10 +25,12 @@ pub(super) fn is_for_all(command: &Command) -> bool {
             | Command::OrWrite(_)
             | Command::PersistentReserveIn(_)
             | Command::PersistentReserveOut(_)
+            | Command::PopulateToken { .. }
             | Command::Release { .. }
             | Command::Reserve { .. }
             | Command::Sanitize(_)
             | Command::WriteAtomic { .. }
+            | Command::WriteUsingToken { .. }
     )
 }
 

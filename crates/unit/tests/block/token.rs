@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use scsi::{
-    ByteCheck, Command, Form, Sanitize, SanitizeAction, Sense, Transfer,
+    ByteCheck, Command, Form, Reporting, Sanitize, SanitizeAction, Sense, Transfer,
     copy::{CopyResults, PopulateToken, ROD_TYPE, TOKEN_BYTES, TokenRange, WriteUsingToken},
 };
+use unit::Settings;
 use volume::Geometry;
 
 use crate::{
-    host::{BLOCK, pattern},
+    host::{BLOCK, Host, geometry, pattern},
     party::{Member, Party, join},
 };
 
@@ -168,4 +169,33 @@ async fn what_is_read_through_a_token_is_what_was_there_at_one_time() {
         let expected = if copied.sense.is_none() { round } else { 0xff };
         assert!(read.iter().all(|byte| *byte == expected), "{round}: {:?}", copied.sense);
     }
+}
+
+/// It does not know when its blocks are written at another gateway, and would write what is newer.
+#[test]
+fn a_gateway_of_many_makes_no_tokens_and_says_so() {
+    let told = |is_one_of_many| {
+        let settings = Settings { is_one_of_many, ..Settings::default() };
+        let host = Host::with_settings(geometry(), settings);
+        let (command, list) = populate(&[range(0, 8)]);
+        let populated = host.send(&command.encode(), &list).sense;
+        let (command, list) = write([0; TOKEN_BYTES], 0, &[range(0, 8)]);
+        let written = host.send(&command.encode(), &list).sense;
+        let supported = [0x10, 0x11].map(|action| {
+            let reporting = Reporting::ServiceAction(0x83, action);
+            let asked = Command::ReportSupportedOperationCodes {
+                reporting,
+                timeouts: false,
+                allocation_length: 1024,
+            };
+            host.good(&asked, &[])[1] & 7 == 3
+        });
+        let pages = Command::Inquiry { page: Some(0), allocation_length: 255 };
+        let has_page = host.good(&pages, &[])[4..].contains(&0x8f);
+        (populated, written, supported, has_page)
+    };
+    let refused = Some(Sense::INVALID_COMMAND_OPERATION_CODE);
+    assert_eq!(told(true), (refused, refused, [false; 2], false));
+    let (populated, _, supported, has_page) = told(false);
+    assert_eq!((populated, supported, has_page), (None, [true; 2], true));
 }
