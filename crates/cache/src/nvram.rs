@@ -5,7 +5,7 @@
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
-    io::{self, Write as _},
+    io::{self, Read as _, Seek as _, Write as _},
     path::Path,
     sync::atomic::{Ordering, fence},
 };
@@ -67,16 +67,8 @@ impl MappedFile {
             }
         })?;
         let found = file.metadata()?.len();
-        if found == 0 {
-            // Real zeros, not a hole: a hole that cannot be filled later would kill the process.
-            let zeros = [0; 65536];
-            let mut left = length;
-            while left > 0 {
-                let n = left.min(zeros.len() as u64);
-                file.write_all(&zeros[..n as usize])?;
-                left -= n;
-            }
-            file.sync_all()?;
+        if found < length && is_zeros(&mut file)? {
+            fill(&mut file, length)?;
         } else if found != length {
             let message = format!(
                 "it has {found} bytes, but {nvram_bytes} bytes of NVRAM need {length}; stop \
@@ -90,6 +82,35 @@ impl MappedFile {
         Ok(Self { map, _file: file })
     }
 }
+
+/// Whether nothing was ever put into it: it is new, or its making was not finished.
+fn is_zeros(file: &mut File) -> io::Result<bool> {
+    let mut piece = [0; PIECE];
+    file.rewind()?;
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(true),
+            n if piece[..n].iter().any(|&byte| byte != 0) => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
+/// Real zeros, not a hole: a hole that cannot be filled later would kill the process.
+fn fill(file: &mut File, length: u64) -> io::Result<()> {
+    let zeros = [0; PIECE];
+    let mut left = length;
+    file.rewind()?;
+    while left > 0 {
+        let n = left.min(PIECE as u64);
+        file.write_all(&zeros[..n as usize])?;
+        left -= n;
+    }
+    file.sync_all()
+}
+
+/// Read or written at once.
+const PIECE: usize = 65536;
 
 impl StableMemory for MappedFile {
     fn len(&self) -> usize {
@@ -462,6 +483,22 @@ mod tests {
         ("checksum", ENTRY_CHECKSUM_AT, 4),
     ];
     const INSTANCE: InstanceId = InstanceId([5; 16]);
+
+    /// The disk was full, or the power failed, while it was made.
+    #[test]
+    fn a_file_whose_making_was_not_finished_is_made_anew_and_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("nvram");
+        std::fs::write(&path, vec![0; 100_000]).expect("written");
+        let length = MappedFile::open(&path, 1 << 20).expect("made").len();
+        assert_eq!(length as u64, length_for(256));
+        // One that has anything, or is larger, is of other settings.
+        assert!(MappedFile::open(&path, 1 << 19).is_err());
+        let mut bytes = vec![0; 100_000];
+        bytes[99_999] = 1;
+        std::fs::write(&path, bytes).expect("written");
+        assert!(MappedFile::open(&path, 1 << 20).is_err());
+    }
 
     /// Memory of a test: a clone of the bytes is what a power failure leaves.
     struct Plain(Vec<u8>);
