@@ -4,6 +4,7 @@ mod orders;
 mod claims;
 mod names;
 mod reload;
+mod partner_link;
 mod pair;
 mod show;
 

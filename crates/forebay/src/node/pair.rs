@@ -9,7 +9,7 @@ use ::cache::{Answer, Cache, Half, Look, Member, Role, Surroundings, Timing};
 use initiator::RemoteVolume;
 use volume::{Mirror, Stack, Standing};
 
-use super::{Node, ServedUnit, open_unit};
+use super::{Node, ServedUnit, open_unit, partner_link::PartnerLink};
 use crate::{
     failure::Failure,
     orders::UnitName,
@@ -36,6 +36,7 @@ struct Place {
     unit: Unit,
     pair: settings::Pair,
     log: String,
+    link: PartnerLink,
 }
 
 impl Node {
@@ -60,6 +61,7 @@ impl Node {
                         unit: unit.clone(),
                         pair: pair.clone(),
                         log: cache.log.display().to_string(),
+                        link: PartnerLink::default(),
                     };
                     let timing = Timing { dead_after: pair.dead_after.0, is_first: pair.first };
                     let member = Member::new(Arc::clone(&half), Arc::new(place), timing);
@@ -182,9 +184,8 @@ impl Surroundings for Place {
             let us = stack::Us { initiator_name, lasting };
             let session = stack::session(&remote, &us, node.naming.as_ref());
             let session = session.map_err(|failure| Arc::<str>::from(failure.to_string()))?;
-            let connected = RemoteVolume::connect(session).await;
-            let volume = connected.map_err(|error| Arc::<str>::from(error.to_string()))?;
-            Ok(Arc::new(volume) as Stack)
+            let connected = self.link.begin(session).await;
+            Ok(connected.map_err(|error| Arc::<str>::from(error.to_string()))? as Stack)
         })
     }
 

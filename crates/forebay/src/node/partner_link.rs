@@ -1,0 +1,67 @@
+//! The session with the half of a log that is at the partner: one after the other.
+
+use std::sync::Arc;
+
+use initiator::{Error, RemoteVolume, Settings};
+use parking_lot::Mutex;
+
+/// The last session with the partner's half.
+#[derive(Default)]
+pub(super) struct PartnerLink {
+    last: Mutex<Option<Arc<RemoteVolume>>>,
+}
+
+impl PartnerLink {
+    /// A new session, after the end of the last one, whoever still holds that: left to itself it would log in
+    /// again in place of this one, and send what it had not got rid of.
+    pub async fn begin(&self, settings: Settings) -> Result<Arc<RemoteVolume>, Error> {
+        let last = self.last.lock().clone();
+        if let Some(last) = last {
+            // To its end, though the caller may lose patience: it logs in no more from the beginning of that.
+            let _ = tokio::spawn(async move { last.close().await }).await;
+        }
+        let session = Arc::new(RemoteVolume::connect(settings).await?);
+        *self.last.lock() = Some(Arc::clone(&session));
+        Ok(session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use target::{Server, Target};
+    use unit::{BlockUnit, Identity};
+    use volume::{Extent, Geometry, Lba, MemVolume, Volume};
+
+    use super::*;
+
+    /// What of the former one is still held is not heard of any more, and the new one is left alone.
+    #[tokio::test]
+    async fn a_new_session_ends_the_one_before_for_good() {
+        const NAME: &str = "iqn.2026-11.test:half";
+        let disk = Arc::new(MemVolume::new(Geometry::with_blocks(100)));
+        let unit = BlockUnit::new(disk, Identity::new("half"), unit::Settings::default());
+        let target = Target::new(NAME, vec![(0, Arc::new(unit) as _)]);
+        let server = Server::new(target::Settings::default(), vec![target]).expect("a target");
+        let address: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let address = server.open_portal(address.into()).await.expect("it listens");
+        let mut settings = Settings::new(address.to_string(), NAME, 0);
+        settings.isid = Settings::lasting_isid("a partner");
+        let link = PartnerLink::default();
+        let first = link.begin(settings.clone()).await.expect("a session");
+        let extent = Extent { lba: Lba(0), blocks: 1 };
+        first.read(extent).await.expect("read");
+        let second = link.begin(settings).await.expect("another one");
+        // Far longer than it takes to log in again.
+        for _ in 0..20 {
+            assert!(first.read(extent).await.is_err(), "it has come back");
+            second.read(extent).await.expect("read");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let counted = second.statistics();
+        assert_eq!((counted.connections_lost, counted.reconnects), (0, 0));
+        second.close().await;
+        server.shutdown(Duration::ZERO).await;
+    }
+}
