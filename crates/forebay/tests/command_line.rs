@@ -2,7 +2,9 @@
 
 mod support;
 
-use support::run;
+use std::process::Command;
+
+use support::{Place, forebay, run, stderr};
 
 fn text(arguments: &[&str]) -> String {
     let output = run(arguments);
@@ -51,4 +53,51 @@ fn nobody_reading_is_no_failure() {
         .expect("the binary runs");
     drop(child.stdout.take());
     assert!(child.wait().expect("it ends").success());
+}
+
+/// A process with less than it needs: what it says, and that it has begun nothing.
+fn attached_within(place: &Place, with: &[&str], script: &str, url: &str) -> String {
+    let folder = place.path("folder").display().to_string();
+    let output = Command::new("unshare")
+        .args(with)
+        .args(["sh", "-c", script, "sh", &folder])
+        .arg(forebay().get_program())
+        .args(["attach", url])
+        .output()
+        .expect("util-linux is there");
+    assert_eq!(output.status.code(), Some(1), "{with:?}: {}", stderr(&output));
+    assert!(output.stdout.is_empty(), "no device was told of");
+    stderr(&output)
+}
+
+/// Before anything is begun: nobody is asked at this address.
+const NOWHERE: &str = "iscsi://127.0.0.1:1/iqn.x:y/0";
+
+#[test]
+fn a_host_that_cannot_attach_is_told_what_it_lacks_before_anything_is_done() {
+    let tried = Command::new("unshare").args(["--map-root-user", "--mount", "true"]).output();
+    if !tried.is_ok_and(|output| output.status.success()) {
+        eprintln!("left out: it needs the right to make name spaces");
+        return;
+    }
+    let place = Place::new();
+    std::fs::create_dir(place.path("folder")).expect("made");
+    let exec = "shift; exec \"$@\"";
+    let said = attached_within(&place, &["--user"], exec, NOWHERE);
+    assert!(said.contains("only root may make block devices") && said.contains("sudo"), "{said}");
+    let own = &["--map-root-user", "--mount"];
+    let nothing = format!("mount -t tmpfs tmpfs /dev || exit 3; {exec}");
+    let said = attached_within(&place, own, &nothing, NOWHERE);
+    assert!(said.contains("/dev/fuse") && said.contains("modprobe fuse"), "{said}");
+    let no_loop = format!(
+        "touch \"$1/fuse\" && mount --bind /dev/null \"$1/fuse\" && mount --rbind \"$1\" /dev || exit 3; {exec}"
+    );
+    let said = attached_within(&place, own, &no_loop, NOWHERE);
+    assert!(said.contains("/dev/loop-control") && said.contains("modprobe loop"), "{said}");
+    // Root of a container, whom the kernel lets mount and set up nothing.
+    let settings = "listen = ['127.0.0.1:0']\n[[target]]\nname = 'iqn.2026-11.test:a'\n\
+                    [[target.unit]]\nstack = [ { memory = { size = '8MiB' } } ]\n";
+    let node = place.serve("node", settings);
+    let said = attached_within(&place, &["--map-root-user"], exec, &node.url("iqn.2026-11.test:a"));
+    assert!(said.contains("CAP_SYS_ADMIN") || said.contains("only root"), "{said}");
 }

@@ -165,3 +165,59 @@ async fn a_log_tells_nothing_without_its_key_and_gives_all_back_with_it() {
     let found = host.read(first).await.expect("read").into_bytes();
     assert_eq!(found.as_ref(), text());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encrypted_log_is_mirrored_exported_and_adopted_with_its_key_alone() {
+    let place = Place::new();
+    keys(&place, "volume.secret", "volume.key");
+    let path = |name: &str| place.path(name).display().to_string();
+    let keeping = format!("state = '{}'\n{}", path("state"), node(place.folder.path(), 0));
+    let far = place.serve("far", &keeping);
+    let key = "log_key = 'volume.key'\nlog_secret_file = 'volume.secret'\ndestage_idle = '30s'\n\
+               dirty_age = '1h'\ndestage_threshold = 0.9";
+    let mirrored = format!("{key}\nlog_mirror = '{}'", path("second.log"));
+    let mut near = place.serve("near", &gateway(place.folder.path(), far.address, &mirrored));
+    let first = Extent { lba: Lba(8), blocks: 8 };
+    let host = connect(near.address, GATEWAY).await;
+    host.write(first.lba, text().into(), Durability::Stable).await.expect("written");
+    drop(host);
+    near.kill();
+    for name in ["gateway.log", "second.log"] {
+        let bytes = std::fs::read(place.path(name)).expect("there");
+        assert!(!bytes.windows(LINE.len()).any(|part| part == LINE), "in clear in {name}");
+    }
+    // The half that is left has all of it, for who has the key.
+    std::fs::remove_file(place.path("gateway.log")).expect("removed");
+    let degraded = format!("log_degraded = true\nlog_mirror = '{}'", path("second.log"));
+    let without = gateway(place.folder.path(), far.address, &degraded);
+    let refused = place.try_serve("near", &without).err().expect("it has no key");
+    assert!(refused.contains("encrypted"), "{refused}");
+    let with = gateway(place.folder.path(), far.address, &format!("{key}\n{degraded}"));
+    let near = place.serve("near", &with);
+    let host = connect(near.address, GATEWAY).await;
+    assert_eq!(host.read(first).await.expect("read").into_bytes().as_ref(), text());
+    drop(host);
+
+    let near_settings = path("near.toml");
+    let told =
+        run(&["gateway", "export", GATEWAY, "--config", &near_settings, "--to", &path("moved")]);
+    assert!(told.status.success(), "{}", stderr(&told));
+    assert!(near.terminate().0.success());
+    let moved = std::fs::read_to_string(place.path("moved")).expect("settings");
+    let name = "initiator_name = 'iqn.2026-11.test:other'\nlisten = ['127.0.0.1:0']\n";
+    let other = place.write("other", &format!("{name}{moved}").replace("log_key", "#log_key"));
+    let adopt = |config: &std::path::Path| {
+        let config = config.display().to_string();
+        run(&["gateway", "adopt", GATEWAY, "--config", &config])
+    };
+    let told = adopt(&other);
+    assert!(!told.status.success());
+    let told = stderr(&told);
+    assert!(told.contains("encrypted") || told.contains("log_secret_file"), "{told}");
+    let text_of_it = format!("{name}{moved}");
+    let told = adopt(&place.write("other", &text_of_it));
+    assert!(told.status.success(), "{}", stderr(&told));
+    let later = place.serve("other", &text_of_it);
+    let host = connect(later.address, GATEWAY).await;
+    assert_eq!(host.read(first).await.expect("read").into_bytes().as_ref(), text());
+}

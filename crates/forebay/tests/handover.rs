@@ -243,6 +243,33 @@ async fn a_node_restored_from_an_older_backup_is_told_with_both_generations() {
     drop(far);
 }
 
+/// It is at work with what it knows of the volume as it was later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_restored_under_a_gateway_that_goes_on_is_told_with_both_generations() {
+    let place = Place::new();
+    let (mut far, mut near) = pair(&place, "");
+    let address = far.address;
+    let record = std::fs::read_dir(place.path("state"))
+        .expect("state")
+        .map(|entry| entry.expect("an entry").path())
+        .find(|path| path.extension().is_some_and(|kind| kind == "claim"))
+        .expect("a claim");
+    near.kill();
+    copy(record.clone(), place.path("backup"));
+    near = place.serve("a", &other_gateway(&place, "a", address, ""));
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("written");
+    drain(&near);
+    far.kill();
+    copy(place.path("backup"), record);
+    let far = place.serve("node", &keeping(&place, address.port()));
+    eventually("it is told", || cache_figure(&near, "claim").starts_with("fenced")).await;
+    let told = cache_figure(&near, "claim");
+    assert!(told.contains("as generation 2") && told.contains("was generation 3"), "{told}");
+    assert!(write(&*volume, 2, 1).await.is_err() && read(&*volume, 1).await.is_err());
+    drop(far);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_who_drops_a_claim_is_warned_and_the_gateway_told() {
     let place = Place::new();
@@ -428,4 +455,56 @@ async fn a_log_that_does_not_fit_or_is_not_whole_is_not_adopted() {
     // And the volume still waits for the right one, whose own size is what counts.
     std::fs::write(place.path("b.log"), whole).expect("written");
     succeeded(&adopt(&place, "b", &text.replace("32MiB", "16MiB")));
+}
+
+/// What the settings there say decides how it goes on, and what does not go with the log is refused; either way what
+/// is in it stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_comes_to_other_settings_loses_nothing() {
+    let place = Place::new();
+    let (far, mut near, _volume) = pair_with(&place, KEEPS, 0..50).await;
+    near.kill();
+    copy(place.path("a.log"), place.path("b.log"));
+    for name in ["secret", "key"] {
+        let path = place.path(&format!("of-b.{name}")).display().to_string();
+        let made = match name {
+            "secret" => support::run(&["secret", &path, "--characters", "64"]),
+            _ => {
+                let secret = place.path("of-b.secret").display().to_string();
+                support::run(&["key", &path, "--secret-file", &secret])
+            }
+        };
+        assert!(made.status.success(), "{}", stderr(&made));
+    }
+    let b = |more: &str| other_gateway(&place, "b", far.address, more);
+    let key = format!(
+        "log_key = '{}'\nlog_secret_file = '{}'",
+        place.path("of-b.key").display(),
+        place.path("of-b.secret").display()
+    );
+    let mirror = format!("log_mirror = '{}'", place.path("b2.log").display());
+    for (more, words) in [
+        (key.as_str(), "not encrypted"),
+        ("share = true", "shared"),
+        (mirror.as_str(), "without a mirror"),
+    ] {
+        let error = refused(&adopt(&place, "b", &b(more)));
+        assert!(error.contains(words), "{more}: {error}");
+    }
+    let nvram = format!("nvram = '{}'\nreport = 'immediate'", place.path("nv-of-b").display());
+    let larger = b(&format!("{KEEPS}\n{nvram}"))
+        .replace("log_size = \"32MiB\"", "log_size = \"64MiB\"")
+        .replace("dram = \"8MiB\"", "dram = \"16MiB\"")
+        .replace("nvram_size = \"1MiB\"", "nvram_size = \"2MiB\"");
+    succeeded(&adopt(&place, "b", &larger));
+    let (mut later, volume) = taken_up(&place, &larger, 0..50).await;
+    write_all(&*volume, 50..60, 1).await;
+    later.kill();
+    // And to others again, with what its NVRAM alone may have.
+    let relaxed = b(&format!("order = 'relaxed'\non_log_error = 'write-through'\n{nvram}"))
+        .replace("nvram_size = \"1MiB\"", "nvram_size = \"2MiB\"");
+    let (later, _volume) = taken_up(&place, &relaxed, 0..60).await;
+    drain(&later);
+    let raw = connect(far.address, NODE).await;
+    check_all(&*raw, 0..60, 1).await;
 }

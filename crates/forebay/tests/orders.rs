@@ -4,7 +4,9 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Place, Serving, connect, content, eventually, gateway, node, read, stderr, write};
+use support::{
+    Place, Serving, connect, content, eventually, forebay, gateway, node, read, stderr, write,
+};
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
@@ -16,7 +18,7 @@ fn pair(place: &Place, more: &str) -> (Serving, Serving) {
 }
 
 fn tell(near: &Serving, arguments: &[&str]) -> Result<String, String> {
-    let output = support::forebay()
+    let output = forebay()
         .arg("gateway")
         .args(arguments)
         .arg("--control")
@@ -47,7 +49,7 @@ async fn a_pause_lasts_over_a_reload_and_a_drain_ends_with_nothing_dirty() {
     let config = place.path("gateway.toml");
     let text = std::fs::read_to_string(&config).expect("settings");
     std::fs::write(&config, text + "destage_rate = \"1GiB\"\n").expect("written");
-    let reloaded = support::forebay().args(["reload", "--config"]).arg(&config).output();
+    let reloaded = forebay().args(["reload", "--config"]).arg(&config).output();
     let reloaded = String::from_utf8(reloaded.expect("it runs").stdout).expect("text");
     assert!(reloaded.contains("the rate of its destage"), "{reloaded}");
     assert_eq!(near.figure("cache", "destage_rate_limit_bytes"), 1 << 30);
@@ -185,4 +187,62 @@ async fn a_log_grows_and_shrinks_while_it_is_in_use_and_keeps_its_size() {
     for (block, version) in [(0, 1), (7, 2), (1999, 1)] {
         assert_eq!(read(&*volume, block).await.expect("read"), content(block, version));
     }
+}
+
+/// A log has all its room from the beginning: a file system that is full later is no matter to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_file_system_under_a_log_is_said_at_the_start_and_harms_nothing_later() {
+    if !is_mountable() {
+        eprintln!("left out: it needs the right to mount a tmpfs in a name space of its own");
+        return;
+    }
+    let place = Place::new();
+    let far = place.serve("node", &node(place.folder.path(), 0));
+    let disk = place.path("disk");
+    std::fs::create_dir(&disk).expect("made");
+    let nvram = format!(
+        "report = 'immediate'\nlog_direct = false\nnvram = '{}'",
+        disk.join("nv").display()
+    );
+    let text = gateway(place.folder.path(), far.address, &nvram)
+        .replace("gateway.log", "disk/gateway.log");
+    // First without room for the log, then for the log and not all of the NVRAM, then for both and nothing else.
+    let script = r#"
+disk=$1; told=$2; shift 2
+mount -t tmpfs -o size=20m tmpfs "$disk" || exit 3
+"$@" 2>"$told.log"; [ $? = 1 ] || exit 4
+mount -o remount,size=33m "$disk" || exit 3
+"$@" 2>"$told.nvram"; [ $? = 1 ] || exit 5
+mount -o remount,size=35m "$disk" || exit 3
+exec "$@"
+"#;
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(&disk);
+    command.arg(place.path("told")).arg(forebay().get_program());
+    let mut near = place.try_serve_by(command, "gateway", &text).expect("in the end it has room");
+    for what in ["log", "nvram"] {
+        let told = std::fs::read_to_string(place.path(&format!("told.{what}"))).expect("told");
+        assert!(told.to_lowercase().contains("no space left"), "{what}: {told}");
+    }
+    let volume = connect(near.address, GATEWAY).await;
+    // More than the log has.
+    for turn in 0..10_000 {
+        write(&*volume, turn % 2000, turn / 2000 + 1).await.expect("written");
+    }
+    let refused = tell(&near, &["log-resize", GATEWAY, "64MiB"]).expect_err("there is no room");
+    assert!(refused.contains("the log cannot grow"), "{refused}");
+    let size = json(tell(&near, &["pause", GATEWAY, "--json"]))["log_bytes"].clone();
+    assert_eq!(size, 32 << 20);
+    for block in 0..2000 {
+        write(&*volume, block, 9).await.expect("written");
+        assert_eq!(read(&*volume, block).await.expect("read"), content(block, 9));
+    }
+    near.kill();
+}
+
+fn is_mountable() -> bool {
+    let tried = std::process::Command::new("unshare")
+        .args(["--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"])
+        .output();
+    tried.is_ok_and(|output| output.status.success())
 }

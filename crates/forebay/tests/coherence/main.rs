@@ -3,6 +3,8 @@
 //!
 //! `FOREBAY_COHERENCE_SECONDS` says how long; `cargo xtask test --coherence-minutes N` sets it.
 
+mod clock;
+mod faults;
 mod history;
 #[path = "../support/mod.rs"]
 mod support;

@@ -81,8 +81,18 @@ impl Place {
 
     /// Starts `serve`; what it says if it ends before it listens.
     pub fn try_serve(&self, name: &str, text: &str) -> Result<Serving, String> {
+        self.try_serve_by(forebay(), name, text)
+    }
+
+    /// The same by a command of the caller's, which goes on with arguments of the program.
+    pub fn try_serve_by(
+        &self,
+        mut command: Command,
+        name: &str,
+        text: &str,
+    ) -> Result<Serving, String> {
         let config = self.write(name, text);
-        let mut running = start(forebay().args(["serve", "--config"]).arg(config))?;
+        let mut running = start(command.args(["serve", "--config"]).arg(config))?;
         let stderr = running.stderr();
         // Of several portals the last: a gateway stands below its node.
         let last = running.ready.split_whitespace().last().expect("an address");

@@ -1,10 +1,14 @@
 //! A unit that gateways share: who is let in, and what hostile lists come to.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
 use scsi::{ClaimAction, ClaimParameters, Command, Sense};
 use tokens::{Answer, Range, Request, Token, read_answers};
 use unit::{LogicalUnit, Nexus, Settings, Share};
+use volume::{Call, Rule, Symptom};
 
 use crate::{
     claim::now,
@@ -150,4 +154,64 @@ fn who_was_dropped_comes_back_with_nothing_and_after_another_opening() {
     let dirty = ClaimParameters { is_dirty: true, ..opened.clone() };
     assert_eq!(claims(&host, &a, &dirty), dropped, "what it has was given on");
     assert_eq!(claims(&host, &a, &opened), None);
+}
+
+/// What a gateway has given back is given on after its last write to it has ended, and a write that it sends
+/// behind that is refused.
+#[test]
+fn a_range_is_given_on_when_the_last_write_of_who_had_it_has_ended() {
+    let host = shared(&Arc::new(MemoryStore::default()));
+    let (a, b) = (host.other(2), host.other(3));
+    assert_eq!(claims(&host, &a, &claim(1, true)), None);
+    assert_eq!(claims(&host, &b, &claim(2, true)), None);
+    has_token(&host, &a);
+    let [Answer::Granted { life, range, grant, .. }] = hears(&host, &a)[..] else {
+        panic!("it is granted")
+    };
+    has_token(&host, &b);
+    let mut context = Context::from_waker(Waker::noop());
+    let write = |from: &Nexus| {
+        host.unit.execute(host.task(from, &Command::write(0, 1, false).encode(), &pattern(1, 1)))
+    };
+    host.faults.add(Rule::always(Call::Write, Symptom::Hangs).times(1));
+    let mut under_way = write(&a);
+    assert!(under_way.as_mut().poll(&mut context).is_pending());
+
+    let requests = list(&[Request::Release { life, range, grant, keeps: false }]);
+    let command = Command::TokenOut { parameter_list_length: requests.len() as u32 };
+    let mut released = host.unit.execute(host.task(&a, &command.encode(), &requests));
+    assert!(released.as_mut().poll(&mut context).is_pending(), "it overtakes the write");
+    let mut later = write(&a);
+    assert!(later.as_mut().poll(&mut context).is_pending(), "it overtakes the release");
+    assert!(hears(&host, &b).is_empty(), "both may write");
+
+    drop(under_way);
+    assert!(released.as_mut().poll(&mut context).is_ready());
+    let Poll::Ready(later) = later.as_mut().poll(&mut context) else { panic!("it has its turn") };
+    assert_eq!(later.sense, Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED));
+    assert!(matches!(hears(&host, &b)[..], [Answer::Granted { .. }]));
+    assert_eq!(writes(&host, &b, 0), None);
+}
+
+/// A gateway that joins anew names what it has: nothing that it began before is carried out after that.
+#[test]
+fn who_joins_waits_for_what_it_had_begun() {
+    let host = shared(&Arc::new(MemoryStore::default()));
+    let (a, b) = (host.other(2), host.other(3));
+    assert_eq!(claims(&host, &a, &claim(1, true)), None);
+    assert_eq!(claims(&host, &b, &claim(2, true)), None);
+    has_token(&host, &a);
+    has_token(&host, &b);
+    let mut context = Context::from_waker(Waker::noop());
+    host.faults.add(Rule::always(Call::Write, Symptom::Hangs).times(1));
+    let write = Command::write(0, 1, false).encode();
+    let mut under_way = host.unit.execute(host.task(&a, &write, &pattern(1, 1)));
+    assert!(under_way.as_mut().poll(&mut context).is_pending());
+    let join = list(&[Request::Join { number: 2, exclusive: Vec::new() }]);
+    let command = Command::TokenOut { parameter_list_length: join.len() as u32 };
+    let mut joined = host.unit.execute(host.task(&a, &command.encode(), &join));
+    assert!(joined.as_mut().poll(&mut context).is_pending(), "it overtakes the write");
+    drop(under_way);
+    assert!(joined.as_mut().poll(&mut context).is_ready());
+    assert!(matches!(hears(&host, &b)[..], [Answer::Granted { .. }]));
 }

@@ -1,11 +1,14 @@
 //! A pair of gateways and a node, as processes: one gateway is killed under load, the other serves, the
 //! killed one comes back, and again; and the unit is handed over by order.
 
+mod faults;
+mod scene;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::{
     collections::HashMap,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -14,71 +17,8 @@ use std::{
 };
 
 use initiator::RemoteVolume;
-use support::{Place, Serving, content, eventually, forebay, node, read, stderr, write};
-
-const GATEWAY: &str = "iqn.2026-11.test:gateway";
-
-/// A node that keeps claims.
-fn keeping(place: &Place) -> String {
-    format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), 0))
-}
-
-/// One of the two, with where it listens.
-#[derive(Clone, Copy)]
-struct Member {
-    name: &'static str,
-    address: SocketAddr,
-}
-
-fn members() -> [Member; 2] {
-    // Both are held until both are known, so that they differ.
-    let held = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    let [a, b] = held.map(|listener| listener.local_addr().expect("an address"));
-    [Member { name: "a", address: a }, Member { name: "b", address: b }]
-}
-
-fn settings(place: &Place, node: SocketAddr, members: [Member; 2], index: usize) -> String {
-    let (own, other) = (members[index], members[1 - index]);
-    format!(
-        r#"
-initiator_name = "iqn.2026-11.test:host-{name}"
-listen = ["{address}"]
-[[target]]
-name = "iqn.2026-11.test:half-{name}"
-[[target.unit]]
-stack = [ {{ half = {{ of = "{GATEWAY}" }} }} ]
-[[target]]
-name = "{GATEWAY}"
-[[target.unit]]
-[[target.unit.stack]]
-remote = {{ url = "iscsi://{node}/iqn.2026-11.test:node/0", give_up_after = "2s" }}
-[[target.unit.stack]]
-[target.unit.stack.cache]
-log = "{log}"
-log_size = "16MiB"
-dram = "8MiB"
-nvram_size = "1MiB"
-destage_idle = "2s"
-[target.unit.stack.cache.pair]
-partner = {{ url = "iscsi://{partner}/iqn.2026-11.test:half-{partner_name}/0" }}
-dead_after = "2s"
-first = {first}
-"#,
-        name = own.name,
-        address = own.address,
-        log = place.path(&format!("{}.log", own.name)).display(),
-        partner = other.address,
-        partner_name = other.name,
-        first = index == 0,
-    )
-}
-
-fn pair(serving: &Serving) -> serde_json::Value {
-    let status = serving.status();
-    let targets = status["targets"].as_array().expect("targets").clone();
-    let target = targets.iter().find(|target| target["name"] == GATEWAY).expect("the pair's");
-    target["pair"].clone()
-}
+use scene::{GATEWAY, keeping, members, pair, settings};
+use support::{Place, content, eventually, forebay, read, stderr, write};
 
 /// A host that writes one block after another, with a version that grows, by whichever portal there is.
 struct Host {
@@ -153,9 +93,9 @@ impl Host {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pair_loses_nothing_whichever_is_killed_and_however_often() {
     let place = Place::new();
-    let far = place.serve("node", &keeping(&place));
+    let far = place.serve("node", &keeping(&place, 0));
     let members = members();
-    let text = [0, 1].map(|index| settings(&place, far.address, members, index));
+    let text = [0, 1].map(|index| settings(&place, far.address, members, index, ""));
     let mut serving = [0, 1].map(|index| place.serve(members[index].name, &text[index]));
     eventually("the first of the pair", || pair(&serving[0])["role"] == "active").await;
     assert_eq!(pair(&serving[1])["role"], "standby");

@@ -1,0 +1,215 @@
+//! A pair when something of it stops in the middle, is away, or comes back as it was before.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use volume::{Extent, Lba, Volume};
+
+use crate::{
+    scene::{GATEWAY, Scene, pair},
+    support::{Place, content, forebay, read, run, stderr, write},
+};
+
+/// Far longer than a gateway that may serve takes until it does.
+const LONG: Duration = Duration::from_secs(5);
+
+/// A process that was stopped, or a machine that was paused, believes that no time has passed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_goes_on_after_it_was_stopped_acknowledges_nothing() {
+    let scene = Scene::new(Place::new(), "").await;
+    let before = scene.host(0).await;
+    scene.write(&before, 0..20, 1).await;
+    scene.serving[0].signal(Signal::STOP);
+    // On their way to a gateway that sees them when it goes on.
+    let late = [0, 1].map(|block| {
+        let host = before.clone();
+        tokio::spawn(async move { write(&*host, block, 2).await })
+    });
+    scene.until(1, "alone").await;
+    let after = scene.host(1).await;
+    scene.write(&after, 0..20, 3).await;
+    let paused = forebay()
+        .args(["gateway", "pause", GATEWAY, "--control"])
+        .arg(&scene.serving[1].control)
+        .output();
+    assert!(paused.expect("it runs").status.success());
+    // The node has nothing of it, nor the one that was stopped.
+    scene.write(&after, 40..41, 3).await;
+
+    scene.serving[0].signal(Signal::CONT);
+    let begun = Instant::now();
+    let mut refused = 0;
+    while begun.elapsed() < LONG {
+        for block in 2..20 {
+            match tokio::time::timeout(LONG, read(&*before, block)).await {
+                Ok(Ok(found)) => assert_eq!(found, content(block, 3), "block {block} is old"),
+                Ok(Err(_)) | Err(_) => refused += 1,
+            }
+        }
+        let extent = Extent { lba: Lba(40 * 8), blocks: 8 };
+        match tokio::time::timeout(LONG, before.allocation(extent)).await {
+            Ok(Ok(told)) => assert!(told.runs().iter().all(|run| run.mapped), "it is skipped"),
+            Ok(Err(_)) | Err(_) => {}
+        }
+        assert!(write(&*before, 19, 4).await.is_err(), "two gateways take writes");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(refused > 0, "it was asked, and said no");
+    for late in late {
+        assert!(late.await.expect("no panic").is_err(), "acknowledged by who has been replaced");
+    }
+    scene.until(1, "active").await;
+    assert_eq!(scene.role(0), "standby");
+    scene.check(&after, 0..20, 3).await;
+}
+
+/// What was on its way to its half must not get there after the half was filled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partner_that_goes_on_after_it_was_stopped_has_everything_again() {
+    let mut scene = Scene::new(Place::new(), "").await;
+    let host = scene.host(0).await;
+    scene.write(&host, 0..20, 1).await;
+    scene.serving[1].signal(Signal::STOP);
+    scene.write(&host, 0..20, 2).await;
+    assert_eq!(scene.role(0), "alone");
+    scene.write(&host, 0..20, 3).await;
+    scene.serving[1].signal(Signal::CONT);
+    scene.until(0, "active").await;
+    scene.write(&host, 0..5, 4).await;
+    scene.serving[0].kill();
+    scene.until(1, "alone").await;
+    let host = scene.host(1).await;
+    scene.check(&host, 0..5, 4).await;
+    scene.check(&host, 5..20, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_half_that_comes_back_by_itself_serves_nothing_and_is_filled_later() {
+    let mut scene = Scene::new(Place::new(), "").await;
+    let host = scene.host(0).await;
+    scene.write(&host, 0..20, 1).await;
+    scene.serving[1].kill();
+    scene.write(&host, 0..20, 2).await;
+    assert_eq!(scene.role(0), "alone");
+    scene.serving[0].kill();
+    // Both were away, and the one that lacks something is there first.
+    scene.start(1);
+    scene.until_refused(1, &["taken up by iqn.2026-11.test:host-a"]).await;
+    let begun = Instant::now();
+    while begun.elapsed() < LONG {
+        assert_eq!(scene.role(1), "standby");
+        assert!(scene.log_in(1).await.is_err(), "it lets hosts in");
+    }
+    // By order neither.
+    let told = forebay()
+        .args(["gateway", "takeover", GATEWAY, "--control"])
+        .arg(&scene.serving[1].control)
+        .output()
+        .expect("the binary runs");
+    assert!(stderr(&told).contains("taken up by iqn.2026-11.test:host-a"), "{}", stderr(&told));
+
+    scene.start(0);
+    scene.until(0, "active").await;
+    let host = scene.host(0).await;
+    scene.check(&host, 0..20, 2).await;
+    scene.serving[0].kill();
+    scene.until(1, "alone").await;
+    let host = scene.host(1).await;
+    scene.check(&host, 0..20, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_node_a_pair_goes_on_and_does_not_change_hands() {
+    let mut scene = Scene::new(Place::new(), "").await;
+    let host = scene.host(0).await;
+    scene.write(&host, 0..20, 1).await;
+    scene.node.kill();
+    scene.write(&host, 0..20, 2).await;
+    scene.serving[0].kill();
+    let begun = Instant::now();
+    while begun.elapsed() < LONG {
+        // It cannot know whether the other one lives.
+        assert!(scene.log_in(1).await.is_err(), "it lets hosts in");
+        assert_eq!(scene.role(1), "standby");
+    }
+    scene.start_node();
+    scene.until(1, "alone").await;
+    let host = scene.host(1).await;
+    scene.check(&host, 0..20, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_restored_from_an_older_backup_lets_no_half_in_while_both_are_there() {
+    let mut scene = Scene::new(Place::new(), "").await;
+    let host = scene.host(0).await;
+    scene.write(&host, 0..20, 1).await;
+    let state: Vec<_> = std::fs::read_dir(scene.place.path("state"))
+        .expect("state")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "claim"))
+        .collect();
+    let backup = std::fs::read(&state[0]).expect("read");
+    scene.serving[0].kill();
+    scene.until(1, "alone").await;
+    let host = scene.host(1).await;
+    scene.write(&host, 0..20, 2).await;
+    scene.serving[1].kill();
+    scene.node.kill();
+    std::fs::write(&state[0], backup).expect("written");
+    scene.start_node();
+    // The one that has everything knows that its node does not, and says so with both numbers.
+    scene.start(1);
+    scene.until_refused(1, &["as generation 2", "was generation 4"]).await;
+    // The other one would be let in by that node.
+    scene.start(0);
+    scene.until_refused(0, &["of epoch 1", "in epoch 2"]).await;
+    assert_eq!(scene.role(1), "standby");
+    // The operator has the last word.
+    scene.serving[1].kill();
+    scene.start_with(1, "accept_loss = true");
+    scene.until(1, "active").await;
+    let host = scene.host(1).await;
+    scene.check(&host, 0..20, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encrypted_log_is_taken_over_with_its_key_and_not_with_another() {
+    let place = Place::new();
+    for name in ["log", "other"] {
+        let path = |kind: &str| place.path(&format!("{name}.{kind}")).display().to_string();
+        let made = run(&["secret", &path("secret"), "--characters", "64"]);
+        assert!(made.status.success(), "{}", stderr(&made));
+        let made = run(&["key", &path("key"), "--secret-file", &path("secret")]);
+        assert!(made.status.success(), "{}", stderr(&made));
+    }
+    let key = |name: &str| {
+        let at = |kind: &str| place.path(&format!("{name}.{kind}")).display().to_string();
+        format!("log_key = '{}'\nlog_secret_file = '{}'", at("key"), at("secret"))
+    };
+    let (right, wrong) = (key("log"), key("other"));
+    let mut scene = Scene::new(place, &right).await;
+    let host = scene.host(0).await;
+    scene.write(&host, 0..20, 1).await;
+    for member in scene.members {
+        let log = std::fs::read(scene.place.path(&format!("{}.log", member.name))).expect("read");
+        let part = &content(3, 1)[..64];
+        assert!(!log.windows(64).any(|found| found == part), "in clear with {}", member.name);
+    }
+    scene.serving[0].kill();
+    scene.until(1, "alone").await;
+    let host = scene.host(1).await;
+    scene.check(&host, 0..20, 1).await;
+    scene.write(&host, 0..20, 2).await;
+    scene.serving[1].kill();
+    // With another key it does not serve, and what is there stays as it is.
+    scene.start_instead(1, &wrong);
+    scene.until_refused(1, &["log_key"]).await;
+    scene.serving[1].kill();
+    scene.start(1);
+    scene.until(1, "alone").await;
+    let host = scene.host(1).await;
+    scene.check(&host, 0..20, 2).await;
+    scene.start(0);
+    scene.until(1, "active").await;
+    assert_eq!(pair(&scene.serving[0])["role"], "standby");
+}

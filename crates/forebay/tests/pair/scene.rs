@@ -1,0 +1,195 @@
+//! Two gateways that are a pair, and their node: settings, and what is asked of them.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
+
+use initiator::RemoteVolume;
+
+use crate::support::{Place, Serving, content, eventually, node, read, write};
+
+pub const GATEWAY: &str = "iqn.2026-11.test:gateway";
+
+/// A node that keeps claims.
+pub fn keeping(place: &Place, port: u16) -> String {
+    format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), port))
+}
+
+/// One of the two, with where it listens.
+#[derive(Clone, Copy)]
+pub struct Member {
+    pub name: &'static str,
+    pub address: SocketAddr,
+}
+
+pub fn members() -> [Member; 2] {
+    // Both are held until both are known, so that they differ.
+    let held = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let [a, b] = held.map(|listener| listener.local_addr().expect("an address"));
+    [Member { name: "a", address: a }, Member { name: "b", address: b }]
+}
+
+/// Settings of one of the two, with more settings of its cache.
+pub fn settings(
+    place: &Place,
+    node: SocketAddr,
+    members: [Member; 2],
+    index: usize,
+    more: &str,
+) -> String {
+    let (own, other) = (members[index], members[1 - index]);
+    format!(
+        r#"
+initiator_name = "iqn.2026-11.test:host-{name}"
+listen = ["{address}"]
+[[target]]
+name = "iqn.2026-11.test:half-{name}"
+[[target.unit]]
+stack = [ {{ half = {{ of = "{GATEWAY}" }} }} ]
+[[target]]
+name = "{GATEWAY}"
+[[target.unit]]
+[[target.unit.stack]]
+remote = {{ url = "iscsi://{node}/iqn.2026-11.test:node/0", give_up_after = "2s" }}
+[[target.unit.stack]]
+[target.unit.stack.cache]
+log = "{log}"
+log_size = "16MiB"
+dram = "8MiB"
+nvram_size = "1MiB"
+destage_idle = "2s"
+{more}
+[target.unit.stack.cache.pair]
+partner = {{ url = "iscsi://{partner}/iqn.2026-11.test:half-{partner_name}/0" }}
+dead_after = "2s"
+first = {first}
+"#,
+        name = own.name,
+        address = own.address,
+        log = place.path(&format!("{}.log", own.name)).display(),
+        partner = other.address,
+        partner_name = other.name,
+        first = index == 0,
+    )
+}
+
+/// How the pair stands, as that gateway tells it.
+pub fn pair(serving: &Serving) -> serde_json::Value {
+    let status = serving.status();
+    let targets = status["targets"].as_array().expect("targets").clone();
+    let target = targets.iter().find(|target| target["name"] == GATEWAY).expect("the pair's");
+    target["pair"].clone()
+}
+
+/// A node and both gateways, the first of which serves.
+pub struct Scene {
+    pub place: Place,
+    pub node: Serving,
+    pub members: [Member; 2],
+    more: String,
+    pub serving: [Serving; 2],
+}
+
+impl Scene {
+    pub async fn new(place: Place, more: &str) -> Self {
+        let node = place.serve("node", &keeping(&place, 0));
+        let members = members();
+        let text = |index| settings(&place, node.address, members, index, more);
+        let serving = [0, 1].map(|index| place.serve(members[index].name, &text(index)));
+        let scene = Self { place, node, members, more: more.to_owned(), serving };
+        scene.until(0, "active").await;
+        scene
+    }
+
+    /// Starts a gateway that was killed.
+    pub fn start(&mut self, index: usize) {
+        self.start_with(index, "");
+    }
+
+    /// The same with more settings of its cache.
+    pub fn start_with(&mut self, index: usize, more: &str) {
+        self.start_instead(index, &format!("{}\n{more}", self.more));
+    }
+
+    /// The same with other settings of its cache than those that it had.
+    pub fn start_instead(&mut self, index: usize, more: &str) {
+        let text = settings(&self.place, self.node.address, self.members, index, more);
+        self.serving[index] = self.place.serve(self.members[index].name, &text);
+    }
+
+    /// Starts the node that was killed.
+    pub fn start_node(&mut self) {
+        let port = self.node.address.port();
+        self.node = self.place.serve("node", &keeping(&self.place, port));
+    }
+
+    /// Waits until a gateway is that.
+    pub async fn until(&self, index: usize, role: &str) {
+        let name = self.members[index].name;
+        eventually(&format!("{name}: {role}"), || pair(&self.serving[index])["role"] == role).await;
+    }
+
+    /// Waits until a gateway that stands by says why it does not do more, in these words.
+    pub async fn until_refused(&self, index: usize, words: &[&str]) {
+        let is_told = || {
+            let pair = pair(&self.serving[index]);
+            let reason = pair["reason"].as_str().unwrap_or_default().to_owned();
+            pair["role"] == "standby" && words.iter().all(|word| reason.contains(word))
+        };
+        eventually(&format!("{}: {words:?}", self.members[index].name), is_told).await;
+    }
+
+    pub fn role(&self, index: usize) -> String {
+        pair(&self.serving[index])["role"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// A host at a gateway that serves by now.
+    pub async fn host(&self, index: usize) -> Arc<RemoteVolume> {
+        loop {
+            if let Ok(host) = self.log_in(index).await {
+                return host;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub async fn log_in(&self, index: usize) -> Result<Arc<RemoteVolume>, initiator::Error> {
+        let address = self.members[index].address.to_string();
+        let mut settings = initiator::Settings::new(address, GATEWAY, 0);
+        settings.connect_time_out = Duration::from_millis(500);
+        settings.login_time_out = Duration::from_secs(1);
+        // It waits for a gateway that does not answer for a while, and for one that is gone not at all.
+        settings.give_up_after = Duration::from_millis(300);
+        settings.command_time_out = Duration::from_secs(60);
+        settings.timing.ping_after = Duration::from_secs(60);
+        settings.timing.probe_after = Duration::from_secs(60);
+        settings.error_recovery_level = 0;
+        RemoteVolume::connect(settings).await.map(Arc::new)
+    }
+
+    /// What a host writes until it is taken: BUSY for a moment is no error to it.
+    pub async fn write(&self, host: &RemoteVolume, blocks: Range<u64>, version: u64) {
+        for block in blocks {
+            while let Err(error) = write(host, block, version).await {
+                assert!(matches!(error, volume::Error::Busy(_)), "{error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    pub async fn check(&self, host: &RemoteVolume, blocks: Range<u64>, version: u64) {
+        for block in blocks {
+            let found = loop {
+                match read(host, block).await {
+                    Ok(found) => break found,
+                    Err(error) => assert!(matches!(error, volume::Error::Busy(_)), "{error}"),
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            };
+            assert_eq!(found, content(block, version), "block {block}");
+        }
+    }
+}
