@@ -162,7 +162,7 @@ async fn a_node_restored_from_an_older_backup_lets_no_half_in_while_both_are_the
     scene.until_refused(1, &["as generation 2", "was generation 4"]).await;
     // The other one would be let in by that node.
     scene.start(0);
-    scene.until_refused(0, &["of epoch 1", "in epoch 2"]).await;
+    scene.until_refused(0, &["of epoch 2", "in epoch 3"]).await;
     assert_eq!(scene.role(1), "standby");
     // The operator has the last word.
     scene.serving[1].kill();
