@@ -29,6 +29,7 @@ use tokio::{
 use crate::{
     attached::Attached,
     failure::Failure,
+    moves::{Listed, Progress},
     naming::Known,
     orders::{Exported, Order, Standing, UnitName},
     plan::Changes,
@@ -85,6 +86,27 @@ pub enum Request {
         /// The unit.
         unit: UnitName,
     },
+    /// Move a volume to another node.
+    Move {
+        /// `gln:NAME`, `NAME` or its target.
+        volume: String,
+        /// The node's number or name.
+        to: String,
+        /// Bytes per second at most.
+        rate: Option<u64>,
+    },
+    /// How far the move of a volume is.
+    Moving {
+        /// Its name.
+        volume: VolumeName,
+    },
+    /// Give up the move of a volume.
+    CancelMove {
+        /// Its name.
+        volume: VolumeName,
+    },
+    /// What is known of moves.
+    Moves,
     /// What the process has attached.
     Attachment,
     /// Take away what the process has attached.
@@ -123,6 +145,10 @@ pub enum Response {
     Exported(Exported),
     /// How a pair stands.
     Pair(PairStatus),
+    /// How far a move is.
+    Moving(Progress),
+    /// What is known of moves.
+    Moves(Vec<Listed>),
     /// What is attached, or was until now.
     Attachment(Attached),
     /// The size from now on.
@@ -150,6 +176,8 @@ impl Response {
             | Self::Located(_)
             | Self::Exported(_)
             | Self::Pair(_)
+            | Self::Moving(_)
+            | Self::Moves(_)
             | Self::Attachment(_)
             | Self::Resized { .. } => {
                 Failure::new("the process gives an answer to another question")
@@ -354,7 +382,12 @@ pub fn ask(path: &Path, request: Request) -> Result<Response, Failure> {
 fn exchange(mut stream: StdStream, request: Request) -> io::Result<Response> {
     let is_quick = matches!(
         request,
-        Request::Status | Request::Compare { .. } | Request::Cache { .. } | Request::Attachment
+        Request::Status
+            | Request::Compare { .. }
+            | Request::Cache { .. }
+            | Request::Moving { .. }
+            | Request::Moves
+            | Request::Attachment
     );
     stream.set_read_timeout(Some(if is_quick { PATIENCE } else { WORK }))?;
     stream.set_write_timeout(Some(PATIENCE))?;

@@ -79,7 +79,7 @@ mod tests {
         };
         let portals = vec![Portal { address: "10.0.0.2:3260".into(), tls: true }];
         let volume = "payroll".parse().unwrap();
-        let entry = Entry { volume, target: "iqn.a:b".into(), lun: 3, portals };
+        let entry = Entry { volume, target: "iqn.a:b".into(), lun: 3, portals, generation: 0 };
         let far = KnownNode { volumes: vec![entry], ..node(2, true) };
         let nodes = vec![node(1, false), far];
         let known = Known { gln: Gln::new([1; 16]), nodes, troubles: vec![Trouble::Full] };

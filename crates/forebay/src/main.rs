@@ -12,12 +12,13 @@ mod events;
 mod plan;
 mod whole_file;
 mod naming;
+mod state;
+mod moves;
 mod attached;
 mod control;
 mod admission;
 mod key_file;
 mod stack;
-mod state;
 mod node;
 mod serve;
 mod check;
@@ -29,6 +30,7 @@ mod claim;
 mod credentials;
 mod ls;
 mod known;
+mod volumes;
 mod secret;
 mod tunnel;
 mod attachment;
@@ -77,6 +79,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Claim(args) => claim::run(args.act),
         Command::Ls(args) => in_runtime(ls::run(&args)),
         Command::Names(args) => known::run(&args),
+        Command::Volume(args) => volumes::run(args.act),
         Command::Attach(args) => attachment::run(args),
         Command::Detach(args) => attachment::detach(&args),
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),

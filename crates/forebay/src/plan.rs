@@ -75,6 +75,9 @@ impl<'a> Plan<'a> {
         if (&old.user, &old.discovery) != (&new.user, &new.discovery) {
             self.changes.changed.push("users, or who may ask for targets".to_owned());
         }
+        if old.accept != new.accept {
+            self.changes.changed.push("what is taken from nodes that move volumes here".to_owned());
+        }
         if old.log_level != new.log_level {
             let level = new.log_level.as_ref().map_or("info", |level| &level.0);
             self.changes.changed.push(format!("log level: {level}"));
@@ -191,8 +194,9 @@ fn change(old: &Unit, new: &Unit) -> Change {
     // The same layers but for sizes, rates and the volume's name.
     let mut same = old.clone();
     let (mut grown, mut paced) = (Vec::new(), Vec::new());
-    if same.volume != new.volume {
+    if (&same.volume, same.generation) != (&new.volume, new.generation) {
         same.volume.clone_from(&new.volume);
+        same.generation = new.generation;
         paced.push("the name of its volume".to_owned());
     }
     for (was, is) in same.stack.iter_mut().zip(&new.stack) {

@@ -131,6 +131,19 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
             Ok(exported) => Response::Exported(exported),
             Err(failure) => Response::Failure(failure),
         },
+        Request::Move { volume, to, rate } => match node.move_volume(&volume, &to, rate).await {
+            Ok(progress) => Response::Moving(progress),
+            Err(failure) => Response::Failure(failure),
+        },
+        Request::Moving { volume } => match node.move_of(&volume) {
+            Ok(progress) => Response::Moving(progress),
+            Err(failure) => Response::Failure(failure),
+        },
+        Request::CancelMove { volume } => match node.cancel_move(&volume).await {
+            Ok(progress) => Response::Moving(progress),
+            Err(failure) => Response::Failure(failure),
+        },
+        Request::Moves => Response::Moves(node.listed_moves()),
         Request::Attachment | Request::Detach { .. } => {
             Response::Failure(Failure::new("this process serves, and has attached nothing"))
         }

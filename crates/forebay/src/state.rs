@@ -51,6 +51,55 @@ pub fn open_unit(
     })
 }
 
+/// What a unit keeps, by the names of its records, for another node.
+pub fn records(folder: &Path, identity: &Identity) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
+    let name = file_name(identity);
+    let kept = Record::ALL.into_iter().map(|record| {
+        let path = folder.join(format!("{name}.{}", record.name()));
+        Ok(read(&path)?.map(|bytes| (record.name(), bytes)))
+    });
+    kept.filter_map(Result::transpose).collect()
+}
+
+/// Puts these in place of all that a unit keeps, which is not served here; stable when it returns.
+pub fn replace_records(
+    folder: &Path,
+    identity: &Identity,
+    records: &[(String, Vec<u8>)],
+) -> io::Result<()> {
+    let files = StateFiles::open(folder, identity)?;
+    for record in Record::ALL {
+        match records.iter().find(|(name, _)| name == record.name()) {
+            Some((_, bytes)) => files.shared.replace(record, bytes)?,
+            None => match fs::remove_file(files.shared.path(record)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            },
+        }
+    }
+    whole_file::settle_names(&files.shared.path(Record::Claim))
+}
+
+/// What the names of a unit's files begin with.
+fn file_name(identity: &Identity) -> String {
+    identity.naa.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The record in a file, if there is one.
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(named(path, &error)),
+        Ok(bytes) => match unframed(&bytes) {
+            Some(record) => Ok(Some(record.to_vec())),
+            None => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} is damaged", path.display()),
+            )),
+        },
+    }
+}
+
 /// The records of one unit.
 pub struct StateFiles {
     shared: Arc<Shared>,
@@ -75,7 +124,7 @@ impl StateFiles {
     /// into a path.
     pub fn open(folder: &Path, identity: &Identity) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let name: String = identity.naa.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = file_name(identity);
         let lock = File::create(folder.join(format!("{name}.lock")))?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => io::Error::new(
@@ -92,18 +141,7 @@ impl StateFiles {
 
 impl Store for StateFiles {
     fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>> {
-        let path = self.shared.path(record);
-        match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(named(&path, &error)),
-            Ok(bytes) => match unframed(&bytes) {
-                Some(record) => Ok(Some(record.to_vec())),
-                None => Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("{} is damaged", path.display()),
-                )),
-            },
-        }
+        read(&self.shared.path(record))
     }
 
     fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_> {
@@ -138,7 +176,7 @@ impl Shared {
 }
 
 /// A record as it stands in its file.
-fn framed(record: &[u8]) -> Vec<u8> {
+pub fn framed(record: &[u8]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
@@ -149,7 +187,7 @@ fn framed(record: &[u8]) -> Vec<u8> {
 }
 
 /// The record in a file; `None` if the file is not just one whole record.
-fn unframed(bytes: &[u8]) -> Option<&[u8]> {
+pub fn unframed(bytes: &[u8]) -> Option<&[u8]> {
     let (rest, sum) = bytes.split_last_chunk::<4>()?;
     let (magic, rest) = (rest.get(..8)?, rest.get(8..)?);
     let (version, rest) = rest.split_first_chunk::<4>()?;

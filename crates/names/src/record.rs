@@ -53,6 +53,16 @@ pub struct Entry {
     pub lun: u16,
     /// Where that target is reached.
     pub portals: Vec<Portal>,
+    /// How often it has moved from node to node: of two that tell of it, the one with the higher number
+    /// is right.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub generation: u64,
+}
+
+/// A volume that never moved is told of as before there were moves.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(generation: &u64) -> bool {
+    *generation == 0
 }
 
 /// An address that an initiator connects to.
@@ -123,6 +133,9 @@ impl Entry {
         }
         if self.lun >= 16_384 {
             return Err(Refusal::Wrong("a unit beyond 16383"));
+        }
+        if self.generation >= MOST_COUNT {
+            return Err(Refusal::Wrong("a count beyond all moves there can be"));
         }
         at_most(self.portals.len(), MOST_ADDRESSES, "portals of a volume")?;
         match self.portals.iter().all(|portal| is_address(&portal.address)) {
@@ -233,6 +246,7 @@ pub(crate) mod tests {
             target: format!("iqn.2026-11.test:node-{number}"),
             lun: 0,
             portals: vec![Portal { address: format!("10.0.0.{number}:3260"), tls: false }],
+            generation: 0,
         };
         Record {
             stamp: Stamp { gln: Gln::new([number; 16]), version, beat: 0 },
@@ -284,6 +298,7 @@ pub(crate) mod tests {
         refused(&|r| r.volumes[0].target = "disk".into());
         refused(&|r| r.volumes[0].lun = 16_384);
         refused(&|r| r.volumes[0].portals[0].address = "x y:1".into());
+        refused(&|r| r.volumes[0].generation = MOST_COUNT);
         refused(&|r| r.volumes[0].portals = vec![Portal { address: "a:1".into(), tls: true }; 9]);
         refused(&|r| r.volumes.push(r.volumes[0].clone()));
         refused(&|r| r.volumes = vec![r.volumes[0].clone(); MOST_VOLUMES + 1]);
@@ -301,6 +316,7 @@ pub(crate) mod tests {
                 target: format!("iqn.{}", "t".repeat(219)),
                 lun: 16_383,
                 portals: vec![Portal { address: host.clone(), tls: false }; MOST_ADDRESSES],
+                generation: MOST_COUNT - 1,
             })
             .collect();
         longest.check().unwrap();

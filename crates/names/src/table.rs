@@ -279,15 +279,18 @@ impl Table {
         std::iter::once(own).chain(others.filter(move |one| one.age < times.forget_after))
     }
 
-    /// Where a volume is. A node that gives signs of life goes before one that does not, since a volume
-    /// may have been taken up elsewhere; between two of the same kind nothing is guessed, nor between two
-    /// with one number.
+    /// Where a volume is: where it was moved to last. Of those a node that gives signs of life goes before one
+    /// that does not, since a volume may have been taken up elsewhere; between two of the same kind nothing is
+    /// guessed, nor between two with one number.
     pub fn resolve(&self, volume: &VolumeName, now: Instant) -> Result<Place, Unresolved> {
         let mut found: Vec<(Listed<'_>, &Entry)> = Vec::new();
         for listed in self.nodes(now) {
             let entry = listed.record.volumes.iter().find(|entry| entry.volume == *volume);
             found.extend(entry.map(|entry| (listed, entry)));
         }
+        // Whoever has it of an earlier time has an older copy, however lively.
+        let newest = found.iter().map(|(_, entry)| entry.generation).max();
+        found.retain(|(_, entry)| Some(entry.generation) == newest);
         if found.iter().any(|(listed, _)| !listed.is_stale) {
             found.retain(|(listed, _)| !listed.is_stale);
         }
@@ -352,6 +355,25 @@ pub(crate) mod tests {
         // What is older is not believed any more.
         table.take(record(2, 1, &["a"]), Duration::ZERO, now).unwrap();
         assert_eq!(node_of(&table, "a", now).unwrap(), "node-3");
+    }
+
+    /// The node that it came from may have been restored from a copy, or its record may be on its way still.
+    #[test]
+    fn a_volume_is_where_it_was_moved_to_last_also_when_that_node_is_silent() {
+        let (mut table, start) = (table(1, &[]), Instant::now());
+        table.take(record(2, 1, &["a"]), Duration::ZERO, start).unwrap();
+        let mut moved = record(3, 1, &["a"]);
+        moved.volumes[0].generation = 1;
+        table.take(moved, Duration::ZERO, start).unwrap();
+        assert_eq!(node_of(&table, "a", start).unwrap(), "node-3");
+        let later = start + Duration::from_secs(60);
+        table.take(record(2, 2, &["a"]), Duration::ZERO, later).unwrap();
+        assert_eq!(node_of(&table, "a", later).unwrap(), "node-3");
+        let back =
+            record(2, 3, &["a"]).volumes.into_iter().map(|entry| Entry { generation: 2, ..entry });
+        let back = Record { volumes: back.collect(), ..record(2, 3, &[]) };
+        table.take(back, Duration::ZERO, later).unwrap();
+        assert_eq!(node_of(&table, "a", later).unwrap(), "node-2");
     }
 
     #[test]

@@ -106,6 +106,23 @@ impl Server {
         self.close_sessions(Some(name), deadline, "the target is no longer served").await;
     }
 
+    /// Another target of the same name takes the place of the one that is served, and its sessions end without
+    /// another answer, so that initiators log in again and learn where to. True if none is left, which they
+    /// have two seconds for; false also if no target of this name is served.
+    ///
+    /// # Errors
+    /// If it cannot be served.
+    pub async fn turn_away(&self, target: Target) -> Result<bool, TargetError> {
+        let new = Arc::new(Device::new(target)?);
+        let Surroundings { names, registry, .. } = &*self.surroundings;
+        if !names.replace(Arc::clone(&new)) {
+            return Ok(false);
+        }
+        self.close_sessions(Some(&new.name), Duration::ZERO, "the target is served elsewhere")
+            .await;
+        Ok(registry.drivers(Some(&new.name), 0).is_empty())
+    }
+
     /// Opens a portal of the default group; port 0 takes any that is free. Returns where it
     /// listens.
     ///

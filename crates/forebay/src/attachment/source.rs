@@ -7,6 +7,7 @@ use crate::{
     credentials,
     failure::Failure,
     handover,
+    moves::Moves,
     naming::Naming,
     orders::UnitName,
     quantity::Span,
@@ -41,7 +42,9 @@ impl Source {
     }
 
     fn of_settings(args: &Attach, config: &Path) -> Result<Self, Failure> {
-        let settings = Settings::load(config)?;
+        let mut settings = Settings::load(config)?;
+        // What has gone to another node is not taken for the volume.
+        Moves::open(&settings)?.apply(&mut settings)?;
         let naming = Naming::guest(&settings)?.map(Arc::new);
         let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
         if args.volume.parse().is_ok_and(|far| matches!(far, Far::Named(_))) {

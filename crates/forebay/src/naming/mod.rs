@@ -9,16 +9,18 @@ mod finder;
 use std::{
     collections::BTreeSet,
     path::PathBuf,
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
 use ::names::{
-    Entry, Gln, NodeName, Place, Record, Stamp, Table, Times, Trouble, Unresolved, VolumeName,
+    Entry, Gln, HELLO_BYTES, NodeName, Place, Record, Stamp, Table, Times, Trouble, Unresolved,
+    VolumeName,
 };
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::{sync::Notify, time::timeout};
+use tokio::{net::TcpStream, sync::Notify, time::timeout};
 use zeroize::Zeroizing;
 
 pub use finder::{Finder, usable};
@@ -44,7 +46,12 @@ pub struct Naming {
     asked: tokio::sync::Mutex<Option<tokio::time::Instant>>,
     /// Addresses that did not answer, so that each is told once.
     silent: Mutex<BTreeSet<String>>,
+    /// Who takes connections that are about something else than names.
+    other: OnceLock<Visit>,
 }
+
+/// Takes a connection with the hello that came on it.
+pub type Visit = Box<dyn Fn(TcpStream, [u8; HELLO_BYTES]) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Who gave no sign of life for so long is gone for good, or tells of itself when it is back.
 const FORGET_AFTER: Duration = Duration::from_secs(7 * 86_400);
@@ -96,7 +103,32 @@ impl Naming {
             news: Notify::new(),
             asked: tokio::sync::Mutex::default(),
             silent: Mutex::default(),
+            other: OnceLock::new(),
         })
+    }
+
+    /// From now on connections whose hello is not that of names go there.
+    pub fn visited_by(&self, other: Visit) {
+        // A process has one node.
+        let _ = self.other.set(other);
+    }
+
+    /// The secret of all who take part.
+    pub fn secret(&self) -> &[u8] {
+        &self.secret
+    }
+
+    /// What people call this node.
+    pub fn node(&self) -> NodeName {
+        self.table.lock().own().node.clone()
+    }
+
+    /// The nodes with this number, or that people call so, with where they answer: as many as there are.
+    pub async fn find(&self, node: &str) -> Vec<KnownNode> {
+        self.ask_seeds().await;
+        let mut nodes = self.known().nodes;
+        nodes.retain(|known| known.gln.to_string() == node || known.node.as_str() == node);
+        nodes
     }
 
     /// This node's number.

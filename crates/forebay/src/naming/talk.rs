@@ -40,7 +40,7 @@ pub enum Failed {
 pub async fn call(naming: &Naming, address: &str) -> Result<(), Failed> {
     let calling = async {
         let stream = TcpStream::connect(address).await?;
-        let mut line = Line::open(naming, stream, End::Caller).await?;
+        let mut line = Line::call(naming, stream).await?;
         let first = begin(&naming.table.lock());
         line.say(&first).await?;
         let (known, told) = match line.hear().await? {
@@ -66,10 +66,17 @@ pub async fn call(naming: &Naming, address: &str) -> Result<(), Failed> {
     timeout(PATIENCE, calling).await.unwrap_or(Err(Failed::TimedOut))
 }
 
-/// Answers somebody who connected.
-pub async fn respond(naming: &Naming, stream: TcpStream) -> Result<(), Failed> {
+/// Answers somebody who connected, or lets others do so if it is not about names.
+pub async fn respond(naming: &Naming, mut stream: TcpStream) -> Result<(), Failed> {
+    let mut hello = [0; HELLO_BYTES];
+    let heard = timeout(PATIENCE, stream.read_exact(&mut hello)).await;
+    heard.map_err(|_| Failed::TimedOut)??;
+    if let (Err(_), Some(other)) = (Hello::parse(&hello), naming.other.get()) {
+        other(stream, hello).await;
+        return Ok(());
+    }
     let responding = async {
-        let mut line = Line::open(naming, stream, End::Called).await?;
+        let mut line = Line::answer(naming, stream, Hello::parse(&hello)?).await?;
         // An exchange, and what the caller has to tell then.
         for _ in 0..2 {
             let request: Request = match line.hear().await {
@@ -99,15 +106,17 @@ struct Line {
 }
 
 impl Line {
-    async fn open(naming: &Naming, mut stream: TcpStream, end: End) -> Result<Self, Failed> {
-        stream.set_nodelay(true)?;
-        let mut nonce = [0; NONCE_BYTES];
-        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
-        let ours = Hello(nonce);
-        stream.write_all(&ours.encode()).await?;
+    async fn call(naming: &Naming, mut stream: TcpStream) -> Result<Self, Failed> {
+        let ours = greet(&mut stream).await?;
         let mut bytes = [0; HELLO_BYTES];
         stream.read_exact(&mut bytes).await?;
-        let channel = Channel::new(&naming.secret, end, ours, Hello::parse(&bytes)?)?;
+        let channel = Channel::new(&naming.secret, End::Caller, ours, Hello::parse(&bytes)?)?;
+        Ok(Self { stream, channel })
+    }
+
+    async fn answer(naming: &Naming, mut stream: TcpStream, theirs: Hello) -> Result<Self, Failed> {
+        let ours = greet(&mut stream).await?;
+        let channel = Channel::new(&naming.secret, End::Called, ours, theirs)?;
         Ok(Self { stream, channel })
     }
 
@@ -124,4 +133,13 @@ impl Line {
         let payload = self.channel.open(&rest)?;
         serde_json::from_slice(payload).map_err(|_| Wrong::Payload.into())
     }
+}
+
+/// Says hello.
+async fn greet(stream: &mut TcpStream) -> Result<Hello, Failed> {
+    stream.set_nodelay(true)?;
+    let mut nonce = [0; NONCE_BYTES];
+    getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+    stream.write_all(&Hello(nonce).encode()).await?;
+    Ok(Hello(nonce))
 }

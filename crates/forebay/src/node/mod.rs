@@ -6,9 +6,12 @@ mod names;
 mod reload;
 mod partner_link;
 mod pair;
+mod arrive;
+mod leave;
 mod show;
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     path::PathBuf,
     process::exit,
@@ -16,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::names::VolumeName;
 use parking_lot::Mutex;
 use target::{PortalGroup, Redirect, Server};
 use tokio::task::JoinSet;
@@ -25,6 +29,7 @@ use crate::{
     admission,
     events::Events,
     failure::{FAILED, Failure},
+    moves::Moves,
     naming::Naming,
     settings::{Address, Group, HostPort, Iscsi, Portal, PortalTls, Settings, Target, Unit},
     stack::{self, Given, Opened},
@@ -46,14 +51,29 @@ pub struct Node {
     events: Events,
     /// Who is told of volumes, and asked.
     naming: Option<Arc<Naming>>,
+    /// Volumes that have gone and come.
+    moves: Moves,
+    /// Those that are on their way now.
+    moving: Mutex<Moving>,
     inner: Mutex<Inner>,
     /// Held while settings are changed: one change at a time.
     changing: tokio::sync::Mutex<()>,
 }
 
+/// Volumes on their way.
+#[derive(Default)]
+struct Moving {
+    /// Moves from here since the start, the last of each volume.
+    leaving: BTreeMap<VolumeName, Arc<leave::Leaving>>,
+    /// Those that are being taken.
+    arriving: BTreeSet<VolumeName>,
+}
+
 struct Inner {
     state: State,
-    /// The settings in force.
+    /// The settings as they were read.
+    base: Arc<Settings>,
+    /// The settings in force: without volumes that have gone, with those that have come.
     settings: Arc<Settings>,
     targets: Vec<Served>,
     /// The pairs that units are of.
@@ -100,8 +120,13 @@ impl Node {
         let server = target::Settings { security, ..iscsi(&settings.iscsi) };
         let server = Server::new(server, Vec::new());
         let naming = Naming::open(&settings)?.map(Arc::new);
+        let moves = Moves::open(&settings)?;
+        let base = Arc::new(settings.clone());
+        let mut settings = settings;
+        moves.apply(&mut settings)?;
         let inner = Inner {
             state: State::Starting,
+            base,
             settings: Arc::new(settings),
             targets: Vec::new(),
             pairs: Vec::new(),
@@ -116,6 +141,8 @@ impl Node {
             server: server.map_err(Failure::settings)?,
             events,
             naming,
+            moves,
+            moving: Mutex::default(),
             inner: Mutex::new(inner),
             changing: tokio::sync::Mutex::default(),
         })
@@ -156,6 +183,7 @@ impl Node {
         inner.state = State::Serving;
         drop(inner);
         self.tell_names();
+        self.open_moves();
         Ok(())
     }
 
@@ -190,6 +218,8 @@ impl Node {
         let as_it_is_seen = |unit: &ServedUnit| Arc::clone(&unit.unit) as Arc<dyn LogicalUnit>;
         let units: Vec<_> = units.map(|unit| (unit.lun, as_it_is_seen(unit))).collect();
         let is_paired = target.unit.iter().any(|unit| unit.pair().is_some());
+        // Settings name none such: its volume is here, and not ours yet.
+        let is_coming = target.unit.is_empty() && target.redirect.is_none();
         let groups = settings.groups();
         let reached = groups.iter().filter(|group| target.is_reached_through(group));
         target::Target {
@@ -197,7 +227,7 @@ impl Node {
             access: admission::access(target),
             groups: reached.map(|group| inner.group(group)).collect(),
             redirect: redirect(target.redirect.as_ref(), target.redirect_permanently),
-            is_unavailable: is_paired && units.is_empty(),
+            is_unavailable: units.is_empty() && (is_paired || is_coming),
             ..target::Target::new(target.name.0.clone(), units)
         }
     }

@@ -53,7 +53,7 @@ impl Node {
             .map_err(|error| Failure::new(error).remedy("`forebay names` shows what is known"))
     }
 
-    fn naming(&self) -> Result<&naming::Naming, Failure> {
+    pub(super) fn naming(&self) -> Result<&naming::Naming, Failure> {
         self.naming.as_deref().ok_or_else(|| {
             Failure::new("this process takes part in no naming service")
                 .remedy("add a [names] table to its settings, and restart it")
@@ -82,14 +82,20 @@ impl Inner {
                     continue;
                 }
                 let target = target.name.0.clone();
-                entries.push(Entry { volume, target, lun: unit.lun, portals });
+                let generation = unit.generation;
+                entries.push(Entry { volume, target, lun: unit.lun, portals, generation });
             }
         }
         entries
     }
 
     /// Where a target is reached from other machines: by what discovery tells in place of an address.
-    fn portals_of(&self, target: &Target, groups: &[Group], names: &Names) -> Vec<::names::Portal> {
+    pub(super) fn portals_of(
+        &self,
+        target: &Target,
+        groups: &[Group],
+        names: &Names,
+    ) -> Vec<::names::Portal> {
         let mut portals = Vec::new();
         for group in groups.iter().filter(|group| target.is_reached_through(group)) {
             for (address, portal) in &group.portals {

@@ -26,7 +26,8 @@ struct Prepared {
 impl Node {
     /// What a reload of `config` would do.
     pub fn compare(&self, config: &Path) -> Result<Changes, Failure> {
-        let new = Settings::load(config)?;
+        let mut new = Settings::load(config)?;
+        self.moves.apply(&mut new)?;
         let old = self.settings();
         Ok(Plan::between(&old, &new).changes)
     }
@@ -41,6 +42,8 @@ impl Node {
         let mut new = Settings::load(&self.config)?;
         let old = self.settings();
         new.keep_certificates(&old);
+        let base = Arc::new(new.clone());
+        self.moves.apply(&mut new)?;
         let plan = Plan::between(&old, &new);
         if !plan.changes.refused.is_empty() {
             return Err(Failure::new(format!(
@@ -49,8 +52,20 @@ impl Node {
             ))
             .remedy("take that out of the settings, or restart with them"));
         }
+        let changes = plan.changes.clone();
+        self.change_to(&plan, &new, &base).await?;
+        Ok(changes)
+    }
+
+    /// Does what a plan says, all of it or nothing.
+    pub(super) async fn change_to(
+        &self,
+        plan: &Plan<'_>,
+        new: &Settings,
+        base: &Arc<Settings>,
+    ) -> Result<(), Failure> {
         let mut prepared = Prepared::default();
-        if let Err(failure) = self.prepare(&new, &plan, &mut prepared).await {
+        if let Err(failure) = self.prepare(new, plan, &mut prepared).await {
             self.give_up(prepared).await;
             let Failure { message, remedy, code } = failure;
             return Err(Failure {
@@ -59,9 +74,9 @@ impl Node {
                 code,
             });
         }
-        let changes = plan.changes.clone();
-        self.put_in_force(&plan, &new, prepared).await;
-        Ok(changes)
+        self.inner.lock().base = Arc::clone(base);
+        self.put_in_force(plan, new, prepared).await;
+        Ok(())
     }
 
     /// Everything that may fail: files, far sides, addresses.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::{Node, Served};
 use crate::{
     figures,
+    moves::{CopyStage, Kept, Listed},
     status::{
         ClaimStatus, CompressionStatus, ConnectionStatus, PortalStatus, SessionStatus, Status,
         TargetStatus, UnitStatus,
@@ -56,6 +57,44 @@ impl Node {
             sessions: statistics.sessions.iter().map(session).collect(),
             counters: counters(&statistics),
         }
+    }
+}
+
+impl Node {
+    /// Volumes on their way, and those that have gone and come.
+    pub fn listed_moves(&self) -> Vec<Listed> {
+        let leaving: Vec<_> = {
+            let moving = self.moving.lock();
+            moving.leaving.values().map(|leaving| leaving.progress()).collect()
+        };
+        let leaving = leaving.into_iter().filter(|progress| progress.stage.is_under_way());
+        let mut listed: Vec<Listed> = leaving
+            .map(|progress| Listed {
+                volume: progress.volume.clone(),
+                how: "leaving".to_owned(),
+                node: progress.to.clone(),
+                progress: Some(progress),
+            })
+            .collect();
+        for (volume, Kept { gone, come }) in self.moves.all() {
+            let is_leaving = listed.iter().any(|listed| listed.volume == volume);
+            let tell = |how: &str, node: String| Listed {
+                volume: volume.clone(),
+                how: how.to_owned(),
+                node,
+                progress: None,
+            };
+            listed.extend(gone.map(|gone| tell("gone", format!("{} ({})", gone.to_node, gone.to))));
+            listed.extend(come.filter(|_| !is_leaving).map(|come| {
+                let how = match come.stage {
+                    CopyStage::Arriving => "arriving",
+                    CopyStage::Ready => "waiting",
+                    CopyStage::Here => "here",
+                };
+                tell(how, format!("{} ({})", come.from_node, come.from))
+            }));
+        }
+        listed
     }
 }
 

@@ -50,6 +50,7 @@ fn every_key_is_in_the_example() {
         keys_of::<super::Allow>(),
         keys_of::<super::Discovery>(),
         keys_of::<super::Names>(),
+        keys_of::<super::Accept>(),
         keys_of::<super::Portal>(),
         keys_of::<super::PortalTls>(),
         keys_of::<super::RemoteTls>(),

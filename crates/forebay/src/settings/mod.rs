@@ -9,6 +9,7 @@ mod schedule;
 mod layer;
 mod portal;
 mod names;
+mod accept;
 mod problem;
 mod rules;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use ::names::VolumeName;
 use serde::Deserialize;
 
+pub use accept::Accept;
 pub use access::{Allow, Chap, Discovery, Proof};
 pub use layer::{Cache, Encrypt, Fault, File, Layer, Memory, Pair, Remote, Slice};
 pub use names::{Far, Names, with_port};
@@ -56,6 +58,8 @@ pub struct Settings {
     pub user: Vec<Proof>,
     /// Who tells whom which volume is where; if left out, nobody.
     pub names: Option<Names>,
+    /// What is taken from other nodes that move volumes here; if left out, nothing.
+    pub accept: Option<Accept>,
     /// Who may ask which targets there are.
     pub discovery: Discovery,
     /// What every target offers and bears.
@@ -156,6 +160,8 @@ pub struct Unit {
     /// What its volume is called wherever it is; if left out, nobody is told of it.
     #[serde(deserialize_with = "names::volume")]
     pub volume: Option<VolumeName>,
+    /// How often that volume has moved: of two nodes that tell of it, the one with the higher number is right.
+    pub generation: u64,
     /// Its serial number; if left out, made from target name and number.
     pub serial: Option<String>,
     /// The product name that INQUIRY tells, at most 16 characters.
@@ -211,6 +217,7 @@ impl Default for Unit {
         Self {
             lun: 0,
             volume: None,
+            generation: 0,
             serial: None,
             product: "VIRTUAL-DISK".into(),
             removable: false,
@@ -309,6 +316,9 @@ impl Settings {
         }
         if let Some(names) = &mut self.names {
             names.secret_file = names.secret_file.take().map(|path| folder.join(path));
+        }
+        if let Some(accept) = &mut self.accept {
+            accept.folder = folder.join(&accept.folder);
         }
         self.control = self.control.take().map(|path| folder.join(path));
         self.state = self.state.take().map(|path| folder.join(path));

@@ -37,6 +37,7 @@ fn check(settings: &Settings) -> Checked {
     iscsi(&top.key("iscsi"), &settings.iscsi)?;
     users(settings, &top)?;
     naming(settings, &top)?;
+    accepting(settings, &top)?;
     if settings.target.is_empty() {
         return wrong(top, "there is no target", "add a [[target]] table with a name and a unit");
     }
@@ -272,6 +273,19 @@ fn naming(settings: &Settings, top: &KeyPath) -> Checked {
         return wrong(at, message, "serve some of them by another process");
     }
     Ok(())
+}
+
+/// Where volumes are taken that others move here, and that the others can get here.
+fn accepting(settings: &Settings, top: &KeyPath) -> Checked {
+    let Some(accept) = &settings.accept else { return Ok(()) };
+    let at = top.key("accept");
+    required(&at, "folder", accept.folder.as_os_str().is_empty(), "\"moved\"")?;
+    required(&at, "size", accept.size.0 == 0, "\"1TiB\"")?;
+    if settings.names.as_ref().is_none_or(|names| names.listen.is_empty()) {
+        let remedy = "add a [names] table with `listen`, by which other nodes come here";
+        return wrong(at, "nobody can move a volume here", remedy);
+    }
+    allowed(settings, accept.allow.as_deref(), &at.key("allow"))
 }
 
 /// Without a naming service there are no names.

@@ -16,7 +16,7 @@ use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
 use volume::{
     Call, Checked, Counters, Delay, Encrypt, Fault, FileVolume, Geometry, Latency, Lba, MemVolume,
-    Mirror, Observe, Rule, SliceVolume, Stack, Symptom, Volume,
+    Mirror, Observe, Rule, SliceVolume, Stack, Symptom, Volume, Watched,
 };
 
 use crate::{
@@ -46,6 +46,8 @@ pub struct Opened {
     /// What the volume below all layers calls itself, whatever way leads to it; `None` if it is in this
     /// process only.
     pub identity: Option<String>,
+    /// Under the top: whose changes can be watched, if the volume has a name.
+    pub watched: Option<Arc<Watched>>,
 }
 
 /// One layer as it runs.
@@ -196,9 +198,15 @@ pub async fn open(
         below = Some(stack);
         layers.push(part);
     }
-    let top = Arc::new(Checked::new(below.expect("settings want a layer")));
+    let mut below = below.expect("settings want a layer");
+    // What has a name may be moved to another node while it is used.
+    let watched = unit.volume.is_some().then(|| Arc::new(Watched::new(Arc::clone(&below))));
+    if let Some(watched) = &watched {
+        below = Arc::clone(watched) as Stack;
+    }
+    let top = Arc::new(Checked::new(below));
     let is_elsewhere = !matches!(unit.stack.first(), Some(Layer::Memory(_)));
-    Ok(Opened { top, layers, identity: is_elsewhere.then_some(identity) })
+    Ok(Opened { top, layers, identity: is_elsewhere.then_some(identity), watched })
 }
 
 /// A remote volume without a cache above it. The far side may lose what it did not flush, and can tell one

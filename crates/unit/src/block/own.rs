@@ -144,6 +144,19 @@ impl BlockUnit {
         Ok(())
     }
 
+    /// Waits for all commands that have begun, and holds up those that come until the result is dropped; commands
+    /// at the head of the queue change no block.
+    pub async fn hold(&self) -> impl Send + '_ {
+        self.when_all_has_ended().await
+    }
+
+    /// What is to be kept where the unit is served from now on, with what is in its store: the reservations, those
+    /// too that would not outlast a loss of power here.
+    #[must_use]
+    pub fn reservations_to_move(&self) -> Vec<u8> {
+        self.reservations.to_move()
+    }
+
     /// What the owner of a claim has not flushed when another comes, or when he comes back, is half
     /// an epoch, and nothing; what others had written before is theirs to keep.
     async fn begin_epoch(&self, follows: bool) -> Result<(), volume::Error> {

@@ -78,6 +78,13 @@ impl Reservations {
         Ok(reservations)
     }
 
+    /// The record of what holds now, whether or not it is to outlast a loss of power: where the unit moves to,
+    /// nobody is to be let in who is kept out here.
+    pub(crate) fn to_move(&self) -> Vec<u8> {
+        let state = self.inner.lock().state.clone();
+        State { persist: true, ..state }.to_record()
+    }
+
     /// A session begins.
     pub(crate) fn open(&self, nexus: &Nexus) {
         self.change_inner(|inner| {

@@ -81,7 +81,7 @@ fn help(program: &Path, command: &str) -> Result<String> {
 }
 
 /// Which test runs a command; a command that none runs is listed with the reason instead.
-const RUN_BY: [(&str, &str); 17] = [
+const RUN_BY: [(&str, &str); 18] = [
     ("attach", "crates/forebay/tests/attach.rs"),
     ("check", "crates/forebay/tests/settings.rs"),
     ("claim", "crates/forebay/tests/handover.rs"),
@@ -99,6 +99,7 @@ const RUN_BY: [(&str, &str); 17] = [
     ("serve", "crates/forebay/tests/support/mod.rs"),
     ("status", "crates/forebay/tests/support/mod.rs"),
     ("tunnel", "crates/forebay/tests/tunnel.rs"),
+    ("volume", "crates/forebay/tests/moves.rs"),
 ];
 /// Commands that no test runs, each with the reason.
 const NOT_RUN: [(&str, &str); 0] = [];

@@ -1,0 +1,147 @@
+//! A volume as the node that it leaves describes it to the one that it comes to: all by which hosts know it.
+
+use std::path::PathBuf;
+
+use ::names::{MOST_COUNT, VolumeName};
+use serde::{Deserialize, Serialize};
+use unit::Identity;
+use volume::Volume;
+
+use crate::{
+    failure::Failure,
+    quantity::{Size, Span},
+    settings::{Allow, File, IscsiName, Layer, Target, Unit},
+};
+
+/// What the unit over the volume is at any node.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Described {
+    /// Its name.
+    pub volume: VolumeName,
+    /// How often it will have moved.
+    pub generation: u64,
+    /// The target's iSCSI name.
+    pub target: String,
+    /// What people call the target.
+    pub alias: Option<String>,
+    /// The unit's number.
+    pub lun: u16,
+    /// Its serial number.
+    pub serial: String,
+    product: String,
+    removable: bool,
+    soft_threshold: Option<f64>,
+    physical_block_size: Option<u64>,
+    write_same_to_end: bool,
+    spc: u8,
+    reads_beside_claim: bool,
+    share_grain: Option<u64>,
+    share_lease_ms: u64,
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// How many blocks.
+    pub blocks: u64,
+    /// Bytes that are to be copied, as far as that is known.
+    pub used_bytes: u64,
+    /// Not everybody may log in to it.
+    pub is_guarded: bool,
+}
+
+impl Described {
+    /// The unit of a target, with this serial number.
+    pub fn new(target: &Target, unit: &Unit, serial: &str, lower: &dyn Volume) -> Option<Self> {
+        let geometry = lower.geometry();
+        Some(Self {
+            volume: unit.volume.clone()?,
+            generation: unit.generation + 1,
+            target: target.name.0.clone(),
+            alias: target.alias.clone(),
+            lun: unit.lun,
+            serial: serial.to_owned(),
+            product: unit.product.clone(),
+            removable: unit.removable,
+            soft_threshold: unit.soft_threshold,
+            physical_block_size: unit.physical_block_size.map(|size| size.0),
+            write_same_to_end: unit.write_same_to_end,
+            spc: unit.spc,
+            reads_beside_claim: unit.reads_beside_claim,
+            share_grain: unit.share_grain.map(|grain| grain.0),
+            share_lease_ms: unit.share_lease.0.as_millis() as u64,
+            block_size: geometry.block_size,
+            blocks: geometry.blocks,
+            used_bytes: lower.usage().map_or(geometry.bytes(), |usage| usage.used),
+            is_guarded: target.allow.is_some(),
+        })
+    }
+
+    /// Bytes of the volume.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.saturating_mul(u64::from(self.block_size))
+    }
+
+    /// By which hosts know it.
+    pub fn identity(&self) -> Identity {
+        Identity::new(&self.serial).with_target(&self.target)
+    }
+
+    /// Whether it can be served at all: it comes from somebody else.
+    pub fn check(&self) -> Result<(), Failure> {
+        let name = serde_json::Value::String(self.target.clone());
+        let printable = |text: &str| text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
+        let is_right = serde_json::from_value::<IscsiName>(name).is_ok()
+            && self.lun < 16_384
+            && (1..MOST_COUNT).contains(&self.generation)
+            && (1..=36).contains(&self.serial.len())
+            && self.product.len() <= 16
+            && printable(&self.serial)
+            && printable(&self.product)
+            && self.alias.as_ref().is_none_or(|alias| alias.len() <= 255)
+            && [512, 4096].contains(&self.block_size)
+            && self.blocks > 0
+            && self.blocks.checked_mul(self.block_size.into()).is_some_and(|b| b < 1 << 60)
+            && [3, 4].contains(&self.spc)
+            && self.soft_threshold.is_none_or(|share| (0.01..=1.0).contains(&share))
+            && self
+                .physical_block_size
+                .is_none_or(|s| (512..=4096).contains(&s) && s.is_power_of_two())
+            && self
+                .share_grain
+                .is_none_or(|g| (64 << 10..=1 << 30).contains(&g) && g.is_power_of_two());
+        is_right.then_some(()).ok_or_else(|| {
+            Failure::new(format!("the volume {} is described as none can be", self.volume))
+                .remedy("use the same version of forebay on both nodes")
+        })
+    }
+
+    /// The unit over the volume in this file.
+    pub fn unit(&self, file: PathBuf) -> Unit {
+        let block_size = Size(u64::from(self.block_size));
+        Unit {
+            lun: self.lun,
+            volume: Some(self.volume.clone()),
+            generation: self.generation,
+            serial: Some(self.serial.clone()),
+            product: self.product.clone(),
+            removable: self.removable,
+            soft_threshold: self.soft_threshold,
+            physical_block_size: self.physical_block_size.map(Size),
+            write_same_to_end: self.write_same_to_end,
+            spc: self.spc,
+            reads_beside_claim: self.reads_beside_claim,
+            share_grain: self.share_grain.map(Size),
+            share_lease: Span::millis(self.share_lease_ms),
+            stack: vec![Layer::File(File { path: file, block_size, ..File::default() })],
+        }
+    }
+
+    /// The target with that unit.
+    pub fn served(&self, file: PathBuf, allow: Option<Vec<Allow>>) -> Target {
+        Target {
+            name: IscsiName(self.target.clone()),
+            alias: self.alias.clone(),
+            allow,
+            unit: vec![self.unit(file)],
+            ..Target::default()
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The line on which a volume moves: frames that only those who know the secret of the naming service can make
+//! or read. `docs/protocols.md` has their bytes.
+//!
+//! Both ends say hello with 32 random bytes, which the two keys of the line follow from (HKDF-SHA-256), one
+//! for each direction. Each frame is sealed with AES-256-GCM under its number: none can be changed, left out, put
+//! in another order or played again.
+
+use std::{io, time::Duration};
+
+use ring::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey},
+    hkdf::{HKDF_SHA256, Salt},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    time::timeout,
+};
+
+use super::message::Frame;
+
+/// What a hello begins with.
+const MAGIC: &[u8; 8] = b"FBYMOVES";
+/// Bytes of a hello: that, the version, the random bytes.
+pub const HELLO_BYTES: usize = 8 + 4 + NONCE_BYTES;
+
+const VERSION: u32 = 1;
+const NONCE_BYTES: usize = 32;
+/// The most bytes of a frame: a piece of the volume, or all registrations of a unit, and what is around them.
+const FRAME_BYTES: usize = 2 << 20;
+/// The same before the other end has made a frame.
+const FIRST_BYTES: usize = 64 << 10;
+const TAG_BYTES: usize = 16;
+/// For a connection and both hellos.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// What a disk may take for a flush, and a line for what is on it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why there is no more.
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("it takes too long")]
+    TimedOut,
+    #[error("the other end speaks another protocol, or a newer version of it")]
+    Hello,
+    #[error("the other end has another secret, or somebody changed what it said")]
+    Seal,
+    #[error("the other end says what cannot be understood")]
+    Payload,
+}
+
+/// What is said.
+pub struct Says {
+    stream: OwnedWriteHalf,
+    key: LessSafeKey,
+    number: u64,
+}
+
+/// What is heard.
+pub struct Hears {
+    stream: BufReader<OwnedReadHalf>,
+    key: LessSafeKey,
+    number: u64,
+}
+
+/// Calls whoever is at this address.
+pub async fn call(secret: &[u8], address: &str) -> Result<(Says, Hears), Lost> {
+    let calling = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let ours = hello()?;
+        stream.write_all(&ours).await?;
+        let mut theirs = [0; HELLO_BYTES];
+        stream.read_exact(&mut theirs).await?;
+        open(secret, stream, &ours, &theirs, &ours, &theirs)
+    };
+    timeout(CONNECT_WITHIN, calling).await.unwrap_or(Err(Lost::TimedOut))
+}
+
+/// Answers somebody who has said this hello.
+pub async fn respond(
+    secret: &[u8],
+    mut stream: TcpStream,
+    theirs: &[u8; HELLO_BYTES],
+) -> Result<(Says, Hears), Lost> {
+    let ours = hello()?;
+    timeout(CONNECT_WITHIN, stream.write_all(&ours)).await.map_err(|_| Lost::TimedOut)??;
+    open(secret, stream, &ours, theirs, theirs, &ours)
+}
+
+fn hello() -> io::Result<[u8; HELLO_BYTES]> {
+    let mut hello = [0; HELLO_BYTES];
+    hello[..8].copy_from_slice(MAGIC);
+    hello[8..12].copy_from_slice(&VERSION.to_be_bytes());
+    getrandom::fill(&mut hello[12..]).map_err(io::Error::other)?;
+    Ok(hello)
+}
+
+fn open(
+    secret: &[u8],
+    stream: TcpStream,
+    ours: &[u8; HELLO_BYTES],
+    theirs: &[u8; HELLO_BYTES],
+    caller: &[u8; HELLO_BYTES],
+    called: &[u8; HELLO_BYTES],
+) -> Result<(Says, Hears), Lost> {
+    // Who is sent his own back is talking to a mirror.
+    if theirs[..12] != ours[..12] || theirs == ours {
+        return Err(Lost::Hello);
+    }
+    stream.set_nodelay(true)?;
+    let key = |label: &[u8]| {
+        let known = Salt::new(HKDF_SHA256, b"forebay moves 1").extract(secret);
+        let parts = [label, &caller[12..], &called[12..]];
+        let expanded = known.expand(&parts, &AES_256_GCM).map_err(|_| Lost::Seal)?;
+        Ok::<_, Lost>(LessSafeKey::new(UnboundKey::from(expanded)))
+    };
+    let (down, up) = (key(b"caller")?, key(b"called")?);
+    let (said, heard) = if ours == caller { (down, up) } else { (up, down) };
+    let (read, write) = stream.into_split();
+    let says = Says { stream: write, key: said, number: 0 };
+    Ok((says, Hears { stream: BufReader::new(read), key: heard, number: 0 }))
+}
+
+impl Says {
+    /// Sends a frame; waits while the other end takes nothing.
+    pub async fn say(&mut self, frame: &Frame) -> Result<(), Lost> {
+        let mut bytes = frame.encode().map_err(io::Error::other)?;
+        let length = ((bytes.len() + TAG_BYTES) as u32).to_be_bytes();
+        let nonce = nonce(self.number);
+        self.number += 1;
+        let sealed = self.key.seal_in_place_append_tag(nonce, Aad::from(length), &mut bytes);
+        sealed.map_err(|_| Lost::Seal)?;
+        let sending = async {
+            self.stream.write_all(&length).await?;
+            self.stream.write_all(&bytes).await
+        };
+        Ok(timeout(PATIENCE, sending).await.map_err(|_| Lost::TimedOut)??)
+    }
+}
+
+impl Hears {
+    /// The next frame.
+    pub async fn hear(&mut self) -> Result<Frame, Lost> {
+        timeout(PATIENCE, self.next()).await.unwrap_or(Err(Lost::TimedOut))
+    }
+
+    async fn next(&mut self) -> Result<Frame, Lost> {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length).await?;
+        let most = if self.number == 0 { FIRST_BYTES } else { FRAME_BYTES };
+        let bytes = u32::from_be_bytes(length) as usize;
+        if bytes > most {
+            return Err(Lost::Payload);
+        }
+        let mut sealed = vec![0; bytes];
+        self.stream.read_exact(&mut sealed).await?;
+        let nonce = nonce(self.number);
+        let opened = self.key.open_in_place(nonce, Aad::from(length), &mut sealed);
+        let plain = opened.map_err(|_| Lost::Seal)?.len();
+        self.number += 1;
+        sealed.truncate(plain);
+        Frame::parse(sealed).ok_or(Lost::Payload)
+    }
+}
+
+/// Of the frame with this number: each has a key and a number of its own.
+fn nonce(number: u64) -> Nonce {
+    let mut bytes = [0; 12];
+    bytes[4..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::{
+        super::message::{Answer, Request},
+        *,
+    };
+
+    const SECRET: &[u8] = b"a secret of theirs";
+
+    /// Both ends of a line, with what passes from the caller changed on its way.
+    async fn pair(
+        other: &[u8],
+        change: impl Fn(usize, &mut u8) + Send + 'static,
+    ) -> ((Says, Hears), (Says, Hears)) {
+        let (front, back) = (
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        );
+        let (at, behind) = (front.local_addr().unwrap(), back.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut caller, _) = front.accept().await.unwrap();
+            let mut called = TcpStream::connect(behind).await.unwrap();
+            let (mut from, mut to) = caller.split();
+            let (mut back, mut forth) = called.split();
+            let there = async {
+                let mut place = 0;
+                let mut byte = [0];
+                while from.read_exact(&mut byte).await.is_ok() {
+                    change(place, &mut byte[0]);
+                    place += 1;
+                    if forth.write_all(&byte).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                () = there => {}
+                _ = tokio::io::copy(&mut back, &mut to) => {}
+            }
+        });
+        let called = async {
+            let (mut stream, _) = back.accept().await.unwrap();
+            let mut hello = [0; HELLO_BYTES];
+            stream.read_exact(&mut hello).await.unwrap();
+            respond(other, stream, &hello).await
+        };
+        let address = at.to_string();
+        let (caller, called) = tokio::join!(call(SECRET, &address), called);
+        (caller.unwrap(), called.unwrap())
+    }
+
+    #[tokio::test]
+    async fn both_ends_understand_each_other() {
+        let (mut a, mut b) = pair(SECRET, |_, _| {}).await;
+        for bytes in [1, 64 << 10, 1 << 20] {
+            a.0.say(&Frame::Request(Request::Flush)).await.unwrap();
+            assert_eq!(b.1.hear().await.unwrap(), Frame::Request(Request::Flush));
+            let data = Frame::Write { lba: 7, data: vec![bytes as u8; bytes].into() };
+            a.0.say(&data).await.unwrap();
+            assert_eq!(b.1.hear().await.unwrap(), data);
+            b.0.say(&Frame::Answer(Answer::Done)).await.unwrap();
+            assert_eq!(a.1.hear().await.unwrap(), Frame::Answer(Answer::Done));
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_without_the_secret_is_heard_and_nothing_that_was_changed() {
+        let (mut a, mut b) = pair(b"another secret of x", |_, _| {}).await;
+        a.0.say(&Frame::Request(Request::Flush)).await.unwrap();
+        assert!(matches!(b.1.hear().await, Err(Lost::Seal)));
+        for at in [HELLO_BYTES + 3, HELLO_BYTES + 4, HELLO_BYTES + 8] {
+            let (mut a, mut b) =
+                pair(SECRET, move |place, byte| *byte ^= u8::from(place == at)).await;
+            a.0.say(&Frame::Request(Request::Flush)).await.unwrap();
+            a.0.say(&Frame::Request(Request::Flush)).await.unwrap();
+            assert!(matches!(b.1.hear().await, Err(Lost::Seal)), "{at}");
+        }
+        // A length beyond what a stranger may send.
+        let (mut a, mut b) =
+            pair(SECRET, |place, byte| *byte |= u8::from(place == HELLO_BYTES)).await;
+        a.0.say(&Frame::Request(Request::Flush)).await.unwrap();
+        assert!(matches!(b.1.hear().await, Err(Lost::Payload)));
+    }
+}

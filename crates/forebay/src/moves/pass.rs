@@ -1,0 +1,98 @@
+//! One pass over a volume that is used: what has changed since it was sent last is read and sent.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use tokio::time::Instant;
+use volume::{Changes, Data, Error, Extent, Lba, Stack};
+
+use super::{
+    line::{Lost, Says},
+    message::Frame,
+};
+
+/// Bytes that are read and sent at a time.
+const PIECE_BYTES: u64 = 256 << 10;
+/// Pieces that are read ahead of the line: 2 MiB.
+const AHEAD: usize = 8;
+
+/// How fast it may go.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    begun: Instant,
+    sent: u64,
+    /// Bytes per second.
+    rate: Option<u64>,
+}
+
+/// Why a pass ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    #[error("the volume cannot be read: {0}")]
+    Volume(#[from] Error),
+    #[error("the line to the other node: {0}")]
+    Line(#[from] Lost),
+}
+
+impl Pace {
+    /// At most so many bytes per second, from now on.
+    pub fn new(rate: Option<u64>) -> Self {
+        Self { begun: Instant::now(), sent: 0, rate }
+    }
+
+    async fn keep(&mut self, bytes: u64) {
+        self.sent += bytes;
+        if let Some(rate) = self.rate {
+            let due = Duration::from_secs_f64(self.sent as f64 / rate as f64);
+            tokio::time::sleep_until(self.begun + due).await;
+        }
+    }
+}
+
+/// Sends all that has changed, telling of each piece.
+pub async fn pass(
+    volume: &Stack,
+    changes: &Changes,
+    says: &mut Says,
+    pace: &mut Pace,
+    mut sent: impl FnMut(u64),
+) -> Result<(), Broken> {
+    let block_size = u64::from(volume.geometry().block_size);
+    let pieces = stream::iter(std::iter::from_fn({
+        let mut from = Lba(0);
+        move || {
+            let extent = changes.take(from, PIECE_BYTES)?;
+            from = extent.end();
+            Some(extent)
+        }
+    }));
+    // Read when taken, never before: what changes after that is marked again.
+    let mut read = pieces.map(|extent| read(volume, extent)).buffered(AHEAD);
+    while let Some(piece) = read.next().await {
+        let (extent, data) = piece?;
+        let bytes = u64::from(extent.blocks) * block_size;
+        let lba = extent.lba.0;
+        if is_zero(&data) {
+            says.say(&Frame::Zeros { lba, blocks: extent.blocks }).await?;
+        } else {
+            says.say(&Frame::Write { lba, data: whole(data) }).await?;
+            pace.keep(bytes).await;
+        }
+        sent(bytes);
+    }
+    Ok(())
+}
+
+async fn read(volume: &Stack, extent: Extent) -> Result<(Extent, Data), Error> {
+    Ok((extent, volume.read(extent).await?))
+}
+
+fn whole(data: Data) -> Bytes {
+    data.into_bytes()
+}
+
+fn is_zero(data: &Data) -> bool {
+    let any = |bytes: &[u8]| bytes.iter().fold(0, |any, byte| any | byte);
+    data.parts().iter().all(|bytes| bytes.chunks(4096).all(|part| any(part) == 0))
+}

@@ -1,0 +1,427 @@
+//! What a node keeps of volumes that moved: where those went that were here, and which came. A file for each, in
+//! the folder `moved` of the state folder: `docs/formats/state.md` has its bytes.
+//!
+//! Settings name the volumes that a node had once; the records are newer than they.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use ::names::{Gln, NodeName, VolumeName};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::describe::Described;
+use crate::{
+    failure::Failure,
+    settings::{HostPort, IscsiName, Settings, Target, Unit},
+    state, whole_file,
+};
+
+/// One move, and no other: random.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct MoveId(String);
+
+impl MoveId {
+    /// Another one each time.
+    pub fn random() -> Result<Self, Failure> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(Failure::new)?;
+        Ok(Self(random.iter().map(|byte| format!("{byte:02x}")).collect()))
+    }
+}
+
+/// What is kept of a volume.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Kept {
+    /// It was here, and went: what is left of it here is never served again.
+    pub gone: Option<Gone>,
+    /// It comes, or has come.
+    pub come: Option<Come>,
+}
+
+/// Where a volume went.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Gone {
+    /// The move.
+    pub id: MoveId,
+    /// The target that it was a unit of, and is.
+    pub target: String,
+    /// The unit's number.
+    pub lun: u16,
+    /// How often it has moved.
+    pub generation: u64,
+    /// The node that it went to.
+    pub to: Gln,
+    /// What people call that node.
+    pub to_node: NodeName,
+    /// Where initiators are sent.
+    pub redirect: String,
+}
+
+/// A volume that comes, or has come.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Come {
+    /// The move.
+    pub id: MoveId,
+    /// How far it is.
+    pub stage: CopyStage,
+    /// The node that it comes from, which decides.
+    pub from: Gln,
+    /// What people call that node.
+    pub from_node: NodeName,
+    /// Where its blocks are here.
+    pub file: PathBuf,
+    /// What it is.
+    pub volume: Described,
+}
+
+/// How far a copy is.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CopyStage {
+    /// It is not whole: nothing, if the move ends.
+    Arriving,
+    /// It is whole. The other node decides, and has said nothing yet: neither served nor thrown away.
+    Ready,
+    /// It is the volume.
+    Here,
+}
+
+/// All that is kept.
+pub struct Moves {
+    /// `None`: this node has no volumes that could move.
+    folder: Option<PathBuf>,
+    kept: Mutex<BTreeMap<VolumeName, Kept>>,
+}
+
+/// What file names end with.
+const ENDING: &str = ".volume";
+
+impl Moves {
+    /// What is in the state folder of these settings.
+    pub fn open(settings: &Settings) -> Result<Self, Failure> {
+        let folder = settings.names.as_ref().and(settings.state.as_ref());
+        let folder = folder.map(|state| state.join("moved"));
+        let mut kept = BTreeMap::new();
+        if let Some(folder) = folder.as_ref().filter(|folder| folder.exists()) {
+            // What can be read here may not be stable yet, and others act by it.
+            whole_file::settle_names(&folder.join("x"))
+                .map_err(|error| cannot("settle", folder, &error))?;
+            for path in files(folder).map_err(|error| cannot("look for", folder, &error))? {
+                let Some(volume) = volume_of(&path) else { continue };
+                let bytes = fs::read(&path).map_err(|error| cannot("read", &path, &error))?;
+                let found =
+                    state::unframed(&bytes).and_then(|json| serde_json::from_slice(json).ok());
+                kept.insert(volume, found.ok_or_else(|| damaged(&path))?);
+            }
+        }
+        Ok(Self { folder, kept: Mutex::new(kept) })
+    }
+
+    /// What is kept of a volume.
+    pub fn of(&self, volume: &VolumeName) -> Kept {
+        self.kept.lock().get(volume).cloned().unwrap_or_default()
+    }
+
+    /// Of all.
+    pub fn all(&self) -> Vec<(VolumeName, Kept)> {
+        self.kept.lock().iter().map(|(volume, kept)| (volume.clone(), kept.clone())).collect()
+    }
+
+    /// Keeps this of a volume; it is stable when this returns. Nothing has changed if it fails, as long as the
+    /// process lives: what a crash would leave is not known.
+    pub fn keep(&self, volume: &VolumeName, kept: Kept) -> Result<(), Failure> {
+        let folder =
+            self.folder.as_ref().ok_or_else(|| Failure::new("there is no state folder"))?;
+        let path = folder.join(format!("{volume}{ENDING}"));
+        let write = || match kept == Kept::default() {
+            true => match fs::remove_file(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(error),
+                Ok(()) => whole_file::settle_names(&path),
+            },
+            false => {
+                let json = serde_json::to_vec(&kept).map_err(io::Error::other)?;
+                fs::create_dir_all(folder)?;
+                whole_file::settle_names(folder)?;
+                whole_file::replace(&path, &state::framed(&json))
+            }
+        };
+        write().map_err(|error| cannot("write", &path, &error))?;
+        match kept == Kept::default() {
+            true => _ = self.kept.lock().remove(volume),
+            false => _ = self.kept.lock().insert(volume.clone(), kept),
+        }
+        Ok(())
+    }
+
+    /// Whether there is room for it: nothing is kept yet.
+    pub fn try_to_keep(&self, volume: &VolumeName, kept: &Kept) -> Result<(), Failure> {
+        let folder =
+            self.folder.as_ref().ok_or_else(|| Failure::new("there is no state folder"))?;
+        let path = folder.join(format!("{volume}{ENDING}"));
+        let write = || {
+            fs::create_dir_all(folder)?;
+            whole_file::prepare(&path, &state::framed(&serde_json::to_vec(kept)?))
+        };
+        write().map_err(|error| cannot("write", &path, &error))
+    }
+
+    /// Settings as they are in force: without what has gone, with what has come.
+    pub fn apply(&self, settings: &mut Settings) -> Result<(), Failure> {
+        for (volume, kept) in self.all() {
+            match kept {
+                Kept { come: Some(come @ Come { stage: CopyStage::Here, .. }), .. } => {
+                    arrive(settings, &volume, come)?;
+                }
+                Kept { gone, come } => {
+                    if let Some(gone) = gone {
+                        depart(settings, &volume, &gone);
+                    }
+                    if let Some(come @ Come { stage: CopyStage::Ready, .. }) = come {
+                        wait_for(settings, come);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whoever asks for the target is sent to where it is.
+fn depart(settings: &mut Settings, volume: &VolumeName, gone: &Gone) {
+    for target in &mut settings.target {
+        let is_its = target.name.0 == gone.target;
+        let before = target.unit.len();
+        target.unit.retain(|unit| {
+            unit.volume.as_ref() != Some(volume) && !(is_its && unit.lun == gone.lun)
+        });
+        if target.unit.is_empty() && (is_its || before > 0) {
+            target.redirect = Some(HostPort(gone.redirect.clone()));
+            target.redirect_permanently = false;
+        }
+    }
+    if !settings.target.iter().any(|target| target.name.0 == gone.target) {
+        let name = IscsiName(gone.target.clone());
+        let redirect = Some(HostPort(gone.redirect.clone()));
+        settings.target.push(Target { name, redirect, ..Target::default() });
+    }
+}
+
+/// Who is sent here already is to try again: a target without units that leads nowhere.
+fn wait_for(settings: &mut Settings, come: Come) {
+    let Come { volume, file, .. } = come;
+    match settings.target.iter_mut().find(|target| target.name.0 == volume.target) {
+        Some(target) => target.redirect = None,
+        None => settings.target.push(Target { unit: Vec::new(), ..volume.served(file, None) }),
+    }
+}
+
+/// It is served from the file that came, also if settings name one that was here before it went.
+fn arrive(settings: &mut Settings, volume: &VolumeName, come: Come) -> Result<(), Failure> {
+    let Come { volume: described, file, from_node, .. } = come;
+    let is_its = |target: &Target| target.name.0 == described.target;
+    let is_it = |unit: &Unit| unit.volume.as_ref() == Some(volume);
+    // The target has this unit alone, and no other has it.
+    let wrong = |target: &&Target| target.unit.iter().any(|unit| is_it(unit) != is_its(target));
+    if let Some(target) = settings.target.iter().find(wrong) {
+        let message = format!(
+            "the volume {volume} was moved here from {from_node} as the unit of {}; the settings name {} \
+             with {}",
+            described.target,
+            target.name,
+            if is_its(target) { "another unit" } else { "the same volume" },
+        );
+        return Err(Failure::settings(message).remedy("take that out of the settings"));
+    }
+    match settings.target.iter_mut().find(|target| is_its(target)) {
+        // As it says, but for what it served before the volume went and came back.
+        Some(target) => {
+            target.unit = vec![described.unit(file)];
+            target.redirect = None;
+        }
+        None => {
+            let allow = settings.accept.as_ref().and_then(|accept| accept.allow.clone());
+            settings.target.push(described.served(file, allow));
+        }
+    }
+    Ok(())
+}
+
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+fn volume_of(path: &Path) -> Option<VolumeName> {
+    path.file_name()?.to_str()?.strip_suffix(ENDING)?.parse().ok()
+}
+
+fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot {what} {}: {error}", path.display()))
+        .remedy("let the user who serves read and write the `state` folder, and have room there")
+}
+
+fn damaged(path: &Path) -> Failure {
+    Failure::new(format!("{} is damaged: whether the volume is here is not known", path.display())).remedy(
+        "restore it from a copy; or look on which node the volume is (`forebay names`), and delete the file only if it is \
+         here by the settings",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: &str = "state = 'state'\n[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n\
+        [[target]]\nname = 'iqn.a:b'\nalias = 'ours'\n[[target.unit]]\nvolume = 'payroll'\nlun = 3\n\
+        stack = [ { memory = { size = '1MiB' } } ]\n";
+
+    fn settings(folder: &Path, text: &str) -> Settings {
+        let mut settings =
+            Settings::parse(Path::new("f.toml"), text).unwrap_or_else(|e| panic!("{e}"));
+        settings.state = Some(folder.join("state"));
+        settings
+    }
+
+    fn described(settings: &Settings) -> Described {
+        let target = &settings.target[0];
+        let volume = volume::MemVolume::new(volume::Geometry::with_blocks(2048));
+        Described::new(target, &target.unit[0], "S", &volume).unwrap()
+    }
+
+    fn gone() -> Gone {
+        Gone {
+            id: MoveId::random().unwrap(),
+            target: "iqn.a:b".into(),
+            lun: 3,
+            generation: 1,
+            to: Gln::new([2; 16]),
+            to_node: "cellar".parse().unwrap(),
+            redirect: "192.0.2.7:3260".into(),
+        }
+    }
+
+    fn come(stage: CopyStage, volume: Described) -> Come {
+        Come {
+            id: MoveId::random().unwrap(),
+            stage,
+            from: Gln::new([1; 16]),
+            from_node: "attic".parse().unwrap(),
+            file: "/moved/payroll.img".into(),
+            volume,
+        }
+    }
+
+    fn applied(folder: &Path, text: &str) -> Settings {
+        let mut settings = settings(folder, text);
+        Moves::open(&settings).unwrap().apply(&mut settings).unwrap();
+        settings
+    }
+
+    #[test]
+    fn what_has_gone_is_not_served_whatever_the_settings_say() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = settings(folder.path(), SETTINGS);
+        let volume = "payroll".parse().unwrap();
+        let kept = Kept { gone: Some(gone()), come: None };
+        Moves::open(&before).unwrap().keep(&volume, kept).unwrap();
+        let renamed = SETTINGS.replace("'payroll'", "'wages'");
+        let elsewhere = SETTINGS.replace("iqn.a:b", "iqn.a:c").replace("lun = 3", "lun = 1");
+        let without =
+            SETTINGS.replace("'iqn.a:b'", "'iqn.a:other'").replace("'payroll'", "'wages'");
+        for (text, gone_from) in [
+            (SETTINGS, "iqn.a:b"),
+            (&renamed, "iqn.a:b"),
+            (&elsewhere, "iqn.a:c"),
+            (&without, "iqn.a:b"),
+        ] {
+            let settings = applied(folder.path(), text);
+            let target = settings.target.iter().find(|target| target.name.0 == gone_from).unwrap();
+            assert!(target.unit.is_empty(), "{text}");
+            assert_eq!(target.redirect.as_ref().unwrap().0, "192.0.2.7:3260");
+        }
+        assert_eq!(applied(folder.path(), &without).target[0].unit.len(), 1);
+        // The volume comes back, and is served from where it came to.
+        let come = |stage| Kept { gone: Some(gone()), come: Some(come(stage, described(&before))) };
+        let moves = Moves::open(&before).unwrap();
+        for stage in [CopyStage::Arriving, CopyStage::Ready] {
+            moves.keep(&volume, come(stage)).unwrap();
+            let target = &applied(folder.path(), SETTINGS).target[0];
+            assert!(target.unit.is_empty());
+            assert_eq!(target.redirect.is_none(), stage == CopyStage::Ready);
+        }
+        moves.keep(&volume, come(CopyStage::Here)).unwrap();
+        let back = applied(folder.path(), SETTINGS);
+        assert_eq!(back.target[0].unit, [described(&before).unit("/moved/payroll.img".into())]);
+        assert_eq!((back.target.len(), &back.target[0].redirect), (1, &None));
+        moves.keep(&volume, Kept::default()).unwrap();
+        assert_eq!(applied(folder.path(), SETTINGS), before);
+    }
+
+    #[test]
+    fn what_has_come_is_served_beside_the_settings_and_never_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let from = settings(folder.path(), SETTINGS);
+        let other = SETTINGS.replace("iqn.a:b", "iqn.a:other").replace("volume = 'payroll'", "");
+        let here = settings(folder.path(), &other);
+        let kept = Kept { gone: None, come: Some(come(CopyStage::Here, described(&from))) };
+        Moves::open(&here).unwrap().keep(&"payroll".parse().unwrap(), kept).unwrap();
+        let settings_in_force = applied(folder.path(), &other);
+        assert_eq!(settings_in_force.target.len(), 2);
+        let unit = &settings_in_force.target[1].unit[0];
+        assert_eq!((unit.lun, unit.generation, unit.serial.as_deref()), (3, 1, Some("S")));
+        for wrong in [
+            SETTINGS.replace("iqn.a:b", "iqn.a:other"),
+            SETTINGS.replace("'payroll'", "'wages'"),
+            SETTINGS.replace("volume = 'payroll'", ""),
+        ] {
+            let mut settings = settings(folder.path(), &wrong);
+            assert!(Moves::open(&settings).unwrap().apply(&mut settings).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_record_is_never_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path(), SETTINGS);
+        let volume: VolumeName = "payroll".parse().unwrap();
+        let kept = Kept { gone: Some(gone()), come: None };
+        Moves::open(&settings).unwrap().keep(&volume, kept.clone()).unwrap();
+        assert_eq!(Moves::open(&settings).unwrap().of(&volume), kept);
+        let path = folder.path().join("state/moved/payroll.volume");
+        let whole = fs::read(&path).unwrap();
+        for at in [0, 9, 20, whole.len() - 1] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            fs::write(&path, &bytes).unwrap();
+            assert!(Moves::open(&settings).is_err(), "{at}");
+        }
+        fs::write(&path, "").unwrap();
+        assert!(Moves::open(&settings).is_err());
+    }
+
+    #[test]
+    fn what_is_described_is_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let right = described(&settings(folder.path(), SETTINGS));
+        right.check().unwrap();
+        let refused = |change: &dyn Fn(&mut Described)| {
+            let mut wrong = right.clone();
+            change(&mut wrong);
+            assert!(wrong.check().is_err(), "{wrong:?}");
+        };
+        refused(&|d| d.target = "disk\n".into());
+        refused(&|d| d.generation = u64::MAX);
+        refused(&|d| d.serial = String::new());
+        refused(&|d| d.block_size = 520);
+        refused(&|d| d.blocks = u64::MAX);
+        refused(&|d| d.lun = 20_000);
+    }
+}

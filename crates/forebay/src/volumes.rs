@@ -1,0 +1,128 @@
+//! `forebay volume`: volumes that move from node to node, and how far they are.
+
+use std::{path::Path, time::Duration};
+
+use ::names::VolumeName;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::{
+    cli::{Told, VolumeAct},
+    control::{self, Request, Response},
+    failure::Failure,
+    moves::{Listed, Progress, Stage},
+    output::{print, print_line},
+    quantity::about,
+    status::table,
+};
+
+/// Slower than this the other node would take the line for lost.
+const LEAST_RATE: u64 = 64 << 10;
+/// How often to ask how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Does what the command line says.
+pub fn run(act: VolumeAct) -> Result<(), Failure> {
+    match act {
+        VolumeAct::Move { volume, to, rate, told } => {
+            let rate = rate.map(|rate| rate.0);
+            if rate.is_some_and(|rate| rate < LEAST_RATE) {
+                let least = about(LEAST_RATE);
+                return Err(Failure::settings(format!(
+                    "{least} in a second is the least that a move goes on with"
+                )));
+            }
+            let path = told.whom.path()?;
+            let begun = ask(&path, Request::Move { volume, to, rate })?;
+            follow(&path, begun, &told)
+        }
+        VolumeAct::Cancel { volume, told } => {
+            let volume = named(&volume)?;
+            let progress = ask(&told.whom.path()?, Request::CancelMove { volume })?;
+            match progress.stage {
+                Stage::Moved => Err(Failure::new(format!("{} has moved", progress.volume))),
+                _ if told.json => print_line(serde_json::json!(progress)),
+                _ => print_line(format_args!("{} stays here", progress.volume)),
+            }
+        }
+        VolumeAct::List(told) => match control::ask(&told.whom.path()?, Request::Moves)? {
+            Response::Moves(moves) if told.json => print_line(serde_json::json!(moves)),
+            Response::Moves(moves) => print(for_people(&moves)),
+            other => Err(other.unexpected()),
+        },
+    }
+}
+
+/// The name of a volume, with `gln:` before it or without.
+fn named(text: &str) -> Result<VolumeName, Failure> {
+    let name = text.strip_prefix("gln:").unwrap_or(text);
+    name.parse().map_err(|error| Failure::settings(format!("`{name}` is {error}")))
+}
+
+fn ask(path: &Path, request: Request) -> Result<Progress, Failure> {
+    match control::ask(path, request)? {
+        Response::Moving(progress) => Ok(progress),
+        other => Err(other.unexpected()),
+    }
+}
+
+/// Tells how far it is until it is over. The move goes on without us.
+fn follow(path: &Path, mut progress: Progress, told: &Told) -> Result<(), Failure> {
+    let bar = match told.json {
+        true => ProgressBar::hidden(),
+        false => ProgressBar::new(0),
+    };
+    let style =
+        ProgressStyle::with_template("{spinner} [{bar:30}] {percent:>3} % {elapsed:>4} {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+    while progress.stage.is_under_way() {
+        if told.json {
+            print_line(serde_json::json!(progress))?;
+        }
+        bar.set_length(progress.copied_bytes + progress.left_bytes);
+        bar.set_position(progress.copied_bytes);
+        bar.set_message(match (&progress.failure, progress.stage) {
+            (Some(failure), _) => failure.message.clone(),
+            (None, Stage::Switching) => "hosts wait".to_owned(),
+            (None, _) => format!("{} left, {}/s", about(progress.left_bytes), about(progress.rate)),
+        });
+        std::thread::sleep(LOOK_EVERY);
+        progress = ask(path, Request::Moving { volume: progress.volume })?;
+    }
+    bar.finish_and_clear();
+    if told.json {
+        print_line(serde_json::json!(progress))?;
+    }
+    let Progress { volume, to, .. } = &progress;
+    match (progress.stage, &progress.failure) {
+        (Stage::Moved, None) if told.json => Ok(()),
+        (Stage::Moved, None) => print_line(format_args!(
+            "{volume} is on {to} now: {} copied in {:.0} s, hosts waited {:.1} s",
+            about(progress.copied_bytes),
+            progress.seconds,
+            progress.pause_seconds.unwrap_or_default(),
+        )),
+        (Stage::Moved, Some(failure)) => {
+            let Failure { message, remedy, code } = failure.clone();
+            let message = format!("{volume} is not here any more, and {message}");
+            Err(Failure { message, remedy, code })
+        }
+        (_, failure) => {
+            let failure = failure.clone();
+            let failure = failure.unwrap_or_else(|| Failure::new("the process does not say why"));
+            let Failure { message, remedy, code } = failure;
+            Err(Failure { message: format!("{volume} stays here: {message}"), remedy, code })
+        }
+    }
+}
+
+fn for_people(moves: &[Listed]) -> String {
+    let mut table = table(&["volume", "how", "node", "progress"]);
+    for Listed { volume, how, node, progress } in moves {
+        let progress = progress.as_ref().map(|progress| {
+            let all = (progress.copied_bytes + progress.left_bytes).max(1);
+            format!("{} %, {}/s", progress.copied_bytes * 100 / all, about(progress.rate))
+        });
+        table.add_row([volume.as_str(), how, node, &progress.unwrap_or_default()]);
+    }
+    format!("{table}\n")
+}

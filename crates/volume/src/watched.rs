@@ -1,0 +1,341 @@
+//! Remembers which blocks have changed, for somebody who copies a volume while it is used.
+//!
+//! As long as nobody watches, a call costs one look at a flag more. While somebody does, each change
+//! runs to its end whatever becomes of its caller, and is remembered when it has ended: who takes up what
+//! changed and reads it then has all that was answered before.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// A volume whose changes can be watched. While they are it needs a tokio runtime.
+pub struct Watched {
+    lower: Stack,
+    is_watching: AtomicBool,
+    changes: Mutex<Option<Arc<Changes>>>,
+}
+
+/// What has changed since it was taken up last, in regions.
+#[derive(Debug)]
+pub struct Changes {
+    region_blocks: u64,
+    blocks: u64,
+    block_size: u32,
+    /// A bit for each region.
+    marks: Vec<AtomicU64>,
+    /// Changes that have begun and not ended.
+    under_way: AtomicUsize,
+    ended: Notify,
+    /// Microseconds that each change waits before it begins.
+    delay_us: AtomicU64,
+}
+
+/// Bytes of a region: small enough to copy for a change of one block, and 2 MiB of bits for 1 TiB.
+const REGION_BYTES: u64 = 64 << 10;
+
+impl Watched {
+    /// `lower`, which nobody watches yet.
+    #[must_use]
+    pub fn new(lower: Stack) -> Self {
+        Self { lower, is_watching: AtomicBool::new(false), changes: Mutex::default() }
+    }
+
+    /// From now on changes are remembered. To be called while none is under way: one that has begun
+    /// before is not seen.
+    pub fn watch(&self) -> Arc<Changes> {
+        let changes = Arc::new(Changes::new(&self.lower.geometry()));
+        *self.changes.lock() = Some(Arc::clone(&changes));
+        self.is_watching.store(true, Ordering::Release);
+        changes
+    }
+
+    /// Nobody wants to know any more.
+    pub fn unwatch(&self) {
+        self.is_watching.store(false, Ordering::Release);
+        *self.changes.lock() = None;
+    }
+
+    /// The volume below, for who copies it.
+    #[must_use]
+    pub fn below(&self) -> &Stack {
+        &self.lower
+    }
+
+    fn watcher(&self) -> Option<Arc<Changes>> {
+        self.is_watching.load(Ordering::Acquire).then(|| self.changes.lock().clone()).flatten()
+    }
+
+    /// Runs a change of these blocks to its end, and remembers it.
+    fn follow<'a, F>(&self, changes: Arc<Changes>, blocks: Range<u64>, change: F) -> Io<'a, ()>
+    where
+        F: FnOnce(Stack) -> Io<'static, ()> + Send + 'static,
+    {
+        let lower = Arc::clone(&self.lower);
+        let call = Call::begin(changes, blocks);
+        Box::pin(async move {
+            let running = tokio::spawn(async move {
+                let delay = call.changes.delay_us.load(Ordering::Relaxed);
+                if delay > 0 {
+                    tokio::time::sleep(Duration::from_micros(delay)).await;
+                }
+                let result = change(lower).await;
+                drop(call);
+                result
+            });
+            let ended = running.await;
+            ended.unwrap_or_else(|_| {
+                Err(Error::Device("the volume was closed during the call".into()))
+            })
+        })
+    }
+}
+
+impl Changes {
+    fn new(geometry: &Geometry) -> Self {
+        let region_blocks = REGION_BYTES / u64::from(geometry.block_size);
+        let regions = geometry.blocks.div_ceil(region_blocks);
+        Self {
+            region_blocks,
+            blocks: geometry.blocks,
+            block_size: geometry.block_size,
+            marks: (0..regions.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            under_way: AtomicUsize::new(0),
+            ended: Notify::new(),
+            delay_us: AtomicU64::new(0),
+        }
+    }
+
+    /// Remembers these blocks as changed, as far as they were there when the watch began.
+    pub fn mark(&self, blocks: Range<u64>) {
+        let end = blocks.end.min(self.blocks);
+        let mut region = blocks.start / self.region_blocks;
+        while region * self.region_blocks < end {
+            self.marks[(region / 64) as usize].fetch_or(1 << (region % 64), Ordering::AcqRel);
+            region += 1;
+        }
+    }
+
+    /// The next blocks from `from` on that have changed, at most so many bytes and at least a region;
+    /// they are forgotten. To be read after this.
+    pub fn take(&self, from: Lba, most_bytes: u64) -> Option<Extent> {
+        let regions = self.blocks.div_ceil(self.region_blocks);
+        let mut region = from.0.div_ceil(self.region_blocks);
+        while region < regions && !self.take_one(region) {
+            // 64 regions at a time, where none has changed.
+            let is_clear = self.marks[(region / 64) as usize].load(Ordering::Acquire) == 0;
+            region = if is_clear { (region / 64 + 1) * 64 } else { region + 1 };
+        }
+        if region >= regions {
+            return None;
+        }
+        let most = (most_bytes / REGION_BYTES).max(1);
+        let mut end = region + 1;
+        while end < regions && end - region < most && self.take_one(end) {
+            end += 1;
+        }
+        let lba = region * self.region_blocks;
+        let blocks = (end * self.region_blocks).min(self.blocks) - lba;
+        Some(Extent { lba: Lba(lba), blocks: blocks as u32 })
+    }
+
+    fn take_one(&self, region: u64) -> bool {
+        let (word, bit) = (&self.marks[(region / 64) as usize], 1 << (region % 64));
+        word.load(Ordering::Acquire) & bit != 0 && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
+    /// Bytes of the regions that have changed.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let marked: u64 = self
+            .marks
+            .iter()
+            .map(|word| u64::from(word.load(Ordering::Acquire).count_ones()))
+            .sum();
+        (marked * REGION_BYTES).min(self.blocks * u64::from(self.block_size))
+    }
+
+    /// Whether nothing has changed, and nothing is about to.
+    #[must_use]
+    pub fn is_still(&self) -> bool {
+        self.under_way.load(Ordering::Acquire) == 0 && self.bytes() == 0
+    }
+
+    /// Each change waits so long before it begins: who copies would not catch up otherwise.
+    pub fn slow_down(&self, delay: Duration) {
+        self.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Waits until no change is under way.
+    pub async fn settle(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.under_way.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+/// A change from its beginning to its end, however it ends.
+struct Call {
+    changes: Arc<Changes>,
+    blocks: Range<u64>,
+}
+
+impl Call {
+    fn begin(changes: Arc<Changes>, blocks: Range<u64>) -> Self {
+        changes.under_way.fetch_add(1, Ordering::AcqRel);
+        Self { changes, blocks }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.changes.mark(self.blocks.clone());
+        self.changes.under_way.fetch_sub(1, Ordering::AcqRel);
+        self.changes.ended.notify_waiters();
+    }
+}
+
+fn range(extent: Extent) -> Range<u64> {
+    extent.lba.0..extent.end().0
+}
+
+impl Volume for Watched {
+    fn geometry(&self) -> Geometry {
+        self.lower.geometry()
+    }
+
+    fn lower(&self) -> Option<&dyn Volume> {
+        Some(&*self.lower)
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.lower.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        let Some(changes) = self.watcher() else {
+            return self.lower.write(lba, data, durability);
+        };
+        match self.lower.geometry().check_write(lba, data.len()) {
+            Ok(extent) => self.follow(changes, range(extent), move |lower| {
+                Box::pin(async move { lower.write(lba, data, durability).await })
+            }),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.lower.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        match self.watcher() {
+            Some(changes) => self.follow(changes, range(extent), move |lower| {
+                Box::pin(async move { lower.discard(extent).await })
+            }),
+            None => self.lower.discard(extent),
+        }
+    }
+
+    fn roll_back(&self) -> Io<'_, ()> {
+        let Some(changes) = self.watcher() else { return self.lower.roll_back() };
+        self.follow(changes, 0..u64::MAX, |lower| Box::pin(async move { lower.roll_back().await }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Call as Kind, Fault, MemVolume, Rule, Symptom};
+
+    const REGION: u64 = REGION_BYTES / 512;
+
+    fn extent(lba: u64, blocks: u64) -> Extent {
+        Extent { lba: Lba(lba), blocks: blocks as u32 }
+    }
+
+    /// All that has changed, in pieces of at most four regions.
+    fn taken(changes: &Changes) -> Vec<Extent> {
+        let mut from = Lba(0);
+        let next = || {
+            let extent = changes.take(from, 4 * REGION_BYTES)?;
+            from = extent.end();
+            Some(extent)
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    async fn write(volume: &Watched, lba: u64, byte: u8) {
+        let data = Data::from(vec![byte; 512]);
+        volume.write(Lba(lba), data, Durability::Volatile).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_changed_is_told_once_in_whole_regions() {
+        let lower = Arc::new(MemVolume::new(Geometry::with_blocks(200 * REGION + 5)));
+        let volume = Watched::new(lower);
+        write(&volume, 0, 1).await;
+        let changes = volume.watch();
+        assert!(changes.is_still());
+        for lba in [3 * REGION, 3 * REGION + 1, 4 * REGION, 100 * REGION - 1, 200 * REGION + 4] {
+            write(&volume, lba, 1).await;
+        }
+        volume.discard(extent(5 * REGION, 3 * REGION)).await.unwrap();
+        assert_eq!(changes.bytes(), 7 * REGION_BYTES);
+        assert_eq!(
+            taken(&changes),
+            [
+                extent(3 * REGION, 4 * REGION),
+                extent(7 * REGION, REGION),
+                extent(99 * REGION, REGION),
+                extent(200 * REGION, 5)
+            ]
+        );
+        assert!(changes.is_still());
+        changes.mark(0..u64::MAX);
+        assert_eq!(changes.bytes(), (200 * REGION + 5) * 512);
+        volume.unwatch();
+        write(&volume, 0, 2).await;
+    }
+
+    /// Who copied a region before the write arrived would never copy it again.
+    #[tokio::test(start_paused = true)]
+    async fn a_write_whose_caller_has_gone_is_seen_when_it_has_happened() {
+        let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(16 * REGION)));
+        let slow = crate::Latency { write: Duration::from_secs(1), ..crate::Latency::default() };
+        let volume = Watched::new(Arc::new(crate::Delay::new(Arc::clone(&lower), slow)));
+        let changes = volume.watch();
+        let data = Data::from(vec![9; 512]);
+        let call = volume.write(Lba(0), data, Durability::Volatile);
+        assert!(tokio::time::timeout(Duration::from_millis(10), call).await.is_err());
+        assert!(!changes.is_still() && changes.bytes() == 0);
+        changes.settle().await;
+        assert_eq!(taken(&changes), [extent(0, REGION)]);
+        let read = lower.read(extent(0, 1)).await.unwrap();
+        assert_eq!(read.into_bytes()[0], 9, "it runs to its end");
+    }
+
+    #[tokio::test]
+    async fn a_write_that_fails_may_have_changed_something() {
+        let lower = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(16 * REGION))));
+        lower.faults().add(Rule::always(Kind::Write, Symptom::Fails(Error::NoSpace)));
+        let volume = Watched::new(Arc::new(lower));
+        let changes = volume.watch();
+        let data = Data::from(vec![9; 512]);
+        assert!(volume.write(Lba(0), data, Durability::Volatile).await.is_err());
+        assert_eq!(taken(&changes), [extent(0, REGION)]);
+    }
+}
