@@ -1,15 +1,20 @@
-//! A log on a mirror: one half lost, exchanged, or rotten, and nothing of it noticed by a host.
+//! A log on a mirror: one half lost, exchanged, or rotten, another size for both, and nothing of it
+//! noticed by a host.
 
 mod support;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use cache::{Cache, OpenError, inspect};
+use sim::{CrashVolume, Image, Outage, Power, Rng};
 use support::gateway::{Gateway, read, write};
 use tokio::time::sleep;
 use volume::{
-    Call, Durability, Error, Extent, Fault, Faults, Geometry, Lba, MemVolume, Mirror, Rule, Stack,
-    Standing, Symptom, Volume,
+    Call, Durability, Error, Extent, Fault, Faults, Geometry, Lba, MemVolume, Mirror, MirrorError,
+    Rule, Stack, Standing, Symptom, Volume,
 };
 
 const LOG: u64 = 1000;
@@ -23,7 +28,11 @@ struct Halves {
 }
 
 async fn halves() -> Halves {
-    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LOG + LABELS) };
+    halves_of(LOG).await
+}
+
+async fn halves_of(log_blocks: u64) -> Halves {
+    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks + LABELS) };
     let memory: [Stack; 2] = [0, 1].map(|_| Arc::new(MemVolume::new(geometry)) as Stack);
     let faulty = memory.clone().map(|half| Arc::new(Fault::new(half)));
     let faults = faulty.clone().map(|half| Arc::clone(half.faults()));
@@ -191,5 +200,137 @@ async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
                 }
             }
         }
+    }
+}
+
+const LARGE: u64 = 4000;
+const SMALL: u64 = 1000;
+
+/// Disks of `LARGE` blocks for the log, on one supply.
+fn disks(images: Option<[Image; 2]>, seed: u64) -> ([Arc<CrashVolume>; 2], Arc<Power>) {
+    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LARGE + LABELS) };
+    let power = Power::new();
+    let disks = match images {
+        Some(images) => images.map(|image| CrashVolume::reopen(image, seed)),
+        None => [CrashVolume::new(geometry, seed), CrashVolume::new(geometry, seed + 1)],
+    };
+    let wired = |disk: CrashVolume| disk.powered_by(&power).with_outage(Outage::Hangs);
+    (disks.map(|disk| Arc::new(wired(disk).with_yields(20))), power)
+}
+
+async fn mirrored(disks: &[Arc<CrashVolume>; 2]) -> Arc<Mirror> {
+    let halves = disks.clone().map(|disk| Some(disk as Stack));
+    Arc::new(Mirror::open(halves, [7; 16], false).await.expect("two halves"))
+}
+
+/// The size that a mirror and then its log get, or the log and then its mirror.
+async fn resize(mirror: &Mirror, cache: &Cache, blocks: u64) -> bool {
+    if blocks > mirror.geometry().blocks {
+        mirror.resize(blocks).await.is_ok() && cache.resize(blocks).await.is_ok()
+    } else {
+        cache.resize(blocks).await.is_ok() && mirror.resize(blocks).await.is_ok()
+    }
+}
+
+/// One life of a gateway whose log grows and shrinks; which slots it has acknowledged.
+async fn live(gateway: &Gateway, mirror: &Mirror, written: &Mutex<Vec<u64>>) -> Option<()> {
+    let cache = gateway.try_open().await.ok()?;
+    tokio::spawn(cache.run());
+    for (turn, blocks) in [LARGE, SMALL, LARGE].into_iter().enumerate() {
+        for slot in 0..12 {
+            let slot = slot + turn as u64 * 9;
+            write(&cache, slot * 8, 1 + slot as u8, 8).await.ok()?;
+            written.lock().unwrap().push(slot);
+        }
+        resize(mirror, &cache, blocks).await.then_some(())?;
+    }
+    Some(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_moment_of_another_size_loses_nothing_and_leaves_a_mirror() {
+    let mut sizes = Vec::new();
+    for operations in 0.. {
+        let mut gateway = Gateway::new(SMALL);
+        gateway.settings.segment_slots = 8;
+        let (halves, power) = disks(None, operations);
+        let mirror = mirrored(&halves).await;
+        mirror.resize(SMALL).await.unwrap();
+        gateway.log = Arc::clone(&mirror) as Stack;
+        power.fail_after(power.operations() + operations);
+        let written = Mutex::new(Vec::new());
+        let ended = tokio::select! {
+            biased;
+            ended = live(&gateway, &mirror, &written) => ended.is_some(),
+            () = async { while !power.is_off() { sleep(Duration::from_millis(7)).await } } => false,
+        };
+        let mut rng = Rng::new(operations);
+        let images = [0, 1].map(|half: usize| halves[half].crash(&mut rng));
+        let (halves, _) = disks(Some(images), operations);
+        let mirror = mirrored(&halves).await;
+        gateway.log = Arc::clone(&mirror) as Stack;
+        let written = written.into_inner().unwrap();
+        let cache = match gateway.try_open().await {
+            Ok(cache) => cache,
+            // It may have been formatted in part.
+            Err(error) => {
+                assert!(written.is_empty(), "after {operations}: {error}");
+                continue;
+            }
+        };
+        for slot in written {
+            let found = read(&cache, slot * 8, 8).await.unwrap();
+            assert_eq!(found, [1 + slot as u8; 8], "slot {slot} after {operations}");
+        }
+        sizes.push((mirror.geometry().blocks, cache.log_blocks().await));
+        // It goes on from there, whatever it was.
+        tokio::spawn(cache.run());
+        assert!(resize(&mirror, &cache, LARGE).await, "after {operations}");
+        write(&cache, 0, 99, 8).await.unwrap();
+        if ended {
+            break;
+        }
+    }
+    assert!(sizes.iter().all(|(mirror, log)| mirror >= log), "{sizes:?}");
+    for seen in [(SMALL, SMALL), (LARGE, SMALL), (LARGE, LARGE)] {
+        assert!(sizes.contains(&seen), "{seen:?} in {sizes:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_that_is_lost_while_the_log_gets_another_size_is_replaced_after_that() {
+    for (lost, operations) in (0..2).flat_map(|lost| (0..25).map(move |n| (lost, n))) {
+        let halves = halves_of(LARGE).await;
+        halves.mirror.resize(SMALL).await.unwrap();
+        let mut gateway = Gateway::new(SMALL);
+        gateway.log = Arc::clone(&halves.mirror) as Stack;
+        gateway.settings.segment_slots = 8;
+        let cache = gateway.start().await;
+        write(&cache, 0, 1, 8).await.unwrap();
+        let gone = Symptom::Fails(Error::Device("gone".into()));
+        halves.faults[lost].add(Rule::always(Call::Write, gone).after(operations));
+        // Done with both halves or not at all; what is beside it is as ever.
+        for blocks in [LARGE, SMALL, LARGE] {
+            let done = resize(&halves.mirror, &cache, blocks).await;
+            write(&cache, 8, 2, 8).await.unwrap();
+            if !done {
+                break;
+            }
+        }
+        if halves.mirror.standings()[lost] != Standing::InSync {
+            let refused = halves.mirror.resize(SMALL).await;
+            assert!(matches!(refused, Err(MirrorError::Size(_))), "{refused:?}");
+        }
+        halves.faults[lost].clear();
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LARGE + LABELS) };
+        halves.mirror.replace(lost, Arc::new(MemVolume::new(geometry))).await.unwrap();
+        while halves.mirror.standings()[lost] != Standing::InSync {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(resize(&halves.mirror, &cache, LARGE).await, "half {lost} after {operations}");
+        assert_eq!(cache.log_blocks().await, LARGE);
+        drop(cache);
+        let cache = gateway.open().await;
+        assert_eq!(read(&cache, 0, 16).await.unwrap()[7..9], [1, 2]);
     }
 }

@@ -166,6 +166,12 @@ fn every_sync_and_every_rule_that_is_left_out_is_noticed() {
         (Wrong::NoMarkers, 10),
         (Wrong::Bypass, 4),
         (Wrong::NotRolledBack, 9),
+        (Wrong::Gateway(Mutation::Cache(Mutant::DiscardOvertakes)), 1),
+        (Wrong::Gateway(Mutation::Cache(Mutant::BypassNotFlushed)), 3),
+        (Wrong::Gateway(Mutation::Cache(Mutant::BypassNotRecorded)), 3),
+        (Wrong::Gateway(Mutation::Cache(Mutant::BypassDoesNotWait)), 3),
+        (Wrong::Gateway(Mutation::Cache(Mutant::BypassIgnoresLosses)), 3),
+        (Wrong::Gateway(Mutation::Cache(Mutant::BypassTakesNoTurn)), 2),
     ];
     let survivors: Vec<_> =
         all.into_iter().filter(|&(wrong, first)| !is_noticed(wrong, first)).collect();

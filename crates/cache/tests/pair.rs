@@ -19,11 +19,14 @@ use support::{
     workload::runtime,
 };
 use tokio::time::{Instant, sleep, timeout};
+use volume::Error;
 
 /// What hosts know: of each slot, the newest write that was acknowledged and the newest that was tried.
 #[derive(Default)]
 struct Model {
     slots: Vec<(u8, u8)>,
+    /// Which opening acknowledged the newest, and when.
+    by: Vec<Option<(u64, Instant)>>,
     /// The newest opening that has acknowledged anything.
     newest: u64,
     acknowledged: u64,
@@ -35,6 +38,8 @@ struct Model {
 }
 
 const SLOTS: u64 = 64;
+/// An answer of the node may take ten seconds, and is needed twice at most.
+const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Writes to one slot after another, each time with the next number, to whoever takes it.
 async fn host(world: Arc<World>, model: Arc<Mutex<Model>>, first: u64, mut rng: Rng) {
@@ -69,6 +74,7 @@ async fn host(world: Arc<World>, model: Arc<Mutex<Model>>, first: u64, mut rng: 
                 model.openings += u64::from(opening > model.newest);
                 model.newest = model.newest.max(opening);
                 model.slots[slot as usize].0 = value;
+                model.by[slot as usize] = Some((opening, Instant::now()));
                 model.acknowledged += 1;
                 model.longest_pause = model.longest_pause.max(last.elapsed());
                 last = Instant::now();
@@ -96,8 +102,11 @@ async fn reader(world: Arc<World>, model: Arc<Mutex<Model>>, mut rng: Rng) {
             model.reads += 1;
             let most = model.slots[slot as usize].1;
             if found.iter().any(|&value| value < least || value > most) {
-                model.fault = Some(format!(
-                    "{opening} gives {found:?} of slot {slot}: {least} was acknowledged, {most} tried"
+                let by = model.by[slot as usize].map(|(by, at)| (by, at.elapsed()));
+                model.fault.get_or_insert(format!(
+                    "{opening} gives {found:?} of slot {slot}: {least} was acknowledged ({by:?}), {most} \
+                     tried; {}",
+                    world.describe()
                 ));
             }
         }
@@ -156,16 +165,21 @@ async fn until_whole(world: &World, within: Duration) -> Result<(), String> {
 }
 
 async fn check(world: &World, model: &Mutex<Model>) -> Result<(), String> {
-    // It may be changing hands, as was asked before.
+    // It may be changing hands, as was asked before, and who goes on alone asks the node first.
     let begun = Instant::now();
-    let (_, cache) = loop {
-        match (0..2).find_map(|index| world.served(index)) {
-            Some(served) => break served,
-            None if begun.elapsed() > DEAD_AFTER * 5 => return Err("nobody serves".into()),
-            None => sleep(Duration::from_millis(50)).await,
+    let data = loop {
+        let found = match (0..2).find_map(|index| world.served(index)) {
+            Some((_, cache)) => read(&cache, 0, (SLOTS * 8) as u32).await,
+            None => Err(Error::Busy("nobody serves")),
+        };
+        match found {
+            Ok(data) => break data,
+            Err(Error::Busy(_) | Error::Fenced(_)) if begun.elapsed() < PATIENCE => {
+                sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => return Err(error.to_string()),
         }
     };
-    let data = read(&cache, 0, (SLOTS * 8) as u32).await.map_err(|error| error.to_string())?;
     let model = model.lock();
     if let Some(fault) = &model.fault {
         return Err(fault.clone());
@@ -186,7 +200,8 @@ async fn history(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
     let mut rng = Rng::new(seed);
     let world = World::new(seed, wrong);
     let slots = vec![(0, 0); SLOTS as usize];
-    let model = Arc::new(Mutex::new(Model { slots, ..Model::default() }));
+    let model =
+        Arc::new(Mutex::new(Model { slots, by: vec![None; SLOTS as usize], ..Model::default() }));
     mend(&world);
     until_whole(&world, Duration::from_secs(60))
         .await
@@ -211,7 +226,7 @@ async fn history(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
     world.kill(active);
     let begun = Instant::now();
     while world.served(1 - active).is_none() {
-        if begun.elapsed() > Duration::from_secs(10) {
+        if begun.elapsed() > PATIENCE {
             return Err(format!("the partner does not take over: {}", world.describe()));
         }
         sleep(Duration::from_millis(50)).await;
@@ -277,6 +292,58 @@ fn a_gateway_that_is_cut_off_gives_nothing_that_is_older() {
         write(&after, 0, 2, 8).await.unwrap();
         assert_eq!(read(&after, 0, 8).await.unwrap(), [2; 8]);
         assert!(read(&before, 0, 8).await.is_err());
+    });
+}
+
+/// What it has taken meanwhile is on its half alone, and it lends that again to who asks.
+#[test]
+fn a_gateway_that_was_cut_off_gives_nothing_older_when_its_partner_is_there_again() {
+    runtime().block_on(async {
+        let world = World::new(1, Wrong::Nothing);
+        mend(&world);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        let cut_off = usize::from(world.served(0).is_none());
+        let (_, before) = world.served(cut_off).expect("it serves");
+        write(&before, 0, 1, 8).await.unwrap();
+        world.set(Wire::Gateways, false);
+        world.set(Wire::ToNode(cut_off), false);
+        let taken_over = async {
+            loop {
+                match world.served(1 - cut_off) {
+                    Some((_, cache)) => break cache,
+                    None => sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        let after = timeout(Duration::from_secs(20), taken_over).await.expect("taken over");
+        let written = async {
+            while write(&after, 0, 2, 8).await.is_err() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), written).await.expect("acknowledged");
+        world.kill(1 - cut_off);
+        world.set(Wire::Gateways, true);
+        world.start(1 - cut_off);
+        for _ in 0..200 {
+            sleep(Duration::from_millis(100)).await;
+            let found = read(&before, 0, 8).await;
+            assert!(found.is_err(), "the partner has taken a write: {found:?}");
+        }
+        // The node says whose half it is.
+        world.set(Wire::ToNode(cut_off), true);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        let newest = async {
+            loop {
+                let served = (0..2).find_map(|index| world.served(index));
+                let (_, now) = served.expect("one serves");
+                match read(&now, 0, 8).await {
+                    Ok(found) => break found,
+                    Err(_) => sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        assert_eq!(timeout(PATIENCE, newest).await.expect("it is answered"), [2; 8]);
     });
 }
 

@@ -8,7 +8,7 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
 };
-use volume::{Error, Extent, Lba, Mirror, Stack, Standing};
+use volume::{Error, Mirror, MirrorError, Stack, Standing};
 
 use super::{
     bounded::Bounded,
@@ -134,6 +134,8 @@ struct Watch {
     /// Since when both stand by.
     idle: Instant,
     before: Seen,
+    /// The partner's half says that nobody has gone on with it.
+    is_as_it_was: bool,
     /// Not before then is the unit taken over.
     rest_until: Instant,
     /// It was handed over: only a partner that is gone brings it back.
@@ -159,6 +161,7 @@ impl Member {
             begun: now,
             idle: now,
             before: Seen::Silent,
+            is_as_it_was: false,
             rest_until: now,
             handed_over: false,
         };
@@ -172,7 +175,8 @@ impl Member {
             };
             match active {
                 Some(active) => {
-                    if seen == Seen::Standby {
+                    // It may have taken over, taken writes, died, and be there again.
+                    if seen == Seen::Standby && watch.is_as_it_was {
                         active.cache.renew(sent + self.timing.dead_after);
                     }
                     self.while_active(&mut watch, &active, seen).await;
@@ -227,13 +231,18 @@ impl Member {
             watch.session = session.ok().and_then(Result::ok);
         }
         let mut seen = Seen::Silent;
+        watch.is_as_it_was = false;
         if let Some(session) = &watch.session {
-            let first = Extent { lba: Lba(0), blocks: 1 };
-            seen = match timeout(patience, session.read(first)).await {
-                Ok(Ok(_)) => Seen::Standby,
-                Ok(Err(error)) if is_in_use(&error) => Seen::Active,
+            seen = match timeout(patience, Mirror::label_of(session)).await {
+                Ok(Ok(label)) => {
+                    // Who goes on with a half says so on it before anything else.
+                    watch.is_as_it_was = label.is_some_and(|label| !label.alone);
+                    Seen::Standby
+                }
+                Ok(Err(MirrorError::Io { error, .. })) if is_in_use(&error) => Seen::Active,
                 // Whatever is wrong there: it does not say that it serves.
-                Err(_) | Ok(Err(_)) => Seen::Silent,
+                Err(_) | Ok(Err(MirrorError::Io { .. })) => Seen::Silent,
+                Ok(Err(_)) => Seen::Standby,
             };
         }
         if seen == Seen::Silent {
@@ -427,7 +436,7 @@ const REST: Duration = Duration::from_secs(2);
 mod tests {
     use std::future::ready;
 
-    use volume::{Call, Fault, Geometry, MemVolume, Rule, Symptom};
+    use volume::{Call, Extent, Fault, Geometry, Lba, MemVolume, Rule, Symptom};
 
     use super::*;
 

@@ -201,7 +201,7 @@ impl Site {
         Arc::new(Link {
             site: Arc::clone(self),
             rng: Mutex::new(Rng::new(self.seed + 7)),
-            unflushed: Mutex::new(None),
+            unflushed: Mutex::default(),
         })
     }
 
@@ -409,9 +409,28 @@ pub fn node_contents(
 struct Link {
     site: Arc<Site>,
     rng: Mutex<Rng>,
-    /// The incarnations of the node that have answered the oldest and the newest write that is not
-    /// flushed.
-    unflushed: Mutex<Option<(u64, u64)>>,
+    unflushed: Mutex<Unflushed>,
+}
+
+/// The volatile writes that were answered and not flushed, as an initiator remembers them (decision
+/// 0004): in the order of their answers, each with the incarnation of the node that has it.
+#[derive(Default)]
+struct Unflushed {
+    answered: u64,
+    writes: Vec<(u64, u64)>,
+}
+
+impl Unflushed {
+    /// The incarnations of those that were answered before the flush `begun`.
+    fn before(&self, begun: u64) -> impl Iterator<Item = u64> {
+        let before = self.writes.iter().filter(move |(number, _)| *number <= begun);
+        before.map(|&(_, incarnation)| incarnation)
+    }
+
+    /// They are stable, or it was told that they may not be.
+    fn forget(&mut self, begun: u64) {
+        self.writes.retain(|&(number, _)| number > begun);
+    }
 }
 
 impl Link {
@@ -455,11 +474,11 @@ impl Link {
         if away { Err(Error::Unreachable("the link is down".into())) } else { Ok(()) }
     }
 
-    /// As an initiator remembers it (decision 0004).
     fn note(&self, incarnation: u64) {
         let mut unflushed = self.unflushed.lock();
-        let (oldest, newest) = unflushed.unwrap_or((incarnation, incarnation));
-        *unflushed = Some((oldest.min(incarnation), newest.max(incarnation)));
+        unflushed.answered += 1;
+        let number = unflushed.answered;
+        unflushed.writes.push((number, incarnation));
     }
 }
 
@@ -502,15 +521,18 @@ impl Volume for Link {
     fn flush(&self) -> Io<'_, ()> {
         Box::pin(async move {
             let lost = || Error::Device("the node started anew".into());
-            {
+            let begun = {
                 let mut unflushed = self.unflushed.lock();
-                let half = unflushed.is_some_and(|(oldest, newest)| oldest != newest);
+                let begun = unflushed.answered;
+                let newest = unflushed.before(begun).max();
+                let half = unflushed.before(begun).any(|incarnation| Some(incarnation) != newest);
                 if half && self.site.trial.wrong != Wrong::HalfFlushed {
                     // A flush would count the half that the node still has.
-                    *unflushed = None;
+                    unflushed.forget(begun);
                     return Err(lost());
                 }
-            }
+                begun
+            };
             let wrong = self.site.trial.wrong;
             let flush = self.call(|node| async move {
                 match wrong {
@@ -523,10 +545,10 @@ impl Volume for Link {
                 }
             });
             let (incarnation, ()) = flush.await?;
-            match self.unflushed.lock().take() {
-                Some((oldest, _)) if oldest != incarnation => Err(lost()),
-                _ => Ok(()),
-            }
+            let mut unflushed = self.unflushed.lock();
+            let is_lost = unflushed.before(begun).any(|write| write != incarnation);
+            unflushed.forget(begun);
+            if is_lost { Err(lost()) } else { Ok(()) }
         })
     }
 
@@ -536,7 +558,7 @@ impl Volume for Link {
                 return Ok(());
             }
             self.call(|node| async move { node.roll_back().await }).await?;
-            *self.unflushed.lock() = None;
+            self.unflushed.lock().writes.clear();
             Ok(())
         })
     }
