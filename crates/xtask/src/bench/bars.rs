@@ -63,11 +63,13 @@ const fn most(name: &'static str, limit: f64, figure: fn(&Figures) -> Option<Sam
 
 use loads::{
     APPEND, DIGESTS, DURABLE_1, DURABLE_32, EMC_TEL, FEW, HIT, MANY, READ_1, READ_32, READ_LEVEL_2,
-    READ_STREAM, STREAM_OF_FOUR, STREAM_OF_ONE, WRITE_1, WRITE_32, WRITE_LEVEL_2, WRITE_STREAM,
+    READ_STREAM, STREAM_OF_FOUR, STREAM_OF_ONE, WRITE_1, WRITE_32, WRITE_LEVEL_2, WRITE_NOISE,
+    WRITE_STREAM, WRITE_WORDS,
 };
 use servers::{
     DISK, EMC_COMPLETE, EMC_DISK, EMC_FAR, EMC_FAR_4, EMC_IMMEDIATE, EMC_IMMEDIATE_4, FAR, FOREBAY,
-    GATEWAY, GATEWAY_DESTAGING, POLLING, RAW, TGT, TLS,
+    GATEWAY, GATEWAY_DESTAGING, GATEWAY_SEALED, LINE, LINE_LZ4, LINE_ZSTD, POLLING, RAW, REMOTE,
+    REMOTE_LZ4, REMOTE_ZSTD, TGT, TLS,
 };
 
 /// Every promise, in the order of the data path.
@@ -117,6 +119,15 @@ pub const BARS: &[Bar] = &[
         |f| over(f, DURABLE_1, |point| point.quantile_us(0.999), GATEWAY_DESTAGING, GATEWAY)),
     most("gateway, durable 4 KiB writes, depth 1, while it destages: longest, ms", 100.0,
         |f| f.of(DURABLE_1, GATEWAY_DESTAGING, |point| point.longest_us() / 1e3)),
+    most("lz4, 64 KiB writes of words: CPU of both ends over none", 4.0, |f| over(f, WRITE_WORDS, CPU, REMOTE_LZ4, REMOTE)),
+    most("zstd, 64 KiB writes of words: CPU of both ends over none", 7.0, |f| over(f, WRITE_WORDS, CPU, REMOTE_ZSTD, REMOTE)),
+    most("lz4, 64 KiB writes of noise: CPU of both ends over none", 1.4, |f| over(f, WRITE_NOISE, CPU, REMOTE_LZ4, REMOTE)),
+    most("zstd, 64 KiB writes of noise: CPU of both ends over none", 1.4, |f| over(f, WRITE_NOISE, CPU, REMOTE_ZSTD, REMOTE)),
+    least("lz4, 64 KiB writes of words over 1 Gbit/s: operations/s over none", 1.3, |f| over(f, WRITE_WORDS, RATE, LINE_LZ4, LINE)),
+    least("zstd, 64 KiB writes of words over 1 Gbit/s: operations/s over none", 0.9, |f| over(f, WRITE_WORDS, RATE, LINE_ZSTD, LINE)),
+    most("log encrypted, durable 4 KiB writes, depth 1: median over in clear", 1.2, |f| over(f, DURABLE_1, MEDIAN, GATEWAY_SEALED, GATEWAY)),
+    most("log encrypted, durable 4 KiB writes, depth 1: CPU over in clear", 1.5, |f| over(f, DURABLE_1, CPU, GATEWAY_SEALED, GATEWAY)),
+    most("log encrypted, durable 4 KiB writes, depth 32: CPU over in clear", 1.5, |f| over(f, DURABLE_32, CPU, GATEWAY_SEALED, GATEWAY)),
     least("EMC-tel-like trace, 0 ms: mean of the far volume over immediate report", 6.2, |f| over(f, EMC_TEL, MEAN, EMC_FAR, EMC_IMMEDIATE)),
     least("EMC-tel-like trace, 0 ms: mean of the far volume over report after complete", 2.9, |f| over(f, EMC_TEL, MEAN, EMC_FAR, EMC_COMPLETE)),
     least("EMC-tel-like trace, 4 ms: mean of the far volume over immediate report", 50.0, |f| over(f, EMC_TEL, MEAN, EMC_FAR_4, EMC_IMMEDIATE_4)),

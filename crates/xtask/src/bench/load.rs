@@ -43,7 +43,7 @@ pub struct Load {
 pub enum Content {
     /// One byte over and over.
     Same,
-    /// Words in random order: LZ4 halves them.
+    /// Words in random order: LZ4 makes them 2.4 times smaller.
     Words,
     /// What looks random: nothing makes it smaller.
     Noise,
