@@ -40,7 +40,11 @@ impl SliceVolume {
         self.set_blocks(wanted)
     }
 
-    fn set_blocks(&self, blocks: u64) -> Result<(), Error> {
+    /// Makes it so many blocks long, more or fewer.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if it would be empty, or reach beyond the end of `lower`.
+    pub(crate) fn set_blocks(&self, blocks: u64) -> Result<(), Error> {
         let all = self.lower.geometry().blocks;
         if blocks == 0 || self.start.checked_add(blocks).is_none_or(|end| end > all) {
             let reason = format!("no {blocks} blocks from {} on in {all}", self.start);

@@ -89,7 +89,7 @@ pub(super) fn decide(found: [Found; 2], degraded: bool) -> Result<Plan, MirrorEr
         [Found::Absent, _] => return Err(MirrorError::Absent { half: 0, epoch: 0 }),
         [_, Found::Absent] => return Err(MirrorError::Absent { half: 1, epoch: 0 }),
     };
-    if first.mirror != second.mirror || first.blocks != second.blocks {
+    if first.mirror != second.mirror {
         return Err(MirrorError::Strangers);
     }
     if first.alone && second.alone {
@@ -99,7 +99,9 @@ pub(super) fn decide(found: [Found; 2], degraded: bool) -> Result<Plan, MirrorEr
         let mut dirty = [first.dirty.as_slice(), &second.dirty].concat();
         dirty.sort_unstable();
         dirty.dedup();
-        return Ok(Plan::Both { label: first, dirty });
+        // Where it was getting another size: nothing is beyond the lesser one.
+        let blocks = first.blocks.min(second.blocks);
+        return Ok(Plan::Both { label: Label { blocks, ..first }, dirty });
     }
     let right = usize::from((second.epoch, second.alone) > (first.epoch, first.alone));
     let label = if right == 0 { first } else { second };
@@ -134,6 +136,18 @@ mod tests {
             panic!("another plan")
         };
         assert_eq!(dirty, [1, 4]);
+    }
+
+    #[test]
+    fn of_two_sizes_the_lesser_one_counts_until_one_half_has_gone_on() {
+        let larger = Label { blocks: 200, ..label(4, false) };
+        for (first, second) in [(&larger, &label(4, false)), (&label(4, false), &larger)] {
+            let plan = decide_on(first.clone(), second.clone());
+            assert!(matches!(plan, Ok(Plan::Both { label, .. }) if label.blocks == 100));
+        }
+        let alone = Label { blocks: 200, ..label(5, true) };
+        let plan = decide_on(label(4, false), alone);
+        assert!(matches!(plan, Ok(Plan::One { right: 1, label }) if label.blocks == 200));
     }
 
     #[test]

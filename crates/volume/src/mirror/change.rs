@@ -149,7 +149,7 @@ impl Pair {
     pub(super) async fn mark(&self, extent: Extent) -> Result<(), Error> {
         let lost = {
             let mut labels = self.labels.lock().await;
-            let regions = self.geometry.blocks.div_ceil(self.region_blocks) as u32;
+            let regions = self.blocks().div_ceil(self.region_blocks) as u32;
             let last = self.regions(extent).last().unwrap_or(0);
             let wanted: Vec<u32> = {
                 let state = self.state.lock();

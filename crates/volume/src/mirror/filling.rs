@@ -27,7 +27,7 @@ impl Pair {
         }
         for &region in dirty {
             let first = u64::from(region) * self.region_blocks;
-            let end = (first + self.region_blocks).min(self.geometry.blocks);
+            let end = (first + self.region_blocks).min(self.blocks());
             let mut block = first;
             while block < end {
                 let blocks = (end - block).min(self.step_blocks()) as u32;
@@ -102,7 +102,7 @@ impl Pair {
         if first == second {
             return;
         }
-        let block_size = self.geometry.block_size as usize;
+        let block_size = self.shape.block_size as usize;
         let (first, second) = (first.into_bytes(), second.into_bytes());
         let blocks = first.chunks(block_size).zip(second.chunks(block_size));
         let differ = (extent.lba.0..).zip(blocks).filter(|(_, (first, second))| first != second);
@@ -167,7 +167,7 @@ impl Pair {
         to: &Stack,
         block: u64,
     ) -> Option<u64> {
-        let end = (block + self.step_blocks()).min(self.geometry.blocks);
+        let end = (block + self.step_blocks()).min(self.blocks());
         let _held = self.hold(block, end).await;
         if !self.is_filling(half, to) {
             return None;
@@ -207,7 +207,7 @@ impl Pair {
                     }
                     zeroed += 1;
                     self.state.lock().doubt.insert(block, *only);
-                    vec![0; self.geometry.block_size as usize].into()
+                    vec![0; self.shape.block_size as usize].into()
                 }
             };
             to.write(one.lba, data, Durability::Volatile).await?;
@@ -233,7 +233,7 @@ impl Pair {
     /// A half has been filled: it counts again.
     pub(super) async fn welcome(self: &Arc<Self>, half: usize, device: &Stack) {
         // Nothing is under way: what begins after this notes its region first.
-        let _held = self.hold(0, self.geometry.blocks).await;
+        let _held = self.hold(0, self.blocks()).await;
         if !self.is_filling(half, device) {
             return;
         }
@@ -389,7 +389,7 @@ async fn fill(pair: Weak<Pair>, half: usize, device: Stack) {
     loop {
         let Some(pair) = pair.upgrade() else { return };
         let started = Instant::now();
-        if block >= pair.geometry.blocks {
+        if block >= pair.blocks() {
             return pair.welcome(half, &device).await;
         }
         let Some(next) = pair.fill_some(half, &device, block).await else { return };

@@ -9,6 +9,7 @@ mod assemble;
 mod pair;
 mod change;
 mod filling;
+mod resize;
 
 use std::{
     collections::BTreeMap,
@@ -57,7 +58,7 @@ pub enum MirrorError {
         /// What it says.
         version: u32,
     },
-    /// A half has fewer blocks than the mirror, or than any mirror, or of another size.
+    /// A half has fewer blocks than the mirror has or is to have, or than any mirror, or of another size.
     #[error("half {} of the mirror is too small for it, or has other blocks", half + 1)]
     TooSmall {
         /// 0 or 1.
@@ -88,6 +89,9 @@ pub enum MirrorError {
         /// Of the other.
         epoch: u64,
     },
+    /// It does not get another size now.
+    #[error("the mirror does not get another size: {0}")]
+    Size(&'static str),
 }
 
 /// How a half stands.
@@ -171,18 +175,18 @@ impl Mirror {
         };
         let mut index = 0;
         let halves = halves.map(|device| {
-            let data = device.clone().map(|device| slice(device, geometry));
-            let standing = match (&data, right) {
+            let standing = match (&device, right) {
                 (None, _) => Standing::Out("it is not there".into()),
                 (Some(_), Some(right)) if right != index => Standing::Filling(0),
                 (Some(_), _) => Standing::InSync,
             };
             index += 1;
-            Half { device, data, standing }
+            Half::new(device, geometry, standing)
         });
         let pair = Arc::new(Pair {
             id,
-            geometry,
+            shape: geometry,
+            blocks: geometry.blocks.into(),
             region_blocks: region_blocks(&geometry),
             state: Mutex::new(State {
                 halves,
@@ -217,7 +221,7 @@ impl Mirror {
             Plan::One { right, .. } => right,
         };
         let half = halves.into_iter().nth(right).flatten().expect("it was found");
-        Ok(slice(half, geometry))
+        Ok(slice(half, geometry) as Stack)
     }
 
     /// What a half says of itself; `None` if it is blank. Changes nothing.
@@ -279,7 +283,8 @@ impl Mirror {
         let error = Error::Device("it was let go of".into());
         self.give_up(half, &error).await?;
         let mut state = self.pair.state.lock();
-        (state.halves[half].device, state.halves[half].data) = (None, None);
+        let half = &mut state.halves[half];
+        (half.device, half.data, half.slice) = (None, None, None);
         Ok(())
     }
 
@@ -290,21 +295,16 @@ impl Mirror {
     /// The other half does not hold everything, or the device cannot be a half.
     pub async fn replace(&self, half: usize, device: Stack) -> Result<(), MirrorError> {
         let pair = &self.pair;
-        let found = device.geometry();
-        let reserved = RESERVED_BYTES / u64::from(pair.geometry.block_size);
-        if found.block_size != pair.geometry.block_size
-            || found.blocks < pair.geometry.blocks + reserved
-        {
-            return Err(MirrorError::TooSmall { half });
-        }
+        pair.fits(half, &device)?;
         let error = Error::Device("it was replaced".into());
         self.give_up(half, &error).await?;
         {
             let mut state = pair.state.lock();
-            let data = Some(slice(Arc::clone(&device), pair.geometry));
             // Not a block is written to it while its label may say that it is whole.
             let standing = Standing::Out("it is not void yet".into());
-            state.halves[half] = Half { device: Some(device), data, standing };
+            // It may have got another size meanwhile.
+            pair.fits(half, &device)?;
+            state.halves[half] = Half::new(Some(device), pair.geometry(), standing);
         }
         let voided = pair.void(half).await;
         pair.state.lock().halves[half].standing = match &voided {
@@ -314,6 +314,25 @@ impl Mirror {
         voided?;
         pair.start_filling(half);
         Ok(())
+    }
+
+    /// Gives the mirror so many blocks, while it is used: more, which both devices have to have already,
+    /// behind [`Self::reserved_bytes`]; or fewer, if nobody uses those beyond any more. What is new may
+    /// differ on the two halves until it was written.
+    ///
+    /// # Errors
+    /// It has the size that it had. [`MirrorError::Size`] while a half is lost or being filled;
+    /// [`MirrorError::TooSmall`]; [`MirrorError::Io`], and the half is lost.
+    pub async fn resize(&self, blocks: u64) -> Result<(), MirrorError> {
+        // To its end, though its caller may give it up: labels and size have to agree.
+        let ended = tokio::spawn(Arc::clone(&self.pair).resize(blocks)).await;
+        ended.unwrap_or(Err(MirrorError::Size("it was closed during the call")))
+    }
+
+    /// Bytes of a half before the mirror's own.
+    #[must_use]
+    pub const fn reserved_bytes() -> u64 {
+        RESERVED_BYTES
     }
 
     /// Leaves out a half, whatever it is on.
@@ -326,7 +345,7 @@ impl Mirror {
 
 impl Volume for Mirror {
     fn geometry(&self) -> Geometry {
-        self.pair.geometry
+        self.pair.geometry()
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
@@ -334,7 +353,7 @@ impl Volume for Mirror {
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        match self.pair.geometry.check_write(lba, data.len()) {
+        match self.pair.geometry().check_write(lba, data.len()) {
             Ok(extent) => {
                 let change = Change::Write(data, durability);
                 Box::pin(to_the_end(Arc::clone(&self.pair).change(extent, change)))
@@ -348,7 +367,7 @@ impl Volume for Mirror {
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        match self.pair.geometry.check_discard(extent) {
+        match self.pair.geometry().check_discard(extent) {
             Ok(()) => Box::pin(to_the_end(Arc::clone(&self.pair).change(extent, Change::Discard))),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }

@@ -22,7 +22,9 @@ use crate::{Durability, Error, Extent, Geometry, Lba, SliceVolume, Stack};
 /// The mirror without its outside: what calls and the filling share.
 pub(super) struct Pair {
     pub(super) id: [u8; 16],
-    pub(super) geometry: Geometry,
+    /// But for the number of blocks.
+    pub(super) shape: Geometry,
+    pub(super) blocks: AtomicU64,
     pub(super) region_blocks: u64,
     pub(super) state: Mutex<State>,
     /// Who changes labels takes turns.
@@ -58,6 +60,8 @@ pub(super) struct Half {
     pub(super) device: Option<Stack>,
     /// The mirror's blocks on it.
     pub(super) data: Option<Stack>,
+    /// The same: to make it longer or shorter.
+    pub(super) slice: Option<Arc<SliceVolume>>,
     pub(super) standing: Standing,
 }
 
@@ -82,7 +86,25 @@ pub(super) struct Held {
     pub(super) pair: Arc<Pair>,
 }
 
+impl Half {
+    /// A device, of which the mirror has so much; or none.
+    pub(super) fn new(device: Option<Stack>, geometry: Geometry, standing: Standing) -> Self {
+        let slice = device.clone().map(|device| slice(device, geometry));
+        let data = slice.clone().map(|slice| slice as Stack);
+        Self { device, data, slice, standing }
+    }
+}
+
 impl Pair {
+    pub(super) fn geometry(&self) -> Geometry {
+        Geometry { blocks: self.blocks(), ..self.shape }
+    }
+
+    /// How many blocks there are.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Acquire)
+    }
+
     pub(super) fn data(&self, half: usize) -> Option<Stack> {
         self.state.lock().halves[half].data.clone()
     }
@@ -142,7 +164,7 @@ impl Pair {
     ) -> Result<(), (usize, Error)> {
         let mut label = Label {
             mirror: self.id,
-            blocks: self.geometry.blocks,
+            blocks: self.blocks(),
             count: 0,
             epoch: labels.epoch,
             alone: labels.alone,
@@ -165,7 +187,7 @@ impl Pair {
         let device = self.state.lock().halves[half].device.clone();
         let Some(device) = device else { return Err(Error::Device("it is not there".into())) };
         label.count = labels.counts[half] + 1;
-        let blocks = LABEL_BYTES as u64 / u64::from(self.geometry.block_size);
+        let blocks = LABEL_BYTES as u64 / u64::from(self.shape.block_size);
         let lba = Lba(label.count % 2 * blocks);
         device.write(lba, label.encode().into(), Durability::Stable).await?;
         // A write that failed may have torn its copy: it is written again.
@@ -178,7 +200,7 @@ impl Pair {
         let mut labels = self.labels.lock().await;
         let mut label = Label {
             mirror: self.id,
-            blocks: self.geometry.blocks,
+            blocks: self.blocks(),
             count: 0,
             epoch: 0,
             alone: false,
@@ -277,7 +299,7 @@ impl Pair {
 
     /// What is read or compared at once.
     pub(super) fn step_blocks(&self) -> u64 {
-        STEP_BYTES / u64::from(self.geometry.block_size)
+        STEP_BYTES / u64::from(self.shape.block_size)
     }
 }
 
@@ -288,7 +310,7 @@ impl Drop for Held {
     }
 }
 
-pub(super) fn slice(device: Stack, geometry: Geometry) -> Stack {
+pub(super) fn slice(device: Stack, geometry: Geometry) -> Arc<SliceVolume> {
     let start = Lba(RESERVED_BYTES / u64::from(geometry.block_size));
     Arc::new(SliceVolume::new(device, start, geometry.blocks).expect("its size was looked at"))
 }
