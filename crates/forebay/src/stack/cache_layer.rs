@@ -228,12 +228,14 @@ impl CacheLayer {
             let message = format!("a log of {asked} is not between {LEAST_LOG} and {MOST_LOG}");
             return Err(Failure::new(message).remedy("name another size, a multiple of 4KiB"));
         }
-        let now = self.cache.log_blocks().await * 4096;
+        // As `log_size` it is that of the file, or of each of two.
+        let beside = self.disk.bytes_beside();
+        let now = self.cache.log_blocks().await * 4096 + beside;
         let blocks = match bytes {
-            Some(bytes) if bytes < now => bytes / 4096,
+            Some(bytes) if bytes < now => (bytes - beside) / 4096,
             bytes => {
                 let there = self.disk.grow(bytes).await?;
-                bytes.map_or(there, |bytes| bytes / 4096)
+                bytes.map_or(there, |bytes| (bytes - beside) / 4096)
             }
         };
         let resized = tokio::time::timeout(WORK_AT_ONCE, self.cache.resize(blocks)).await;

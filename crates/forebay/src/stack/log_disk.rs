@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use parking_lot::Mutex;
 
 use serde_json::{Map, Value, json};
-use volume::{FileVolume, Mirror, MirrorError, Options, Stack, Volume};
+use volume::{FileVolume, Mirror, MirrorError, Options, Stack, Standing, Volume};
 
 use super::{file, object};
 use crate::{failure::Failure, settings::Cache};
@@ -72,30 +72,51 @@ impl LogDisk {
         Ok(())
     }
 
-    /// Makes it so large, or takes what its devices have got by now; the blocks of 4096 bytes that
-    /// there are then. A file system without room for it leaves it as it was.
+    /// Bytes of each file or device that are not the log's.
+    pub fn bytes_beside(&self) -> u64 {
+        if self.mirror.is_some() { Mirror::reserved_bytes() } else { 0 }
+    }
+
+    /// Makes its files so large, or takes what its devices have got by now; the blocks of 4096 bytes that
+    /// there are then for the log. A file system without room for it leaves it as it was.
     pub async fn grow(&self, bytes: Option<u64>) -> Result<u64, Failure> {
-        for file in self.present() {
+        let files = self.present();
+        let before: Vec<u64> = files.iter().map(|file| file.geometry().bytes()).collect();
+        for (at, file) in files.iter().enumerate() {
             let bytes = bytes.filter(|bytes| *bytes > file.geometry().bytes());
-            let grown = tokio::task::spawn_blocking(move || file.grow(bytes)).await;
-            grown.map_err(Failure::new)?.map_err(|error| {
-                Failure::new(format!("the log cannot grow: {error}"))
-                    .remedy(file::io_remedy(&error, &self.settings.log))
-            })?;
+            let growing = Arc::clone(file);
+            let grown = tokio::task::spawn_blocking(move || growing.grow(bytes)).await;
+            if let Err(error) = grown.map_err(Failure::new)? {
+                for (file, before) in files.iter().zip(&before).take(at) {
+                    cut(file, *before).await?;
+                }
+                return Err(Failure::new(format!("the log cannot grow: {error}"))
+                    .remedy(file::io_remedy(&error, &self.settings.log)));
+            }
+        }
+        if let Some(mirror) = &self.mirror {
+            let least = files.iter().map(|file| file.geometry().bytes()).min().unwrap_or(0);
+            let blocks = least.saturating_sub(self.bytes_beside()) / 4096;
+            mirror.resize(blocks).await.map_err(|error| self.not_resized(&error))?;
         }
         Ok(self.volume.geometry().blocks)
     }
 
-    /// Gives its file system back what is beyond so many bytes; of a device nothing.
+    /// Gives its file system back what is beyond so many bytes of the log; of a device nothing.
     pub async fn shrink(&self, bytes: u64) -> Result<(), Failure> {
+        if let Some(mirror) = &self.mirror {
+            mirror.resize(bytes / 4096).await.map_err(|error| self.not_resized(&error))?;
+        }
         for file in self.present() {
-            let shrunk = tokio::task::spawn_blocking(move || file.shrink(bytes)).await;
-            shrunk.map_err(Failure::new)?.map_err(|error| {
-                Failure::new(format!("the log has its new size, but its file not yet: {error}"))
-                    .remedy("say it again")
-            })?;
+            cut(&file, bytes + self.bytes_beside()).await?;
         }
         Ok(())
+    }
+
+    fn not_resized(&self, error: &MirrorError) -> Failure {
+        Failure::new(format!("the halves of the log keep their size: {error}")).remedy(
+            "see `log_halves` in `forebay status`, renew the one that is lost, and say it again",
+        )
     }
 
     fn present(&self) -> Vec<Arc<FileVolume>> {
@@ -104,13 +125,25 @@ impl LogDisk {
 
     /// Says why not, if so.
     pub fn can_be_resized(&self) -> Result<(), Failure> {
-        if self.mirror.is_none() {
-            return Ok(());
+        let Some(mirror) = &self.mirror else { return Ok(()) };
+        if self.present().is_empty() {
+            return Err(Failure::new(
+                "the log of a pair cannot get another size while it is in use",
+            )
+            .remedy(
+                "drain it (`forebay gateway drain`), stop both gateways, move both halves away, \
+                     and start with the new `log_size`",
+            ));
         }
-        Err(Failure::new("a mirrored log cannot get another size while it is in use").remedy(
-            "drain it (`forebay gateway drain`), stop, move both halves away, and start with the \
-             new `log_size`",
-        ))
+        if mirror.standings() != [Standing::InSync, Standing::InSync] {
+            return Err(Failure::new(
+                "a half of the log is lost or being filled, and keeps its size",
+            )
+            .remedy(
+                "see `log_halves` in `forebay status`, and say it again when both are in sync",
+            ));
+        }
+        Ok(())
     }
 
     /// How its halves stand.
@@ -119,6 +152,16 @@ impl LogDisk {
         let halves = mirror.standings().map(|standing| standing.to_string());
         object(json!({ "log_halves": halves, "log_zeroed_blocks": mirror.zeroed() }))
     }
+}
+
+/// Gives the file system back what a file has beyond so many bytes.
+async fn cut(file: &Arc<FileVolume>, bytes: u64) -> Result<(), Failure> {
+    let file = Arc::clone(file);
+    let shrunk = tokio::task::spawn_blocking(move || file.shrink(bytes)).await;
+    shrunk.map_err(Failure::new)?.map_err(|error| {
+        Failure::new(format!("the log has its new size, but its file not yet: {error}"))
+            .remedy("say it again")
+    })
 }
 
 /// The log for a look, which changes nothing; nothing if somebody serves it. `open` opens a half.
@@ -192,6 +235,7 @@ fn refusal(settings: &Cache, error: &MirrorError) -> Failure {
         MirrorError::NotAHalf { .. } => "name the right files or devices".into(),
         MirrorError::Version { .. } => "use the newer Forebay".into(),
         MirrorError::TooSmall { .. } => "give it a half that is as large as the other".into(),
+        MirrorError::Size(_) => "see `log_halves` in `forebay status`".into(),
         MirrorError::Strangers => {
             format!("name the two halves of one log; {first} and {second} are not")
         }
