@@ -154,7 +154,7 @@ impl Shared {
     async fn change_lower(&self, claim: &Claim, change: &Change) -> Result<(), Error> {
         match change {
             Change::Discard => {
-                let sectors = self.geometry().bytes() / SECTOR_BYTES as u64;
+                let sectors = self.end_of(claim.first);
                 let (first, end) = (claim.first * 8, (claim.end * 8).min(sectors));
                 let blocks = (end - first) / self.sectors_per_block();
                 let blocks = u32::try_from(blocks).expect("it came as one extent");

@@ -50,8 +50,16 @@ impl Cache {
         parts: Parts,
         identity: Identity,
     ) -> Result<Arc<Self>, OpenError> {
-        let shared = open::open(settings, parts, &identity, None).await?;
-        Ok(Arc::new(Self { shared, exported: AtomicBool::new(false) }))
+        let shared = open::open(settings, parts, &identity, None, None).await?;
+        Ok(Self::of(shared))
+    }
+
+    pub(crate) fn of(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self { shared, exported: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The same of a log whose second half is with a partner, who takes it up when this one is gone:
@@ -72,8 +80,8 @@ impl Cache {
         }
         // The partner may hang at its session with the node: which half is right decides, not who is there.
         let settings = Settings { takes_over: true, ..settings };
-        let shared = open::open(settings, parts, &identity, Some(log)).await?;
-        Ok(Arc::new(Self { shared, exported: AtomicBool::new(false) }))
+        let shared = open::open(settings, parts, &identity, Some(log), None).await?;
+        Ok(Self::of(shared))
     }
 
     /// Asks the lower volume to know that the log is alone, if it is; see [`Cache::open_pair`].
@@ -349,9 +357,9 @@ impl Cache {
 
     /// First sector and number of sectors of an extent, if it is inside the volume.
     fn sectors(&self, extent: Extent) -> Result<(u64, u64), Error> {
-        let geometry = self.shared.geometry();
         let end = extent.lba.0.checked_add(u64::from(extent.blocks));
-        if extent.blocks == 0 || end.is_none_or(|end| end > geometry.blocks) {
+        let last = self.shared.reach.end(extent.lba.0);
+        if extent.blocks == 0 || end.is_none_or(|end| end > last) {
             return Err(Error::OutOfRange(extent));
         }
         let factor = self.shared.sectors_per_block();
@@ -367,7 +375,7 @@ impl Cache {
         let per_slot = u64::from(SECTORS);
         let end = sector + sectors;
         // The last slot is whole if the extent has all of it that the volume has.
-        let volume_end = shared.geometry().bytes() / SECTOR_BYTES as u64;
+        let volume_end = shared.end_of(sector / per_slot);
         let first_slot = sector.div_ceil(per_slot);
         let end_slot = if end == volume_end { end.div_ceil(per_slot) } else { end / per_slot };
         if first_slot >= end_slot {
@@ -433,14 +441,14 @@ impl Cache {
         Ok(allocation)
     }
 
-    fn count(&self) {
+    fn count(&self, lba: Lba) {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
-        self.notice_growth();
+        self.notice_growth(self.shared.reach.place(lba.0));
     }
 
-    /// Has destage look, if there is more of the lower volume than is used.
-    fn notice_growth(&self) {
-        if self.shared.has_grown() {
+    /// Has destage look, if there is more of a lower volume than is used.
+    fn notice_growth(&self, place: usize) {
+        if self.shared.has_grown(place) {
             self.shared.wake_destage.notify_one();
         }
     }
@@ -462,7 +470,7 @@ impl Volume for Cache {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        self.count();
+        self.count(extent.lba);
         let counters = &self.shared.counters;
         let number = counters.reads.add(1);
         let range = self.shared.readable().and_then(|()| self.sectors(extent));
@@ -491,7 +499,7 @@ impl Volume for Cache {
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        self.count();
+        self.count(lba);
         let number = self.shared.counters.writes.add(1);
         self.shared.counters.written_bytes.add(data.len() as u64);
         Box::pin(async move {
@@ -513,7 +521,7 @@ impl Volume for Cache {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        self.count();
+        self.count(Lba(0));
         self.shared.counters.flushes.add(1);
         if let Err(error) = self.shared.lower.check() {
             return Box::pin(std::future::ready(Err(error)));
@@ -531,12 +539,12 @@ impl Volume for Cache {
     }
 
     fn roll_back(&self) -> Io<'_, ()> {
-        self.count();
+        self.count(Lba(0));
         Box::pin(self.shared.roll_back())
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        self.count();
+        self.count(extent.lba);
         self.shared.counters.discards.add(1);
         Box::pin(async move {
             let (sector, sectors) = self.sectors(extent)?;
@@ -561,7 +569,7 @@ impl Volume for Cache {
     fn refresh(&self) {
         self.shared.lower.refresh();
         self.shared.lower.look_at_claim();
-        self.notice_growth();
+        (0..self.shared.reach.places()).for_each(|place| self.notice_growth(place));
     }
 }
 

@@ -606,7 +606,9 @@ impl State {
         self.starving = false;
         // What is dirty now came after the cut.
         self.dirty_since = (self.table.dirty() > 0).then_some(started);
-        self.dirty.set(self.is_dirty());
+        if !self.is_dirty() {
+            self.dirty.clear();
+        }
     }
 }
 

@@ -1,33 +1,55 @@
 //! A lower volume that grows while it is cached.
 
-use std::sync::atomic::Ordering;
-
-use volume::Volume;
+use volume::{Geometry, Volume};
 
 use crate::state::Shared;
 
 impl Shared {
-    /// Whether there is more of the lower volume than is used.
-    pub fn has_grown(&self) -> bool {
-        self.lower.geometry().blocks > self.blocks.load(Ordering::Relaxed)
+    /// Whether there is more of a volume than is used.
+    pub fn has_grown(&self, place: usize) -> bool {
+        self.found(place).is_some_and(|found| found.blocks > self.reach.blocks(place))
+    }
+
+    /// What the volume is now, if there is one at that place.
+    fn found(&self, place: usize) -> Option<Geometry> {
+        match &self.joined {
+            Some(joined) => Some(joined.member(place)?.lower.geometry()),
+            None => Some(self.lower.geometry()),
+        }
     }
 
     /// Takes what is new into use. The superblock tells of it first: recovery takes no segment
-    /// for whole that has slots beyond the size it knows.
+    /// for whole that has slots beyond the size it knows, and no volume for the right one that is smaller.
     ///
     /// Where the former end was inside a slot, the rest of that slot may read as zeros for a while,
     /// whatever the lower volume has there: nobody wrote to it through this cache.
     pub async fn follow_growth(&self) {
-        let found = self.lower.geometry();
-        if found.block_size != self.opened.block_size || !self.has_grown() {
+        for place in 0..self.reach.places() {
+            self.follow_growth_of(place).await;
+        }
+    }
+
+    async fn follow_growth_of(&self, place: usize) {
+        let Some(found) = self.found(place) else { return };
+        if found.block_size != self.opened.block_size || !self.has_grown(place) {
             return;
         }
+        let is_one = self.joined.is_none();
         let grown = |superblock: &mut crate::log::superblock::Superblock| {
-            superblock.identity.geometry.blocks = found.blocks;
+            let geometry = match is_one {
+                true => Some(&mut superblock.identity.geometry),
+                false => {
+                    let member = superblock.members.iter_mut().find(|m| m.place == place);
+                    member.map(|member| &mut member.geometry)
+                }
+            };
+            if let Some(geometry) = geometry {
+                geometry.blocks = found.blocks;
+            }
         };
         match self.write_superblock(grown).await {
             Ok(()) => {
-                self.blocks.fetch_max(found.blocks, Ordering::AcqRel);
+                self.reach.grow(place, found.blocks);
                 tracing::info!(blocks = found.blocks, "the volume below the cache has grown");
             }
             // The next look tries again.

@@ -8,6 +8,7 @@ use crate::{
     dram::PagePool,
     log::{
         BLOCK_BYTES,
+        members::MemberRecord,
         recovery::{Loss, NoSuperblock, scan, superblock},
         segment::Kind,
         superblock::{
@@ -26,6 +27,8 @@ use crate::{
 pub struct LogInfo {
     /// The volume it is for, with the geometry it had.
     pub identity: Identity,
+    /// Those that it is for, if there are several.
+    pub members: Vec<MemberRecord>,
     /// The id that all its records carry.
     pub instance: InstanceId,
     /// How often it was opened.
@@ -116,6 +119,7 @@ pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
         dirty_slots: dirty.len() as u64,
         loss: scan.loss,
         identity: superblock.identity,
+        members: superblock.members,
     })
 }
 
@@ -167,6 +171,7 @@ pub(crate) async fn write_new(
         granted: 0,
         openings: Default::default(),
         layouts: Vec::new(),
+        members: Vec::new(),
         key: settings.log_key.as_ref().map(|key| key.check(&instance.0)),
     };
     write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)?;

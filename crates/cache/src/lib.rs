@@ -25,6 +25,7 @@ mod streams;
 mod frames;
 mod seals;
 mod alone;
+mod reach;
 mod state;
 mod indexing;
 mod witness;
@@ -46,13 +47,16 @@ mod ownership;
 mod open;
 mod forget;
 mod cache;
+mod common;
 mod partner;
 mod coherent;
 
 pub use cache::{Cache, Mark};
 pub use coherent::{Coherent, TokenStatistics};
+pub use common::CommonMember;
 pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
+    members::MemberRecord,
     recovery::Loss,
     seal::LogKey,
     superblock::{Identity, InstanceId, is_log},

@@ -7,7 +7,7 @@ use std::sync::{
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-use volume::{Dirty, Geometry, Holding, Mirror, Stack};
+use volume::{Geometry, Holding, Mirror, Stack};
 
 use crate::{
     alone::Witness,
@@ -31,6 +31,7 @@ use crate::{
     nvram::{Buffer, Contents, Held, StableMemory},
     ownership,
     random::random,
+    reach::{DirtyFlags, Joining, Reach},
     refusal::{KeyRefusal, OpenError},
     seals::Seals,
     settings::{OnLogError, Order, Report, Settings},
@@ -57,6 +58,7 @@ pub(crate) async fn open(
     parts: Parts,
     identity: &Identity,
     pair: Option<Arc<Mirror>>,
+    joining: Option<Joining>,
 ) -> Result<Arc<Shared>, OpenError> {
     settings.validate().map_err(OpenError::Settings)?;
     let Parts { lower, log, nvram } = parts;
@@ -90,7 +92,7 @@ pub(crate) async fn open(
     let mut mended = 0;
     judge_frames(&log, &superblock).await.map_err(OpenError::Log)?;
     let mut doubt = Doubt::new(&log);
-    let (mut found, table, mut epochs, seals) = loop {
+    let (mut found, mut table, mut epochs, seals) = loop {
         let seals = new_seals(&settings, &superblock);
         let mut table = SlotTable::new(pages);
         let mut epochs = epochs(&settings, &superblock, lower_geometry);
@@ -131,6 +133,10 @@ pub(crate) async fn open(
         }
         tracing::warn!(?loss, "opening the log although acknowledged data is missing");
     }
+    let dirty_flags = match &joining {
+        Some(joining) => several(joining, &mut superblock, &mut table, &nvram.held)?,
+        None => DirtyFlags::of_one(),
+    };
     if by_flush && found.ring.segments() > 0 {
         epochs.seal(found.ring.next() - 1);
     }
@@ -171,8 +177,12 @@ pub(crate) async fn open(
     let scratch = pool(SCRATCH_PAGES + if seals.is_some() { SEALED_PAGES } else { 0 })?;
     write_copies(&log, &scratch, &superblock).await.map_err(OpenError::Log)?;
     // Before anything is sent down, or fetched and kept.
-    let dirty = Dirty::new(table.dirty() > 0 || !nvram.held.is_empty());
-    let asking = (&lower, pair.is_some());
+    let dirty = dirty_flags.first();
+    if joining.is_none() {
+        dirty.set(table.dirty() > 0 || !nvram.held.is_empty());
+    }
+    let joined = joining.as_ref().map(|joining| &*joining.joined);
+    let asking = (&lower, joined, pair.is_some());
     ownership::claim(&settings, asking, &log, &scratch, &mut superblock, dirty.clone()).await?;
     if alone.is_some() && lower.holding() != Holding::Held {
         return Err(OpenError::Unwitnessed);
@@ -184,14 +194,14 @@ pub(crate) async fn open(
     counters.recovered_slots.add(table.dirty() as u64);
     let shared = assemble(
         settings,
-        (lower, log),
+        (lower, log, joining),
         (found.ring, table, epochs, nvram.buffer),
         found.index,
         (superblock, newest),
         (scratch, counters),
         (seals.zip(salt), pair.map(|mirror| Witness::new(mirror, alone))),
     )?;
-    shared.state.lock().dirty = dirty;
+    shared.state.lock().dirty = dirty_flags;
     shared.start_index();
     recover_nvram(&shared, nvram.held, found.complete);
     shared.settle().await.map_err(OpenError::Log)?;
@@ -206,7 +216,7 @@ pub(crate) async fn open(
 
 fn assemble(
     settings: Settings,
-    (lower, log): (Stack, Stack),
+    (lower, log, joining): (Stack, Stack, Option<Joining>),
     (ring, table, epochs, mut nvram): (Ring, SlotTable, Epochs, Option<Buffer>),
     index: FoundIndex,
     (superblock, serial): (Superblock, u64),
@@ -244,8 +254,9 @@ fn assemble(
         lower: Heard::new(lower, Arc::clone(&times)),
         log,
         pair,
+        reach: joining.as_ref().map_or_else(|| Reach::of_one(opened.blocks), Reach::of_several),
+        joined: joining.map(|joining| joining.joined),
         opened,
-        blocks: opened.blocks.into(),
         pool: pool(pages)?,
         scratch,
         pending_limit,
@@ -337,6 +348,28 @@ fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &Header
             }
         }
     }
+}
+
+/// Notes which volumes the log is for from now on, and which of them it has dirty data of. None may be of
+/// one that is not there.
+fn several(
+    joining: &Joining,
+    superblock: &mut Superblock,
+    table: &mut SlotTable,
+    held: &[Held],
+) -> Result<DirtyFlags, OpenError> {
+    let mut dirty: Vec<u64> = held.iter().map(|held| held.slot).collect();
+    table.rewind();
+    while let Some(index) = table.next_dirty() {
+        dirty.push(table.entry(index).slot);
+    }
+    if let Some((name, slots)) = joining.absent(&superblock.members, &dirty) {
+        return Err(OpenError::Absent { name, slots });
+    }
+    superblock.members.clone_from(&joining.records);
+    let flags = DirtyFlags::of_several(&joining.joined);
+    dirty.iter().for_each(|slot| flags.set(*slot));
+    Ok(flags)
 }
 
 /// How the key that was given is not that of the log, if it is not.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use volume::{Claim, Dirty, Error, Holding, Stack};
+use volume::{Claim, Dirty, Error, Holding, Joined, Stack};
 
 use crate::{
     dram::PagePool,
@@ -20,7 +20,7 @@ use crate::{
 /// it `must` be the witness of a pair.
 pub(crate) async fn claim(
     settings: &Settings,
-    (lower, must): (&Stack, bool),
+    (lower, joined, must): (&Stack, Option<&Joined>, bool),
     log: &Stack,
     scratch: &Arc<PagePool>,
     superblock: &mut Superblock,
@@ -41,13 +41,23 @@ pub(crate) async fn claim(
         takes_over: settings.takes_over,
         shares: settings.shares,
     };
-    let refused = match lower.claim(asked).await {
+    let answer = lower.claim(asked).await;
+    if let Some(joined) = joined {
+        superblock.note_members(joined);
+    }
+    let refused = match answer {
         Ok(Holding::Held) => {
             superblock.note_grant();
             None
         }
         Ok(Holding::Refused(reason)) | Err(Error::Fenced(reason)) => {
-            superblock.forget_opening();
+            // One of several that has not answered may have granted it all the same.
+            let is_waiting = |joined: &Joined| {
+                joined.members().any(|(_, member)| member.lower.holding() == Holding::Waiting)
+            };
+            if !joined.is_some_and(is_waiting) {
+                superblock.forget_opening();
+            }
             Some(OpenError::Claim(reason))
         }
         Ok(holding @ (Holding::Nothing | Holding::Unsupported | Holding::Reserved)) if must => {
@@ -57,10 +67,16 @@ pub(crate) async fn claim(
             }
             Some(OpenError::NoWitness)
         }
+        Ok(_) | Err(Error::Unreachable(_) | Error::Busy(_)) if joined.is_some() => None,
         Ok(_) | Err(Error::Unreachable(_) | Error::Busy(_)) => return Ok(()),
         Err(error) => return Err(OpenError::Claim(error.to_string().into())),
     };
     superblock.sequence += 1;
     write_copies(log, scratch, superblock).await.map_err(OpenError::Log)?;
-    refused.map_or(Ok(()), Err)
+    let Some(refused) = refused else { return Ok(()) };
+    // Noted before: who has granted it knows this opening.
+    if let Some(joined) = joined {
+        joined.give_back().await;
+    }
+    Err(refused)
 }

@@ -429,7 +429,7 @@ impl Shared {
         if host {
             self.host_fetches.fetch_add(1, Ordering::Relaxed);
         }
-        let sectors = self.geometry().bytes() / SECTOR_BYTES as u64;
+        let sectors = self.end_of(fetch.first);
         let first = fetch.first * u64::from(SECTORS);
         let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
         let blocks = (count / self.sectors_per_block()) as u32;
@@ -519,7 +519,8 @@ impl Shared {
             let most = if is_vain { 0 } else { most };
             let range = streams.note(sector..sector + sectors, waits, most, || table.ahead());
             let Some(range) = range else { return };
-            missing_runs(&mut state, range.start, range.end.min(self.slots()))
+            let end = self.end_of(sector / u64::from(SECTORS)).div_ceil(u64::from(SECTORS));
+            missing_runs(&mut state, range.start, range.end.min(end))
         };
         for fetch in fetches {
             let shared = Arc::clone(self);

@@ -51,6 +51,17 @@ pub enum OpenError {
         /// The volume that the log is for.
         found: String,
     },
+    /// The log holds data of a volume that is not among those it was opened with.
+    #[error(
+        "the log holds {slots} blocks of 4096 bytes of volume \"{name}\", which is not among its \
+         volumes any more"
+    )]
+    Absent {
+        /// What the volume calls itself.
+        name: String,
+        /// Slots of 4096 bytes.
+        slots: u64,
+    },
     /// The volume has another size than when the log was formatted.
     #[error(
         "the log was made for {recorded_blocks} blocks of {recorded_size} bytes, the volume now \

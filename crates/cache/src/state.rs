@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-use volume::{Data, Dirty, Durability, Error, Geometry, Holding, Lba, Stack, Volume};
+use volume::{Data, Durability, Error, Geometry, Holding, Joined, Lba, Stack, Volume};
 
 use crate::{
     alone::Witness,
@@ -31,6 +31,7 @@ use crate::{
     mutant::{Mutant, Mutation},
     nvram::Buffer,
     orders::Orders,
+    reach::{DirtyFlags, Reach},
     seals::Seals,
     settings::{OnLogError, Order, Report, Settings},
     slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
@@ -45,10 +46,11 @@ pub(crate) struct Shared {
     pub log: Stack,
     /// One half of the log is with a partner.
     pub pair: Option<Witness>,
-    /// Of the lower volume, when the cache was opened; how many blocks there are now says `blocks`.
+    /// The volumes, if there are several; then `lower` is all of them.
+    pub joined: Option<Arc<Joined>>,
+    /// Of the lower volume, when the cache was opened; how far it reaches now says `reach`.
     pub opened: Geometry,
-    /// Blocks of the lower volume that are used: as many as the superblock says, or fewer.
-    pub blocks: AtomicU64,
+    pub reach: Reach,
     pub pool: Arc<PagePool>,
     /// Pages for the headers of segments and for superblocks.
     pub scratch: Arc<PagePool>,
@@ -155,7 +157,7 @@ pub(crate) struct State {
     /// When the oldest dirty data became dirty, or earlier.
     pub dirty_since: Option<Instant>,
     /// Told with the claim on the lower volume: the log has dirty data, or is about to.
-    pub dirty: Dirty,
+    pub dirty: DirtyFlags,
     /// The last call to the lower volume failed for good or for now.
     pub lower_error: Option<Error>,
     pub orders: Orders,
@@ -310,6 +312,8 @@ impl Shared {
             if self.state.lock().is_dirty() { EMPTYING } else { "every write that was answered" }
         } else if !self.is_strict() {
             "none (bypass allowed)"
+        } else if self.joined.is_some() && self.has_atomic_epochs() {
+            "epochs, atomic in each volume"
         } else if self.has_atomic_epochs() {
             "epochs, atomic"
         } else {
@@ -325,7 +329,7 @@ impl Shared {
 
     /// The mask of all sectors of a slot that the volume has.
     pub fn whole(&self, slot: u64) -> u8 {
-        let sectors = self.geometry().bytes() / 512 - slot * 8;
+        let sectors = self.end_of(slot).saturating_sub(slot * 8);
         if sectors >= 8 { WHOLE } else { (1 << sectors) - 1 }
     }
 
@@ -344,14 +348,17 @@ impl Shared {
         SLOT_BYTES as u64 / u64::from(self.opened.block_size)
     }
 
-    /// Of the volume as it is used.
+    /// Of the volume as it is used; of several, of all their places.
     pub fn geometry(&self) -> Geometry {
-        Geometry { blocks: self.blocks.load(Ordering::Acquire), ..self.opened }
+        let blocks = if self.joined.is_some() { self.opened.blocks } else { self.reach.blocks(0) };
+        Geometry { blocks, ..self.opened }
     }
 
-    /// How many slots there are; the last may be cut short by the end of the volume.
-    pub fn slots(&self) -> u64 {
-        self.geometry().bytes().div_ceil(SLOT_BYTES as u64)
+    /// The sector after the last of the volume that a slot is of. The last slot of a volume may be cut
+    /// short by that.
+    pub fn end_of(&self, slot: u64) -> u64 {
+        let block = slot.saturating_mul(self.blocks_per_slot());
+        self.reach.end(block).saturating_mul(self.sectors_per_block())
     }
 
     /// Writes both superblocks, first changed by `change` and brought up to date.
@@ -378,6 +385,9 @@ impl Shared {
             && self.lower.holding() == Holding::Held
         {
             next.note_grant();
+        }
+        if let Some(joined) = &self.joined {
+            next.note_members(joined);
         }
         let moves = next.log_blocks != superblock.log_blocks;
         if !moves {
@@ -546,7 +556,7 @@ impl State {
             next_fetch: 1,
             streams: Streams::default(),
             dirty_since: None,
-            dirty: Dirty::default(),
+            dirty: DirtyFlags::of_one(),
             lower_error: None,
             orders: Orders::default(),
             destaging: Meter::new(),
@@ -606,8 +616,8 @@ impl State {
     pub fn queue_slot(&mut self, index: u32, serial: u64) {
         let turn = self.next_turn();
         self.unflushed = true;
-        self.dirty.set(true);
         let entry = self.table.entry_mut(index);
+        self.dirty.set(entry.slot);
         entry.version = serial;
         // A fetch that is under way brings older content.
         entry.fetch = 0;

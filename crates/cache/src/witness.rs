@@ -61,7 +61,7 @@ impl Shared {
             granted: superblock.granted.min(generation - 1),
             predecessors: superblock.predecessors(),
             writes_back: self.settings.report != Report::Through,
-            is_dirty: self.state.lock().dirty.clone(),
+            is_dirty: self.state.lock().dirty.first(),
             accept_loss: false,
             takes_over: true,
             shares: self.settings.shares,

@@ -33,6 +33,10 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
             look_at(&settings, target, unit, &place, &mut report).await?;
         }
     }
+    for common in &settings.common_cache {
+        let place = format!("common cache {}", common.name);
+        look_at_cache(&common.cache, &place, &mut report).await?;
+    }
     if let Some(running) = &running {
         reload(&settings, config, running, &mut report)?;
     }
@@ -113,21 +117,28 @@ async fn look_at(
         match layer {
             Layer::File(file) => report.say(place, look_at_file(file))?,
             Layer::Encrypt(encrypt) => report.say(place, look_at_key(encrypt))?,
-            Layer::Cache(cache) => {
-                if let Some(key) = cache.key() {
-                    report.say(place, look_at_key(&key))?;
-                }
-                report.say(place, look_at_log(cache).await)?;
-                if let Some(nvram) = &cache.nvram {
-                    report.say(place, look_at_nvram(nvram, cache.nvram_size.0))?;
-                }
-            }
+            Layer::Cache(cache) => look_at_cache(cache, place, report).await?,
             Layer::Remote(remote) => {
                 let cache = stack::cache_over(&unit.stack[1..]);
                 report.say(place, look_at_far_side(settings, target, remote, cache).await)?;
             }
             _ => {}
         }
+    }
+    Ok(())
+}
+
+async fn look_at_cache(
+    cache: &settings::Cache,
+    place: &str,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    if let Some(key) = cache.key() {
+        report.say(place, look_at_key(&key))?;
+    }
+    report.say(place, look_at_log(cache).await)?;
+    if let Some(nvram) = &cache.nvram {
+        report.say(place, look_at_nvram(nvram, cache.nvram_size.0))?;
     }
     Ok(())
 }

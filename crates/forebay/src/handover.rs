@@ -13,7 +13,7 @@ use crate::{
     output::{print, print_line},
     quantity::about,
     settings::{Cache, Layer, Settings, Target, Unit},
-    stack,
+    stack::{self, Opened},
 };
 
 /// Puts the log of a unit away, in the process that serves it or without one, and tells what the
@@ -21,7 +21,7 @@ use crate::{
 pub async fn export(args: Export) -> Result<(), Failure> {
     let settings = Settings::load(&args.config)?;
     let (target, unit) = find(&settings, &args.unit)?;
-    let cache = cache_of(&args.unit, unit)?;
+    let cache = cache_of(&settings, &args.unit, unit)?;
     let path = control::path(&settings)?;
     let exported = match control::ask(&path, Request::Status) {
         Ok(_) => match control::ask(&path, Request::Export { unit: args.unit.clone() })? {
@@ -31,13 +31,13 @@ pub async fn export(args: Export) -> Result<(), Failure> {
         // Nobody serves it; if somebody does all the same, the log is in use.
         Err(_) => {
             must_be_there(cache)?;
-            let opened = node::open_stack(&settings, target, unit).await?;
-            let exported = opened.export(&node::serial(target, unit)).await;
-            opened.stop().await?;
+            let opened = node::open_stack(&settings, target, unit, false).await?;
+            let exported = opened[0].export(&node::serial(target, unit)).await;
+            stop(&opened).await?;
             exported?
         }
     };
-    let text = fragment(&args.config, &args.unit, cache, &exported)?;
+    let text = fragment(&args.config, &settings, &args.unit, cache, &exported)?;
     match &args.to {
         None => print(text),
         Some(to) => {
@@ -60,19 +60,14 @@ pub async fn export(args: Export) -> Result<(), Failure> {
 pub async fn adopt(args: Adopt) -> Result<(), Failure> {
     let settings = Settings::load(&args.config)?;
     let (target, unit) = find(&settings, &args.unit)?;
-    let cache = cache_of(&args.unit, unit)?;
+    let cache = cache_of(&settings, &args.unit, unit)?;
     must_be_there(cache)?;
-    let mut unit = unit.clone();
-    for layer in &mut unit.stack {
-        if let Layer::Cache(cache) = layer {
-            cache.takes_over = true;
-        }
-    }
     if !stack::open_log(cache).await?.is_used() {
         return Err(Failure::new(format!("the log {} is blank", cache.log.display()))
             .remedy("bring the log of the other host here, or correct `log`"));
     }
-    let opened = node::open_stack(&settings, target, &unit).await?;
+    let all = node::open_stack(&settings, target, unit, true).await?;
+    let opened = &all[0];
     let adopted = match opened.cache() {
         Some(cache) => holds(cache.holding(), &args.unit),
         None => Ok(()),
@@ -82,7 +77,7 @@ pub async fn adopt(args: Adopt) -> Result<(), Failure> {
         None => None,
     };
     let dirty = opened.cache().map_or(0, |cache| cache.dirty_bytes());
-    opened.stop().await?;
+    stop(&all).await?;
     adopted?;
     let (log, generation) = state.unwrap_or_default();
     print_line(format_args!(
@@ -92,6 +87,11 @@ pub async fn adopt(args: Adopt) -> Result<(), Failure> {
         about(dirty),
         args.config.display()
     ))
+}
+
+async fn stop(opened: &[Opened]) -> Result<(), Failure> {
+    let stopped = opened.iter().map(Opened::stop);
+    futures_util::future::join_all(stopped).await.into_iter().collect()
 }
 
 /// A log is taken up only if whoever had it is shut out.
@@ -123,7 +123,14 @@ pub fn find<'a>(
     })
 }
 
-fn cache_of<'a>(name: &UnitName, unit: &'a Unit) -> Result<&'a Cache, Failure> {
+fn cache_of<'a>(
+    settings: &'a Settings,
+    name: &UnitName,
+    unit: &'a Unit,
+) -> Result<&'a Cache, Failure> {
+    if let Some(cache) = unit.in_common().and_then(|common| settings.common_cache(common)) {
+        return Ok(cache);
+    }
     let cache = stack::cache_over(unit.stack.get(1..).unwrap_or_default());
     if unit.pair().is_some() {
         return Err(Failure::settings(format!(
@@ -146,9 +153,11 @@ fn must_be_there(cache: &Cache) -> Result<(), Failure> {
         .remedy("bring the log of the other host there first, or correct `log`"))
 }
 
-/// The target with this unit as the settings have it, with the serial number that hosts know.
+/// The target with this unit as the settings have it, with the serial number that hosts know; with all units of
+/// its common cache, and that.
 fn fragment(
     config: &Path,
+    served: &Settings,
     name: &UnitName,
     cache: &Cache,
     exported: &Exported,
@@ -156,21 +165,52 @@ fn fragment(
     let text = std::fs::read_to_string(config).map_err(Failure::new)?;
     let mut settings: toml::Table = toml::from_str(&text).map_err(Failure::new)?;
     let targets = settings.remove("target").unwrap_or(toml::Value::Array(Vec::new()));
-    let mut target = toml::Table::new();
-    for found in targets.as_array().into_iter().flatten().filter_map(toml::Value::as_table) {
-        if found.get("name").and_then(toml::Value::as_str) == Some(&name.target) {
-            target = found.clone();
+    let (target, unit) = find(served, name)?;
+    let units = match unit.in_common() {
+        Some(common) => served.units_of(common),
+        None => vec![(target, unit)],
+    };
+    let mut kept = Vec::new();
+    for target in targets.as_array().into_iter().flatten().filter_map(toml::Value::as_table) {
+        let mut target = target.clone();
+        let is_its = |(other, _): &&(&Target, &Unit)| {
+            target.get("name").and_then(toml::Value::as_str) == Some(&other.name.0)
+        };
+        let its: Vec<_> = units.iter().filter(is_its).copied().collect();
+        let Some(tables) = target.get_mut("unit").and_then(toml::Value::as_array_mut) else {
+            continue;
+        };
+        let of = |table: &toml::Value| {
+            let lun = table.get("lun").and_then(toml::Value::as_integer).unwrap_or_default();
+            its.iter().find(|(_, unit)| i64::from(unit.lun) == lun).copied()
+        };
+        tables.retain(|table| of(table).is_some());
+        for table in tables.iter_mut() {
+            if let Some((target, unit)) = of(table)
+                && let Some(table) = table.as_table_mut()
+            {
+                let is_named = (&target.name.0, unit.lun) == (&name.target, name.lun);
+                let serial = match is_named {
+                    true => exported.serial.clone(),
+                    false => node::serial(target, unit),
+                };
+                table.insert("serial".to_owned(), serial.into());
+            }
         }
-    }
-    if let Some(units) = target.get_mut("unit").and_then(toml::Value::as_array_mut) {
-        let lun = |unit: &toml::Value| unit.get("lun").and_then(toml::Value::as_integer);
-        units.retain(|unit| lun(unit).unwrap_or_default() == i64::from(name.lun));
-        for unit in units.iter_mut().filter_map(toml::Value::as_table_mut) {
-            unit.insert("serial".to_owned(), exported.serial.clone().into());
+        if !tables.is_empty() {
+            kept.push(target.into());
         }
     }
     let mut whole = toml::Table::new();
-    whole.insert("target".to_owned(), toml::Value::Array(vec![target.into()]));
+    if let Some(common) = unit.in_common()
+        && let Some(tables) = settings.get_mut("common_cache").and_then(toml::Value::as_array_mut)
+    {
+        let its_name =
+            |table: &toml::Value| table.get("name").and_then(toml::Value::as_str) == Some(common);
+        tables.retain(its_name);
+        whole.insert("common_cache".to_owned(), toml::Value::Array(std::mem::take(tables)));
+    }
+    whole.insert("target".to_owned(), toml::Value::Array(kept));
     let mut out = format!(
         "# {name}, exported from {}: log {}, generation {}, {} not at the far side.\n\
          # Move {} to the other host, put this into its settings, correct paths and secrets, and\n\

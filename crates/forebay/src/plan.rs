@@ -110,6 +110,18 @@ impl<'a> Plan<'a> {
         let find = |settings: &'a Settings, target: &Target| {
             settings.target.iter().find(|other| other.name == target.name)
         };
+        // They are opened together, and their log is one.
+        let in_common = |settings: &'a Settings| -> Vec<_> {
+            let names = settings.common_cache.iter().map(|common| &common.name);
+            names
+                .flat_map(|name| settings.units_of(name))
+                .map(|(t, unit)| (&t.name, unit))
+                .collect()
+        };
+        if old.common_cache != new.common_cache || in_common(old) != in_common(new) {
+            let what = "common caches and their units are read at the start only; restart";
+            self.changes.refused.push(what.to_owned());
+        }
         // Halves are open, and partners count on them, as long as the process lives.
         let is_paired = |target: &Target| {
             let half = |unit: &Unit| matches!(unit.stack.first(), Some(Layer::Half(_)));

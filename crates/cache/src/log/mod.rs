@@ -6,6 +6,7 @@
 pub(crate) mod bytes;
 pub(crate) mod seal;
 pub(crate) mod layout;
+pub(crate) mod members;
 pub(crate) mod superblock;
 mod openings;
 pub(crate) mod segment;
@@ -27,7 +28,7 @@ pub(crate) const VERSION: u32 = 3;
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{index, layout, segment, superblock};
+    use super::{index, layout, members, segment, superblock};
 
     /// Name, offset and bytes of every row of every table of fields on a page, table by table.
     pub(crate) fn tables(page: &str) -> Vec<Vec<(String, usize, usize)>> {
@@ -55,6 +56,7 @@ pub(crate) mod tests {
         let code = [
             superblock::tests::FIELDS,
             layout::tests::FIELDS,
+            members::tests::FIELDS,
             segment::tests::FIELDS,
             segment::tests::RECORD_FIELDS,
             index::tests::FIELDS,

@@ -4,6 +4,8 @@
 //! before it asks for the claim, and notes that it was granted after: wherever that is cut off, the
 //! next opening of this log can name the one that the lower volume knows, and no other copy can.
 
+use volume::{Holding, Joined};
+
 use super::superblock::{MAX_OPENINGS, Superblock};
 
 impl Superblock {
@@ -29,6 +31,19 @@ impl Superblock {
         let newest = self.predecessors().last().copied().unwrap_or_default();
         self.granted = self.generation;
         self.set_openings(&[newest]);
+    }
+
+    /// Each of several volumes that has granted it by now keeps that by itself: they are not always there
+    /// together.
+    pub fn note_members(&mut self, joined: &Joined) {
+        let newest = self.predecessors().last().copied().unwrap_or_default();
+        let generation = self.generation;
+        for member in self.members.iter_mut().filter(|member| member.granted < generation) {
+            let lower = joined.member(member.place).map(|member| &member.lower);
+            if lower.is_some_and(|lower| lower.holding() == Holding::Held) {
+                (member.granted, member.opening) = (generation, newest);
+            }
+        }
     }
 
     /// It has not, and never will.

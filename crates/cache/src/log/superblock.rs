@@ -8,6 +8,7 @@ use super::{
     BLOCK_BYTES, MAX_SEALED_SLOTS, MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, VERSION,
     bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
     layout::{LAYOUT_BYTES, Layout, MOST_LAYOUTS, Zone},
+    members::{self, MemberRecord},
     seal::KeyCheck,
 };
 use crate::checksum::crc32c;
@@ -94,6 +95,8 @@ pub(crate) struct Superblock {
     /// Where segments go, oldest first: of all segments from the tail on. None: the ring is one zone, and always
     /// was.
     pub layouts: Vec<Layout>,
+    /// The volumes, if the log is for several; then `identity` is that of all together.
+    pub members: Vec<MemberRecord>,
 }
 
 /// Why a block is not a superblock.
@@ -150,6 +153,7 @@ impl Superblock {
         }
         put(block, KEY_AT, &self.key.unwrap_or_default());
         self.encode_layouts(block);
+        self.encode_members(block);
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(block, CHECKSUM_AT, checksum);
     }
@@ -176,6 +180,28 @@ impl Superblock {
         let bytes = block[LAYOUTS_AT..].get(..count * LAYOUT_BYTES)?;
         let right = count <= MOST_LAYOUTS && crc32c(bytes) == u32_at(block, LAYOUTS_CHECKSUM_AT);
         right.then(|| bytes.chunks_exact(LAYOUT_BYTES).map(Layout::decode).collect())?
+    }
+
+    /// Behind what no disk tears, as the layouts.
+    fn encode_members(&self, block: &mut [u8]) {
+        let count = self.members.len();
+        put_u32(block, MEMBER_COUNT_AT, count as u32);
+        if count > 0 {
+            let fit = members::encode(&self.members, &mut block[MEMBERS_AT..]);
+            assert!(fit, "it was checked when the cache was opened");
+            let checksum = crc32c(&block[MEMBERS_AT..]);
+            put_u32(block, MEMBERS_CHECKSUM_AT, checksum);
+        }
+    }
+
+    fn decode_members(block: &[u8]) -> Option<Vec<MemberRecord>> {
+        let count = u32_at(block, MEMBER_COUNT_AT) as usize;
+        if count == 0 {
+            return Some(Vec::new());
+        }
+        let bytes = &block[MEMBERS_AT..];
+        let right = crc32c(bytes) == u32_at(block, MEMBERS_CHECKSUM_AT);
+        right.then(|| members::decode(count, u32_at(block, LOWER_BLOCK_SIZE_AT), bytes))?
     }
 
     /// Where segments go, oldest first.
@@ -262,6 +288,7 @@ impl Superblock {
             openings: std::array::from_fn(|at| u64_at(block, OPENINGS_AT + 8 * at)),
             key: (flags & SEALED != 0).then(|| array(block, KEY_AT)),
             layouts: Self::decode_layouts(block).ok_or(Invalid::Garbage)?,
+            members: Self::decode_members(block).ok_or(Invalid::Garbage)?,
         };
         if superblock.makes_sense() { Ok(superblock) } else { Err(Invalid::Garbage) }
     }
@@ -394,10 +421,16 @@ const FRAME_BLOCKS_AT: usize = 460;
 const KEY_AT: usize = 464;
 const LAYOUT_COUNT_AT: usize = 480;
 const LAYOUTS_CHECKSUM_AT: usize = 484;
+const MEMBER_COUNT_AT: usize = 488;
+const MEMBERS_CHECKSUM_AT: usize = 492;
 const NVRAM_AT: usize = 504;
 /// All of it in the first 512 bytes, which no disk tears: an interrupted format leaves a blank disk.
 const CHECKSUM_AT: usize = 508;
 const LAYOUTS_AT: usize = 512;
+/// Behind the last of the layouts; up to the end of the block.
+const MEMBERS_AT: usize = LAYOUTS_AT + MOST_LAYOUTS * LAYOUT_BYTES;
+/// Bytes for the records of all volumes.
+pub(crate) const MEMBERS_BYTES: usize = BLOCK_BYTES - MEMBERS_AT;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -432,6 +465,7 @@ pub(crate) mod tests {
             openings: [5, 6, 0, 0, 0, 0, 0, 0],
             key: None,
             layouts: Vec::new(),
+            members: Vec::new(),
         }
     }
 
@@ -465,9 +499,12 @@ pub(crate) mod tests {
         ("key check", KEY_AT, 16),
         ("layout count", LAYOUT_COUNT_AT, 4),
         ("layouts checksum", LAYOUTS_CHECKSUM_AT, 4),
+        ("member count", MEMBER_COUNT_AT, 4),
+        ("members checksum", MEMBERS_CHECKSUM_AT, 4),
         ("nvram", NVRAM_AT, 4),
         ("checksum", CHECKSUM_AT, 4),
         ("layouts", LAYOUTS_AT, MOST_LAYOUTS * LAYOUT_BYTES),
+        ("members", MEMBERS_AT, MEMBERS_BYTES),
     ];
 
     #[test]
@@ -520,6 +557,21 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn members_are_kept_and_torn_ones_are_no_superblock() {
+        let members = [(0, "iqn.2026-11.com.example:data,0"), (7, "journal")];
+        let members = members.map(|(place, name)| members::tests::sample(place, name));
+        let joined = Superblock { members: members.to_vec(), ..sample() };
+        let mut block = vec![1; BLOCK_BYTES];
+        joined.encode(&mut block);
+        assert_eq!(Superblock::decode(&block), Ok(joined));
+        for at in [MEMBERS_AT, MEMBERS_AT + 60, BLOCK_BYTES - 1] {
+            let mut torn = block.clone();
+            torn[at] ^= 1;
+            assert_eq!(Superblock::decode(&torn), Err(Invalid::Garbage));
+        }
+    }
+
+    #[test]
     fn segments_are_counted_from_one() {
         let mut block = vec![0; BLOCK_BYTES];
         Superblock { tail: 0, ..sample() }.encode(&mut block);
@@ -540,10 +592,13 @@ pub(crate) mod tests {
             fields in prop::collection::vec((0..800usize, any::<u8>()), 0..40),
         ) {
             let mut block = vec![0; BLOCK_BYTES];
-            resized().encode(&mut block);
+            let members = vec![members::tests::sample(1, "one"), members::tests::sample(2, "two")];
+            Superblock { members, ..resized() }.encode(&mut block);
             for (at, byte) in fields {
-                block[at] = byte;
+                block[if at < 600 { at } else { at - 600 + MEMBERS_AT }] = byte;
             }
+            let checksum = crc32c(&block[MEMBERS_AT..]);
+            put_u32(&mut block, MEMBERS_CHECKSUM_AT, checksum);
             let count = u32_at(&block, LAYOUT_COUNT_AT) as usize % 8;
             let checksum = crc32c(&block[LAYOUTS_AT..][..count * LAYOUT_BYTES]);
             put_u32(&mut block, LAYOUTS_CHECKSUM_AT, checksum);

@@ -105,10 +105,22 @@ impl Model {
         least: u64,
         overtaken: &dyn Fn(&Write) -> bool,
     ) -> Result<(), String> {
+        self.check_past_from(0, bytes, least, overtaken)
+    }
+
+    /// The same of the sectors from one on, whatever the others hold.
+    pub fn check_past_from(
+        &self,
+        first: usize,
+        bytes: &[u8],
+        least: u64,
+        overtaken: &dyn Fn(&Write) -> bool,
+    ) -> Result<(), String> {
         let sectors: Result<Vec<_>, _> = bytes
             .chunks(SECTOR)
             .enumerate()
-            .map(|(sector, bytes)| {
+            .map(|(at, bytes)| {
+                let sector = first + at;
                 let value = value_of(sector, bytes)?;
                 Ok::<_, String>((sector, value, self.spans(sector, value, overtaken)))
             })

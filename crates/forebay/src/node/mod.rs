@@ -31,7 +31,10 @@ use crate::{
     failure::{FAILED, Failure},
     moves::Moves,
     naming::Naming,
-    settings::{Address, Group, HostPort, Iscsi, Portal, PortalTls, Settings, Target, Unit},
+    orders::UnitName,
+    settings::{
+        Address, Cache, Group, HostPort, Iscsi, Layer, Portal, PortalTls, Settings, Target, Unit,
+    },
     stack::{self, Given, Opened},
     state,
     status::State,
@@ -76,6 +79,8 @@ struct Inner {
     /// The settings in force: without volumes that have gone, with those that have come.
     settings: Arc<Settings>,
     targets: Vec<Served>,
+    /// Units that were opened with others of their common cache, and are not served yet.
+    waiting: Vec<(UnitName, Opened)>,
     /// The pairs that units are of.
     pairs: Vec<pair::Paired>,
     portals: Vec<Listening>,
@@ -129,6 +134,7 @@ impl Node {
             base,
             settings: Arc::new(settings),
             targets: Vec::new(),
+            waiting: Vec::new(),
             pairs: Vec::new(),
             portals: Vec::new(),
             naming: Vec::new(),
@@ -157,12 +163,13 @@ impl Node {
         self.open_halves(&settings).await?;
         let groups = settings.groups();
         for remote in [false, true] {
-            for target in settings.target.iter().filter(|target| target.has_remote() == remote) {
+            let is_its = |target: &&Target| settings.needs_another(target) == remote;
+            for target in settings.target.iter().filter(is_its) {
                 self.open_target(&settings, target).await?;
             }
             for group in &groups {
                 let reached = || settings.target.iter().filter(|t| t.is_reached_through(group));
-                if reached().any(Target::has_remote) == remote {
+                if reached().any(|target| settings.needs_another(target)) == remote {
                     for (address, portal) in &group.portals {
                         self.open_portal(group, *address, portal).await?;
                     }
@@ -198,9 +205,16 @@ impl Node {
         self.inner.lock().targets.push(Served { name: name.clone(), units: Vec::new() });
         // The unit of a pair is opened by the member who is to serve it.
         for unit in target.unit.iter().filter(|unit| unit.pair().is_none()) {
-            let given = self.given(unit);
-            let naming = self.naming.as_ref();
-            let opened = open_unit(settings, target, unit, naming, given).await?;
+            let opened = match unit.in_common() {
+                Some(common) => {
+                    let opened = self.open_in_common(settings, common, target, unit).await?;
+                    shown_unit(settings, target, unit, opened)?
+                }
+                None => {
+                    let given = self.given(unit);
+                    open_unit(settings, target, unit, self.naming.as_ref(), given).await?
+                }
+            };
             // What is open is known at once, so that a stop puts it away.
             let mut inner = self.inner.lock();
             if let Some(served) = inner.targets.iter_mut().find(|served| served.name == name) {
@@ -208,6 +222,29 @@ impl Node {
             }
         }
         self.server.add(self.shown(settings, target)).map_err(Failure::settings)
+    }
+
+    /// Opens a unit together with the others of its common cache, or takes it from those that are open.
+    async fn open_in_common(
+        &self,
+        settings: &Settings,
+        common: &str,
+        target: &Target,
+        unit: &Unit,
+    ) -> Result<Opened, Failure> {
+        let name = UnitName { target: target.name.0.clone(), lun: unit.lun };
+        let take = || {
+            let mut inner = self.inner.lock();
+            let at = inner.waiting.iter().position(|(waiting, _)| *waiting == name);
+            at.map(|at| inner.waiting.swap_remove(at).1)
+        };
+        if let Some(opened) = take() {
+            return Ok(opened);
+        }
+        let opened = open_common(settings, common, self.naming.as_ref(), false).await?;
+        self.inner.lock().waiting.extend(opened);
+        take()
+            .ok_or_else(|| Failure::new(format!("{name} is not one of the common cache {common}")))
     }
 
     /// A target as initiators see it, with the units that are open.
@@ -270,7 +307,11 @@ impl Node {
                 let inner = self.inner.lock();
                 inner.targets.iter().flat_map(|target| target.units.clone()).collect()
             };
-            stop_units(&units).await
+            let waiting = std::mem::take(&mut self.inner.lock().waiting);
+            let others = waiting.iter().map(|(_, opened)| opened.stop());
+            let others = futures_util::future::join_all(others);
+            let (stopped, others) = tokio::join!(stop_units(&units), others);
+            stopped.and(others.into_iter().collect())
         };
         tokio::select! {
             stopped = put_away => stopped,
@@ -308,6 +349,16 @@ async fn open_unit(
     given: Given,
 ) -> Result<ServedUnit, Failure> {
     let opened = open_with(settings, target, unit, naming, given).await?;
+    shown_unit(settings, target, unit, opened)
+}
+
+/// A unit as hosts see it, over its layers.
+fn shown_unit(
+    settings: &Settings,
+    target: &Target,
+    unit: &Unit,
+    opened: Opened,
+) -> Result<ServedUnit, Failure> {
     let serial = serial(target, unit);
     let mut identity = Identity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
@@ -316,14 +367,49 @@ async fn open_unit(
     Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: Arc::new(shown) })
 }
 
-/// The layers of a unit, for a command: nobody is told of its volume.
+/// The layers of a unit, for a command: nobody is told of its volume. The first is what was asked for; others
+/// of its common cache are open with it. `takes_over`: its log was brought here on purpose.
 pub async fn open_stack(
     settings: &Settings,
     target: &Target,
     unit: &Unit,
-) -> Result<Opened, Failure> {
+    takes_over: bool,
+) -> Result<Vec<Opened>, Failure> {
     let naming = Naming::guest(settings)?.map(Arc::new);
-    open_with(settings, target, unit, naming.as_ref(), Given::Nothing).await
+    if let Some(common) = unit.in_common() {
+        let name = UnitName { target: target.name.0.clone(), lun: unit.lun };
+        let mut opened = open_common(settings, common, naming.as_ref(), takes_over).await?;
+        opened.sort_by_key(|(other, _)| *other != name);
+        return Ok(opened.into_iter().map(|(_, opened)| opened).collect());
+    }
+    let mut unit = unit.clone();
+    for layer in &mut unit.stack {
+        if let Layer::Cache(cache) = layer {
+            cache.takes_over = takes_over;
+        }
+    }
+    Ok(vec![open_with(settings, target, &unit, naming.as_ref(), Given::Nothing).await?])
+}
+
+/// All units of a common cache.
+async fn open_common(
+    settings: &Settings,
+    name: &str,
+    naming: Option<&Arc<Naming>>,
+    takes_over: bool,
+) -> Result<Vec<(UnitName, Opened)>, Failure> {
+    let cache = settings.common_cache(name).ok_or_else(|| {
+        Failure::settings(format!("there is no common cache {name}"))
+            .remedy("add a [[common_cache]] table with that name")
+    })?;
+    let cache = Cache { takes_over, ..cache.clone() };
+    let units = settings.units_of(name);
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+    let opened = stack::open_common(&cache, &units, &initiator_name, naming).await?;
+    let names = units
+        .iter()
+        .map(|(target, unit)| UnitName { target: target.name.0.clone(), lun: unit.lun });
+    Ok(names.zip(opened).collect())
 }
 
 async fn open_with(
@@ -350,12 +436,7 @@ async fn stop_units(units: &[ServedUnit]) -> Result<(), Failure> {
 
 /// Sixteen hexadecimal digits that last as long as the target's name and the unit's number.
 fn serial_of(target: &Target, unit: &Unit) -> String {
-    // FNV-1a: the same with every compiler.
-    let name = format!("{}/{}", target.name, unit.lun);
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{hash:016X}")
+    format!("{:016X}", stack::known_by(target, unit))
 }
 
 fn redirect(to: Option<&HostPort>, permanent: bool) -> Option<Redirect> {

@@ -53,6 +53,15 @@ impl Node {
             found.ok_or_else(|| Failure::new(format!("there is no {name} here")))?
         };
         let exported = opened.export(&serial).await?;
+        // Others of its common cache are put away with it.
+        let others: Vec<_> = {
+            let inner = self.inner.lock();
+            let units = inner.targets.iter().flat_map(|target| &target.units);
+            units.map(|unit| Arc::clone(&unit.opened)).collect()
+        };
+        for other in others.iter().filter(|other| other.shares_cache_with(&opened)) {
+            other.close().await;
+        }
         tracing::warn!(unit = %name, log = exported.log, "exported: it is to be served elsewhere");
         Ok(exported)
     }

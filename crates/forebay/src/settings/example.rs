@@ -67,6 +67,8 @@ fn every_key_is_in_the_example() {
         keys_of::<layer::Cache>(),
         keys_of::<layer::Pair>(),
         keys_of::<layer::Half>(),
+        keys_of::<layer::CommonCache>(),
+        keys_of::<layer::InCommon>(),
     ] {
         assert!(!keys.is_empty());
         for key in keys {
@@ -96,7 +98,7 @@ fn every_layer_is_in_the_example() {
     }
     let error = toml::from_str::<Any>("layer = 'none'").expect_err("layers are fixed");
     let names: Vec<_> = error.message().split('`').skip(3).step_by(2).collect();
-    assert_eq!(names.len(), 11, "{error}");
+    assert_eq!(names.len(), 12, "{error}");
     for name in names {
         let heading = format!("[target.unit.stack.{name}]");
         assert!(EXAMPLE.contains(&heading) || EXAMPLE.contains(&format!("\"{name}\"")), "{name}");
@@ -274,4 +276,39 @@ fn groups_are_told_in_order_with_who_is_reached_through_them() {
         (1, vec![4], "own".to_owned()),
     ];
     assert_eq!(groups.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn what_several_units_have_in_common_is_checked() {
+    let unit = |name: &str, more: &str| {
+        let stack = format!("[{{memory={{size=4096}}}}, {more}{{common-cache={{name='{name}'}}}}]");
+        format!("[[target]]\nname = 'iqn.2026-11.a:b'\n[[target.unit]]\nstack = {stack}\n")
+    };
+    let cache = |keys: &str| format!("[[common_cache]]\nname='db'\ncache={{log='l', {keys}}}\n");
+    let both = |keys: &str| cache(keys) + &unit("db", "");
+    for (text, expected) in [
+        (both(""), "nothing"),
+        (
+            cache("") + &unit("d", ""),
+            "no unit has db in its stack | put { common-cache = { name = \"db\" } }",
+        ),
+        (unit("db", ""), "common-cache.name: there is no common cache db | add a [[common_cache]]"),
+        (cache("") + &both("").replace("'l'", "'m'"), "common cache db is already used at"),
+        (both("log_mirror='l'"), "file l is already used"),
+        (cache("") + &unit("db", "{cache={log='m'}}, "), "the unit has another cache, too"),
+        (both("share=true"), "common_cache[0].cache.share: the tokens of a node"),
+        (both("report='at-flush'"), "cache.report: the order of all volumes is that of the log"),
+        (both("report='through'"), "cache.report: the order of all volumes is that of the log"),
+        (both("order='relaxed'"), "cache.order: what overtakes the log"),
+        (both("on_log_error='write-through'"), "cache.on_log_error: what goes past the log"),
+        (
+            both("pair={partner={url='iscsi://h/iqn.2026-11.a:p/0'}}"),
+            "cache.pair: a pair hands over the log of one target alone | leave `pair` out",
+        ),
+        (both("dram='1KiB'"), "common_cache[0].cache.dram: 1KiB is not between"),
+        (unit("", ""), "common-cache.name: `name` is missing"),
+    ] {
+        let found = problem(&text);
+        assert!(found.contains(expected), "{text}\n{found}");
+    }
 }

@@ -39,6 +39,8 @@ pub enum Layer {
     Fault(Fault),
     /// The write-back cache of a gateway.
     Cache(Cache),
+    /// The cache that has its log in common with other units.
+    CommonCache(InCommon),
     /// Writes are refused.
     ReadOnly,
 }
@@ -214,6 +216,24 @@ pub struct Fault {
     pub after: u64,
     /// How many fail then; 0: all.
     pub count: u64,
+}
+
+/// Settings of a common-cache layer.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct InCommon {
+    /// The name of the `common_cache`; required.
+    pub name: String,
+}
+
+/// A cache of several volumes with one log.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct CommonCache {
+    /// What the layers of its units call it; required.
+    pub name: String,
+    /// The keys of a cache layer.
+    pub cache: Cache,
 }
 
 /// Settings of a cache layer.

@@ -22,7 +22,7 @@ use serde::Deserialize;
 
 pub use accept::Accept;
 pub use access::{Allow, Chap, Discovery, Proof};
-pub use layer::{Cache, Encrypt, Fault, File, Layer, Memory, Pair, Remote, Slice};
+pub use layer::{Cache, CommonCache, Encrypt, Fault, File, Layer, Memory, Pair, Remote, Slice};
 pub use names::{Far, Names, with_port};
 pub use portal::{Group, HostPort, Portal};
 pub use problem::Problem;
@@ -64,6 +64,8 @@ pub struct Settings {
     pub discovery: Discovery,
     /// What every target offers and bears.
     pub iscsi: Iscsi,
+    /// Caches of several units each.
+    pub common_cache: Vec<CommonCache>,
     /// The targets.
     pub target: Vec<Target>,
 }
@@ -135,13 +137,42 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether opening one of its units needs another target.
-    pub fn has_remote(&self) -> bool {
+    fn has_remote(&self) -> bool {
         self.unit.iter().flat_map(|unit| &unit.stack).any(|layer| matches!(layer, Layer::Remote(_)))
     }
 }
 
+impl Settings {
+    /// Whether opening one of the target's units needs another target: its own, or those that are opened
+    /// with them.
+    pub fn needs_another(&self, target: &Target) -> bool {
+        let common = target.unit.iter().filter_map(Unit::in_common);
+        target.has_remote()
+            || common.flat_map(|name| self.units_of(name)).any(|(other, _)| other.has_remote())
+    }
+
+    /// A cache of several units.
+    pub fn common_cache(&self, name: &str) -> Option<&Cache> {
+        self.common_cache.iter().find(|common| common.name == name).map(|common| &common.cache)
+    }
+
+    /// The units of a common cache.
+    pub fn units_of(&self, name: &str) -> Vec<(&Target, &Unit)> {
+        let units =
+            self.target.iter().flat_map(|target| target.unit.iter().map(move |u| (target, u)));
+        units.filter(|(_, unit)| unit.in_common() == Some(name)).collect()
+    }
+}
+
 impl Unit {
+    /// The name of the cache that it has in common with others.
+    pub fn in_common(&self) -> Option<&str> {
+        self.stack.iter().find_map(|layer| match layer {
+            Layer::CommonCache(common) => Some(&*common.name),
+            _ => None,
+        })
+    }
+
     /// The pair that its cache is of.
     pub fn pair(&self) -> Option<&Pair> {
         self.stack.iter().find_map(|layer| match layer {
@@ -295,6 +326,7 @@ impl Settings {
     }
 
     fn resolve(&mut self, folder: &Path) {
+        self.common_cache.iter_mut().for_each(|common| common.cache.resolve(folder));
         let units = self.target.iter_mut().flat_map(|target| &mut target.unit);
         for layer in units.flat_map(|unit| &mut unit.stack) {
             match layer {
@@ -303,14 +335,7 @@ impl Settings {
                     encrypt.key = folder.join(&encrypt.key);
                     encrypt.secret_file = encrypt.secret_file.take().map(|path| folder.join(path));
                 }
-                Layer::Cache(cache) => {
-                    cache.log = folder.join(&cache.log);
-                    cache.log_mirror = cache.log_mirror.take().map(|path| folder.join(path));
-                    cache.nvram = cache.nvram.take().map(|path| folder.join(path));
-                    cache.log_key = cache.log_key.take().map(|path| folder.join(path));
-                    let secret = cache.log_secret_file.take();
-                    cache.log_secret_file = secret.map(|path| folder.join(path));
-                }
+                Layer::Cache(cache) => cache.resolve(folder),
                 _ => {}
             }
         }
@@ -322,5 +347,16 @@ impl Settings {
         }
         self.control = self.control.take().map(|path| folder.join(path));
         self.state = self.state.take().map(|path| folder.join(path));
+    }
+}
+
+impl Cache {
+    fn resolve(&mut self, folder: &Path) {
+        self.log = folder.join(&self.log);
+        for path in
+            [&mut self.log_mirror, &mut self.nvram, &mut self.log_key, &mut self.log_secret_file]
+        {
+            *path = path.take().map(|path| folder.join(path));
+        }
     }
 }

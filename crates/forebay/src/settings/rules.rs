@@ -3,7 +3,7 @@
 use std::{collections::HashMap, path::Path};
 
 use super::{
-    Address, Cache, Far, Iscsi, Layer, Pair, Portal, Remote, Settings, Target, Unit,
+    Address, Cache, CommonCache, Far, Iscsi, Layer, Pair, Portal, Remote, Settings, Target, Unit,
     access::{Allow, Chap, Proof},
     names::has_port,
     portal::COMMON_TAG,
@@ -12,6 +12,8 @@ use super::{
     tls::{PortalTls, RemoteTls},
     words::{OnLogError, Order, Report},
 };
+use volume::Joined;
+
 use crate::quantity::{Size, Span};
 
 /// A rule that does not hold.
@@ -44,6 +46,7 @@ fn check(settings: &Settings) -> Checked {
     each_portal(settings)?;
     let mut names = Seen::default();
     let mut files = Seen::default();
+    let mut common_names = Seen::default();
     for (index, target) in settings.target.iter().enumerate() {
         let at = top.key("target").index(index);
         required(&at, "name", target.name.0.is_empty(), "\"iqn.2026-11.com.example:disk1\"")?;
@@ -53,8 +56,92 @@ fn check(settings: &Settings) -> Checked {
         target.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
         units(target, &at, &mut files)?;
     }
+    for (index, common) in settings.common_cache.iter().enumerate() {
+        let at = top.key("common_cache").index(index);
+        required(&at, "name", common.name.is_empty(), "\"db\"")?;
+        let own = "give each common cache its own";
+        common_names.once(&common.name, &at.key("name"), "common cache", own)?;
+        common_cache(settings, common, &at, &mut files)?;
+    }
+    in_common(settings)?;
     halves(settings)?;
     portals(settings)
+}
+
+/// What goes with one order of the writes to several volumes.
+fn common_cache<'a>(
+    settings: &Settings,
+    common: &'a CommonCache,
+    at: &KeyPath,
+    files: &mut Seen<'a>,
+) -> Checked {
+    let units = settings.units_of(&common.name).len();
+    let name = &common.name;
+    if units == 0 {
+        let message = format!("no unit has {name} in its stack");
+        let remedy = format!(
+            "put {{ common-cache = {{ name = \"{name}\" }} }} into the stacks of its units"
+        );
+        return wrong(at.key("name"), message, remedy);
+    }
+    if units > Joined::PLACES {
+        let message = format!("{units} units are more than {}", Joined::PLACES);
+        return wrong(at.key("name"), message, "give some of them another common cache");
+    }
+    let at = at.key("cache");
+    let cache_settings = &common.cache;
+    cache(cache_settings, &at, files)?;
+    let only = |name: &str, holds: bool, message: &str| match holds {
+        true => Ok(()),
+        false => {
+            wrong(at.key(name), message, format!("leave `{name}` out, or give each unit a cache"))
+        }
+    };
+    let is_logged = matches!(cache_settings.report, Report::AfterComplete | Report::Immediate);
+    only(
+        "report",
+        is_logged,
+        "the order of all volumes is that of the log, and all writes go there",
+    )?;
+    let is_strict = cache_settings.order == Order::Strict;
+    only("order", is_strict, "what overtakes the log is in no order with the other volumes")?;
+    let stops = cache_settings.on_log_error == OnLogError::StopWrites;
+    only("on_log_error", stops, "what goes past the log is in no order with the other volumes")?;
+    only("share", !cache_settings.share, "the tokens of a node are for one volume alone")?;
+    only("pair", cache_settings.pair.is_none(), "a pair hands over the log of one target alone")
+}
+
+/// Each unit lies on a common cache that there is, and has no other.
+fn in_common(settings: &Settings) -> Checked {
+    let top = KeyPath::default();
+    for (index, target) in settings.target.iter().enumerate() {
+        let at = top.key("target").index(index).key("unit");
+        for (index, unit) in target.unit.iter().enumerate() {
+            let at = at.index(index).key("stack");
+            let is_cache =
+                |layer: &&Layer| matches!(layer, Layer::Cache(_) | Layer::CommonCache(_));
+            let common = unit.stack.iter().enumerate().find_map(|(index, layer)| match layer {
+                Layer::CommonCache(common) => Some((index, common)),
+                _ => None,
+            });
+            let Some((index, common)) = common else { continue };
+            let at = at.index(index).key("common-cache");
+            required(&at, "name", common.name.is_empty(), "\"db\"")?;
+            if settings.common_cache(&common.name).is_none() {
+                let message = format!("there is no common cache {}", common.name);
+                return wrong(
+                    at.key("name"),
+                    message,
+                    "add a [[common_cache]] table with that name",
+                );
+            }
+            if unit.stack.iter().filter(is_cache).count() > 1 {
+                let message = "the unit has another cache, too";
+                return wrong(at, message, "keep one of the two");
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Each half is that of a pair, whose unit lies on a remote volume.
@@ -516,7 +603,7 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
             path(&at, "key", &encrypt.key, files)?;
             one_secret(encrypt.secret_file.as_deref(), encrypt.secret_env.as_deref(), &at)
         }
-        Layer::Delay(_) | Layer::Fault(_) | Layer::ReadOnly => Ok(()),
+        Layer::CommonCache(_) | Layer::Delay(_) | Layer::Fault(_) | Layer::ReadOnly => Ok(()),
     }
 }
 

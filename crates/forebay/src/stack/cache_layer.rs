@@ -8,8 +8,8 @@ use std::{
 };
 
 use cache::{
-    Cache, Coherent, Identity, InspectError, KeyRefusal, LogInfo, LogKey, MappedFile, Mark,
-    OpenError, Parts, ResizeError, StableMemory,
+    Cache, Coherent, CommonMember, Identity, InspectError, KeyRefusal, LogInfo, LogKey, MappedFile,
+    Mark, OpenError, Parts, ResizeError, StableMemory,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -36,6 +36,10 @@ pub struct CacheLayer {
     disk: LogDisk,
     /// Those who resize the log take turns.
     resizing: tokio::sync::Mutex<()>,
+    /// It has been stopped, or is about to be: units that have it in common stop it once.
+    is_stopped: tokio::sync::Mutex<bool>,
+    /// Its volumes, if it is the cache of several: what each calls itself, and each.
+    volumes: Vec<(String, Stack)>,
 }
 
 /// A log disk before its cache is opened.
@@ -56,6 +60,12 @@ impl Log {
     /// The volume that its data belongs to.
     pub fn known(&self) -> Option<Known> {
         self.info.as_ref().map(owner)
+    }
+
+    /// The one of several that was known by `key` when it was opened last.
+    pub fn known_by(&self, key: u64) -> Option<Known> {
+        let member = self.info.as_ref()?.members.iter().find(|member| member.key == key)?;
+        Some(Known { identity: member.name.clone(), geometry: member.geometry })
     }
 }
 
@@ -90,22 +100,10 @@ impl CacheLayer {
         identity: &str,
         owner: &str,
     ) -> Result<Self, Failure> {
-        let nvram = match &settings.nvram {
-            Some(path) => {
-                let opened = MappedFile::open(path, settings.nvram_size.0);
-                let opened = opened.map_err(|error| {
-                    Failure::new(format!("cannot use the NVRAM file {}: {error}", path.display()))
-                        .remedy(file::io_remedy(&error, path))
-                })?;
-                Some(Box::new(opened) as Box<dyn StableMemory>)
-            }
-            None => None,
-        };
+        let nvram = nvram(settings)?;
         let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
         let below = Arc::clone(&lower);
-        let key = settings.key().map(|key| key_file::open(&key)).transpose()?;
-        let log_key = key.map(|(key, _)| LogKey::new(key.bytes()));
-        let behaviour = cache::Settings { log_key, ..behaviour(settings, owner) };
+        let behaviour = behaviour(settings, owner)?;
         let opened = match log.pair {
             Some(mirror) => Cache::open_pair(behaviour, lower, mirror, identity).await,
             None => {
@@ -114,6 +112,34 @@ impl CacheLayer {
             }
         };
         let cache = opened.map_err(|error| refusal(settings, &error))?;
+        Ok(Self::begin(cache, settings, log.disk, below, Vec::new()))
+    }
+
+    /// Opens the cache of several volumes. Gives them as upper layers see them, in the same order.
+    pub async fn open_common(
+        settings: &settings::Cache,
+        members: Vec<CommonMember>,
+        log: Log,
+        owner: &str,
+    ) -> Result<(Self, Vec<Stack>), Failure> {
+        let nvram = nvram(settings)?;
+        let behaviour = behaviour(settings, owner)?;
+        let volumes: Vec<_> =
+            members.iter().map(|member| (member.name.clone(), Arc::clone(&member.lower))).collect();
+        let opened = Cache::open_common(behaviour, members, log.disk.volume(), nvram).await;
+        let (cache, above) = opened.map_err(|error| refusal(settings, &error))?;
+        let below = Arc::clone(&above[0]);
+        Ok((Self::begin(cache, settings, log.disk, below, volumes), above))
+    }
+
+    /// Starts what a cache does by itself.
+    fn begin(
+        cache: Arc<Cache>,
+        settings: &settings::Cache,
+        disk: LogDisk,
+        below: Stack,
+        volumes: Vec<(String, Stack)>,
+    ) -> Self {
         let pacing = Pacing::begin(Arc::clone(&cache), settings.schedule());
         let destage = tokio::spawn(cache.run());
         let counted = cache.statistics();
@@ -132,15 +158,17 @@ impl CacheLayer {
             (coherent, speaking)
         });
         tokio::spawn(watch_claim(Arc::downgrade(&cache)));
-        Ok(Self {
+        Self {
             cache,
             destage,
             coherent,
             pacing,
             log: settings.log.clone(),
-            disk: log.disk,
+            disk,
             resizing: tokio::sync::Mutex::new(()),
-        })
+            is_stopped: tokio::sync::Mutex::new(false),
+            volumes,
+        }
     }
 
     /// The cache itself.
@@ -317,6 +345,10 @@ impl CacheLayer {
 
     /// Ends destage and leaves the log in order; what is dirty stays in it.
     pub async fn stop(&self) -> Result<(), Failure> {
+        let mut is_stopped = self.is_stopped.lock().await;
+        if std::mem::replace(&mut *is_stopped, true) {
+            return Ok(());
+        }
         // Tokens go with the claim, or stay with it.
         if let Some((_, speaking)) = &self.coherent {
             speaking.abort();
@@ -428,6 +460,11 @@ impl CacheLayer {
         })));
         figures.extend(self.disk.figures());
         figures.extend(epochs(counted));
+        if !self.volumes.is_empty() {
+            let volumes = self.volumes.iter();
+            let claims = volumes.map(|(name, v)| (name.clone(), claim(&v.holding()).into()));
+            figures.insert("volumes".to_owned(), Value::Object(claims.collect()));
+        }
         figures
     }
 }
@@ -485,11 +522,21 @@ fn epochs(counted: &cache::Statistics) -> Map<String, Value> {
     }))
 }
 
-fn behaviour(settings: &settings::Cache, owner: &str) -> cache::Settings {
+fn nvram(settings: &settings::Cache) -> Result<Option<Box<dyn StableMemory>>, Failure> {
+    let Some(path) = &settings.nvram else { return Ok(None) };
+    let opened = MappedFile::open(path, settings.nvram_size.0).map_err(|error| {
+        Failure::new(format!("cannot use the NVRAM file {}: {error}", path.display()))
+            .remedy(file::io_remedy(&error, path))
+    })?;
+    Ok(Some(Box::new(opened)))
+}
+
+fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings, Failure> {
+    let key = settings.key().map(|key| key_file::open(&key)).transpose()?;
     let millis =
         |span: crate::quantity::Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX).max(1);
     let bytes = |size: crate::quantity::Size| u32::try_from(size.0).unwrap_or(u32::MAX);
-    cache::Settings {
+    Ok(cache::Settings {
         dram_bytes: settings.dram.0,
         nvram_bytes: settings.nvram_size.0,
         report: match settings.report {
@@ -523,8 +570,9 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> cache::Settings {
         owner: owner.to_owned(),
         takes_over: settings.takes_over,
         accept_loss: settings.accept_loss,
+        log_key: key.map(|(key, _)| LogKey::new(key.bytes())),
         ..cache::Settings::default()
-    }
+    })
 }
 
 /// What a log says of itself; nothing if it was never used.
@@ -544,12 +592,20 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
     };
     let stopped = if info.clean { "stopped cleanly" } else { "not stopped cleanly" };
     let encrypted = if info.encrypted { " and is encrypted" } else { "" };
+    let owners = match &info.members[..] {
+        [] => {
+            format!("volume \"{}\" ({})", info.identity.name, about(info.identity.geometry.bytes()))
+        }
+        members => {
+            let each =
+                members.iter().map(|m| format!("\"{}\" ({})", m.name, about(m.geometry.bytes())));
+            format!("volumes {}", each.collect::<Vec<_>>().join(", "))
+        }
+    };
     let text = format!(
-        "the log {path} belongs to volume \"{}\" ({}){encrypted}, opened {} times, last {stopped}; {} of {} \
+        "the log {path} belongs to {owners}{encrypted}, opened {} times, last {stopped}; {} of {} \
          in \
          use, {} not at the lower volume yet",
-        info.identity.name,
-        about(info.identity.geometry.bytes()),
         info.generation,
         about(info.used_blocks * 4096),
         about(info.log_blocks * 4096),
@@ -626,6 +682,10 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
         OpenError::NvramMissing(_) | OpenError::OtherNvram { .. } => {
             format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")
         }
+        OpenError::Absent { .. } => format!(
+            "serve that volume with this common cache again until the log is drained (`forebay gateway \
+             drain`), and take it out then; to give up what the log holds of all of them, {zero}"
+        ),
         OpenError::Claim(_) => {
             "see `forebay claim show` at the node for who has it; if this log is to \
              be taken up here in place of its former owner, `forebay gateway adopt`; see \

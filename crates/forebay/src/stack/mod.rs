@@ -9,8 +9,9 @@ mod remote;
 mod unflushed;
 mod resend;
 mod write_through;
+mod common;
 
-use std::sync::Arc;
+use std::{ops::Range, path::Path, sync::Arc};
 
 use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
@@ -28,6 +29,7 @@ use crate::{
     status::LayerStatus,
 };
 pub use cache_layer::{CacheLayer, describe_log, known, open_log};
+pub use common::{known_by, open_common};
 pub use file::{io_remedy, log_options, open as open_file, options, refusal};
 pub use log_disk::{exists as log_exists, half, look as look_at_log};
 use read_only::ReadOnly;
@@ -65,7 +67,7 @@ enum Handle {
     Slice(Arc<SliceVolume>, bool),
     Counters(Arc<Counters>),
     Remote(Arc<RemoteVolume>),
-    Cache(Box<CacheLayer>),
+    Cache(Arc<CacheLayer>),
 }
 
 /// What a stack is given that its settings do not make.
@@ -89,124 +91,192 @@ pub async fn open(
     naming: Option<&Arc<Naming>>,
     given: Given,
 ) -> Result<Opened, Failure> {
-    let mut layers = Vec::new();
-    let mut below: Option<Stack> = None;
-    // What a cache calls the volume below it, so that its log never meets another one.
-    let mut identity = String::new();
-    // The log of a cache is opened before the remote volume below it: it may know that one.
-    let mut log = None;
-    for (index, layer) in unit.stack.iter().enumerate() {
-        let lower = || below.clone().expect("settings put a bottom first");
-        let (stack, part): (Stack, Part) = match layer {
-            Layer::Memory(memory) => {
-                let volume = MemVolume::new(geometry(memory));
-                "memory".clone_into(&mut identity);
-                (Arc::new(volume), Part::new("memory", String::new()))
-            }
-            Layer::File(settings) => {
-                let volume = Arc::new(file::open(file::options(settings)).await?);
-                let path = settings.path.canonicalize().unwrap_or_else(|_| settings.path.clone());
-                identity = format!("file {}", path.display());
-                let how = format!("{} ({:?})", path.display(), volume.engine()).to_lowercase();
-                let handle = Handle::File(Arc::clone(&volume));
-                (volume, Part { layer: "file", on: how, handle })
-            }
-            Layer::Half(half) => {
-                let Given::Half(volume) = &given else {
-                    let what = format!("the half of the log of {} is not open here", half.of);
-                    return Err(Failure::new(what).remedy("it is there while `forebay serve` runs"));
-                };
-                (Arc::clone(volume), Part::new("half", half.of.to_string()))
-            }
-            Layer::Remote(settings) => {
-                let cache = cache_over(&unit.stack[index + 1..]);
-                let mut settings = settings.clone();
-                let mut known = None;
-                match (cache, &given) {
-                    (Some(cache), Given::Log(mirror)) => {
-                        let opened = cache_layer::log_of_pair(cache, Arc::clone(mirror)).await?;
-                        // A log that is alone is opened only if the node knows of it.
-                        if mirror.alone().is_some() {
-                            settings.start_timeout = crate::quantity::Span::default();
-                        } else {
-                            known = opened.known();
-                        }
-                        log = Some(opened);
-                    }
-                    (Some(cache), _) => {
-                        let opened = cache_layer::open_log(cache).await?;
-                        known = opened.known();
-                        log = Some(opened);
-                    }
-                    (None, _) => {}
+    let mut building = Building::new(target, unit, initiator_name, naming, given);
+    building.add(0..unit.stack.len()).await?;
+    Ok(building.finish())
+}
+
+/// The layers of a unit, as far as they are open.
+struct Building<'a> {
+    target: &'a IscsiName,
+    unit: &'a Unit,
+    us: &'a IscsiName,
+    naming: Option<&'a Arc<Naming>>,
+    given: Given,
+    layers: Vec<Part>,
+    below: Option<Stack>,
+    /// What a cache calls the volume below it, so that its log never meets another one.
+    identity: String,
+    /// The log of a cache is opened before the remote volume below it: it may know that one.
+    log: Option<cache_layer::Log>,
+    /// The log that is for several units, and what it knows of this one's volume.
+    common_log: Option<&'a Path>,
+    known: Option<remote::Known>,
+}
+
+impl<'a> Building<'a> {
+    fn new(
+        target: &'a IscsiName,
+        unit: &'a Unit,
+        us: &'a IscsiName,
+        naming: Option<&'a Arc<Naming>>,
+        given: Given,
+    ) -> Self {
+        Self {
+            target,
+            unit,
+            us,
+            naming,
+            given,
+            layers: Vec::new(),
+            below: None,
+            identity: String::new(),
+            log: None,
+            common_log: None,
+            known: None,
+        }
+    }
+
+    /// Opens some of the layers, on those that are open.
+    async fn add(&mut self, range: Range<usize>) -> Result<(), Failure> {
+        for index in range {
+            let layer = &self.unit.stack[index];
+            let below = self.below.clone();
+            let lower = || below.clone().expect("settings put a bottom first");
+            let (stack, part): (Stack, Part) = match layer {
+                Layer::Memory(memory) => {
+                    let volume = MemVolume::new(geometry(memory));
+                    "memory".clone_into(&mut self.identity);
+                    (Arc::new(volume), Part::new("memory", String::new()))
                 }
-                let settings = &settings;
-                let lasting = Some(lasting(target, unit, initiator_name));
-                let us = Us { initiator_name: initiator_name.clone(), lasting };
-                let volume = remote::open(settings, &us, known, naming).await?;
-                volume.identity().clone_into(&mut identity);
-                let handle = Handle::Remote(Arc::clone(&volume));
-                let has_cache = unit.stack.iter().any(|layer| matches!(layer, Layer::Cache(_)));
-                let stack: Stack = if has_cache { volume } else { beside_cache(volume, &given) };
-                (stack, Part { layer: "remote", on: settings.url.clone(), handle })
-            }
-            Layer::Slice(settings) => {
-                let (volume, what) = slice(settings, lower())?;
-                identity = format!("{identity} [{what}]");
-                let handle = Handle::Slice(Arc::clone(&volume), settings.size.is_none());
-                (volume, Part { layer: "slice", on: what, handle })
-            }
-            Layer::Encrypt(settings) => {
-                let (key, file) = key_file::open(settings)?;
-                let volume = Encrypt::new(lower(), &key, file);
-                (Arc::new(volume), Part::new("encrypt", settings.key.display().to_string()))
-            }
-            Layer::Delay(settings) => {
-                let (read, write, flush) = (settings.read, settings.write, settings.flush);
-                let latency = Latency { read: read.0, write: write.0, flush: flush.0 };
-                let what = format!("read {read}, write {write}, flush {flush}");
-                (Arc::new(Delay::new(lower(), latency)), Part::new("delay", what))
-            }
-            Layer::Observe(settings) => {
-                let volume = Observe::new(lower());
-                let handle = Handle::Counters(Arc::clone(volume.counters()));
-                (Arc::new(volume), Part { layer: "observe", on: settings.name.clone(), handle })
-            }
-            Layer::Fault(settings) => {
-                let volume = Fault::new(lower());
-                volume.faults().add(rule(settings));
-                let what = format!("{:?} of {:?}", settings.error, settings.operation);
-                (Arc::new(volume), Part::new("fault", what.to_lowercase()))
-            }
-            Layer::Cache(settings) => {
-                let log = match log.take() {
-                    Some(log) => log,
-                    None => cache_layer::open_log(settings).await?,
-                };
-                let cache =
-                    CacheLayer::open(settings, lower(), log, &identity, &initiator_name.0).await?;
-                let on = settings.log.display().to_string();
-                (
-                    cache.volume(),
-                    Part { layer: "cache", on, handle: Handle::Cache(Box::new(cache)) },
-                )
-            }
-            Layer::ReadOnly => {
-                (Arc::new(ReadOnly::new(lower())), Part::new("read-only", String::new()))
-            }
-        };
-        below = Some(stack);
-        layers.push(part);
+                Layer::File(settings) => {
+                    let volume = Arc::new(file::open(file::options(settings)).await?);
+                    let path =
+                        settings.path.canonicalize().unwrap_or_else(|_| settings.path.clone());
+                    self.identity = format!("file {}", path.display());
+                    let how = format!("{} ({:?})", path.display(), volume.engine()).to_lowercase();
+                    let handle = Handle::File(Arc::clone(&volume));
+                    (volume, Part { layer: "file", on: how, handle })
+                }
+                Layer::Half(half) => {
+                    let Given::Half(volume) = &self.given else {
+                        let what = format!("the half of the log of {} is not open here", half.of);
+                        return Err(
+                            Failure::new(what).remedy("it is there while `forebay serve` runs")
+                        );
+                    };
+                    (Arc::clone(volume), Part::new("half", half.of.to_string()))
+                }
+                Layer::Remote(settings) => {
+                    let cache = cache_over(&self.unit.stack[index + 1..]);
+                    let mut settings = settings.clone();
+                    let mut known = self.known.take();
+                    match (cache, &self.given) {
+                        (Some(cache), Given::Log(mirror)) => {
+                            let opened =
+                                cache_layer::log_of_pair(cache, Arc::clone(mirror)).await?;
+                            // A log that is alone is opened only if the node knows of it.
+                            if mirror.alone().is_some() {
+                                settings.start_timeout = crate::quantity::Span::default();
+                            } else {
+                                known = opened.known();
+                            }
+                            self.log = Some(opened);
+                        }
+                        (Some(cache), _) => {
+                            let opened = cache_layer::open_log(cache).await?;
+                            known = opened.known();
+                            self.log = Some(opened);
+                        }
+                        (None, _) => {}
+                    }
+                    let settings = &settings;
+                    let lasting = Some(lasting(self.target, self.unit, self.us, self.common_log));
+                    let us = Us { initiator_name: self.us.clone(), lasting };
+                    let volume = remote::open(settings, &us, known, self.naming).await?;
+                    volume.identity().clone_into(&mut self.identity);
+                    let handle = Handle::Remote(Arc::clone(&volume));
+                    let is_cache =
+                        |layer: &Layer| matches!(layer, Layer::Cache(_) | Layer::CommonCache(_));
+                    let has_cache = self.unit.stack.iter().any(is_cache);
+                    let stack: Stack =
+                        if has_cache { volume } else { beside_cache(volume, &self.given) };
+                    (stack, Part { layer: "remote", on: settings.url.clone(), handle })
+                }
+                Layer::Slice(settings) => {
+                    let (volume, what) = slice(settings, lower())?;
+                    self.identity = format!("{} [{what}]", self.identity);
+                    let handle = Handle::Slice(Arc::clone(&volume), settings.size.is_none());
+                    (volume, Part { layer: "slice", on: what, handle })
+                }
+                Layer::Encrypt(settings) => {
+                    let (key, file) = key_file::open(settings)?;
+                    let volume = Encrypt::new(lower(), &key, file);
+                    (Arc::new(volume), Part::new("encrypt", settings.key.display().to_string()))
+                }
+                Layer::Delay(settings) => {
+                    let (read, write, flush) = (settings.read, settings.write, settings.flush);
+                    let latency = Latency { read: read.0, write: write.0, flush: flush.0 };
+                    let what = format!("read {read}, write {write}, flush {flush}");
+                    (Arc::new(Delay::new(lower(), latency)), Part::new("delay", what))
+                }
+                Layer::Observe(settings) => {
+                    let volume = Observe::new(lower());
+                    let handle = Handle::Counters(Arc::clone(volume.counters()));
+                    (Arc::new(volume), Part { layer: "observe", on: settings.name.clone(), handle })
+                }
+                Layer::Fault(settings) => {
+                    let volume = Fault::new(lower());
+                    volume.faults().add(rule(settings));
+                    let what = format!("{:?} of {:?}", settings.error, settings.operation);
+                    (Arc::new(volume), Part::new("fault", what.to_lowercase()))
+                }
+                Layer::Cache(settings) => {
+                    let log = match self.log.take() {
+                        Some(log) => log,
+                        None => cache_layer::open_log(settings).await?,
+                    };
+                    let cache =
+                        CacheLayer::open(settings, lower(), log, &self.identity, &self.us.0)
+                            .await?;
+                    let on = settings.log.display().to_string();
+                    (
+                        cache.volume(),
+                        Part { layer: "cache", on, handle: Handle::Cache(Arc::new(cache)) },
+                    )
+                }
+                Layer::CommonCache(common) => {
+                    let what =
+                        format!("the common cache {} is opened with all its units", common.name);
+                    return Err(Failure::new(what).remedy("it is open while `forebay serve` runs"));
+                }
+                Layer::ReadOnly => {
+                    (Arc::new(ReadOnly::new(lower())), Part::new("read-only", String::new()))
+                }
+            };
+            self.put(stack, part);
+        }
+        Ok(())
     }
-    let mut below = below.expect("settings want a layer");
-    // What has a name may be moved to another node while it is used.
-    let watched = unit.volume.is_some().then(|| Arc::new(Watched::new(Arc::clone(&below))));
-    if let Some(watched) = &watched {
-        below = Arc::clone(watched) as Stack;
+
+    fn put(&mut self, stack: Stack, part: Part) {
+        self.below = Some(stack);
+        self.layers.push(part);
     }
-    let top = Arc::new(Checked::new(below));
-    let is_elsewhere = !matches!(unit.stack.first(), Some(Layer::Memory(_)));
-    Ok(Opened { top, layers, identity: is_elsewhere.then_some(identity), watched })
+
+    fn finish(self) -> Opened {
+        let mut below = self.below.expect("settings want a layer");
+        // What has a name may be moved to another node while it is used.
+        let is_named = self.unit.volume.is_some();
+        let watched = is_named.then(|| Arc::new(Watched::new(Arc::clone(&below))));
+        if let Some(watched) = &watched {
+            below = Arc::clone(watched) as Stack;
+        }
+        let top = Arc::new(Checked::new(below));
+        let is_elsewhere = !matches!(self.unit.stack.first(), Some(Layer::Memory(_)));
+        let identity = is_elsewhere.then_some(self.identity);
+        Opened { top, layers: self.layers, identity, watched }
+    }
 }
 
 /// A remote volume without a cache above it. The far side may lose what it did not flush, and can tell one
@@ -223,14 +293,15 @@ fn beside_cache(volume: Arc<RemoteVolume>, given: &Given) -> Stack {
 
 /// The cache that lies on a remote volume without anything between that changes its size.
 pub fn cache_over(above: &[Layer]) -> Option<&settings::Cache> {
-    let same_size = |layer: &&Layer| {
-        use Layer::{Delay, Encrypt, Fault, Observe};
-        matches!(layer, Delay(_) | Observe(_) | Fault(_) | Encrypt(_))
-    };
-    match above.iter().find(|layer| !same_size(layer)) {
+    match above.iter().find(|layer| !keeps_size(layer)) {
         Some(Layer::Cache(cache)) => Some(cache),
         _ => None,
     }
+}
+
+/// Whether the volume above the layer has the size of the one below it.
+fn keeps_size(layer: &Layer) -> bool {
+    matches!(layer, Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_) | Layer::Encrypt(_))
 }
 
 /// What a session gets to log out whose volume is somebody else's.
@@ -238,7 +309,16 @@ const CLOSE_WITHIN: std::time::Duration = std::time::Duration::from_millis(300);
 
 /// What a unit's far session is known by from start to start, and no other unit's is. A log is
 /// opened by one process at a time, so with a cache it is that; else it is what hosts see.
-fn lasting(target: &IscsiName, unit: &Unit, initiator_name: &IscsiName) -> String {
+fn lasting(
+    target: &IscsiName,
+    unit: &Unit,
+    initiator_name: &IscsiName,
+    common_log: Option<&Path>,
+) -> String {
+    if let Some(log) = common_log {
+        // The sessions of all its units are there at once.
+        return format!("{initiator_name} {} {target} {}", log.display(), unit.lun);
+    }
     let log = unit.stack.iter().find_map(|layer| match layer {
         Layer::Cache(cache) => Some(&cache.log),
         _ => None,
@@ -377,16 +457,27 @@ impl Opened {
         }
     }
 
+    /// Whether both are units of one cache.
+    pub fn shares_cache_with(&self, other: &Self) -> bool {
+        let of = |opened: &Self| opened.cache().map(std::ptr::from_ref);
+        of(self).is_some() && of(self) == of(other)
+    }
+
     /// Ends what the cache does, with everything in its log, and the session below it.
     pub async fn export(&self, serial: &str) -> Result<Exported, Failure> {
         let cache = self.cache().ok_or_else(|| Failure::new("there is no cache"))?;
         let exported = cache.export(serial).await?;
+        self.close().await;
+        Ok(exported)
+    }
+
+    /// Ends the session with the far side.
+    pub async fn close(&self) {
         for part in &self.layers {
             if let Handle::Remote(remote) = &part.handle {
                 remote.close().await;
             }
         }
-        Ok(exported)
     }
 
     /// Puts away what must not be lost: caches first, as they use what is below, then sessions.
@@ -505,12 +596,14 @@ mod tests {
         let (a, b) = (IscsiName("iqn.a:a".into()), IscsiName("iqn.b:b".into()));
         let unit = |lun| Unit { lun, ..Unit::default() };
         let names = [
-            lasting(&a, &unit(0), &b),
-            lasting(&a, &unit(1), &b),
-            lasting(&b, &unit(0), &b),
-            lasting(&a, &unit(0), &a),
+            lasting(&a, &unit(0), &b, None),
+            lasting(&a, &unit(1), &b, None),
+            lasting(&b, &unit(0), &b, None),
+            lasting(&a, &unit(0), &a, None),
+            lasting(&a, &unit(0), &b, Some(Path::new("log"))),
+            lasting(&a, &unit(1), &b, Some(Path::new("log"))),
         ];
-        assert_eq!(names[0], lasting(&a, &unit(0), &b));
+        assert_eq!(names[0], lasting(&a, &unit(0), &b, None));
         for (at, name) in names.iter().enumerate() {
             assert!(!names[..at].contains(name), "{name}");
         }

@@ -1,0 +1,254 @@
+//! Several volumes in one log: one order of writes over all of them, and so a past of all of them
+//! together.
+//!
+//! The log knows its volumes by what they call themselves, and where among its addresses each lies.
+//! What is above sees each as a volume of its own.
+
+use std::{future::ready, sync::Arc};
+
+use volume::{
+    Allocation, Data, Dirty, Durability, Error, Extent, Geometry, Io, Joined, Lba, Stack, Volume,
+};
+
+use crate::{
+    cache::Cache,
+    log::{
+        members::{self, MemberRecord},
+        recovery::{NoSuperblock, superblock},
+        superblock::{Identity, MEMBERS_BYTES},
+    },
+    nvram::StableMemory,
+    open::{self, Parts},
+    reach::Joining,
+    refusal::OpenError,
+    settings::{OnLogError, Order, Report, Settings},
+};
+
+/// One of the volumes that a cache is opened over.
+pub struct CommonMember {
+    /// What it calls itself: data in the log that was written to it goes to no other.
+    pub name: String,
+    /// By what it is known to whoever opens the log, before it has answered: see
+    /// [`crate::MemberRecord`].
+    pub key: u64,
+    /// The volume.
+    pub lower: Stack,
+}
+
+impl Cache {
+    /// Opens the cache of several volumes: recovers what the log and the NVRAM hold of each, or formats a
+    /// log disk that is all zeros. Gives them as they are seen above, in the same order.
+    ///
+    /// They may come in any order. One that the log does not know is added to it, and one that is left
+    /// out is forgotten, if the log has nothing that it lacks.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open_common(
+        settings: Settings,
+        members: Vec<CommonMember>,
+        log: Stack,
+        nvram: Option<Box<dyn StableMemory>>,
+    ) -> Result<(Arc<Self>, Vec<Stack>), OpenError> {
+        check_settings(&settings)?;
+        let known = match superblock(&log).await {
+            Ok(superblock) => superblock.members,
+            // What is wrong with it is told when it is opened.
+            Err(NoSuperblock::Blank | NoSuperblock::Garbage | NoSuperblock::Version(_)) => {
+                Vec::new()
+            }
+            Err(NoSuperblock::Io(error)) => return Err(OpenError::Log(error)),
+        };
+        let records = records(&known, &members)?;
+        let places: Vec<_> = records.iter().map(|record| record.place).collect();
+        let joined = join(&records, members)?;
+        let identity = Identity { name: NAME.into(), geometry: joined.geometry() };
+        let parts = Parts { lower: Arc::clone(&joined) as Stack, log, nvram };
+        let joining = Joining { joined, records };
+        let shared = open::open(settings, parts, &identity, None, Some(joining)).await?;
+        let cache = Self::of(shared);
+        let above = |place| Arc::new(OneOfSeveral::new(Arc::clone(&cache), place)) as Stack;
+        let above = places.into_iter().map(above).collect();
+        Ok((cache, above))
+    }
+}
+
+/// The log holds the order of all volumes only while nothing goes past it.
+fn check_settings(settings: &Settings) -> Result<(), OpenError> {
+    let is_right = matches!(settings.report, Report::AfterComplete | Report::Immediate)
+        && settings.order == Order::Strict
+        && settings.on_log_error == OnLogError::StopWrites
+        && !settings.shares;
+    let why = "a cache of several volumes writes everything through its log, in strict order, and \
+               shares none of them";
+    if is_right { Ok(()) } else { Err(OpenError::Settings(why.into())) }
+}
+
+/// What the log is to know of its volumes: each has the place that it had, or one that is free.
+fn records(
+    known: &[MemberRecord],
+    members: &[CommonMember],
+) -> Result<Vec<MemberRecord>, OpenError> {
+    let mut records: Vec<MemberRecord> = Vec::new();
+    for CommonMember { name, key, lower } in members {
+        if records.iter().any(|record| record.name == *name) {
+            let message = format!("volume \"{name}\" is there twice");
+            return Err(OpenError::Settings(message));
+        }
+        let geometry = lower.geometry();
+        let was = known.iter().find(|record| record.name == *name);
+        if let Some(was) = was.filter(|was| was.geometry.blocks > geometry.blocks) {
+            return Err(OpenError::Geometry {
+                recorded_blocks: was.geometry.blocks,
+                recorded_size: was.geometry.block_size,
+                blocks: geometry.blocks,
+                size: geometry.block_size,
+            });
+        }
+        let stays = |record: &&MemberRecord| members.iter().any(|m| m.name == record.name);
+        let place = was.map(|was| was.place).or_else(|| {
+            let staying = known.iter().filter(stays);
+            free_place(known, records.iter().chain(staying))
+        });
+        let Some(place) = place else {
+            let message = format!("they are more than {}", Joined::PLACES);
+            return Err(OpenError::Settings(message));
+        };
+        records.push(MemberRecord {
+            place,
+            name: name.clone(),
+            key: *key,
+            geometry,
+            granted: was.map_or(0, |was| was.granted),
+            opening: was.map_or(0, |was| was.opening),
+        });
+    }
+    if !members::encode(&records, &mut [0; MEMBERS_BYTES]) {
+        let message = "the names of its volumes are too long together";
+        return Err(OpenError::Settings(message.into()));
+    }
+    Ok(records)
+}
+
+/// One that no volume has or had, if there is any; else that of one that is left out.
+fn free_place<'a>(
+    known: &[MemberRecord],
+    taken: impl Iterator<Item = &'a MemberRecord>,
+) -> Option<usize> {
+    let taken: Vec<_> = taken.map(|record| record.place).collect();
+    let free = || (0..Joined::PLACES).filter(|place| !taken.contains(place));
+    let never_used = |place: &usize| known.iter().all(|record| record.place != *place);
+    free().find(never_used).or_else(|| free().next())
+}
+
+fn join(records: &[MemberRecord], members: Vec<CommonMember>) -> Result<Arc<Joined>, OpenError> {
+    let mut places: Vec<Option<volume::Member>> = (0..Joined::PLACES).map(|_| None).collect();
+    for (record, CommonMember { name, lower, .. }) in records.iter().zip(members) {
+        let &MemberRecord { place, granted, opening, .. } = record;
+        let is_dirty = Dirty::default();
+        let member = volume::Member { name, lower, granted, opening, is_dirty };
+        places[place] = Some(member);
+    }
+    let joined = Joined::new(places).map_err(|error| OpenError::Settings(error.to_string()))?;
+    Ok(Arc::new(joined))
+}
+
+/// One volume of several, as it is seen above their cache.
+struct OneOfSeveral {
+    cache: Arc<Cache>,
+    joined: Arc<Joined>,
+    place: usize,
+    /// Its first block among the cache's.
+    start: u64,
+}
+
+impl OneOfSeveral {
+    fn new(cache: Arc<Cache>, place: usize) -> Self {
+        let joined = cache.shared().joined.clone().expect("it was opened over several");
+        let start = place as u64 * joined.stride();
+        Self { cache, joined, place, start }
+    }
+
+    fn down(&self, extent: Extent) -> Extent {
+        Extent { lba: Lba(self.start + extent.lba.0), ..extent }
+    }
+
+    /// An error in this volume's addresses.
+    fn up(&self, error: Error) -> Error {
+        let up = |extent: Extent| Extent {
+            lba: Lba(extent.lba.0.saturating_sub(self.start)),
+            blocks: extent.blocks,
+        };
+        match error {
+            Error::OutOfRange(extent) => Error::OutOfRange(up(extent)),
+            Error::Medium { extent, reason } => Error::Medium { extent: up(extent), reason },
+            other => other,
+        }
+    }
+}
+
+impl Volume for OneOfSeveral {
+    fn geometry(&self) -> Geometry {
+        let member = self.joined.member(self.place).expect("it has a place");
+        let lower = member.lower.geometry();
+        let cache = self.cache.geometry();
+        Geometry {
+            blocks: self.cache.shared().reach.blocks(self.place),
+            physical_block_size: lower.physical_block_size.max(4096),
+            read_only: lower.read_only,
+            thin: lower.thin,
+            ..cache
+        }
+    }
+
+    // Checked here too: a call outside would reach blocks of another volume.
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        if let Err(error) = self.geometry().check_extent(extent) {
+            return Box::pin(ready(Err(error)));
+        }
+        let read = self.cache.read(self.down(extent));
+        Box::pin(async move { read.await.map_err(|error| self.up(error)) })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        match self.geometry().check_write(lba, data.len()) {
+            Ok(extent) => {
+                let write = self.cache.write(self.down(extent).lba, data, durability);
+                Box::pin(async move { write.await.map_err(|error| self.up(error)) })
+            }
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.cache.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        if let Err(error) = self.geometry().check_discard(extent) {
+            return Box::pin(ready(Err(error)));
+        }
+        let discard = self.cache.discard(self.down(extent));
+        Box::pin(async move { discard.await.map_err(|error| self.up(error)) })
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        if let Err(error) = self.geometry().check_extent(extent) {
+            return Box::pin(ready(Err(error)));
+        }
+        let asked = self.cache.allocation(self.down(extent));
+        Box::pin(async move { asked.await.map_err(|error| self.up(error)) })
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.cache.admit(bytes)
+    }
+
+    fn refresh(&self) {
+        self.cache.refresh();
+    }
+}
+
+/// What the volumes of such a log are called together: no volume calls itself so.
+const NAME: &str = "several volumes";

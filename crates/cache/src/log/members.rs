@@ -1,0 +1,138 @@
+//! The volumes of a log that is for several, as its superblock knows them.
+
+use volume::{Geometry, Joined};
+
+use super::bytes::{put, put_u32, put_u64, u32_at, u64_at};
+
+/// One of several volumes whose data is in one log.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct MemberRecord {
+    /// Where among the log's addresses it lies, see [`Joined`]; less than [`Joined::PLACES`].
+    pub place: usize,
+    /// What it calls itself.
+    pub name: String,
+    /// By what whoever opened the log last may know it before it has answered.
+    pub key: u64,
+    /// Its abilities, and its size when the log was opened last or it has grown since.
+    pub geometry: Geometry,
+    /// The generation of the log whose claim it granted last; 0: none ever was.
+    pub granted: u64,
+    /// The number of that opening.
+    pub opening: u64,
+}
+
+/// Writes the records behind each other. False if they do not fit.
+pub(crate) fn encode(members: &[MemberRecord], to: &mut [u8]) -> bool {
+    let mut at = 0;
+    for member in members {
+        let name = member.name.as_bytes();
+        let end = at + NAME_AT + name.len();
+        let Some(record) = to.get_mut(at..end) else { return false };
+        put_u32(record, PLACE_AT, member.place as u32);
+        put_u32(record, NAME_LENGTH_AT, name.len() as u32);
+        put_u64(record, KEY_AT, member.key);
+        put_u64(record, BLOCKS_AT, member.geometry.blocks);
+        put_u32(record, PHYSICAL_AT, member.geometry.physical_block_size);
+        let abilities = u32::from(member.geometry.thin) * THIN
+            + u32::from(member.geometry.volatile_cache) * VOLATILE
+            + u32::from(member.geometry.read_only) * READ_ONLY;
+        put_u32(record, FLAGS_AT, abilities);
+        put_u64(record, GRANTED_AT, member.granted);
+        put_u64(record, OPENING_AT, member.opening);
+        put(record, NAME_AT, name);
+        at = end;
+    }
+    true
+}
+
+/// Reads so many records of volumes with blocks of so many bytes, believing nothing.
+pub(crate) fn decode(count: usize, block_size: u32, bytes: &[u8]) -> Option<Vec<MemberRecord>> {
+    let mut members: Vec<MemberRecord> = Vec::new();
+    let mut rest = bytes;
+    for _ in 0..count.min(Joined::PLACES + 1) {
+        let record = rest.get(..NAME_AT)?;
+        let length = u32_at(record, NAME_LENGTH_AT) as usize;
+        let end = NAME_AT.checked_add(length)?;
+        let name = std::str::from_utf8(rest.get(NAME_AT..end)?).ok()?.to_owned();
+        let abilities = u32_at(record, FLAGS_AT);
+        let geometry = Geometry {
+            block_size,
+            physical_block_size: u32_at(record, PHYSICAL_AT),
+            read_only: abilities & READ_ONLY != 0,
+            thin: abilities & THIN != 0,
+            volatile_cache: abilities & VOLATILE != 0,
+            ..Geometry::with_blocks(u64_at(record, BLOCKS_AT))
+        };
+        members.push(MemberRecord {
+            place: u32_at(record, PLACE_AT) as usize,
+            name,
+            key: u64_at(record, KEY_AT),
+            geometry,
+            granted: u64_at(record, GRANTED_AT),
+            opening: u64_at(record, OPENING_AT),
+        });
+        rest = &rest[end..];
+    }
+    let one_each =
+        |(at, one): (usize, &MemberRecord)| members[..at].iter().all(|m| m.place != one.place);
+    let is_whole = members.len() == count
+        && members.iter().all(MemberRecord::makes_sense)
+        && members.iter().enumerate().all(one_each);
+    is_whole.then_some(members)
+}
+
+impl MemberRecord {
+    fn makes_sense(&self) -> bool {
+        let Geometry { block_size, physical_block_size, blocks, .. } = self.geometry;
+        self.place < Joined::PLACES
+            && blocks <= Joined::STRIDE_BYTES / u64::from(block_size.max(1))
+            && physical_block_size.is_power_of_two()
+            && self.granted < u64::MAX / 2
+    }
+}
+
+const THIN: u32 = 1;
+const VOLATILE: u32 = 2;
+const READ_ONLY: u32 = 4;
+
+const PLACE_AT: usize = 0;
+const NAME_LENGTH_AT: usize = 4;
+const KEY_AT: usize = 8;
+const BLOCKS_AT: usize = 16;
+const PHYSICAL_AT: usize = 24;
+const FLAGS_AT: usize = 28;
+const GRANTED_AT: usize = 32;
+const OPENING_AT: usize = 40;
+const NAME_AT: usize = 48;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Name of field, offset, bytes: compared with docs/formats/log-disk.md.
+    pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
+        ("place", PLACE_AT, 4),
+        ("name length", NAME_LENGTH_AT, 4),
+        ("key", KEY_AT, 8),
+        ("blocks", BLOCKS_AT, 8),
+        ("physical block size", PHYSICAL_AT, 4),
+        ("flags", FLAGS_AT, 4),
+        ("granted", GRANTED_AT, 8),
+        ("opening", OPENING_AT, 8),
+    ];
+
+    pub(crate) fn sample(place: usize, name: &str) -> MemberRecord {
+        let geometry = Geometry::with_blocks(1000 + place as u64);
+        MemberRecord { place, name: name.into(), key: 77, geometry, granted: 3, opening: 9 }
+    }
+
+    #[test]
+    fn no_place_is_taken_twice() {
+        let mut bytes = [0; 400];
+        assert!(encode(&[sample(3, "a"), sample(3, "b")], &mut bytes));
+        assert_eq!(decode(2, 512, &bytes), None);
+        assert!(encode(&[sample(3, "a"), sample(16, "b")], &mut bytes));
+        assert_eq!(decode(2, 512, &bytes), None);
+        assert!(!encode(&[sample(0, &"a".repeat(353))], &mut bytes));
+    }
+}

@@ -1,0 +1,130 @@
+//! How far the volume of a log reaches, or each of several; and which of them has dirty data.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use volume::{Dirty, Joined};
+
+use crate::{log::members::MemberRecord, slot::SLOT_BYTES};
+
+/// Several volumes that are opened as those of one log.
+pub(crate) struct Joining {
+    pub joined: Arc<Joined>,
+    /// As the superblock is to know them from now on.
+    pub records: Vec<MemberRecord>,
+}
+
+impl Joining {
+    /// The name and number of the first volume that is not among them, though it has some of these slots.
+    pub fn absent(&self, known: &[MemberRecord], slots: &[u64]) -> Option<(String, u64)> {
+        let per_place = Joined::STRIDE_BYTES / SLOT_BYTES as u64;
+        let place = |slot: &u64| (slot / per_place) as usize;
+        let absent = slots.iter().map(place).find(|place| self.joined.member(*place).is_none())?;
+        let name = known.iter().find(|member| member.place == absent);
+        let name = name.map_or_else(|| format!("number {absent}"), |member| member.name.clone());
+        Some((name, slots.iter().filter(|slot| place(slot) == absent).count() as u64))
+    }
+}
+
+/// Where each volume ends.
+pub(crate) struct Reach {
+    /// Blocks from the beginning of one to that of the next.
+    stride: u64,
+    /// That are used: as many as the superblock says, or fewer.
+    blocks: Vec<AtomicU64>,
+}
+
+impl Reach {
+    /// There is one.
+    pub fn of_one(blocks: u64) -> Self {
+        Self { stride: u64::MAX, blocks: vec![blocks.into()] }
+    }
+
+    /// There are several; where there is none, there are no blocks.
+    pub fn of_several(joining: &Joining) -> Self {
+        let blocks: Vec<_> = (0..Joined::PLACES).map(|_| AtomicU64::new(0)).collect();
+        for record in &joining.records {
+            blocks[record.place].store(record.geometry.blocks, Ordering::Relaxed);
+        }
+        Self { stride: joining.joined.stride(), blocks }
+    }
+
+    /// How many there can be.
+    pub fn places(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The one that a block is of.
+    pub fn place(&self, block: u64) -> usize {
+        // One needs no division, for every request.
+        if self.blocks.len() == 1 { 0 } else { (block / self.stride) as usize }
+    }
+
+    /// Blocks of one.
+    pub fn blocks(&self, place: usize) -> u64 {
+        self.blocks.get(place).map_or(0, |blocks| blocks.load(Ordering::Acquire))
+    }
+
+    /// It has so many now.
+    pub fn grow(&self, place: usize, blocks: u64) {
+        self.blocks[place].fetch_max(blocks, Ordering::AcqRel);
+    }
+
+    /// The block after the last of the one that a block is of, or would be.
+    pub fn end(&self, block: u64) -> u64 {
+        let place = self.place(block);
+        place as u64 * self.stride + self.blocks(place)
+    }
+}
+
+/// Which volumes the log has, or is about to have, something of that they lack.
+pub(crate) struct DirtyFlags {
+    slots_per_place: u64,
+    /// One, or one for each place.
+    flags: Vec<Dirty>,
+}
+
+impl DirtyFlags {
+    pub fn of_one() -> Self {
+        Self { slots_per_place: u64::MAX, flags: vec![Dirty::default()] }
+    }
+
+    pub fn of_several(joined: &Joined) -> Self {
+        let flag = |place| joined.member(place).map_or_else(Dirty::default, |m| m.is_dirty.clone());
+        Self {
+            slots_per_place: Joined::STRIDE_BYTES / SLOT_BYTES as u64,
+            flags: (0..Joined::PLACES).map(flag).collect(),
+        }
+    }
+
+    /// There is something of a slot.
+    pub fn set(&self, slot: u64) {
+        let place = if self.flags.len() == 1 { 0 } else { slot / self.slots_per_place };
+        self.flags[place as usize].set(true);
+    }
+
+    /// There is nothing of any.
+    pub fn clear(&self) {
+        self.flags.iter().for_each(|flag| flag.set(false));
+    }
+
+    /// Of the first.
+    pub fn first(&self) -> Dirty {
+        self.flags[0].clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_volume_reaches_as_far_as_it_says() {
+        let reach = Reach::of_one(100);
+        assert_eq!([0, 99, 100, u64::MAX].map(|block| reach.end(block)), [100; 4]);
+        reach.grow(0, 120);
+        assert_eq!(reach.end(7), 120);
+    }
+}

@@ -1,0 +1,369 @@
+//! Several volumes in one log: which is known as which, and what becomes of the others while one is
+//! away, somebody else's, or larger than before.
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use cache::{Cache, CommonMember, OpenError, Order, Settings, inspect};
+use parking_lot::Mutex;
+use support::{
+    far::Far,
+    gateway::{filled, first_bytes},
+};
+use tokio::time::timeout;
+use volume::{
+    Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, MemVolume,
+    Stack, Volume,
+};
+
+/// A far volume that keeps a claim.
+struct Claimed {
+    far: Arc<Far>,
+    refuses: AtomicBool,
+    asked: Mutex<Option<Claim>>,
+    holding: Mutex<Holding>,
+}
+
+impl Claimed {
+    fn new(blocks: u64) -> Arc<Self> {
+        Arc::new(Self {
+            far: Far::new(Geometry::with_blocks(blocks)),
+            refuses: AtomicBool::new(false),
+            asked: Mutex::default(),
+            holding: Mutex::default(),
+        })
+    }
+
+    fn asked(&self) -> Claim {
+        self.asked.lock().clone().expect("it was asked for a claim")
+    }
+}
+
+impl Volume for Claimed {
+    fn geometry(&self) -> Geometry {
+        self.far.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.far.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.far.write(lba, data, durability)
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.far.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.far.discard(extent)
+    }
+
+    fn roll_back(&self) -> Io<'_, ()> {
+        self.far.roll_back()
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        self.far.allocation(extent)
+    }
+
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        let refuses = self.refuses.load(Ordering::SeqCst);
+        let holding =
+            if refuses { Holding::Refused("somebody has it".into()) } else { Holding::Held };
+        *self.asked.lock() = Some(claim);
+        self.holding.lock().clone_from(&holding);
+        Box::pin(std::future::ready(Ok(holding)))
+    }
+
+    fn holding(&self) -> Holding {
+        self.holding.lock().clone()
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        *self.holding.lock() = Holding::Nothing;
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// A log, and volumes by name.
+struct Site {
+    log: Stack,
+    a: Arc<Claimed>,
+    b: Arc<Claimed>,
+}
+
+type Opened = Result<(Arc<Cache>, Vec<Stack>), OpenError>;
+
+impl Site {
+    fn new() -> Self {
+        let log = Geometry { block_size: 4096, ..Geometry::with_blocks(2048) };
+        Self { log: Arc::new(MemVolume::new(log)), a: Claimed::new(8005), b: Claimed::new(4000) }
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            dram_bytes: 4 << 20,
+            nvram_bytes: 1 << 20,
+            read_ahead_bytes: 1 << 20,
+            idle_ms: 1,
+            ..Settings::default()
+        }
+    }
+
+    async fn open(&self, members: &[(&str, &Arc<Claimed>)]) -> Opened {
+        let members = members.iter().map(|(name, volume)| CommonMember {
+            name: (*name).to_owned(),
+            key: name.len() as u64,
+            lower: Arc::clone(*volume) as Stack,
+        });
+        Cache::open_common(Self::settings(), members.collect(), Arc::clone(&self.log), None).await
+    }
+
+    /// Both, with destage running.
+    async fn start(&self) -> (Arc<Cache>, Vec<Stack>) {
+        let opened = self.open(&[("a", &self.a), ("b", &self.b)]).await.expect("it can be opened");
+        tokio::spawn(opened.0.run());
+        opened
+    }
+}
+
+async fn write(volume: &Stack, lba: u64, byte: u8) {
+    let written = volume.write(Lba(lba), filled(byte, 8), Durability::Volatile).await;
+    written.expect("the log takes it");
+}
+
+async fn read(volume: &Stack, lba: u64) -> Result<u8, Error> {
+    let data = volume.read(Extent { lba: Lba(lba), blocks: 1 }).await?;
+    Ok(first_bytes(&data.into_bytes())[0])
+}
+
+async fn drained(cache: &Cache) {
+    timeout(Duration::from_secs(60), cache.drain()).await.expect("it ends").expect("drained");
+}
+
+fn refusal(opened: Opened) -> String {
+    opened.err().expect("it is refused").to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_volume_gets_its_own() {
+    let site = Site::new();
+    let (cache, above) = site.start().await;
+    assert_eq!([above[0].geometry().blocks, above[1].geometry().blocks], [8005, 4000]);
+    write(&above[0], 16, 1).await;
+    write(&above[1], 16, 2).await;
+    // The end of one is inside a slot.
+    let last = above[0].write(Lba(8000), filled(3, 5), Durability::Volatile).await;
+    last.expect("the log takes it");
+    above[1].discard(Extent { lba: Lba(3990), blocks: 10 }).await.expect("discarded");
+    drained(&cache).await;
+    let far = [site.a.far.peek(16, 1).await[0], site.b.far.peek(16, 1).await[0]];
+    assert_eq!((far, site.a.far.peek(8004, 1).await[0]), ([1, 2], 3));
+    for lba in [4000, 3999] {
+        let beyond = above[1].write(Lba(lba), filled(1, 2), Durability::Volatile).await;
+        assert!(matches!(beyond, Err(Error::OutOfRange(extent)) if extent.lba == Lba(lba)));
+    }
+    // What is read ahead ends there, too.
+    site.a.far.take_calls();
+    let whole = Extent { lba: Lba(7000), blocks: 1005 };
+    for at in 0..4 {
+        let data = above[0].read(Extent { lba: Lba(7000 + at * 250), blocks: 250 }).await;
+        assert_eq!(data.expect("read").len(), 250 * 512);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let beyond = |&(_, lba, blocks): &(&str, u64, u64)| lba + blocks > whole.end().0;
+    assert_eq!(site.a.far.take_calls().iter().find(|call| beyond(call)), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_are_known_by_name_in_whatever_order() {
+    let site = Site::new();
+    let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
+    write(&above[0], 0, 1).await;
+    write(&above[1], 0, 2).await;
+    drop((cache, above));
+    let (cache, above) = site.open(&[("b", &site.b), ("a", &site.a)]).await.expect("opened");
+    assert_eq!([read(&above[0], 0).await, read(&above[1], 0).await].map(Result::unwrap), [2, 1]);
+    tokio::spawn(cache.run());
+    drained(&cache).await;
+    assert_eq!([site.a.far.peek(0, 1).await[0], site.b.far.peek(0, 1).await[0]], [1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_comes_at_any_time_and_goes_when_the_log_has_nothing_of_it() {
+    let site = Site::new();
+    let c = Claimed::new(64);
+    let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
+    write(&above[1], 0, 2).await;
+    drop((cache, above));
+    // The log has something of b.
+    let refused = refusal(site.open(&[("a", &site.a), ("c", &c)]).await);
+    assert!(refused.contains("holds 1 blocks of 4096 bytes of volume \"b\""), "{refused}");
+    // One more, beside what is dirty.
+    let all = [("a", &site.a), ("b", &site.b), ("c", &c)];
+    let (cache, above) = site.open(&all).await.expect("opened");
+    assert_eq!(read(&above[1], 0).await.expect("read"), 2);
+    write(&above[2], 0, 3).await;
+    tokio::spawn(cache.run());
+    drained(&cache).await;
+    cache.stop().await.expect("stopped");
+    drop((cache, above));
+    let (cache, above) = site.open(&[("c", &c), ("a", &site.a)]).await.expect("opened");
+    assert_eq!(read(&above[0], 0).await.expect("read"), 3);
+    let known = inspect(&site.log).await.expect("a log").members;
+    let known: Vec<_> = known.iter().map(|member| (&*member.name, member.place)).collect();
+    assert_eq!(known, [("c", 2), ("a", 0)]);
+    drop(cache);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_volumes_are_refused() {
+    let site = Site::new();
+    let twice = refusal(site.open(&[("a", &site.a), ("a", &site.b)]).await);
+    assert!(twice.contains("\"a\" is there twice"), "{twice}");
+    drop(site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened"));
+    // Another one of that name.
+    let small = refusal(site.open(&[("a", &site.b), ("b", &site.b)]).await);
+    assert!(small.contains("8005 blocks of 512 bytes, the volume now has 4000"), "{small}");
+    let relaxed = Settings { order: Order::Relaxed, ..Site::settings() };
+    let member = CommonMember { name: "a".into(), key: 0, lower: Arc::clone(&site.a) as Stack };
+    let refused =
+        refusal(Cache::open_common(relaxed, vec![member], Arc::clone(&site.log), None).await);
+    assert!(refused.contains("strict order"), "{refused}");
+    // The log of one volume is not that of several, nor the other way round.
+    let identity = cache::Identity { name: "a".into(), geometry: site.a.geometry() };
+    let lower = Arc::clone(&site.a) as Stack;
+    let parts = cache::Parts { lower, log: Arc::clone(&site.log), nvram: None };
+    let other = Cache::open(Site::settings(), parts, identity).await.err().expect("refused");
+    assert!(matches!(other, OpenError::OtherVolume { .. }), "{other}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_away_holds_up_what_comes_after_its_data_and_nothing_else() {
+    let site = Site::new();
+    let (cache, above) = site.start().await;
+    site.b.far.poke(800, vec![9; 512]).await;
+    site.b.far.set_away(true);
+    // Rounds without it go on.
+    write(&above[0], 0, 1).await;
+    drained(&cache).await;
+    assert_eq!(site.a.far.peek(0, 1).await[0], 1);
+    write(&above[1], 0, 2).await;
+    write(&above[0], 8, 3).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    write(&above[0], 16, 4).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    // What came after it waits; all is taken and read.
+    assert_eq!(site.a.far.peek(16, 1).await[0], 0);
+    assert_eq!([read(&above[0], 16).await, read(&above[1], 0).await].map(Result::unwrap), [4, 2]);
+    site.a.far.poke(1600, vec![7; 512]).await;
+    assert_eq!(read(&above[0], 1600).await.expect("that one is there"), 7);
+    assert!(read(&above[1], 800).await.is_err());
+    let told = cache.statistics().lower_error.expect("it is away");
+    assert!(told.contains("b: the link is down"), "{told}");
+    site.b.far.set_away(false);
+    drained(&cache).await;
+    assert_eq!([site.b.far.peek(0, 1).await[0], site.a.far.peek(16, 1).await[0]], [2, 4]);
+    assert_eq!(read(&above[1], 800).await.expect("it is back"), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_is_flushed_in_each_before_its_log_is_given_free() {
+    let site = Site::new();
+    let (cache, above) = site.start().await;
+    drained(&cache).await;
+    site.b.far.fail_next_flush();
+    write(&above[0], 0, 1).await;
+    write(&above[1], 0, 2).await;
+    site.b.far.take_calls();
+    drained(&cache).await;
+    let calls = site.b.far.take_calls();
+    let count = |name| calls.iter().filter(|call| call.0 == name).count();
+    // The one that had lost something got it again.
+    assert!(count("write") >= 2 && count("flush") >= 2, "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_grows_where_it_is() {
+    let site = Site::new();
+    let (cache, above) = site.start().await;
+    site.a.far.set_blocks(9000);
+    above[0].refresh();
+    timeout(Duration::from_secs(60), async {
+        while above[0].geometry().blocks != 9000 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("it is noticed");
+    assert_eq!(above[1].geometry().blocks, 4000);
+    write(&above[0], 8990, 5).await;
+    write(&above[1], 0, 6).await;
+    drained(&cache).await;
+    assert_eq!(site.a.far.peek(8990, 1).await[0], 5);
+    drop((cache, above));
+    site.a.far.set_blocks(8500);
+    let smaller = refusal(site.open(&[("a", &site.a), ("b", &site.b)]).await);
+    assert!(smaller.contains("9000 blocks"), "{smaller}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_is_claimed_by_what_it_has_granted() {
+    let site = Site::new();
+    let members = [("a", &site.a), ("b", &site.b)];
+    let (cache, above) = site.open(&members).await.expect("opened");
+    let first = site.a.asked();
+    assert_eq!((first.granted, site.b.asked().granted, first.is_dirty.get()), (0, 0, false));
+    assert_eq!(cache.holding(), Holding::Held);
+    write(&above[0], 0, 1).await;
+    assert_eq!((site.a.asked().is_dirty.get(), site.b.asked().is_dirty.get()), (true, false));
+    drop((cache, above));
+    // One refuses: what the other has granted stays, since the log has something of it.
+    site.b.refuses.store(true, Ordering::SeqCst);
+    let refused = refusal(site.open(&members).await);
+    assert!(refused.contains("b: somebody has it"), "{refused}");
+    let second = site.a.asked();
+    assert_eq!(second.granted, first.generation);
+    assert!(second.predecessors.contains(&first.opening));
+    assert_eq!(site.a.holding(), Holding::Held);
+    // It is known as the one that was granted there, and the first one here.
+    site.b.refuses.store(false, Ordering::SeqCst);
+    let (cache, _above) = site.open(&members).await.expect("opened");
+    let third = site.a.asked();
+    assert_eq!(third.granted, second.generation);
+    assert!(third.predecessors.contains(&second.opening));
+    assert!(third.is_dirty.get() && !site.b.asked().is_dirty.get());
+    assert_eq!(site.b.asked().granted, first.generation);
+    assert!(site.b.asked().predecessors.contains(&first.opening));
+    tokio::spawn(cache.run());
+    drained(&cache).await;
+    cache.stop().await.expect("stopped");
+    assert_eq!([site.a.holding(), site.b.holding()], [Holding::Nothing, Holding::Nothing]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clean_volume_is_given_back_when_another_refuses() {
+    let site = Site::new();
+    site.b.refuses.store(true, Ordering::SeqCst);
+    refusal(site.open(&[("a", &site.a), ("b", &site.b)]).await);
+    assert_eq!(site.a.holding(), Holding::Nothing);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_lost_to_another_stops_all() {
+    let site = Site::new();
+    let (cache, above) = site.start().await;
+    *site.b.holding.lock() = Holding::Refused("another log".into());
+    assert!(matches!(cache.holding(), Holding::Refused(why) if why.contains("b: another log")));
+    let written = above[0].write(Lba(0), filled(1, 8), Durability::Volatile).await;
+    assert!(matches!(written, Err(Error::Fenced(_))), "{written:?}");
+}

@@ -1,0 +1,83 @@
+//! The units of a common cache, opened together: their lower layers, one cache over all of them, and
+//! what lies on that in each.
+
+use std::sync::Arc;
+
+use cache::CommonMember;
+
+use super::{
+    Building, Given, Handle, Opened, Part,
+    cache_layer::{self, CacheLayer},
+    keeps_size,
+};
+use crate::{
+    failure::Failure,
+    naming::Naming,
+    settings::{self, IscsiName, Layer, Target, Unit},
+};
+
+/// Opens all units of a common cache, bottom first.
+pub async fn open_common(
+    settings: &settings::Cache,
+    units: &[(&Target, &Unit)],
+    initiator_name: &IscsiName,
+    naming: Option<&Arc<Naming>>,
+) -> Result<Vec<Opened>, Failure> {
+    let log = cache_layer::open_log(settings).await?;
+    let mut buildings = Vec::new();
+    for (target, unit) in units {
+        let mut building =
+            Building::new(&target.name, unit, initiator_name, naming, Given::Nothing);
+        building.common_log = Some(&settings.log);
+        let below = below(unit);
+        if below.iter().skip(1).all(keeps_size) {
+            building.known = log.known_by(known_by(target, unit));
+        }
+        building.add(0..below.len()).await?;
+        buildings.push(building);
+    }
+    for (at, building) in buildings.iter().enumerate() {
+        let same = buildings[..at].iter().find(|other| other.identity == building.identity);
+        if let Some(same) = same {
+            let name = |b: &Building| format!("{}/{}", b.target, b.unit.lun);
+            let (one, other) = (name(same), name(building));
+            let what = format!("{one} and {other} are the same volume ({})", building.identity);
+            return Err(Failure::new(what).remedy("take one of them out of the common cache"));
+        }
+    }
+    let members = buildings.iter().zip(units).map(|(building, (target, unit))| CommonMember {
+        name: building.identity.clone(),
+        key: known_by(target, unit),
+        lower: building.below.clone().expect("settings put a bottom first"),
+    });
+    let opened = CacheLayer::open_common(settings, members.collect(), log, &initiator_name.0);
+    let (cache, above) = opened.await?;
+    let cache = Arc::new(cache);
+    let mut opened = Vec::new();
+    for (mut building, stack) in buildings.into_iter().zip(above) {
+        let name = building.unit.in_common().unwrap_or_default();
+        let on = format!("{} (common cache {name})", settings.log.display());
+        building.put(stack, Part { layer: "cache", on, handle: Handle::Cache(Arc::clone(&cache)) });
+        let next = below(building.unit).len() + 1;
+        building.add(next..building.unit.stack.len()).await?;
+        opened.push(building.finish());
+    }
+    Ok(opened)
+}
+
+/// The layers below the common cache.
+fn below(unit: &Unit) -> &[Layer] {
+    let is_common = |layer: &Layer| matches!(layer, Layer::CommonCache(_));
+    let end = unit.stack.iter().position(is_common).unwrap_or(unit.stack.len());
+    &unit.stack[..end]
+}
+
+/// By what a log for several units knows one before its far side has answered: a number that lasts as
+/// long as the target's name and the unit's.
+pub fn known_by(target: &Target, unit: &Unit) -> u64 {
+    // FNV-1a: the same with every compiler.
+    let name = format!("{}/{}", target.name, unit.lun);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,239 @@
+//! Several units with one log over two nodes: a counter on one volume, what it counts on the other.
+
+mod support;
+
+use std::{
+    net::SocketAddr,
+    process::Output,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use initiator::RemoteVolume;
+use support::{Place, Serving, content, eventually, forebay, node, read, stderr, write};
+use tokio::task::JoinHandle;
+use volume::Volume;
+
+const GATEWAY: &str = "iqn.2026-11.test:gateway";
+const NODE: &str = "iqn.2026-11.test:node";
+
+/// A node with a log of its own, which keeps claims.
+fn with_epochs(place: &Place, name: &str, port: u16) -> String {
+    let path = |end: &str| place.path(&format!("{name}.{end}")).display().to_string();
+    let cache = format!(
+        "}}, {{ cache = {{ log = '{}', log_size = '32MiB', dram = '8MiB', nvram_size = '1MiB', \
+         report = 'at-flush' }} }} ]",
+        path("log")
+    );
+    let text = node(place.folder.path(), port).replace("} ]", &cache);
+    format!("state = '{}'\n{}", path("state"), text.replace("node.img", &format!("{name}.img")))
+}
+
+/// A gateway with the counter's volume as LUN 0 and the data's as LUN 1.
+fn gateway(place: &Place, counter: SocketAddr, data: SocketAddr) -> String {
+    let unit = |lun: u16, address| {
+        format!(
+            "[[target.unit]]\nlun = {lun}\nstack = [ {{ remote = {{ url = 'iscsi://{address}/{NODE}/0', \
+             give_up_after = '2s' }} }}, {{ common-cache = {{ name = 'db' }} }} ]\n"
+        )
+    };
+    format!(
+        "listen = ['127.0.0.1:0']\ninitiator_name = 'iqn.2026-11.test:host'\n[[common_cache]]\nname = 'db'\n\
+         [common_cache.cache]\nlog = '{}'\nlog_size = '64MiB'\ndram = '8MiB'\nnvram_size = '1MiB'\n\
+         destage_idle = '1ms'\n[[target]]\nname = '{GATEWAY}'\n{}{}",
+        place.path("gateway.log").display(),
+        unit(0, counter),
+        unit(1, data),
+    )
+}
+
+async fn host(address: SocketAddr, target: &str, lun: u16) -> Arc<RemoteVolume> {
+    let mut settings = initiator::Settings::new(address.to_string(), target, lun);
+    settings.give_up_after = Duration::from_secs(2);
+    Arc::new(RemoteVolume::connect(settings).await.expect("a login"))
+}
+
+struct Site {
+    place: Place,
+    counter: Serving,
+    data: Serving,
+    near: Serving,
+}
+
+impl Site {
+    fn new() -> Self {
+        let place = Place::new();
+        let counter = place.serve("counter", &with_epochs(&place, "counter", 0));
+        let data = place.serve("data", &with_epochs(&place, "data", 0));
+        let text = gateway(&place, counter.address, data.address);
+        let near = place.serve("gateway", &text);
+        Self { place, counter, data, near }
+    }
+
+    /// Both volumes as hosts see them.
+    async fn hosts(&self) -> [Arc<RemoteVolume>; 2] {
+        [host(self.near.address, GATEWAY, 0).await, host(self.near.address, GATEWAY, 1).await]
+    }
+
+    fn serve_gateway(&mut self) {
+        let text = gateway(&self.place, self.counter.address, self.data.address);
+        self.near = self.place.serve("gateway", &text);
+    }
+
+    fn serve_data(&mut self) {
+        let text = with_epochs(&self.place, "data", self.data.address.port());
+        self.data = self.place.serve("data", &text);
+    }
+
+    fn tell(&self, arguments: &[&str]) -> Output {
+        let mut command = forebay();
+        command.args(arguments).arg("--control").arg(&self.near.control);
+        command.output().expect("the binary runs")
+    }
+
+    fn figure(&self, name: &str) -> serde_json::Value {
+        let status = self.near.status();
+        let layers = status["targets"][0]["units"][1]["layers"].as_array().expect("layers").clone();
+        let cache = layers.iter().find(|layer| layer["layer"] == "cache").expect("a cache");
+        cache["figures"][name].clone()
+    }
+}
+
+/// Data first, then the counter, until the gateway is no more. Tells the last version that was answered.
+fn count(hosts: [Arc<RemoteVolume>; 2], from: u64) -> (JoinHandle<()>, Arc<AtomicU64>) {
+    let answered = Arc::new(AtomicU64::new(0));
+    let last = Arc::clone(&answered);
+    let writer = tokio::spawn(async move {
+        let [counter, data] = hosts;
+        for version in from.. {
+            let put = write(&*data, version % 500, version).await;
+            if put.is_err() || write(&*counter, 1, version).await.is_err() {
+                break;
+            }
+            last.store(version, Ordering::SeqCst);
+        }
+    });
+    (writer, answered)
+}
+
+/// What the counter says, if all that it counts is there.
+async fn counted(counter: &dyn Volume, data: &dyn Volume) -> u64 {
+    let found = read(counter, 1).await.expect("read");
+    let version = (1..1_000_000).find(|version| content(1, *version) == found);
+    let version = version.expect("a counter that was written");
+    for earlier in version.saturating_sub(400).max(2)..=version {
+        let block = earlier % 500;
+        let found = read(data, block).await.expect("read");
+        // Or data that came later in its place.
+        let is_there = (0..3).any(|later| found == content(block, earlier + later * 500));
+        assert!(is_there, "the counter says {version}, and {earlier} is missing");
+    }
+    version
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_gateway_has_both_and_one_link_that_is_cut_holds_up_no_host() {
+    let mut site = Site::new();
+    let (writer, answered) = count(site.hosts().await, 2);
+    eventually("rounds", || site.near.figure("cache", "destage_rounds") > 3).await;
+    assert_eq!(site.figure("order"), "epochs, atomic in each volume");
+    site.near.kill();
+    writer.await.expect("no panic");
+    site.serve_gateway();
+    let [counter, data] = site.hosts().await;
+    let version = counted(&*counter, &*data).await;
+    assert!(version >= answered.load(Ordering::SeqCst));
+
+    // The node with the data is gone: the other one serves, and both take writes.
+    site.data.kill();
+    for version in 1..50 {
+        write(&*data, 600, version).await.expect("the log takes it");
+        write(&*counter, 2000 + version, version).await.expect("the log takes it");
+        // Read at its node, since nobody has read it here.
+        assert_eq!(read(&*counter, 8000 + version).await.expect("read"), content(0, 0));
+    }
+    eventually("an error", || site.figure("lower_error").is_string()).await;
+    assert!(site.figure("dirty_bytes").as_u64() > Some(0));
+    // Also after a restart: the log knows the volume that does not answer.
+    site.near.kill();
+    site.serve_gateway();
+    let [counter, data] = site.hosts().await;
+    assert_eq!(read(&*data, 600).await.expect("it is in the log"), content(600, 49));
+    site.serve_data();
+    let drained = site.tell(&["gateway", "drain", &format!("{GATEWAY}/1")]);
+    assert!(drained.status.success(), "{}", stderr(&drained));
+    assert_eq!(site.figure("dirty_bytes"), 0);
+    let held = site.figure("volumes");
+    let held: Vec<_> = held.as_object().expect("both").values().cloned().collect();
+    assert_eq!(held, ["held", "held"]);
+    drop((counter, data));
+    let Site { near, data, counter: _counter, place: _place } = site;
+    assert!(near.terminate().0.success());
+    let raw = host(data.address, NODE, 0).await;
+    assert_eq!(read(&*raw, 600).await.expect("read"), content(600, 49));
+    write(&*raw, 600, 50).await.expect("the claims were given back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_log_both_volumes_are_of_one_moment() {
+    let mut site = Site::new();
+    let (writer, answered) = count(site.hosts().await, 2);
+    eventually("rounds", || site.near.figure("cache", "destage_rounds") > 3).await;
+    // No round is under way when the writer has gone on for a while.
+    let paused = site.tell(&["gateway", "pause", GATEWAY]);
+    assert!(paused.status.success(), "{}", stderr(&paused));
+    let then = answered.load(Ordering::SeqCst);
+    eventually("writes", || answered.load(Ordering::SeqCst) > then + 400).await;
+    site.near.kill();
+    writer.await.expect("no panic");
+    // What is half an epoch at a node does not count.
+    site.counter.kill();
+    site.data.kill();
+    let text = with_epochs(&site.place, "counter", site.counter.address.port());
+    site.counter = site.place.serve("counter", &text);
+    site.serve_data();
+    let counter = host(site.counter.address, NODE, 0).await;
+    let data = host(site.data.address, NODE, 0).await;
+    let version = counted(&*counter, &*data).await;
+    assert!(version >= 2 && version < answered.load(Ordering::SeqCst));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_taken_elsewhere_with_all_its_units() {
+    let mut site = Site::new();
+    let paused = site.tell(&["gateway", "pause", GATEWAY]);
+    assert!(paused.status.success(), "{}", stderr(&paused));
+    let [counter, data] = site.hosts().await;
+    write(&*counter, 1, 7).await.expect("written");
+    write(&*data, 1, 8).await.expect("written");
+    let moved = site.place.path("moved.toml");
+    let config = site.place.path("gateway.toml");
+    let export = forebay()
+        .args(["gateway", "export", &format!("{GATEWAY}/1"), "--config"])
+        .arg(&config)
+        .arg("--to")
+        .arg(&moved)
+        .output()
+        .expect("the binary runs");
+    assert!(export.status.success(), "{}", stderr(&export));
+    assert!(write(&*counter, 1, 9).await.is_err(), "it went with the other");
+    site.near.kill();
+    let text = std::fs::read_to_string(&moved).expect("written");
+    assert!(text.contains("[[common_cache]]") && text.matches("serial = ").count() == 2, "{text}");
+    let text =
+        format!("listen = ['127.0.0.1:0']\ninitiator_name = 'iqn.2026-11.test:elsewhere'\n{text}");
+    let config = site.place.write("elsewhere.toml", &text);
+    let adopt = forebay()
+        .args(["gateway", "adopt", GATEWAY, "--config"])
+        .arg(&config)
+        .output()
+        .expect("the binary runs");
+    assert!(adopt.status.success(), "{}", stderr(&adopt));
+    site.near = site.place.serve("elsewhere", &text);
+    let [counter, data] = site.hosts().await;
+    let found = [read(&*counter, 1).await.expect("read"), read(&*data, 1).await.expect("read")];
+    assert_eq!(found, [content(1, 7), content(1, 8)]);
+}

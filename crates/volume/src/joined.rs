@@ -1,0 +1,571 @@
+//! Several volumes as one, so that one cache may lie on all of them: each at a place of its own, far
+//! from the next.
+
+use std::{
+    future::ready,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use futures_util::future::join_all;
+
+use crate::{
+    Allocation, Claim, Data, Dirty, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack,
+    Volume,
+};
+
+/// Volumes with blocks of one size. Each begins [`Joined::STRIDE_BYTES`] behind the one before, so that
+/// it may grow where it is; between its end and the next there is nothing, and no call goes beyond an
+/// end.
+///
+/// What is written between two flushes is whole or nothing in each member that promises that, and not
+/// in all of them together: they are flushed side by side.
+pub struct Joined {
+    places: Vec<Option<Place>>,
+    block_size: u32,
+}
+
+/// One of the volumes that are joined.
+pub struct Member {
+    /// What it is called in errors.
+    pub name: String,
+    /// The volume.
+    pub lower: Stack,
+    /// See [`Claim::granted`]: by this member.
+    pub granted: u64,
+    /// The opening that this member granted last; 0: none ever was.
+    pub opening: u64,
+    /// See [`Claim::is_dirty`]: of this member.
+    pub is_dirty: Dirty,
+}
+
+struct Place {
+    member: Member,
+    /// Something was written since its last flush. What was there before is not ours to flush.
+    unflushed: AtomicBool,
+}
+
+impl Joined {
+    /// How many places there are.
+    pub const PLACES: usize = 16;
+    /// From the beginning of one member to that of the next: 64 PiB, far more than a volume has; all
+    /// places together are less than an address can count.
+    pub const STRIDE_BYTES: u64 = 1 << 56;
+
+    /// Joins volumes, by their places. A place may be empty.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if there are none or too many, one is too large, or their blocks differ.
+    pub fn new(members: Vec<Option<Member>>) -> Result<Self, Error> {
+        let refused = |why: String| Err(Error::Device(why.into()));
+        if members.len() > Self::PLACES {
+            return refused(format!("{} volumes are more than {}", members.len(), Self::PLACES));
+        }
+        let mut geometries =
+            members.iter().flatten().map(|member| (member, member.lower.geometry()));
+        let Some((first, Geometry { block_size, .. })) = geometries.next() else {
+            return refused("there is no volume".into());
+        };
+        for (member, geometry) in geometries {
+            if geometry.block_size != block_size {
+                let (one, other) = (&first.name, &member.name);
+                let size = geometry.block_size;
+                return refused(format!(
+                    "{one} has blocks of {block_size} bytes, and {other} of {size}"
+                ));
+            }
+        }
+        let too_large = |member: &&Member| member.lower.geometry().bytes() > Self::STRIDE_BYTES;
+        if let Some(member) = members.iter().flatten().find(too_large) {
+            return refused(format!("{} has more than {} bytes", member.name, Self::STRIDE_BYTES));
+        }
+        let place = |member| Place { member, unflushed: AtomicBool::new(false) };
+        Ok(Self {
+            places: members.into_iter().map(|member| member.map(place)).collect(),
+            block_size,
+        })
+    }
+
+    /// Blocks from the beginning of one member to that of the next.
+    #[must_use]
+    pub fn stride(&self) -> u64 {
+        Self::STRIDE_BYTES / u64::from(self.block_size)
+    }
+
+    /// The volume at a place.
+    #[must_use]
+    pub fn member(&self, place: usize) -> Option<&Member> {
+        self.places.get(place)?.as_ref().map(|place| &place.member)
+    }
+
+    /// Those that are there, with their places.
+    pub fn members(&self) -> impl Iterator<Item = (usize, &Member)> {
+        let places = self.places.iter().enumerate();
+        places.filter_map(|(number, place)| Some((number, &place.as_ref()?.member)))
+    }
+
+    /// Gives back what was claimed of those that nothing is dirty of: another one has refused.
+    pub async fn give_back(&self) {
+        let clean = self.members().filter(|(_, member)| !member.is_dirty.get());
+        for released in join_all(clean.map(|(_, member)| member.lower.release())).await {
+            // Not heard of, it stays, and this log is let in again.
+            tracing::debug!(?released, "gave a claim back");
+        }
+    }
+
+    fn occupied(&self) -> impl Iterator<Item = &Place> {
+        self.places.iter().flatten()
+    }
+
+    /// Where an extent is: in which member, and from which of its blocks on.
+    fn locate(&self, extent: Extent) -> Result<(&Place, u64, Extent), Error> {
+        let number = extent.lba.0 / self.stride();
+        let start = number * self.stride();
+        let place = self.places.get(number as usize).and_then(Option::as_ref);
+        let here = Extent { lba: Lba(extent.lba.0 - start), blocks: extent.blocks };
+        place
+            .filter(|place| place.member.lower.geometry().check_extent(here).is_ok())
+            .map(|place| (place, start, here))
+            .ok_or(Error::OutOfRange(extent))
+    }
+
+    fn blocks(&self, length: usize) -> u32 {
+        u32::try_from(length.div_ceil(self.block_size as usize)).unwrap_or(u32::MAX)
+    }
+}
+
+impl Place {
+    /// An error in the addresses of the whole, with the name of whose it is.
+    fn up(&self, start: u64, error: Error) -> Error {
+        let up = |extent: Extent| Extent {
+            lba: Lba(extent.lba.0.saturating_add(start)),
+            blocks: extent.blocks,
+        };
+        let named = |reason: Arc<str>| format!("{}: {reason}", self.member.name).into();
+        match error {
+            Error::OutOfRange(extent) => Error::OutOfRange(up(extent)),
+            Error::Medium { extent, reason } => Error::Medium { extent: up(extent), reason },
+            Error::Unreachable(reason) => Error::Unreachable(named(reason)),
+            Error::Device(reason) => Error::Device(named(reason)),
+            Error::Fenced(reason) => Error::Fenced(named(reason)),
+            Error::ReadOnly | Error::NoSpace | Error::Busy(_) => error,
+        }
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        self.unflushed.store(false, Ordering::SeqCst);
+        let flushed = self.member.lower.flush().await;
+        if flushed.is_err() {
+            self.unflushed.store(true, Ordering::SeqCst);
+        }
+        flushed.map_err(|error| self.up(0, error))
+    }
+
+    /// The claim as it is for this member.
+    fn claim(&self, claim: &Claim) -> Claim {
+        let Member { granted, opening, is_dirty, .. } = &self.member;
+        let others = claim.predecessors.iter().copied().filter(|other| other != opening);
+        let own = Some(*opening).filter(|opening| *opening != 0);
+        Claim {
+            granted: *granted,
+            predecessors: own.into_iter().chain(others).collect(),
+            is_dirty: is_dirty.clone(),
+            ..claim.clone()
+        }
+    }
+}
+
+/// Something is unflushed from when it is over, whatever became of it.
+struct Written<'a>(&'a AtomicBool);
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The first error, if there is one.
+fn all(results: Vec<Result<(), Error>>) -> Result<(), Error> {
+    results.into_iter().collect()
+}
+
+impl Volume for Joined {
+    fn geometry(&self) -> Geometry {
+        let members = || self.occupied().map(|place| place.member.lower.geometry());
+        Geometry {
+            block_size: self.block_size,
+            physical_block_size: members().map(|m| m.physical_block_size).max().unwrap_or(4096),
+            blocks: self.stride() * Self::PLACES as u64,
+            read_only: false,
+            thin: members().any(|member| member.thin),
+            volatile_cache: members().any(|member| member.volatile_cache),
+            atomic_blocks: 0,
+            // Of each by itself: all of it may be one's.
+            epoch_blocks: members().map(|m| m.epoch_blocks).filter(|b| *b > 0).min().unwrap_or(0),
+            key_erasable: false,
+            in_place: members().all(|member| member.in_place),
+        }
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        match self.locate(extent) {
+            Ok((place, start, here)) => {
+                let read = place.member.lower.read(here);
+                Box::pin(async move { read.await.map_err(|error| place.up(start, error)) })
+            }
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        match self.locate(Extent { lba, blocks: self.blocks(data.len()) }) {
+            Ok((place, start, here)) => Box::pin(async move {
+                let _written = Written(&place.unflushed);
+                let written = place.member.lower.write(here.lba, data, durability).await;
+                written.map_err(|error| place.up(start, error))
+            }),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    /// Of those that something was written to: one that is away holds up no flush of what others got.
+    fn flush(&self) -> Io<'_, ()> {
+        let written = self.occupied().filter(|place| place.unflushed.load(Ordering::SeqCst));
+        let flushes: Vec<_> = written.map(Place::flush).collect();
+        Box::pin(async move { all(join_all(flushes).await) })
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        match self.locate(extent) {
+            Ok((place, start, here)) => Box::pin(async move {
+                let _written = Written(&place.unflushed);
+                let discarded = place.member.lower.discard(here).await;
+                discarded.map_err(|error| place.up(start, error))
+            }),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    /// Of those that have epochs; the others keep what they got, and get it again.
+    fn roll_back(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            let has_epochs = |place: &&Place| place.member.lower.geometry().epoch_blocks > 0;
+            let each = self.occupied().filter(has_epochs).map(|place| async {
+                let rolled_back = place.member.lower.roll_back().await;
+                rolled_back.map_err(|error| place.up(0, error))
+            });
+            all(join_all(each).await)
+        })
+    }
+
+    fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
+        match self.locate(extent) {
+            Ok((place, start, here)) => {
+                let asked = place.member.lower.allocation(here);
+                Box::pin(async move { asked.await.map_err(|error| place.up(start, error)) })
+            }
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
+        self.occupied().try_for_each(|place| {
+            place.member.lower.admit(bytes).map_err(|error| place.up(0, error))
+        })
+    }
+
+    fn refresh(&self) {
+        self.occupied().for_each(|place| place.member.lower.refresh());
+    }
+
+    /// Asks each. One that refuses is enough to be refused; what others have granted stays, see
+    /// [`Joined::give_back`]. One that is away is asked when it comes back.
+    fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+        Box::pin(async move {
+            let asked = self.occupied().map(|place| async {
+                let answer = place.member.lower.claim(place.claim(&claim)).await;
+                match answer.map_err(|error| place.up(0, error)) {
+                    Err(Error::Fenced(reason)) => Ok(Holding::Refused(reason)),
+                    Err(Error::Unreachable(_) | Error::Busy(_)) => Ok(Holding::Waiting),
+                    Err(error) => Err(error),
+                    Ok(holding) => Ok(named(&place.member, holding)),
+                }
+            });
+            let answers: Result<Vec<_>, _> = join_all(asked).await.into_iter().collect();
+            Ok(together(answers?.into_iter()))
+        })
+    }
+
+    fn holding(&self) -> Holding {
+        let members = self.occupied().map(|place| &place.member);
+        together(members.map(|member| named(member, member.lower.holding())))
+    }
+
+    fn release(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            let released = self.occupied().map(|place| async {
+                place.member.lower.release().await.map_err(|error| place.up(0, error))
+            });
+            all(join_all(released).await)
+        })
+    }
+}
+
+/// A refusal with the name of whose it is.
+fn named(member: &Member, holding: Holding) -> Holding {
+    match holding {
+        Holding::Refused(reason) => Holding::Refused(format!("{}: {reason}", member.name).into()),
+        other => other,
+    }
+}
+
+/// How the claims of all stand: refused as soon as one is, waiting while one is; otherwise the best of
+/// them, since who grants nothing cannot be made to.
+fn together(holdings: impl Iterator<Item = Holding>) -> Holding {
+    let rank = |holding: &Holding| match holding {
+        Holding::Nothing => 0,
+        Holding::Unsupported => 1,
+        Holding::Reserved => 2,
+        Holding::Held => 3,
+        Holding::Waiting => 4,
+        Holding::Refused(_) => 5,
+    };
+    holdings.max_by_key(rank).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::{MemVolume, testing::now};
+
+    /// A volume in memory that notes flushes, roll-backs and claims.
+    struct Noted {
+        memory: MemVolume,
+        calls: Mutex<Vec<&'static str>>,
+        asked: Mutex<Option<Claim>>,
+        holding: Holding,
+        flush_fails: AtomicBool,
+        epoch_blocks: u64,
+    }
+
+    impl Noted {
+        fn new(blocks: u64) -> Self {
+            Self {
+                memory: MemVolume::new(Geometry::with_blocks(blocks)),
+                calls: Mutex::default(),
+                asked: Mutex::default(),
+                holding: Holding::Held,
+                flush_fails: AtomicBool::new(false),
+                epoch_blocks: 0,
+            }
+        }
+
+        fn calls(&self) -> Vec<&'static str> {
+            std::mem::take(&mut self.calls.lock().expect("unpoisoned"))
+        }
+
+        fn note(&self, call: &'static str) -> Io<'_, ()> {
+            self.calls.lock().expect("unpoisoned").push(call);
+            let fails = call == "flush" && self.flush_fails.load(Ordering::SeqCst);
+            let lost = || Err(Error::Device("it was lost".into()));
+            Box::pin(ready(if fails { lost() } else { Ok(()) }))
+        }
+    }
+
+    impl Volume for Noted {
+        fn geometry(&self) -> Geometry {
+            Geometry { epoch_blocks: self.epoch_blocks, ..self.memory.geometry() }
+        }
+
+        fn read(&self, extent: Extent) -> Io<'_, Data> {
+            self.memory.read(extent)
+        }
+
+        fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+            self.memory.write(lba, data, durability)
+        }
+
+        fn flush(&self) -> Io<'_, ()> {
+            self.note("flush")
+        }
+
+        fn discard(&self, extent: Extent) -> Io<'_, ()> {
+            self.memory.discard(extent)
+        }
+
+        fn roll_back(&self) -> Io<'_, ()> {
+            self.note("roll back")
+        }
+
+        fn claim(&self, claim: Claim) -> Io<'_, Holding> {
+            *self.asked.lock().expect("unpoisoned") = Some(claim);
+            Box::pin(ready(Ok(self.holding.clone())))
+        }
+
+        fn holding(&self) -> Holding {
+            self.holding.clone()
+        }
+
+        fn release(&self) -> Io<'_, ()> {
+            self.note("release")
+        }
+    }
+
+    fn member(name: &str, lower: &Arc<Noted>) -> Option<Member> {
+        let (granted, opening, is_dirty) = (0, 0, Dirty::default());
+        let lower = Arc::clone(lower) as Stack;
+        Some(Member { name: name.into(), lower, granted, opening, is_dirty })
+    }
+
+    /// Two of them, with an empty place between.
+    fn joined(a: &Arc<Noted>, b: &Arc<Noted>) -> Joined {
+        Joined::new(vec![member("a", a), None, member("b", b)]).expect("they can be joined")
+    }
+
+    fn pair() -> (Arc<Noted>, Arc<Noted>) {
+        (Arc::new(Noted::new(100)), Arc::new(Noted::new(50)))
+    }
+
+    fn write(joined: &Joined, lba: u64) -> Result<(), Error> {
+        now(joined.write(Lba(lba), Data::from(vec![lba as u8 | 1; 512]), Durability::Volatile))
+    }
+
+    #[test]
+    fn each_member_has_its_place() {
+        let (a, b) = pair();
+        let joined = joined(&a, &b);
+        let far = 2 * joined.stride();
+        write(&joined, far + 7).expect("written");
+        let one = |lba| Extent { lba: Lba(lba), blocks: 1 };
+        let there = now(b.read(one(7))).expect("read").into_bytes();
+        assert_eq!(there, now(joined.read(one(far + 7))).expect("read").into_bytes());
+        assert_eq!(there[..], [7; 512]);
+        assert!(now(a.read(one(7))).expect("read").into_bytes().iter().all(|&byte| byte == 0));
+        now(joined.discard(one(far + 7))).expect("discarded");
+        assert!(now(b.read(one(7))).expect("read").into_bytes().iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn no_call_goes_beyond_the_end_of_a_member() {
+        let (a, b) = pair();
+        let joined = joined(&a, &b);
+        let stride = joined.stride();
+        for (lba, blocks) in
+            [(99, 2), (100, 1), (stride, 1), (2 * stride + 50, 1), (3 * stride, 1), (u64::MAX, 1)]
+        {
+            let extent = Extent { lba: Lba(lba), blocks };
+            let refused = |e: &Error| matches!(e, Error::OutOfRange(found) if *found == extent);
+            assert!(now(joined.read(extent)).is_err_and(|e| refused(&e)), "{lba}");
+            assert!(now(joined.discard(extent)).is_err_and(|e| refused(&e)), "{lba}");
+            assert!(now(joined.allocation(extent)).is_err_and(|e| refused(&e)), "{lba}");
+        }
+        assert!(write(&joined, 100).is_err());
+    }
+
+    #[test]
+    fn a_flush_reaches_all_that_were_written_to_and_no_other() {
+        let (a, b) = pair();
+        let joined = joined(&a, &b);
+        let far = 2 * joined.stride();
+        write(&joined, far).expect("written");
+        now(joined.flush()).expect("flushed");
+        assert_eq!((a.calls(), b.calls()), (vec![], vec!["flush"]));
+        now(joined.flush()).expect("flushed");
+        assert_eq!(b.calls(), [""; 0]);
+        write(&joined, 1).expect("written");
+        write(&joined, far).expect("written");
+        b.flush_fails.store(true, Ordering::SeqCst);
+        let failed = now(joined.flush()).expect_err("it lost something");
+        assert!(failed.to_string().contains("b: it was lost"), "{failed}");
+        b.flush_fails.store(false, Ordering::SeqCst);
+        assert_eq!((a.calls(), b.calls()), (vec!["flush"], vec!["flush"]));
+        // Until it has succeeded.
+        now(joined.flush()).expect("flushed");
+        assert_eq!((a.calls(), b.calls()), (vec![], vec!["flush"]));
+    }
+
+    #[test]
+    fn those_with_epochs_are_rolled_back_and_the_smallest_epoch_counts() {
+        let (mut a, mut b) = (Noted::new(100), Noted::new(50));
+        (a.epoch_blocks, b.epoch_blocks) = (80, 30);
+        let (a, b, c) = (Arc::new(a), Arc::new(b), Arc::new(Noted::new(9)));
+        let joined = Joined::new(vec![member("a", &a), member("b", &b), member("c", &c)]);
+        let joined = joined.expect("they can be joined");
+        assert_eq!(joined.geometry().epoch_blocks, 30);
+        now(joined.roll_back()).expect("rolled back");
+        assert_eq!(
+            (a.calls(), b.calls(), c.calls()),
+            (vec!["roll back"], vec!["roll back"], vec![])
+        );
+    }
+
+    fn claim() -> Claim {
+        Claim {
+            owner: "test".into(),
+            instance: [1; 16],
+            generation: 9,
+            opening: 90,
+            granted: 8,
+            predecessors: vec![70, 80],
+            writes_back: true,
+            is_dirty: Dirty::new(true),
+            takes_over: false,
+            shares: false,
+            accept_loss: false,
+        }
+    }
+
+    #[test]
+    fn each_is_asked_for_what_it_has_granted_itself() {
+        let (a, b) = pair();
+        let mut first = member("a", &a).expect("there");
+        (first.granted, first.opening, first.is_dirty) = (7, 70, Dirty::new(true));
+        let joined = Joined::new(vec![Some(first), member("b", &b)]).expect("joined");
+        assert_eq!(now(joined.claim(claim())).expect("answered"), Holding::Held);
+        let asked = |noted: &Noted| {
+            let asked = noted.asked.lock().expect("unpoisoned").clone().expect("asked");
+            (asked.granted, asked.predecessors, asked.is_dirty.get(), asked.opening)
+        };
+        assert_eq!(asked(&a), (7, vec![70, 80], true, 90));
+        assert_eq!(asked(&b), (0, vec![70, 80], false, 90));
+    }
+
+    #[test]
+    fn one_refusal_is_a_refusal_and_what_is_clean_is_given_back() {
+        let (mut a, mut b, mut c) = (Noted::new(9), Noted::new(9), Noted::new(9));
+        a.holding = Holding::Held;
+        b.holding = Holding::Refused("it is another's".into());
+        c.holding = Holding::Waiting;
+        let (a, b, c) = (Arc::new(a), Arc::new(b), Arc::new(c));
+        let mut dirty = member("c", &c).expect("there");
+        dirty.is_dirty = Dirty::new(true);
+        let joined = Joined::new(vec![member("a", &a), member("b", &b), Some(dirty)]);
+        let joined = joined.expect("joined");
+        let refused = Holding::Refused("b: it is another's".into());
+        assert_eq!(now(joined.claim(claim())).expect("answered"), refused);
+        assert_eq!(joined.holding(), refused);
+        let give_back = async {
+            joined.give_back().await;
+            Ok(())
+        };
+        now(Box::pin(give_back)).expect("given back");
+        assert_eq!((a.calls(), c.calls()), (vec!["release"], vec![]));
+    }
+
+    #[test]
+    fn what_cannot_be_joined_is_refused() {
+        let (a, _) = pair();
+        assert!(Joined::new(vec![None]).is_err());
+        let large = Geometry { block_size: 4096, ..Geometry::with_blocks(8) };
+        let large = Arc::new(Noted { memory: MemVolume::new(large), ..Noted::new(9) });
+        let refused = Joined::new(vec![member("a", &a), member("large", &large)]).err();
+        let text = refused.expect("their blocks differ").to_string();
+        assert!(text.contains("a has blocks of 512 bytes, and large of 4096"), "{text}");
+        let many = (0..=Joined::PLACES).map(|_| member("a", &a)).collect();
+        assert!(Joined::new(many).is_err());
+    }
+}
