@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cache::{Cache, CommonMember, Identity, Parts, Report, Settings};
+use cache::{Cache, CommonMember, Identity, Parts, Report, Settings, StableMemory};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use sim::{CrashVolume, Outage, Power, Rng};
@@ -337,7 +337,7 @@ impl Site {
     async fn open(&self) -> Result<(Vec<Arc<Cache>>, Vec<Stack>), String> {
         let nvram = |at: usize| {
             let is_used = self.trial.settings.report == Report::Immediate;
-            is_used.then(|| Box::new(self.memories[at].clone()) as _)
+            is_used.then(|| Box::new(self.memories[at].clone()) as Box<dyn StableMemory>)
         };
         let settings = || self.trial.settings.clone();
         let failed = |error| format!("cannot be opened: {error}");
@@ -634,7 +634,7 @@ fn volumes_that_go_down_each_by_itself_are_noticed() {
 }
 
 /// Crash points of the ordinary run.
-const POINTS: u64 = 1_500;
+const POINTS: u64 = 600;
 /// Of the operations of a script, so many lie between two crash points.
 const STEP: usize = 7;
 /// Scripts that volumes of different moments may survive.

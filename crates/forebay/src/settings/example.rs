@@ -284,7 +284,7 @@ fn what_several_units_have_in_common_is_checked() {
         let stack = format!("[{{memory={{size=4096}}}}, {more}{{common-cache={{name='{name}'}}}}]");
         format!("[[target]]\nname = 'iqn.2026-11.a:b'\n[[target.unit]]\nstack = {stack}\n")
     };
-    let cache = |keys: &str| format!("[[common_cache]]\nname='db'\ncache={{log='l', {keys}}}\n");
+    let cache = |keys: &str| format!("[[common_cache]]\nname='db'\ncache={{log='l'{keys}}}\n");
     let both = |keys: &str| cache(keys) + &unit("db", "");
     for (text, expected) in [
         (both(""), "nothing"),
@@ -294,18 +294,18 @@ fn what_several_units_have_in_common_is_checked() {
         ),
         (unit("db", ""), "common-cache.name: there is no common cache db | add a [[common_cache]]"),
         (cache("") + &both("").replace("'l'", "'m'"), "common cache db is already used at"),
-        (both("log_mirror='l'"), "file l is already used"),
+        (both(", log_mirror='l'"), "file l is already used"),
         (cache("") + &unit("db", "{cache={log='m'}}, "), "the unit has another cache, too"),
-        (both("share=true"), "common_cache[0].cache.share: the tokens of a node"),
-        (both("report='at-flush'"), "cache.report: the order of all volumes is that of the log"),
-        (both("report='through'"), "cache.report: the order of all volumes is that of the log"),
-        (both("order='relaxed'"), "cache.order: what overtakes the log"),
-        (both("on_log_error='write-through'"), "cache.on_log_error: what goes past the log"),
+        (both(", share=true"), "common_cache[0].cache.share: the tokens of a node"),
+        (both(", report='at-flush'"), "cache.report: the order of all volumes is that of the log"),
+        (both(", report='through'"), "cache.report: the order of all volumes is that of the log"),
+        (both(", order='relaxed'"), "cache.order: what overtakes the log"),
+        (both(", on_log_error='write-through'"), "cache.on_log_error: what goes past the log"),
         (
-            both("pair={partner={url='iscsi://h/iqn.2026-11.a:p/0'}}"),
+            both(", pair={partner={url='iscsi://h/iqn.2026-11.a:p/0'}}"),
             "cache.pair: a pair hands over the log of one target alone | leave `pair` out",
         ),
-        (both("dram='1KiB'"), "common_cache[0].cache.dram: 1KiB is not between"),
+        (both(", dram='1KiB'"), "common_cache[0].cache.dram: 1KiB is not between"),
         (unit("", ""), "common-cache.name: `name` is missing"),
     ] {
         let found = problem(&text);

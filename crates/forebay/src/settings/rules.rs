@@ -2,6 +2,8 @@
 
 use std::{collections::HashMap, path::Path};
 
+use volume::Joined;
+
 use super::{
     Address, Cache, CommonCache, Far, Iscsi, Layer, Pair, Portal, Remote, Settings, Target, Unit,
     access::{Allow, Chap, Proof},
@@ -12,8 +14,6 @@ use super::{
     tls::{PortalTls, RemoteTls},
     words::{OnLogError, Order, Report},
 };
-use volume::Joined;
-
 use crate::quantity::{Size, Span};
 
 /// A rule that does not hold.
