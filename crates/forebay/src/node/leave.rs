@@ -597,7 +597,7 @@ fn movable(target: &Target, unit: &Unit, served: &ServedUnit) -> Result<Arc<Watc
                     "copy it at a host to an encrypted volume of the other node",
                 );
             }
-            Layer::Cache(_) => {
+            Layer::Cache(_) | Layer::CommonCache(_) => {
                 return refused(
                     "it has a cache",
                     "stop it, and serve it without; or move the volume below",
