@@ -18,7 +18,8 @@ use tokio::task::JoinHandle;
 use volume::Volume;
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
-const NODE: &str = "iqn.2026-11.test:node";
+const COUNTER: &str = "iqn.2026-11.test:counter";
+const DATA: &str = "iqn.2026-11.test:data";
 
 /// A node with a log of its own, which keeps claims.
 fn with_epochs(place: &Place, name: &str, port: u16) -> String {
@@ -29,14 +30,18 @@ fn with_epochs(place: &Place, name: &str, port: u16) -> String {
         path("log")
     );
     let text = node(place.folder.path(), port).replace("} ]", &cache);
-    format!("state = '{}'\n{}", path("state"), text.replace("node.img", &format!("{name}.img")))
+    format!(
+        "state = '{}'\n{}",
+        path("state"),
+        text.replace("node.img", &format!("{name}.img")).replace(":node", &format!(":{name}"))
+    )
 }
 
 /// A gateway with the counter's volume as LUN 0 and the data's as LUN 1.
 fn gateway(place: &Place, counter: SocketAddr, data: SocketAddr) -> String {
-    let unit = |lun: u16, address| {
+    let unit = |lun: u16, address, node: &str| {
         format!(
-            "[[target.unit]]\nlun = {lun}\nstack = [ {{ remote = {{ url = 'iscsi://{address}/{NODE}/0', \
+            "[[target.unit]]\nlun = {lun}\nstack = [ {{ remote = {{ url = 'iscsi://{address}/{node}/0', \
              give_up_after = '2s' }} }}, {{ common-cache = {{ name = 'db' }} }} ]\n"
         )
     };
@@ -45,8 +50,8 @@ fn gateway(place: &Place, counter: SocketAddr, data: SocketAddr) -> String {
          [common_cache.cache]\nlog = '{}'\nlog_size = '64MiB'\ndram = '8MiB'\nnvram_size = '1MiB'\n\
          destage_idle = '1ms'\n[[target]]\nname = '{GATEWAY}'\n{}{}",
         place.path("gateway.log").display(),
-        unit(0, counter),
-        unit(1, data),
+        unit(0, counter, COUNTER),
+        unit(1, data, DATA),
     )
 }
 
@@ -172,7 +177,7 @@ async fn a_killed_gateway_has_both_and_one_link_that_is_cut_holds_up_no_host() {
     drop((counter, data));
     let Site { near, data, counter: _counter, place: _place } = site;
     assert!(near.terminate().0.success());
-    let raw = host(data.address, NODE, 0).await;
+    let raw = host(data.address, DATA, 0).await;
     assert_eq!(read(&*raw, 600).await.expect("read"), content(600, 49));
     write(&*raw, 600, 50).await.expect("the claims were given back");
 }
@@ -195,8 +200,8 @@ async fn without_the_log_both_volumes_are_of_one_moment() {
     let text = with_epochs(&site.place, "counter", site.counter.address.port());
     site.counter = site.place.serve("counter", &text);
     site.serve_data();
-    let counter = host(site.counter.address, NODE, 0).await;
-    let data = host(site.data.address, NODE, 0).await;
+    let counter = host(site.counter.address, COUNTER, 0).await;
+    let data = host(site.data.address, DATA, 0).await;
     let version = counted(&*counter, &*data).await;
     assert!(version >= 2 && version < answered.load(Ordering::SeqCst));
 }
