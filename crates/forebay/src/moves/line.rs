@@ -189,7 +189,7 @@ mod tests {
     /// Both ends of a line, with what passes from the caller changed on its way.
     async fn pair(
         other: &[u8],
-        change: impl Fn(usize, &mut u8) + Send + 'static,
+        change: impl Fn(usize, &mut u8) + Send + Sync + 'static,
     ) -> ((Says, Hears), (Says, Hears)) {
         let (front, back) = (
             TcpListener::bind("127.0.0.1:0").await.unwrap(),
