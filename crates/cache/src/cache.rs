@@ -228,11 +228,14 @@ impl Cache {
         self.shared.dirty_parts(part_bytes)
     }
 
-    /// How the claim on the lower volume stands.
+    /// How the claim on the lower volume stands; refused, too, once its log is exported or the
+    /// partner's.
     #[must_use]
     pub fn holding(&self) -> Holding {
-        self.shared.lower.look_at_claim();
-        self.shared.lower.holding()
+        match self.check() {
+            Err(Error::Fenced(reason)) => Holding::Refused(reason),
+            _ => self.shared.lower.holding(),
+        }
     }
 
     /// Sends down what was acknowledged until now, and returns when the lower volume has it,
@@ -564,6 +567,10 @@ impl Volume for Cache {
     fn admit(&self, _bytes: usize) -> Result<(), Error> {
         self.shared.lower.check()?;
         self.shared.admit()
+    }
+
+    fn holding(&self) -> Holding {
+        self.holding()
     }
 
     fn refresh(&self) {

@@ -12,32 +12,36 @@ use crate::{
 pub fn run(act: ClaimAct) -> Result<(), Failure> {
     match act {
         ClaimAct::Show(args) => {
-            let claim = ask(Request::Claim { unit: args.unit.clone() }, &args.told.whom)?;
+            let claims = ask(Request::Claim { unit: args.unit.clone() }, &args.told.whom)?;
             if args.told.json {
-                return print_line(serde_json::to_string(&claim).map_err(Failure::new)?);
+                return print_line(serde_json::to_string(&claims).map_err(Failure::new)?);
             }
-            match claim {
-                Some(claim) => print_line(format_args!("{}: {claim}", args.unit)),
-                None => print_line(format_args!("{}: never claimed", args.unit)),
+            if claims.is_empty() {
+                return print_line(format_args!("{}: never claimed", args.unit));
             }
+            claims.iter().try_for_each(|claim| print_line(format_args!("{}: {claim}", args.unit)))
         }
         ClaimAct::Drop { unit, lose_dirty_data, whom } => {
             let asked = Request::DropClaim { unit: unit.clone(), lose_dirty_data };
-            match ask(asked, &whom)? {
-                Some(claim) => print_line(format_args!(
-                    "{unit}: anybody may write there now. What log {} of {} still has is refused; \
+            let dropped = ask(asked, &whom)?;
+            if dropped.is_empty() {
+                return print_line(format_args!("{unit}: never claimed"));
+            }
+            dropped.iter().try_for_each(|claim| {
+                let who = if claim.share.is_some() { "others that share it" } else { "anybody" };
+                print_line(format_args!(
+                    "{unit}: {who} may write there now. What log {} of {} still has is refused; \
                      its gateway tells its hosts so",
                     claim.log, claim.owner
-                )),
-                None => print_line(format_args!("{unit}: never claimed")),
-            }
+                ))
+            })
         }
     }
 }
 
-fn ask(request: Request, whom: &crate::cli::Whom) -> Result<Option<ClaimStatus>, Failure> {
+fn ask(request: Request, whom: &crate::cli::Whom) -> Result<Vec<ClaimStatus>, Failure> {
     match control::ask(&whom.path()?, request)? {
-        Response::Claim(claim) => Ok(claim),
+        Response::Claims(claims) => Ok(claims),
         other => Err(other.unexpected()),
     }
 }

@@ -500,8 +500,8 @@ pub struct Credentials {
 /// Arguments of `attach`.
 #[derive(Args, Debug)]
 pub struct Attach {
-    /// iscsi://host[:port]/target-name[/lun], or with --config a unit of the settings (TARGET or
-    /// TARGET/LUN), or gln:VOLUME
+    /// iscsi://host[:port][,host[:port]]/target-name[/lun], or with --config a unit of the settings
+    /// (TARGET or TARGET/LUN), or gln:VOLUME
     pub volume: String,
 
     /// Run the unit's stack of these settings (TOML) in this process, a cache included; or find the

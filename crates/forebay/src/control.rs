@@ -135,8 +135,8 @@ pub enum Response {
     Changes(Changes),
     /// How a cache stands.
     Cache(Standing),
-    /// Who claimed a unit last: before it was dropped, if it was.
-    Claim(Option<ClaimStatus>),
+    /// Who claimed a unit last, or all who share it; whose claims were dropped, as they were before.
+    Claims(Vec<ClaimStatus>),
     /// What is known of names.
     Names(Known),
     /// Where a volume is.
@@ -171,7 +171,7 @@ impl Response {
             Self::Status(_)
             | Self::Changes(_)
             | Self::Cache(_)
-            | Self::Claim(_)
+            | Self::Claims(_)
             | Self::Names(_)
             | Self::Located(_)
             | Self::Exported(_)

@@ -34,16 +34,36 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
         Far::At(url) => url,
         Far::Named(volume) => place(args, volume).await?,
     };
-    let portal = url.portal();
-    let mut settings = initiator::Settings::new(&portal, "", 0);
+    let mut settings = initiator::Settings::new("", "", 0);
     settings.initiator_name.clone_from(&args.initiator_name);
     settings.chap = credentials::chap(&args.credentials)?;
     settings.tls = credentials::tls(&args.credentials)?;
+    let mut found = Err(initiator::Error::Closed);
+    for portal in &url.portals {
+        settings.portal.clone_from(portal);
+        found = list(&settings, &url).await;
+        let answers = |listed: &Vec<Listed>| listed.iter().all(|listed| listed.units.is_ok());
+        if found.as_ref().is_ok_and(answers) {
+            break;
+        }
+    }
+    let listed = found.map_err(|error| refused(&args.url, &error))?;
+    print(if args.json { as_json(&listed) } else { for_people(&settings.portal, &listed) })?;
+    match listed.into_iter().find_map(|listed| listed.units.err()) {
+        Some(error) => Err(refused(&args.url, &error)),
+        None => Ok(()),
+    }
+}
+
+/// What one portal shows.
+async fn list(
+    settings: &initiator::Settings,
+    url: &initiator::Url,
+) -> Result<Vec<Listed>, initiator::Error> {
     let targets = match &url.target {
-        Some(name) => vec![(name.clone(), vec![portal.clone()])],
+        Some(name) => vec![(name.clone(), vec![settings.portal.clone()])],
         None => {
-            let found = initiator::discover(&settings).await;
-            let found = found.map_err(|error| refused(&args.url, &error))?;
+            let found = initiator::discover(settings).await?;
             found.into_iter().map(|target| (target.name, target.portals)).collect()
         }
     };
@@ -56,11 +76,7 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
         }
         listed.push(Listed { target, portals, units });
     }
-    print(if args.json { as_json(&listed) } else { for_people(&url, &listed) })?;
-    match listed.into_iter().find_map(|listed| listed.units.err()) {
-        Some(error) => Err(refused(&args.url, &error)),
-        None => Ok(()),
-    }
+    Ok(listed)
 }
 
 /// Where a volume is, by the process that serves here, or by the seeds of its settings.
@@ -82,9 +98,7 @@ async fn place(args: &Ls, volume: VolumeName) -> Result<initiator::Url, Failure>
     let place = naming::usable(place, args.credentials.ca.is_some()).map_err(|error| {
         Failure::new(error).remedy("--ca FILE is for portals with TLS, and for those alone")
     })?;
-    let portal = place.portals.first().map_or("", String::as_str);
-    let url = format!("iscsi://{portal}/{}/{}", place.target, place.lun);
-    url.parse().map_err(Failure::new)
+    Ok(initiator::Url { portals: place.portals, target: Some(place.target), lun: Some(place.lun) })
 }
 
 fn refused(url: &str, error: &initiator::Error) -> Failure {
@@ -135,9 +149,8 @@ fn unit_as_json(unit: &initiator::ListedUnit) -> serde_json::Value {
     }
 }
 
-fn for_people(url: &initiator::Url, listed: &[Listed]) -> String {
+fn for_people(portal: &str, listed: &[Listed]) -> String {
     let mut table = table(&["unit", "size", "blocks of", "what", "identity"]);
-    let portal = url.portal();
     for listed in listed {
         match &listed.units {
             Err(error) => {

@@ -105,8 +105,8 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
             Ok(standing) => Response::Cache(standing),
             Err(failure) => Response::Failure(failure),
         },
-        Request::Claim { unit } => match node.claim(&unit) {
-            Ok(claim) => Response::Claim(claim),
+        Request::Claim { unit } => match node.claims(&unit) {
+            Ok(claims) => Response::Claims(claims),
             Err(failure) => Response::Failure(failure),
         },
         Request::Names => match node.known() {
@@ -119,7 +119,7 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
         },
         Request::DropClaim { unit, lose_dirty_data } => {
             match node.drop_claim(&unit, lose_dirty_data).await {
-                Ok(claim) => Response::Claim(claim),
+                Ok(claims) => Response::Claims(claims),
                 Err(failure) => Response::Failure(failure),
             }
         }

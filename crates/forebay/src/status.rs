@@ -148,6 +148,24 @@ pub struct ClaimStatus {
     pub dropped: bool,
     /// Its gateway is logged in.
     pub present: bool,
+    /// What it has of a unit that it shares with others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareStatus>,
+}
+
+/// What a gateway has of a unit that several share.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ShareStatus {
+    /// Nothing was heard of it for a lease.
+    pub silent: bool,
+    /// It has not said since the node started what it holds for writing: until then nobody is granted anything.
+    pub awaited: bool,
+    /// Ranges that it holds for reading.
+    pub reads: usize,
+    /// Ranges that it holds for writing: it may have data of them that is nowhere else.
+    pub writes: usize,
+    /// Ranges that others wait for.
+    pub recalled: usize,
 }
 
 impl From<scsi::ClaimReport> for ClaimStatus {
@@ -160,7 +178,38 @@ impl From<scsi::ClaimReport> for ClaimStatus {
             dirty: report.is_dirty,
             dropped: report.is_dropped,
             present: report.is_present,
+            share: None,
         }
+    }
+}
+
+impl From<unit::Sharer> for ClaimStatus {
+    fn from(sharer: unit::Sharer) -> Self {
+        let standing = sharer.standing;
+        let share = ShareStatus {
+            silent: standing.is_silent,
+            awaited: standing.is_awaited,
+            reads: standing.shared,
+            writes: standing.exclusive,
+            recalled: standing.recalled,
+        };
+        Self { share: Some(share), ..Self::from(sharer.claim) }
+    }
+}
+
+impl fmt::Display for ShareStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { silent, awaited, reads, writes, recalled } = self;
+        write!(f, "has {reads} ranges for reading and {writes} for writing")?;
+        if *recalled > 0 {
+            write!(f, ", and others wait for {recalled} of them")?;
+        }
+        if *awaited {
+            write!(f, "; nobody is granted anything before it has come back")?;
+        } else if *silent {
+            write!(f, "; it is silent")?;
+        }
+        Ok(())
     }
 }
 
@@ -171,6 +220,10 @@ impl fmt::Display for ClaimStatus {
         match self {
             Self { dropped: true, .. } => write!(f, "claim dropped here: {whose}"),
             Self { held: false, .. } => write!(f, "claim given back: {whose}"),
+            Self { share: Some(share), present, .. } => {
+                let away = if *present { "" } else { ", which is away" };
+                write!(f, "shared by {whose}{away}: it {share}")
+            }
             Self { dirty, present, .. } => {
                 let data = if *dirty { "its newest data is with" } else { "claimed by" };
                 let away = if *present { "" } else { ", which is away" };

@@ -386,6 +386,10 @@ async fn an_exported_log_is_whole_without_its_nvram_and_taken_up_by_the_settings
     succeeded(&export(&place, "a"));
     let error = write(&*volume, 1, 7).await.expect_err("taken no more");
     assert!(error.to_string().contains("04/03"), "{error}");
+    // Path checkers of hosts see it, too.
+    let anew = initiator::Settings::new(near.address.to_string(), GATEWAY, 0);
+    let anew = RemoteVolume::connect(anew).await.err();
+    assert!(matches!(anew, Some(initiator::Error::NotServed(_))), "{anew:?}");
     let other = connect(far.address, NODE).await;
     write(&*other, 1, 7).await.expect_err("the volume stays claimed");
     // It may be asked again, and a stop leaves the log alone.

@@ -19,7 +19,7 @@ use tokio::{
     time::{sleep, sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
-use volume::Geometry;
+use volume::{Geometry, Holding};
 
 use crate::{
     CommandError, ConnectionStatistics, Error, Facts, LinkState, Settings, Statistics,
@@ -65,6 +65,8 @@ pub(crate) struct Driver {
     expected: Expected,
     pending: PendingTable,
     statistics: Statistics,
+    /// The portal group of the last session, if that was at one of several portals of the settings.
+    group: Option<u16>,
     /// The unit may have become another one.
     suspicious: bool,
     /// It was said that the target does not compress what was wanted.
@@ -80,6 +82,10 @@ enum End {
     /// It was lost; not to be made again before so long.
     Lost { reason: Arc<str>, wait: Duration },
 }
+
+/// The longest pause where another portal may serve the unit at any moment: a gateway of a pair takes
+/// over within a few seconds.
+const MOST_BESIDE_OTHERS: Duration = Duration::from_secs(1);
 
 /// A connection that held for so long was a good one: the next pause is the first again.
 const GOOD_CONNECTION: Duration = Duration::from_secs(5);
@@ -106,6 +112,19 @@ impl Expected {
             return Err(Error::Changed(reason.into()));
         }
         Ok(())
+    }
+}
+
+impl Live {
+    /// A login ends the session that was lost only in the same portal group (RFC 7143, 6.3.5): at
+    /// another one that may still perform what was sent again here, after newer writes.
+    fn check_group(&self, before: Option<u16>) -> Result<(), Error> {
+        match (self.wires.tpgt, before) {
+            (Some(tag), Some(before)) if tag != before => {
+                Err(Error::OtherGroup { portal: self.wires.portal.as_str().into(), tag, before })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -138,6 +157,7 @@ impl Driver {
         let lun = Lun::from_number(settings.lun).unwrap_or_default();
         let mut pending = PendingTable::new(lun, settings.command_time_out, settings.busy_time_out);
         pending.answered = Arc::clone(&shared.answered);
+        pending.has_choice = settings.has_choice();
         let statistics = Statistics::default();
         Self {
             settings,
@@ -146,6 +166,7 @@ impl Driver {
             expected,
             pending,
             statistics,
+            group: None,
             suspicious: false,
             told_uncompressed: false,
             closing: false,
@@ -174,6 +195,7 @@ impl Driver {
                         pauses = Pauses::new(&self.settings);
                     }
                     wait = pauses.next_after(at_least);
+                    self.settings = Arc::new((*self.settings).clone().at_the_next_portal());
                     self.statistics.reconnects += 1;
                     let since = match *self.shared.state.borrow() {
                         LinkState::Down { since, .. } => since,
@@ -197,14 +219,19 @@ impl Driver {
     async fn serve(&mut self, live: Live) -> End {
         let Live { settings, mut wires, facts } = live;
         self.pending.lun = Lun::from_number(settings.lun).unwrap_or_default();
+        // A target with one portal may have another tag when it is started again.
+        if settings.locate.is_none() && settings.has_choice() {
+            self.group = wires.tpgt;
+        }
         self.settings = settings;
+        *self.shared.portal.lock() = Some(wires.portal.as_str().into());
         let default_wait = wires.session.parameters().default_time2wait;
         self.pending.volatile_cache = facts.geometry.volatile_cache;
         self.shared.set_facts(facts);
         self.suspicious = false;
         self.shared.next_generation();
         self.shared.state.send_replace(LinkState::Up);
-        info!(target = self.settings.target, portal = self.settings.portal, "session is up");
+        info!(target = self.settings.target, portal = wires.portal, "session is up");
         self.note_compression(&wires);
 
         let mut counted = Counted::default();
@@ -213,7 +240,12 @@ impl Driver {
         let _ = self.handle_events(&mut wires, &mut counted);
         counted.add_to(&mut self.statistics, &wires);
         self.pending.replay(wires.session.take_unanswered(), &mut self.statistics);
-        drop(wires);
+        if matches!(ended, Err(Error::NotServed(_))) {
+            // What it still has of ours must have ended before it is sent elsewhere.
+            wires.log_out().await;
+        } else {
+            drop(wires);
+        }
         self.shared.connections.lock().clear();
         self.publish();
         match ended {
@@ -323,7 +355,7 @@ impl Driver {
             // The target knows no such session any more: only a new one helps.
             Err(error @ Error::Login(_)) if wires.len() == 0 => Some(error),
             // It may be elsewhere by now, and is looked for by way of a new session.
-            Err(error) if wires.len() == 0 && self.settings.locate.is_some() => Some(error),
+            Err(error) if wires.len() == 0 && self.settings.has_choice() => Some(error),
             Err(error) => {
                 debug!(%error, "cannot add a connection");
                 crew.failed();
@@ -395,7 +427,7 @@ impl Driver {
         wires: &mut Wires,
         counted: &mut Counted,
     ) -> Result<Option<End>, Error> {
-        let (mut changed, mut end) = (None, None);
+        let (mut changed, mut not_served, mut end) = (None, None, None);
         // before it forgets the connections that ended
         counted.add_to(&mut self.statistics, wires);
         while let Some(event) = wires.poll_event() {
@@ -405,6 +437,7 @@ impl Driver {
                     let statistics = &mut self.statistics;
                     let news = self.pending.complete(tag, result, generation, now(), statistics);
                     changed = news.attention.and_then(|sense| self.attend(sense)).or(changed);
+                    not_served = news.not_served.or(not_served);
                 }
                 Event::LoggedOut { time2wait } if !self.closing => {
                     let wait = Duration::from_secs(time2wait.into());
@@ -429,7 +462,7 @@ impl Driver {
             _ if end.is_some() => Ok(end),
             // asked again, and judged, by way of a new session
             Some(sense) => Err(Error::unit(format!("it tells of a change: {sense}"))),
-            None => Ok(None),
+            None => not_served.map_or(Ok(None), |sense| Err(Error::NotServed(sense))),
         }
     }
 
@@ -461,7 +494,8 @@ impl Driver {
         let mut verdict: Option<CommandError> = None;
         loop {
             let shared = self.shared.clone();
-            let attempt = attempt(wait, self.settings.clone(), self.expected.clone(), shared);
+            let expected = (self.expected.clone(), self.group);
+            let attempt = attempt(wait, self.settings.clone(), expected, shared);
             tokio::pin!(attempt);
             let result = loop {
                 if self.closing {
@@ -560,19 +594,43 @@ impl Driver {
 async fn attempt(
     wait: Duration,
     settings: Arc<Settings>,
-    expected: Expected,
+    (expected, group): (Expected, Option<u16>),
     shared: Arc<Shared>,
 ) -> Result<Live, Error> {
     sleep(wait).await;
     // Not even a login: it would end the session of a rightful owner of the same name.
     shared.claimed.check()?;
-    let mut live = connect(&settings).await?;
+    let mut failed = Error::Closed;
+    for place in settings.places().await? {
+        match attempt_at(place, &expected, group, &shared).await {
+            Ok(live) => return Ok(live),
+            // It was the last word, wherever it was said.
+            Err(error @ Error::Fenced(_)) => return Err(error),
+            // Another unit is worth more words than a place where there is none.
+            Err(error) if !matches!(failed, Error::Changed(_)) => failed = error,
+            Err(_) => {}
+        }
+    }
+    Err(failed)
+}
+
+async fn attempt_at(
+    settings: Settings,
+    expected: &Expected,
+    group: Option<u16>,
+    shared: &Shared,
+) -> Result<Live, Error> {
+    let mut live = connect_to(settings).await?;
     let mut taken = expected.check(&live.facts);
     // Nothing is claimed of another unit.
     if taken.is_ok() {
         let presenting = shared.claimed.present(&mut live.wires, &live.settings);
-        let presented = timeout(settings.login_time_out, presenting).await;
+        let presented = timeout(live.settings.login_time_out, presenting).await;
         taken = presented.unwrap_or(Err(Error::TimedOut("the claim")));
+    }
+    // A claim that is granted shuts the sessions before this one out, whichever group they are at.
+    if taken.is_ok() && shared.claimed.holding() != Holding::Held {
+        taken = live.check_group(group);
     }
     match taken {
         Ok(()) => Ok(live),
@@ -721,7 +779,8 @@ struct Pauses {
 
 impl Pauses {
     fn new(settings: &Settings) -> Self {
-        Self { next: settings.back_off, most: settings.back_off_max }
+        let most = if settings.has_choice() { MOST_BESIDE_OTHERS } else { Duration::MAX };
+        Self { next: settings.back_off, most: settings.back_off_max.min(most) }
     }
 
     /// From now on they are as long as they get.
@@ -753,6 +812,15 @@ mod tests {
             let ms = pauses.next().as_millis();
             assert!((expected..=expected * 5 / 4).contains(&ms), "{ms} for {expected}");
         }
+    }
+
+    #[test]
+    fn who_has_a_choice_looks_again_soon() {
+        let mut settings = Settings::new("node", "iqn.x:y", 0);
+        settings.other_portals.push("other".into());
+        let mut pauses = Pauses::new(&settings);
+        let longest = (0..8).map(|_| pauses.next()).max();
+        assert!(longest.is_some_and(|longest| longest <= Duration::from_millis(1250)));
     }
 
     #[test]

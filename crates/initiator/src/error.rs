@@ -52,12 +52,34 @@ pub enum Error {
     /// The target answered a command in a way that makes its unit of no use here.
     #[error("the unit cannot be used: {0}")]
     Unit(Arc<str>),
+    /// The unit is there and is not served there: NOT READY, manual intervention required.
+    #[error("the unit is not served there: {0}")]
+    NotServed(Sense),
     /// There is a unit, but not the one that was here before.
     #[error("{0}")]
     Changed(Arc<str>),
     /// The unit is somebody else's: our claim is refused.
     #[error("{0}")]
     Fenced(Arc<str>),
+    /// A session at this portal would not end the one that was lost: nothing is sent through it.
+    #[error(
+        "{portal} belongs to portal group {tag}, and the session was lost with group {before}: a late \
+         write of that one could come after newer ones"
+    )]
+    OtherGroup {
+        /// Where we logged in.
+        portal: Arc<str>,
+        /// The tag that it told.
+        tag: u16,
+        /// The one of the session before.
+        before: u16,
+    },
+}
+
+/// The unit has to be served by somebody else first: a gateway says so that was shut out, or has
+/// handed its log on.
+pub(crate) fn is_not_served(sense: &Sense) -> bool {
+    (sense.key, sense.asc, sense.ascq) == (SenseKey::NotReady, 0x04, 0x03) && !sense.deferred
 }
 
 impl Error {

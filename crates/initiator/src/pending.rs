@@ -15,7 +15,7 @@ use iscsi::{
 use scsi::{Cdb, Command, Lun, Sense, SenseKey, Status, Tally};
 use tokio::sync::oneshot;
 
-use crate::{CommandError, Statistics, probe::MOST_UNIT_ATTENTIONS};
+use crate::{CommandError, Statistics, error::is_not_served, probe::MOST_UNIT_ATTENTIONS};
 
 /// A command that the target performed.
 #[derive(Clone, Debug)]
@@ -68,6 +68,8 @@ pub(crate) struct PendingTable {
     /// What begun writes change: see [`PendingTable::next`].
     begun: Vec<(u64, Reach)>,
     pub(crate) lun: Lun,
+    /// There are other places where it may be served.
+    pub(crate) has_choice: bool,
     command_time_out: Duration,
     busy_time_out: Duration,
     /// Commands answered, by operation code.
@@ -81,6 +83,8 @@ pub(crate) struct PendingTable {
 pub(crate) struct News {
     /// What came with it and is not about it: a unit attention, or a deferred error.
     pub(crate) attention: Option<Sense>,
+    /// The unit is not served here. The command waits for the place where it is.
+    pub(crate) not_served: Option<Sense>,
 }
 
 /// How often a command is sent again after it was aborted for a reason of the target's, as with a
@@ -103,6 +107,7 @@ impl PendingTable {
             held: VecDeque::new(),
             begun: Vec::new(),
             lun,
+            has_choice: false,
             command_time_out,
             busy_time_out,
             answered: Arc::default(),
@@ -312,6 +317,17 @@ impl PendingTable {
                     pending.aborts += 1;
                     statistics.retries += 1;
                     self.delayed.push((now + BUSY_PAUSE, tag));
+                    return news;
+                }
+                (Status::CheckCondition, _)
+                    if self.has_choice
+                        && outcome.sense.as_ref().is_some_and(is_not_served)
+                        && pending.replays < MOST_REPLAYS =>
+                {
+                    news.not_served = outcome.sense;
+                    pending.replays += 1;
+                    statistics.replays += 1;
+                    self.backlog.push_back(tag);
                     return news;
                 }
                 (Status::Busy | Status::TaskSetFull, _)

@@ -9,6 +9,7 @@ use volume::Geometry;
 
 use crate::{
     Error, Facts, Settings,
+    error::is_not_served,
     facts::{self, BlockLimits, Caching, Capacity, Inquiry},
     wires::Wires,
 };
@@ -110,6 +111,9 @@ impl Ask<'_> {
                         if is_news(&sense) && attentions < MOST_UNIT_ATTENTIONS =>
                     {
                         attentions += 1;
+                    }
+                    (Status::CheckCondition, Some(sense)) if is_not_served(&sense) => {
+                        return Err(Error::NotServed(sense));
                     }
                     (Status::CheckCondition, Some(sense)) if sense.key == SenseKey::NotReady => {
                         tokio::time::sleep(PAUSE).await;

@@ -88,6 +88,12 @@ impl Session {
         self.shared.facts.lock().clone()
     }
 
+    /// `host:port` where it is logged in, or was last; redirections were followed.
+    #[must_use]
+    pub fn portal(&self) -> Option<Arc<str>> {
+        self.shared.portal.lock().clone()
+    }
+
     /// How many blocks the unit has, if that is known. More from one moment to the next, if it grows.
     #[must_use]
     pub fn blocks(&self) -> Option<u64> {

@@ -21,12 +21,17 @@ use crate::{
 pub struct Settings {
     /// `host:port`, IPv6 in brackets.
     pub portal: String,
+    /// Further portals of the same target, to be tried in this order where that one does not let us
+    /// in. They belong to its portal group, so that a login at one ends the session that was lost
+    /// at another before anything is sent again, or to gateways of which one alone takes writes.
+    /// Default: none.
+    pub other_portals: Vec<String>,
     /// The target's iSCSI name.
     pub target: String,
     /// The logical unit, 0 to 16383.
     pub lun: u16,
-    /// Who is asked before every connect where the unit is; then `portal`, `target` and `lun` do not
-    /// matter. Default: nobody.
+    /// Who is asked before every connect where the unit is; then `portal`, `other_portals`, `target`
+    /// and `lun` do not matter. Default: nobody.
     pub locate: Option<Arc<dyn Locate>>,
     /// Who we are. Default `iqn.2026-11.io.forebay:initiator`; the caller appends what makes its
     /// host unique.
@@ -92,6 +97,7 @@ impl Settings {
     pub fn new(portal: impl Into<String>, target: impl Into<String>, lun: u16) -> Self {
         Self {
             portal: portal.into(),
+            other_portals: Vec::new(),
             target: target.into(),
             lun,
             locate: None,
@@ -132,7 +138,9 @@ impl Settings {
     #[must_use]
     pub fn from_url(url: &Url) -> Option<Self> {
         let target = url.target.clone()?;
-        Some(Self::new(url.portal(), target, url.lun.unwrap_or(0)))
+        let (portal, other_portals) = url.portals.split_first()?;
+        let one = Self::new(portal, target, url.lun.unwrap_or(0));
+        Some(Self { other_portals: other_portals.to_vec(), ..one })
     }
 
     /// An ISID that is the same whenever `seed` is: for example a cache's instance id.
@@ -160,9 +168,14 @@ fn isid_of(bits: u64) -> Isid {
 }
 
 impl Settings {
-    /// These, once for each place where the unit may be reached now; at least one.
+    /// These, once for each place where the unit may be reached now; at least one. To be tried in
+    /// this order.
     pub async fn places(&self) -> Result<Vec<Self>, Error> {
-        let Some(locate) = &self.locate else { return Ok(vec![self.clone()]) };
+        let Some(locate) = &self.locate else {
+            let following = |place: &Self| Some(place.clone().at_the_next_portal());
+            let places = std::iter::successors(Some(self.clone()), following);
+            return Ok(places.take(1 + self.other_portals.len()).collect());
+        };
         let Place { portals, target, lun } = locate.locate().await.map_err(Error::NotLocated)?;
         let at = |portal| Self { portal, target: target.clone(), lun, ..self.clone() };
         let places: Vec<Self> = portals.into_iter().map(at).collect();
@@ -171,11 +184,43 @@ impl Settings {
             false => Ok(places),
         }
     }
+
+    /// The portal after this one is the first to be tried, and this one the last.
+    pub(crate) fn at_the_next_portal(mut self) -> Self {
+        if let Some(next) = self.other_portals.first_mut() {
+            std::mem::swap(&mut self.portal, next);
+            self.other_portals.rotate_left(1);
+        }
+        self
+    }
+
+    /// The unit may be served at another place than the one where it was.
+    pub(crate) fn has_choice(&self) -> bool {
+        self.locate.is_some() || !self.other_portals.is_empty()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn every_portal_has_its_turn() {
+        let url = "iscsi://a,b,c/iqn.x:y/3".parse().unwrap();
+        let settings = Settings::from_url(&url).unwrap();
+        let order = |places: Vec<Settings>| {
+            places.into_iter().map(|place| place.portal).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(order(settings.places().await.unwrap()), "a:3260 b:3260 c:3260");
+        // The last that was used.
+        let place = settings.places().await.unwrap().swap_remove(1);
+        assert_eq!(order(place.places().await.unwrap()), "b:3260 c:3260 a:3260");
+        let next = place.at_the_next_portal();
+        assert_eq!(order(next.places().await.unwrap()), "c:3260 a:3260 b:3260");
+        let alone = Settings::new("a", "iqn.x:y", 0);
+        assert_eq!(order(alone.clone().at_the_next_portal().places().await.unwrap()), "a");
+        assert!(settings.has_choice() && !alone.has_choice());
+    }
 
     #[test]
     fn an_isid_lasts_if_its_seed_does() {

@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) state: watch::Sender<LinkState>,
     /// As of the last login.
     pub(crate) facts: Mutex<Option<Arc<Facts>>>,
+    /// Where the session is, or was last.
+    pub(crate) portal: Mutex<Option<Arc<str>>>,
     pub(crate) statistics: Mutex<Statistics>,
     /// Commands answered, by operation code. The driver counts.
     pub(crate) answered: Arc<Tally>,
@@ -62,6 +64,7 @@ impl Shared {
         Self {
             state: watch::Sender::new(LinkState::Down { since, reason, given_up: false }),
             facts: Mutex::new(None),
+            portal: Mutex::new(None),
             statistics: Mutex::new(Statistics::default()),
             answered: Arc::default(),
             connections: Mutex::new(Vec::new()),

@@ -1,14 +1,14 @@
-//! `iscsi://host[:port][/target[/lun]]`, as libiscsi and QEMU write it.
+//! `iscsi://host[:port][/target[/lun]]`, as libiscsi and QEMU write it; of a target with several
+//! portals `iscsi://host[:port],host[:port]…/target[/lun]`, which is ours.
 
 use std::{fmt, str::FromStr};
 
-/// Where a portal, a target or a unit is.
+/// Where portals, a target or a unit are.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Url {
-    /// A name or an address; IPv6 without its brackets.
-    pub host: String,
-    /// TCP port; 3260 unless said otherwise.
-    pub port: u16,
+    /// `host:port` as the system's resolver takes it, IPv6 in brackets; port 3260 unless said
+    /// otherwise. In the order in which they are to be tried, 1 to 8.
+    pub portals: Vec<String>,
     /// The target's iSCSI name.
     pub target: Option<String>,
     /// The logical unit, 0 to 16383. Only with a target.
@@ -17,7 +17,7 @@ pub struct Url {
 
 /// Why a text is not such a URL.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{url:?} is not iscsi://host[:port][/target[/lun]]: {reason}")]
+#[error("{url:?} is not iscsi://host[:port][,host[:port]…][/target[/lun]]: {reason}")]
 pub struct UrlError {
     url: String,
     reason: &'static str,
@@ -26,17 +26,8 @@ pub struct UrlError {
 /// The port that IANA assigned (RFC 7143, 15).
 pub(crate) const PORT: u16 = 3260;
 
-impl Url {
-    /// `host:port` as the system's resolver takes it.
-    #[must_use]
-    pub fn portal(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
-    }
-}
+/// Two networks to each gateway of a pair are four; each that is silent costs a `connect_time_out`.
+const MOST_PORTALS: usize = 8;
 
 impl FromStr for Url {
     type Err = UrlError;
@@ -48,7 +39,7 @@ impl FromStr for Url {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "iscsi://{}", self.portal())?;
+        write!(f, "iscsi://{}", self.portals.join(","))?;
         if let Some(target) = &self.target {
             write!(f, "/{target}")?;
         }
@@ -62,7 +53,11 @@ impl fmt::Display for Url {
 fn parse(url: &str) -> Result<Url, &'static str> {
     let rest = url.strip_prefix("iscsi://").ok_or("it does not begin with iscsi://")?;
     let mut parts = rest.splitn(3, '/');
-    let (host, port) = parse_portal(parts.next().unwrap_or_default())?;
+    let written = parts.next().unwrap_or_default().split(',');
+    let portals = written.map(portal).collect::<Result<Vec<_>, _>>()?;
+    if portals.len() > MOST_PORTALS {
+        return Err("it names more than 8 portals");
+    }
     let target = parts.next().filter(|target| !target.is_empty());
     if target.is_some_and(|target| !is_iscsi_name(target)) {
         return Err("the target is no iSCSI name (iqn., eui. or naa.)");
@@ -75,7 +70,13 @@ fn parse(url: &str) -> Result<Url, &'static str> {
             Some(lun.ok_or("the unit is no number from 0 to 16383")?)
         }
     };
-    Ok(Url { host, port, target: target.map(str::to_owned), lun })
+    Ok(Url { portals, target: target.map(str::to_owned), lun })
+}
+
+/// A portal, written out.
+fn portal(written: &str) -> Result<String, &'static str> {
+    let (host, port) = parse_portal(written)?;
+    Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
 /// Splits `host`, `host:port`, `[v6]` or `[v6]:port`.
@@ -136,14 +137,14 @@ mod tests {
         assert_eq!(
             full,
             Url {
-                host: "node.example".into(),
-                port: 3261,
+                portals: vec!["node.example:3261".into()],
                 target: Some("iqn.2026-11.io.forebay:vol0".into()),
                 lun: Some(3),
             }
         );
         let host = "iscsi://10.0.0.2".parse::<Url>().unwrap();
-        assert_eq!((host.port, host.target, host.lun), (3260, None, None));
+        assert_eq!(host.portals, ["10.0.0.2:3260"]);
+        assert_eq!((host.target, host.lun), (None, None));
         let slash = "iscsi://10.0.0.2/iqn.2026-11.io.forebay:vol0/".parse::<Url>().unwrap();
         assert_eq!(slash.lun, None);
     }
@@ -151,15 +152,26 @@ mod tests {
     #[test]
     fn ipv6_stands_in_brackets() {
         let url = "iscsi://[fd00::0:2]:3261/iqn.x:y/0".parse::<Url>().unwrap();
-        assert_eq!((url.host.as_str(), url.port), ("fd00::2", 3261));
-        assert_eq!(url.portal(), "[fd00::2]:3261");
-        assert_eq!("iscsi://[::1]".parse::<Url>().unwrap().portal(), "[::1]:3260");
+        assert_eq!(url.portals, ["[fd00::2]:3261"]);
+        assert_eq!("iscsi://[::1]".parse::<Url>().unwrap().portals, ["[::1]:3260"]);
+    }
+
+    #[test]
+    fn several_portals_of_a_target() {
+        let url = "iscsi://10.0.0.2,[fd00::3],node:3261/iqn.x:y/0".parse::<Url>().unwrap();
+        assert_eq!(url.portals, ["10.0.0.2:3260", "[fd00::3]:3260", "node:3261"]);
+        assert_eq!(url.to_string(), "iscsi://10.0.0.2:3260,[fd00::3]:3260,node:3261/iqn.x:y/0");
+        assert!("iscsi://a,b,c,d,e,f,g,h/iqn.x:y".parse::<Url>().is_ok());
     }
 
     #[test]
     fn a_url_reads_back() {
-        for url in ["iscsi://a:1", "iscsi://[::1]:3260/iqn.x:y", "iscsi://10.0.0.2:3260/iqn.x:y/7"]
-        {
+        for url in [
+            "iscsi://a:1",
+            "iscsi://[::1]:3260/iqn.x:y",
+            "iscsi://10.0.0.2:3260/iqn.x:y/7",
+            "iscsi://a:1,b:2/iqn.x:y/7",
+        ] {
             assert_eq!(url.parse::<Url>().unwrap().to_string(), url);
         }
     }
@@ -170,6 +182,8 @@ mod tests {
             ("http://a", "begin"),
             ("iscsi://", "no host"),
             ("iscsi:///iqn.x:y/0", "no host"),
+            ("iscsi://a,/iqn.x:y/0", "no host"),
+            ("iscsi://a,b,c,d,e,f,g,h,i", "more than 8"),
             ("iscsi://a:0", "port"),
             ("iscsi://a:70000", "port"),
             ("iscsi://::1/iqn.x:y/0", "without []"),

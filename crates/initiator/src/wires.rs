@@ -27,7 +27,10 @@ pub(crate) struct Wires {
     pub(crate) session: Session,
     wires: Vec<Wire>,
     tsih: Tsih,
-    portal: String,
+    /// Where it is: redirections were followed.
+    pub(crate) portal: String,
+    /// The tag of the portal group there, if the target told it.
+    pub(crate) tpgt: Option<u16>,
     /// Why a connection was lost last; more exact than the machine knows.
     reason: Option<Error>,
     /// What passed connections that are no more.
@@ -46,8 +49,9 @@ impl Wires {
         let (depth, timing) = (settings.queue_depth, settings.timing);
         let parameters = established.parameters;
         let session = Session::new(parameters, window, depth, timing, first, now());
-        let (wires, tsih) = (vec![wire], established.tsih);
-        Ok(Self { session, wires, tsih, portal, reason: None, gone: Traffic::default(), lost: 0 })
+        let (wires, tsih, tpgt) = (vec![wire], established.tsih, established.tpgt);
+        let gone = Traffic::default();
+        Ok(Self { session, wires, tsih, portal, tpgt, reason: None, gone, lost: 0 })
     }
 
     /// What a login for another connection needs to know.

@@ -145,6 +145,11 @@ impl Grantor {
         self.terms
     }
 
+    /// The volume has become larger: this many ranges from now on. Fewer than before change nothing.
+    pub fn grow(&mut self, ranges: u32) {
+        self.terms.ranges = self.terms.ranges.max(ranges);
+    }
+
     /// A member's session begins: what it says from now on comes in this one, and what was said in its
     /// last one must not come here any more. Its tokens stay.
     pub fn attach(&mut self, member: Member, now: Millis) {

@@ -76,9 +76,8 @@ impl Sharing {
             _ => {}
         }
         let grain = (share.grain_bytes / geometry.block_size).max(1);
-        let ranges = geometry.blocks.div_ceil(u64::from(grain));
-        let ranges = u32::try_from(ranges)
-            .map_err(|_| io::Error::other("its ranges are too many: a larger grain is needed"))?;
+        let ranges = ranges(geometry.blocks, grain)
+            .ok_or_else(|| io::Error::other("its ranges are too many: a larger grain is needed"))?;
         let terms = Terms { lease: share.lease_ms.into(), ranges };
         let mut first = [0; 8];
         getrandom::fill(&mut first).map_err(io::Error::other)?;
@@ -288,10 +287,14 @@ impl Sharing {
         .collect()
     }
 
-    /// TOKEN OUT, one of its requests.
-    pub(crate) fn ask(&self, nexus: u64, request: Request) -> Result<(), Sense> {
+    /// TOKEN OUT, one of its requests. The unit has so many blocks: it may have grown.
+    pub(crate) fn ask(&self, nexus: u64, request: Request, blocks: u64) -> Result<(), Sense> {
         let now = self.now();
         let mut state = self.state.lock();
+        // Of too many ranges the first are shared still.
+        if let Some(ranges) = ranges(blocks, self.grain) {
+            state.grantor.grow(ranges);
+        }
         let member = *state.present.get(&nexus).ok_or(Sense::CLAIM_FENCED)?;
         state.grantor.handle(member, request, now);
         drop(state);
@@ -344,6 +347,11 @@ impl Sharing {
     fn now(&self) -> Millis {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
+}
+
+/// How many ranges so many blocks are; `None` if they cannot be counted.
+fn ranges(blocks: u64, grain: u32) -> Option<u32> {
+    u32::try_from(blocks.div_ceil(u64::from(grain))).ok()
 }
 
 impl State {

@@ -65,13 +65,13 @@ impl Source {
 
     /// The unit of a URL, written out.
     fn address(args: &Attach) -> Result<String, Failure> {
-        let remedy = "write iscsi://HOST[:PORT]/TARGET-NAME/LUN, or name settings with --config";
+        let remedy = "write iscsi://HOST[:PORT][,HOST[:PORT]]/TARGET-NAME/LUN, or name settings with --config";
         let wrong = |error: &dyn std::fmt::Display| Failure::settings(error).remedy(remedy);
         let url: initiator::Url = args.volume.parse().map_err(|error| wrong(&error))?;
-        let Some(target) = &url.target else {
+        if url.target.is_none() {
             return Err(wrong(&format!("{url} names no target")));
-        };
-        Ok(format!("iscsi://{}/{target}/{}", url.portal(), url.lun.unwrap_or(0)))
+        }
+        Ok(initiator::Url { lun: Some(url.lun.unwrap_or(0)), ..url }.to_string())
     }
 
     fn far(

@@ -8,9 +8,14 @@ use super::Node;
 use crate::{failure::Failure, orders::UnitName, status::ClaimStatus};
 
 impl Node {
-    /// Who claimed a unit last.
-    pub fn claim(&self, name: &UnitName) -> Result<Option<ClaimStatus>, Failure> {
-        Ok(self.block_unit(name)?.claim_report().map(ClaimStatus::from))
+    /// Who claimed a unit last, or all who share it.
+    pub fn claims(&self, name: &UnitName) -> Result<Vec<ClaimStatus>, Failure> {
+        let unit = self.block_unit(name)?;
+        let sharers = unit.sharers();
+        Ok(match sharers.is_empty() {
+            true => unit.claim_report().map(ClaimStatus::from).into_iter().collect(),
+            false => sharers.into_iter().map(ClaimStatus::from).collect(),
+        })
     }
 
     /// Ends a claim; what its owner still has is lost, if that was said.
@@ -18,9 +23,9 @@ impl Node {
         &self,
         name: &UnitName,
         lose_dirty_data: bool,
-    ) -> Result<Option<ClaimStatus>, Failure> {
+    ) -> Result<Vec<ClaimStatus>, Failure> {
         let unit = self.block_unit(name)?;
-        let Some(claim) = unit.claim_report().map(ClaimStatus::from) else { return Ok(None) };
+        let Some(claim) = unit.claim_report().map(ClaimStatus::from) else { return Ok(Vec::new()) };
         if !claim.held {
             return Err(Failure::new(format!("{name} has no claim in force: {claim}")));
         }
@@ -40,7 +45,13 @@ impl Node {
             Failure::new(format!("the claim on {name} cannot be dropped: {sense}"))
                 .remedy("see to the `state` folder: nothing was changed")
         })?;
-        Ok(Some(claim))
+        match sharers.is_empty() {
+            true => Ok(vec![claim]),
+            false => {
+                let gone = |sharer: &unit::Sharer| sharer.claim.is_held && !sharer.claim.is_present;
+                Ok(sharers.into_iter().filter(gone).map(ClaimStatus::from).collect())
+            }
+        }
     }
 
     fn block_unit(&self, name: &UnitName) -> Result<Arc<BlockUnit>, Failure> {

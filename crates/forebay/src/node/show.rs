@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use serde_json::{Map, Value};
+use unit::BlockUnit;
 
 use super::{Node, Served};
 use crate::{
@@ -109,7 +110,7 @@ impl Served {
                 serial: unit.serial.clone(),
                 bytes: geometry.bytes(),
                 block_size: geometry.block_size,
-                claim: unit.unit.claim_report().map(ClaimStatus::from),
+                claim: claim(&unit.unit),
                 layers: unit.opened.status(),
             }
         });
@@ -193,4 +194,11 @@ fn counters(statistics: &target::Statistics) -> Map<String, Value> {
         tell(&format!("time_{kind:?}").to_lowercase(), figures::times(taken));
     }
     counters
+}
+
+/// Who claimed a unit last; of several who share it one that is away, if there is one.
+fn claim(unit: &BlockUnit) -> Option<ClaimStatus> {
+    let sharers = unit.sharers().into_iter();
+    let first = sharers.min_by_key(|sharer| sharer.claim.is_present).map(ClaimStatus::from);
+    first.or_else(|| unit.claim_report().map(ClaimStatus::from))
 }

@@ -555,6 +555,7 @@ fn remote_figures(remote: &RemoteVolume) -> Map<String, Value> {
     let counted = remote.statistics();
     object(json!({
         "link": link(&remote.session().state()),
+        "portal": remote.session().portal().as_deref(),
         "identity": remote.identity(),
         "reads": counted.reads,
         "writes": counted.writes,

@@ -126,6 +126,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether waiting can help.
 pub fn may_pass(error: &Error) -> bool {
+    // A gateway of a pair says so until one of the two serves.
+    let unavailable = LoginFailure::Refused(LoginStatus::ServiceUnavailable);
+    if matches!(error, Error::Login(failure) if *failure == unavailable) {
+        return true;
+    }
     !matches!(
         error,
         Error::Tls(_)
@@ -166,6 +171,10 @@ pub fn refusal(url: &str, error: &Error) -> Failure {
         }
         Error::Unit(_) => format!("see which units there are: forebay ls {portal}"),
         Error::Fenced(_) => "see `forebay claim show` at the node".to_owned(),
+        Error::NotServed(_) => {
+            "see `forebay status` there; name the portal that serves the unit now, or both".to_owned()
+        }
+        Error::OtherGroup { .. } => "name portals of one group, with one tag".to_owned(),
         Error::Changed(_) => "point `url` at the unit that was there before".to_owned(),
         Error::Dropped(_) | Error::Redirected(_) => {
             "see what the target says, or try with --log-level debug".to_owned()

@@ -1,5 +1,5 @@
 //! Several gateways with caches of their own on one volume: what hosts see at each of them, while nodes and gateways
-//! are killed and stopped, could have been seen of one disk.
+//! are killed and stopped and links cut, could have been seen of one disk.
 //!
 //! `FOREBAY_COHERENCE_SECONDS` says how long; `cargo xtask test --coherence-minutes N` sets it.
 
@@ -20,7 +20,11 @@ use std::{
 
 use history::{Call, fault};
 use initiator::RemoteVolume;
-use support::{Place, Serving, connect, content, eventually, gateway, node, read, write};
+use rustix::process::Signal;
+use support::{
+    Place, Running, Serving, connect, content, eventually, forebay, gateway, node, read, stderr,
+    write,
+};
 use volume::{Data, Durability, Error, Extent, Lba, Volume};
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
@@ -44,7 +48,33 @@ fn sharer(place: &Place, name: &str, node: SocketAddr, port: u16) -> String {
 struct Scene {
     place: Place,
     node: Serving,
+    /// The link of each gateway to the node.
+    links: Vec<Link>,
     gateways: Vec<Serving>,
+}
+
+/// A link that can be cut: nothing passes then, and nobody is told.
+struct Link {
+    running: Running,
+    address: SocketAddr,
+}
+
+impl Link {
+    fn to(node: SocketAddr) -> Self {
+        let mut command = forebay();
+        command.args(["link", "--delay", "100us", "--to"]).arg(node.to_string());
+        let running = support::start(&mut command).expect("a link");
+        let address = running.ready.parse().expect("an address");
+        Self { running, address }
+    }
+
+    fn cut(&self) {
+        self.running.signal(Signal::STOP);
+    }
+
+    fn mend(&self) {
+        self.running.signal(Signal::CONT);
+    }
 }
 
 const NAMES: [&str; 2] = ["a", "b"];
@@ -53,18 +83,18 @@ impl Scene {
     fn new() -> Self {
         let place = Place::new();
         let node = place.serve("node", &sharing(&place, 0));
-        let far = node.address;
-        let gateways = NAMES
-            .map(|name| place.serve(name, &sharer(&place, name, far, 0)))
-            .into_iter()
+        let links: Vec<Link> = NAMES.iter().map(|_| Link::to(node.address)).collect();
+        let gateways = NAMES.iter().zip(&links);
+        let gateways = gateways
+            .map(|(name, link)| place.serve(name, &sharer(&place, name, link.address, 0)))
             .collect();
-        Self { place, node, gateways }
+        Self { place, node, links, gateways }
     }
 
     fn kill_gateway(&mut self, which: usize) {
         let port = self.gateways[which].address.port();
         self.gateways[which].kill();
-        let text = sharer(&self.place, NAMES[which], self.node.address, port);
+        let text = sharer(&self.place, NAMES[which], self.links[which].address, port);
         self.gateways[which] = self.place.serve(NAMES[which], &text);
     }
 
@@ -130,7 +160,7 @@ async fn a_dead_gateway_keeps_what_it_wrote_until_it_comes_back() {
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     let b = connect(scene.gateways[1].address, GATEWAY).await;
     // Nothing goes down of itself.
-    let paused = support::forebay()
+    let paused = forebay()
         .args(["gateway", "pause", GATEWAY, "--control"])
         .arg(&scene.gateways[0].control)
         .output();
@@ -153,7 +183,7 @@ async fn what_the_operator_gives_up_is_refused_when_it_comes_back() {
     let mut scene = Scene::new();
     let a = connect(scene.gateways[0].address, GATEWAY).await;
     let b = connect(scene.gateways[1].address, GATEWAY).await;
-    let paused = support::forebay()
+    let paused = forebay()
         .args(["gateway", "pause", GATEWAY, "--control"])
         .arg(&scene.gateways[0].control)
         .output();
@@ -161,7 +191,7 @@ async fn what_the_operator_gives_up_is_refused_when_it_comes_back() {
     write(&*a, 0, 1).await.expect("written");
     scene.gateways[0].kill();
     eventually("the session is gone", || {
-        let dropped = support::forebay()
+        let dropped = forebay()
             .args(["claim", "drop", &format!("{NODE}/0"), "--lose-dirty-data", "--control"])
             .arg(&scene.node.control)
             .output()
@@ -180,6 +210,105 @@ async fn what_the_operator_gives_up_is_refused_when_it_comes_back() {
     let text = sharer(&scene.place, "a", scene.node.address, 0);
     let said = scene.place.try_serve("a", &text).err().expect("it is shut out");
     assert!(said.contains("dropped the claim"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_cut_off_reads_nothing_stale_and_loses_no_write() {
+    let scene = Scene::new();
+    let a = connect(scene.gateways[0].address, GATEWAY).await;
+    let b = connect(scene.gateways[1].address, GATEWAY).await;
+    // Of one range the first one reads, another it writes.
+    write(&*b, 32, 1).await.expect("written");
+    assert_eq!(read(&*a, 32).await.expect("read"), content(32, 1));
+    write(&*a, 0, 1).await.expect("written");
+    scene.links[0].cut();
+    write(&*a, 0, 2).await.expect("what it holds for writing it goes on with");
+    assert_eq!(read(&*a, 0).await.expect("read"), content(0, 2));
+
+    let (newer, mended) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let reader = tokio::spawn({
+        let (a, newer, mended) = (Arc::clone(&a), Arc::clone(&newer), Arc::clone(&mended));
+        async move {
+            let mut before = 0;
+            while !mended.load(Ordering::SeqCst) {
+                let is_newer = newer.load(Ordering::SeqCst);
+                match read(&*a, 32).await {
+                    Ok(seen) if is_newer => assert_eq!(seen, content(32, 2), "a stale read"),
+                    Ok(_) => before += 1,
+                    Err(_) => {}
+                }
+            }
+            before
+        }
+    });
+    write(&*b, 32, 2).await.expect("its lease is waited for, and no more");
+    newer.store(true, Ordering::SeqCst);
+    let early = tokio::time::timeout(Duration::from_secs(4), read(&*b, 0)).await;
+    assert!(!matches!(early, Ok(Ok(_))), "the first one writes there still");
+    write(&*a, 0, 3).await.expect("all that time");
+
+    scene.links[0].mend();
+    let found = async {
+        loop {
+            if let Ok(seen) = read(&*b, 0).await {
+                return seen;
+            }
+        }
+    };
+    let found = tokio::time::timeout(Duration::from_secs(20), found).await;
+    assert_eq!(found.expect("it is given on"), content(0, 3));
+    mended.store(true, Ordering::SeqCst);
+    assert!(reader.await.expect("nothing stale") > 0, "it read while it might");
+    assert_eq!(read(&*a, 32).await.expect("read"), content(32, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_volume_that_grows_is_shared_as_a_whole() {
+    let scene = Scene::new();
+    let a = connect(scene.gateways[0].address, GATEWAY).await;
+    let b = connect(scene.gateways[1].address, GATEWAY).await;
+    let text = sharing(&scene.place, 0).replace("64MiB", "96MiB");
+    scene.place.write("node", &text);
+    let told = forebay().args(["reload", "--control"]).arg(&scene.node.control).output();
+    let told = told.expect("it runs");
+    assert!(told.status.success(), "{}", stderr(&told));
+    // As a host does that rescans.
+    eventually("the new size", || {
+        [&a, &b].into_iter().all(|host| {
+            host.refresh();
+            host.geometry().blocks == (96 << 20) / 512
+        })
+    })
+    .await;
+    let beyond = (80 << 20) / 4096;
+    for version in 1..4 {
+        write(&*a, beyond, version).await.expect("written");
+        assert_eq!(read(&*b, beyond).await.expect("read"), content(beyond, version));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_node_tells_of_all_who_share() {
+    let mut scene = Scene::new();
+    let a = connect(scene.gateways[0].address, GATEWAY).await;
+    write(&*a, 0, 1).await.expect("written");
+    scene.gateways[1].kill();
+    let show = |more: &[&str]| {
+        let mut command = forebay();
+        command.args(["claim", "show", NODE, "--control"]).arg(&scene.node.control).args(more);
+        let told = command.output().expect("it runs");
+        assert!(told.status.success(), "{}", stderr(&told));
+        String::from_utf8_lossy(&told.stdout).into_owned()
+    };
+    eventually("the second one is away", || show(&[]).contains("which is away")).await;
+    let told = show(&[]);
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines.len(), 2, "{told}");
+    assert!(lines[0].contains("host-a") && lines[0].contains("1 for writing"), "{told}");
+    assert!(lines[1].contains("host-b") && lines[1].contains("which is away"), "{told}");
+    let told: serde_json::Value = serde_json::from_str(&show(&["--json"])).expect("JSON");
+    assert_eq!(told[0]["share"]["writes"], 1);
+    assert_eq!(told[1]["present"], false);
 }
 
 /// All that clients did and saw, block by block.
@@ -256,15 +385,20 @@ async fn what_hosts_see_could_have_been_seen_of_one_disk() {
     let mut faults = 0;
     while started.elapsed() < Duration::from_secs(seconds) {
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        match faults % 4 {
+        match faults % 5 {
             0 => scene.kill_gateway(0),
             // Longer than its lease: what it goes on with then must not be what it had.
             1 => {
-                scene.gateways[1].signal(rustix::process::Signal::STOP);
+                scene.gateways[1].signal(Signal::STOP);
                 tokio::time::sleep(Duration::from_millis(2600)).await;
-                scene.gateways[1].signal(rustix::process::Signal::CONT);
+                scene.gateways[1].signal(Signal::CONT);
             }
             2 => scene.kill_node(),
+            3 => {
+                scene.links[0].cut();
+                tokio::time::sleep(Duration::from_millis(2600)).await;
+                scene.links[0].mend();
+            }
             _ => scene.kill_gateway(1),
         }
         faults += 1;

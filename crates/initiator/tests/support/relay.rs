@@ -16,6 +16,7 @@ use tokio::{
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::watch,
+    task::JoinHandle,
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -33,6 +34,7 @@ pub struct Relay {
     /// Bytes that passed, towards the node and from it.
     pub passed: [Arc<AtomicU64>; 2],
     lines: Arc<Mutex<Vec<watch::Sender<State>>>>,
+    accepting: JoinHandle<()>,
 }
 
 impl Relay {
@@ -43,7 +45,7 @@ impl Relay {
         let all = lines.clone();
         let passed = [Arc::<AtomicU64>::default(), Arc::default()];
         let counts = passed.clone();
-        tokio::spawn(async move {
+        let accepting = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let state = watch::Sender::new(State::Passes);
                 all.lock().push(state.clone());
@@ -62,12 +64,20 @@ impl Relay {
                 });
             }
         });
-        Self { address, passed, lines }
+        Self { address, passed, lines, accepting }
     }
 
     /// Drops all connections; new ones are taken.
     pub fn cut(&self) {
         self.lines.lock().drain(..).for_each(|line| _ = line.send_replace(State::Cut));
+    }
+
+    /// Drops all connections, and refuses new ones.
+    pub async fn close(&mut self) {
+        self.accepting.abort();
+        // Then its listener is gone.
+        let _ = (&mut self.accepting).await;
+        self.cut();
     }
 
     /// Drops one of those that stand: the `which`th, counted around.

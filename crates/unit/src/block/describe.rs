@@ -9,7 +9,7 @@ use scsi::{
     },
 };
 use smallvec::SmallVec;
-use volume::Geometry;
+use volume::{Geometry, Holding};
 
 use super::BlockUnit;
 use crate::{
@@ -28,7 +28,11 @@ impl BlockUnit {
     ) -> Result<Completion, Sense> {
         let description = self.description(nexus, geometry);
         let (bytes, allocation_length) = match *command {
-            Command::TestUnitReady => (Vec::new(), 0),
+            // Hosts with several paths ask this: one to a gateway that is shut out is none.
+            Command::TestUnitReady => match self.volume.holding() {
+                Holding::Refused(_) => return Err(Sense::MANUAL_INTERVENTION_REQUIRED),
+                _ => (Vec::new(), 0),
+            },
             Command::RequestSense { descriptor_format, allocation_length } => {
                 let sense = self.attentions.take(nexus.number);
                 let sense = sense.or_else(|| self.sanitizer.sense()).unwrap_or(Sense::NO_SENSE);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scsi::Sense;
 use tokens::{MOST_LIST_BYTES, Request, read_requests};
-use volume::{Data, Extent};
+use volume::{Data, Extent, Geometry};
 
 use super::{
     BlockUnit, Work,
@@ -66,17 +66,17 @@ impl BlockUnit {
         nexus: u64,
         request: Request,
     ) -> Result<(), Sense> {
+        let Geometry { blocks, block_size, .. } = self.volume.geometry();
         match request {
             Request::Join { .. } => {
                 let _nothing_else = self.when_all_has_ended().await;
-                sharing.ask(nexus, request)
+                sharing.ask(nexus, request, blocks)
             }
             Request::Release { range, .. } => {
-                let block_size = self.volume.geometry().block_size;
                 let _nobody_else = self.claims.alone(sharing.extent(range), block_size).await;
-                sharing.ask(nexus, request)
+                sharing.ask(nexus, request, blocks)
             }
-            Request::Acquire { .. } | Request::Renew { .. } => sharing.ask(nexus, request),
+            Request::Acquire { .. } | Request::Renew { .. } => sharing.ask(nexus, request, blocks),
         }
     }
 
