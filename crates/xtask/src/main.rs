@@ -65,6 +65,10 @@ enum Task {
         /// Seconds for which the link between gateway and node is cut under load.
         #[arg(long, value_name = "S", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
         cut: u64,
+        /// How often a unit changes hands while fio writes to it: gateways of a pair that are killed, and
+        /// logs that are handed over.
+        #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        pair_rounds: u32,
     },
     /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
     /// promises hold: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, memory;
@@ -158,7 +162,15 @@ fn main() -> ExitCode {
             check::check(&mut steps);
             exit(steps.finish())
         }
-        Task::Test { no_interop, filter, crash_points, coherence_minutes, counter_rounds, cut } => {
+        Task::Test {
+            no_interop,
+            filter,
+            crash_points,
+            coherence_minutes,
+            counter_rounds,
+            cut,
+            pair_rounds,
+        } => {
             let cut = Duration::from_secs(cut);
             let interop = !no_interop;
             exit(suite::test(suite::Wanted {
@@ -168,6 +180,7 @@ fn main() -> ExitCode {
                 coherence_minutes,
                 counter_rounds,
                 cut,
+                pair_rounds,
             }))
         }
         Task::Bench {

@@ -13,7 +13,9 @@ pub mod cut;
 pub mod quickstart;
 pub mod under_load;
 pub mod interop;
+pub mod fio;
 pub mod attach;
+pub mod pair;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,6 +42,8 @@ pub struct Wanted {
     pub counter_rounds: u32,
     /// How long the link is cut.
     pub cut: Duration,
+    /// How often a unit changes hands while fio writes to it.
+    pub pair_rounds: u32,
 }
 
 /// Runs every step that is wanted; true if all held.
@@ -58,7 +62,7 @@ pub fn test(wanted: Wanted) -> bool {
     }
     check::check(&mut steps);
     steps.run("build: release", || node::build().map(|_| Tally::one()));
-    let Wanted { crash_points, coherence_minutes, counter_rounds, cut, .. } = wanted;
+    let Wanted { crash_points, coherence_minutes, counter_rounds, cut, pair_rounds, .. } = wanted;
     let compiling = steps.wanted(UNITS).then(units::Compiling::begin);
     match program() {
         Ok(program) => {
@@ -77,6 +81,7 @@ pub fn test(wanted: Wanted) -> bool {
             if tools {
                 interop::steps(&mut steps, &program);
                 attach::steps(&mut steps, &program);
+                pair::steps(&mut steps, &program, pair_rounds);
             } else if with_interop {
                 steps
                     .leave_out("interop with libiscsi, QEMU, tgt and fio: their tools are missing");

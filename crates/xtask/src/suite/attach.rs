@@ -11,11 +11,9 @@ use crate::device::{self, Device};
 use crate::node::Node;
 use crate::process::{self, Running};
 use crate::steps::{Steps, Tally};
+use crate::suite::fio;
 
 const NAME: &str = "iqn.2026-11.forebay.test:attach";
-
-/// Some hundred megabytes each, one request at a time without direct I/O.
-const FIO_LIMIT: Duration = Duration::from_secs(300);
 
 /// A repair by e2fsck of half a gigabyte.
 const CHECK_LIMIT: Duration = Duration::from_secs(60);
@@ -82,7 +80,7 @@ impl Site {
     /// That the file system on the volume is whole.
     fn check(&self) -> Result<()> {
         let image = self.folder.path().join("disk.img");
-        let mut command = Command::new(tool("e2fsck")?);
+        let mut command = Command::new(fio::tool("e2fsck")?);
         let finished = process::run(command.arg("-fn").arg(image), CHECK_LIMIT)?;
         ensure!(finished.success(), "e2fsck {}: {}", finished.ending(), finished.tail(8));
         Ok(())
@@ -108,10 +106,10 @@ fn raw(program: &Path, mode: &[&str]) -> Result<Tally> {
         let bytes = format!("--bs={bytes}");
         one.extend([size, bytes.as_str(), depth_text.as_str()]);
         let device = site.attach(program, mode)?;
-        fio(&[&one[..], &["--do_verify=1", "--filename", device.path()]].concat())?;
+        fio::run(&[&one[..], &["--do_verify=1", "--filename", device.path()]].concat())?;
         device.detach()?;
         let device = site.attach(program, mode)?;
-        fio(&[&one[..], &["--verify_only", "--filename", device.path()]].concat())?;
+        fio::run(&[&one[..], &["--verify_only", "--filename", device.path()]].concat())?;
         device.detach()?;
         tally.count(true);
     }
@@ -131,11 +129,11 @@ fn files(program: &Path, mode: &[&str]) -> Result<Tally> {
     for kind in kinds {
         let all = ["--numjobs=3", "--size=16m", "--directory", &mount];
         let device = site.attach_mounted(program, mode)?;
-        fio(&[kind, &all, &["--do_verify=1"]].concat())?;
+        fio::run(&[kind, &all, &["--do_verify=1"]].concat())?;
         device.detach()?;
         site.check()?;
         let device = site.attach_mounted(program, mode)?;
-        fio(&[kind, &all, &["--verify_only"]].concat())?;
+        fio::run(&[kind, &all, &["--verify_only"]].concat())?;
         device.detach()?;
         tally.count(true);
     }
@@ -159,7 +157,7 @@ fn cached(program: &Path) -> Result<Tally> {
     let job = ["--direct=1", "--ioengine=libaio", "--iodepth=16", "--bs=16k", "--size=192m"];
     for check in ["--do_verify=1", "--verify_only"] {
         let device = Device::attach(program, site.folder.path(), &[NAME, "--config", &path])?;
-        fio(&[&job[..], &[check, "--filename", device.path()]].concat())?;
+        fio::run(&[&job[..], &[check, "--filename", device.path()]].concat())?;
         device.detach()?;
         tally.count(true);
     }
@@ -178,8 +176,8 @@ fn kills(program: &Path) -> Result<Tally> {
         let (_, mode) = MODES[round % MODES.len()];
         let mut device = site.attach_mounted(program, mode)?;
         let check = if round == 0 { "--do_verify=1" } else { "--verify_only" };
-        fio(&[&kept[..], &[check]].concat())?;
-        let mut load = fio_command(&[
+        fio::run(&[&kept[..], &[check]].concat())?;
+        let mut load = fio::command(&[
             "--name=load",
             "--ioengine=libaio",
             "--direct=1",
@@ -200,42 +198,9 @@ fn kills(program: &Path) -> Result<Tally> {
         tally.count(!ended.success());
     }
     let device = site.attach_mounted(program, &[])?;
-    fio(&[&kept[..], &["--verify_only"]].concat())?;
+    fio::run(&[&kept[..], &["--verify_only"]].concat())?;
     device.detach()?;
     site.check()?;
     tally.count(true);
     Ok(tally)
-}
-
-/// Random writes, each block with a checksum and its place, checked as the arguments say.
-fn fio(arguments: &[&str]) -> Result<()> {
-    let finished = process::run(&mut fio_command(arguments)?, FIO_LIMIT)?;
-    ensure!(
-        finished.success(),
-        "fio {} {}:\n{}",
-        arguments.join(" "),
-        finished.ending(),
-        finished.tail(12)
-    );
-    Ok(())
-}
-
-fn fio_command(arguments: &[&str]) -> Result<Command> {
-    let mut command = Command::new(tool("fio")?);
-    // fio begins a job with its name: what stands before that is of another job.
-    let is_name = |argument: &&&str| argument.starts_with("--name");
-    command.arg(arguments.iter().find(is_name).unwrap_or(&"--name=verify"));
-    command.args([
-        "--rw=randwrite",
-        "--verify=crc32c",
-        "--verify_fatal=1",
-        "--output-format=terse",
-    ]);
-    command.args(["--verify_state_save=0", "--randrepeat=1", "--thread"]);
-    command.args(arguments.iter().filter(|argument| !is_name(argument)));
-    Ok(command)
-}
-
-fn tool(name: &str) -> Result<std::path::PathBuf> {
-    process::find(name).with_context(|| format!("there is no {name}"))
 }

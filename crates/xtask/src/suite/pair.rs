@@ -1,0 +1,283 @@
+//! fio writes at random, reads back and checks while the unit below it changes hands: the gateway of
+//! a pair that serves is killed, or a log is exported here and adopted there, and back. The host's
+//! device stays, on our initiator with the portals of both gateways.
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::device::{self, Device};
+use crate::node::Node;
+use crate::process::{self, Running};
+use crate::steps::{Steps, Tally};
+use crate::suite::fio;
+
+const GATEWAY: &str = "iqn.2026-11.forebay.test:shared";
+const NODE: &str = "iqn.2026-11.forebay.test:below";
+
+/// What hosts may wait for, beyond the writing itself: the promise of a pair.
+const TAKEOVER: Duration = Duration::from_secs(10);
+
+/// The writing takes some five seconds, and a crowded machine takes its time.
+const LOAD_LIMIT: Duration = Duration::from_secs(60);
+
+/// Filling the half of a log takes a second.
+const PAIR_LIMIT: Duration = Duration::from_secs(30);
+
+/// Into the load by this the unit changes hands.
+const INTO_IT: Duration = Duration::from_millis(1500);
+
+/// Every step, where volumes can be attached.
+pub fn steps(steps: &mut Steps, program: &Path, rounds: u32) {
+    if let Some(why) = device::missing() {
+        return steps.leave_out(format!("fio over pairs and handovers: {why}"));
+    }
+    steps.run("pair: fio while the gateway that serves is killed", || failover(program, rounds));
+    steps.run("pair: fio while a log is handed over and back", || handover(program, rounds));
+}
+
+/// Each round kills who serves, by turns: the second one is the way back.
+fn failover(program: &Path, rounds: u32) -> Result<Tally> {
+    let mut site = Site::start(program, true)?;
+    site.wait_for_role(0, "active")?;
+    let device = site.attach()?;
+    let mut longest = Duration::ZERO;
+    for round in 0..rounds {
+        let (serves, other) = site.turn(round);
+        site.wait_for_role(serves, "active")?;
+        let load = Load::start(&device, round)?;
+        site.gateway(serves)?.running().kill()?;
+        longest = longest.max(load.finish()?);
+        site.gateways[serves] = None;
+        site.serve(serves)?;
+        site.wait_for_role(other, "active")?;
+    }
+    ensure!(longest < TAKEOVER, "a write took {longest:?}");
+    device.detach()?;
+    site.finish(rounds, longest)
+}
+
+/// Each round moves the log to the other gateway.
+fn handover(program: &Path, rounds: u32) -> Result<Tally> {
+    let mut site = Site::start(program, false)?;
+    let device = site.attach()?;
+    let mut longest = Duration::ZERO;
+    for round in 0..rounds {
+        let (serves, other) = site.turn(round);
+        let load = Load::start(&device, round)?;
+        let exported = site.gateway(serves)?.ask(&["gateway", "export", GATEWAY])?;
+        ensure!(exported.success(), "export {}: {}", exported.ending(), exported.tail(5));
+        let [from, to] = [serves, other].map(|at| site.path(&format!("{}.log", NAMES[at])));
+        // The process that has exported it has it open still.
+        fs::copy(from, to)?;
+        let settings = site.path(&format!("{}.toml", NAMES[other]));
+        fs::write(&settings, &site.settings[other])?;
+        let mut adopt = Command::new(program);
+        adopt.args(["gateway", "adopt", GATEWAY, "--config"]).arg(settings);
+        let adopted = process::run(&mut adopt, LOAD_LIMIT)?;
+        ensure!(adopted.success(), "adopt {}: {}", adopted.ending(), adopted.tail(5));
+        site.serve(other)?;
+        longest = longest.max(load.finish()?);
+        site.stop(serves)?;
+    }
+    device.detach()?;
+    site.finish(rounds, longest)
+}
+
+/// A node, and two gateways that serve the same unit in turn.
+struct Site<'a> {
+    program: &'a Path,
+    folder: tempfile::TempDir,
+    node: Node,
+    addresses: [SocketAddr; 2],
+    settings: [String; 2],
+    gateways: [Option<Node>; 2],
+}
+
+const NAMES: [&str; 2] = ["a", "b"];
+
+impl<'a> Site<'a> {
+    /// Starts both of a pair, or the first alone.
+    fn start(program: &'a Path, paired: bool) -> Result<Site<'a>> {
+        let folder = tempfile::tempdir()?;
+        let text = format!(
+            "listen = [\"127.0.0.1:0\"]\nstate = \"node.state\"\n[[target]]\nname = \"{NODE}\"\n\
+             [[target.unit]]\nstack = [{{ file = {{ path = \"node.img\", size = \"64MiB\" }} }}]\n"
+        );
+        let node = Node::start(program, folder.path(), "node", &text)?;
+        // Both are held until both are known, so that they differ.
+        let held = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+        let addresses = [held[0].local_addr()?, held[1].local_addr()?];
+        drop(held);
+        // A volume is attached once on a host; others may run this suite, too.
+        let serial = format!("pair-{paired}-{}", std::process::id());
+        let settings = [0, 1].map(|at| {
+            let cache = format!(
+                "log = \"{}.log\", log_size = \"16MiB\", nvram_size = \"1MiB\", dram = \"8MiB\"",
+                NAMES[at]
+            );
+            let cache = match paired {
+                true => format!("{cache}, {}", partner(addresses, at)),
+                false => cache,
+            };
+            format!(
+                "initiator_name = \"iqn.2026-11.forebay.test:host-{}\"\nlisten = [\"{}\"]\n\
+                 [[target]]\nname = \"{GATEWAY}\"\n[[target.unit]]\nserial = \"{serial}\"\nstack = [\n\
+                 {{ remote = {{ url = \"iscsi://{}/{NODE}/0\" }} }},\n{{ cache = {{ {cache} }} }},\n]\n{}",
+                NAMES[at],
+                addresses[at],
+                node.portal(),
+                if paired { half(at) } else { String::new() },
+            )
+        });
+        let gateways = [None, None];
+        let mut site = Site { program, folder, node, addresses, settings, gateways };
+        for at in 0..if paired { 2 } else { 1 } {
+            site.serve(at)?;
+        }
+        Ok(site)
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Who serves at the begin of a round, and who after it.
+    fn turn(&self, round: u32) -> (usize, usize) {
+        let serves = round as usize % 2;
+        (serves, 1 - serves)
+    }
+
+    fn serve(&mut self, at: usize) -> Result<()> {
+        let folder = self.folder.path();
+        self.gateways[at] = Some(Node::start(self.program, folder, NAMES[at], &self.settings[at])?);
+        Ok(())
+    }
+
+    fn gateway(&mut self, at: usize) -> Result<&mut Node> {
+        self.gateways[at].as_mut().context("the gateway is down")
+    }
+
+    fn stop(&mut self, at: usize) -> Result<()> {
+        self.gateways[at].take().context("the gateway is down")?.stop().map(drop)
+    }
+
+    /// A device on the unit, wherever it is.
+    fn attach(&self) -> Result<Device> {
+        let [a, b] = self.addresses;
+        let url = format!("iscsi://{a},{b}/{GATEWAY}/0");
+        Device::attach(self.program, self.folder.path(), &[&url])
+    }
+
+    fn wait_for_role(&mut self, at: usize, role: &str) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let status = self.gateway(at)?.status()?;
+            let targets = status["targets"].as_array().context("no targets")?;
+            let found = targets.iter().find(|target| target["name"] == GATEWAY);
+            let found = &found.context("no such target")?["pair"]["role"];
+            if found == role {
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < PAIR_LIMIT, "{} is {found}, not {role}", NAMES[at]);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Checks every block: by a device that is new, and in the node's own file.
+    fn finish(mut self, rounds: u32, longest: Duration) -> Result<Tally> {
+        let (serves, other) = self.turn(rounds);
+        let last = rounds - 1;
+        let device = self.attach()?;
+        check(device.path(), last)?;
+        device.detach()?;
+        let drained = self.gateway(serves)?.ask(&["gateway", "drain", GATEWAY])?;
+        ensure!(drained.success(), "drain {}: {}", drained.ending(), drained.tail(5));
+        if self.gateways[other].is_some() {
+            self.stop(other)?;
+        }
+        self.stop(serves)?;
+        let image = self.path("node.img").display().to_string();
+        self.node.stop()?;
+        check(&image, last)?;
+        let tally = Tally { passed: u64::from(rounds) + 2, ..Tally::default() };
+        Ok(tally.with_note(format!("longest write {:.1} s", longest.as_secs_f64())))
+    }
+}
+
+/// Where the other half of a log is.
+fn partner(addresses: [SocketAddr; 2], at: usize) -> String {
+    let (address, name, first) = (addresses[1 - at], NAMES[1 - at], at == 0);
+    format!(
+        "pair = {{ partner = {{ url = \"iscsi://{address}/{GATEWAY}-half-{name}/0\" }}, \
+         dead_after = \"2s\", first = {first} }}"
+    )
+}
+
+/// The target of the half that is here.
+fn half(at: usize) -> String {
+    format!(
+        "[[target]]\nname = \"{GATEWAY}-half-{}\"\n[[target.unit]]\n\
+         stack = [{{ half = {{ of = \"{GATEWAY}\" }} }}]\n",
+        NAMES[at]
+    )
+}
+
+/// fio at work: 6144 blocks at random, read back and checked soon after they were written.
+struct Load {
+    running: Running,
+    report: File,
+}
+
+/// The same blocks with the same content in every run of a round.
+fn job(round: u32) -> Vec<String> {
+    let seed = format!("--randseed={}", round + 1);
+    vec!["--name=changes".to_owned(), "--bs=4k".to_owned(), "--size=24m".to_owned(), seed]
+}
+
+fn check(path: &str, round: u32) -> Result<()> {
+    let job = job(round);
+    let mut arguments: Vec<&str> = job.iter().map(String::as_str).collect();
+    arguments.extend(["--verify_only", "--filename", path]);
+    fio::run(&arguments)
+}
+
+impl Load {
+    /// Returns when it is well under way.
+    fn start(device: &Device, round: u32) -> Result<Load> {
+        let report = tempfile::tempfile()?;
+        let job = job(round);
+        let mut arguments: Vec<&str> = job.iter().map(String::as_str).collect();
+        arguments.extend(["--direct=1", "--ioengine=libaio", "--iodepth=8", "--do_verify=1"]);
+        arguments.extend(["--verify_backlog=64", "--rate_iops=4000,1500"]);
+        arguments.extend(["--output-format=json", "--filename", device.path()]);
+        let mut command = fio::command(&arguments)?;
+        command.stdin(Stdio::null()).stdout(report.try_clone()?).stderr(report.try_clone()?);
+        let mut load = Load { running: Running::start(&mut command)?, report };
+        let ended = load.running.wait(INTO_IT)?;
+        ensure!(ended.is_none(), "fio ended before anything happened: {}", load.told()?);
+        Ok(load)
+    }
+
+    /// Waits until all is written and checked; how long the longest write took.
+    fn finish(mut self) -> Result<Duration> {
+        let ended = self.running.wait(LOAD_LIMIT)?;
+        let told = self.told()?;
+        ensure!(ended.is_some_and(|status| status.success()), "fio ends with {ended:?}:\n{told}");
+        let json = told.find('{').map_or("", |at| &told[at..]);
+        let report: Value = serde_json::from_str(json).with_context(|| told.clone())?;
+        let job = &report["jobs"][0];
+        ensure!(job["error"] == 0, "{told}");
+        let longest = job["write"]["clat_ns"]["max"].as_u64().with_context(|| told.clone())?;
+        Ok(Duration::from_nanos(longest))
+    }
+
+    fn told(&mut self) -> Result<String> {
+        process::contents(&mut self.report)
+    }
+}
