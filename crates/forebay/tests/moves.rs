@@ -220,6 +220,7 @@ async fn a_volume_moves_while_a_gateway_and_its_hosts_write_to_it() {
     let before = load.written();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     let last: Value = serde_json::from_str(told.lines().last().expect("a line")).expect("JSON");
+    println!("{last}");
     assert_eq!(last["stage"], "moved");
     assert!(!serves(&attic) && serves(&cellar));
     eventually("writes at the new place", || load.written() > before + 200).await;

@@ -59,6 +59,8 @@ pub struct Gone {
     pub to_node: NodeName,
     /// Where initiators are sent.
     pub redirect: String,
+    /// A file that was made for it when it came here, and is to be deleted once it is served there.
+    pub left: Option<PathBuf>,
 }
 
 /// A volume that comes, or has come.
@@ -305,6 +307,7 @@ mod tests {
             to: Gln::new([2; 16]),
             to_node: "cellar".parse().unwrap(),
             redirect: "192.0.2.7:3260".into(),
+            left: None,
         }
     }
 

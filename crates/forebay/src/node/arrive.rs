@@ -48,7 +48,7 @@ struct Copy {
 }
 
 /// The volume's place among those that arrive, until it is dropped.
-struct Berth<'a>(&'a Node, VolumeName);
+pub(super) struct Berth<'a>(&'a Node, VolumeName);
 
 impl Drop for Berth<'_> {
     fn drop(&mut self) {
@@ -65,7 +65,8 @@ impl Node {
             match kept.come {
                 Some(come) if come.stage == CopyStage::Arriving => self.discard(&volume, &come.id),
                 Some(come) if come.stage == CopyStage::Ready => self.ask_for_fate(volume, come),
-                _ => {}
+                Some(_) => {}
+                None => self.remove_left_later(volume),
             }
         }
         let node = Arc::downgrade(self);
@@ -217,7 +218,9 @@ impl Node {
         // Another unit of this serial number would have its files.
         state::StateFiles::open(state, &volume.identity()).map_err(Failure::new)?;
         let file = accept.folder.join(format!("{name}.img"));
-        if file.exists() {
+        // What was left of it here, before it came back.
+        let is_left = kept.gone.as_ref().is_some_and(|gone| gone.left.as_ref() == Some(&file));
+        if file.exists() && !is_left {
             return Err(Failure::new(format!("{} is there already", file.display()))
                 .remedy("look what it is, and put it away"));
         }
@@ -225,6 +228,13 @@ impl Node {
             Come { id, stage: CopyStage::Arriving, from, from_node, file, volume: volume.clone() };
         std::fs::create_dir_all(&accept.folder).map_err(|error| no_file(&accept.folder, &error))?;
         self.moves.keep(name, Kept { come: Some(come.clone()), gone: kept.gone })?;
+        match std::fs::remove_file(&come.file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                self.discard(name, &come.id);
+                return Err(no_file(&come.file, &error));
+            }
+            _ => {}
+        }
         let settings = File {
             path: come.file.clone(),
             size: Some(Size(volume.bytes())),
@@ -346,7 +356,7 @@ impl Node {
     }
 
     /// Takes the volume's place, in which one at a time decides what becomes of a copy of it.
-    fn berth(&self, name: &VolumeName) -> Option<Berth<'_>> {
+    pub(super) fn berth(&self, name: &VolumeName) -> Option<Berth<'_>> {
         let is_free = self.moving.lock().arriving.insert(name.clone());
         is_free.then(|| Berth(self, name.clone()))
     }

@@ -22,8 +22,8 @@ use super::{Node, ServedUnit};
 use crate::{
     failure::Failure,
     moves::{
-        self, Answer, Come, Described, Frame, Gone, Hears, Kept, MoveId, Pace, Progress, Request,
-        Says, Stage,
+        self, Answer, Described, Frame, Gone, Hears, Kept, MoveId, Pace, Progress, Request, Says,
+        Stage,
     },
     settings::{Layer, Settings, Target, Unit},
     state,
@@ -76,6 +76,8 @@ const MOST_DELAY: Duration = Duration::from_millis(100);
 const MOST_PASSES: u32 = 64;
 /// Between two attempts to make a record stable.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often to look whether the other node serves a volume of which something is left here.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Blocks whose allocation is asked for at once.
 const ASK_BLOCKS: u64 = 1 << 21;
 
@@ -269,7 +271,11 @@ impl Node {
     }
 
     /// Up to the point from which the volume is the other's; then what is left to do, if anything.
-    async fn leave_to(&self, leaving: &Leaving, moved: &Move) -> Result<Option<Failure>, Failure> {
+    async fn leave_to(
+        self: &Arc<Self>,
+        leaving: &Leaving,
+        moved: &Move,
+    ) -> Result<Option<Failure>, Failure> {
         let mut line = self.agree(leaving, moved).await?;
         let changes = {
             let held = timeout(HOLD_WITHIN, moved.served.unit.hold()).await;
@@ -353,7 +359,7 @@ impl Node {
 
     /// Hosts wait from here on, until they find the volume at the other node, or here again.
     async fn switch(
-        &self,
+        self: &Arc<Self>,
         leaving: &Leaving,
         moved: &Move,
         changes: &Changes,
@@ -387,8 +393,6 @@ impl Node {
             Ok(_) => Err(busy(&moved.described.volume)),
             Err(error) => Err(Failure::new(error)),
         };
-        // A file that was made for it when it came here; one of the operator's stays.
-        let had_come = self.moves.of(&moved.described.volume).come;
         let decided = match prepared {
             Ok(redirect) => self.decide(leaving, moved, redirect).await,
             Err(failure) => Err(failure),
@@ -422,10 +426,9 @@ impl Node {
                 .remedy("it does as soon as it has asked this node what was decided: let both run")
         });
         leaving.tell(|progress| progress.pause_seconds = Some(begun.elapsed().as_secs_f64()));
-        if let (None, Some(Come { file, .. })) = (&failure, had_come)
-            && let Err(error) = std::fs::remove_file(&file)
-        {
-            tracing::warn!(path = %file.display(), %error, "what is left of a volume that has moved");
+        match failure {
+            None => self.remove_left(&moved.described.volume),
+            Some(_) => self.remove_left_later(moved.described.volume.clone()),
         }
         Ok(failure)
     }
@@ -464,6 +467,8 @@ impl Node {
             to: moved.to,
             to_node: moved.to_node.clone(),
             redirect: redirect.clone(),
+            // One of the operator's stays.
+            left: self.moves.of(&described.volume).come.map(|come| come.file),
         };
         let kept = Kept { gone: Some(gone), come: None };
         // A place for it before there is no way back.
@@ -485,6 +490,45 @@ impl Node {
         served.is_some_and(|served| served.units.iter().any(is_it))
             && inner.settings.target.contains(&moved.target)
             && moved.watched.below().geometry().blocks == moved.described.blocks
+    }
+
+    /// Deletes what is left here of a volume that the other node serves.
+    fn remove_left(&self, volume: &VolumeName) {
+        // It may be coming back at this moment, into the same file.
+        let Some(_berth) = self.berth(volume) else { return };
+        let Kept { gone: Some(gone), come: None } = self.moves.of(volume) else { return };
+        let Some(file) = &gone.left else { return };
+        let removed = match std::fs::remove_file(file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::new(error)),
+            _ => {
+                let gone = Some(Gone { left: None, ..gone.clone() });
+                self.moves.keep(volume, Kept { gone, come: None })
+            }
+        };
+        if let Err(failure) = removed {
+            tracing::warn!(path = %file.display(), %failure, "what is left of a volume that has moved");
+        }
+    }
+
+    /// The same as soon as the other node tells of it.
+    pub(super) fn remove_left_later(self: &Arc<Self>, volume: VolumeName) {
+        let node = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                sleep(LOOK_EVERY).await;
+                let Some(node) = node.upgrade() else { return };
+                let kept = node.moves.of(&volume);
+                let (Some(gone), None, Some(naming)) = (kept.gone, kept.come, &node.naming) else {
+                    return;
+                };
+                if gone.left.is_none() {
+                    return;
+                }
+                if naming.locate(&volume).await.is_ok_and(|place| place.gln == gone.to) {
+                    return node.remove_left(&volume);
+                }
+            }
+        });
     }
 }
 
