@@ -462,7 +462,7 @@ impl Volume for Cache {
         let shared = &self.shared;
         Geometry {
             physical_block_size: shared.opened.physical_block_size.max(SLOT_BYTES as u32),
-            volatile_cache: shared.settings.report.is_early(),
+            volatile_cache: shared.is_volatile(),
             epoch_blocks: shared.epoch_slots * shared.blocks_per_slot(),
             atomic_blocks: 0,
             key_erasable: false,
@@ -529,8 +529,7 @@ impl Volume for Cache {
         if let Err(error) = self.shared.lower.check() {
             return Box::pin(std::future::ready(Err(error)));
         }
-        // Except with immediate report, what was acknowledged is stable already.
-        if !self.shared.settings.report.is_early() {
+        if !self.shared.is_volatile() {
             return Box::pin(std::future::ready(Ok(())));
         }
         Box::pin(async move {

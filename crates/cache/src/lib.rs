@@ -68,5 +68,5 @@ pub use open::Parts;
 pub use partner::{Answer, Half, Look, Member, Role, Surroundings, Timing};
 pub use refusal::{KeyRefusal, OpenError};
 pub use resize::ResizeError;
-pub use settings::{OnLogError, Order, Report, Settings, TooLarge};
+pub use settings::{NvramSurvives, OnLogError, Order, Report, Settings, TooLarge};
 pub use statistics::Statistics;

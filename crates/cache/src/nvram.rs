@@ -25,7 +25,7 @@ use crate::{
 /// A small memory that keeps its bytes over the failures it is bought for.
 ///
 /// Bytes become stable in the order in which they are written, at once: what survives is always
-/// everything up to some byte.
+/// everything up to some byte, as long as it [is sound](StableMemory::is_sound).
 pub trait StableMemory: Send + 'static {
     /// Its size in bytes. Never changes.
     fn len(&self) -> usize;
@@ -36,6 +36,11 @@ pub trait StableMemory: Send + 'static {
     /// Replaces the bytes from `offset` on.
     fn write(&mut self, offset: usize, from: &[u8]);
 
+    /// False once it could not make bytes stable, for good: what was written before is, and no more.
+    fn is_sound(&self) -> bool {
+        true
+    }
+
     /// True if it has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -43,10 +48,12 @@ pub trait StableMemory: Send + 'static {
 }
 
 /// A file mapped into memory. Survives the end of the process, however it ends. Survives a power
-/// failure only where the file lies on memory that does, with the processor's caches in the
-/// protected domain.
+/// failure where the file lies on storage that does, if it is [synced](MappedFile::synced).
 pub struct MappedFile {
     map: MmapMut,
+    /// Each write is brought to where the file lies.
+    is_synced: bool,
+    is_sound: bool,
     /// Held for its lock.
     _file: File,
 }
@@ -69,6 +76,8 @@ impl MappedFile {
         let found = file.metadata()?.len();
         if found < length && is_zeros(&mut file)? {
             fill(&mut file, length)?;
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         } else if found != length {
             let message = format!(
                 "it has {found} bytes, but {nvram_bytes} bytes of NVRAM need {length}; stop \
@@ -79,7 +88,18 @@ impl MappedFile {
         // SAFETY: the file is locked against other instances of ours and opened by nobody else;
         // its blocks are allocated and it is never truncated while mapped.
         let map = unsafe { MmapMut::map_mut(&file)? };
-        Ok(Self { map, _file: file })
+        Ok(Self { map, is_synced: false, is_sound: true, _file: file })
+    }
+
+    /// The same for memory that is to survive a power failure: what is in it, and each write from now on
+    /// before the next, is brought to where the file lies (msync(2)). On persistent memory (DAX) that is
+    /// out of the processor's caches; on tmpfs it is nothing.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn synced(self) -> io::Result<Self> {
+        self.map.flush()?;
+        Ok(Self { is_synced: true, ..self })
     }
 }
 
@@ -125,6 +145,17 @@ impl StableMemory for MappedFile {
         self.map[offset..offset + from.len()].copy_from_slice(from);
         // Keeps the stores of one write before those of the next.
         fence(Ordering::SeqCst);
+        if self.is_synced
+            && self.is_sound
+            && let Err(error) = self.map.flush_range(offset, from.len())
+        {
+            tracing::error!(%error, "the NVRAM fails: from now on writes wait for the log disk");
+            self.is_sound = false;
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        self.is_sound
     }
 }
 
@@ -287,6 +318,11 @@ impl Buffer {
     /// How many slots the buffer has.
     pub fn slots(&self) -> u32 {
         self.slots
+    }
+
+    /// See [`StableMemory::is_sound`].
+    pub fn is_sound(&self) -> bool {
+        self.memory.is_sound()
     }
 
     /// How many of them are free.

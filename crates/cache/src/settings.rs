@@ -8,7 +8,8 @@ pub enum Report {
     /// When it is on the log disk, stable.
     #[default]
     AfterComplete,
-    /// When it is in the NVRAM buffer; stable flags and flushes still wait for the log disk.
+    /// When it is in the NVRAM buffer; stable flags and flushes still wait for the log disk, unless the
+    /// NVRAM survives what they are for.
     Immediate,
     /// When it is on the lower volume, stable: the log takes nothing new.
     Through,
@@ -24,6 +25,16 @@ impl Report {
     pub(crate) fn is_past(self) -> bool {
         matches!(self, Self::Through | Self::Around)
     }
+}
+
+/// What the NVRAM keeps its bytes over.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum NvramSurvives {
+    /// The end of the process, however it ends.
+    #[default]
+    Restart,
+    /// That, and the loss of power: what is in it is as stable as what is on the log disk.
+    PowerLoss,
 }
 
 /// What the lower volume gets in which order.
@@ -70,6 +81,8 @@ pub struct Settings {
     pub nvram_bytes: u64,
     /// When writes are reported. Default after complete.
     pub report: Report,
+    /// What the NVRAM survives. Default a restart. Without meaning but with [`Report::Immediate`].
+    pub nvram_survives: NvramSurvives,
     /// What becomes of writes while the log disk fails. Default: they fail, too.
     pub on_log_error: OnLogError,
     /// Whether anything may overtake the log on its way down. Default strict. Without meaning with
@@ -126,6 +139,7 @@ impl Default for Settings {
             dram_bytes: 256 << 20,
             nvram_bytes: 4 << 20,
             report: Report::AfterComplete,
+            nvram_survives: NvramSurvives::Restart,
             on_log_error: OnLogError::StopWrites,
             order: Order::Strict,
             too_large: TooLarge::Refused,
@@ -149,6 +163,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Whether the NVRAM counts as stable.
+    pub(crate) fn nvram_is_stable(&self) -> bool {
+        self.report == Report::Immediate && self.nvram_survives == NvramSurvives::PowerLoss
+    }
+
     /// Says which setting is out of its range, if one is.
     pub fn validate(&self) -> Result<(), String> {
         let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };

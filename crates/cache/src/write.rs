@@ -102,11 +102,25 @@ impl Shared {
                 }
             }
         }
-        if self.settings.report.is_early() && durability == Durability::Volatile {
+        if !self.waits_for_log(durability) {
             return Ok(());
         }
         // A stable write is a write and a flush.
         if self.is_by_flush() { self.settle().await } else { self.committed(last).await }
+    }
+
+    /// Whether what was acknowledged becomes stable with a flush only.
+    pub fn is_volatile(&self) -> bool {
+        self.settings.report.is_early() && !self.settings.nvram_is_stable()
+    }
+
+    /// Whether a write that is in its slots, and in the NVRAM, is not done yet.
+    fn waits_for_log(&self, durability: Durability) -> bool {
+        if self.settings.nvram_is_stable() {
+            let state = self.state.lock();
+            return !state.nvram.as_ref().is_some_and(Buffer::is_sound);
+        }
+        !self.settings.report.is_early() || durability == Durability::Stable
     }
 
     /// Puts as much of `data` (from `at` on) into slots as there is room for, at least one slot.

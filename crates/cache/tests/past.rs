@@ -7,7 +7,7 @@ mod support;
 
 use std::sync::{Arc, atomic::Ordering};
 
-use cache::{Mutant, OnLogError, Order, Report};
+use cache::{Mutant, NvramSurvives, OnLogError, Order, Report};
 use sim::{Image, Rng};
 use support::{
     hardware::{End, Mutation},
@@ -67,6 +67,12 @@ fn what_overtakes_the_log_is_noticed() {
 fn immediate(seed: u64) -> Script {
     let mut script = Script::new(seed);
     script.settings.report = Report::Immediate;
+    // Every third; how the power goes does not depend on the same bits.
+    if seed % 3 == 0 {
+        script.settings.nvram_survives = NvramSurvives::PowerLoss;
+    } else {
+        script.settings.nvram_survives = NvramSurvives::Restart;
+    }
     script.nvram = true;
     script.log_fails = false;
     script.hosts += 1;
@@ -88,7 +94,11 @@ fn past_without_nvram(script: &Script, operations: u64) -> Result<(), String> {
     let mut accepting = script.clone();
     accepting.settings.accept_loss = true;
     let bytes = contents(&accepting, remains, script.seed)?;
-    let flushed = world.flushed.load(Ordering::Relaxed);
+    let flushed = match script.settings.nvram_survives {
+        NvramSurvives::Restart => world.flushed.load(Ordering::Relaxed),
+        // A flush relies on what was lost.
+        NvramSurvives::PowerLoss => 0,
+    };
     world.model.lock().check_past(&bytes, flushed, &|_| false)
 }
 

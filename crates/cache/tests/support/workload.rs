@@ -9,7 +9,8 @@ use std::{
 };
 
 use cache::{
-    Cache, Identity, LogKey, OnLogError, Order, Parts, Report, Settings, Statistics, TooLarge,
+    Cache, Identity, LogKey, NvramSurvives, OnLogError, Order, Parts, Report, Settings, Statistics,
+    TooLarge,
 };
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -66,6 +67,12 @@ impl Script {
             dram_bytes: 128 << 10,
             nvram_bytes: 64 << 10,
             report,
+            // Of those with immediate report half.
+            nvram_survives: if seed & 2 == 0 {
+                NvramSurvives::PowerLoss
+            } else {
+                NvramSurvives::Restart
+            },
             // Of those whose log fails, most write through.
             on_log_error: match seed % 5 == 2 && seed % 4 != 3 {
                 true => OnLogError::WriteThrough,

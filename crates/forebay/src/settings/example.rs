@@ -145,6 +145,7 @@ fn a_problem_names_line_column_key_and_remedy() {
         (unit("[{remote={url='nbd://h/x'}}]"), "write iscsi://HOST"),
         (cache("dram='1MiB'"), "nvram_size: 4MiB is not between 64KiB and 512KiB"),
         (cache("report='immediate'"), "report: immediate report needs NVRAM"),
+        (cache("nvram_survives='power-loss'"), "nvram_survives: there is no NVRAM"),
         (
             cache("nvram='l'"),
             "cache.nvram: file l is already used at target[0].unit[0].stack[1].cache.log",

@@ -9,8 +9,8 @@ use super::{
     schedule::{Hours, Schedule},
     tls::RemoteTls,
     words::{
-        Compression, Digest, Engine, FaultError, IscsiName, OnLogError, Operation, Order, Report,
-        TooLarge,
+        Compression, Digest, Engine, FaultError, IscsiName, NvramSurvives, OnLogError, Operation,
+        Order, Report, TooLarge,
     },
 };
 use crate::quantity::{Size, Span};
@@ -262,6 +262,8 @@ pub struct Cache {
     pub log_direct: bool,
     /// The NVRAM file. Where it lives decides what it survives.
     pub nvram: Option<PathBuf>,
+    /// What the NVRAM file survives: whether a flush may rely on it.
+    pub nvram_survives: NvramSurvives,
     /// Bytes of NVRAM.
     pub nvram_size: Size,
     /// Bytes of the DRAM read cache.
@@ -379,6 +381,7 @@ impl Default for Cache {
             log_engine: Engine::default(),
             log_direct: true,
             nvram: None,
+            nvram_survives: NvramSurvives::default(),
             nvram_size: Size::mib(4),
             dram: Size::mib(256),
             report: Report::default(),

@@ -30,8 +30,8 @@ pub use schedule::{Schedule, TimeOfDay};
 pub use secret::{Found, read as read_secret};
 pub use tls::{PortalTls, RemoteTls};
 pub use words::{
-    Address, Compression, Digest, Engine, FaultError, IscsiName, LogLevel, OnLogError, Operation,
-    Order, Report, TooLarge,
+    Address, Compression, Digest, Engine, FaultError, IscsiName, LogLevel, NvramSurvives,
+    OnLogError, Operation, Order, Report, TooLarge,
 };
 
 use crate::quantity::{Size, Span};

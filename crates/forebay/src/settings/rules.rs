@@ -12,7 +12,7 @@ use super::{
     problem::KeyPath,
     schedule::Hours,
     tls::{PortalTls, RemoteTls},
-    words::{OnLogError, Order, Report},
+    words::{NvramSurvives, OnLogError, Order, Report},
 };
 use crate::quantity::{Size, Span};
 
@@ -678,6 +678,10 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
             "add `nvram = \"FILE\"` on storage that survives what you need it to survive, or use \
              \"after-complete\"",
         );
+    }
+    if cache.nvram_survives == NvramSurvives::PowerLoss && cache.nvram.is_none() {
+        let message = "there is no NVRAM that could survive a loss of power";
+        return wrong(at.key("nvram_survives"), message, "add `nvram = \"FILE\"`");
     }
     if cache.report == Report::AtFlush {
         at_flush(cache, at)?;

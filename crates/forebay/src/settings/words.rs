@@ -181,6 +181,17 @@ pub enum Report {
     AtFlush,
 }
 
+/// What the NVRAM of a cache keeps its bytes over.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum NvramSurvives {
+    /// The end of the process.
+    #[default]
+    Restart,
+    /// That, and the loss of power.
+    PowerLoss,
+}
+
 /// What may overtake the log of a cache on its way down.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]

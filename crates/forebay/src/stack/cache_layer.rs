@@ -22,7 +22,7 @@ use crate::{
     figures, key_file,
     orders::{Exported, Order, Standing},
     quantity::{Size, about},
-    settings::{self, OnLogError, Report, TooLarge},
+    settings::{self, NvramSurvives, OnLogError, Report, TooLarge},
 };
 
 /// A cache at work.
@@ -524,7 +524,12 @@ fn epochs(counted: &cache::Statistics) -> Map<String, Value> {
 
 fn nvram(settings: &settings::Cache) -> Result<Option<Box<dyn StableMemory>>, Failure> {
     let Some(path) = &settings.nvram else { return Ok(None) };
-    let opened = MappedFile::open(path, settings.nvram_size.0).map_err(|error| {
+    let opened = MappedFile::open(path, settings.nvram_size.0);
+    let opened = match settings.nvram_survives {
+        NvramSurvives::Restart => opened,
+        NvramSurvives::PowerLoss => opened.and_then(MappedFile::synced),
+    };
+    let opened = opened.map_err(|error| {
         Failure::new(format!("cannot use the NVRAM file {}: {error}", path.display()))
             .remedy(file::io_remedy(&error, path))
     })?;
@@ -545,6 +550,10 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings,
             Report::Through => cache::Report::Through,
             Report::Around => cache::Report::Around,
             Report::AtFlush => cache::Report::AtFlush,
+        },
+        nvram_survives: match settings.nvram_survives {
+            NvramSurvives::Restart => cache::NvramSurvives::Restart,
+            NvramSurvives::PowerLoss => cache::NvramSurvives::PowerLoss,
         },
         order: match settings.order {
             settings::Order::Strict => cache::Order::Strict,
