@@ -7,6 +7,7 @@ mod client;
 mod machine;
 mod certificates;
 mod node;
+mod link;
 mod device;
 mod destage;
 mod tgt;
