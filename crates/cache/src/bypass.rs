@@ -241,6 +241,8 @@ impl Shared {
             }
             tokio::task::yield_now().await;
         }
+        // Nothing of before is left in memory that could still go there.
+        self.void_tier(claim.first..claim.end).await;
     }
 
     /// Keeps what was written through in memory.

@@ -27,6 +27,7 @@ use crate::{
     slot::{SECTOR_BYTES, SECTORS, SLOT_BYTES},
     state::Shared,
     statistics::Statistics,
+    tiering::{self, TierError},
 };
 
 /// A persistent write-back cache in front of a volume.
@@ -130,18 +131,35 @@ impl Cache {
         self.shared.changed.notify_waiters();
     }
 
-    /// Level 2 destage and scrubbing, until [`Cache::stop`]. To be spawned once, and not dropped while the
+    /// Level 2 destage, scrubbing and writes of the read tier, until [`Cache::stop`]. To be spawned once, and not dropped while the
     /// cache is in use: a write to the lower volume that is given up in the middle may overtake a
     /// later one.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         let destage = destage::run(Arc::clone(&self.shared));
         let scrub = scrub::run(Arc::clone(&self.shared));
+        let tier = tiering::run(Arc::clone(&self.shared));
         async {
             tokio::select! {
                 () = destage => {}
                 () = scrub => {}
+                () = tier => {}
             }
         }
+    }
+
+    /// Takes a local disk with blocks of 4096 bytes, used by nothing else, for a second read tier, once: it holds
+    /// clean slots that leave memory. What it held before is void. Its failures are no errors here: they end
+    /// the tier ([`Statistics::tier_error`]).
+    ///
+    /// # Errors
+    /// See [`TierError`].
+    pub async fn use_tier(&self, disk: Stack) -> Result<(), TierError> {
+        self.shared.use_tier(disk).await
+    }
+
+    /// Tells that the disk of its read tier cannot be used, and why.
+    pub fn go_without_tier(&self, reason: Arc<str>) {
+        self.shared.end_tier(Error::Device(reason));
     }
 
     /// Ends cleanly, within five seconds: takes no more writes, brings what waits to the log, and
@@ -319,6 +337,7 @@ impl Cache {
     #[cfg(feature = "mutation")]
     pub fn mutate(&self, mutant: Mutant) {
         self.shared.mutation.begin(mutant);
+        self.shared.state.lock().tier.is_mutated = mutant == Mutant::TierKeepsOverwritten;
     }
 
     /// What it has done and how it stands.
@@ -342,6 +361,7 @@ impl Cache {
         let ahead = state.table.ahead();
         statistics.read_ahead_used_slots = ahead.used;
         statistics.read_ahead_wasted_slots = ahead.wasted;
+        state.tier.tell(&mut statistics);
         statistics.dram_bytes = shared.settings.dram_bytes;
         statistics.log_used_bytes = u64::from(state.ring.used()) * SLOT_BYTES as u64;
         statistics.log_bytes = u64::from(state.ring.blocks()) * SLOT_BYTES as u64;

@@ -19,7 +19,8 @@ use volume::{Data, Durability, Error, Lba};
 
 use crate::{
     batch::Batch,
-    state::{Shared, State, Waiter, scratch_block},
+    dram::scratch_block,
+    state::{Shared, State, Waiter},
 };
 
 impl Shared {

@@ -115,6 +115,22 @@ impl DerefMut for PageMut {
     }
 }
 
+/// A block for a disk, filled by `fill`: aligned for direct I/O unless the disk still holds all such
+/// blocks.
+pub(crate) fn scratch_block(scratch: &Arc<PagePool>, fill: impl FnOnce(&mut [u8])) -> Bytes {
+    match scratch.take() {
+        Some(mut page) => {
+            fill(&mut page);
+            page.freeze()
+        }
+        None => {
+            let mut block = vec![0; PAGE_BYTES];
+            fill(&mut block);
+            block.into()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,10 +1,12 @@
-//! Fetches from the lower volume, shared by all who want the same slots.
+//! Fetches from the lower volume or the read tier, shared by all who want the same slots.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use volume::{Data, Error};
 
-/// One read of the lower volume that is under way. Whoever started it runs it; others may wait.
+use crate::tier::Stretch;
+
+/// One read of the lower volume, or of the tier, that is under way. Whoever started it runs it; others may wait.
 ///
 /// Entries of its slots carry its number. A write to a slot takes the number away: then the fetch
 /// brings older content for that slot, and only those who came before the write may have it.
@@ -14,8 +16,19 @@ pub(crate) struct Fetch {
     pub first: u64,
     /// How many slots.
     pub count: u32,
+    /// Where the read tier has them, if it has.
+    pub tier: Option<Stretch>,
     outcome: Mutex<Outcome>,
     done: Notify,
+}
+
+/// Where content was found, the nearest first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Origin {
+    Memory,
+    Log,
+    Tier,
+    Lower,
 }
 
 /// How a fetch ended.
@@ -23,15 +36,15 @@ pub(crate) struct Fetch {
 pub(crate) enum Outcome {
     /// It has not.
     Running,
-    /// The bytes of all its slots, cut short by the end of the volume.
-    Done(Result<Data, Error>),
+    /// The bytes of all its slots, cut short by the end of the volume, and where they were.
+    Done(Origin, Result<Data, Error>),
     /// Whoever ran it gave up: try for yourself.
     Abandoned,
 }
 
 impl Fetch {
-    pub fn new(id: u32, first: u64, count: u32) -> Self {
-        Self { id, first, count, outcome: Mutex::new(Outcome::Running), done: Notify::new() }
+    pub fn new(id: u32, first: u64, count: u32, tier: Option<Stretch>) -> Self {
+        Self { id, first, count, tier, outcome: Mutex::new(Outcome::Running), done: Notify::new() }
     }
 
     /// Ends the fetch, unless it has ended.

@@ -10,6 +10,7 @@ impl Shared {
         let slot = SLOT_BYTES as u64;
         let mut state = self.state.lock();
         for slot in start / slot..(start + length) / slot {
+            state.tier.void(slot);
             let Some(index) = state.table.find(slot) else { continue };
             let entry = state.table.entry_mut(index);
             if entry.pending() || entry.place.is_some() {

@@ -2,7 +2,7 @@
 
 use volume::{Geometry, Volume};
 
-use crate::state::Shared;
+use crate::{slot::SLOT_BYTES, state::Shared};
 
 impl Shared {
     /// Whether there is more of a volume than is used.
@@ -49,7 +49,13 @@ impl Shared {
         };
         match self.write_superblock(grown).await {
             Ok(()) => {
+                let last = self.reach.last(place);
                 self.reach.grow(place, found.blocks);
+                // It is longer now, perhaps. What is dirty of it stays.
+                if let Some(last) = last {
+                    let slot = last / self.blocks_per_slot();
+                    let _ = self.drop_clean(slot * SLOT_BYTES as u64, SLOT_BYTES as u64);
+                }
                 tracing::info!(blocks = found.blocks, "the volume below the cache has grown");
             }
             // The next look tries again.

@@ -28,6 +28,8 @@ pub enum Mutant {
     DiscardOvertakes,
     /// A drain that is asked for returns when the log has everything.
     DrainDoesNotWait,
+    /// The read tier keeps what it has of blocks that are written.
+    TierKeepsOverwritten,
 }
 
 /// What is done wrong now, if anything.

@@ -72,6 +72,12 @@ impl Reach {
         self.blocks[place].fetch_max(blocks, Ordering::AcqRel);
     }
 
+    /// The last block of one, if it has any.
+    pub fn last(&self, place: usize) -> Option<u64> {
+        let start = if place == 0 { 0 } else { place as u64 * self.stride };
+        self.blocks(place).checked_sub(1).map(|last| start + last)
+    }
+
     /// The block after the last of the one that a block is of, or would be.
     pub fn end(&self, block: u64) -> u64 {
         let place = self.place(block);

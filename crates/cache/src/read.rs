@@ -1,4 +1,4 @@
-//! The read path: memory, then the log disk, then the lower volume.
+//! The read path: memory, then the log disk, then the read tier, then the lower volume.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -9,9 +9,10 @@ use volume::{Data, Error, Extent, Lba, Volume};
 
 use crate::{
     checksum::crc32c,
-    fetch::{Fetch, Outcome},
+    fetch::{Fetch, Origin, Outcome},
     slot::{Came, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
     state::{Shared, State},
+    tier,
 };
 
 /// Where one slot of a read comes from.
@@ -44,14 +45,6 @@ struct Piece {
     source: Source,
 }
 
-/// Where a read was answered, the nearest first.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Origin {
-    Memory,
-    Log,
-    Lower,
-}
-
 /// Everything a read needs, as of one moment.
 struct Plan {
     pieces: Vec<Piece>,
@@ -60,13 +53,12 @@ struct Plan {
 }
 
 impl Plan {
+    /// Where it looks, before what it fetches has come.
     fn origin(&self) -> Origin {
-        let origin = |piece: &Piece| match piece.source {
-            Source::Zeros | Source::Page(_) => Origin::Memory,
-            Source::Log(_) => Origin::Log,
-            Source::Lower { .. } => Origin::Lower,
+        let is_log = |piece: &Piece| {
+            matches!(piece.source, Source::Log(_) | Source::Lower { newer: Newer::Log(_), .. })
         };
-        self.pieces.iter().map(origin).max().unwrap_or(Origin::Memory)
+        if self.pieces.iter().any(is_log) { Origin::Log } else { Origin::Memory }
     }
 }
 
@@ -109,6 +101,7 @@ impl Shared {
         let answered = match origin {
             Origin::Memory => &self.counters.reads_dram,
             Origin::Log => &self.counters.reads_log,
+            Origin::Tier => &self.counters.reads_tier,
             Origin::Lower => &self.counters.reads_lower,
         };
         answered.add(1);
@@ -146,8 +139,8 @@ impl Shared {
         loop {
             let plan = self.plan(&mut self.state.lock(), sector, sectors);
             farthest = farthest.max(plan.origin());
-            if let Some(data) = self.carry_out(plan).await? {
-                return Ok((data, farthest));
+            if let Some((data, origin)) = self.carry_out(plan).await? {
+                return Ok((data, farthest.max(origin)));
             }
         }
     }
@@ -197,7 +190,6 @@ impl Shared {
         wanted: u8,
     ) -> Result<Source, (Option<Arc<Fetch>>, Newer)> {
         let Some(index) = state.table.find(slot) else {
-            self.counters.misses.add(1);
             return Err((None, Newer::None));
         };
         let entry = state.table.entry(index);
@@ -222,38 +214,41 @@ impl Shared {
             (None, Some(place)) => Newer::Log(place),
             (None, None) => Newer::None,
         };
-        self.counters.misses.add(1);
         Err((state.fetches.get(&fetch).cloned(), newer))
     }
 
-    /// Makes one fetch of a run of slots, and tells their entries.
+    /// Makes fetches of a run of slots, one if all are in one place, and tells their entries.
     fn begin(&self, state: &mut State, plan: &mut Plan, missing: &mut Vec<usize>) {
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
         let (first, last) = (plan.pieces[first].slot, plan.pieces[last].slot);
-        let fetch = new_fetch(state, first, (last - first + 1) as u32);
-        for at in missing.drain(..) {
-            let piece = &mut plan.pieces[at];
-            let index = state.table.find_or_insert(piece.slot);
-            state.table.entry_mut(index).fetch = fetch.id;
-            let valid = state.table.entry(index).valid;
-            let newer = match std::mem::replace(&mut piece.source, Source::Zeros) {
-                Source::Page(page) => Newer::Page { page, valid },
-                Source::Log(place) => Newer::Log(place),
-                Source::Zeros | Source::Lower { .. } => Newer::None,
-            };
-            piece.source = Source::Lower { fetch: Arc::clone(&fetch), newer };
+        for run in state.tier.cut(first, (last - first + 1) as u32) {
+            let fetch = new_fetch(state, run);
+            for at in missing.drain(..fetch.count as usize) {
+                let piece = &mut plan.pieces[at];
+                let index = state.table.find_or_insert(piece.slot);
+                state.table.entry_mut(index).fetch = fetch.id;
+                let valid = state.table.entry(index).valid;
+                let newer = match std::mem::replace(&mut piece.source, Source::Zeros) {
+                    Source::Page(page) => Newer::Page { page, valid },
+                    Source::Log(place) => Newer::Log(place),
+                    Source::Zeros | Source::Lower { .. } => Newer::None,
+                };
+                piece.source = Source::Lower { fetch: Arc::clone(&fetch), newer };
+            }
+            plan.own.push(fetch);
         }
-        plan.own.push(fetch);
     }
 
-    /// Does what a plan says. None if something moved meanwhile: plan again.
-    async fn carry_out(self: &Arc<Self>, plan: Plan) -> Result<Option<Data>, Error> {
+    /// Does what a plan says, and tells how far it had to go. None if something moved meanwhile: plan
+    /// again.
+    async fn carry_out(self: &Arc<Self>, plan: Plan) -> Result<Option<(Data, Origin)>, Error> {
+        let mut farthest = plan.origin();
         let own = join_all(plan.own.iter().map(|fetch| self.run_fetch(fetch, true)));
         let (_, logged) = tokio::join!(own, self.read_logged(&plan));
         let Some(mut logged) = logged? else { return Ok(None) };
         logged.reverse();
         let mut data = Data::new();
-        let mut fetched: Option<(u32, Data)> = None;
+        let mut fetched: Option<(u32, Origin, Data)> = None;
         for piece in plan.pieces {
             let bytes = bytes_of(piece.first, piece.count);
             match piece.source {
@@ -264,13 +259,20 @@ impl Shared {
                     data.append(block.slice(bytes.start, bytes.len()));
                 }
                 Source::Lower { fetch, newer } => {
-                    if fetched.as_ref().is_none_or(|(id, _)| *id != fetch.id) {
+                    if fetched.as_ref().is_none_or(|(id, ..)| *id != fetch.id) {
                         match fetch.wait().await {
-                            Outcome::Done(result) => fetched = Some((fetch.id, result?)),
+                            Outcome::Done(origin, result) => {
+                                fetched = Some((fetch.id, origin, result?));
+                            }
                             Outcome::Running | Outcome::Abandoned => return Ok(None),
                         }
                     }
-                    let (_, all) = fetched.as_ref().expect("it is this one now");
+                    let (_, origin, all) = fetched.as_ref().expect("it is this one now");
+                    let is_here = *origin == Origin::Tier;
+                    let found =
+                        if is_here { &self.counters.hits_tier } else { &self.counters.misses };
+                    found.add(1);
+                    farthest = farthest.max(*origin);
                     let at = (piece.slot - fetch.first) as usize * SLOT_BYTES;
                     let lower = |at: usize, length| all.slice(at, length);
                     match newer {
@@ -288,7 +290,7 @@ impl Shared {
                 }
             }
         }
-        Ok(Some(data))
+        Ok(Some((data, farthest)))
     }
 
     /// The log blocks that a plan needs, in its order; none if one of them is no longer what it
@@ -429,6 +431,20 @@ impl Shared {
         if host {
             self.host_fetches.fetch_add(1, Ordering::Relaxed);
         }
+        let found = self.read_tier(fetch).await;
+        let (origin, result) = match found {
+            Some(data) => (Origin::Tier, Ok(data)),
+            None => (Origin::Lower, self.read_lower(fetch).await),
+        };
+        if let Ok(data) = &result {
+            self.keep_fetched(fetch, data, host);
+        }
+        fetch.finish(Outcome::Done(origin, result));
+        drop(guard);
+    }
+
+    /// Reads what a fetch is for from the lower volume.
+    async fn read_lower(&self, fetch: &Fetch) -> Result<Data, Error> {
         let sectors = self.end_of(fetch.first);
         let first = fetch.first * u64::from(SECTORS);
         let count = (u64::from(fetch.count) * u64::from(SECTORS)).min(sectors - first);
@@ -447,10 +463,8 @@ impl Shared {
         if let Ok(data) = &result {
             self.counters.fetched_bytes.add(data.len() as u64);
             self.state.lock().streams.fetched_in(begun.elapsed());
-            self.keep_fetched(fetch, data, host);
         }
-        fetch.finish(Outcome::Done(result));
-        drop(guard);
+        result
     }
 
     /// Puts fetched content into the table where nothing newer has come.
@@ -560,11 +574,11 @@ impl Drop for FetchGuard<'_> {
     }
 }
 
-fn new_fetch(state: &mut State, first: u64, count: u32) -> Arc<Fetch> {
+fn new_fetch(state: &mut State, run: tier::Piece) -> Arc<Fetch> {
     let id = state.next_fetch;
     // Zero means none.
     state.next_fetch = state.next_fetch.checked_add(1).unwrap_or(1);
-    let fetch = Arc::new(Fetch::new(id, first, count));
+    let fetch = Arc::new(Fetch::new(id, run.first, run.count, run.stretch));
     state.fetches.insert(id, Arc::clone(&fetch));
     fetch
 }
@@ -579,12 +593,14 @@ fn missing_runs(state: &mut State, first: u64, end: u64) -> Vec<Arc<Fetch>> {
             slot += 1;
         }
         if slot > start {
-            let fetch = new_fetch(state, start, (slot - start) as u32);
-            for slot in start..slot {
-                let index = state.table.find_or_insert(slot);
-                state.table.entry_mut(index).fetch = fetch.id;
+            for run in state.tier.cut(start, (slot - start) as u32) {
+                let fetch = new_fetch(state, run);
+                for slot in fetch.first..fetch.first + u64::from(fetch.count) {
+                    let index = state.table.find_or_insert(slot);
+                    state.table.entry_mut(index).fetch = fetch.id;
+                }
+                fetches.push(fetch);
             }
-            fetches.push(fetch);
         } else {
             slot += 1;
         }

@@ -48,6 +48,16 @@ struct Node<T> {
     is_main: bool,
     /// Was read ahead and not used yet.
     is_ahead: bool,
+    /// Was read ahead, and has not been used twice.
+    is_passing: bool,
+}
+
+/// A page that was taken out for others.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) struct Gone<T> {
+    pub value: T,
+    /// It was read ahead and used for that, if at all: nothing says that it is wanted again.
+    pub is_passing: bool,
 }
 
 /// A list through the nodes.
@@ -95,6 +105,7 @@ impl<T> Replacement<T> {
             uses: 0,
             is_main: self.ghosts.take(key),
             is_ahead,
+            is_passing: is_ahead,
         };
         let number = match self.free.pop() {
             Some(number) => {
@@ -132,6 +143,8 @@ impl<T> Replacement<T> {
             (node.uses, node.counted) = (0, self.clock);
             self.ahead.unused -= 1;
             self.ahead.used += 1;
+        } else if node.uses > 0 {
+            node.is_passing = false;
         }
         node.value.as_ref().expect("it is in here")
     }
@@ -147,7 +160,7 @@ impl<T> Replacement<T> {
 
     /// Takes one page out for others. `key` tells what a page is known by, and `None` if it is needed
     /// where it is.
-    pub fn evict(&mut self, key: impl Fn(&T) -> Option<u64>) -> Option<T> {
+    pub fn evict(&mut self, key: impl Fn(&T) -> Option<u64>) -> Option<Gone<T>> {
         let mut spared = 0;
         // Needed pages go round; when a queue has gone round it is left alone.
         let mut rest = [self.small.length, self.main.length];
@@ -185,7 +198,8 @@ impl<T> Replacement<T> {
             } else if !is_main {
                 self.ghosts.put(key);
             }
-            return Some(self.remove(number));
+            let is_passing = node.is_passing && !is_main;
+            return Some(Gone { value: self.remove(number), is_passing });
         }
     }
 
@@ -320,7 +334,7 @@ mod tests {
         fn come(&mut self, key: u64, is_ahead: bool) {
             if self.pages.len() == self.capacity {
                 let gone = self.pages.evict(|key| Some(*key)).expect("nothing is needed");
-                self.numbers.remove(&gone);
+                self.numbers.remove(&gone.value);
             }
             self.numbers.insert(key, self.pages.insert(key, key, is_ahead));
         }
@@ -389,11 +403,27 @@ mod tests {
             }
         }
         let odd = |key: &u64| (key % 2 == 1).then_some(*key);
-        let mut gone: Vec<_> = std::iter::from_fn(|| pages.evict(odd)).collect();
+        let mut gone: Vec<_> =
+            std::iter::from_fn(|| pages.evict(odd)).map(|gone| gone.value).collect();
         gone.sort_unstable();
         assert_eq!(gone, [1, 3, 5, 7, 9]);
         assert_eq!((pages.evict(odd), pages.len()), (None, 5));
-        assert_eq!(pages.evict(|key| Some(*key)), Some(0));
+        assert_eq!(pages.evict(|key| Some(*key)), Some(Gone { value: 0, is_passing: false }));
+    }
+
+    #[test]
+    fn what_was_read_ahead_only_passes_until_it_is_used_again() {
+        let mut pages = Replacement::new(1000);
+        let numbers: Vec<u32> = (0..4).map(|key| pages.insert(key, key, key > 0)).collect();
+        pages.touch(numbers[1]);
+        pages.touch(numbers[2]);
+        // Others in between: the next use is another one.
+        (10..30).for_each(|key| _ = pages.insert(key, key, false));
+        pages.touch(numbers[2]);
+        let gone = std::iter::from_fn(|| pages.evict(|key| (*key < 4).then_some(*key)));
+        let mut passing: Vec<_> = gone.map(|gone| (gone.value, gone.is_passing)).collect();
+        passing.sort_unstable();
+        assert_eq!(passing, [(0, false), (1, true), (2, false), (3, true)]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     log::segment::Kind,
-    replacement::{Ahead, Replacement},
+    replacement::{Ahead, Gone, Replacement},
     slot_hash::SlotHasher,
 };
 
@@ -130,6 +130,14 @@ pub(crate) enum Came {
     Wanted,
     /// A host may read it soon.
     Ahead,
+}
+
+/// A page that has left memory.
+pub(crate) struct Evicted {
+    pub slot: u64,
+    pub page: Bytes,
+    /// The page is what the lower volume has, whole; and it did not only pass by.
+    pub is_wanted: bool,
 }
 
 /// The table with its three orders: by slot, by use, by age in the log.
@@ -290,7 +298,7 @@ impl SlotTable {
     }
 
     /// Takes one page out of memory that nothing needs there, if there is one.
-    pub fn evict(&mut self) -> bool {
+    pub fn evict(&mut self) -> Option<Evicted> {
         let pieces = &self.pieces;
         let evicted = self.pages.evict(|frame| {
             let entry = &pieces[frame.entry as usize / PIECE][frame.entry as usize % PIECE];
@@ -298,11 +306,13 @@ impl SlotTable {
             // the lower volume for new ones.
             (!entry.pending() && entry.fetch == 0).then_some(entry.slot)
         });
-        let Some(Frame { entry: index, .. }) = evicted else { return false };
+        let Gone { value: Frame { page, entry: index }, is_passing } = evicted?;
         let entry = self.entry_mut(index);
+        let is_clean = entry.valid == WHOLE && entry.place.is_none();
         (entry.valid, entry.frame) = (0, NONE);
+        let slot = entry.slot;
         self.remove_if_empty(index);
-        true
+        Some(Evicted { slot, page, is_wanted: is_clean && !is_passing })
     }
 
     /// What became of the pages that were read ahead.
@@ -488,11 +498,11 @@ mod tests {
         }
         table.entry_mut(0).queued = true;
         table.entry_mut(2).fetch = 7;
-        assert!(table.evict());
+        assert!(table.evict().is_some());
         assert_eq!(table.find(1), None, "the oldest that is not needed");
-        assert!(table.evict());
+        assert!(table.evict().is_some());
         assert_eq!(table.find(3), None);
-        assert!(!table.evict());
+        assert!(table.evict().is_none());
         assert_eq!((table.len(), table.resident()), (2, 2));
     }
 
@@ -502,7 +512,7 @@ mod tests {
         let index = table.find_or_insert(5);
         table.set_page(index, page(1), WHOLE, Came::Wanted);
         table.set_place(index, place(1));
-        assert!(table.evict());
+        assert!(table.evict().is_some());
         assert_eq!(table.find(5), Some(index));
         assert!(table.page(index).is_none());
         table.clear_place(index);

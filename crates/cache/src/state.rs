@@ -21,7 +21,7 @@ use volume::{Data, Durability, Error, Geometry, Holding, Joined, Lba, Stack, Vol
 use crate::{
     alone::Witness,
     claim::Claims,
-    dram::{PageMut, PagePool},
+    dram::{PageMut, PagePool, scratch_block},
     epoch::Epochs,
     fetch::Fetch,
     frames::Index,
@@ -37,6 +37,7 @@ use crate::{
     slot::{Entry, Place, SLOT_BYTES, SlotTable, WHOLE},
     statistics::{AllTimes, Counters},
     streams::Streams,
+    tier::Tiered,
 };
 
 /// The cache without its outside.
@@ -151,6 +152,7 @@ pub(crate) struct State {
     pub round: Option<Round>,
     /// The lower volume may hold what was not flushed there.
     pub unflushed_below: bool,
+    pub tier: Tiered,
     pub fetches: HashMap<u32, Arc<Fetch>>,
     pub next_fetch: u32,
     pub streams: Streams,
@@ -230,8 +232,9 @@ impl Shared {
             if let Some(page) = self.pool.take() {
                 return Some(page);
             }
-            if !state.table.evict() {
-                return None;
+            let evicted = state.table.evict()?;
+            if self.whole(evicted.slot) == WHOLE {
+                state.tier.admit(&evicted);
             }
         }
         self.pool.take()
@@ -490,22 +493,6 @@ pub(crate) async fn write_copies(
     Ok(())
 }
 
-/// A block for the log, filled by `fill`: aligned for direct I/O unless the log disk still holds
-/// all such blocks.
-pub(crate) fn scratch_block(scratch: &Arc<PagePool>, fill: impl FnOnce(&mut [u8])) -> Bytes {
-    match scratch.take() {
-        Some(mut page) => {
-            fill(&mut page);
-            page.freeze()
-        }
-        None => {
-            let mut block = vec![0; SLOT_BYTES];
-            fill(&mut block);
-            block.into()
-        }
-    }
-}
-
 /// Slots looked up under the lock at once: some tens of microseconds.
 const LOOKED_UP: u64 = 1024;
 /// Pages of the scratch pool: a segment's header, a superblock, and some that writes which were
@@ -552,6 +539,7 @@ impl State {
             round: None,
             // Who was here before us may have left something there.
             unflushed_below: true,
+            tier: Tiered::default(),
             fetches: HashMap::new(),
             next_fetch: 1,
             streams: Streams::default(),
@@ -621,6 +609,7 @@ impl State {
         entry.version = serial;
         // A fetch that is under way brings older content.
         entry.fetch = 0;
+        self.tier.void(entry.slot);
         if !entry.queued {
             entry.queued = true;
             entry.turn = turn;

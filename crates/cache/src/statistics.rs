@@ -26,6 +26,8 @@ pub struct Statistics {
     pub reads_dram: u64,
     /// Read calls for which the log disk was read, and nothing below it.
     pub reads_log: u64,
+    /// Read calls for which the read tier was read, and nothing below it.
+    pub reads_tier: u64,
     /// Read calls for which the lower volume was read.
     pub reads_lower: u64,
     /// Slots read whose content was not in the log yet: in the NVRAM buffer, in the paper's words.
@@ -34,6 +36,8 @@ pub struct Statistics {
     pub hits_dram: u64,
     /// Slots read that were found on the log disk only.
     pub hits_log: u64,
+    /// Slots read that were found in the read tier only.
+    pub hits_tier: u64,
     /// Slots read that had to come from the lower volume.
     pub misses: u64,
     /// Bytes fetched from the lower volume, those read ahead included.
@@ -44,6 +48,18 @@ pub struct Statistics {
     pub read_ahead_used_slots: u64,
     /// Slots of those that left memory without having been read.
     pub read_ahead_wasted_slots: u64,
+    /// Bytes of slots that the read tier has now.
+    pub tier_used_bytes: u64,
+    /// Bytes of slots that it has room for; 0 if there is none.
+    pub tier_bytes: u64,
+    /// Slots that it took in when they left memory.
+    pub tier_admitted_slots: u64,
+    /// Slots that it did not take in because its disk was behind.
+    pub tier_dropped_slots: u64,
+    /// Slots whose block on its disk was not what was written there; they were read from the lower volume.
+    pub tier_rotten_slots: u64,
+    /// Why it was switched off, if it was.
+    pub tier_error: Option<String>,
     /// Segments written to the log.
     pub commits: u64,
     /// Slots in them.
@@ -140,7 +156,7 @@ macro_rules! counters {
 }
 
 counters! {
-    reads, reads_nvram, reads_dram, reads_log, reads_lower, joined_slots, read_bytes, writes, written_bytes, discards, flushes, hits_nvram, hits_dram, hits_log,
+    reads, reads_nvram, reads_dram, reads_log, reads_tier, reads_lower, joined_slots, read_bytes, writes, written_bytes, discards, flushes, hits_nvram, hits_dram, hits_log, hits_tier,
     misses, fetched_bytes, read_ahead_bytes, commits, committed_slots, log_errors, log_mended,
     scrubbed_slots, scrub_passes, rotten_slots, rounds,
     destaged_bytes, destaged_runs, absorbed_slots, bypassed, refused_busy, lower_errors,

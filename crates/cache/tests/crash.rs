@@ -149,7 +149,7 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
 
 #[test]
 fn the_scripts_reach_every_path() {
-    let mut sums = [0; 16];
+    let mut sums = [0; 17];
     for seed in 1..=REACHING_SCRIPTS {
         let script = Script::new(seed);
         let world = World::new(&script);
@@ -160,6 +160,7 @@ fn the_scripts_reach_every_path() {
             s.hits_nvram,
             s.hits_dram,
             s.hits_log,
+            s.hits_tier,
             s.misses,
             s.read_ahead_bytes,
             s.commits,

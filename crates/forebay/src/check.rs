@@ -140,6 +140,9 @@ async fn look_at_cache(
     if let Some(nvram) = &cache.nvram {
         report.say(place, look_at_nvram(nvram, cache.nvram_size.0))?;
     }
+    if let Some(tier) = &cache.read_tier {
+        report.say(place, look_at_tier(cache, tier))?;
+    }
     Ok(())
 }
 
@@ -190,6 +193,17 @@ async fn look_at_half(cache: &settings::Cache) -> Result<String, Failure> {
             format!("{name} is the half of a log, of epoch {}{alone}", label.epoch)
         }
     })
+}
+
+fn look_at_tier(cache: &settings::Cache, path: &Path) -> Result<String, Failure> {
+    let name = path.display();
+    let mut options = stack::tier_options(cache, path);
+    if options.create.take().is_some() {
+        return Ok(format!("the read tier {name} would be made"));
+    }
+    options.read_only = true;
+    let Some(volume) = open(&options)? else { return Ok(in_use(path)) };
+    Ok(format!("the read tier {name} has {}", about(volume.geometry().bytes())))
 }
 
 fn look_at_nvram(path: &Path, bytes: u64) -> Result<String, Failure> {

@@ -100,6 +100,13 @@ impl Sealer {
         Self(LessSafeKey::new(key))
     }
 
+    /// With a key that is drawn now, and forgotten with this object.
+    pub fn drawn() -> Result<Self, &'static str> {
+        let mut key = [0; 32];
+        SystemRandom::new().fill(&mut key).map_err(|_| NOT_RANDOM)?;
+        Ok(Self::new(key))
+    }
+
     /// Encrypts a block in its place. `which` must never come again with other content.
     pub fn seal(&self, which: Which, about: About, block: &mut [u8]) -> Tag {
         let sealed = self.0.seal_in_place_separate_tag(which.nonce(), about.aad(), block);
@@ -146,6 +153,8 @@ impl About {
 /// A salt that nobody else draws.
 pub(crate) fn draw_salt() -> Result<Salt, &'static str> {
     let mut salt = [0; 12];
-    SystemRandom::new().fill(&mut salt).map_err(|_| "the system has no random bytes")?;
+    SystemRandom::new().fill(&mut salt).map_err(|_| NOT_RANDOM)?;
     Ok(salt)
 }
+
+const NOT_RANDOM: &str = "the system has no random bytes";

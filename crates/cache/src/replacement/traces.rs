@@ -28,7 +28,7 @@ impl Policy for S3Fifo {
         }
         if self.pages.len() == self.capacity {
             let gone = self.pages.evict(|key| Some(*key)).expect("nothing is needed");
-            self.numbers.remove(&gone);
+            self.numbers.remove(&gone.value);
         }
         self.numbers.insert(key, self.pages.insert(key, key, false));
         false

@@ -15,6 +15,8 @@ use sim::{CrashVolume, Image, Outage, Power, Rng, Sync};
 use tokio::time::Instant;
 use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
 
+use super::tier::Rotting;
+
 /// A sync that is left out, to see that the simulator notices.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mutation {
@@ -59,6 +61,7 @@ pub struct Remains {
     log: CrashVolume,
     lower: CrashVolume,
     pub nvram: Vec<u8>,
+    tier: Arc<Rotting>,
 }
 
 impl Remains {
@@ -87,6 +90,7 @@ pub struct Hardware {
     nvram: Arc<Mutex<NvramState>>,
     /// The log disk fails writes until then.
     log_fails: Arc<Mutex<Option<Instant>>>,
+    tier: Arc<Rotting>,
     mutation: Mutation,
     delay: Duration,
     log_delay: Duration,
@@ -109,16 +113,24 @@ impl Hardware {
             CrashVolume::new(log, seed),
             CrashVolume::new(lower, seed + 1),
             vec![0; length_for(nvram_slots) as usize],
+            // So few that it goes round; one block in ten rots.
+            Rotting::new(TIER_SLOTS, 10, seed),
             seed,
         )
     }
 
     pub fn reopen(remains: Remains, seed: u64) -> Self {
         let (log, lower) = (remains.log.goes_on(seed), remains.lower.goes_on(seed + 1));
-        Self::assemble(log, lower, remains.nvram, seed)
+        Self::assemble(log, lower, remains.nvram, remains.tier, seed)
     }
 
-    fn assemble(log: CrashVolume, lower: CrashVolume, nvram: Vec<u8>, seed: u64) -> Self {
+    fn assemble(
+        log: CrashVolume,
+        lower: CrashVolume,
+        nvram: Vec<u8>,
+        tier: Arc<Rotting>,
+        seed: u64,
+    ) -> Self {
         let power = Power::new();
         let wire =
             |disk: CrashVolume| disk.powered_by(&power).with_outage(Outage::Hangs).with_yields(30);
@@ -128,6 +140,7 @@ impl Hardware {
             lower: Arc::new(wire(lower)),
             nvram: Arc::new(Mutex::new(nvram)),
             log_fails: Arc::default(),
+            tier,
             power,
             mutation: Mutation::None,
             delay: Duration::ZERO,
@@ -206,6 +219,7 @@ impl Hardware {
             lower: Arc::clone(&self.lower),
             nvram: Arc::clone(&self.nvram),
             log_fails: Arc::clone(&self.log_fails),
+            tier: Arc::clone(&self.tier),
             mutation: self.mutation,
             delay: self.delay,
             log_delay: self.log_delay,
@@ -216,6 +230,11 @@ impl Hardware {
 
     pub fn nvram(&self) -> Box<dyn StableMemory> {
         Box::new(Nvram { state: Arc::clone(&self.nvram), power: Arc::clone(&self.power) })
+    }
+
+    /// The disk of the read tier, which goes on whatever happens: what it holds is void anyway.
+    pub fn tier(&self) -> Stack {
+        Arc::clone(&self.tier) as Stack
     }
 
     /// Operations of the disks, writes of the NVRAM.
@@ -249,6 +268,7 @@ impl Hardware {
             log: left(&self.log, end == End::Kill, rng),
             lower: left(&self.lower, end != End::Power, rng),
             nvram,
+            tier: Arc::clone(&self.tier),
         }
     }
 }
@@ -437,3 +457,6 @@ impl Volume for Remote {
         })
     }
 }
+
+/// As few as a read tier may have.
+const TIER_SLOTS: u64 = 64;

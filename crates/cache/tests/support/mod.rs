@@ -9,4 +9,5 @@ pub mod memory;
 pub mod model;
 pub mod pair;
 pub mod site;
+pub mod tier;
 pub mod workload;

@@ -41,6 +41,8 @@ pub struct Script {
     pub operates: bool,
     /// Whether the log disk fails for a while, now and then.
     pub log_fails: bool,
+    /// Whether the cache has a read tier.
+    pub tier: bool,
 }
 
 impl Script {
@@ -116,6 +118,7 @@ impl Script {
             resizes,
             operates: seed % 7 < 3,
             log_fails: seed % 5 == 2,
+            tier: matches!(seed % 5, 0 | 4),
         }
     }
 
@@ -138,6 +141,11 @@ impl Script {
         let identity = Identity { name: "far volume".into(), geometry: self.geometry };
         let opened = Cache::open(self.settings.clone(), parts, identity).await;
         let cache = opened.map_err(|error| format!("cannot be opened: {error}"))?;
+        // Scripts that are known to notice a fault do so without.
+        if self.tier && self.mutation == Mutation::None {
+            let taken = cache.use_tier(hardware.tier()).await;
+            taken.map_err(|error| format!("its read tier is refused: {error}"))?;
+        }
         self.mutation.mutate(&cache);
         Ok(cache)
     }

@@ -57,7 +57,10 @@ fn ask(socket: PathBuf, request: Request, attached: &Attached) -> Result<Respons
     let style = ProgressStyle::with_template("{spinner} {elapsed:>4} {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || tell.send(control::ask(&socket, request)));
+    std::thread::spawn(move || {
+        // Whoever waits for it may have gone.
+        let _ = tell.send(control::ask(&socket, request));
+    });
     loop {
         match told.recv_timeout(Duration::from_millis(200)) {
             Ok(answer) => {

@@ -401,11 +401,7 @@ impl Node {
                 }
                 let fate = node.fate_of(&name, &come).await;
                 match (fate, node.berth(&name)) {
-                    (Fate::Yours, Some(_berth)) => {
-                        if node.take(&name, &come).await {
-                            return;
-                        }
-                    }
+                    (Fate::Yours, Some(_berth)) if node.take(&name, &come).await => return,
                     (Fate::Undone, Some(_berth)) => {
                         tracing::info!(volume = %name, "the node that it comes from has kept it");
                         node.discard(&name, &come.id);

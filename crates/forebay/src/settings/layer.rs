@@ -290,6 +290,10 @@ pub struct Cache {
     pub destage_rates: Vec<Hours>,
     /// Age at which dirty data is destaged even if requests never pause.
     pub dirty_age: Span,
+    /// The second read tier: a file or block device for what leaves memory.
+    pub read_tier: Option<PathBuf>,
+    /// Bytes of the read tier; creates the file if it does not exist.
+    pub read_tier_size: Option<Size>,
     /// Most bytes read ahead of a sequential reader; 0: none.
     pub read_ahead: Size,
     /// Whether other gateways change the volume, too, and all have tokens for what they read and write.
@@ -395,6 +399,8 @@ impl Default for Cache {
             destage_rate: None,
             destage_rates: Vec::new(),
             dirty_age: Span::seconds(5),
+            read_tier: None,
+            read_tier_size: None,
             read_ahead: Size::mib(8),
             share: false,
             accept_loss: false,

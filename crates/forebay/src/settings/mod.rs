@@ -353,9 +353,13 @@ impl Settings {
 impl Cache {
     fn resolve(&mut self, folder: &Path) {
         self.log = folder.join(&self.log);
-        for path in
-            [&mut self.log_mirror, &mut self.nvram, &mut self.log_key, &mut self.log_secret_file]
-        {
+        for path in [
+            &mut self.log_mirror,
+            &mut self.read_tier,
+            &mut self.nvram,
+            &mut self.log_key,
+            &mut self.log_secret_file,
+        ] {
             *path = path.take().map(|path| folder.join(path));
         }
     }

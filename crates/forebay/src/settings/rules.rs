@@ -683,6 +683,16 @@ fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
         let message = "there is no NVRAM that could survive a loss of power";
         return wrong(at.key("nvram_survives"), message, "add `nvram = \"FILE\"`");
     }
+    if let Some(tier) = &cache.read_tier {
+        path(at, "read_tier", tier, files)?;
+    } else if cache.read_tier_size.is_some() {
+        let message = "the size of a read tier, and there is none";
+        return wrong(at.key("read_tier_size"), message, "add read_tier = \"FILE\"");
+    }
+    whole(at, "read_tier_size", cache.read_tier_size, Size(4096))?;
+    if let Some(size) = cache.read_tier_size {
+        range(at, "read_tier_size", size, Size::mib(1), Size(1 << 44))?;
+    }
     if cache.report == Report::AtFlush {
         at_flush(cache, at)?;
     }

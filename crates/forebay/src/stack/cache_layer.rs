@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 use volume::{Holding, Mirror, Stack};
 
-use super::{file, log_disk::LogDisk, object, pacing::Pacing, remote::Known};
+use super::{file, log_disk::LogDisk, object, pacing::Pacing, read_tier, remote::Known};
 use crate::{
     failure::Failure,
     figures, key_file,
@@ -112,6 +112,7 @@ impl CacheLayer {
             }
         };
         let cache = opened.map_err(|error| refusal(settings, &error))?;
+        read_tier::open(settings, &cache).await?;
         Ok(Self::begin(cache, settings, log.disk, below, Vec::new()))
     }
 
@@ -129,6 +130,7 @@ impl CacheLayer {
         let opened = Cache::open_common(behaviour, members, log.disk.volume(), nvram).await;
         let (cache, above) = opened.map_err(|error| refusal(settings, &error))?;
         let below = Arc::clone(&above[0]);
+        read_tier::open(settings, &cache).await?;
         Ok((Self::begin(cache, settings, log.disk, below, volumes), above))
     }
 
@@ -381,6 +383,7 @@ impl CacheLayer {
             "reads_nvram": counted.reads_nvram,
             "reads_dram": counted.reads_dram,
             "reads_log": counted.reads_log,
+            "reads_tier": counted.reads_tier,
             "reads_lower": counted.reads_lower,
             "writes_near": counted.writes.saturating_sub(counted.bypassed),
         })));
@@ -404,7 +407,7 @@ impl CacheLayer {
     }
 
     fn counters(&self, counted: &cache::Statistics) -> Map<String, Value> {
-        let hits = counted.hits_nvram + counted.hits_dram + counted.hits_log;
+        let hits = counted.hits_nvram + counted.hits_dram + counted.hits_log + counted.hits_tier;
         let ratio = hits as f64 / (hits + counted.misses).max(1) as f64;
         let mut figures = object(json!({
             "claim": claim(&self.cache.holding()),
@@ -427,6 +430,7 @@ impl CacheLayer {
             "hits_nvram": counted.hits_nvram,
             "hits_dram": counted.hits_dram,
             "hits_log": counted.hits_log,
+            "hits_tier": counted.hits_tier,
             "misses": counted.misses,
             "fetched_bytes": counted.fetched_bytes,
             "read_ahead_bytes": counted.read_ahead_bytes,
@@ -459,6 +463,7 @@ impl CacheLayer {
             "rotten_slots": counted.rotten_slots,
         })));
         figures.extend(self.disk.figures());
+        figures.extend(read_tier::figures(self.disk.settings(), counted));
         figures.extend(epochs(counted));
         if !self.volumes.is_empty() {
             let volumes = self.volumes.iter();

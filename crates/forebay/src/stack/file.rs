@@ -60,13 +60,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Opens it; waits a moment for one that is in use.
 pub async fn open(options: Options) -> Result<FileVolume, Failure> {
+    try_open(options).await?.map_err(|error| refusal(&error))
+}
+
+/// The same, for who has an answer to what the system refuses.
+pub async fn try_open(options: Options) -> Result<Result<FileVolume, OpenError>, Failure> {
     let deadline = Instant::now() + RELEASED_WITHIN;
     loop {
         match open_once(options.clone()).await? {
             Err(OpenError::InUse(_)) if Instant::now() < deadline => {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
-            opened => return opened.map_err(|error| refusal(&error)),
+            opened => return Ok(opened),
         }
     }
 }

@@ -49,6 +49,11 @@ impl LogDisk {
         Self { volume: Arc::clone(&mirror) as Stack, mirror: Some(mirror), files, settings }
     }
 
+    /// Those of its cache.
+    pub fn settings(&self) -> &Cache {
+        &self.settings
+    }
+
     /// The blocks.
     pub fn volume(&self) -> Stack {
         Arc::clone(&self.volume)

@@ -1,0 +1,120 @@
+//! The first block of a tier's disk: of which log it is. All else there is void when it is opened.
+//!
+//! The bytes are written down in `docs/formats/read-tier.md`.
+
+use crate::{
+    checksum::crc32c,
+    log::{
+        bytes::{array, put, put_u32, u32_at},
+        superblock::InstanceId,
+    },
+    slot::SLOT_BYTES,
+};
+
+/// What the first block says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Label {
+    /// The log whose cache uses it.
+    pub instance: InstanceId,
+    /// What was written since is encrypted.
+    pub is_sealed: bool,
+}
+
+/// What was found instead.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum NoLabel {
+    /// Zeros.
+    Blank,
+    /// Something else.
+    Other,
+    /// That of another version.
+    Version(u32),
+}
+
+impl Label {
+    /// The block.
+    pub fn encode(&self, block: &mut [u8]) {
+        block.fill(0);
+        put(block, MAGIC, &MAGIC_BYTES);
+        put_u32(block, VERSION, 1);
+        put_u32(block, FLAGS, u32::from(self.is_sealed));
+        put(block, INSTANCE, &self.instance.0);
+        let checksum = crc32c(&block[..CHECKSUM]);
+        put_u32(block, CHECKSUM, checksum);
+    }
+
+    /// What the first blocks of a disk say: all of them must be zeros where there is no label.
+    pub fn decode(blocks: &[u8]) -> Result<Self, NoLabel> {
+        if blocks.iter().all(|&byte| byte == 0) {
+            return Err(NoLabel::Blank);
+        }
+        let is_label = blocks.len() >= SLOT_BYTES
+            && array::<8>(blocks, MAGIC) == MAGIC_BYTES
+            && crc32c(&blocks[..CHECKSUM]) == u32_at(blocks, CHECKSUM);
+        if !is_label {
+            return Err(NoLabel::Other);
+        }
+        match u32_at(blocks, VERSION) {
+            1 => Ok(Self {
+                instance: InstanceId(array(blocks, INSTANCE)),
+                is_sealed: u32_at(blocks, FLAGS) & 1 > 0,
+            }),
+            other => Err(NoLabel::Version(other)),
+        }
+    }
+}
+
+const MAGIC_BYTES: [u8; 8] = *b"FBYTIER\0";
+const MAGIC: usize = 0;
+const VERSION: usize = 8;
+const FLAGS: usize = 12;
+const INSTANCE: usize = 16;
+/// In the first sector: it is written as a whole or not at all.
+const CHECKSUM: usize = 508;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::tests::{rows, tables};
+
+    #[test]
+    fn the_page_says_what_the_code_does() {
+        let page = include_str!("../../../../docs/formats/read-tier.md");
+        let fields = [
+            ("magic", MAGIC, 8),
+            ("version", VERSION, 4),
+            ("flags", FLAGS, 4),
+            ("log", INSTANCE, 16),
+            ("reserved", INSTANCE + 16, CHECKSUM - INSTANCE - 16),
+            ("checksum", CHECKSUM, 4),
+            ("zeros", CHECKSUM + 4, SLOT_BYTES - CHECKSUM - 4),
+        ];
+        assert_eq!(tables(page), [rows(&fields)]);
+    }
+
+    #[test]
+    fn it_is_read_as_it_was_written() {
+        let label = Label { instance: InstanceId([7; 16]), is_sealed: true };
+        let mut blocks = vec![0; 2 * SLOT_BYTES];
+        assert_eq!(Label::decode(&blocks), Err(NoLabel::Blank));
+        label.encode(&mut blocks[..SLOT_BYTES]);
+        assert_eq!(Label::decode(&blocks), Ok(label));
+        blocks[SLOT_BYTES] = 1;
+        assert_eq!(Label::decode(&blocks), Ok(label), "what follows is void");
+        blocks[20] ^= 1;
+        assert_eq!(Label::decode(&blocks), Err(NoLabel::Other));
+        assert_eq!(Label::decode(&[1]), Err(NoLabel::Other));
+        label.encode(&mut blocks[..SLOT_BYTES]);
+        put_u32(&mut blocks, VERSION, 2);
+        let checksum = crc32c(&blocks[..CHECKSUM]);
+        put_u32(&mut blocks, CHECKSUM, checksum);
+        assert_eq!(Label::decode(&blocks), Err(NoLabel::Version(2)));
+    }
+
+    #[test]
+    fn something_else_on_the_disk_is_not_blank() {
+        let mut blocks = vec![0; 32 * SLOT_BYTES];
+        blocks[31 * SLOT_BYTES] = 1;
+        assert_eq!(Label::decode(&blocks), Err(NoLabel::Other));
+    }
+}

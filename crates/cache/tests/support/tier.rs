@@ -1,0 +1,96 @@
+//! A disk for a read tier that rots: what it gives back is not always what was written.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sim::Rng;
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, MemVolume, Volume};
+
+/// Blocks before the first segment.
+pub const LABEL: u64 = 32;
+const BLOCK: usize = 4096;
+
+/// In memory; clones of what it holds are not those of the cache.
+pub struct Rotting {
+    memory: MemVolume,
+    /// Of a hundred blocks read or written, so many are not right.
+    percent: u32,
+    rng: Mutex<Rng>,
+    sleep: std::time::Duration,
+}
+
+impl Rotting {
+    /// With room for so many slots.
+    pub fn new(slots: u64, percent: u32, seed: u64) -> Arc<Self> {
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LABEL + slots) };
+        let rng = Mutex::new(Rng::new(seed));
+        let sleep = std::time::Duration::ZERO;
+        Arc::new(Self { memory: MemVolume::new(geometry), percent, rng, sleep })
+    }
+
+    /// The same, and each call takes so long.
+    pub fn slow(slots: u64, sleep: std::time::Duration) -> Arc<Self> {
+        let rotting = Arc::into_inner(Self::new(slots, 0, 1)).expect("it is new");
+        Arc::new(Self { sleep, ..rotting })
+    }
+
+    /// All that it holds.
+    pub async fn image(&self) -> Vec<u8> {
+        let whole = Extent { lba: Lba(0), blocks: self.memory.geometry().blocks as u32 };
+        self.memory.read(whole).await.expect("memory").into_bytes().to_vec()
+    }
+
+    /// Spoils some of the blocks of a segment: torn, of zeros, or with one bit turned.
+    fn spoil(&self, lba: Lba, data: &Data) -> Data {
+        let mut bytes = vec![0; data.len()];
+        data.copy_to_slice(&mut bytes);
+        let mut rng = self.rng.lock();
+        for (block, lba) in bytes.chunks_mut(BLOCK).zip(lba.0..) {
+            if lba < LABEL || !rng.chance(self.percent) {
+                continue;
+            }
+            match rng.below(3) {
+                0 => block[BLOCK / 2..].fill(rng.below(256) as u8),
+                1 => block.fill(0),
+                _ => block[rng.below(BLOCK as u64) as usize] ^= 1 << rng.below(8),
+            }
+        }
+        bytes.into()
+    }
+}
+
+impl Volume for Rotting {
+    fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            tokio::time::sleep(self.sleep).await;
+            let data = self.memory.read(extent).await?;
+            // A read is not one moment: others go on in its middle.
+            sim::yield_now().await;
+            Ok(self.spoil(extent.lba, &data))
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        Box::pin(async move {
+            tokio::time::sleep(self.sleep).await;
+            let data = self.spoil(lba, &data);
+            for (at, lba) in (0..data.len()).step_by(BLOCK).zip(lba.0..) {
+                self.memory.write(Lba(lba), data.slice(at, BLOCK), durability).await?;
+                sim::yield_now().await;
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn discard(&self, _extent: Extent) -> Io<'_, ()> {
+        Box::pin(std::future::ready(Err(Error::Device("nobody discards here".into()))))
+    }
+}

@@ -1,0 +1,72 @@
+//! The second read tier of a cache: its file or device opened, its refusals turned into remedies.
+
+use std::{path::Path, sync::Arc};
+
+use cache::{Cache, Statistics, TierError};
+use serde_json::{Map, Value, json};
+use volume::{OpenError, Options, Stack};
+
+use super::{file, object};
+use crate::{failure::Failure, settings};
+
+/// What a cache asks of the disk of its tier. One that is there has the size that it has. It is not filled:
+/// what was never written is never read.
+pub fn options(cache: &settings::Cache, path: &Path) -> Options {
+    let is_there = path.metadata().is_ok_and(|found| !found.is_file() || found.len() > 0);
+    Options {
+        create: cache.read_tier_size.map(|size| size.0).filter(|_| !is_there),
+        preallocate: false,
+        direct: true,
+        ..file::log_options(cache, path)
+    }
+}
+
+/// Gives the cache its tier, if the settings name one. One whose disk is gone or broken is told of, and
+/// the cache serves without.
+pub async fn open(settings: &settings::Cache, cache: &Cache) -> Result<(), Failure> {
+    let Some(path) = &settings.read_tier else { return Ok(()) };
+    let disk = match file::try_open(options(settings, path)).await? {
+        Ok(volume) => Arc::new(volume) as Stack,
+        Err(OpenError::Io { doing, source, .. }) => {
+            cache.go_without_tier(format!("cannot {doing} it: {source}").into());
+            return Ok(());
+        }
+        Err(error) => return Err(file::refusal(&error)),
+    };
+    cache.use_tier(disk).await.map_err(|error| refusal(path, &error))
+}
+
+fn refusal(path: &Path, error: &TierError) -> Failure {
+    let name = path.display();
+    let remedy = match error {
+        TierError::Clear | TierError::OtherLog(_) => format!(
+            "remove the file, or discard the device (blkdiscard -z {name}), if nothing else uses it: what is in a \
+             read tier is at the far side, too"
+        ),
+        TierError::NotATier => format!(
+            "name the right file or device; if nobody needs what is on this one, write zeros over its first 128 \
+             KiB (dd if=/dev/zero of={name} bs=128K count=1 conv=notrunc)"
+        ),
+        TierError::Means(_) => {
+            "take a smaller one: its index needs 20 bytes of memory for each 4 KiB".into()
+        }
+        TierError::Size => "give it another `read_tier_size`, or another device".into(),
+        TierError::Version(_) => "use the newer Forebay, or remove the file".into(),
+    };
+    Failure::new(format!("cannot use {name} as read tier: {error}")).remedy(remedy)
+}
+
+/// Counters and levels.
+pub fn figures(settings: &settings::Cache, counted: &Statistics) -> Map<String, Value> {
+    if settings.read_tier.is_none() {
+        return Map::new();
+    }
+    object(json!({
+        "tier_used_bytes": counted.tier_used_bytes,
+        "tier_bytes": counted.tier_bytes,
+        "tier_admitted_slots": counted.tier_admitted_slots,
+        "tier_dropped_slots": counted.tier_dropped_slots,
+        "tier_rotten_slots": counted.tier_rotten_slots,
+        "tier_error": counted.tier_error,
+    }))
+}
