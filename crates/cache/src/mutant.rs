@@ -29,6 +29,7 @@ pub enum Mutant {
     /// A drain that is asked for returns when the log has everything.
     DrainDoesNotWait,
     /// The read tier keeps what it has of blocks that are written.
+    #[cfg(feature = "mutation")]
     TierKeepsOverwritten,
 }
 

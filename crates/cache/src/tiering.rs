@@ -50,7 +50,10 @@ impl Shared {
         let begun = Extent { lba: Lba(0), blocks: FIRST_BLOCK as u32 };
         let found = match volume.read(begun).await {
             Ok(blocks) => Label::decode(&blocks.into_bytes()),
-            Err(error) => return Ok(self.end_tier(error)),
+            Err(error) => {
+                self.end_tier(error);
+                return Ok(());
+            }
         };
         let instance = self.identity.instance;
         let label = Label { instance, is_sealed: self.settings.log_key.is_some() };
@@ -69,7 +72,8 @@ impl Shared {
         let sealer = sealer.map_err(|error| means(&error))?;
         let block = scratch_block(&self.scratch, |block| label.encode(block));
         if let Err(error) = volume.write(Lba(0), block.into(), Durability::Stable).await {
-            return Ok(self.end_tier(error));
+            self.end_tier(error);
+            return Ok(());
         }
         let disk = Disk::new(volume, sealer).map_err(|error| means(&error))?;
         self.state.lock().tier.begin(disk).map_err(|error| means(&error))
