@@ -4,6 +4,7 @@ mod support;
 
 use serde_json::Value;
 use support::{Place, Serving, connect, eventually, gateway, node, read, write};
+use volume::Volume;
 
 /// The figures of a layer of the only unit.
 fn figures(serving: &Serving, layer: &str) -> Value {
@@ -63,4 +64,96 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     let text = support::forebay().args(["status", "--control"]).arg(&near.control).output();
     let text = String::from_utf8(text.expect("it runs").stdout).expect("text");
     assert!(text.contains("READ(10): 64") && text.contains("half below"), "{text}");
+}
+
+/// What a table says of some PDUs has to be so: how many there are, and that their bytes fit the classes.
+fn check_sizes(figures: &Value, way: &str) -> (u64, u64) {
+    let sizes = &figures[format!("pdus_{way}_by_size")];
+    let bounds = [
+        ("below_64", 48, 63),
+        ("below_128", 64, 127),
+        ("below_256", 128, 255),
+        ("below_512", 256, 511),
+        ("below_1024", 512, 1023),
+        ("from_1024", 1024, 1 << 24),
+    ];
+    let count = |name: &str| sizes[name].as_u64().expect("a class");
+    let sum = |bound: fn(&(&str, u64, u64)) -> u64| -> u64 {
+        bounds.iter().map(|class| count(class.0) * bound(class)).sum()
+    };
+    let bytes = sizes["bytes"].as_u64().expect("bytes");
+    assert!((sum(|class| class.1)..=sum(|class| class.2)).contains(&bytes), "{way}: {sizes}");
+    assert_eq!(Value::from(pdus(sizes)), figures[format!("pdus_{way}")], "{way}: {sizes}");
+    (pdus(sizes), bytes)
+}
+
+/// One kind of command.
+fn of_kind(figures: &Value, kind: &str) -> u64 {
+    figures["commands_by_kind"][kind].as_u64().unwrap_or(0)
+}
+
+/// Tables 3 and 4 (PDUs by size, bytes, full ones to others), 5 (requests by where they were answered),
+/// 6 (commands by kind) and 8 (operations in a time, by their size), from one gateway after a load.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_figure_of_the_tables_is_told_and_they_add_up() {
+    let place = Place::new();
+    let far = place.serve("node", &node(place.folder.path(), 0));
+    let near = place.serve("gateway", &gateway(place.folder.path(), far.address, ""));
+    let volume = connect(near.address, "iqn.2026-11.test:gateway").await;
+    // Overwritten twice, so that the far side gets less; then in part from memory, in part from afar.
+    for version in 1..=3 {
+        for block in 0..100 {
+            write(&*volume, block, version).await.expect("written");
+        }
+    }
+    for block in 50..150 {
+        read(&*volume, block).await.expect("read");
+    }
+    volume.flush().await.expect("flushed");
+    eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+
+    let status = near.status();
+    let (counters, remote, cache) =
+        (&status["counters"], figures(&near, "remote"), figures(&near, "cache"));
+    let far_counters = &far.status()["counters"];
+    // Tables 3 and 4, of both links and both ways.
+    let (_, from_host) = check_sizes(counters, "in");
+    let (_, to_host) = check_sizes(counters, "out");
+    let (_, over_link) = check_sizes(&remote, "out");
+    let (_, from_link) = check_sizes(&remote, "in");
+    let at_node = check_sizes(far_counters, "in");
+    let written = 300 * 4096;
+    let bytes = |name: &str| counters[name].as_u64().expect("a number");
+    assert!(from_host > written && bytes("data_out_bytes") >= written, "{counters}");
+    assert!(to_host > 100 * 4096 && bytes("data_in_bytes") >= 100 * 4096, "{counters}");
+    assert!(over_link < from_host && from_link < to_host, "{remote}");
+    assert!(at_node.1 >= over_link, "the node counts the log-in, too: {at_node:?}, {over_link}");
+    // Table 5: of the host's requests, those that nobody else had to be asked for.
+    let number = |name: &str| cache[name].as_u64().expect("a number");
+    let reads = ["nvram", "dram", "log", "lower"].map(|place| number(&format!("reads_{place}")));
+    assert_eq!(reads.iter().sum::<u64>(), number("reads"), "{cache}");
+    assert_eq!((number("reads"), number("writes"), number("writes_near")), (100, 300, 300));
+    // Table 6: as the host sent them, and as the far side got them.
+    let commands = counters["commands_by_kind"].as_object().expect("a table");
+    let sum: u64 = commands.values().map(|n| n.as_u64().expect("a number")).sum();
+    assert_eq!(Value::from(sum), counters["commands"]);
+    assert_eq!((of_kind(counters, "WRITE(10)"), of_kind(counters, "READ(10)")), (300, 100));
+    for kind in ["READ(10)", "WRITE(10)"] {
+        assert_eq!(of_kind(&remote, kind), of_kind(far_counters, kind), "{kind}: {remote}");
+    }
+    let reads_below = of_kind(&remote, "READ(10)");
+    assert!((1..=100).contains(&reads_below), "{remote}");
+    assert!(of_kind(&remote, "WRITE(10)") < 300, "{remote}");
+    // Table 8: of each session how many commands and bytes, and how long a kind takes.
+    let sessions = status["sessions"].as_array().expect("sessions");
+    let of_sessions = |figure: &str| -> u64 {
+        sessions.iter().map(|session| session[figure].as_u64().expect("a number")).sum()
+    };
+    assert_eq!(Value::from(of_sessions("commands")), counters["commands"]);
+    assert_eq!(Value::from(of_sessions("data_out_bytes")), counters["data_out_bytes"]);
+    for time in ["time_read", "time_write"] {
+        assert!(counters[time]["count"].as_u64().is_some_and(|count| count > 0), "{counters}");
+        assert!(counters[time]["mean_us"].as_f64().is_some_and(|mean| mean > 0.0), "{counters}");
+    }
+    drop(volume);
 }
