@@ -18,6 +18,12 @@ impl<'a> Choices<'a> {
         Self(input)
     }
 
+    /// All that is left.
+    #[must_use]
+    pub fn rest(self) -> &'a [u8] {
+        self.0
+    }
+
     /// Nothing is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
