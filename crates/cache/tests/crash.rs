@@ -237,6 +237,6 @@ const THREADS: usize = 2;
 /// How often they come to each path at least.
 const LEAST_REACHED: u64 = 20;
 /// Scripts whose counters are added up.
-const REACHING_SCRIPTS: u64 = 200;
+const REACHING_SCRIPTS: u64 = 400;
 /// Scripts that a mutant may survive.
 const MUTANT_SCRIPTS: u64 = 60;

@@ -118,7 +118,7 @@ impl Script {
             resizes,
             operates: seed % 7 < 3,
             log_fails: seed % 5 == 2,
-            tier: matches!(seed % 5, 0 | 4),
+            tier: matches!(seed % 5, 0 | 3 | 4),
         }
     }
 
