@@ -94,7 +94,7 @@ pub enum CopyStage {
 
 /// All that is kept.
 pub struct Moves {
-    /// `None`: this node has no volumes that could move.
+    /// `None`: nothing is kept of anything.
     folder: Option<PathBuf>,
     kept: Mutex<BTreeMap<VolumeName, Kept>>,
 }
@@ -105,8 +105,8 @@ const ENDING: &str = ".volume";
 impl Moves {
     /// What is in the state folder of these settings.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
-        let folder = settings.names.as_ref().and(settings.state.as_ref());
-        let folder = folder.map(|state| state.join("moved"));
+        // Also of a node that takes part in the names no more: what has gone stays gone.
+        let folder = settings.state.as_ref().map(|state| state.join("moved"));
         let mut kept = BTreeMap::new();
         if let Some(folder) = folder.as_ref().filter(|folder| folder.exists()) {
             // What can be read here may not be stable yet, and others act by it.
@@ -339,8 +339,13 @@ mod tests {
         let elsewhere = SETTINGS.replace("iqn.a:b", "iqn.a:c").replace("lun = 3", "lun = 1");
         let without =
             SETTINGS.replace("'iqn.a:b'", "'iqn.a:other'").replace("'payroll'", "'wages'");
+        // The node takes part in no names any more.
+        let alone = SETTINGS
+            .replace("[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n", "")
+            .replace("volume = 'payroll'\n", "");
         for (text, gone_from) in [
             (SETTINGS, "iqn.a:b"),
+            (&alone, "iqn.a:b"),
             (&renamed, "iqn.a:b"),
             (&elsewhere, "iqn.a:c"),
             (&without, "iqn.a:b"),
