@@ -345,8 +345,13 @@ async fn take_seat(
     if *surroundings.stopping.borrow() {
         return Err(LoginStatus::ServiceUnavailable);
     }
-    if login.target_name.as_deref().is_some_and(|name| door.find(name).is_none()) {
-        return Err(LoginStatus::NotFound);
+    match login.target_name.as_deref().map(|name| door.find(name)) {
+        Some(None) => return Err(LoginStatus::NotFound),
+        // It has come to be elsewhere since the login began, which learns where if it is tried again.
+        Some(Some(device)) if device.is_unavailable || device.redirect.is_some() => {
+            return Err(LoginStatus::ServiceUnavailable);
+        }
+        Some(Some(_)) | None => {}
     }
     Ok(seat)
 }
