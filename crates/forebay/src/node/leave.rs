@@ -142,6 +142,11 @@ impl Node {
         };
         let (target, unit, served) = self.find_volume(volume).await?;
         let name = unit.volume.clone().ok_or_else(|| unnamed(&target))?;
+        // It may be open still, if something kept the settings without it from being put in force.
+        if let Some(gone) = self.moves.of(&name).gone {
+            return Err(Failure::new(format!("{name} has gone to {}", gone.to_node))
+                .remedy("move it from there"));
+        }
         if let Some(leaving) = self.leaving(&name).filter(|leaving| leaving.under_way().is_some()) {
             let progress = leaving.progress();
             if progress.to == describe(&node.node, node.gln) {
@@ -276,10 +281,13 @@ impl Node {
         leaving: &Leaving,
         moved: &Move,
     ) -> Result<Option<Failure>, Failure> {
+        // It may take long, and later ones do not.
+        moved.watched.below().flush().await.map_err(Failure::new)?;
         let mut line = self.agree(leaving, moved).await?;
         let changes = {
             let held = timeout(HOLD_WITHIN, moved.served.unit.hold()).await;
             let _nothing_under_way = held.map_err(|_| busy(&moved.described.volume))?;
+            not_sanitizing(moved)?;
             moved.watched.watch()
         };
         mark_used(moved.watched.below(), &changes).await?;
@@ -339,7 +347,7 @@ impl Node {
         for pass in 0..MOST_PASSES {
             let before = changes.bytes();
             line.pass(moved.watched.below(), changes, pace, leaving).await?;
-            line.ask(Request::Flush).await?;
+            line.flush(moved.watched.below()).await?;
             let left = changes.bytes();
             leaving.tell(|progress| progress.left_bytes = left);
             let rate = leaving.progress().rate.min(moved.pace.unwrap_or(u64::MAX));
@@ -376,10 +384,11 @@ impl Node {
         let unit = &moved.served.unit;
         let held = timeout(HOLD_WITHIN, unit.hold()).await;
         let held = held.map_err(|_| Switch::Later(busy(&moved.described.volume)))?;
+        not_sanitizing(moved).map_err(Switch::Never)?;
         let last = async {
             changes.settle().await;
             line.pass(moved.watched.below(), changes, &mut Pace::new(None), leaving).await?;
-            line.ask(Request::Flush).await
+            line.flush(moved.watched.below()).await
         };
         let slow = || Failure::new("the last of the copy takes too long, while hosts wait");
         let last = timeout(SWITCH_WITHIN.saturating_sub(begun.elapsed()), last).await;
@@ -548,6 +557,14 @@ impl Line {
         }
     }
 
+    /// Makes stable what was sent, and what is here: a disk that has lost what it took says so at a flush only,
+    /// and the other node would never tell of it.
+    async fn flush(&mut self, volume: &Stack) -> Result<(), Failure> {
+        let (here, there) = tokio::join!(volume.flush(), self.ask(Request::Flush));
+        here.map_err(Failure::new)?;
+        there
+    }
+
     async fn exchange(&mut self, request: Request) -> Result<Answer, Failure> {
         // Who refuses may have hung up: what it said comes first.
         let said = self.says.say(&Frame::Request(request)).await;
@@ -662,6 +679,15 @@ fn movable(target: &Target, unit: &Unit, served: &ServedUnit) -> Result<Arc<Watc
         return refused("it is being sanitized", "wait until that is done");
     }
     served.opened.watched.clone().ok_or_else(|| unnamed(target))
+}
+
+/// A sanitize goes on behind its command, and nothing holds it up: one that has begun since it was asked for last.
+fn not_sanitizing(moved: &Move) -> Result<(), Failure> {
+    match moved.served.unit.is_sanitizing() {
+        true => Err(Failure::new(format!("{} is being sanitized", moved.described.volume))
+            .remedy("wait until that is done")),
+        false => Ok(()),
+    }
 }
 
 fn unnamed(target: &Target) -> Failure {
