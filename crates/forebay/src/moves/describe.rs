@@ -100,6 +100,7 @@ impl Described {
             && self.blocks > 0
             && self.blocks.checked_mul(self.block_size.into()).is_some_and(|b| b < 1 << 60)
             && [3, 4].contains(&self.spc)
+            && (1_000..=3_600_000).contains(&self.share_lease_ms)
             && self.soft_threshold.is_none_or(|share| (0.01..=1.0).contains(&share))
             && self
                 .physical_block_size

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use ::names::{Gln, NodeName, VolumeName};
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::timeout};
 use volume::{Data, Durability, Error, Extent, FileVolume, Lba, Volume};
 
 use super::Node;
@@ -27,6 +27,8 @@ const WRITES: usize = 8;
 const MOST_UNFLUSHED: u64 = 256 << 20;
 /// Bytes of records that a unit keeps, all together.
 const MOST_RECORDS: usize = 4 << 20;
+/// For the first word of who connects, who may be a stranger and has one of the places of all who do.
+const FIRST_WORD_WITHIN: Duration = Duration::from_secs(5);
 /// How often the node that a volume comes from is asked what it has decided.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
@@ -85,7 +87,8 @@ impl Node {
         let Some(naming) = &self.naming else { return };
         let visited = async {
             let (mut says, mut hears) = moves::respond(naming.secret(), stream, hello).await?;
-            match hears.hear().await? {
+            let first = timeout(FIRST_WORD_WITHIN, hears.hear()).await;
+            match first.map_err(|_| Lost::TimedOut)?? {
                 Frame::Request(Request::Ask { to, id, volume }) if to == naming.gln() => {
                     let fate = self.fate(&volume, &id);
                     says.say(&Frame::Answer(Answer::Fate(fate))).await
@@ -192,8 +195,17 @@ impl Node {
         let name = &volume.volume;
         let kept = self.moves.of(name);
         match &kept.come {
-            // It decides, and has decided to begin anew.
+            // It decides, and has decided to begin anew; unless it said so before that copy began, and the line
+            // kept it: what is whole is thrown away on its word only.
             Some(come) if come.stage != CopyStage::Here && come.from == from => {
+                if come.stage == CopyStage::Ready && self.fate_of(name, come).await != Fate::Undone
+                {
+                    return Err(Failure::new(format!(
+                        "a whole copy of {name} is on the node, and {} does not say that it is not the volume",
+                        come.from_node
+                    ))
+                    .remedy("try again when both nodes know each other (`forebay names`)"));
+                }
                 self.discard(name, &come.id);
             }
             Some(come) if come.stage != CopyStage::Here => {
@@ -206,12 +218,16 @@ impl Node {
             _ => {}
         }
         free_of(&settings, &volume)?;
-        if volume.is_guarded && accept.allow.is_none() {
+        // The settings may name its target, and then they say who may log in to it.
+        let is_its = |target: &&Target| target.name.0 == volume.target;
+        let named = base.target.iter().find(is_its);
+        let is_open = accept.allow.is_none() || named.is_some_and(|named| named.allow.is_none());
+        if volume.is_guarded && is_open {
             return Err(Failure::new(format!(
                 "only some may log in to {} where it is, and everybody could on the node",
                 volume.target
             ))
-            .remedy("say in `allow` of its [accept] table who may, and reload"));
+            .remedy("say in `allow` of its [accept] table who may, and of the target if it is named there, and reload"));
         }
         self.has_room(accept.size, &accept.folder, &volume)?;
         self.redirect_for(&volume)?;
@@ -428,7 +444,9 @@ impl Node {
             return Fate::Yours;
         }
         let Some(naming) = &self.naming else { return Fate::Undecided };
-        let nodes = naming.find(&come.from.to_string()).await;
+        let mut nodes = naming.find(&come.from.to_string()).await;
+        // A copy of it knows what it knew once.
+        nodes.retain(|node| !node.twins);
         for address in nodes.iter().flat_map(|node| &node.addresses) {
             let asking = async {
                 let (mut says, mut hears) = moves::call(naming.secret(), address).await?;
