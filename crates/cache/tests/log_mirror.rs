@@ -225,11 +225,11 @@ async fn mirrored(disks: &[Arc<CrashVolume>; 2]) -> Arc<Mirror> {
 
 /// The size that a mirror and then its log get, or the log and then its mirror.
 async fn resize(mirror: &Mirror, cache: &Cache, blocks: u64) -> bool {
-    if blocks > mirror.geometry().blocks {
-        mirror.resize(blocks).await.is_ok() && cache.resize(blocks).await.is_ok()
-    } else {
-        cache.resize(blocks).await.is_ok() && mirror.resize(blocks).await.is_ok()
+    let grows = blocks > mirror.geometry().blocks;
+    if grows && mirror.resize(blocks).await.is_err() {
+        return false;
     }
+    cache.resize(blocks).await.is_ok() && (grows || mirror.resize(blocks).await.is_ok())
 }
 
 /// One life of a gateway whose log grows and shrinks; which slots it has acknowledged.

@@ -68,7 +68,7 @@ fn immediate(seed: u64) -> Script {
     let mut script = Script::new(seed);
     script.settings.report = Report::Immediate;
     // Every third; how the power goes does not depend on the same bits.
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         script.settings.nvram_survives = NvramSurvives::PowerLoss;
     } else {
         script.settings.nvram_survives = NvramSurvives::Restart;

@@ -95,7 +95,7 @@ fn a_zipf_load_over_a_far_volume() {
             let all: u64 = places.iter().sum();
             let share = |hits: u64| format!("{:.1} %", hits as f64 * 100.0 / all as f64);
             let [memory, near, far] = places.map(share);
-            let (size, written) = (tier * 4096 >> 20, written_bytes >> 20);
+            let (size, written) = ((tier * 4096) >> 20, written_bytes >> 20);
             let mean = mean.as_secs_f64() * 1e3;
             println!(
                 "| {name} | {size} MiB | {memory} | {near} | {far} | {mean:.2} ms | {written} MiB |"

@@ -93,7 +93,7 @@ mod tests {
         let mut rng = Rng::new(7);
         let (mut index, mut map) = (Index::new(100), HashMap::new());
         for _ in 0..20_000 {
-            let (slot, cell) = (rng.below(300) << rng.below(3) * 16, rng.below(100) as u32);
+            let (slot, cell) = (rng.below(300) << (rng.below(3) * 16), rng.below(100) as u32);
             if rng.chance(60) {
                 index.clear(cell);
                 map.retain(|_, other| *other != cell);
