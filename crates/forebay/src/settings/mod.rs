@@ -11,6 +11,9 @@ mod portal;
 mod names;
 mod accept;
 mod problem;
+mod rule;
+mod remote_rules;
+mod cache_rules;
 mod rules;
 #[cfg(test)]
 mod example;
@@ -319,7 +322,7 @@ impl Settings {
             toml::from_str(text).map_err(|error| Problem::from_toml(file, text, &error))?;
         match rules::broken(&settings) {
             None => Ok(settings),
-            Some(rules::Broken { key, message, remedy }) => {
+            Some(rule::Broken { key, message, remedy }) => {
                 Err(Problem::at(file, text, key, message, remedy))
             }
         }

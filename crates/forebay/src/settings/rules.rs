@@ -2,36 +2,24 @@
 
 use std::{collections::HashMap, path::Path};
 
-use volume::Joined;
-
 use super::{
-    Address, Cache, CommonCache, Far, Iscsi, Layer, Pair, Portal, Remote, Settings, Target, Unit,
-    access::{Allow, Chap, Proof},
+    Address, Far, Iscsi, Layer, Portal, Settings, Target, Unit,
+    access::Allow,
+    cache_rules::{cache, common_cache, shared_cache},
     names::has_port,
     portal::COMMON_TAG,
     problem::KeyPath,
-    schedule::Hours,
-    tls::{PortalTls, RemoteTls},
-    words::{NvramSurvives, OnLogError, Order, Report},
+    remote_rules::{chap, one_secret, proof, remote_unit},
+    rule::{Broken, Checked, Seen, path, range, required, whole, wrong},
+    tls::PortalTls,
+    words::Report,
 };
 use crate::quantity::{Size, Span};
-
-/// A rule that does not hold.
-pub struct Broken {
-    /// Where.
-    pub key: KeyPath,
-    /// How.
-    pub message: String,
-    /// What to do.
-    pub remedy: String,
-}
 
 /// The first rule that does not hold.
 pub fn broken(settings: &Settings) -> Option<Broken> {
     check(settings).err()
 }
-
-type Checked = Result<(), Broken>;
 
 fn check(settings: &Settings) -> Checked {
     let top = KeyPath::default();
@@ -66,49 +54,6 @@ fn check(settings: &Settings) -> Checked {
     in_common(settings)?;
     halves(settings)?;
     portals(settings)
-}
-
-/// What goes with one order of the writes to several volumes.
-fn common_cache<'a>(
-    settings: &Settings,
-    common: &'a CommonCache,
-    at: &KeyPath,
-    files: &mut Seen<'a>,
-) -> Checked {
-    let units = settings.units_of(&common.name).len();
-    let name = &common.name;
-    if units == 0 {
-        let message = format!("no unit has {name} in its stack");
-        let remedy = format!(
-            "put {{ common-cache = {{ name = \"{name}\" }} }} into the stacks of its units"
-        );
-        return wrong(at.key("name"), message, remedy);
-    }
-    if units > Joined::PLACES {
-        let message = format!("{units} units are more than {}", Joined::PLACES);
-        return wrong(at.key("name"), message, "give some of them another common cache");
-    }
-    let at = at.key("cache");
-    let cache_settings = &common.cache;
-    cache(cache_settings, &at, files)?;
-    let only = |name: &str, holds: bool, message: &str| match holds {
-        true => Ok(()),
-        false => {
-            wrong(at.key(name), message, format!("leave `{name}` out, or give each unit a cache"))
-        }
-    };
-    let is_logged = matches!(cache_settings.report, Report::AfterComplete | Report::Immediate);
-    only(
-        "report",
-        is_logged,
-        "the order of all volumes is that of the log, and all writes go there",
-    )?;
-    let is_strict = cache_settings.order == Order::Strict;
-    only("order", is_strict, "what overtakes the log is in no order with the other volumes")?;
-    let stops = cache_settings.on_log_error == OnLogError::StopWrites;
-    only("on_log_error", stops, "what goes past the log is in no order with the other volumes")?;
-    only("share", !cache_settings.share, "the tokens of a node are for one volume alone")?;
-    only("pair", cache_settings.pair.is_none(), "a pair hands over the log of one target alone")
 }
 
 /// Each unit lies on a common cache that there is, and has no other.
@@ -188,12 +133,6 @@ fn portal_tls(tls: &PortalTls, at: &KeyPath) -> Checked {
     required(at, "certificate", is_missing(&tls.certificate), "\"node.pem\"")?;
     required(at, "key", is_missing(&tls.key), "\"node.key\"")?;
     required(at, "client_ca", is_missing(&tls.client_ca), "\"ca.pem\"")
-}
-
-fn remote_tls(tls: &RemoteTls, at: &KeyPath) -> Checked {
-    required(at, "ca", tls.ca.as_os_str().is_empty(), "\"ca.pem\"")?;
-    required(at, "key", tls.certificate.is_some() && tls.key.is_none(), "\"host.key\"")?;
-    required(at, "certificate", tls.key.is_some() && tls.certificate.is_none(), "\"host.pem\"")
 }
 
 /// Every portal has an address of its own, and targets that are reached through it.
@@ -355,7 +294,7 @@ fn naming(settings: &Settings, top: &KeyPath) -> Checked {
             seen.once(volume.as_str(), &at, "volume", "give each volume a name of its own")?;
         }
     }
-    if seen.0.len() > names::MOST_VOLUMES {
+    if seen.count() > names::MOST_VOLUMES {
         let message = format!("more than {} volumes have names", names::MOST_VOLUMES);
         return wrong(at, message, "serve some of them by another process");
     }
@@ -410,39 +349,6 @@ fn allowed(settings: &Settings, allow: Option<&[Allow]>, at: &KeyPath) -> Checke
             let message = format!("there is no user {name:?}");
             return wrong(at.key("user"), message, "add a [[user]] table with this name");
         }
-    }
-    Ok(())
-}
-
-fn proof(proof: &Proof, at: &KeyPath) -> Checked {
-    required(at, "name", proof.name.is_empty(), "\"alice\"")?;
-    // What targets and initiators of the field can store.
-    if proof.name.len() > 255 || proof.name.chars().any(char::is_control) {
-        let message = "longer than 255 bytes, or with control characters";
-        return wrong(at.key("name"), message, "write another name");
-    }
-    one_secret(proof.secret_file.as_deref(), proof.secret_env.as_deref(), at)
-}
-
-fn one_secret(file: Option<&Path>, env: Option<&str>, at: &KeyPath) -> Checked {
-    match (file, env) {
-        (Some(_), None) | (None, Some(_)) => Ok(()),
-        (None, None) => wrong(
-            at.clone(),
-            "there is no secret",
-            "add secret_file = \"FILE\", made with `forebay secret FILE`",
-        ),
-        (Some(_), Some(_)) => {
-            wrong(at.key("secret_env"), "there are two secrets", "keep one of the two")
-        }
-    }
-}
-
-fn chap(chap: &[Chap], at: &KeyPath) -> Checked {
-    let is_twice = |(index, one): (usize, &Chap)| chap[..index].contains(one);
-    if chap.is_empty() || chap.iter().enumerate().any(is_twice) {
-        let message = "no hash, or one of them twice";
-        return wrong(at.key("chap"), message, "write some of sha3-256, sha-256, sha-1, md5");
     }
     Ok(())
 }
@@ -502,30 +408,6 @@ fn share(unit: &Unit, at: &KeyPath) -> Checked {
         {
             shared_cache(unit, index, cache, &at.key("stack").index(index).key("cache"))?;
         }
-    }
-    Ok(())
-}
-
-fn shared_cache(unit: &Unit, index: usize, cache: &Cache, at: &KeyPath) -> Checked {
-    let is_like = |layer: &Layer| {
-        matches!(layer, Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_) | Layer::Encrypt(_))
-    };
-    let below = &unit.stack[..index];
-    if !matches!(below.first(), Some(Layer::Remote(_))) || !below[1..].iter().all(is_like) {
-        let message = "only the volume of a node is shared, as a whole";
-        return wrong(at.key("share"), message, "put the cache right above `remote`");
-    }
-    if !matches!(cache.report, Report::AfterComplete | Report::Immediate) {
-        let message = "there is nothing to share in this way of reporting";
-        return wrong(at.key("report"), message, "use \"after-complete\" or \"immediate\"");
-    }
-    if cache.order != Order::Strict {
-        let message = "what overtakes the log could reach the volume after its token is given back";
-        return wrong(at.key("order"), message, "leave `order` out");
-    }
-    if cache.on_log_error != OnLogError::StopWrites {
-        let message = "what goes past the log could reach the volume after its token is given back";
-        return wrong(at.key("on_log_error"), message, "leave `on_log_error` out");
     }
     Ok(())
 }
@@ -607,197 +489,6 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
     }
 }
 
-/// What leads to a unit of another target.
-fn remote_unit(remote: &Remote, at: &KeyPath) -> Checked {
-    required(
-        at,
-        "url",
-        remote.url.is_empty(),
-        "\"iscsi://10.0.0.2/iqn.2026-11.com.example:disk1/0\"",
-    )?;
-    match remote.url.parse::<Far>() {
-        Ok(Far::Named(_)) => {}
-        Ok(Far::At(url)) if url.target.is_some() => {}
-        Ok(Far::At(_)) => {
-            return wrong(
-                at.key("url"),
-                format!("{} names no target", remote.url),
-                format!("add one; `forebay ls {}` shows which there are", remote.url),
-            );
-        }
-        Err(error) => {
-            let remedy = "write iscsi://HOST[:PORT]/TARGET-NAME/LUN, or gln:VOLUME";
-            return wrong(at.key("url"), error, remedy);
-        }
-    }
-    remote.user.iter().try_for_each(|user| proof(user, &at.key("user")))?;
-    remote.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
-    if remote.mutual.is_some() && remote.user.is_none() {
-        let message = "the target proves itself only to who proves himself";
-        return wrong(at.key("mutual"), message, "add `user`, or remove `mutual`");
-    }
-    remote.tls.iter().try_for_each(|tls| remote_tls(tls, &at.key("tls")))?;
-    chap(&remote.chap, at)?;
-    range(at, "queue_depth", remote.queue_depth, 1, 1024)?;
-    range(at, "connections", remote.connections, 1, 8)?;
-    range(at, "error_recovery_level", remote.error_recovery_level, 0, 2)?;
-    let (least, most) = (Span::millis(100), Span::seconds(3600));
-    range(at, "connect_timeout", remote.connect_timeout, least, most)?;
-    range(at, "login_timeout", remote.login_timeout, least, most)?;
-    range(at, "command_timeout", remote.command_timeout, least, most)?;
-    range(at, "give_up_after", remote.give_up_after, least, most)?;
-    range(at, "ping_interval", remote.ping_interval, Span::seconds(1), most)
-}
-
-fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
-    path(at, "log", &cache.log, files)?;
-    if let Some(mirror) = &cache.log_mirror {
-        path(at, "log_mirror", mirror, files)?;
-    }
-    if let Some(key) = &cache.log_key {
-        path(at, "log_key", key, files)?;
-        let remedy =
-            "add log_secret_file = \"FILE\", made with `forebay secret FILE --characters 64`";
-        if cache.log_secret_file.is_none() {
-            return wrong(at.key("log_key"), "there is no secret that unlocks it", remedy);
-        }
-    } else if cache.log_secret_file.is_some() {
-        let message = "a secret, and no key that it unlocks";
-        return wrong(
-            at.key("log_secret_file"),
-            message,
-            "add log_key = \"FILE\", made with `forebay key FILE`",
-        );
-    }
-    if let Some(nvram) = &cache.nvram {
-        path(at, "nvram", nvram, files)?;
-    } else if cache.report == Report::Immediate {
-        return wrong(
-            at.key("report"),
-            "immediate report needs NVRAM, and there is none",
-            "add `nvram = \"FILE\"` on storage that survives what you need it to survive, or use \
-             \"after-complete\"",
-        );
-    }
-    if cache.nvram_survives == NvramSurvives::PowerLoss && cache.nvram.is_none() {
-        let message = "there is no NVRAM that could survive a loss of power";
-        return wrong(at.key("nvram_survives"), message, "add `nvram = \"FILE\"`");
-    }
-    if let Some(tier) = &cache.read_tier {
-        path(at, "read_tier", tier, files)?;
-    } else if cache.read_tier_size.is_some() {
-        let message = "the size of a read tier, and there is none";
-        return wrong(at.key("read_tier_size"), message, "add read_tier = \"FILE\"");
-    }
-    whole(at, "read_tier_size", cache.read_tier_size, Size(4096))?;
-    if let Some(size) = cache.read_tier_size {
-        range(at, "read_tier_size", size, Size::mib(1), Size(1 << 44))?;
-    }
-    if cache.report == Report::AtFlush {
-        at_flush(cache, at)?;
-    }
-    if let Some(pair) = &cache.pair {
-        paired(cache, pair, at)?;
-    }
-    let least = Size::mib(1);
-    whole(at, "log_size", cache.log_size, Size(4096))?;
-    if let Some(size) = cache.log_size {
-        range(at, "log_size", size, Size::mib(8), Size(1 << 44))?;
-    }
-    range(at, "log_scrub", cache.log_scrub, Size(0), Size(1 << 40))?;
-    range(at, "dram", cache.dram, least, Size(1 << 42))?;
-    range(at, "nvram_size", cache.nvram_size, Size::kib(64), Size(cache.dram.0 / 2))?;
-    range(at, "destage_run", cache.destage_run, Size(4096), least)?;
-    range(at, "destage_in_flight", cache.destage_in_flight, 1, 64)?;
-    if let Some(rate) = cache.destage_rate {
-        range(at, "destage_rate", rate, Size::kib(4), Size(1 << 40))?;
-    }
-    rates(at, &cache.destage_rates)?;
-    range(at, "destage_idle", cache.destage_idle, Span::millis(1), Span::seconds(60))?;
-    range(at, "dirty_age", cache.dirty_age, Span::millis(1), Span::seconds(86_400))?;
-    range(at, "read_ahead", cache.read_ahead, Size(0), Size::mib(16))?;
-    if !(0.05..=0.9).contains(&cache.destage_threshold) {
-        return wrong(
-            at.key("destage_threshold"),
-            "not between 0.05 and 0.9",
-            "write a share of the log such as 0.5",
-        );
-    }
-    Ok(())
-}
-
-/// What goes with writes that count by flush.
-fn at_flush(cache: &Cache, at: &KeyPath) -> Checked {
-    if cache.order != Order::Strict {
-        return wrong(
-            at.key("order"),
-            "what overtakes the log breaks what is between two flushes",
-            "leave `order` out, or use another `report`",
-        );
-    }
-    if cache.on_log_error != OnLogError::StopWrites {
-        return wrong(
-            at.key("on_log_error"),
-            "what goes past the log breaks what is between two flushes",
-            "leave `on_log_error` out, or use another `report`",
-        );
-    }
-    Ok(())
-}
-
-/// What goes with a log of which the partner has the other half.
-fn paired(cache: &Cache, pair: &Pair, at: &KeyPath) -> Checked {
-    let only = |name: &str, holds: bool, message: &str| match holds {
-        true => Ok(()),
-        false => wrong(at.key(name), message, format!("leave `{name}` out, or `pair`")),
-    };
-    only(
-        "report",
-        cache.report == Report::AfterComplete,
-        "the partner has only what is in the log",
-    )?;
-    only("nvram", cache.nvram.is_none(), "the partner would not have what is in it")?;
-    only(
-        "order",
-        cache.order == Order::Strict,
-        "what overtakes the log is not known to the partner",
-    )?;
-    let stops = cache.on_log_error == OnLogError::StopWrites;
-    only("on_log_error", stops, "what goes past the log is not known to the partner")?;
-    only("share", !cache.share, "the partner does not know what others are granted")?;
-    only(
-        "log_mirror",
-        cache.log_mirror.is_none(),
-        "the other half of the log is with the partner",
-    )?;
-    let at = at.key("pair");
-    remote_unit(&pair.partner, &at.key("partner"))?;
-    range(&at, "dead_after", pair.dead_after, Span::seconds(1), Span::seconds(60))
-}
-
-/// Times of the day in which destage has another rate: none without end, none that is hardly one.
-fn rates(at: &KeyPath, rates: &[Hours]) -> Checked {
-    for (index, hours) in rates.iter().enumerate() {
-        let at = at.key("destage_rates").index(index);
-        if hours.from == hours.to {
-            let message = format!("it ends when it begins, at {}", hours.to);
-            return wrong(at.key("to"), message, "write \"00:00\" to \"24:00\" for a whole day");
-        }
-        if hours.rate.0 > 0 {
-            range(&at, "rate", hours.rate, Size::kib(4), Size(1 << 40))?;
-        }
-    }
-    Ok(())
-}
-
-fn path<'a>(at: &KeyPath, name: &str, path: &'a Path, files: &mut Seen<'a>) -> Checked {
-    required(at, name, path.as_os_str().is_empty(), "a path")?;
-    if let Some(text) = path.to_str() {
-        files.once(text, &at.key(name), "file", "give each its own")?;
-    }
-    Ok(())
-}
-
 /// A power of two from the logical block on, where that is known here, up to what volumes have.
 fn physical_block_size(unit: &Unit, at: &KeyPath, size: Size) -> Checked {
     let least = match unit.stack.first() {
@@ -816,54 +507,5 @@ fn block_size(at: &KeyPath, size: Size) -> Checked {
     match size.0 {
         512 | 4096 => Ok(()),
         _ => wrong(at.key("block_size"), format!("{size} is no block size"), "write 512 or 4096"),
-    }
-}
-
-/// At least one block, and no half one.
-fn whole(at: &KeyPath, name: &str, size: Option<Size>, block: Size) -> Checked {
-    match size {
-        Some(size) if size.0 == 0 || !size.0.is_multiple_of(block.0) => wrong(
-            at.key(name),
-            format!("{size} is not a whole number of {block} blocks"),
-            "write a size such as \"10GiB\"",
-        ),
-        _ => Ok(()),
-    }
-}
-
-fn range<T>(at: &KeyPath, name: &str, value: T, least: T, most: T) -> Checked
-where
-    T: PartialOrd + std::fmt::Display,
-{
-    if value >= least && value <= most {
-        return Ok(());
-    }
-    let message = format!("{value} is not between {least} and {most}");
-    wrong(at.key(name), message, format!("write a value from {least} to {most}"))
-}
-
-fn required(at: &KeyPath, name: &str, missing: bool, example: &str) -> Checked {
-    if !missing {
-        return Ok(());
-    }
-    wrong(at.key(name), format!("`{name}` is missing"), format!("add {name} = {example}"))
-}
-
-fn wrong(key: KeyPath, message: impl Into<String>, remedy: impl Into<String>) -> Checked {
-    Err(Broken { key, message: message.into(), remedy: remedy.into() })
-}
-
-/// Values that may occur once, with the place where they did.
-#[derive(Default)]
-struct Seen<'a>(HashMap<&'a str, KeyPath>);
-
-impl<'a> Seen<'a> {
-    fn once(&mut self, value: &'a str, at: &KeyPath, what: &str, remedy: &str) -> Checked {
-        match self.0.insert(value, at.clone()) {
-            None => Ok(()),
-            Some(first) => {
-                wrong(at.clone(), format!("{what} {value} is already used at {first}"), remedy)
-            }
-        }
     }
 }

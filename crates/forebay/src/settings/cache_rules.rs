@@ -1,0 +1,221 @@
+//! What must hold between the keys of a cache, alone, common to several units, or shared.
+
+use volume::Joined;
+
+use super::{
+    Cache, CommonCache, Layer, Pair, Settings, Unit,
+    problem::KeyPath,
+    remote_rules::remote_unit,
+    rule::{Checked, Seen, path, range, whole, wrong},
+    schedule::Hours,
+    words::{NvramSurvives, OnLogError, Order, Report},
+};
+use crate::quantity::{Size, Span};
+
+/// What goes with one order of the writes to several volumes.
+pub(super) fn common_cache<'a>(
+    settings: &Settings,
+    common: &'a CommonCache,
+    at: &KeyPath,
+    files: &mut Seen<'a>,
+) -> Checked {
+    let units = settings.units_of(&common.name).len();
+    let name = &common.name;
+    if units == 0 {
+        let message = format!("no unit has {name} in its stack");
+        let remedy = format!(
+            "put {{ common-cache = {{ name = \"{name}\" }} }} into the stacks of its units"
+        );
+        return wrong(at.key("name"), message, remedy);
+    }
+    if units > Joined::PLACES {
+        let message = format!("{units} units are more than {}", Joined::PLACES);
+        return wrong(at.key("name"), message, "give some of them another common cache");
+    }
+    let at = at.key("cache");
+    let cache_settings = &common.cache;
+    cache(cache_settings, &at, files)?;
+    let only = |name: &str, holds: bool, message: &str| match holds {
+        true => Ok(()),
+        false => {
+            wrong(at.key(name), message, format!("leave `{name}` out, or give each unit a cache"))
+        }
+    };
+    let is_logged = matches!(cache_settings.report, Report::AfterComplete | Report::Immediate);
+    only(
+        "report",
+        is_logged,
+        "the order of all volumes is that of the log, and all writes go there",
+    )?;
+    let is_strict = cache_settings.order == Order::Strict;
+    only("order", is_strict, "what overtakes the log is in no order with the other volumes")?;
+    let stops = cache_settings.on_log_error == OnLogError::StopWrites;
+    only("on_log_error", stops, "what goes past the log is in no order with the other volumes")?;
+    only("share", !cache_settings.share, "the tokens of a node are for one volume alone")?;
+    only("pair", cache_settings.pair.is_none(), "a pair hands over the log of one target alone")
+}
+
+pub(super) fn shared_cache(unit: &Unit, index: usize, cache: &Cache, at: &KeyPath) -> Checked {
+    let is_like = |layer: &Layer| {
+        matches!(layer, Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_) | Layer::Encrypt(_))
+    };
+    let below = &unit.stack[..index];
+    if !matches!(below.first(), Some(Layer::Remote(_))) || !below[1..].iter().all(is_like) {
+        let message = "only the volume of a node is shared, as a whole";
+        return wrong(at.key("share"), message, "put the cache right above `remote`");
+    }
+    if !matches!(cache.report, Report::AfterComplete | Report::Immediate) {
+        let message = "there is nothing to share in this way of reporting";
+        return wrong(at.key("report"), message, "use \"after-complete\" or \"immediate\"");
+    }
+    if cache.order != Order::Strict {
+        let message = "what overtakes the log could reach the volume after its token is given back";
+        return wrong(at.key("order"), message, "leave `order` out");
+    }
+    if cache.on_log_error != OnLogError::StopWrites {
+        let message = "what goes past the log could reach the volume after its token is given back";
+        return wrong(at.key("on_log_error"), message, "leave `on_log_error` out");
+    }
+    Ok(())
+}
+
+pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
+    path(at, "log", &cache.log, files)?;
+    if let Some(mirror) = &cache.log_mirror {
+        path(at, "log_mirror", mirror, files)?;
+    }
+    if let Some(key) = &cache.log_key {
+        path(at, "log_key", key, files)?;
+        let remedy =
+            "add log_secret_file = \"FILE\", made with `forebay secret FILE --characters 64`";
+        if cache.log_secret_file.is_none() {
+            return wrong(at.key("log_key"), "there is no secret that unlocks it", remedy);
+        }
+    } else if cache.log_secret_file.is_some() {
+        let message = "a secret, and no key that it unlocks";
+        return wrong(
+            at.key("log_secret_file"),
+            message,
+            "add log_key = \"FILE\", made with `forebay key FILE`",
+        );
+    }
+    if let Some(nvram) = &cache.nvram {
+        path(at, "nvram", nvram, files)?;
+    } else if cache.report == Report::Immediate {
+        return wrong(
+            at.key("report"),
+            "immediate report needs NVRAM, and there is none",
+            "add `nvram = \"FILE\"` on storage that survives what you need it to survive, or use \
+             \"after-complete\"",
+        );
+    }
+    if cache.nvram_survives == NvramSurvives::PowerLoss && cache.nvram.is_none() {
+        let message = "there is no NVRAM that could survive a loss of power";
+        return wrong(at.key("nvram_survives"), message, "add `nvram = \"FILE\"`");
+    }
+    if let Some(tier) = &cache.read_tier {
+        path(at, "read_tier", tier, files)?;
+    } else if cache.read_tier_size.is_some() {
+        let message = "the size of a read tier, and there is none";
+        return wrong(at.key("read_tier_size"), message, "add read_tier = \"FILE\"");
+    }
+    whole(at, "read_tier_size", cache.read_tier_size, Size(4096))?;
+    if let Some(size) = cache.read_tier_size {
+        range(at, "read_tier_size", size, Size::mib(1), Size(1 << 44))?;
+    }
+    if cache.report == Report::AtFlush {
+        at_flush(cache, at)?;
+    }
+    if let Some(pair) = &cache.pair {
+        paired(cache, pair, at)?;
+    }
+    let least = Size::mib(1);
+    whole(at, "log_size", cache.log_size, Size(4096))?;
+    if let Some(size) = cache.log_size {
+        range(at, "log_size", size, Size::mib(8), Size(1 << 44))?;
+    }
+    range(at, "log_scrub", cache.log_scrub, Size(0), Size(1 << 40))?;
+    range(at, "dram", cache.dram, least, Size(1 << 42))?;
+    range(at, "nvram_size", cache.nvram_size, Size::kib(64), Size(cache.dram.0 / 2))?;
+    range(at, "destage_run", cache.destage_run, Size(4096), least)?;
+    range(at, "destage_in_flight", cache.destage_in_flight, 1, 64)?;
+    if let Some(rate) = cache.destage_rate {
+        range(at, "destage_rate", rate, Size::kib(4), Size(1 << 40))?;
+    }
+    rates(at, &cache.destage_rates)?;
+    range(at, "destage_idle", cache.destage_idle, Span::millis(1), Span::seconds(60))?;
+    range(at, "dirty_age", cache.dirty_age, Span::millis(1), Span::seconds(86_400))?;
+    range(at, "read_ahead", cache.read_ahead, Size(0), Size::mib(16))?;
+    if !(0.05..=0.9).contains(&cache.destage_threshold) {
+        return wrong(
+            at.key("destage_threshold"),
+            "not between 0.05 and 0.9",
+            "write a share of the log such as 0.5",
+        );
+    }
+    Ok(())
+}
+
+/// What goes with writes that count by flush.
+pub(super) fn at_flush(cache: &Cache, at: &KeyPath) -> Checked {
+    if cache.order != Order::Strict {
+        return wrong(
+            at.key("order"),
+            "what overtakes the log breaks what is between two flushes",
+            "leave `order` out, or use another `report`",
+        );
+    }
+    if cache.on_log_error != OnLogError::StopWrites {
+        return wrong(
+            at.key("on_log_error"),
+            "what goes past the log breaks what is between two flushes",
+            "leave `on_log_error` out, or use another `report`",
+        );
+    }
+    Ok(())
+}
+
+/// What goes with a log of which the partner has the other half.
+pub(super) fn paired(cache: &Cache, pair: &Pair, at: &KeyPath) -> Checked {
+    let only = |name: &str, holds: bool, message: &str| match holds {
+        true => Ok(()),
+        false => wrong(at.key(name), message, format!("leave `{name}` out, or `pair`")),
+    };
+    only(
+        "report",
+        cache.report == Report::AfterComplete,
+        "the partner has only what is in the log",
+    )?;
+    only("nvram", cache.nvram.is_none(), "the partner would not have what is in it")?;
+    only(
+        "order",
+        cache.order == Order::Strict,
+        "what overtakes the log is not known to the partner",
+    )?;
+    let stops = cache.on_log_error == OnLogError::StopWrites;
+    only("on_log_error", stops, "what goes past the log is not known to the partner")?;
+    only("share", !cache.share, "the partner does not know what others are granted")?;
+    only(
+        "log_mirror",
+        cache.log_mirror.is_none(),
+        "the other half of the log is with the partner",
+    )?;
+    let at = at.key("pair");
+    remote_unit(&pair.partner, &at.key("partner"))?;
+    range(&at, "dead_after", pair.dead_after, Span::seconds(1), Span::seconds(60))
+}
+
+/// Times of the day in which destage has another rate: none without end, none that is hardly one.
+pub(super) fn rates(at: &KeyPath, rates: &[Hours]) -> Checked {
+    for (index, hours) in rates.iter().enumerate() {
+        let at = at.key("destage_rates").index(index);
+        if hours.from == hours.to {
+            let message = format!("it ends when it begins, at {}", hours.to);
+            return wrong(at.key("to"), message, "write \"00:00\" to \"24:00\" for a whole day");
+        }
+        if hours.rate.0 > 0 {
+            range(&at, "rate", hours.rate, Size::kib(4), Size(1 << 40))?;
+        }
+    }
+    Ok(())
+}

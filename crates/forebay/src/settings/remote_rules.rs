@@ -1,0 +1,93 @@
+//! What must hold between the keys of who is reached from here, and of proofs.
+
+use std::path::Path;
+
+use super::{
+    Far, Remote,
+    access::{Chap, Proof},
+    problem::KeyPath,
+    rule::{Checked, range, required, wrong},
+    tls::RemoteTls,
+};
+use crate::quantity::Span;
+
+/// What leads to a unit of another target.
+pub(super) fn remote_unit(remote: &Remote, at: &KeyPath) -> Checked {
+    required(
+        at,
+        "url",
+        remote.url.is_empty(),
+        "\"iscsi://10.0.0.2/iqn.2026-11.com.example:disk1/0\"",
+    )?;
+    match remote.url.parse::<Far>() {
+        Ok(Far::Named(_)) => {}
+        Ok(Far::At(url)) if url.target.is_some() => {}
+        Ok(Far::At(_)) => {
+            return wrong(
+                at.key("url"),
+                format!("{} names no target", remote.url),
+                format!("add one; `forebay ls {}` shows which there are", remote.url),
+            );
+        }
+        Err(error) => {
+            let remedy = "write iscsi://HOST[:PORT]/TARGET-NAME/LUN, or gln:VOLUME";
+            return wrong(at.key("url"), error, remedy);
+        }
+    }
+    remote.user.iter().try_for_each(|user| proof(user, &at.key("user")))?;
+    remote.mutual.iter().try_for_each(|mutual| proof(mutual, &at.key("mutual")))?;
+    if remote.mutual.is_some() && remote.user.is_none() {
+        let message = "the target proves itself only to who proves himself";
+        return wrong(at.key("mutual"), message, "add `user`, or remove `mutual`");
+    }
+    remote.tls.iter().try_for_each(|tls| remote_tls(tls, &at.key("tls")))?;
+    chap(&remote.chap, at)?;
+    range(at, "queue_depth", remote.queue_depth, 1, 1024)?;
+    range(at, "connections", remote.connections, 1, 8)?;
+    range(at, "error_recovery_level", remote.error_recovery_level, 0, 2)?;
+    let (least, most) = (Span::millis(100), Span::seconds(3600));
+    range(at, "connect_timeout", remote.connect_timeout, least, most)?;
+    range(at, "login_timeout", remote.login_timeout, least, most)?;
+    range(at, "command_timeout", remote.command_timeout, least, most)?;
+    range(at, "give_up_after", remote.give_up_after, least, most)?;
+    range(at, "ping_interval", remote.ping_interval, Span::seconds(1), most)
+}
+
+pub(super) fn remote_tls(tls: &RemoteTls, at: &KeyPath) -> Checked {
+    required(at, "ca", tls.ca.as_os_str().is_empty(), "\"ca.pem\"")?;
+    required(at, "key", tls.certificate.is_some() && tls.key.is_none(), "\"host.key\"")?;
+    required(at, "certificate", tls.key.is_some() && tls.certificate.is_none(), "\"host.pem\"")
+}
+
+pub(super) fn proof(proof: &Proof, at: &KeyPath) -> Checked {
+    required(at, "name", proof.name.is_empty(), "\"alice\"")?;
+    // What targets and initiators of the field can store.
+    if proof.name.len() > 255 || proof.name.chars().any(char::is_control) {
+        let message = "longer than 255 bytes, or with control characters";
+        return wrong(at.key("name"), message, "write another name");
+    }
+    one_secret(proof.secret_file.as_deref(), proof.secret_env.as_deref(), at)
+}
+
+pub(super) fn one_secret(file: Option<&Path>, env: Option<&str>, at: &KeyPath) -> Checked {
+    match (file, env) {
+        (Some(_), None) | (None, Some(_)) => Ok(()),
+        (None, None) => wrong(
+            at.clone(),
+            "there is no secret",
+            "add secret_file = \"FILE\", made with `forebay secret FILE`",
+        ),
+        (Some(_), Some(_)) => {
+            wrong(at.key("secret_env"), "there are two secrets", "keep one of the two")
+        }
+    }
+}
+
+pub(super) fn chap(chap: &[Chap], at: &KeyPath) -> Checked {
+    let is_twice = |(index, one): (usize, &Chap)| chap[..index].contains(one);
+    if chap.is_empty() || chap.iter().enumerate().any(is_twice) {
+        let message = "no hash, or one of them twice";
+        return wrong(at.key("chap"), message, "write some of sha3-256, sha-256, sha-1, md5");
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! What a rule is made of: what does not hold, and the shapes that many rules have.
+
+use std::{collections::HashMap, path::Path};
+
+use super::problem::KeyPath;
+use crate::quantity::Size;
+
+/// A rule that does not hold.
+pub struct Broken {
+    /// Where.
+    pub key: KeyPath,
+    /// How.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+pub(super) type Checked = Result<(), Broken>;
+
+pub(super) fn path<'a>(at: &KeyPath, name: &str, path: &'a Path, files: &mut Seen<'a>) -> Checked {
+    required(at, name, path.as_os_str().is_empty(), "a path")?;
+    if let Some(text) = path.to_str() {
+        files.once(text, &at.key(name), "file", "give each its own")?;
+    }
+    Ok(())
+}
+
+/// At least one block, and no half one.
+pub(super) fn whole(at: &KeyPath, name: &str, size: Option<Size>, block: Size) -> Checked {
+    match size {
+        Some(size) if size.0 == 0 || !size.0.is_multiple_of(block.0) => wrong(
+            at.key(name),
+            format!("{size} is not a whole number of {block} blocks"),
+            "write a size such as \"10GiB\"",
+        ),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn range<T>(at: &KeyPath, name: &str, value: T, least: T, most: T) -> Checked
+where
+    T: PartialOrd + std::fmt::Display,
+{
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    let message = format!("{value} is not between {least} and {most}");
+    wrong(at.key(name), message, format!("write a value from {least} to {most}"))
+}
+
+pub(super) fn required(at: &KeyPath, name: &str, missing: bool, example: &str) -> Checked {
+    if !missing {
+        return Ok(());
+    }
+    wrong(at.key(name), format!("`{name}` is missing"), format!("add {name} = {example}"))
+}
+
+pub(super) fn wrong(
+    key: KeyPath,
+    message: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Checked {
+    Err(Broken { key, message: message.into(), remedy: remedy.into() })
+}
+
+/// Values that may occur once, with the place where they did.
+#[derive(Default)]
+pub(super) struct Seen<'a>(HashMap<&'a str, KeyPath>);
+
+impl<'a> Seen<'a> {
+    pub(super) fn once(
+        &mut self,
+        value: &'a str,
+        at: &KeyPath,
+        what: &str,
+        remedy: &str,
+    ) -> Checked {
+        match self.0.insert(value, at.clone()) {
+            None => Ok(()),
+            Some(first) => {
+                wrong(at.clone(), format!("{what} {value} is already used at {first}"), remedy)
+            }
+        }
+    }
+
+    /// How many it has seen.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+}
