@@ -10,10 +10,14 @@ impl Shared {
         self.found(place).is_some_and(|found| found.blocks > self.reach.blocks(place))
     }
 
-    /// What the volume is now, if there is one at that place.
+    /// What the volume is now, if there is one at that place. One of several that says it has outgrown its
+    /// place stays as it was: the next place is another's, and no superblock may say so.
     fn found(&self, place: usize) -> Option<Geometry> {
         match &self.joined {
-            Some(joined) => Some(joined.member(place)?.lower.geometry()),
+            Some(joined) => {
+                let found = joined.member(place)?.lower.geometry();
+                (found.blocks <= joined.stride()).then_some(found)
+            }
             None => Some(self.lower.geometry()),
         }
     }

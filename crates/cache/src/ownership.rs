@@ -51,11 +51,13 @@ pub(crate) async fn claim(
             None
         }
         Ok(Holding::Refused(reason)) | Err(Error::Fenced(reason)) => {
-            // One of several that has not answered may have granted it all the same.
+            // One of several that has not answered may have granted it all the same; and what one has
+            // granted keeps its turn among the others.
             let is_waiting = |joined: &Joined| {
                 joined.members().any(|(_, member)| member.lower.holding() == Holding::Waiting)
             };
-            if !joined.is_some_and(is_waiting) {
+            let is_granted = superblock.members.iter().any(|member| member.opening == opening);
+            if !is_granted && !joined.is_some_and(is_waiting) {
                 superblock.forget_opening();
             }
             Some(OpenError::Claim(reason))

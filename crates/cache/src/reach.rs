@@ -18,12 +18,17 @@ pub(crate) struct Joining {
 
 impl Joining {
     /// The name and number of the first volume that is not among them, though it has some of these slots.
+    /// Another one may be in its place.
     pub fn absent(&self, known: &[MemberRecord], slots: &[u64]) -> Option<(String, u64)> {
         let per_place = Joined::STRIDE_BYTES / SLOT_BYTES as u64;
         let place = |slot: &u64| (slot / per_place) as usize;
-        let absent = slots.iter().map(place).find(|place| self.joined.member(*place).is_none())?;
-        let name = known.iter().find(|member| member.place == absent);
-        let name = name.map_or_else(|| format!("number {absent}"), |member| member.name.clone());
+        let was = |place: usize| known.iter().find(|member| member.place == place);
+        let stays = |place: usize| {
+            let found = was(place).zip(self.joined.member(place));
+            found.is_some_and(|(was, is)| was.name == is.name)
+        };
+        let absent = slots.iter().map(place).find(|place| !stays(*place))?;
+        let name = was(absent).map_or_else(|| format!("number {absent}"), |was| was.name.clone());
         Some((name, slots.iter().filter(|slot| place(slot) == absent).count() as u64))
     }
 }

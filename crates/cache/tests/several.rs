@@ -226,6 +226,28 @@ async fn one_comes_at_any_time_and_goes_when_the_log_has_nothing_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn none_gets_the_place_of_one_that_the_log_has_something_of() {
+    let site = Site::new();
+    let names: Vec<_> = (0..=16).map(|number| format!("volume {number}")).collect();
+    let volumes: Vec<_> = names.iter().map(|_| Claimed::new(64)).collect();
+    let all: Vec<_> = names.iter().map(|name| &**name).zip(&volumes).collect();
+    // All places are taken.
+    let (cache, above) = site.open(&all[..16]).await.expect("opened");
+    write(&above[0], 0, 1).await;
+    drop((cache, above));
+    let refused = refusal(site.open(&all[1..]).await);
+    assert!(refused.contains("holds 1 blocks of 4096 bytes of volume \"volume 0\""), "{refused}");
+    let (cache, above) = site.open(&all[..16]).await.expect("opened");
+    tokio::spawn(cache.run());
+    drained(&cache).await;
+    cache.stop().await.expect("stopped");
+    drop((cache, above));
+    let (cache, above) = site.open(&all[1..]).await.expect("opened");
+    assert_eq!(read(&above[15], 0).await.expect("read"), 0);
+    drop(cache);
+}
+
+#[tokio::test(start_paused = true)]
 async fn wrong_volumes_are_refused() {
     let site = Site::new();
     let twice = refusal(site.open(&[("a", &site.a), ("a", &site.b)]).await);
@@ -314,6 +336,25 @@ async fn each_grows_where_it_is() {
     site.a.far.set_blocks(8500);
     let smaller = refusal(site.open(&[("a", &site.a), ("b", &site.b)]).await);
     assert!(smaller.contains("9000 blocks"), "{smaller}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn none_grows_beyond_its_place() {
+    let site = Site::new();
+    let (cache, above) = site.start().await;
+    let place = (1 << 56) / 512;
+    site.a.far.set_blocks(place + 8);
+    above[0].refresh();
+    write(&above[0], 0, 1).await;
+    drained(&cache).await;
+    assert_eq!(above[0].geometry().blocks, 8005);
+    let beyond = above[0].write(Lba(place), filled(9, 8), Durability::Volatile).await;
+    assert!(matches!(beyond, Err(Error::OutOfRange(_))), "{beyond:?}");
+    cache.stop().await.expect("stopped");
+    drop((cache, above));
+    // What the log says of its volumes is still believed.
+    site.a.far.set_blocks(8005);
+    site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
 }
 
 #[tokio::test(start_paused = true)]

@@ -163,14 +163,20 @@ impl Place {
         flushed.map_err(|error| self.up(0, error))
     }
 
-    /// The claim as it is for this member.
+    /// The claim as it is for this member. It succeeds the opening that this one granted last and those
+    /// after it, and none before, which others may lack: a member that knows one of these has gone back.
     fn claim(&self, claim: &Claim) -> Claim {
         let Member { granted, opening, is_dirty, .. } = &self.member;
-        let others = claim.predecessors.iter().copied().filter(|other| other != opening);
+        let older = match claim.predecessors.iter().position(|other| other == opening) {
+            Some(own) => own + 1,
+            // There were too many since; the first is that of `claim.granted`, which stays.
+            None => usize::from(claim.granted > 0 && *granted > claim.granted),
+        };
+        let newer = claim.predecessors.iter().copied().skip(older);
         let own = Some(*opening).filter(|opening| *opening != 0);
         Claim {
             granted: *granted,
-            predecessors: own.into_iter().chain(others).collect(),
+            predecessors: own.into_iter().chain(newer).collect(),
             is_dirty: is_dirty.clone(),
             ..claim.clone()
         }
@@ -532,6 +538,22 @@ mod tests {
         };
         assert_eq!(asked(&a), (7, vec![70, 80], true, 90));
         assert_eq!(asked(&b), (0, vec![70, 80], false, 90));
+    }
+
+    #[test]
+    fn one_that_went_back_behind_what_it_granted_is_not_succeeded() {
+        let (a, b) = pair();
+        let mut first = member("a", &a).expect("there");
+        (first.granted, first.opening) = (9, 80);
+        let mut second = member("b", &b).expect("there");
+        // It is not among those that are still known.
+        (second.granted, second.opening) = (9, 75);
+        let joined = Joined::new(vec![Some(first), Some(second)]).expect("joined");
+        assert_eq!(now(joined.claim(claim())).expect("answered"), Holding::Held);
+        let asked = |noted: &Noted| {
+            noted.asked.lock().expect("unpoisoned").clone().expect("asked").predecessors
+        };
+        assert_eq!((asked(&a), asked(&b)), (vec![80], vec![75, 80]));
     }
 
     #[test]
