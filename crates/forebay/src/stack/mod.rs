@@ -12,7 +12,7 @@ mod resend;
 mod write_through;
 mod common;
 
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{ops::Range, os::unix::fs::FileTypeExt, path::Path, sync::Arc};
 
 use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
@@ -155,7 +155,13 @@ impl<'a> Building<'a> {
                     let volume = Arc::new(file::open(file::options(settings)).await?);
                     let path =
                         settings.path.canonicalize().unwrap_or_else(|_| settings.path.clone());
-                    self.identity = format!("file {}", path.display());
+                    // Devices get other numbers with every start: one that is named by a link must not be
+                    // taken for another of the same log.
+                    let is_device =
+                        path.metadata().is_ok_and(|found| found.file_type().is_block_device());
+                    let is_kept = self.common_log.is_some() && is_device;
+                    let name = if is_kept { &settings.path } else { &path };
+                    self.identity = format!("file {}", name.display());
                     let how = format!("{} ({:?})", path.display(), volume.engine()).to_lowercase();
                     let handle = Handle::File(Arc::clone(&volume));
                     (volume, Part { layer: "file", on: how, handle })
