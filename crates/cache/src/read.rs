@@ -221,7 +221,7 @@ impl Shared {
     fn begin(&self, state: &mut State, plan: &mut Plan, missing: &mut Vec<usize>) {
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
         let (first, last) = (plan.pieces[first].slot, plan.pieces[last].slot);
-        for run in state.tier.cut(first, (last - first + 1) as u32) {
+        for run in runs_to_fetch(state, first, (last - first + 1) as u32) {
             let fetch = new_fetch(state, run);
             for at in missing.drain(..fetch.count as usize) {
                 let piece = &mut plan.pieces[at];
@@ -583,6 +583,17 @@ fn new_fetch(state: &mut State, run: tier::Piece) -> Arc<Fetch> {
     fetch
 }
 
+/// Cuts a run of slots by where they are to be fetched from.
+fn runs_to_fetch(state: &State, first: u64, count: u32) -> Vec<tier::Piece> {
+    let slots = first..first + u64::from(count);
+    // What is written past the log leaves memory before it leaves the tier: in between, what the tier has
+    // would come back into memory and stay there.
+    if state.claims.overlap(slots.start, slots.end) {
+        return vec![tier::Piece::missing(slots)];
+    }
+    state.tier.cut(first, count)
+}
+
 /// Fetches for the slots of `first .. end` of which nothing is known.
 fn missing_runs(state: &mut State, first: u64, end: u64) -> Vec<Arc<Fetch>> {
     let mut fetches = Vec::new();
@@ -593,7 +604,7 @@ fn missing_runs(state: &mut State, first: u64, end: u64) -> Vec<Arc<Fetch>> {
             slot += 1;
         }
         if slot > start {
-            for run in state.tier.cut(start, (slot - start) as u32) {
+            for run in runs_to_fetch(state, start, (slot - start) as u32) {
                 let fetch = new_fetch(state, run);
                 for slot in fetch.first..fetch.first + u64::from(fetch.count) {
                     let index = state.table.find_or_insert(slot);

@@ -3,7 +3,14 @@
 
 mod support;
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use cache::{Cache, LogKey, Mutant, Order, Report, Settings, Statistics, TierError, TooLarge};
 use sim::Rng;
@@ -124,6 +131,28 @@ async fn a_write_a_discard_and_what_others_write_void_it() {
         read_slots(&cache, 5..20, kind).await;
         assert_eq!(cache.statistics().hits_tier, before.hits_tier + 15);
     }
+}
+
+/// It leaves memory before it leaves the tier.
+#[tokio::test]
+async fn who_reads_while_a_write_goes_past_the_log_brings_nothing_old_back() {
+    let mut gateway = gateway();
+    gateway.settings.report = Report::Around;
+    let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
+    let is_written = Arc::new(AtomicBool::new(false));
+    let reading = tokio::spawn({
+        let (cache, is_written) = (Arc::clone(&cache), Arc::clone(&is_written));
+        async move {
+            while !is_written.load(Ordering::Relaxed) {
+                read(&cache, 8, 8).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    write(&cache, 8, 200, 8).await.unwrap();
+    is_written.store(true, Ordering::Relaxed);
+    reading.await.unwrap();
+    assert_eq!(read(&cache, 8, 8).await.unwrap(), [200; 8]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -87,7 +87,8 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    fn missing(slots: Range<u64>) -> Self {
+    /// Nothing of it is to come from here.
+    pub fn missing(slots: Range<u64>) -> Self {
         Self { first: slots.start, count: (slots.end - slots.start) as u32, stretch: None }
     }
 }
