@@ -161,6 +161,7 @@ pub(crate) async fn write_new(
         tail_block: FIRST_BLOCK,
         committed: 0,
         serial: 0,
+        complete: 0,
         clean: true,
         immediate: false,
         nvram: 0,

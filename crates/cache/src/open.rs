@@ -161,6 +161,7 @@ pub(crate) async fn open(
     straighten(&mut found.ring, &mut superblock);
     superblock.committed = found.ring.next() - 1;
     superblock.serial = newest;
+    superblock.complete = found.complete;
     superblock.clean = false;
     // It may have grown: noted before the first slot of what is new can be in a segment.
     superblock.identity.geometry.blocks = lower_geometry.blocks;

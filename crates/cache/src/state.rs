@@ -377,6 +377,7 @@ impl Shared {
             let state = self.state.lock();
             superblock.committed = state.ring.next() - 1;
             superblock.serial = state.serial;
+            superblock.complete = state.durable;
         }
         // A failed attempt may have reached the disk: its number is not used again.
         superblock.sequence += 1;

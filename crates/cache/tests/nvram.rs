@@ -99,6 +99,24 @@ async fn without_it_a_flush_waits_for_the_log_disk() {
     assert!(!is_done(stable(&cache, 8, 2)).await);
 }
 
+/// A file whose newest bytes the system had not written back when the power went, or one that had failed.
+#[tokio::test(start_paused = true)]
+async fn an_older_nvram_replaces_nothing_that_went_down_since() {
+    let mut gateway = Gateway::new(1024).with_nvram();
+    gateway.settings.report = Report::Immediate;
+    let cache = gateway.start().await;
+    cache.write(Lba(0), filled(1, 8), Durability::Volatile).await.unwrap();
+    let memory = gateway.memory.clone().expect("it has one");
+    // The first write is in it: the log has its turn when something waits.
+    let before = memory.0.lock().clone();
+    cache.write(Lba(0), filled(2, 8), Durability::Stable).await.unwrap();
+    cache.drain().await.unwrap();
+    drop(cache);
+    *memory.0.lock() = before;
+    let cache = gateway.open().await;
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [2; 8]);
+}
+
 /// A memory that fails when it is told to.
 struct Failing(Memory, Arc<AtomicBool>);
 

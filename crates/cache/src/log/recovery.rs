@@ -110,7 +110,9 @@ pub(crate) async fn scan(
     let mut window = Window::new(log, superblock);
     let mut index = Reader::new(log, superblock);
     let mut untold: Vec<Frame> = Vec::new();
-    let (mut serial, mut complete, mut generation) = (superblock.serial, 0, 0);
+    // What went down has no segment that tells of it any more.
+    let (mut serial, mut complete) = (superblock.serial, superblock.complete);
+    let mut generation = 0;
     // What is taken when its epoch turns out to be whole.
     let mut open = Vec::new();
     let mut ended = ring.next();

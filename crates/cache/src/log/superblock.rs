@@ -71,6 +71,9 @@ pub(crate) struct Superblock {
     pub committed: u64,
     /// No write had a higher serial than this when the superblock was written.
     pub serial: u64,
+    /// Every write up to this serial was in the log, or below it, when the superblock was written; 0 if
+    /// that is not known.
+    pub complete: u64,
     /// The log ended here on purpose: no segment beyond `committed` was ever begun.
     pub clean: bool,
     /// Acknowledged data may be in the NVRAM alone.
@@ -132,6 +135,7 @@ impl Superblock {
         put_u32(block, FLAGS_AT, flags);
         put_u64(block, COMMITTED_AT, self.committed);
         put_u64(block, SERIAL_AT, self.serial);
+        put_u64(block, COMPLETE_AT, self.complete);
         let geometry = &self.identity.geometry;
         put_u64(block, LOWER_BLOCKS_AT, geometry.blocks);
         put_u32(block, LOWER_BLOCK_SIZE_AT, geometry.block_size);
@@ -277,6 +281,7 @@ impl Superblock {
             tail_block: u32_at(block, TAIL_BLOCK_AT),
             committed: u64_at(block, COMMITTED_AT),
             serial: u64_at(block, SERIAL_AT),
+            complete: u64_at(block, COMPLETE_AT),
             clean: flags & CLEAN != 0,
             immediate: flags & IMMEDIATE != 0,
             nvram: u32_at(block, NVRAM_AT),
@@ -308,6 +313,7 @@ impl Superblock {
             self.tail,
             self.committed,
             self.serial,
+            self.complete,
             self.granted,
             self.identity.geometry.blocks,
             self.index_tail,
@@ -423,6 +429,7 @@ const LAYOUT_COUNT_AT: usize = 480;
 const LAYOUTS_CHECKSUM_AT: usize = 484;
 const MEMBER_COUNT_AT: usize = 488;
 const MEMBERS_CHECKSUM_AT: usize = 492;
+const COMPLETE_AT: usize = 496;
 const NVRAM_AT: usize = 504;
 /// All of it in the first 512 bytes, which no disk tears: an interrupted format leaves a blank disk.
 const CHECKSUM_AT: usize = 508;
@@ -454,6 +461,7 @@ pub(crate) mod tests {
             tail_block: 500,
             committed: 99,
             serial: 12345,
+            complete: 12340,
             clean: true,
             immediate: false,
             nvram: 77,
@@ -501,6 +509,7 @@ pub(crate) mod tests {
         ("layouts checksum", LAYOUTS_CHECKSUM_AT, 4),
         ("member count", MEMBER_COUNT_AT, 4),
         ("members checksum", MEMBERS_CHECKSUM_AT, 4),
+        ("complete", COMPLETE_AT, 8),
         ("nvram", NVRAM_AT, 4),
         ("checksum", CHECKSUM_AT, 4),
         ("layouts", LAYOUTS_AT, MOST_LAYOUTS * LAYOUT_BYTES),
