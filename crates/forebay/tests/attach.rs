@@ -470,6 +470,12 @@ fn a_process_that_lives_keeps_its_device_whether_it_can_be_asked_or_not() {
     let _node = place.serve("node", &again);
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("that cannot be asked"), "{twice}");
+    // It has its far side again, or it would not let go of what may not be stable.
+    let begun = Instant::now();
+    while let Err(error) = fs::File::open(&attached.ready).and_then(|device| device.sync_all()) {
+        assert!(begun.elapsed() < LIMIT, "{error}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     // Its terminal is closed, and nobody reads what it says: it detaches, as after SIGTERM.
     drop(attached.stderr());
     attached.signal(Signal::HUP);
