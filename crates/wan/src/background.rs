@@ -1,0 +1,187 @@
+//! Traffic of others on the same wire, of the profile in section 3.1 of the storage-outsourcing paper (paper 000): TCP 95 %,
+//! UDP 5 %; packet lengths 50 % below 44, 75 % below 576, 99 % below 1500 bytes.
+//!
+//! These packets exist only in the queue: they take room and time there. As with the hardware
+//! generators of the paper, they do not slow down when packets are lost.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    Counters, Settings,
+    dice::Dice,
+    queue::{Limits, Queue},
+};
+
+/// Where background traffic comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct Background {
+    dice: Dice,
+    /// When its next packet comes; `None` without background traffic.
+    next: Option<Instant>,
+    /// The share of the rate that it has at present.
+    share: f64,
+    /// Until when.
+    until: Instant,
+}
+
+/// Kinds of length: the share of packets up to and with it, the shortest, and one more than the
+/// longest. From 40 bytes, a TCP acknowledgement, to 1500, what Ethernet carries.
+const LENGTHS: [(f64, u64, u64); 4] =
+    [(0.50, 40, 44), (0.75, 44, 576), (0.99, 576, 1500), (1.00, 1500, 1501)];
+/// Of the packets.
+const TCP: f64 = 0.95;
+/// The standard deviation of the load as a share of the rate: 12.8 of 155 Mbit/s (paper 000, Table 3).
+const DEVIATION: f64 = 0.08;
+/// And at most this part of the mean, so that a load below zero is rare; gives the 9.8 Mbit/s of
+/// the same table for a load of 20 %.
+const DEVIATION_OF_MEAN: f64 = 1.0 / 3.0;
+/// How long a load lasts. The paper does not say; with this the losses of its table come out to
+/// the order of magnitude.
+const STEP: Duration = Duration::from_millis(100);
+/// How much of the past is made up for when nobody asked for longer: by then the queue has forgotten what was before.
+const HORIZON: Duration = Duration::from_secs(1);
+
+impl Background {
+    pub fn new(dice: Dice, now: Instant) -> Self {
+        Self { dice, next: None, share: 0.0, until: now }
+    }
+
+    /// Puts into the queue what has come until now.
+    pub fn advance(
+        &mut self,
+        now: Instant,
+        settings: &Settings,
+        queue: &mut Queue,
+        counters: &mut Counters,
+    ) {
+        let Some(rate) = settings.rate.filter(|_| settings.background > 0.0) else {
+            self.next = None;
+            return;
+        };
+        let limits = Limits { bytes: settings.queue_bytes, packets: settings.queue_packets };
+        let mean_bits = (mean_length() + settings.overhead as f64) * 8.0;
+        let oldest = now.checked_sub(HORIZON).unwrap_or(now);
+        let mut next = match self.next {
+            Some(next) => next.max(oldest),
+            None => {
+                self.until = now;
+                now
+            }
+        };
+        while next <= now {
+            if next >= self.until {
+                self.share = self.draw_share(settings.background);
+                self.until = next + STEP;
+            }
+            let (is_tcp, bytes) = (self.dice.hits(TCP), self.length() + settings.overhead);
+            let protocol =
+                if is_tcp { &mut counters.background_tcp } else { &mut counters.background_udp };
+            *protocol += 1;
+            counters.background_bytes += bytes;
+            if queue.offer(next, bytes, rate, limits).is_none() {
+                counters.background_dropped += 1;
+            }
+            let gap = self.dice.exponential(mean_bits / (self.share * rate as f64));
+            next += Duration::from_secs_f64(gap);
+        }
+        self.next = Some(next);
+    }
+
+    fn draw_share(&mut self, mean: f64) -> f64 {
+        let deviation = DEVIATION.min(mean * DEVIATION_OF_MEAN);
+        // Not zero: packets have to come again.
+        (mean + deviation * self.dice.normal()).clamp(mean * 0.05, 1.0)
+    }
+
+    fn length(&mut self) -> u64 {
+        let (kind, place) = (self.dice.unit(), self.dice.unit());
+        let found = LENGTHS.iter().find(|(share, _, _)| kind < *share);
+        let (_, shortest, end) = found.unwrap_or(&LENGTHS[LENGTHS.len() - 1]);
+        shortest + (place * (end - shortest) as f64) as u64
+    }
+}
+
+/// Bytes of an IP packet of background traffic in the mean: 362.
+fn mean_length() -> f64 {
+    let mut before = 0.0;
+    let mut mean = 0.0;
+    for (share, shortest, end) in LENGTHS {
+        mean += (share - before) * (shortest + end - 1) as f64 / 2.0;
+        before = share;
+    }
+    mean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sim::Rng;
+
+    fn background() -> (Background, Instant) {
+        let now = Instant::now();
+        (Background::new(Dice::of(&mut Rng::new(5)), now), now)
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_paper() {
+        let (mut background, _) = background();
+        let lengths: Vec<u64> = (0..200_000).map(|_| background.length()).collect();
+        for (below, share) in [(44, 0.5), (576, 0.75), (1500, 0.99)] {
+            let found = lengths.iter().filter(|length| **length < below).count() as f64;
+            let found = found / lengths.len() as f64;
+            assert!((found - share).abs() < 0.005, "{found} below {below}");
+        }
+        assert!(lengths.iter().all(|length| (40..=1500).contains(length)));
+        let mean = lengths.iter().sum::<u64>() as f64 / lengths.len() as f64;
+        assert!((mean / mean_length() - 1.0).abs() < 0.01, "{mean}");
+    }
+
+    fn run(settings: &Settings, seconds: u32) -> (Counters, Vec<f64>) {
+        let (mut background, start) = background();
+        let mut queue = Queue::default();
+        let mut counters = Counters::default();
+        let mut megabits = Vec::new();
+        for step in 0..=seconds * 10 {
+            let before = counters.background_bytes;
+            background.advance(start + step * STEP, settings, &mut queue, &mut counters);
+            megabits.push((counters.background_bytes - before) as f64 * 80.0 / 1e6);
+        }
+        (counters, megabits.split_off(1))
+    }
+
+    #[test]
+    fn the_load_is_the_share_of_the_rate_that_was_set() {
+        for load in [0.05, 0.2, 0.5, 0.75] {
+            let settings =
+                Settings { rate: Some(155_000_000), background: load, ..Settings::default() };
+            let (counters, megabits) = run(&settings, 60);
+            let mean = megabits.iter().sum::<f64>() / megabits.len() as f64;
+            assert!((mean / 155.0 / load - 1.0).abs() < 0.05, "{mean} Mbit/s at {load}");
+            let packets = counters.background_tcp + counters.background_udp;
+            let udp = counters.background_udp as f64 / packets as f64;
+            assert!((udp - 0.05).abs() < 0.005, "{udp}");
+            let squares = megabits.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>();
+            let deviation = (squares / megabits.len() as f64).sqrt();
+            let set = 155.0 * DEVIATION.min(load * DEVIATION_OF_MEAN);
+            assert!((deviation / set - 1.0).abs() < 0.2, "{deviation} of {set} at {load}");
+        }
+    }
+
+    #[test]
+    fn nothing_comes_without_load() {
+        let settings = Settings { rate: Some(155_000_000), ..Settings::default() };
+        assert_eq!(run(&settings, 1).0, Counters::default());
+    }
+
+    #[test]
+    fn a_long_pause_is_not_made_up_for() {
+        let settings = Settings { rate: Some(1_000_000), background: 0.5, ..Settings::default() };
+        let (mut background, start) = background();
+        let (mut queue, mut counters) = (Queue::default(), Counters::default());
+        background.advance(start, &settings, &mut queue, &mut counters);
+        let later = start + Duration::from_secs(3600);
+        background.advance(later, &settings, &mut queue, &mut counters);
+        let packets = counters.background_tcp + counters.background_udp;
+        assert!((50..400).contains(&packets), "{packets} packets");
+    }
+}

@@ -1,0 +1,389 @@
+//! One direction of a link: what happens to each packet, and when it arrives.
+
+use std::time::{Duration, Instant};
+
+use sim::Rng;
+
+use crate::{
+    Counters, Problem, Settings,
+    background::Background,
+    dice::Dice,
+    loss::LossProcess,
+    queue::{Limits, Queue},
+};
+
+/// One direction of a link. Holds no packets: it says what is to be done with them.
+///
+/// A packet meets, in this order, an outage, the MTU, random loss, the queue and the wire, the
+/// delay; on its way it may be held back, changed or doubled. With one seed and the same settings
+/// the same packets of a sequence are lost, held back, changed and doubled, whenever they come;
+/// only the queue goes by time.
+#[derive(Clone, Debug)]
+pub struct Direction {
+    settings: Settings,
+    loss: LossProcess,
+    jitter: Dice,
+    order: Dice,
+    copies: Dice,
+    changes: Dice,
+    background: Background,
+    queue: Queue,
+    /// When the last packet arrives of those that keep their order.
+    last_arrival: Instant,
+    counters: Counters,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fate {
+    /// It does not arrive.
+    Lost(Cause),
+    /// It arrives.
+    Passes(Passage),
+}
+
+/// How a packet arrives.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Passage {
+    /// When.
+    pub at: Instant,
+    /// Whether others may have overtaken it: it was held back.
+    pub is_held_back: bool,
+    /// Whether it arrives twice.
+    pub is_doubled: bool,
+    /// That a bit changed: any number, which says which bit, modulo how many there are.
+    pub changed_bit: Option<u64>,
+}
+
+/// Why a packet does not arrive.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cause {
+    /// It is longer than the MTU.
+    Mtu,
+    /// The link is out.
+    Outage,
+    /// The queue is full.
+    Queue,
+    /// It is lost at random.
+    Random,
+}
+
+impl Direction {
+    /// A direction that begins now.
+    ///
+    /// # Errors
+    /// As [`Settings::check`].
+    pub fn new(settings: Settings, seed: u64, now: Instant) -> Result<Self, Problem> {
+        settings.check()?;
+        let mut rng = Rng::new(seed);
+        let mut row = || Dice::of(&mut rng);
+        Ok(Self {
+            settings,
+            loss: LossProcess::new(row()),
+            jitter: row(),
+            order: row(),
+            copies: row(),
+            changes: row(),
+            background: Background::new(row(), now),
+            queue: Queue::default(),
+            last_arrival: now,
+            counters: Counters::default(),
+        })
+    }
+
+    /// What it is like at present.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Changes what it is like, for packets that come from now on. What is on its way or in the
+    /// queue arrives when it would have.
+    ///
+    /// # Errors
+    /// As [`Settings::check`]; then nothing is changed.
+    pub fn change(&mut self, settings: Settings, now: Instant) -> Result<(), Problem> {
+        settings.check()?;
+        self.advance(now);
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// A packet of so many bytes comes, IP header and all. Time must not go back between calls.
+    pub fn admit(&mut self, now: Instant, bytes: u64) -> Fate {
+        self.counters.packets += 1;
+        self.counters.bytes += bytes;
+        let settings = &self.settings;
+        // All is drawn for every packet, so that no row depends on what happens to it.
+        let is_lost = self.loss.loses(&settings.loss);
+        let jitter = settings.jitter.mul_f64(self.jitter.unit());
+        let is_held_back = self.order.hits(settings.reorder);
+        let is_doubled = self.copies.hits(settings.duplicate);
+        let (is_changed, bit) = (self.changes.hits(settings.corrupt), self.changes.any());
+
+        if !settings.is_up {
+            self.counters.outage += 1;
+            return Fate::Lost(Cause::Outage);
+        }
+        if bytes > u64::from(settings.mtu) {
+            self.counters.too_long += 1;
+            return Fate::Lost(Cause::Mtu);
+        }
+        if is_lost {
+            self.counters.lost += 1;
+            return Fate::Lost(Cause::Random);
+        }
+        let Some(left) = self.send(now, bytes) else {
+            self.counters.queue_full += 1;
+            return Fate::Lost(Cause::Queue);
+        };
+        let at = self.arrival(left + self.settings.delay + jitter, is_held_back);
+        self.counters.passed_packets += 1;
+        self.counters.passed_bytes += bytes;
+        self.counters.reordered += u64::from(is_held_back);
+        self.counters.duplicated += u64::from(is_doubled);
+        self.counters.corrupted += u64::from(is_changed);
+        let changed_bit = is_changed.then_some(bit);
+        Fate::Passes(Passage { at, is_held_back, is_doubled, changed_bit })
+    }
+
+    /// Lets background traffic come until now. To be called at least once a second for its
+    /// counters to be right; packets are admitted as if it had been.
+    pub fn advance(&mut self, now: Instant) {
+        self.background.advance(now, &self.settings, &mut self.queue, &mut self.counters);
+    }
+
+    /// When a packet has left the sender, if the queue takes it.
+    fn send(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
+        let Some(rate) = self.settings.rate else { return Some(now) };
+        self.advance(now);
+        let Settings { queue_bytes, queue_packets, overhead, .. } = self.settings;
+        let limits = Limits { bytes: queue_bytes, packets: queue_packets };
+        let left = self.queue.offer(now, bytes + overhead, rate, limits)?;
+        let most = &mut self.counters.queue_most_bytes;
+        *most = (*most).max(self.queue.bytes());
+        Some(left)
+    }
+
+    fn arrival(&mut self, at: Instant, is_held_back: bool) -> Instant {
+        if is_held_back {
+            return at + self.settings.reorder_by;
+        }
+        if self.settings.jitter_reorders && self.settings.jitter > Duration::ZERO {
+            return at;
+        }
+        self.last_arrival = self.last_arrival.max(at);
+        self.last_arrival
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Burst, Loss};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn direction(settings: Settings) -> (Direction, Instant) {
+        let now = Instant::now();
+        (Direction::new(settings, 1, now).unwrap(), now)
+    }
+
+    fn passage(fate: Fate) -> Passage {
+        match fate {
+            Fate::Passes(passage) => passage,
+            Fate::Lost(cause) => panic!("lost: {cause:?}"),
+        }
+    }
+
+    fn usual() -> Settings {
+        Settings::default()
+    }
+
+    /// What becomes of packets that come evenly spaced.
+    fn fates(direction: &mut Direction, start: Instant, gap: Duration, count: u32) -> Vec<Fate> {
+        (0..count).map(|n| direction.admit(start + n * gap, 1500)).collect()
+    }
+
+    #[test]
+    fn a_packet_arrives_after_the_delay() {
+        let (mut direction, now) = direction(Settings { delay: 4 * MS, ..usual() });
+        assert_eq!(passage(direction.admit(now, 1500)).at, now + 4 * MS);
+        assert_eq!(passage(direction.admit(now + MS, 40)).at, now + 5 * MS);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_wire() {
+        // 1462 bytes and 38 of Ethernet are 12,000 bits: 1 ms at 12 Mbit/s.
+        let (mut direction, now) =
+            direction(Settings { rate: Some(12_000_000), delay: 4 * MS, ..usual() });
+        for n in 1..=100 {
+            assert_eq!(passage(direction.admit(now, 1462)).at, now + (4 + n) * MS);
+        }
+        assert_eq!(direction.counters().queue_most_bytes, 150_000);
+    }
+
+    #[test]
+    fn the_queue_drops_what_comes_last() {
+        let settings = Settings { rate: Some(12_000_000), queue_bytes: 15_000, ..usual() };
+        let (mut direction, now) = direction(settings);
+        // Twice what the wire takes: half of it is dropped, and the queue is never longer.
+        let mut passed = 0;
+        for n in 0..10_000 {
+            match direction.admit(now + n * MS / 2, 1462) {
+                Fate::Passes(passage) => {
+                    passed += 1;
+                    assert!(passage.at - (now + n * MS / 2) <= 10 * MS);
+                }
+                Fate::Lost(cause) => assert_eq!(cause, Cause::Queue),
+            }
+        }
+        assert!((5000..5020).contains(&passed), "{passed}");
+        assert_eq!(direction.counters().queue_full, 10_000 - passed);
+        assert_eq!(direction.counters().queue_most_bytes, 15_000);
+    }
+
+    #[test]
+    fn jitter_is_even_and_keeps_the_order_unless_told_otherwise() {
+        for reorders in [false, true] {
+            let settings =
+                Settings { delay: MS, jitter: 2 * MS, jitter_reorders: reorders, ..usual() };
+            let (mut direction, now) = direction(settings);
+            let arrivals: Vec<Duration> = (0..10_000)
+                .map(|n| passage(direction.admit(now + n * MS / 10, 100)).at - now)
+                .collect();
+            assert_eq!(arrivals.is_sorted(), !reorders);
+            let waits = arrivals.iter().zip(0..).map(|(at, n)| *at - n * MS / 10);
+            assert!(waits.clone().all(|wait| (MS..3 * MS).contains(&wait)));
+            let mean = waits.sum::<Duration>() / 10_000;
+            if reorders {
+                assert!((mean.as_secs_f64() / 0.002 - 1.0).abs() < 0.02, "{mean:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_held_back_is_overtaken() {
+        let (mut direction, now) =
+            direction(Settings { reorder: 0.1, reorder_by: 5 * MS, delay: MS, ..usual() });
+        let all = fates(&mut direction, now, MS, 10_000);
+        let mut held = 0;
+        for (n, fate) in (0..).zip(all) {
+            let Passage { at, is_held_back, .. } = passage(fate);
+            held += u32::from(is_held_back);
+            assert_eq!(at, now + n * MS + if is_held_back { 6 * MS } else { MS });
+        }
+        assert!((900..1100).contains(&held), "{held}");
+        assert_eq!(direction.counters().reordered, u64::from(held));
+    }
+
+    #[test]
+    fn some_arrive_twice_and_some_changed() {
+        let (mut direction, now) = direction(Settings { duplicate: 0.1, corrupt: 0.05, ..usual() });
+        let all = fates(&mut direction, now, MS, 10_000);
+        let twice = all.iter().filter(|fate| passage(**fate).is_doubled).count() as u64;
+        let changed =
+            all.iter().filter(|fate| passage(**fate).changed_bit.is_some()).count() as u64;
+        assert!((900..1100).contains(&twice) && (430..570).contains(&changed));
+        let counters = direction.counters();
+        assert_eq!((counters.duplicated, counters.corrupted), (twice, changed));
+    }
+
+    #[test]
+    fn nothing_passes_in_an_outage_but_what_is_on_its_way() {
+        let (mut direction, now) = direction(Settings { delay: 4 * MS, ..usual() });
+        assert_eq!(passage(direction.admit(now, 40)).at, now + 4 * MS);
+        direction.change(Settings { is_up: false, ..usual() }, now + MS).unwrap();
+        assert_eq!(direction.admit(now + MS, 40), Fate::Lost(Cause::Outage));
+        direction.change(Settings { delay: 4 * MS, ..usual() }, now + 2 * MS).unwrap();
+        assert_eq!(passage(direction.admit(now + 2 * MS, 40)).at, now + 6 * MS);
+        let counters = direction.counters();
+        assert_eq!((counters.packets, counters.passed_packets, counters.outage), (3, 2, 1));
+    }
+
+    #[test]
+    fn what_is_longer_than_the_mtu_does_not_pass() {
+        let (mut direction, now) = direction(Settings { mtu: 1400, ..usual() });
+        assert_eq!(direction.admit(now, 1401), Fate::Lost(Cause::Mtu));
+        passage(direction.admit(now, 1400));
+    }
+
+    #[test]
+    fn a_wrong_change_changes_nothing() {
+        let (mut direction, now) = direction(Settings { delay: 4 * MS, ..usual() });
+        let before = direction.settings().clone();
+        assert!(direction.change(Settings { mtu: 1, ..usual() }, now).is_err());
+        assert_eq!(direction.settings(), &before);
+        assert!(Direction::new(Settings { duplicate: 2.0, ..usual() }, 1, now).is_err());
+    }
+
+    #[test]
+    fn two_runs_with_one_seed_treat_each_packet_alike() {
+        let burst = Burst { begin: 0.01, end: 0.2, loss_bad: 0.9, loss_good: 0.001 };
+        let settings = Settings {
+            delay: 4 * MS,
+            jitter: MS,
+            rate: Some(1_000_000_000),
+            loss: Loss::Bursts(burst),
+            reorder: 0.01,
+            duplicate: 0.01,
+            corrupt: 0.01,
+            background: 0.3,
+            ..usual()
+        };
+        let run = |seed, gap| {
+            let now = Instant::now();
+            let mut direction = Direction::new(settings.clone(), seed, now).unwrap();
+            let all = fates(&mut direction, now, gap, 20_000);
+            let rows = all.into_iter().map(|fate| match fate {
+                Fate::Lost(cause) => (Some(cause), None),
+                Fate::Passes(way) => {
+                    (None, Some((way.is_held_back, way.is_doubled, way.changed_bit)))
+                }
+            });
+            (rows.collect::<Vec<_>>(), direction.counters())
+        };
+        let gap = MS / 20;
+        assert_eq!(run(1, gap), run(1, gap));
+        // Whenever they come.
+        assert_eq!(run(1, gap).0, run(1, 2 * gap).0);
+        assert_ne!(run(1, gap).0, run(2, gap).0);
+    }
+
+    #[test]
+    fn what_is_lost_does_not_depend_on_other_settings() {
+        let lost = |settings: Settings| -> Vec<bool> {
+            let (mut direction, now) = direction(settings);
+            let all = fates(&mut direction, now, MS, 50_000);
+            all.iter().map(|fate| *fate == Fate::Lost(Cause::Random)).collect()
+        };
+        let plain = Settings { loss: Loss::Random(0.027), ..usual() };
+        let full = Settings {
+            jitter: MS,
+            duplicate: 0.5,
+            reorder: 0.5,
+            rate: Some(155_000_000),
+            background: 0.75,
+            ..plain.clone()
+        };
+        assert_eq!(lost(plain), lost(full));
+    }
+
+    #[test]
+    fn background_traffic_takes_its_part_of_the_wire() {
+        let settings = Settings { rate: Some(155_000_000), background: 0.75, ..usual() };
+        let (mut direction, now) = direction(settings);
+        // As much as the whole wire takes: with the others 1.75 times as much, and both lose alike.
+        let gap = Duration::from_nanos(1538 * 8_000 / 155);
+        let all = fates(&mut direction, now, gap, 100_000);
+        let passed = all.iter().filter(|fate| matches!(fate, Fate::Passes(_))).count();
+        assert!((52_000..62_000).contains(&passed), "{passed}");
+        assert!(direction.counters().background_dropped > 0);
+    }
+}

@@ -1,0 +1,89 @@
+//! Which packets are lost at random: each by itself, or in bursts.
+
+use crate::{Burst, Loss, dice::Dice};
+
+/// Decides packet by packet. Takes two numbers for each, whatever the settings: packet n is lost or
+/// not by the seed and the settings, not by what was set for earlier ones.
+#[derive(Clone, Debug)]
+pub(crate) struct LossProcess {
+    dice: Dice,
+    is_bad: bool,
+}
+
+impl LossProcess {
+    pub fn new(dice: Dice) -> Self {
+        Self { dice, is_bad: false }
+    }
+
+    /// Whether the next packet is lost.
+    pub fn loses(&mut self, loss: &Loss) -> bool {
+        let (turn, fall) = (self.dice.unit(), self.dice.unit());
+        match *loss {
+            Loss::Random(share) => fall < share,
+            Loss::Bursts(Burst { begin, end, loss_bad, loss_good }) => {
+                self.is_bad = if self.is_bad { turn >= end } else { turn < begin };
+                fall < if self.is_bad { loss_bad } else { loss_good }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sim::Rng;
+
+    const PACKETS: usize = 1_000_000;
+
+    fn lost(loss: Loss, seed: u64) -> Vec<bool> {
+        let mut process = LossProcess::new(Dice::of(&mut Rng::new(seed)));
+        (0..PACKETS).map(|_| process.loses(&loss)).collect()
+    }
+
+    fn share(lost: &[bool]) -> f64 {
+        lost.iter().filter(|lost| **lost).count() as f64 / lost.len() as f64
+    }
+
+    #[test]
+    fn the_loss_is_what_was_set_within_five_percent_of_itself() {
+        for set in [0.01, 0.027, 0.3] {
+            for seed in 1..4 {
+                let found = share(&lost(Loss::Random(set), seed));
+                assert!((found / set - 1.0).abs() < 0.05, "{found} of {set}");
+            }
+        }
+        assert_eq!(share(&lost(Loss::Random(0.0), 1)), 0.0);
+        assert_eq!(share(&lost(Loss::Random(1.0), 1)), 1.0);
+    }
+
+    #[test]
+    fn bursts_have_their_length_and_their_distance() {
+        let burst = Burst { begin: 0.005, end: 0.2, loss_bad: 1.0, loss_good: 0.0 };
+        let lost = lost(Loss::Bursts(burst), 1);
+        let mean = Loss::Bursts(burst).mean();
+        assert!((mean - 0.0244).abs() < 0.0001);
+        assert!((share(&lost) / mean - 1.0).abs() < 0.05, "{}", share(&lost));
+        let runs = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count();
+        let length = share(&lost) * PACKETS as f64 / runs as f64;
+        assert!((length * burst.end - 1.0).abs() < 0.05, "bursts of {length} packets");
+        // Of packets after a lost one, as many are lost as do not end the burst.
+        let follow = lost.windows(2).filter(|pair| pair[0] && pair[1]).count() as f64;
+        let after = follow / (share(&lost) * PACKETS as f64);
+        assert!((after - 0.8).abs() < 0.02, "{after}");
+    }
+
+    #[test]
+    fn a_bad_time_may_let_some_pass_and_a_good_one_lose_some() {
+        let burst = Burst { begin: 0.01, end: 0.1, loss_bad: 0.5, loss_good: 0.01 };
+        let found = share(&lost(Loss::Bursts(burst), 2));
+        let mean = (0.01 * 0.5 + 0.1 * 0.01) / 0.11;
+        assert!((found / mean - 1.0).abs() < 0.05, "{found} of {mean}");
+    }
+
+    #[test]
+    fn a_seed_loses_the_same_packets_again() {
+        let loss = Loss::Random(0.027);
+        assert_eq!(lost(loss, 7), lost(loss, 7));
+        assert_ne!(lost(loss, 7), lost(loss, 8));
+    }
+}

@@ -1,0 +1,117 @@
+//! The queue before the wire: the last to come is dropped when it is full.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+/// Packets that wait for the wire, and the one on it, by when each has left: their times are known
+/// when they come, so nothing has to happen when they leave.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue {
+    /// When each has left the sender, with its bytes on the wire; in order, `limits.packets` at most.
+    waiting: VecDeque<(Instant, u64)>,
+    bytes: u64,
+}
+
+/// How much may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub bytes: u64,
+    pub packets: usize,
+}
+
+impl Queue {
+    /// Puts a packet behind the others; when it has left, if there was room for it.
+    pub fn offer(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        bits_per_second: u64,
+        limits: Limits,
+    ) -> Option<Instant> {
+        self.forget(now);
+        if self.bytes + bytes > limits.bytes || self.waiting.len() >= limits.packets {
+            return None;
+        }
+        let begins = self.waiting.back().map_or(now, |(left, _)| *left);
+        let left = begins + on_wire(bytes, bits_per_second);
+        self.waiting.push_back((left, bytes));
+        self.bytes += bytes;
+        Some(left)
+    }
+
+    /// Bytes that wait or are on the wire. A packet counts until all of it has left.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn forget(&mut self, now: Instant) {
+        while let Some((_, bytes)) = self.waiting.front().filter(|(left, _)| *left <= now) {
+            self.bytes -= bytes;
+            self.waiting.pop_front();
+        }
+    }
+}
+
+/// How long a packet occupies the wire, to the nearest nanosecond.
+fn on_wire(bytes: u64, bits_per_second: u64) -> Duration {
+    let rate = u128::from(bits_per_second);
+    let nanos = (u128::from(bytes) * 8_000_000_000 + rate / 2) / rate;
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const LIMITS: Limits = Limits { bytes: 5000, packets: 10 };
+    /// A byte a microsecond.
+    const RATE: u64 = 8_000_000;
+
+    #[test]
+    fn packets_leave_one_after_the_other() {
+        let now = Instant::now();
+        let mut queue = Queue::default();
+        let mut offer = |at, bytes| queue.offer(at, bytes, RATE, LIMITS);
+        assert_eq!(offer(now, 1000), Some(now + MS));
+        assert_eq!(offer(now, 2000), Some(now + 3 * MS));
+        assert_eq!(offer(now + 10 * MS, 1000), Some(now + 11 * MS));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_until_something_has_left() {
+        let now = Instant::now();
+        let mut queue = Queue::default();
+        (0..5).for_each(|_| assert!(queue.offer(now, 1000, RATE, LIMITS).is_some()));
+        assert_eq!(queue.bytes(), 5000);
+        assert_eq!(queue.offer(now, 1, RATE, LIMITS), None);
+        assert_eq!(queue.offer(now + MS, 1001, RATE, LIMITS), None);
+        assert_eq!(queue.offer(now + MS, 1000, RATE, LIMITS), Some(now + 6 * MS));
+    }
+
+    #[test]
+    fn packets_are_counted_too() {
+        let now = Instant::now();
+        let mut queue = Queue::default();
+        (0..10).for_each(|_| assert!(queue.offer(now, 40, RATE, LIMITS).is_some()));
+        assert_eq!(queue.offer(now, 40, RATE, LIMITS), None);
+    }
+
+    #[test]
+    fn another_rate_counts_for_what_comes() {
+        let now = Instant::now();
+        let mut queue = Queue::default();
+        assert_eq!(queue.offer(now, 4000, RATE, LIMITS), Some(now + 4 * MS));
+        // The bytes that wait are as many as before.
+        assert_eq!(queue.offer(now, 1000, 10 * RATE, LIMITS), Some(now + 4 * MS + MS / 10));
+        assert_eq!(queue.offer(now, 1, 10 * RATE, LIMITS), None);
+    }
+
+    #[test]
+    fn the_time_on_the_wire_is_rounded_to_the_nanosecond() {
+        assert_eq!(on_wire(1538, 1_000_000_000), Duration::from_nanos(12_304));
+        assert_eq!(on_wire(82, 100_000_000_000), Duration::from_nanos(7));
+    }
+}

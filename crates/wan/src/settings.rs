@@ -1,0 +1,276 @@
+//! What one direction of a link is like: plain data, with the range of each setting.
+
+use std::{fmt::Display, ops::RangeInclusive, time::Duration};
+
+use crate::Problem;
+
+/// One direction of a link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// One-way delay, from the last bit on the wire to its arrival; at most 10 s.
+    pub delay: Duration,
+    /// What is added to the delay of each packet: anything from zero to this, evenly; at most 10 s.
+    pub jitter: Duration,
+    /// Whether a packet may arrive before an earlier one because of the jitter.
+    pub jitter_reorders: bool,
+    /// Bits per second, 8 kbit/s to 100 Gbit/s; `None`: as fast as the machine.
+    pub rate: Option<u64>,
+    /// Bytes that may wait for the wire, with what is on it: one packet at least, at most 1 GiB. Counts with a
+    /// rate only, like `queue_packets`.
+    pub queue_bytes: u64,
+    /// Packets that may wait for the wire, 1 to 1,000,000.
+    pub queue_packets: usize,
+    /// Bytes on the wire beside each IP packet, at most 256.
+    pub overhead: u64,
+    /// Which packets are lost at random.
+    pub loss: Loss,
+    /// Bytes of the longest IP packet, 576 to 65,535.
+    pub mtu: u16,
+    /// The share of packets that are held back for `reorder_by`, so that later ones overtake them.
+    pub reorder: f64,
+    /// For how long, up to 10 s.
+    pub reorder_by: Duration,
+    /// The share of packets that arrive twice.
+    pub duplicate: f64,
+    /// The share of packets of which one bit changes on the way, behind the IP header.
+    pub corrupt: f64,
+    /// Background traffic, as a share of the rate: 0 to 0.75.
+    pub background: f64,
+    /// False during an outage: nothing that comes passes. What is on its way arrives.
+    pub is_up: bool,
+}
+
+/// Which packets are lost at random.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Loss {
+    /// Each with this probability, whatever happens to others (Bernoulli).
+    Random(f64),
+    /// More in bad times than in good ones.
+    Bursts(Burst),
+}
+
+/// The chain of Gilbert and Elliott: before each packet the link may change between good and bad.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Burst {
+    /// Probability to go from good to bad, above 0.
+    pub begin: f64,
+    /// Probability to go from bad to good, above 0: a bad time lasts 1 / `end` packets in the mean.
+    pub end: f64,
+    /// Probability that a packet is lost in a bad time.
+    pub loss_bad: f64,
+    /// And in a good one.
+    pub loss_good: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            jitter_reorders: false,
+            rate: None,
+            // 2 ms at 1 Gbit/s: a small switch.
+            queue_bytes: 256 << 10,
+            // Shorter than the bytes only for packets below 27 bytes: so bytes count unless told otherwise.
+            queue_packets: 10_000,
+            // Ethernet: preamble 8, header 14, check sequence 4, gap 12 (IEEE 802.3).
+            overhead: 38,
+            loss: Loss::Random(0.0),
+            mtu: 1500,
+            reorder: 0.0,
+            reorder_by: Duration::from_millis(1),
+            duplicate: 0.0,
+            corrupt: 0.0,
+            background: 0.0,
+            is_up: true,
+        }
+    }
+}
+
+/// Longer than any path on Earth by way of a satellite; and what is on its way is in memory.
+const LONGEST: Duration = Duration::from_secs(10);
+/// Below, a packet of 1500 bytes takes more than 1.5 s. Above, the clock's nanosecond is too coarse:
+/// the smallest packet takes six.
+const RATES: RangeInclusive<u64> = 8_000..=100_000_000_000;
+/// Each packet of background traffic is drawn: up to 235,000 a second at this rate, a few percent of a CPU.
+const BACKGROUND_RATE: u64 = 1_000_000_000;
+/// Beyond this the paper has no figures (paper 000, Table 3), and the queue is full most of the time.
+const MOST_BACKGROUND: f64 = 0.75;
+/// A second at 8 Gbit/s.
+const LONGEST_QUEUE: u64 = 1 << 30;
+/// The queue's entries are in memory, 24 bytes each.
+const MOST_PACKETS: usize = 1_000_000;
+/// More than any encapsulation adds.
+const MOST_OVERHEAD: u64 = 256;
+/// What every host takes (RFC 791, 3.1).
+const SMALLEST_MTU: u16 = 576;
+
+impl Settings {
+    /// What no link can have.
+    ///
+    /// # Errors
+    /// The first setting that is out of range, or does not go with another.
+    pub fn check(&self) -> Result<(), Problem> {
+        let long = "at most 10 s, since what is on its way is in memory";
+        for (setting, time) in
+            [("delay", self.delay), ("jitter", self.jitter), ("reorder-by", self.reorder_by)]
+        {
+            within(setting, time <= LONGEST, format!("{time:?}"), long)?;
+        }
+        if let Some(rate) = self.rate {
+            let range = "8000 to 100000000000 bits per second";
+            within("rate", RATES.contains(&rate), rate, range)?;
+        }
+        let fits = (1..=MOST_PACKETS).contains(&self.queue_packets);
+        within("queue-packets", fits, self.queue_packets, "1 to 1000000")?;
+        within("overhead", self.overhead <= MOST_OVERHEAD, self.overhead, "at most 256 bytes")?;
+        within("mtu", self.mtu >= SMALLEST_MTU, self.mtu, "576 to 65535 bytes")?;
+        let one = u64::from(self.mtu) + self.overhead;
+        let fits = (one..=LONGEST_QUEUE).contains(&self.queue_bytes);
+        let range = format!("{one} bytes (one packet of this MTU on the wire) to 1 GiB");
+        within("queue", fits, self.queue_bytes, range)?;
+        for (setting, share) in
+            [("reorder", self.reorder), ("duplicate", self.duplicate), ("corrupt", self.corrupt)]
+        {
+            probability(setting, share)?;
+        }
+        if self.reorder > 0.0 && self.reorder_by.is_zero() {
+            return Err(Problem::Together(
+                "reorder needs a reorder-by above zero: nothing is overtaken else".to_owned(),
+            ));
+        }
+        self.loss.check()?;
+        let range = "0 to 0.75 of the rate";
+        let fits = (0.0..=MOST_BACKGROUND).contains(&self.background);
+        within("background", fits, self.background, range)?;
+        let is_slow = self.rate.is_some_and(|rate| rate <= BACKGROUND_RATE);
+        if self.background > 0.0 && !is_slow {
+            return Err(Problem::Together(
+                "background is a share of the rate: it needs a rate, of 1 Gbit/s at most"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Loss {
+    /// The share of packets that are lost in the long run.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        match *self {
+            Self::Random(share) => share,
+            Self::Bursts(Burst { begin, end, loss_bad, loss_good }) => {
+                (begin * loss_bad + end * loss_good) / (begin + end)
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        match *self {
+            Self::Random(share) => probability("loss", share),
+            Self::Bursts(Burst { begin, end, loss_bad, loss_good }) => {
+                for (setting, share) in [("burst begin", begin), ("burst end", end)] {
+                    let fits = share > 0.0 && share <= 1.0;
+                    within(setting, fits, share, "above 0 and at most 1")?;
+                }
+                probability("loss in a burst", loss_bad)?;
+                probability("loss between bursts", loss_good)
+            }
+        }
+    }
+}
+
+fn probability(setting: &'static str, share: f64) -> Result<(), Problem> {
+    within(setting, (0.0..=1.0).contains(&share), share, "0 to 1")
+}
+
+fn within(
+    setting: &'static str,
+    fits: bool,
+    value: impl Display,
+    range: impl Display,
+) -> Result<(), Problem> {
+    let wrong = || Problem::Range { setting, value: value.to_string(), range: range.to_string() };
+    fits.then_some(()).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut Settings)) -> Result<(), Problem> {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        settings.check()
+    }
+
+    #[test]
+    fn what_is_usual_is_right() {
+        assert_eq!(check(|_| {}), Ok(()));
+        assert_eq!(
+            check(|s| {
+                s.delay = LONGEST;
+                s.jitter = LONGEST;
+                s.rate = Some(BACKGROUND_RATE);
+                s.background = MOST_BACKGROUND;
+                s.mtu = u16::MAX;
+                s.loss = Loss::Random(1.0);
+                s.reorder = 1.0;
+            }),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn every_setting_out_of_range_is_named() {
+        let burst = Burst { begin: 0.01, end: 0.2, loss_bad: 1.0, loss_good: 0.0 };
+        type Change<'a> = Box<dyn FnOnce(&mut Settings) + 'a>;
+        let cases: Vec<(&str, Change)> = vec![
+            ("delay", Box::new(|s| s.delay = LONGEST + Duration::from_nanos(1))),
+            ("jitter", Box::new(|s| s.jitter = LONGEST * 2)),
+            ("reorder-by", Box::new(|s| s.reorder_by = LONGEST * 2)),
+            ("rate", Box::new(|s| s.rate = Some(7_999))),
+            ("rate", Box::new(|s| s.rate = Some(100_000_000_001))),
+            ("queue", Box::new(|s| s.queue_bytes = 1537)),
+            ("queue", Box::new(|s| s.queue_bytes = (1 << 30) + 1)),
+            ("queue-packets", Box::new(|s| s.queue_packets = 0)),
+            ("queue-packets", Box::new(|s| s.queue_packets = 1_000_001)),
+            ("overhead", Box::new(|s| s.overhead = 257)),
+            ("mtu", Box::new(|s| s.mtu = 575)),
+            ("loss", Box::new(|s| s.loss = Loss::Random(1.1))),
+            ("loss", Box::new(|s| s.loss = Loss::Random(f64::NAN))),
+            ("burst begin", Box::new(|s| s.loss = Loss::Bursts(Burst { begin: 0.0, ..burst }))),
+            ("burst end", Box::new(|s| s.loss = Loss::Bursts(Burst { end: 0.0, ..burst }))),
+            (
+                "loss in a burst",
+                Box::new(|s| s.loss = Loss::Bursts(Burst { loss_bad: 2.0, ..burst })),
+            ),
+            (
+                "loss between bursts",
+                Box::new(|s| s.loss = Loss::Bursts(Burst { loss_good: -0.1, ..burst })),
+            ),
+            ("reorder", Box::new(|s| s.reorder = -0.1)),
+            ("duplicate", Box::new(|s| s.duplicate = 1.5)),
+            ("corrupt", Box::new(|s| s.corrupt = f64::INFINITY)),
+            ("background", Box::new(|s| s.background = 0.76)),
+        ];
+        for (name, change) in cases {
+            let problem = check(change).expect_err(name);
+            assert!(matches!(&problem, Problem::Range { setting, .. } if *setting == name));
+            let text = problem.to_string();
+            assert!(text.starts_with(name) && text.contains("it must be"), "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_that_need_another_say_so() {
+        let background = |rate| check(|s| (s.background, s.rate) = (0.2, rate));
+        for rate in [None, Some(BACKGROUND_RATE + 1)] {
+            assert!(background(rate).unwrap_err().to_string().contains("needs a rate"));
+        }
+        assert_eq!(background(Some(155_000_000)), Ok(()));
+        let still = check(|s| (s.reorder, s.reorder_by) = (0.1, Duration::ZERO));
+        assert!(still.unwrap_err().to_string().contains("reorder-by"));
+    }
+}
