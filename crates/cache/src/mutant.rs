@@ -28,6 +28,8 @@ pub enum Mutant {
     DiscardOvertakes,
     /// A drain that is asked for returns when the log has everything.
     DrainDoesNotWait,
+    /// A read is answered with what is not stable yet.
+    ReadTellsEarly,
     /// The read tier keeps what it has of blocks that are written.
     #[cfg(feature = "mutation")]
     TierKeepsOverwritten,

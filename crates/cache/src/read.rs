@@ -10,6 +10,7 @@ use volume::{Data, Error, Extent, Lba, Volume};
 use crate::{
     checksum::crc32c,
     fetch::{Fetch, Origin, Outcome},
+    mutant::Mutant,
     slot::{Came, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
     state::{Shared, State},
     tier,
@@ -50,6 +51,8 @@ struct Plan {
     pieces: Vec<Piece>,
     /// Fetches that this read has to run.
     own: Vec<Arc<Fetch>>,
+    /// The serial up to which all must be in the log before anybody is told what was found.
+    untold: u64,
 }
 
 impl Plan {
@@ -63,7 +66,7 @@ impl Plan {
 }
 
 impl Shared {
-    /// The sectors from `sector` on, if all of them are in memory.
+    /// The sectors from `sector` on, if all of them are in memory and may be told now.
     pub fn read_memory(&self, sector: u64, sectors: u64) -> Option<Data> {
         if sectors > LONGEST_STEP {
             return None;
@@ -72,9 +75,13 @@ impl Shared {
         let mut state = self.state.lock();
         let state = &mut *state;
         let (mut pending, mut slots) = (0, 0);
+        let tells_early = self.tells_early(state) || self.mutation.is(Mutant::ReadTellsEarly);
         for (slot, first, count) in cut(sector, sectors) {
             let index = state.table.find(slot)?;
             let entry = state.table.entry(index);
+            if entry.pending() && !tells_early {
+                return None;
+            }
             let wanted = mask(first, count);
             pending += u64::from(entry.pending());
             slots += 1;
@@ -130,6 +137,9 @@ impl Shared {
     }
 
     /// A part of a read that is looked up in one go.
+    ///
+    /// Whoever reads what was written takes it for kept, as the writer does: neither is told before it is
+    /// stable. Of a log disk that fails nothing is awaited: its writers were told so.
     async fn read_step(
         self: &Arc<Self>,
         sector: u64,
@@ -139,7 +149,11 @@ impl Shared {
         loop {
             let plan = self.plan(&mut self.state.lock(), sector, sectors);
             farthest = farthest.max(plan.origin());
+            let untold = plan.untold;
             if let Some((data, origin)) = self.carry_out(plan).await? {
+                if untold > 0 && !self.mutation.is(Mutant::ReadTellsEarly) {
+                    let _ = self.committed(untold).await;
+                }
                 return Ok((data, farthest.max(origin)));
             }
         }
@@ -147,11 +161,17 @@ impl Shared {
 
     /// Decides for each slot where it comes from, and begins the fetches that are needed.
     fn plan(&self, state: &mut State, sector: u64, sectors: u64) -> Plan {
-        let mut plan = Plan { pieces: Vec::new(), own: Vec::new() };
+        let mut plan = Plan { pieces: Vec::new(), own: Vec::new(), untold: 0 };
+        let tells_early = self.tells_early(state);
         // Slots from here on that have no fetch yet; joined into one when the run ends.
         let mut missing: Vec<usize> = Vec::new();
         for (slot, first, count) in cut(sector, sectors) {
             let wanted = mask(first, count);
+            if !tells_early && let Some(index) = state.table.find(slot) {
+                let entry = state.table.entry(index);
+                let version = if entry.pending() { entry.version } else { 0 };
+                plan.untold = plan.untold.max(version);
+            }
             let found = self.find(state, slot, wanted);
             let source = match found {
                 Ok(source) => source,
@@ -276,6 +296,8 @@ impl Shared {
                     let at = (piece.slot - fetch.first) as usize * SLOT_BYTES;
                     let lower = |at: usize, length| all.slice(at, length);
                     match newer {
+                        // What came to the lower volume past the log, and past this, may not be there for good.
+                        Newer::None if self.is_newer(piece.slot) => return Ok(None),
                         Newer::None => data.append(lower(at + bytes.start, bytes.len())),
                         Newer::Page { page, valid } => {
                             let merged = overlay(all, at, &page, valid);
@@ -291,6 +313,13 @@ impl Shared {
             }
         }
         Ok(Some((data, farthest)))
+    }
+
+    /// Whether the lower volume does not have the newest content of a slot.
+    fn is_newer(&self, slot: u64) -> bool {
+        let state = self.state.lock();
+        let found = state.table.find(slot).map(|index| state.table.entry(index));
+        found.is_some_and(|entry| entry.place.is_some() || entry.pending())
     }
 
     /// The log blocks that a plan needs, in its order; none if one of them is no longer what it

@@ -117,10 +117,17 @@ impl Shared {
     /// Whether a write that is in its slots, and in the NVRAM, is not done yet.
     fn waits_for_log(&self, durability: Durability) -> bool {
         if self.settings.nvram_is_stable() {
-            let state = self.state.lock();
-            return !state.nvram.as_ref().is_some_and(Buffer::is_sound);
+            return !self.tells_early(&self.state.lock());
         }
         !self.settings.report.is_early() || durability == Durability::Stable
+    }
+
+    /// Whether a write that promises no more than others is told of before it is in the log.
+    pub fn tells_early(&self, state: &State) -> bool {
+        if self.settings.nvram_is_stable() {
+            return state.nvram.as_ref().is_some_and(Buffer::is_sound);
+        }
+        self.settings.report.is_early()
     }
 
     /// Puts as much of `data` (from `at` on) into slots as there is room for, at least one slot.

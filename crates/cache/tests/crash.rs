@@ -214,6 +214,7 @@ fn every_sync_that_is_left_out_is_noticed() {
         (Mutation::Cache(Mutant::BypassRecordedFirst), 3),
         (Mutation::Cache(Mutant::BypassAnsweredEarly), 3),
         (Mutation::Cache(Mutant::DrainDoesNotWait), 2),
+        (Mutation::Cache(Mutant::ReadTellsEarly), 1),
     ];
     let first = all.map(|(mutation, first)| (mutation, noticed(mutation, first)));
     println!("{first:?}");

@@ -1,5 +1,7 @@
 //! What may be read: every sector's writes, when they were submitted, when they were answered.
 
+use std::collections::HashMap;
+
 pub const SECTOR: usize = 512;
 
 /// One write (or discard) of some sectors.
@@ -19,13 +21,16 @@ pub struct Model {
     writes: Vec<Write>,
     /// Writes of each sector that may still be seen.
     sectors: Vec<Vec<u64>>,
+    /// When a read that promises that it is kept first told of a sector of a write.
+    shown: HashMap<(usize, u64), u64>,
 }
 
 impl Model {
     /// A volume of zeros.
     pub fn new(sectors: usize) -> Self {
         let first = Write { value: 0, submitted: 0, ended: Some(0), acknowledged: true };
-        Self { clock: 1, writes: vec![first], sectors: vec![vec![0]; sectors] }
+        let shown = HashMap::new();
+        Self { clock: 1, writes: vec![first], sectors: vec![vec![0]; sectors], shown }
     }
 
     pub fn now(&mut self) -> u64 {
@@ -66,13 +71,28 @@ impl Model {
         }
     }
 
-    /// Whether another write was submitted after this one had ended, and was acknowledged
+    /// A read was answered with what a write has written, which is never zeros.
+    pub fn show(&mut self, sector: usize, value: u64) {
+        let now = self.now();
+        if value != 0 && self.writes[value as usize].value == value {
+            self.shown.entry((sector, value)).or_insert(now);
+        }
+    }
+
+    /// Since when what a write has put into a sector has to be kept.
+    fn kept_since(&self, sector: usize, id: u64) -> Option<u64> {
+        let write = &self.writes[id as usize];
+        let acknowledged = write.ended.filter(|_| write.acknowledged);
+        acknowledged.into_iter().chain(self.shown.get(&(sector, id)).copied()).min()
+    }
+
+    /// Whether another write was submitted after this one had ended, and had to be kept
     /// before `as_of`.
     fn superseded(&self, sector: usize, id: u64, as_of: u64) -> bool {
         let Some(ended) = self.writes[id as usize].ended else { return false };
-        self.sectors[sector].iter().any(|other| {
-            let other = &self.writes[*other as usize];
-            other.acknowledged && other.submitted > ended && other.ended.is_some_and(|e| e < as_of)
+        self.sectors[sector].iter().any(|&other| {
+            self.writes[other as usize].submitted > ended
+                && self.kept_since(sector, other).is_some_and(|since| since < as_of)
         })
     }
 

@@ -122,6 +122,18 @@ impl Script {
         }
     }
 
+    /// Whether what a read was answered with survives any end, as what was acknowledged does: not where
+    /// that is not stable either, nor while a log disk fails, whose writers are told that.
+    fn keeps_what_it_shows(&self) -> bool {
+        let Settings { report, nvram_survives, .. } = &self.settings;
+        let is_stable = match report {
+            Report::AfterComplete => true,
+            Report::Immediate => *nvram_survives == NvramSurvives::PowerLoss,
+            Report::Through | Report::Around | Report::AtFlush => false,
+        };
+        is_stable && !self.log_fails
+    }
+
     fn sectors(&self) -> usize {
         (self.geometry.bytes() / SECTOR as u64) as usize
     }
@@ -439,10 +451,13 @@ impl Host<'_> {
         match Self::limited(self.rng.fork(), self.cache.read(extent)).await {
             Some(Ok(data)) => {
                 let bytes = data.into_bytes();
+                let is_kept = self.script.keeps_what_it_shows() && !self.hardware.power.is_off();
                 for (i, sector) in bytes.chunks(SECTOR).enumerate() {
-                    let checked = self.world.model.lock().check(first + i, sector, as_of);
-                    if let Err(fault) = checked {
-                        self.world.report(format!("a read got it wrong: {fault}"));
+                    let mut model = self.world.model.lock();
+                    match model.check(first + i, sector, as_of) {
+                        Ok(value) if is_kept => model.show(first + i, value),
+                        Ok(_) => {}
+                        Err(fault) => self.world.report(format!("a read got it wrong: {fault}")),
                     }
                 }
             }

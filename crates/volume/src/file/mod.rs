@@ -476,6 +476,8 @@ const ZEROS: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test]
@@ -492,7 +494,16 @@ mod tests {
             assert!(matches!(volume.flush().await, Err(Error::Device(_))));
         }
         drop(volume);
-        FileVolume::open(&options).expect("opened").flush().await.expect("flushed");
+        // A program that another test starts has the lock for as long as it takes to begin.
+        let opened = tokio::time::timeout(Duration::from_secs(10), async {
+            loop {
+                match FileVolume::open(&options) {
+                    Err(OpenError::InUse(_)) => tokio::task::yield_now().await,
+                    opened => return opened.expect("opened"),
+                }
+            }
+        });
+        opened.await.expect("nobody keeps it").flush().await.expect("flushed");
     }
 
     /// What fails in a stable write is its sync, which speaks for earlier writes too.
