@@ -453,9 +453,12 @@ impl Shared {
         }
         let _turn = self.lower_flush.lock().await;
         let mut flushed = self.flush_in_turn().await;
-        if let Err(Error::Device(_)) = flushed {
-            // It tells once that it has lost something, and then it has nothing more to lose. Nor is
-            // it of importance what others have lost meanwhile: whatever is there is read.
+        for _ in 1..LOSSES {
+            // It tells once of each time that it has lost something. Nor is it of importance what others
+            // have lost meanwhile: whatever is there is read.
+            if !matches!(flushed, Err(Error::Device(_))) {
+                break;
+            }
             flushed = self.flush_in_turn().await;
         }
         flushed?;
@@ -494,6 +497,9 @@ pub(crate) async fn write_copies(
     Ok(())
 }
 
+/// Losses in a row after which a lower volume is broken rather than started anew: one is what a restart
+/// costs, and each takes it seconds.
+const LOSSES: u32 = 8;
 /// Slots looked up under the lock at once: some tens of microseconds.
 const LOOKED_UP: u64 = 1024;
 /// Pages of the scratch pool: a segment's header, a superblock, and some that writes which were

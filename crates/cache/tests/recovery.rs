@@ -397,3 +397,17 @@ async fn the_first_read_does_not_fail_for_what_others_have_lost() {
     // It was sent again after the first loss, and there was another one.
     assert!(matches!(first, Err(Error::Device(_))), "{first:?}");
 }
+
+/// A far volume that starts anew again and again tells of it each time.
+#[tokio::test(start_paused = true)]
+async fn the_first_read_does_not_fail_for_some_losses_in_a_row() {
+    let gateway = Gateway::new(LOG).relaxed();
+    let cache = gateway.open().await;
+    gateway.far.fail_flushes(3);
+    assert_eq!(read(&cache, 800, 8).await.unwrap(), [0; 8]);
+    // One that fails for ever is broken.
+    let gateway = Gateway::new(LOG).relaxed();
+    let cache = gateway.open().await;
+    gateway.far.fail_flushes(u32::MAX);
+    assert!(matches!(read(&cache, 800, 8).await, Err(Error::Device(_))));
+}

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -24,7 +24,7 @@ pub struct Far {
     blocks: AtomicU64,
     away: AtomicBool,
     failing: AtomicBool,
-    lost_flush: AtomicBool,
+    lost_flushes: AtomicU32,
     delay_ms: AtomicU64,
     epoch_blocks: AtomicU64,
     calls: Mutex<Vec<Call>>,
@@ -37,7 +37,7 @@ impl Far {
             blocks: AtomicU64::new(geometry.blocks),
             away: AtomicBool::new(false),
             failing: AtomicBool::new(false),
-            lost_flush: AtomicBool::new(false),
+            lost_flushes: AtomicU32::new(0),
             delay_ms: AtomicU64::new(0),
             epoch_blocks: AtomicU64::new(0),
             calls: Mutex::default(),
@@ -61,7 +61,18 @@ impl Far {
 
     /// The far side has restarted: the next flush cannot speak for what came before.
     pub fn fail_next_flush(&self) {
-        self.lost_flush.store(true, Ordering::SeqCst);
+        self.fail_flushes(1);
+    }
+
+    /// So do the next so many.
+    pub fn fail_flushes(&self, count: u32) {
+        self.lost_flushes.store(count, Ordering::SeqCst);
+    }
+
+    /// Whether this flush is one of those.
+    fn loses(&self) -> bool {
+        let one_less = |left: u32| left.checked_sub(1);
+        self.lost_flushes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
     }
 
     /// It says that what is between two flushes counts as a whole, up to so many blocks.
@@ -103,7 +114,7 @@ impl Far {
         if self.failing.load(Ordering::SeqCst) && call.0 != "read" {
             return Err(Error::Device("broken".into()));
         }
-        if call.0 == "flush" && self.lost_flush.swap(false, Ordering::SeqCst) {
+        if call.0 == "flush" && self.loses() {
             return Err(Error::Device("the far side was reset".into()));
         }
         Ok(())
