@@ -27,6 +27,7 @@ const PLACES: &[Place] = &[
     place("cache", 1, &["tokens", "volume"]),
     place("sim", 1, &["volume"]),
     place("names", 1, &[]),
+    place("fairtcp", 1, &[]),
     place("unit", 2, &["scsi", "tokens", "volume"]),
     place("transport", 2, &["iscsi"]),
     place("wan", 2, &["sim"]),

@@ -1,0 +1,282 @@
+//! bpf(2), without a library: the few commands that load and register a congestion control. Each
+//! attribute structure is laid out as the member of the kernel's `union bpf_attr` for its command.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use crate::asm::Instruction;
+
+/// A map to be made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Map<'a> {
+    /// `BPF_MAP_TYPE_…`.
+    pub kind: u32,
+    /// Bytes of a key.
+    pub key_bytes: u32,
+    /// Bytes of a value.
+    pub value_bytes: u32,
+    /// Zero for storage that hangs on sockets.
+    pub max_entries: u32,
+    /// `BPF_F_…`.
+    pub flags: u32,
+    /// Up to 15 letters, digits and `_`.
+    pub name: &'a str,
+    /// A BTF object with the numbers of the key's and the value's type in it.
+    pub types: Option<(BorrowedFd<'a>, u32, u32)>,
+    /// The value's type in the kernel's own BTF, of a map of operations.
+    pub kernel_value: u32,
+}
+
+/// Hands BTF to the kernel.
+///
+/// # Errors
+/// What the kernel says.
+pub fn load_btf(btf: &[u8]) -> io::Result<OwnedFd> {
+    let mut attributes =
+        LoadBtf { btf: btf.as_ptr() as u64, size: btf.len() as u32, ..LoadBtf::default() };
+    // SAFETY: `LoadBtf` is the layout of this command; `btf` is as long as said and outlives the call.
+    let descriptor = unsafe { call(BTF_LOAD, &mut attributes) }?;
+    Ok(owned(descriptor))
+}
+
+/// Makes a map.
+///
+/// # Errors
+/// What the kernel says.
+pub fn create_map(map: &Map<'_>) -> io::Result<OwnedFd> {
+    let (btf, key_type, value_type) =
+        map.types.map_or((0, 0, 0), |(btf, key, value)| (btf.as_raw_fd() as u32, key, value));
+    let mut attributes = CreateMap {
+        kind: map.kind,
+        key_bytes: map.key_bytes,
+        value_bytes: map.value_bytes,
+        max_entries: map.max_entries,
+        flags: map.flags,
+        name: name(map.name),
+        btf,
+        key_type,
+        value_type,
+        kernel_value: map.kernel_value,
+        ..CreateMap::default()
+    };
+    // SAFETY: `CreateMap` is the layout of this command, and no pointer is in it.
+    let descriptor = unsafe { call(MAP_CREATE, &mut attributes) }?;
+    Ok(owned(descriptor))
+}
+
+/// Sets the value of a key. Both must be as long as the map was made for.
+///
+/// # Errors
+/// What the kernel says.
+///
+/// # Panics
+/// If they are not.
+pub fn update(map: BorrowedFd<'_>, of: &Map<'_>, key: u32, value: &[u8]) -> io::Result<()> {
+    assert_eq!((of.key_bytes, of.value_bytes as usize), (4, value.len()), "as the map was made");
+    let mut attributes = UpdateElement {
+        map: map.as_raw_fd() as u32,
+        key: (&raw const key) as u64,
+        value: value.as_ptr() as u64,
+        ..UpdateElement::default()
+    };
+    // SAFETY: `UpdateElement` is the layout of this command; key and value outlive the call and are as
+    // long as the map says, which was asserted.
+    unsafe { call(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
+}
+
+/// Loads the program of one member of a structure of operations.
+///
+/// # Errors
+/// What the kernel says, with the verifier's words if it has any.
+pub fn load_program(
+    instructions: &[Instruction],
+    program_name: &str,
+    structure: u32,
+    member: u32,
+) -> Result<OwnedFd, (io::Error, String)> {
+    let mut attributes = LoadProgram {
+        kind: PROG_TYPE_STRUCT_OPS,
+        count: instructions.len() as u32,
+        instructions: instructions.as_ptr() as u64,
+        // The kernel takes a congestion control only from a program that says so of itself.
+        license: c"GPL".as_ptr() as u64,
+        name: name(program_name),
+        member,
+        structure,
+        ..LoadProgram::default()
+    };
+    // SAFETY: `LoadProgram` is the layout of this command; instructions and licence outlive the call.
+    let first = match unsafe { call(PROG_LOAD, &mut attributes) } {
+        Ok(descriptor) => return Ok(owned(descriptor)),
+        Err(error) => error,
+    };
+    if matches!(first.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
+        return Err((first, String::new()));
+    }
+    // Again, for the reason: the log costs time where all goes well.
+    let mut log = vec![0u8; LOG_BYTES];
+    attributes.log_level = 1;
+    attributes.log_bytes = log.len() as u32;
+    attributes.log = log.as_mut_ptr() as u64;
+    // SAFETY: as above; the log is as long as said and outlives the call.
+    match unsafe { call(PROG_LOAD, &mut attributes) } {
+        Ok(descriptor) => Ok(owned(descriptor)),
+        Err(error) => {
+            let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+            let text = String::from_utf8_lossy(&log[..end]);
+            let lines: Vec<&str> = text.lines().collect();
+            Err((error, lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")))
+        }
+    }
+}
+
+/// Registers what a map of operations holds, for as long as what is given back is open.
+///
+/// # Errors
+/// What the kernel says; `EEXIST`: another has the name.
+pub fn register(operations: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut attributes = CreateLink {
+        map: operations.as_raw_fd() as u32,
+        attach_type: ATTACH_STRUCT_OPS,
+        ..CreateLink::default()
+    };
+    // SAFETY: `CreateLink` is the layout of this command, and no pointer is in it.
+    let descriptor = unsafe { call(LINK_CREATE, &mut attributes) }?;
+    Ok(owned(descriptor))
+}
+
+/// # Safety
+/// `attributes` must be laid out as the kernel's for `command`, and whatever it points to must be valid
+/// for what the command does with it. Newer kernels write into it how long a log would have been.
+unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_int> {
+    // SAFETY: what the caller promises; the kernel touches `size_of::<T>()` bytes.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as libc::c_int) }
+}
+
+fn owned(descriptor: libc::c_int) -> OwnedFd {
+    // SAFETY: the kernel has just made it, for nobody else. It closes when a program is started.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+fn name(text: &str) -> [u8; 16] {
+    let mut name = [0; 16];
+    let length = text.len().min(name.len() - 1);
+    name[..length].copy_from_slice(&text.as_bytes()[..length]);
+    name
+}
+
+/// Enough for the longest of the programs; the end is what counts.
+const LOG_BYTES: usize = 1 << 20;
+/// The verifier's reason stands in the last of them.
+const LOG_LINES: usize = 12;
+
+// linux/bpf.h
+const MAP_CREATE: libc::c_int = 0;
+const MAP_UPDATE_ELEM: libc::c_int = 2;
+const PROG_LOAD: libc::c_int = 5;
+const BTF_LOAD: libc::c_int = 18;
+const LINK_CREATE: libc::c_int = 28;
+const PROG_TYPE_STRUCT_OPS: u32 = 27;
+const ATTACH_STRUCT_OPS: u32 = 44;
+
+#[derive(Default)]
+#[repr(C)]
+struct CreateMap {
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    max_entries: u32,
+    flags: u32,
+    inner_map: u32,
+    numa_node: u32,
+    name: [u8; 16],
+    interface: u32,
+    btf: u32,
+    key_type: u32,
+    value_type: u32,
+    kernel_value: u32,
+    extra: u64,
+}
+
+#[derive(Default)]
+#[repr(C)]
+struct UpdateElement {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[derive(Default)]
+#[repr(C)]
+struct LoadBtf {
+    btf: u64,
+    log: u64,
+    size: u32,
+    log_bytes: u32,
+    log_level: u32,
+    padding: u32,
+}
+
+#[derive(Default)]
+#[repr(C)]
+struct LoadProgram {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_bytes: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    /// `expected_attach_type`: which member of the structure.
+    member: u32,
+    btf: u32,
+    function_info_bytes: u32,
+    function_info: u64,
+    function_info_count: u32,
+    line_info_bytes: u32,
+    line_info: u64,
+    line_info_count: u32,
+    /// `attach_btf_id`: the structure.
+    structure: u32,
+}
+
+#[derive(Default)]
+#[repr(C)]
+struct CreateLink {
+    map: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn structures_are_laid_out_as_the_kernels() {
+        assert_eq!((offset_of!(CreateMap, name), offset_of!(CreateMap, btf)), (28, 48));
+        assert_eq!((offset_of!(CreateMap, kernel_value), size_of::<CreateMap>()), (60, 72));
+        assert_eq!((offset_of!(UpdateElement, key), size_of::<UpdateElement>()), (8, 32));
+        assert_eq!((offset_of!(LoadBtf, size), size_of::<LoadBtf>()), (16, 32));
+        assert_eq!((offset_of!(LoadProgram, log), offset_of!(LoadProgram, name)), (32, 48));
+        assert_eq!(
+            (offset_of!(LoadProgram, member), offset_of!(LoadProgram, structure)),
+            (68, 108)
+        );
+        assert_eq!(size_of::<LoadProgram>(), 112);
+        assert_eq!((offset_of!(CreateLink, attach_type), size_of::<CreateLink>()), (8, 16));
+    }
+}

@@ -1,0 +1,173 @@
+//! Ensembles: the connections of a session take up one congestion window.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use crate::{Error, block::EnsembleControlBlock, load::Loaded};
+
+/// So many ensembles at a time. A node has as many sessions at most; a block has 80 bytes.
+pub const MAX_ENSEMBLES: u32 = 1024;
+
+/// What is loaded.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Options {
+    /// The name in `tcp_available_congestion_control`, 1 to 12 characters. Where another process has it,
+    /// `_2` and so on is added. Default `fairtcp`.
+    pub name: String,
+    /// How a window grows.
+    pub growth: Growth,
+    /// Which connections share one.
+    pub sharing: Sharing,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { name: "fairtcp".to_owned(), growth: Growth::PerSegment, sharing: Sharing::Session }
+    }
+}
+
+/// What counts when a window grows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Growth {
+    /// Each acknowledgment, whatever it acknowledges, as Linux 2.4 did and with it the paper: windows are
+    /// smaller where the receiver acknowledges every other segment.
+    PerAck,
+    /// The segments acknowledged (RFC 3465).
+    PerSegment,
+}
+
+/// Which connections share a window.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sharing {
+    /// Each has its own: the same program without what it is for, to measure that by.
+    Connection,
+    /// Those of one ensemble.
+    Session,
+}
+
+/// The congestion control, loaded. When it and all its ensembles are dropped, or the process ends, the
+/// kernel offers it no more; connections that use it keep it until they are closed.
+pub struct Fair {
+    loaded: Loaded,
+    options: Options,
+    /// Which blocks belong to an ensemble of this process.
+    taken: Mutex<Vec<bool>>,
+}
+
+impl Fair {
+    /// Loads the programs and registers them. Takes tens of milliseconds.
+    ///
+    /// # Errors
+    /// What is missing; [`Error::remedy`] says what would help.
+    pub fn load(options: &Options) -> Result<Self, Error> {
+        let loaded = Loaded::load(&options.name, MAX_ENSEMBLES)?;
+        let taken = Mutex::new(vec![false; MAX_ENSEMBLES as usize]);
+        Ok(Self { loaded, options: options.clone(), taken })
+    }
+
+    /// The name it has been given, as TCP_CONGESTION tells it of a connection.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.loaded.name
+    }
+
+    /// A block that no ensemble has and no socket is still in.
+    fn take_block(&self) -> Result<u32, Error> {
+        let mut taken = lock(&self.taken);
+        let is_free = |&number: &u32| {
+            !taken[number as usize] && self.loaded.blocks.block(number).members == 0
+        };
+        let number = (0..MAX_ENSEMBLES).find(is_free).ok_or(Error::NoRoom)?;
+        let fresh = EnsembleControlBlock::fresh(self.options.growth == Growth::PerAck);
+        self.loaded.write_block(number, &fresh)?;
+        taken[number as usize] = true;
+        Ok(number)
+    }
+
+    fn give_back(&self, number: u32) {
+        lock(&self.taken)[number as usize] = false;
+    }
+}
+
+/// The connections of one session to one destination. Dropping it takes no connection out; the block is
+/// used again when the last has left.
+pub struct Ensemble {
+    fair: Arc<Fair>,
+    /// One, or with [`Sharing::Connection`] one for each connection.
+    blocks: Mutex<Vec<u32>>,
+}
+
+impl Ensemble {
+    /// One without members.
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`].
+    pub fn new(fair: &Arc<Fair>) -> Result<Self, Error> {
+        let blocks = match fair.options.sharing {
+            Sharing::Connection => vec![],
+            Sharing::Session => vec![fair.take_block()?],
+        };
+        Ok(Self { fair: fair.clone(), blocks: Mutex::new(blocks) })
+    }
+
+    /// Makes a connected TCP socket a member. It leaves when it is closed or takes up another congestion
+    /// control. One that is a member already stays what it is.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`]; [`Error::NoRoom`]; what the kernel says. The socket has the congestion
+    /// control that it had.
+    pub fn join(&self, socket: impl AsFd) -> Result<(), Error> {
+        let socket = socket.as_fd();
+        check_connected(socket)?;
+        // One at a time, so that the block is not taken for deserted before the socket is in it.
+        let mut blocks = lock(&self.blocks);
+        if sockopt::tcp_congestion(socket).is_ok_and(|name| name == self.fair.name()) {
+            return Ok(());
+        }
+        let block = match self.fair.options.sharing {
+            Sharing::Session => blocks[0],
+            Sharing::Connection => {
+                let is_deserted = |number: u32| self.fair.loaded.blocks.block(number).members == 0;
+                let deserted = blocks.iter().position(|&number| is_deserted(number));
+                deserted.into_iter().for_each(|at| self.fair.give_back(blocks.swap_remove(at)));
+                blocks.push(self.fair.take_block()?);
+                blocks[blocks.len() - 1]
+            }
+        };
+        self.fair.loaded.assign(socket, block)?;
+        sockopt::set_tcp_congestion(socket, self.fair.name())
+            .map_err(|error| Error::Kernel { step: "TCP_CONGESTION", error: error.into() })
+    }
+
+    /// What the members share, as it is now: one block, or with [`Sharing::Connection`] one for each.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<EnsembleControlBlock> {
+        lock(&self.blocks).iter().map(|&number| self.fair.loaded.blocks.block(number)).collect()
+    }
+}
+
+impl Drop for Ensemble {
+    fn drop(&mut self) {
+        lock(&self.blocks).iter().for_each(|&number| self.fair.give_back(number));
+    }
+}
+
+fn check_connected(socket: BorrowedFd<'_>) -> Result<(), Error> {
+    let not = |error: rustix::io::Errno| Error::NotConnected(error.into());
+    let is_stream = sockopt::socket_type(socket).map_err(not)? == SocketType::STREAM;
+    let family = sockopt::socket_domain(socket).map_err(not)?;
+    if !is_stream || !matches!(family, AddressFamily::INET | AddressFamily::INET6) {
+        return Err(Error::NotConnected(io::Error::from_raw_os_error(libc::EPROTOTYPE)));
+    }
+    rustix::net::getpeername(socket).map(drop).map_err(not)
+}
+
+/// Nothing that is done under the locks can leave them half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,30 @@
+//! Fair-TCP: TCP connections of one session share a congestion window, their *ensemble*'s ("Performance
+//! Evaluation of Multiple TCP connections in iSCSI", 2.2; RFC 9040). In the Linux kernel as it is: a
+//! congestion control in eBPF, loaded at run time and gone with the process that loaded it.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), fairtcp::Error> {
+//! # let sockets: Vec<std::net::TcpStream> = vec![];
+//! let fair = std::sync::Arc::new(fairtcp::Fair::load(&fairtcp::Options::default())?);
+//! let session = fairtcp::Ensemble::new(&fair)?;
+//! for connection in &sockets {
+//!     session.join(connection)?;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! What the program does is in [`program`], instruction by instruction.
+
+mod error;
+mod btf;
+pub mod asm;
+mod bpf;
+mod block;
+pub mod program;
+mod load;
+mod ensemble;
+
+pub use block::{BLOCK_BYTES, EnsembleControlBlock};
+pub use btf::{Btf, Field, Malformed};
+pub use ensemble::{Ensemble, Fair, Growth, MAX_ENSEMBLES, Options, Sharing};
+pub use error::Error;

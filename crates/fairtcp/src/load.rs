@@ -1,0 +1,253 @@
+//! From the programs to a congestion control that the kernel offers by its name.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use crate::{
+    Error,
+    block::{BLOCK_BYTES, Mapped},
+    bpf::{self, Map},
+    btf::Btf,
+    program::{Kernel, Maps, Operation, assemble},
+};
+
+/// A registered congestion control. It is there as long as this is: when the process ends, however it
+/// ends, the kernel closes what is in here. Sockets that use it go on with it until they are closed.
+pub struct Loaded {
+    /// The name to select it by.
+    pub name: String,
+    /// The control blocks.
+    pub blocks: Mapped,
+    blocks_map: OwnedFd,
+    members_map: OwnedFd,
+    block_count: u32,
+    /// Keeps the registration.
+    _link: OwnedFd,
+}
+
+impl Loaded {
+    /// Loads the programs and registers them as `name`, or, where others have that, as `name_2` and so
+    /// on.
+    pub fn load(name: &str, block_count: u32) -> Result<Self, Error> {
+        let btf = Btf::of_this_kernel()?;
+        let kernel = Kernel::read(&btf)?;
+        let types = bpf::load_btf(&types()).map_err(|it| Error::of_step("BPF_BTF_LOAD", it))?;
+        let blocks_map = create("the map of control blocks", &blocks(block_count))?;
+        let members_map = create("the map of members", &members(types.as_fd()))?;
+        let mapped = Mapped::new(&blocks_map, block_count as usize)
+            .map_err(|it| Error::of_step("mapping the control blocks", it))?;
+        let maps = Maps { blocks: blocks_map.as_raw_fd(), members: members_map.as_raw_fd() };
+        let registration = Registration::new(&btf, &kernel, maps, types)?;
+        let (name, link) = registration.register_beside_others(name)?;
+        Ok(Self { name, blocks: mapped, blocks_map, members_map, block_count, _link: link })
+    }
+
+    /// Writes a block.
+    pub fn write_block(&self, number: u32, value: &[u8; BLOCK_BYTES]) -> Result<(), Error> {
+        bpf::update(self.blocks_map.as_fd(), &blocks(self.block_count), number, value)
+            .map_err(|error| Error::Kernel { step: "writing a control block", error })
+    }
+
+    /// Writes down which ensemble a socket joins when it selects this congestion control.
+    pub fn assign(&self, socket: BorrowedFd<'_>, ensemble: u32) -> Result<(), Error> {
+        let map = Map { key_bytes: 4, value_bytes: 4, ..Map::default() };
+        let key = socket.as_raw_fd() as u32;
+        bpf::update(self.members_map.as_fd(), &map, key, &ensemble.to_le_bytes())
+            .map_err(|error| Error::Kernel { step: "assigning a socket to an ensemble", error })
+    }
+}
+
+/// The structure of operations as the kernel takes it, still without a name.
+struct Registration {
+    value: Vec<u8>,
+    value_type: u32,
+    name: std::ops::Range<usize>,
+    types: OwnedFd,
+    /// Open until the operations have taken them over.
+    _programs: Vec<OwnedFd>,
+}
+
+impl Registration {
+    fn new(btf: &Btf, kernel: &Kernel, maps: Maps, types: OwnedFd) -> Result<Self, Error> {
+        let other = |what: &str| Error::OtherTcp(what.to_owned());
+        let find = |name: &str| btf.structure(name).ok_or_else(|| other(name));
+        let operations = find("tcp_congestion_ops")?;
+        let value_type = find("bpf_struct_ops_tcp_congestion_ops")?;
+        let length = btf.size_bytes(value_type).ok_or_else(|| other("its size"))? as usize;
+        let mut value = vec![0; length];
+        // Where a member of the operations is within the value, if it is as long as it should be.
+        let place = |name: &str, bytes: usize| {
+            let data = btf.field(value_type, "data")?.offset_bits as usize / 8;
+            let field = btf.field(operations, name)?;
+            let start = data + field.offset_bits as usize / 8;
+            let fits = field.length_bits as usize == 8 * bytes && start + bytes <= length;
+            fits.then_some(start..start + bytes)
+        };
+        let mut programs = vec![];
+        for operation in Operation::ALL {
+            let name = operation.name();
+            let at = place(name, 8).ok_or_else(|| other(name))?;
+            let member = btf.member_index(operations, name).ok_or_else(|| other(name))?;
+            let code = assemble(operation, kernel, maps).map_err(|it| Error::Refused {
+                program: name,
+                error: io::Error::other(it),
+                log: String::new(),
+            })?;
+            let program = load_program(&code, name, operations, member)?;
+            value[at].copy_from_slice(&(program.as_raw_fd() as u64).to_le_bytes());
+            programs.push(program);
+        }
+        // So that a process without rights selects it, too, for instance one that gave them up after
+        // it had loaded this. Whoever else does has plain Reno: they are in no ensemble.
+        let flags = place("flags", 4).ok_or_else(|| other("flags"))?;
+        value[flags].copy_from_slice(&TCP_CONG_NON_RESTRICTED.to_le_bytes());
+        let name = place("name", TCP_CA_NAME_MAX).ok_or_else(|| other("name"))?;
+        Ok(Self { value, value_type, name, types, _programs: programs })
+    }
+
+    /// Takes the first free name.
+    fn register_beside_others(mut self, name: &str) -> Result<(String, OwnedFd), Error> {
+        if !is_name(name) {
+            return Err(Error::Name(name.to_owned()));
+        }
+        for number in 1..=MAX_BESIDE {
+            let full = if number == 1 { name.to_owned() } else { format!("{name}_{number}") };
+            match self.register(&full) {
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+                Err(error) => {
+                    return Err(Error::of_step("registering the congestion control", error));
+                }
+                Ok(link) => return Ok((full, link)),
+            }
+        }
+        Err(Error::NameTaken(name.to_owned()))
+    }
+
+    fn register(&mut self, name: &str) -> io::Result<OwnedFd> {
+        let field = &mut self.value[self.name.clone()];
+        field.fill(0);
+        field[..name.len()].copy_from_slice(name.as_bytes());
+        let map = Map {
+            kind: MAP_TYPE_STRUCT_OPS,
+            key_bytes: 4,
+            value_bytes: self.value.len() as u32,
+            max_entries: 1,
+            flags: F_LINK,
+            name: "fairtcp",
+            // The kernel wants a BTF object here, and looks at nothing in it.
+            types: Some((self.types.as_fd(), 0, 0)),
+            kernel_value: self.value_type,
+        };
+        let operations = bpf::create_map(&map)?;
+        bpf::update(operations.as_fd(), &map, 0, &self.value)?;
+        bpf::register(operations.as_fd())
+    }
+}
+
+/// What the kernel allows in a name from BPF (`bpf_obj_name_cpy`), and room for a number after it.
+fn is_name(name: &str) -> bool {
+    let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '_' | '.');
+    (1..=MAX_NAME).contains(&name.len()) && name.chars().all(is_sign)
+}
+
+fn create(step: &'static str, map: &Map<'_>) -> Result<OwnedFd, Error> {
+    bpf::create_map(map).map_err(|error| Error::of_step(step, error))
+}
+
+fn load_program(
+    code: &[crate::asm::Instruction],
+    program: &'static str,
+    structure: u32,
+    member: u32,
+) -> Result<OwnedFd, Error> {
+    bpf::load_program(code, &format!("fair_{program}"), structure, member).map_err(
+        |(error, log)| {
+            // Of a program that was looked at, EACCES and EINVAL are what the verifier says.
+            if log.is_empty() {
+                Error::of_step("BPF_PROG_LOAD", error)
+            } else {
+                Error::Refused { program, error, log }
+            }
+        },
+    )
+}
+
+/// An array of control blocks that a process can map.
+fn blocks(count: u32) -> Map<'static> {
+    Map {
+        kind: MAP_TYPE_ARRAY,
+        key_bytes: 4,
+        value_bytes: BLOCK_BYTES as u32,
+        max_entries: count,
+        flags: F_MMAPABLE,
+        name: "fairtcp_blocks",
+        ..Map::default()
+    }
+}
+
+/// A number that hangs on a socket and goes with it.
+fn members(types: BorrowedFd<'_>) -> Map<'_> {
+    Map {
+        kind: MAP_TYPE_SK_STORAGE,
+        key_bytes: 4,
+        value_bytes: 4,
+        flags: F_NO_PREALLOC,
+        name: "fairtcp_members",
+        types: Some((types, INT, INT)),
+        ..Map::default()
+    }
+}
+
+/// The number of `int` in [`types`].
+const INT: u32 = 1;
+
+/// BTF with one type in it, `int`: what storage on sockets must say its keys and values are.
+fn types() -> Vec<u8> {
+    const NAMES: &[u8] = b"\0int\0";
+    // Name at 1; kind INT; 4 bytes; signed, 32 bits.
+    let int = [1u32, 1 << 24, 4, 1 << 24 | 32];
+    let mut bytes = vec![0x9f, 0xeb, 1, 0];
+    let int_bytes = size_of_val(&int) as u32;
+    for word in [24, 0, int_bytes, int_bytes, NAMES.len() as u32].iter().chain(&int) {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend(NAMES);
+    bytes
+}
+
+/// More processes with ensembles than one host has.
+const MAX_BESIDE: u32 = 64;
+/// TCP_CA_NAME_MAX with its end, less "_64".
+const MAX_NAME: usize = 12;
+
+// linux/bpf.h, net/tcp.h
+const MAP_TYPE_ARRAY: u32 = 2;
+const MAP_TYPE_SK_STORAGE: u32 = 24;
+const MAP_TYPE_STRUCT_OPS: u32 = 26;
+const F_NO_PREALLOC: u32 = 1;
+const F_MMAPABLE: u32 = 1 << 10;
+const F_LINK: u32 = 1 << 13;
+const TCP_CA_NAME_MAX: usize = 16;
+const TCP_CONG_NON_RESTRICTED: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_types_of_the_storage_are_btf() {
+        let btf = Btf::parse(types()).unwrap();
+        assert_eq!(btf.size_bytes(INT), Some(4));
+    }
+
+    #[test]
+    fn names_leave_room_for_a_number() {
+        assert!(is_name("fairtcp") && is_name("twelve_signs"));
+        for wrong in ["", "thirteensigns", "two-words", "a/b", "\u{e9}"] {
+            assert!(!is_name(wrong), "{wrong}");
+        }
+        assert!(format!("{}_{MAX_BESIDE}", "a".repeat(MAX_NAME)).len() < TCP_CA_NAME_MAX);
+    }
+}

@@ -1,0 +1,161 @@
+//! Where the running kernel keeps what the programs read and write.
+
+use crate::{
+    Error,
+    btf::{Btf, TypeId},
+};
+
+/// A few bits of one byte.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Bits {
+    /// Which byte of the structure.
+    pub byte: i16,
+    /// The lowest of the bits.
+    pub shift: u8,
+    /// How many, as a number of ones.
+    pub mask: u8,
+}
+
+/// Offsets in bytes: of `struct tcp_sock`, and at the end of `struct rate_sample`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs)]
+pub struct Fields {
+    pub snd_cwnd: i16,
+    pub snd_ssthresh: i16,
+    pub snd_cwnd_clamp: i16,
+    pub prior_cwnd: i16,
+    pub prr_out: i16,
+    pub packets_out: i16,
+    pub sacked_out: i16,
+    pub lost_out: i16,
+    pub retrans_out: i16,
+    pub max_packets_out: i16,
+    pub srtt_us: i16,
+    pub rttvar_us: i16,
+    pub mss_cache: i16,
+    /// 8 bytes, as is the next.
+    pub pacing_rate: i16,
+    pub max_pacing_rate: i16,
+    pub is_cwnd_limited: Bits,
+    pub ca_state: Bits,
+    /// What each congestion control may use as it likes.
+    pub private: i16,
+    pub acked_sacked: i16,
+    pub losses: i16,
+    pub prior_in_flight: i16,
+}
+
+/// A kernel that the programs can be made for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Kernel {
+    /// Where things are.
+    pub fields: Fields,
+    /// Whether `cong_control` is told the acknowledgment and its flags (Linux 6.10 and later).
+    pub control_is_told_flags: bool,
+    /// The number of the kernel's own `tcp_reno_ssthresh`.
+    pub reno_ssthresh: u32,
+    /// The number of `tcp_reno_cong_avoid`.
+    pub reno_cong_avoid: u32,
+}
+
+impl Kernel {
+    /// Asks the kernel's description of itself.
+    ///
+    /// # Errors
+    /// [`Error::OtherTcp`]: something is not there or not as wide as the programs take it to be.
+    pub fn read(btf: &Btf) -> Result<Self, Error> {
+        let function = |name: &str| btf.function(name).ok_or_else(|| other(name));
+        let operations = structure(btf, "tcp_congestion_ops")?;
+        let arguments = btf.arguments(operations, "cong_control");
+        Ok(Self {
+            fields: Fields::read(btf)?,
+            control_is_told_flags: match arguments {
+                Some(4) => true,
+                Some(2) => false,
+                _ => return Err(other("tcp_congestion_ops.cong_control")),
+            },
+            reno_ssthresh: function("tcp_reno_ssthresh")?,
+            reno_cong_avoid: function("tcp_reno_cong_avoid")?,
+        })
+    }
+}
+
+impl Fields {
+    fn read(btf: &Btf) -> Result<Self, Error> {
+        let tcp_sock = structure(btf, "tcp_sock")?;
+        let rate_sample = structure(btf, "rate_sample")?;
+        let word = |name| bytes(btf, tcp_sock, name, 4);
+        let bits = |name| bits(btf, tcp_sock, name);
+        Ok(Self {
+            snd_cwnd: word("snd_cwnd")?,
+            snd_ssthresh: word("snd_ssthresh")?,
+            snd_cwnd_clamp: word("snd_cwnd_clamp")?,
+            prior_cwnd: word("prior_cwnd")?,
+            prr_out: word("prr_out")?,
+            packets_out: word("packets_out")?,
+            sacked_out: word("sacked_out")?,
+            lost_out: word("lost_out")?,
+            retrans_out: word("retrans_out")?,
+            max_packets_out: word("max_packets_out")?,
+            srtt_us: word("srtt_us")?,
+            rttvar_us: word("rttvar_us")?,
+            mss_cache: word("mss_cache")?,
+            pacing_rate: bytes(btf, tcp_sock, "inet_conn.icsk_inet.sk.sk_pacing_rate", 8)?,
+            max_pacing_rate: bytes(btf, tcp_sock, "inet_conn.icsk_inet.sk.sk_max_pacing_rate", 8)?,
+            is_cwnd_limited: bits("is_cwnd_limited")?,
+            ca_state: bits("inet_conn.icsk_ca_state")?,
+            // ICSK_CA_PRIV_SIZE, since Linux 4.12.
+            private: bytes(btf, tcp_sock, "inet_conn.icsk_ca_priv", 104)?,
+            acked_sacked: bytes(btf, rate_sample, "acked_sacked", 4)?,
+            losses: bytes(btf, rate_sample, "losses", 4)?,
+            prior_in_flight: bytes(btf, rate_sample, "prior_in_flight", 4)?,
+        })
+    }
+}
+
+fn other(what: &str) -> Error {
+    Error::OtherTcp(what.to_owned())
+}
+
+pub(crate) fn structure(btf: &Btf, name: &str) -> Result<TypeId, Error> {
+    btf.structure(name).ok_or_else(|| other(name))
+}
+
+/// A field of whole bytes that is `length` of them long.
+fn bytes(btf: &Btf, id: TypeId, path: &str, length: u32) -> Result<i16, Error> {
+    let field = btf.field(id, path).filter(|it| it.length_bits == 8 * length);
+    let field = field.filter(|it| it.offset_bits % 8 == 0).ok_or_else(|| other(path))?;
+    i16::try_from(field.offset_bits / 8).map_err(|_| other(path))
+}
+
+/// A field that lies within one byte.
+fn bits(btf: &Btf, id: TypeId, path: &str) -> Result<Bits, Error> {
+    let field = btf.field(id, path).ok_or_else(|| other(path))?;
+    let shift = field.offset_bits % 8;
+    if field.length_bits == 0 || shift + field.length_bits > 8 {
+        return Err(other(path));
+    }
+    Ok(Bits {
+        byte: i16::try_from(field.offset_bits / 8).map_err(|_| other(path))?,
+        shift: shift as u8,
+        mask: (0xffu16 >> (8 - field.length_bits)) as u8,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Needs no right, only a kernel that describes itself; where it does not, the test says so.
+    #[test]
+    fn the_running_kernel_has_all_that_is_needed() {
+        match Btf::of_this_kernel() {
+            Ok(btf) => {
+                let kernel = Kernel::read(&btf).unwrap();
+                assert_eq!(kernel.fields.ca_state.mask.count_ones(), 5);
+                assert_eq!(kernel.fields.is_cwnd_limited.mask, 1);
+            }
+            Err(error) => println!("not run: {error}"),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The congestion control itself: six BPF programs, one for each operation of the kernel's
+//! `tcp_congestion_ops` that it has.
+//!
+//! Read `parts` (what several operations do: finding the block, the share, the cut), then
+//! `window` (what happens with each acknowledgment), then `operations`. Next to the instructions stands
+//! what they compute.
+//!
+//! ```text
+//! paper, Table 1     cwnd of a connection     = cwnd of the ensemble / members
+//!                    ssthresh of a connection = ssthresh of the ensemble / members
+//!                    srtt, rttvar             : kept in the block; no program may write a socket's own
+//! paper, 2.2         who joins changes nothing; the first brings its own values
+//! RFC 9040, 7.2      who leaves takes its share
+//! RFC 5681, 3.1      growth: slow start, then a segment a round trip for each member
+//! RFC 5681, (4)      a loss halves the share of the member that has it, and with it the ensemble
+//! RFC 6937, 3.1      while it recovers, a member approaches its share as it is acknowledged
+//! ```
+//!
+//! The program owns the window in every state (`cong_control`), and the answer of `ssthresh` is only told,
+//! never used: the kernel leaves a call of a program out where it would interrupt the same program on
+//! the same processor, and takes whatever lies in a register for the answer.
+
+mod kernel;
+mod parts;
+mod window;
+mod operations;
+
+pub use kernel::{Bits, Fields, Kernel};
+pub use operations::{Operation, assemble};
+pub use parts::{Maps, private};

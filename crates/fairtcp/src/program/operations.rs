@@ -1,0 +1,195 @@
+//! The six operations.
+
+use super::{
+    kernel::Kernel,
+    parts::{BLOCK, Code, LEAST_SEGMENTS, Maps, SK, private, private_double, private_word},
+    window,
+};
+use crate::{
+    asm::{
+        Alu, If, Instruction,
+        Register::{R0, R1, R2, R3, R4, R8, R9},
+        Unassembled,
+    },
+    block::{FRACTION_BITS, at},
+};
+
+/// A member of the kernel's `struct tcp_congestion_ops`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Operation {
+    /// A socket takes up this congestion control, at the latest when it is connected.
+    Init,
+    /// It gives it up, or is closed.
+    Release,
+    /// An acknowledgment was worked through.
+    CongControl,
+    /// A loss or a mark was noticed; the recovery from it begins.
+    Ssthresh,
+    /// What seemed lost was not.
+    UndoCwnd,
+    /// The state changes.
+    SetState,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Init,
+        Self::Release,
+        Self::CongControl,
+        Self::Ssthresh,
+        Self::UndoCwnd,
+        Self::SetState,
+    ];
+
+    /// The name of the member.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Init => "init",
+            Self::Release => "release",
+            Self::CongControl => "cong_control",
+            Self::Ssthresh => "ssthresh",
+            Self::UndoCwnd => "undo_cwnd",
+            Self::SetState => "set_state",
+        }
+    }
+}
+
+/// The program of an operation, for this kernel and these maps.
+///
+/// # Errors
+/// A jump does not reach; not with the programs as they are.
+pub fn assemble(
+    operation: Operation,
+    kernel: &Kernel,
+    maps: Maps,
+) -> Result<Vec<Instruction>, Unassembled> {
+    match operation {
+        Operation::Init => init(kernel, maps),
+        Operation::Release => release(kernel, maps),
+        Operation::CongControl => window::cong_control(kernel, maps),
+        Operation::Ssthresh => ssthresh(kernel, maps),
+        Operation::UndoCwnd => undo_cwnd(kernel, maps),
+        Operation::SetState => set_state(kernel, maps),
+    }
+}
+
+/// void init(struct sock *sk): becomes a member of the ensemble that the process has written down for
+/// this socket. The first brings its window and threshold, others change nothing (paper, 2.2).
+fn init(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+    let mut code = Code::new(kernel, maps);
+    let end = code.a.label();
+    code.a.store(private_word(kernel, private::ENSEMBLE), 0);
+    // A socket that comes in the middle of a recovery has been cut by whom it leaves.
+    code.a.store(private_word(kernel, private::IS_CUT), 1);
+    code.a.store(private_double(kernel, private::TAKEN), 0);
+    code.a.store(private_word(kernel, private::DELIVERED), 0);
+    code.a.load_map(R1, maps.members);
+    code.a.set(R2, SK);
+    code.a.set(R3, 0);
+    code.a.set(R4, 0);
+    code.a.call(SK_STORAGE_GET);
+    code.a.jump_if(R0, If::Equal, 0, end);
+    code.a.load(R8, R0.word(0));
+    code.a.set(R2, R8);
+    code.look_up(end);
+    code.a.alu(Alu::Add, R8, 1);
+    code.a.store(private_word(kernel, private::ENSEMBLE), R8);
+    code.a.set(R1, 1);
+    code.a.atomic_fetch_add(BLOCK.word(at::MEMBERS), R1);
+    code.a.jump_if(R1, If::Differs, 0, end);
+    code.a.load(R2, SK.word(kernel.fields.snd_cwnd));
+    code.a.alu(Alu::ShiftLeft, R2, FRACTION_BITS);
+    code.a.store(BLOCK.double(at::WINDOW), R2);
+    code.a.load(R2, SK.word(kernel.fields.snd_ssthresh));
+    code.a.alu(Alu::ShiftLeft, R2, FRACTION_BITS);
+    code.a.store(BLOCK.double(at::THRESHOLD), R2);
+    code.a.place(end);
+    code.a.exit();
+    code.a.finish()
+}
+
+/// void release(struct sock *sk): leaves, and takes its share along, so that the others' stay what they
+/// are (RFC 9040, 7.2). The last leaves the block as it is; the next to come begins anew.
+fn release(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+    let mut code = Code::new(kernel, maps);
+    let (end, last) = (code.a.label(), code.a.label());
+    code.find_block(end);
+    code.members(R9);
+    code.a.jump_if(R9, If::AtMost, 1, last);
+    code.window(R3, R2, R9);
+    code.a.alu(Alu::Div, R3, R9);
+    code.a.negate(R3);
+    code.a.atomic_add(BLOCK.double(at::WINDOW), R3);
+    code.a.place(last);
+    code.a.set(R1, -1);
+    code.a.atomic_add(BLOCK.word(at::MEMBERS), R1);
+    code.a.store(private_word(kernel, private::ENSEMBLE), 0);
+    code.a.place(end);
+    code.a.exit();
+    code.a.finish()
+}
+
+/// u32 ssthresh(struct sock *sk): the cut. Answers the share after it.
+fn ssthresh(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+    let mut code = Code::new(kernel, maps);
+    let plain = code.a.label();
+    code.find_block(plain);
+    code.cut();
+    code.a.alu(Alu::Div, R0, R9);
+    code.a.alu(Alu::ShiftRight, R0, FRACTION_BITS);
+    code.at_least(R0, LEAST_SEGMENTS);
+    code.a.exit();
+    code.a.place(plain);
+    // What is delivered in the recovery is counted for plain sockets, too.
+    code.a.store(private_word(kernel, private::DELIVERED), 0);
+    code.a.set(R1, SK);
+    code.a.call_kernel(kernel.reno_ssthresh);
+    code.a.exit();
+    code.a.finish()
+}
+
+/// u32 undo_cwnd(struct sock *sk): gives back what this member's cut took. The threshold rises to the
+/// window, never to what it was before: other members have moved it since.
+fn undo_cwnd(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+    let mut code = Code::new(kernel, maps);
+    let taken = private_double(kernel, private::TAKEN);
+    let (plain, given) = (code.a.label(), code.a.label());
+    code.find_block(plain);
+    code.a.load(R1, taken);
+    code.a.jump_if(R1, If::Equal, 0, given);
+    code.a.store(taken, 0);
+    code.a.atomic_add(BLOCK.double(at::WINDOW), R1);
+    code.a.load(R1, BLOCK.double(at::WINDOW));
+    code.a.load(R2, BLOCK.double(at::THRESHOLD));
+    code.a.jump_if(R1, If::SignedAtMost, R2, given);
+    code.a.store(BLOCK.double(at::THRESHOLD), R1);
+    code.a.place(given);
+    code.count(at::UNDONE, R1);
+    code.a.place(plain);
+    code.a.load(R0, SK.word(kernel.fields.snd_cwnd));
+    code.a.load(R1, SK.word(kernel.fields.prior_cwnd));
+    code.at_least(R0, R1);
+    code.a.exit();
+    code.a.finish()
+}
+
+/// void set_state(struct sock *sk, u8 state): counts timeouts.
+fn set_state(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+    let mut code = Code::new(kernel, maps);
+    let end = code.a.label();
+    code.a.load(R8, R1.double(8));
+    code.find_block(end);
+    code.a.alu(Alu::And, R8, 0xff);
+    code.a.jump_if(R8, If::Differs, STATE_LOSS, end);
+    code.count(at::TIMEOUTS, R1);
+    code.a.place(end);
+    code.a.exit();
+    code.a.finish()
+}
+
+// linux/bpf.h
+const SK_STORAGE_GET: i32 = 107;
+// enum tcp_ca_state
+const STATE_LOSS: i32 = 4;

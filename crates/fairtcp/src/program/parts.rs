@@ -1,0 +1,192 @@
+//! What several operations do.
+
+use super::kernel::{Bits, Kernel};
+use crate::{
+    asm::{
+        Alu, Assembler, If, Label, Place,
+        Register::{self, R0, R1, R2, R3, R4, R5, R6, R7, R9, R10},
+    },
+    block::{FRACTION_BITS, at},
+};
+
+/// Descriptors of the two maps.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Maps {
+    /// Number of an ensemble to its control block.
+    pub blocks: i32,
+    /// Socket to the number of its ensemble.
+    pub members: i32,
+}
+
+/// What a member keeps in its socket: distances in bytes within `icsk_ca_priv`.
+pub mod private {
+    /// 4 bytes: the number of its ensemble and one; zero if it has none.
+    pub const ENSEMBLE: i16 = 0;
+    /// 4 bytes: whether the loss that it recovers from has cut the window already.
+    pub const IS_CUT: i16 = 4;
+    /// 8 bytes: what the last cut took, to be given back if nothing was lost.
+    pub const TAKEN: i16 = 8;
+    /// 4 bytes: `prr_delivered` of RFC 6937.
+    pub const DELIVERED: i16 = 16;
+}
+
+/// The socket, from the first instruction to the last.
+pub(super) const SK: Register = R6;
+/// The block of its ensemble, once found.
+pub(super) const BLOCK: Register = R7;
+
+/// No window is less than two segments (RFC 5681, (4)): with one, a loss can be noticed by a timeout alone.
+pub(super) const LEAST_SEGMENTS: i32 = 2;
+
+// linux/bpf.h
+const MAP_LOOKUP_ELEM: i32 = 1;
+
+/// One program in the making.
+pub(super) struct Code<'a> {
+    pub a: Assembler,
+    pub kernel: &'a Kernel,
+    pub maps: Maps,
+}
+
+impl<'a> Code<'a> {
+    /// Begins with the socket, the first argument of every operation.
+    pub fn new(kernel: &'a Kernel, maps: Maps) -> Self {
+        let mut a = Assembler::new();
+        a.load(SK, R1.double(0));
+        Self { a, kernel, maps }
+    }
+
+    /// BLOCK = the control block of the socket's ensemble, or on to `none`. Loses R0 to R5.
+    pub fn find_block(&mut self, none: Label) {
+        let a = &mut self.a;
+        a.load(R2, private_word(self.kernel, private::ENSEMBLE));
+        a.jump_if(R2, If::Equal, 0, none);
+        a.alu(Alu::Sub, R2, 1);
+        self.look_up(none);
+    }
+
+    /// The same for the ensemble whose number is in R2.
+    pub fn look_up(&mut self, none: Label) {
+        const KEY: i16 = -4;
+        let a = &mut self.a;
+        a.store(R10.word(KEY), R2);
+        a.set(R2, R10);
+        a.alu(Alu::Add, R2, i32::from(KEY));
+        a.load_map(R1, self.maps.blocks);
+        a.call(MAP_LOOKUP_ELEM);
+        a.jump_if(R0, If::Equal, 0, none);
+        a.set(BLOCK, R0);
+    }
+
+    /// to = members of the ensemble, at least 1: the count may be short of one that the kernel has just
+    /// let go.
+    pub fn members(&mut self, to: Register) {
+        self.a.load(to, BLOCK.word(at::MEMBERS));
+        self.at_least(to, 1);
+    }
+
+    /// to = the ensemble's window with its fraction, floor = the least that it may be for so many members.
+    /// The larger of them stands in `to`: between a join or a race of cuts and the next acknowledgment the
+    /// block may say less (`window::settle` mends it).
+    pub fn window(&mut self, to: Register, floor: Register, members: Register) {
+        self.a.load(to, BLOCK.double(at::WINDOW));
+        self.floor(floor, members);
+        self.signed_at_least(to, floor);
+    }
+
+    /// to = the least window of so many members, with its fraction.
+    pub fn floor(&mut self, to: Register, members: Register) {
+        self.a.set(to, members);
+        self.a.alu(Alu::Mul, to, LEAST_SEGMENTS << FRACTION_BITS);
+    }
+
+    /// The multiplicative decrease: half of one share, so with n members the ensemble loses 1/2n, and
+    /// what one member would have lost alone, all lose together (paper, 2.2; RFC 5681, (4)).
+    ///
+    /// ```text
+    /// taken     = min(window / members / 2, window - floor)
+    /// window   -= taken
+    /// threshold = window
+    /// ```
+    ///
+    /// R9 = members, R0 = the window after it. Loses R1 to R5.
+    pub fn cut(&mut self) {
+        self.members(R9);
+        self.window(R1, R2, R9);
+        let a = &mut self.a;
+        a.set(R4, R1);
+        a.alu(Alu::Div, R4, R9);
+        a.alu(Alu::ShiftRight, R4, 1);
+        a.set(R3, R1);
+        a.alu(Alu::Sub, R3, R2);
+        let all = a.label();
+        a.jump_if(R4, If::AtMost, R3, all);
+        self.count(at::FLOORED, R5);
+        self.a.set(R4, R3);
+        self.a.place(all);
+
+        let kernel = self.kernel;
+        let a = &mut self.a;
+        a.store(private_double(kernel, private::TAKEN), R4);
+        a.store(private_word(kernel, private::IS_CUT), 1);
+        // A recovery begins, as in the kernel's tcp_init_cwnd_reduction().
+        a.store(private_word(kernel, private::DELIVERED), 0);
+        a.set(R0, R1);
+        a.alu(Alu::Sub, R0, R4);
+        a.store(BLOCK.double(at::THRESHOLD), R0);
+        a.negate(R4);
+        a.atomic_add(BLOCK.double(at::WINDOW), R4);
+        self.count(at::CUTS, R5);
+    }
+
+    /// Adds one to a counter of the block. Loses `scratch`.
+    pub fn count(&mut self, counter: i16, scratch: Register) {
+        self.a.set(scratch, 1);
+        self.a.atomic_add(BLOCK.double(counter), scratch);
+    }
+
+    /// to = a field of the socket that is less than a byte. Other bits are zero.
+    pub fn load_bits(&mut self, to: Register, bits: Bits) {
+        self.a.load(to, SK.byte(bits.byte));
+        self.a.alu(Alu::ShiftRight, to, i32::from(bits.shift));
+        self.a.alu(Alu::And, to, i32::from(bits.mask));
+    }
+
+    /// to = max(to, least), unsigned.
+    pub fn at_least(&mut self, to: Register, least: impl Into<crate::asm::Operand>) {
+        self.choose(to, If::AtLeast, least.into());
+    }
+
+    /// to = min(to, most), unsigned.
+    pub fn at_most(&mut self, to: Register, most: impl Into<crate::asm::Operand>) {
+        self.choose(to, If::AtMost, most.into());
+    }
+
+    /// to = max(to, least), with signs.
+    pub fn signed_at_least(&mut self, to: Register, least: impl Into<crate::asm::Operand>) {
+        self.choose(to, If::SignedAtLeast, least.into());
+    }
+
+    /// to = min(to, most), with signs.
+    pub fn signed_at_most(&mut self, to: Register, most: impl Into<crate::asm::Operand>) {
+        self.choose(to, If::SignedAtMost, most.into());
+    }
+
+    /// to = other, unless it compares so with it.
+    fn choose(&mut self, to: Register, unless: If, other: crate::asm::Operand) {
+        let stays = self.a.label();
+        self.a.jump_if(to, unless, other, stays);
+        self.a.set(to, other);
+        self.a.place(stays);
+    }
+}
+
+/// Four bytes of what the member keeps.
+pub(super) fn private_word(kernel: &Kernel, offset: i16) -> Place {
+    SK.word(kernel.fields.private + offset)
+}
+
+/// Eight bytes of it.
+pub(super) fn private_double(kernel: &Kernel, offset: i16) -> Place {
+    SK.double(kernel.fields.private + offset)
+}

@@ -1,0 +1,375 @@
+//! `cong_control`: what each acknowledgment does to the window. In every state, so that nothing but this
+//! program ever sets it while acknowledgments come.
+
+use super::{
+    kernel::Kernel,
+    parts::{BLOCK, Code, LEAST_SEGMENTS, Maps, SK, private, private_word},
+};
+use crate::{
+    asm::{
+        Alu, If, Instruction, Label, Place,
+        Register::{R0, R1, R2, R3, R4, R5, R8, R9, R10},
+        Unassembled,
+    },
+    block::{FRACTION_BITS, at},
+};
+
+// Kept on the stack; in R8, from the first instruction to the last, the segments acknowledged or
+// selectively acknowledged by this acknowledgment.
+/// Segments marked as lost by it.
+const LOSSES: Place = R10.double(-16);
+/// Segments that were in flight before it.
+const IN_FLIGHT: Place = R10.double(-24);
+/// What kind it is.
+const FLAGS: Place = R10.double(-32);
+/// The number it carries.
+const ACK: Place = R10.double(-40);
+/// The state of the connection.
+const STATE: Place = R10.double(-48);
+
+// net/ipv4/tcp_input.c
+const FLAG_DATA_ACKED: i32 = 0x04;
+const FLAG_SND_UNA_ADVANCED: i32 = 0x400;
+
+// enum tcp_ca_state
+/// From here on the window is cut; below are Open and Disorder.
+const STATE_CWR: i32 = 2;
+const STATE_RECOVERY: i32 = 3;
+
+// net/tcp.h
+const INFINITE_SSTHRESH: i32 = 0x7fff_ffff;
+
+/// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), or without the
+/// two in the middle.
+pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+    let mut code = Code::new(kernel, maps);
+    let (plain, share_known) = (code.a.label(), code.a.label());
+    let (grow, pace) = (code.a.label(), code.a.label());
+    code.arguments();
+    code.find_block(plain);
+    code.round_trip_time();
+    code.late_cut();
+    code.share();
+    code.a.jump(share_known);
+    code.a.place(plain);
+    code.own_share();
+    code.a.place(share_known);
+
+    code.a.load(R1, STATE);
+    code.a.jump_if(R1, If::Below, STATE_CWR, grow);
+    code.a.jump_if(R1, If::Above, STATE_RECOVERY, grow);
+    code.reduce(pace);
+    code.a.place(grow);
+    code.grow(pace);
+    code.settle();
+    code.a.place(pace);
+    code.pace();
+    code.a.exit();
+    code.a.finish()
+}
+
+impl Code<'_> {
+    /// Takes what is needed later out of the arguments, while R1 still leads to them.
+    fn arguments(&mut self) {
+        let fields = self.kernel.fields;
+        let told = self.kernel.control_is_told_flags;
+        let a = &mut self.a;
+        a.load(R2, R1.double(if told { 24 } else { 8 }));
+        a.load(R8, R2.word(fields.acked_sacked));
+        a.load(R3, R2.word(fields.losses));
+        a.store(LOSSES, R3);
+        a.load(R3, R2.word(fields.prior_in_flight));
+        a.store(IN_FLIGHT, R3);
+        if told {
+            a.load(R3, R1.double(8));
+            a.store(ACK, R3);
+            a.load(R3, R1.double(16));
+            a.store(FLAGS, R3);
+        } else {
+            // What was acknowledged is taken to be new data. The number is used by nothing.
+            let nothing = a.label();
+            a.store(ACK, 0);
+            a.store(FLAGS, 0);
+            a.jump_if(R8, If::Equal, 0, nothing);
+            a.store(FLAGS, FLAG_DATA_ACKED | FLAG_SND_UNA_ADVANCED);
+            a.place(nothing);
+        }
+        self.load_bits(R1, fields.ca_state);
+        self.a.store(STATE, R1);
+    }
+
+    /// The newest values of the round trip time, of whichever member has them (paper, 2.2).
+    fn round_trip_time(&mut self) {
+        let fields = self.kernel.fields;
+        self.a.load(R1, SK.word(fields.srtt_us));
+        self.a.store(BLOCK.word(at::SRTT), R1);
+        self.a.load(R1, SK.word(fields.rttvar_us));
+        self.a.store(BLOCK.word(at::RTTVAR), R1);
+    }
+
+    /// A recovery that began without the call of `ssthresh` that belongs to it: the cut is made now.
+    fn late_cut(&mut self) {
+        let is_cut = private_word(self.kernel, private::IS_CUT);
+        let (reduced, made) = (self.a.label(), self.a.label());
+        self.a.load(R1, STATE);
+        self.a.jump_if(R1, If::AtLeast, STATE_CWR, reduced);
+        self.a.store(is_cut, 0);
+        self.a.jump(made);
+        self.a.place(reduced);
+        self.a.load(R2, is_cut);
+        self.a.jump_if(R2, If::Differs, 0, made);
+        self.count(at::LATE_CUTS, R2);
+        self.cut();
+        self.a.place(made);
+    }
+
+    /// R9 = the member's share in whole segments (paper, Table 1).
+    fn share(&mut self) {
+        self.members(R9);
+        self.window(R0, R1, R9);
+        self.a.alu(Alu::Div, R0, R9);
+        self.a.alu(Alu::ShiftRight, R0, FRACTION_BITS);
+        self.a.set(R9, R0);
+    }
+
+    /// A socket in no ensemble is on its own, as Reno: R9 = its threshold, and no more than the window
+    /// before, since the threshold may be a stray value.
+    fn own_share(&mut self) {
+        self.a.set(BLOCK, 0);
+        self.a.load(R9, SK.word(self.kernel.fields.snd_ssthresh));
+        self.a.load(R1, SK.word(self.kernel.fields.prior_cwnd));
+        self.at_most(R9, R1);
+    }
+
+    /// CWR and Recovery: proportional rate reduction towards the share (RFC 6937, 3.1, with the slow
+    /// start reduction bound), as the kernel's tcp_cwnd_reduction() does for others.
+    ///
+    /// ```text
+    /// target     = max(share, 2)
+    /// delivered += acked
+    /// send       = target < in flight ? ceil(target * delivered / prior_cwnd) - prr_out
+    ///            : min(target - in flight,
+    ///                  max(delivered - prr_out, acked) + (the left edge moved and nothing new is lost))
+    /// send       = max(send, nothing was sent yet ? 1 : 0)
+    /// cwnd       = max(in flight + send, 1)
+    /// ```
+    fn reduce(&mut self, pace: Label) {
+        let fields = self.kernel.fields;
+        let delivered = private_word(self.kernel, private::DELIVERED);
+        self.a.jump_if(R8, If::Equal, 0, pace);
+        self.at_least(R9, LEAST_SEGMENTS);
+        self.a.load(R3, delivered);
+        self.a.alu(Alu::Add, R3, R8);
+        self.a.store(delivered, R3);
+        self.a.load(R4, SK.word(fields.prr_out));
+
+        // R1 = in flight (RFC 6937: pipe)
+        self.a.load(R1, SK.word(fields.packets_out));
+        self.a.load(R2, SK.word(fields.sacked_out));
+        self.a.alu(Alu::Sub, R1, R2);
+        self.a.load(R2, SK.word(fields.lost_out));
+        self.a.alu(Alu::Sub, R1, R2);
+        self.a.load(R2, SK.word(fields.retrans_out));
+        self.a.alu(Alu::Add, R1, R2);
+        self.signed_at_least(R1, 0);
+
+        // R5 = send
+        let (slow_start, send) = (self.a.label(), self.a.label());
+        self.a.jump_if(R9, If::AtLeast, R1, slow_start);
+        self.a.load(R0, SK.word(fields.prior_cwnd));
+        self.a.set(R5, R9);
+        self.a.alu(Alu::Mul, R5, R3);
+        self.a.alu(Alu::Add, R5, R0);
+        self.a.alu(Alu::Sub, R5, 1);
+        self.a.alu(Alu::Div, R5, R0);
+        self.a.alu(Alu::Sub, R5, R4);
+        self.a.jump(send);
+
+        self.a.place(slow_start);
+        self.a.set(R5, R3);
+        self.a.alu(Alu::Sub, R5, R4);
+        self.signed_at_least(R5, R8);
+        let no_progress = self.a.label();
+        self.a.load(R0, FLAGS);
+        self.a.alu(Alu::And, R0, FLAG_SND_UNA_ADVANCED);
+        self.a.jump_if(R0, If::Equal, 0, no_progress);
+        self.a.load(R0, LOSSES);
+        self.a.jump_if(R0, If::Differs, 0, no_progress);
+        self.a.alu(Alu::Add, R5, 1);
+        self.a.place(no_progress);
+        self.a.set(R0, R9);
+        self.a.alu(Alu::Sub, R0, R1);
+        self.signed_at_most(R5, R0);
+
+        self.a.place(send);
+        let has_sent = self.a.label();
+        self.a.set(R0, 0);
+        self.a.jump_if(R4, If::Differs, 0, has_sent);
+        self.a.set(R0, 1);
+        self.a.place(has_sent);
+        self.signed_at_least(R5, R0);
+
+        self.a.alu(Alu::Add, R1, R5);
+        self.signed_at_least(R1, 1);
+        self.a.store(SK.word(fields.snd_cwnd), R1);
+        self.a.jump_if(BLOCK, If::Equal, 0, pace);
+        self.a.store(SK.word(fields.snd_ssthresh), R9);
+        self.a.jump(pace);
+    }
+
+    /// Open, Disorder, and Loss, where the window begins anew: the ensemble grows if the member used all
+    /// it had (RFC 5681, 3.1).
+    ///
+    /// ```text
+    /// window < threshold:  window += min(acked, threshold - window)
+    /// else:                window += acked / max(share, in flight)
+    /// ```
+    ///
+    /// In flight, since right after a cut acknowledgments still come as fast as for the window before it:
+    /// divided by the share alone, they would bring it back at once.
+    fn grow(&mut self, pace: Label) {
+        let fields = self.kernel.fields;
+        let (ensemble, settle) = (self.a.label(), self.a.label());
+        self.a.load(R1, FLAGS);
+        self.a.alu(Alu::And, R1, FLAG_DATA_ACKED);
+        self.a.jump_if(BLOCK, If::Differs, 0, ensemble);
+        self.a.jump_if(R1, If::Equal, 0, pace);
+        self.a.set(R1, SK);
+        self.a.load(R2, ACK);
+        self.a.set(R3, R8);
+        self.a.call_kernel(self.kernel.reno_cong_avoid);
+        self.a.jump(pace);
+        self.a.place(ensemble);
+        self.a.jump_if(R1, If::Equal, 0, settle);
+        self.unless_limited(settle);
+
+        // R9 = members, R1 = window, R2 = share, R3 = threshold, R4 = what is added
+        self.members(R9);
+        self.window(R1, R2, R9);
+        self.a.set(R2, R1);
+        self.a.alu(Alu::Div, R2, R9);
+        self.a.load(R3, SK.word(fields.snd_cwnd_clamp));
+        self.a.alu(Alu::ShiftLeft, R3, FRACTION_BITS);
+        self.a.jump_if(R2, If::AtLeast, R3, settle);
+        let by_segment = self.a.label();
+        self.a.set(R4, R8);
+        self.a.load(R5, BLOCK.word(at::PER_ACK));
+        self.a.jump_if(R5, If::Equal, 0, by_segment);
+        self.a.set(R4, 1);
+        self.a.place(by_segment);
+        self.a.alu(Alu::ShiftLeft, R4, FRACTION_BITS);
+        self.a.load(R3, BLOCK.double(at::THRESHOLD));
+        let (avoidance, add) = (self.a.label(), self.a.label());
+        self.a.jump_if(R1, If::AtLeast, R3, avoidance);
+        self.a.alu(Alu::Sub, R3, R1);
+        self.at_most(R4, R3);
+        self.a.jump(add);
+
+        self.a.place(avoidance);
+        self.a.load(R5, IN_FLIGHT);
+        self.a.alu(Alu::ShiftLeft, R5, FRACTION_BITS);
+        self.at_least(R2, R5);
+        self.a.alu(Alu::ShiftLeft, R4, FRACTION_BITS);
+        // At least two segments, so never zero.
+        self.a.alu(Alu::Div, R4, R2);
+        self.a.place(add);
+        self.a.atomic_add(BLOCK.double(at::WINDOW), R4);
+        self.count(at::GROWN, R1);
+        self.a.place(settle);
+    }
+
+    /// On to `not` unless the member is held up by its window: the kernel's tcp_is_cwnd_limited(). In slow
+    /// start a window may grow to twice what was sent.
+    fn unless_limited(&mut self, not: Label) {
+        let fields = self.kernel.fields;
+        let limited = self.a.label();
+        self.load_bits(R1, fields.is_cwnd_limited);
+        self.a.jump_if(R1, If::Differs, 0, limited);
+        self.a.load(R1, SK.word(fields.snd_cwnd));
+        self.a.load(R2, SK.word(fields.snd_ssthresh));
+        self.a.jump_if(R1, If::AtLeast, R2, not);
+        self.a.load(R2, SK.word(fields.max_packets_out));
+        self.a.alu(Alu::ShiftLeft, R2, 1);
+        self.a.jump_if(R1, If::AtLeast, R2, not);
+        self.a.place(limited);
+    }
+
+    /// The member takes its share (paper, Table 1). A larger share than it has it approaches by what was
+    /// acknowledged, as in slow start: at once would be a burst.
+    ///
+    /// ```text
+    /// window   = max(window, floor)
+    /// cwnd     = max(min(window / members, cwnd + acked, clamp), 1)
+    /// ssthresh = max(threshold / members, 2), or infinite as long as that is
+    /// ```
+    fn settle(&mut self) {
+        let fields = self.kernel.fields;
+        self.members(R9);
+        let sound = self.a.label();
+        self.a.load(R1, BLOCK.double(at::WINDOW));
+        self.floor(R2, R9);
+        self.a.jump_if(R1, If::SignedAtLeast, R2, sound);
+        self.a.set(R1, R2);
+        self.a.store(BLOCK.double(at::WINDOW), R1);
+        self.a.place(sound);
+        self.a.alu(Alu::Div, R1, R9);
+        self.a.alu(Alu::ShiftRight, R1, FRACTION_BITS);
+        self.a.load(R2, SK.word(fields.snd_cwnd));
+        self.a.alu(Alu::Add, R2, R8);
+        self.at_most(R1, R2);
+        self.a.load(R2, SK.word(fields.snd_cwnd_clamp));
+        self.at_most(R1, R2);
+        self.at_least(R1, 1);
+        self.a.store(SK.word(fields.snd_cwnd), R1);
+
+        let (finite, known) = (self.a.label(), self.a.label());
+        self.a.load(R1, BLOCK.double(at::THRESHOLD));
+        self.a.set(R2, R1);
+        self.a.alu(Alu::ShiftRight, R2, FRACTION_BITS);
+        self.a.jump_if(R2, If::Below, INFINITE_SSTHRESH, finite);
+        self.a.set(R1, INFINITE_SSTHRESH);
+        self.a.jump(known);
+        self.a.place(finite);
+        self.a.alu(Alu::Div, R1, R9);
+        self.a.alu(Alu::ShiftRight, R1, FRACTION_BITS);
+        self.at_least(R1, LEAST_SEGMENTS);
+        self.a.place(known);
+        self.a.store(SK.word(fields.snd_ssthresh), R1);
+    }
+
+    /// The pacing rate in bytes a second, from which the kernel takes how large its segments are to be
+    /// before the card cuts them: its tcp_update_pacing_rate(), which it leaves to a `cong_control`.
+    ///
+    /// ```text
+    /// rate = mss * max(cwnd, packets out) * (cwnd < ssthresh / 2 ? 200 % : 120 %) / srtt
+    /// ```
+    fn pace(&mut self) {
+        /// Microseconds of a second, in hundredths, for a time kept in eighths.
+        const PERCENT_OF_SECOND: i32 = 1_000_000 / 100 * 8;
+        const SLOW_START_PERCENT: i32 = 200;
+        const AVOIDANCE_PERCENT: i32 = 120;
+        let fields = self.kernel.fields;
+        self.a.load(R1, SK.word(fields.mss_cache));
+        self.a.alu(Alu::Mul, R1, PERCENT_OF_SECOND);
+        self.a.load(R2, SK.word(fields.snd_cwnd));
+        self.a.load(R3, SK.word(fields.snd_ssthresh));
+        self.a.alu(Alu::ShiftRight, R3, 1);
+        let avoidance = self.a.label();
+        self.a.set(R4, AVOIDANCE_PERCENT);
+        self.a.jump_if(R2, If::AtLeast, R3, avoidance);
+        self.a.set(R4, SLOW_START_PERCENT);
+        self.a.place(avoidance);
+        self.a.alu(Alu::Mul, R1, R4);
+        self.a.load(R3, SK.word(fields.packets_out));
+        self.at_least(R2, R3);
+        self.a.alu(Alu::Mul, R1, R2);
+        let unmeasured = self.a.label();
+        self.a.load(R3, SK.word(fields.srtt_us));
+        self.a.jump_if(R3, If::Equal, 0, unmeasured);
+        self.a.alu(Alu::Div, R1, R3);
+        self.a.place(unmeasured);
+        self.a.load(R3, SK.double(fields.max_pacing_rate));
+        self.at_most(R1, R3);
+        self.a.store(SK.double(fields.pacing_rate), R1);
+    }
+}

@@ -1,0 +1,247 @@
+//! The real thing: the programs in this kernel, real TCP over loopback. Needs a kernel that describes its
+//! types and takes a congestion control in BPF, and the right to load one; where that is missing the
+//! tests say so and end.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairtcp::{Ensemble, EnsembleControlBlock, Error, Fair, Growth, Options, Sharing};
+use rustix::net::sockopt;
+
+/// Each test has a name of its own, since tests run side by side and a name is one for the whole kernel.
+fn load(name: &str, options: Options) -> Option<Arc<Fair>> {
+    let options = Options { name: name.to_owned(), ..options };
+    match Fair::load(&options) {
+        Ok(fair) => Some(Arc::new(fair)),
+        Err(error @ (Error::NoTypes(_) | Error::NotAllowed(_))) => {
+            println!("not run: {error}; {}", error.remedy().unwrap_or_default());
+            None
+        }
+        // An older kernel; of one that is new enough, it would be a mistake of ours.
+        Err(error @ Error::Unsupported { .. }) if kernel() < (6, 4) => {
+            println!("not run: {error}; {}", error.remedy().unwrap_or_default());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Its version and patch level.
+fn kernel() -> (u32, u32) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map(|it| it.parse().unwrap_or_default());
+    (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
+}
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let near = TcpStream::connect(listener.local_addr().unwrap()).expect("connected");
+    let (far, _) = listener.accept().expect("accepted");
+    (near, far)
+}
+
+fn connections(count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
+    (0..count).map(|_| connection()).unzip()
+}
+
+/// Each near end sends `bytes` and its far end reads them, all at the same time.
+fn transfer(near: &[TcpStream], far: &[TcpStream], bytes: usize) {
+    thread::scope(|scope| {
+        for (mut near, mut far) in near.iter().zip(far) {
+            scope.spawn(move || near.write_all(&vec![0x5a; bytes]).expect("sent"));
+            scope.spawn(move || {
+                let mut data = vec![0; bytes];
+                far.read_exact(&mut data).expect("received");
+                assert!(data.iter().all(|&byte| byte == 0x5a), "as sent");
+            });
+        }
+    });
+}
+
+fn offered() -> Vec<String> {
+    let list = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    list.expect("IPv4").split_whitespace().map(str::to_owned).collect()
+}
+
+/// Waits for what the kernel does on its own time.
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(5), "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn members_share_a_window_and_leave_it_when_they_are_closed() {
+    let Some(fair) = load("fairtest_a", Options::default()) else { return };
+    let session = Ensemble::new(&fair).unwrap();
+    let block = || session.blocks()[0];
+    assert_eq!(block(), EnsembleControlBlock::default());
+    let (near, far) = connections(4);
+    near.iter().for_each(|socket| session.join(socket).unwrap());
+    assert_eq!(block().members, 4);
+    assert!(near.iter().all(|it| sockopt::tcp_congestion(it).unwrap() == fair.name()));
+    session.join(&near[0]).unwrap();
+    assert_eq!(block().members, 4, "who is in stays in, once");
+
+    transfer(&near, &far, 4 << 20);
+    let after = block();
+    assert!(after.grown > 0 && after.cwnd >= 8.0, "{after:?}");
+    assert!(after.srtt > Duration::ZERO && after.srtt < Duration::from_secs(1), "{after:?}");
+    // Loopback loses nothing unless the receiver's buffer overflows, so what was cut is little.
+    assert!(after.ssthresh >= 8.0, "{after:?}");
+
+    sockopt::set_tcp_congestion(&near[0], "reno").unwrap();
+    assert_eq!(block().members, 3, "another congestion control: it has left");
+    assert!(block().cwnd < after.cwnd, "and taken its share along");
+    drop((near, far));
+    // The last data may still be on its way when the last user closes.
+    wait_for("all have left", || block().members == 0);
+}
+
+#[test]
+fn each_connection_is_alone_when_that_is_asked_for() {
+    let options =
+        Options { sharing: Sharing::Connection, growth: Growth::PerAck, ..Options::default() };
+    let Some(fair) = load("fairtest_b", options) else { return };
+    let session = Ensemble::new(&fair).unwrap();
+    assert_eq!(session.blocks(), []);
+    let (near, far) = connections(2);
+    near.iter().for_each(|socket| session.join(socket).unwrap());
+    transfer(&near, &far, 1 << 20);
+    let blocks = session.blocks();
+    assert_eq!(blocks.iter().map(|it| it.members).collect::<Vec<_>>(), [1, 1]);
+    assert!(blocks.iter().all(|it| it.srtt > Duration::ZERO), "acknowledged: {blocks:?}");
+}
+
+#[test]
+fn ensembles_do_not_share_and_a_block_is_not_given_away_while_somebody_is_in_it() {
+    let Some(fair) = load("fairtest_c", Options::default()) else { return };
+    let (near, _far) = connections(2);
+    let (one, two) = (Ensemble::new(&fair).unwrap(), Ensemble::new(&fair).unwrap());
+    one.join(&near[0]).unwrap();
+    assert_eq!((one.blocks()[0].members, two.blocks()[0].members), (1, 0));
+    // The session has ended, its connection has not.
+    drop(one);
+    let three = Ensemble::new(&fair).unwrap();
+    assert_eq!(three.blocks()[0].members, 0);
+    three.join(&near[1]).unwrap();
+    assert_eq!(three.blocks()[0].members, 1);
+}
+
+#[test]
+fn a_socket_that_only_selects_it_is_on_its_own() {
+    let Some(fair) = load("fairtest_d", Options::default()) else { return };
+    let (near, far) = connections(1);
+    sockopt::set_tcp_congestion(&near[0], fair.name()).unwrap();
+    transfer(&near, &far, 4 << 20);
+}
+
+#[test]
+fn what_is_no_connected_tcp_socket_does_not_join() {
+    let Some(fair) = load("fairtest_e", Options::default()) else { return };
+    let session = Ensemble::new(&fair).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let datagrams = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (pipe, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert!(matches!(session.join(&listener), Err(Error::NotConnected(_))));
+    assert!(matches!(session.join(&datagrams), Err(Error::NotConnected(_))));
+    assert!(matches!(session.join(&pipe), Err(Error::NotConnected(_))));
+    assert_eq!(session.blocks()[0].members, 0);
+}
+
+#[test]
+fn names_that_are_none_are_refused() {
+    let options = Options { name: "two words".to_owned(), ..Options::default() };
+    if load("fairtest_f", Options::default()).is_some() {
+        assert!(matches!(Fair::load(&options), Err(Error::Name(_))));
+    }
+}
+
+/// A process that has loaded it and says under which name. Killed when it is dropped.
+struct Other(Child, String);
+
+impl Other {
+    fn start() -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "another_process", "--nocapture"])
+            .stdout(Stdio::piped())
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut names =
+            lines.filter_map(|line| line.ok()?.split("loaded as ").nth(1).map(str::to_owned));
+        let name = names.next().expect("it is loaded");
+        Self(child, name)
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// No test, but what [`Other`] runs.
+#[test]
+#[ignore = "part of the test below"]
+fn another_process() {
+    let Some(fair) = load("fairtest_x", Options::default()) else { return };
+    println!("\nloaded as {}", fair.name());
+    // Until the test has gone, if it does not kill this before.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn two_processes_have_one_each_and_nothing_is_left_of_one_that_is_killed() {
+    if load("fairtest_g", Options::default()).is_none() {
+        return;
+    }
+    wait_for("the name is free again", || !offered().contains(&"fairtest_g".to_owned()));
+    let (one, two) = (Other::start(), Other::start());
+    assert_eq!((&*one.1, &*two.1), ("fairtest_x", "fairtest_x_2"));
+    assert!(offered().contains(&one.1) && offered().contains(&two.1));
+    // A connection that uses it goes on when the process that loaded it is killed.
+    let (near, far) = connections(1);
+    sockopt::set_tcp_congestion(&near[0], &one.1).unwrap();
+    drop(one);
+    wait_for("it is offered no more", || !offered().contains(&"fairtest_x".to_owned()));
+    assert!(offered().contains(&two.1), "the other's stays");
+    transfer(&near, &far, 1 << 20);
+    let (new, _) = connection();
+    assert!(sockopt::set_tcp_congestion(&new, "fairtest_x").is_err());
+    // Who comes after a crash takes the name up again.
+    let again = Other::start();
+    assert_eq!(again.1, "fairtest_x");
+}
+
+#[test]
+fn many_join_and_leave_while_others_transfer() {
+    let Some(fair) = load("fairtest_h", Options::default()) else { return };
+    let session = Ensemble::new(&fair).unwrap();
+    let (near, far) = connections(2);
+    near.iter().for_each(|socket| session.join(socket).unwrap());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20 {
+                let (near, far) = connections(2);
+                near.iter().for_each(|socket| session.join(socket).unwrap());
+                transfer(&near, &far, 64 << 10);
+            }
+        });
+        transfer(&near, &far, 16 << 20);
+    });
+    wait_for("the two are left", || session.blocks()[0].members == 2);
+    let block = session.blocks()[0];
+    assert!(block.cwnd >= 4.0 && block.cwnd < 1e6, "{block:?}");
+}
