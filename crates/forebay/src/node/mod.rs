@@ -6,7 +6,14 @@ mod names;
 mod reload;
 mod partner_link;
 mod pair;
+mod copy_in;
+mod admit;
+mod fate;
 mod arrive;
+mod leaving;
+mod movable;
+mod copy_out;
+mod switch;
 mod leave;
 mod show;
 
@@ -67,7 +74,7 @@ pub struct Node {
 #[derive(Default)]
 struct Moving {
     /// Moves from here since the start, the last of each volume.
-    leaving: BTreeMap<VolumeName, Arc<leave::Leaving>>,
+    leaving: BTreeMap<VolumeName, Arc<leaving::Leaving>>,
     /// Those that are being taken.
     arriving: BTreeSet<VolumeName>,
 }

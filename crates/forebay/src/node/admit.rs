@@ -1,0 +1,216 @@
+//! Whether a volume may come, and the place that it gets.
+
+use std::{path::Path, sync::Arc};
+
+use ::names::{Gln, NodeName, VolumeName};
+use futures_util::stream::FuturesUnordered;
+
+use super::{Node, copy_in::Copy};
+use crate::{
+    failure::Failure,
+    moves::{Come, CopyStage, Described, Fate, Kept, MoveId},
+    quantity::{Size, about},
+    settings::{File, Settings, Target},
+    stack, state,
+};
+
+/// What is known of a volume that is asked to be taken.
+pub(super) struct Offer {
+    pub(super) from: Gln,
+    pub(super) from_node: NodeName,
+    pub(super) id: MoveId,
+    pub(super) volume: Described,
+}
+
+/// The volume's place among those that arrive, until it is dropped.
+pub(super) struct Berth<'a>(&'a Node, VolumeName);
+
+impl Drop for Berth<'_> {
+    fn drop(&mut self) {
+        self.0.moving.lock().arriving.remove(&self.1);
+    }
+}
+
+impl Node {
+    /// Whether it may come, and the file for it.
+    pub(super) async fn begin(&self, offer: Offer) -> Result<(Come, Copy), Failure> {
+        let Offer { from, from_node, id, volume } = offer;
+        volume.check()?;
+        let (settings, base) = {
+            let inner = self.inner.lock();
+            (Arc::clone(&inner.settings), Arc::clone(&inner.base))
+        };
+        let (Some(accept), Some(state)) = (&base.accept, &base.state) else {
+            return Err(Failure::new("the node takes no volumes").remedy(
+                "add an [accept] table with `folder` and `size` to its settings, and reload",
+            ));
+        };
+        let name = &volume.volume;
+        let kept = self.moves.of(name);
+        match &kept.come {
+            // It decides, and has decided to begin anew; unless it said so before that copy began, and the line
+            // kept it: what is whole is thrown away on its word only.
+            Some(come) if come.stage != CopyStage::Here && come.from == from => {
+                if come.stage == CopyStage::Ready && self.fate_of(name, come).await != Fate::Undone
+                {
+                    return Err(Failure::new(format!(
+                        "a whole copy of {name} is on the node, and {} does not say that it is not the volume",
+                        come.from_node
+                    ))
+                    .remedy("try again when both nodes know each other (`forebay names`)"));
+                }
+                self.discard(name, &come.id);
+            }
+            Some(come) if come.stage != CopyStage::Here => {
+                return Err(Failure::new(format!(
+                    "{name} is coming to the node from {} already",
+                    come.from_node
+                ))
+                .remedy("let that node run: it decides what becomes of that"));
+            }
+            _ => {}
+        }
+        free_of(&settings, &volume)?;
+        // The settings may name its target, and then they say who may log in to it.
+        let is_its = |target: &&Target| target.name.0 == volume.target;
+        let named = base.target.iter().find(is_its);
+        let is_open = accept.allow.is_none() || named.is_some_and(|named| named.allow.is_none());
+        if volume.is_guarded && is_open {
+            return Err(Failure::new(format!(
+                "only some may log in to {} where it is, and everybody could on the node",
+                volume.target
+            ))
+            .remedy("say in `allow` of its [accept] table who may, and of the target if it is named there, and reload"));
+        }
+        self.has_room(accept.size, &accept.folder, &volume)?;
+        self.redirect_for(&volume)?;
+        // Another unit of this serial number would have its files.
+        state::StateFiles::open(state, &volume.identity()).map_err(Failure::new)?;
+        let file = accept.folder.join(format!("{name}.img"));
+        // What was left of it here, before it came back.
+        let is_left = kept.gone.as_ref().is_some_and(|gone| gone.left.as_ref() == Some(&file));
+        if file.exists() && !is_left {
+            return Err(Failure::new(format!("{} is there already", file.display()))
+                .remedy("look what it is, and put it away"));
+        }
+        let come =
+            Come { id, stage: CopyStage::Arriving, from, from_node, file, volume: volume.clone() };
+        std::fs::create_dir_all(&accept.folder).map_err(|error| no_file(&accept.folder, &error))?;
+        self.moves.keep(name, Kept { come: Some(come.clone()), gone: kept.gone })?;
+        match std::fs::remove_file(&come.file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                self.discard(name, &come.id);
+                return Err(no_file(&come.file, &error));
+            }
+            _ => {}
+        }
+        let settings = File {
+            path: come.file.clone(),
+            size: Some(Size(volume.bytes())),
+            block_size: Size(u64::from(volume.block_size)),
+            ..File::default()
+        };
+        match stack::open_file(stack::options(&settings)).await {
+            Ok(file) => {
+                let file = Arc::new(file);
+                let (writes, records) = (FuturesUnordered::new(), Vec::new());
+                Ok((come, Copy { file, writes, records, unflushed: 0 }))
+            }
+            Err(failure) => {
+                self.discard(name, &come.id);
+                Err(failure)
+            }
+        }
+    }
+
+    /// What the settings let in, and what the disk has.
+    fn has_room(&self, most: Size, folder: &Path, volume: &Described) -> Result<(), Failure> {
+        let all = self.moves.all();
+        let come = all.iter().filter_map(|(_, kept)| kept.come.as_ref());
+        let taken: u64 = come.map(|come| come.volume.bytes()).sum();
+        if taken.saturating_add(volume.bytes()) > most.0 {
+            return Err(Failure::new(format!(
+                "the node takes {} of volumes that are moved to it, {} are taken, and {} has {}",
+                about(most.0),
+                about(taken),
+                volume.volume,
+                about(volume.bytes())
+            ))
+            .remedy("raise `size` of its [accept] table, and reload"));
+        }
+        std::fs::create_dir_all(folder).map_err(|error| no_file(folder, &error))?;
+        let free = rustix::fs::statvfs(folder).map_err(|error| no_file(folder, &error.into()))?;
+        let free = free.f_bavail.saturating_mul(free.f_frsize);
+        if free < volume.used_bytes {
+            return Err(Failure::new(format!(
+                "{} has {} free, and {} needs {}",
+                folder.display(),
+                about(free),
+                volume.volume,
+                about(volume.used_bytes)
+            ))
+            .remedy("make room there, or name another `folder` in [accept]"));
+        }
+        Ok(())
+    }
+
+    /// Where initiators will find it.
+    pub(super) fn redirect_for(&self, volume: &Described) -> Result<String, Failure> {
+        let inner = self.inner.lock();
+        let base = Arc::clone(&inner.base);
+        let is_its = |target: &&Target| target.name.0 == volume.target;
+        let new = volume.served(Default::default(), None);
+        let target = base.target.iter().find(is_its).unwrap_or(&new);
+        let portals = match &base.names {
+            Some(names) => inner.portals_of(target, &base.groups(), names),
+            None => Vec::new(),
+        };
+        let first = portals.iter().find(|portal| !portal.tls).or(portals.first());
+        first.map(|portal| portal.address.clone()).ok_or_else(|| {
+            Failure::new("the node has no portal that others could be sent to")
+                .remedy("add one to its `listen`, and `host` to its [names] if that is 0.0.0.0")
+        })
+    }
+
+    /// Takes the volume's place, in which one at a time decides what becomes of a copy of it.
+    pub(super) fn berth(&self, name: &VolumeName) -> Option<Berth<'_>> {
+        let is_free = self.moving.lock().arriving.insert(name.clone());
+        is_free.then(|| Berth(self, name.clone()))
+    }
+
+    /// Throws the copy of a move away that is not the volume.
+    pub(super) fn discard(&self, name: &VolumeName, id: &MoveId) {
+        let Kept { gone, come } = self.moves.of(name);
+        let come = come.filter(|come| come.id == *id && come.stage != CopyStage::Here);
+        let Some(come) = come else { return };
+        let removed = match std::fs::remove_file(&come.file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(no_file(&come.file, &error))
+            }
+            _ => self.moves.keep(name, Kept { gone, come: None }),
+        };
+        if let Err(failure) = removed {
+            tracing::warn!(volume = %name, %failure, "a copy that is not needed stays");
+        }
+    }
+}
+
+/// That no unit here has its names.
+fn free_of(settings: &Settings, volume: &Described) -> Result<(), Failure> {
+    for target in &settings.target {
+        if target.unit.iter().any(|unit| unit.volume.as_ref() == Some(&volume.volume)) {
+            return Err(Failure::new(format!("the node has a volume {} already", volume.volume))
+                .remedy("take it out of its settings, or move another"));
+        }
+        if target.name.0 == volume.target && !target.unit.is_empty() {
+            return Err(Failure::new(format!("the node has a target {} already", volume.target))
+                .remedy("give one of the two another name"));
+        }
+    }
+    Ok(())
+}
+
+fn no_file(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: {error}", path.display()))
+        .remedy("let the user who serves write the `folder` of [accept]")
+}

@@ -1,0 +1,89 @@
+//! The copy of a volume that comes, as it grows.
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use volume::{Data, Durability, Error, Extent, FileVolume, Lba, Volume};
+
+use crate::{failure::Failure, moves::Lost};
+
+/// Pieces that are written at once.
+const WRITES: usize = 8;
+/// Bytes that are written without a flush: what a slow disk takes within the patience of the other node.
+const MOST_UNFLUSHED: u64 = 256 << 20;
+/// Bytes of records that a unit keeps, all together.
+const MOST_RECORDS: usize = 4 << 20;
+
+/// The file of a copy that grows.
+pub(super) struct Copy {
+    pub(super) file: Arc<FileVolume>,
+    pub(super) writes: FuturesUnordered<BoxFuture<'static, Result<(), Error>>>,
+    pub(super) records: Vec<(String, Vec<u8>)>,
+    /// Bytes since the last flush.
+    pub(super) unflushed: u64,
+}
+
+impl Copy {
+    /// Blocks that were sent. Those of one pass do not overlap, and between two there is a flush.
+    pub(super) async fn write(&mut self, lba: u64, data: Data) -> Result<(), Failure> {
+        self.file.geometry().check_write(Lba(lba), data.len()).map_err(Failure::new)?;
+        if data.is_empty() {
+            return Err(Failure::new(Lost::Payload));
+        }
+        self.unflushed += data.len() as u64;
+        if self.unflushed > MOST_UNFLUSHED {
+            self.flush().await?;
+        }
+        let file = Arc::clone(&self.file);
+        let write = async move { file.write(Lba(lba), data, Durability::Volatile).await };
+        self.begin(Box::pin(write)).await
+    }
+
+    /// Blocks that are zeros.
+    pub(super) async fn discard(&mut self, lba: u64, blocks: u32) -> Result<(), Failure> {
+        let extent = Extent { lba: Lba(lba), blocks };
+        self.file.geometry().check_discard(extent).map_err(Failure::new)?;
+        let file = Arc::clone(&self.file);
+        self.begin(Box::pin(async move { file.discard(extent).await })).await
+    }
+
+    async fn begin(&mut self, write: BoxFuture<'static, Result<(), Error>>) -> Result<(), Failure> {
+        self.writes.push(write);
+        while self.writes.len() >= WRITES {
+            self.one_ends().await?;
+        }
+        Ok(())
+    }
+
+    async fn one_ends(&mut self) -> Result<(), Failure> {
+        match self.writes.next().await {
+            Some(Err(error)) => Err(Failure::new(format!("the copy cannot be written: {error}"))
+                .remedy("see to the disk under `folder` of [accept]")),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+
+    /// Makes it stable.
+    pub(super) async fn flush(&mut self) -> Result<(), Failure> {
+        while !self.writes.is_empty() {
+            self.one_ends().await?;
+        }
+        self.unflushed = 0;
+        self.file.flush().await.map_err(Failure::new)
+    }
+
+    /// A record that the unit keeps.
+    pub(super) fn keep(&mut self, name: String, bytes: Vec<u8>) -> Result<(), Failure> {
+        let kept: usize = self.records.iter().map(|(_, bytes)| bytes.len()).sum();
+        let is_known = unit::Record::ALL.iter().any(|record| record.name() == name);
+        if !is_known
+            || kept + bytes.len() > MOST_RECORDS
+            || self.records.len() >= unit::Record::ALL.len()
+        {
+            return Err(Failure::new(format!("the unit keeps something unknown here ({name})"))
+                .remedy("use the same version of forebay on both nodes"));
+        }
+        self.records.push((name, bytes));
+        Ok(())
+    }
+}

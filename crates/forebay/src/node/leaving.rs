@@ -1,0 +1,95 @@
+//! How far a move from here is, and whether it may still be given up.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use ::names::{Gln, NodeName, VolumeName};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use volume::Watched;
+
+use super::ServedUnit;
+use crate::{
+    moves::{Described, MoveId, Progress, Stage},
+    settings::{Settings, Target},
+};
+
+/// A move that is under way, or the last one of its volume.
+pub(super) struct Leaving {
+    pub(super) id: MoveId,
+    pub(super) begun: Instant,
+    progress: Mutex<Progress>,
+    pub(super) cancel: Notify,
+    /// It is given up, or the other node may have the volume: too late to cancel.
+    pub(super) is_decided: AtomicBool,
+}
+
+/// What moves, and where to.
+pub(super) struct Move {
+    pub(super) settings: Arc<Settings>,
+    pub(super) target: Target,
+    pub(super) served: ServedUnit,
+    pub(super) watched: Arc<Watched>,
+    pub(super) described: Described,
+    pub(super) to: Gln,
+    pub(super) to_node: NodeName,
+    pub(super) addresses: Vec<String>,
+    pub(super) pace: Option<u64>,
+}
+
+impl Leaving {
+    /// The state of a move that begins.
+    pub(super) fn new(id: MoveId, volume: VolumeName, to: String, left_bytes: u64) -> Self {
+        let progress = Progress {
+            volume,
+            to,
+            stage: Stage::Copying,
+            copied_bytes: 0,
+            left_bytes,
+            rate: 0,
+            seconds: 0.0,
+            pause_seconds: None,
+            failure: None,
+        };
+        Self {
+            id,
+            begun: Instant::now(),
+            progress: Mutex::new(progress),
+            cancel: Notify::new(),
+            is_decided: AtomicBool::new(false),
+        }
+    }
+
+    /// How far it is.
+    pub(super) fn progress(&self) -> Progress {
+        self.progress.lock().clone()
+    }
+
+    /// The move, if it is not over.
+    pub(super) fn under_way(&self) -> Option<&MoveId> {
+        self.progress.lock().stage.is_under_way().then_some(&self.id)
+    }
+
+    /// Changes what is told.
+    pub(super) fn tell(&self, change: impl FnOnce(&mut Progress)) {
+        let mut progress = self.progress.lock();
+        change(&mut progress);
+        progress.seconds = self.begun.elapsed().as_secs_f64();
+        progress.rate = (progress.copied_bytes as f64 / progress.seconds.max(0.001)) as u64;
+    }
+}
+
+/// Waits for a cancellation that is not too late; one that is, is never heard.
+pub(super) async fn cancelled(leaving: &Leaving) {
+    loop {
+        leaving.cancel.notified().await;
+        if !leaving.is_decided.load(Ordering::Acquire) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Which volumes can move.
+
+use std::sync::Arc;
+
+use volume::Watched;
+
+use super::{Node, ServedUnit, leaving::Move};
+use crate::{
+    failure::Failure,
+    settings::{Layer, Target, Unit},
+};
+
+impl Node {
+    /// The unit with this volume.
+    pub(super) async fn find_volume(
+        &self,
+        named: &str,
+    ) -> Result<(Target, Unit, ServedUnit), Failure> {
+        let name = named.strip_prefix("gln:").unwrap_or(named);
+        let is_it = |target: &Target, unit: &Unit| {
+            target.name.0 == named || unit.volume.as_ref().is_some_and(|v| v.as_str() == name)
+        };
+        let found = {
+            let inner = self.inner.lock();
+            let targets = inner.settings.target.iter();
+            let mut all =
+                targets.flat_map(|target| target.unit.iter().map(move |unit| (target, unit)));
+            all.find(|(target, unit)| is_it(target, unit)).and_then(|(target, unit)| {
+                let served = inner.targets.iter().find(|served| served.name == target.name.0)?;
+                let served = served.units.iter().find(|served| served.lun == unit.lun)?;
+                Some((target.clone(), unit.clone(), served.clone()))
+            })
+        };
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let failure = Failure::new(format!("there is no volume {named} here"));
+        let place = match name.parse() {
+            Ok(volume) => self.naming()?.locate(&volume).await.ok(),
+            Err(_) => None,
+        };
+        Err(match place {
+            Some(place) if place.gln != self.naming()?.gln() => failure
+                .remedy(format!("it is on the node {} ({}): ask there", place.node, place.gln)),
+            _ => failure.remedy("`forebay names` shows the volumes that are known, and where"),
+        })
+    }
+}
+
+/// Whether it can be moved at all; who tells of its changes.
+pub(super) fn movable(
+    target: &Target,
+    unit: &Unit,
+    served: &ServedUnit,
+) -> Result<Arc<Watched>, Failure> {
+    let name = &target.name;
+    let refused = |what: &str, remedy: &str| {
+        Err(Failure::new(format!("{name} cannot be moved: {what}")).remedy(remedy))
+    };
+    if target.unit.len() != 1 {
+        return refused("it has several units", "give the volume a target of its own, and restart");
+    }
+    for layer in &unit.stack {
+        match layer {
+            Layer::File(file) if file.read_only => {
+                return refused("it is read-only", "let it be written before it moves");
+            }
+            Layer::Memory(_) | Layer::File(_) | Layer::Slice(_) | Layer::Delay(_) => {}
+            Layer::Observe(_) | Layer::Fault(_) => {}
+            Layer::ReadOnly => {
+                return refused("it is read-only", "let it be written before it moves");
+            }
+            Layer::Encrypt(_) => {
+                return refused(
+                    "it is encrypted, and its key does not leave the node",
+                    "copy it at a host to an encrypted volume of the other node",
+                );
+            }
+            Layer::Cache(_) | Layer::CommonCache(_) => {
+                return refused(
+                    "it has a cache",
+                    "stop it, and serve it without; or move the volume below",
+                );
+            }
+            Layer::Remote(_) | Layer::Half(_) => {
+                return refused("its blocks are elsewhere", "ask the node that has them");
+            }
+        }
+    }
+    if !served.unit.sharers().is_empty() {
+        return refused(
+            "several gateways share it",
+            "stop those gateways, and start them after the move",
+        );
+    }
+    if served.unit.is_sanitizing() {
+        return refused("it is being sanitized", "wait until that is done");
+    }
+    served.opened.watched.clone().ok_or_else(|| unnamed(target))
+}
+
+/// A sanitize goes on behind its command, and nothing holds it up: one that has begun since it was asked for last.
+pub(super) fn not_sanitizing(moved: &Move) -> Result<(), Failure> {
+    match moved.served.unit.is_sanitizing() {
+        true => Err(Failure::new(format!("{} is being sanitized", moved.described.volume))
+            .remedy("wait until that is done")),
+        false => Ok(()),
+    }
+}
+
+pub(super) fn unnamed(target: &Target) -> Failure {
+    Failure::new(format!("the volume of {} has no name", target.name)).remedy(
+        "add `volume = \"NAME\"` to its unit, and restart: by that others find it where it goes",
+    )
+}

@@ -1,0 +1,223 @@
+//! The moment in which a volume is handed over. Until the record of that is stable here this node is right, and
+//! from then on the other.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use ::names::VolumeName;
+use target::Redirect;
+use tokio::time::{sleep, timeout};
+use volume::Changes;
+
+use super::{
+    Node, ServedUnit,
+    copy_out::{Line, broken},
+    leaving::{Leaving, Move},
+    movable::not_sanitizing,
+};
+use crate::{
+    failure::Failure,
+    moves::{Answer, Frame, Gone, Kept, Pace, Request, Stage},
+    state,
+};
+
+/// For commands that have begun to end: hosts give a command 30 s.
+pub(super) const HOLD_WITHIN: Duration = Duration::from_secs(5);
+/// For the last of the copy, while hosts wait. What takes longer is given up.
+const SWITCH_WITHIN: Duration = Duration::from_secs(10);
+/// Between two attempts to make a record stable.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often to look whether the other node serves a volume of which something is left here.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Why hosts go on here.
+pub(super) enum Switch {
+    /// It may work after another pass.
+    Later(Failure),
+    Never(Failure),
+}
+
+impl Node {
+    /// Hosts wait from here on, until they find the volume at the other node, or here again.
+    pub(super) async fn switch(
+        self: &Arc<Self>,
+        leaving: &Leaving,
+        moved: &Move,
+        changes: &Changes,
+        line: &mut Line,
+    ) -> Result<Option<Failure>, Switch> {
+        // Nothing else changes meanwhile: no reload, no growth.
+        let one_at_a_time = self.changing.lock().await;
+        if !self.is_served(moved) {
+            let message = format!("{} was changed while it was copied", moved.described.volume);
+            return Err(Switch::Never(Failure::new(message).remedy("move it again")));
+        }
+        let begun = Instant::now();
+        leaving.tell(|progress| progress.stage = Stage::Switching);
+        let unit = &moved.served.unit;
+        let held = timeout(HOLD_WITHIN, unit.hold()).await;
+        let held = held.map_err(|_| Switch::Later(busy(&moved.described.volume)))?;
+        not_sanitizing(moved).map_err(Switch::Never)?;
+        let last = async {
+            changes.settle().await;
+            line.pass(moved.watched.below(), changes, &mut Pace::new(None), leaving).await?;
+            line.flush(moved.watched.below()).await
+        };
+        let slow = || Failure::new("the last of the copy takes too long, while hosts wait");
+        let last = timeout(SWITCH_WITHIN.saturating_sub(begun.elapsed()), last).await;
+        last.map_err(|_| Switch::Never(slow()))?.map_err(Switch::Never)?;
+        // From here on hosts find nobody, and try again; who comes in between waits with the rest.
+        leaving.is_decided.store(true, Ordering::Release);
+        let away =
+            target::Target { is_unavailable: true, ..self.shown(&moved.settings, &moved.target) };
+        let prepared = match self.server.turn_away(away).await {
+            Ok(true) if changes.is_still() => self.prepare_other(moved, line).await,
+            Ok(_) => Err(busy(&moved.described.volume)),
+            Err(error) => Err(Failure::new(error)),
+        };
+        let decided = match prepared {
+            Ok(redirect) => self.decide(leaving, moved, redirect).await,
+            Err(failure) => Err(failure),
+        };
+        let shown = self.shown(&moved.settings, &moved.target);
+        let redirect = match decided {
+            Ok(redirect) => Redirect { address: redirect, permanent: false },
+            Err(failure) => {
+                // Here as before.
+                if let Err(error) = self.server.change(shown).await {
+                    tracing::error!(%error, "a target that the settings let pass");
+                }
+                return Err(Switch::Never(failure));
+            }
+        };
+        // Nothing is served here any more before anything is there.
+        let gone = target::Target { units: Vec::new(), redirect: Some(redirect), ..shown };
+        if let Err(error) = self.server.turn_away(gone).await {
+            tracing::error!(%error, "a target that the settings let pass");
+        }
+        drop(held);
+        if let Err(failure) = self.put_moves_in_force().await {
+            tracing::error!(%failure, "what is left of a volume that has moved");
+        }
+        // The other node may be waiting for us with a volume of its own.
+        drop(one_at_a_time);
+        // If it does not hear of it, it asks.
+        let committed = line.ask(Request::Commit).await;
+        let failure = committed.err().map(|failure| {
+            Failure::new(format!("the node {} does not serve it yet: {failure}", moved.to_node))
+                .remedy("it does as soon as it has asked this node what was decided: let both run")
+        });
+        leaving.tell(|progress| progress.pause_seconds = Some(begun.elapsed().as_secs_f64()));
+        match failure {
+            None => self.remove_left(&moved.described.volume),
+            Some(_) => self.remove_left_later(moved.described.volume.clone()),
+        }
+        Ok(failure)
+    }
+
+    /// Hands over what the unit keeps beside its blocks. Where initiators will be sent.
+    async fn prepare_other(&self, moved: &Move, line: &mut Line) -> Result<String, Failure> {
+        let unit = &moved.served.unit;
+        if let Some(state) = &moved.settings.state {
+            let mut records = state::records(state, unit.identity()).map_err(Failure::new)?;
+            records.retain(|(name, _)| *name != unit::Record::Reservations.name());
+            records.push((unit::Record::Reservations.name(), unit.reservations_to_move()));
+            for (name, bytes) in records {
+                let frame = Frame::Record { name: name.to_owned(), bytes: bytes.into() };
+                line.says.say(&frame).await.map_err(|lost| broken(&lost))?;
+            }
+        }
+        match line.exchange(Request::Prepare).await? {
+            Answer::Kept { redirect } => Ok(redirect),
+            _ => Err(broken(&"it gives an answer to another question")),
+        }
+    }
+
+    /// The point from which on the other node is right.
+    async fn decide(
+        &self,
+        leaving: &Leaving,
+        moved: &Move,
+        redirect: String,
+    ) -> Result<String, Failure> {
+        let described = &moved.described;
+        let gone = Gone {
+            id: leaving.id.clone(),
+            target: described.target.clone(),
+            lun: described.lun,
+            generation: described.generation,
+            to: moved.to,
+            to_node: moved.to_node.clone(),
+            redirect: redirect.clone(),
+            // One of the operator's stays.
+            left: self.moves.of(&described.volume).come.map(|come| come.file),
+        };
+        let kept = Kept { gone: Some(gone), come: None };
+        // A place for it before there is no way back.
+        self.moves.try_to_keep(&described.volume, &kept)?;
+        while let Err(failure) = self.moves.keep(&described.volume, kept.clone()) {
+            // After a crash it might be there or not: neither node serves until it surely is.
+            tracing::error!(%failure, "a volume that moves is served by nobody until this is written");
+            leaving.tell(|progress| progress.failure = Some(failure));
+            sleep(AGAIN_AFTER).await;
+        }
+        Ok(redirect)
+    }
+
+    /// Whether it is the unit that began to move, as large as it was.
+    fn is_served(&self, moved: &Move) -> bool {
+        let inner = self.inner.lock();
+        let served = inner.targets.iter().find(|served| served.name == moved.target.name.0);
+        let is_it = |unit: &ServedUnit| Arc::ptr_eq(&unit.unit, &moved.served.unit);
+        served.is_some_and(|served| served.units.iter().any(is_it))
+            && inner.settings.target.contains(&moved.target)
+            && moved.watched.below().geometry().blocks == moved.described.blocks
+    }
+
+    /// Deletes what is left here of a volume that the other node serves.
+    fn remove_left(&self, volume: &VolumeName) {
+        // It may be coming back at this moment, into the same file.
+        let Some(_berth) = self.berth(volume) else { return };
+        let Kept { gone: Some(gone), come: None } = self.moves.of(volume) else { return };
+        let Some(file) = &gone.left else { return };
+        let removed = match std::fs::remove_file(file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::new(error)),
+            _ => {
+                let gone = Some(Gone { left: None, ..gone.clone() });
+                self.moves.keep(volume, Kept { gone, come: None })
+            }
+        };
+        if let Err(failure) = removed {
+            tracing::warn!(path = %file.display(), %failure, "what is left of a volume that has moved");
+        }
+    }
+
+    /// The same as soon as the other node tells of it.
+    pub(super) fn remove_left_later(self: &Arc<Self>, volume: VolumeName) {
+        let node = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                sleep(LOOK_EVERY).await;
+                let Some(node) = node.upgrade() else { return };
+                let kept = node.moves.of(&volume);
+                let (Some(gone), None, Some(naming)) = (kept.gone, kept.come, &node.naming) else {
+                    return;
+                };
+                if gone.left.is_none() {
+                    return;
+                }
+                if naming.locate(&volume).await.is_ok_and(|place| place.gln == gone.to) {
+                    return node.remove_left(&volume);
+                }
+            }
+        });
+    }
+}
+
+/// What has begun does not end.
+pub(super) fn busy(volume: &VolumeName) -> Failure {
+    Failure::new(format!("commands of hosts on {volume} do not end"))
+        .remedy("see what its disk does (`forebay status`), and move it again")
+}
