@@ -174,6 +174,11 @@ pub enum VolumeAct {
         #[arg(long, value_name = "RATE")]
         rate: Option<Size>,
 
+        /// The longest that hosts wait for the last of the copy, 100ms to 20s; what takes longer is given up
+        /// and they go on here [default: 10s]
+        #[arg(long, value_name = "TIME")]
+        pause: Option<Span>,
+
         /// How it is told, and to whom.
         #[command(flatten)]
         told: Told,

@@ -94,6 +94,8 @@ pub enum Request {
         to: String,
         /// Bytes per second at most.
         rate: Option<u64>,
+        /// Milliseconds that hosts wait at most for the last of the copy.
+        pause_ms: u64,
     },
     /// How far the move of a volume is.
     Moving {

@@ -131,10 +131,13 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
             Ok(exported) => Response::Exported(exported),
             Err(failure) => Response::Failure(failure),
         },
-        Request::Move { volume, to, rate } => match node.move_volume(&volume, &to, rate).await {
-            Ok(progress) => Response::Moving(progress),
-            Err(failure) => Response::Failure(failure),
-        },
+        Request::Move { volume, to, rate, pause_ms } => {
+            let pause = Duration::from_millis(pause_ms);
+            match node.move_volume(&volume, &to, rate, pause).await {
+                Ok(progress) => Response::Moving(progress),
+                Err(failure) => Response::Failure(failure),
+            }
+        }
         Request::Moving { volume } => match node.move_of(&volume) {
             Ok(progress) => Response::Moving(progress),
             Err(failure) => Response::Failure(failure),

@@ -2,6 +2,7 @@
 
 use std::{fs::File, io::Read, os::unix::fs::PermissionsExt, path::Path};
 
+use ring::digest::{SHA256, digest};
 use transport::{Identity, Part, TlsClient, TlsServer, Unusable};
 use zeroize::Zeroizing;
 
@@ -41,6 +42,23 @@ pub fn client(
     let authorities = read(ca, Part::Authorities)?;
     let made = TlsClient::new(ours.as_ref().map(Own::identity), &authorities, name);
     made.map_err(|error| unusable(&error, own, ca))
+}
+
+/// SHA-256 of the certificates in a file, in an order of their own: the same for the same certificates, whatever
+/// else is said in there.
+pub fn fingerprint(authorities: &Path) -> Result<String, Wrong> {
+    let text = read(authorities, Part::Authorities)?;
+    let text = String::from_utf8_lossy(&text);
+    let mut certificates: Vec<String> = text
+        .split("-----BEGIN CERTIFICATE-----")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("-----END"))
+        .map(|(body, _)| body.split_whitespace().collect())
+        .collect();
+    certificates.sort();
+    certificates.dedup();
+    let digest = digest(&SHA256, certificates.join("\n").as_bytes());
+    Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The texts of a certificate and its key.

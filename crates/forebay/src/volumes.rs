@@ -17,13 +17,23 @@ use crate::{
 
 /// Slower than this the other node would take the line for lost.
 const LEAST_RATE: u64 = 64 << 10;
+/// The longest that hosts wait for the last of the copy, unless it is said.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Shorter ones would be missed on any disk. Linux gives a command 30 s, of which some more may go for what follows.
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
+const MOST_PAUSE: Duration = Duration::from_secs(20);
 /// How often to ask how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Does what the command line says.
 pub fn run(act: VolumeAct) -> Result<(), Failure> {
     match act {
-        VolumeAct::Move { volume, to, rate, told } => {
+        VolumeAct::Move { volume, to, rate, pause, told } => {
+            let pause = pause.map_or(PAUSE, |pause| pause.0);
+            if !(LEAST_PAUSE..=MOST_PAUSE).contains(&pause) {
+                let message = "hosts can wait for the last of the copy for 0.1 s to 20 s";
+                return Err(Failure::settings(message));
+            }
             let rate = rate.map(|rate| rate.0);
             if rate.is_some_and(|rate| rate < LEAST_RATE) {
                 let least = about(LEAST_RATE);
@@ -32,7 +42,8 @@ pub fn run(act: VolumeAct) -> Result<(), Failure> {
                 )));
             }
             let path = told.whom.path()?;
-            let begun = ask(&path, Request::Move { volume, to, rate })?;
+            let begun =
+                ask(&path, Request::Move { volume, to, rate, pause_ms: pause.as_millis() as u64 })?;
             follow(&path, begun, &told)
         }
         VolumeAct::Cancel { volume, told } => {
@@ -116,13 +127,16 @@ fn follow(path: &Path, mut progress: Progress, told: &Told) -> Result<(), Failur
 }
 
 fn for_people(moves: &[Listed]) -> String {
+    let mut notes = Vec::new();
     let mut table = table(&["volume", "how", "node", "progress"]);
-    for Listed { volume, how, node, progress } in moves {
+    for Listed { volume, how, node, progress, why } in moves {
         let progress = progress.as_ref().map(|progress| {
             let all = (progress.copied_bytes + progress.left_bytes).max(1);
             format!("{} %, {}/s", progress.copied_bytes * 100 / all, about(progress.rate))
         });
         table.add_row([volume.as_str(), how, node, &progress.unwrap_or_default()]);
+        let why = why.as_ref().map(|why| format!("{volume}: {why}\n"));
+        notes.extend(why);
     }
-    format!("{table}\n")
+    format!("{table}\n{}", notes.concat())
 }

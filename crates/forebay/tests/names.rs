@@ -5,41 +5,14 @@ mod support;
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    os::unix::fs::PermissionsExt,
 };
 
 use serde_json::Value;
-use support::{Place, Serving, connect, content, eventually, forebay, read, run, stderr, write};
-
-const GATEWAY: &str = "iqn.2026-11.test:gateway";
-
-/// A secret of all who take part.
-fn secret(place: &Place, name: &str) {
-    let path = place.path(name);
-    std::fs::write(&path, format!("the secret called {name}\n")).expect("written");
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("chmod");
-}
-
-fn list(addresses: &[SocketAddr]) -> String {
-    let quoted: Vec<_> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
-    quoted.join(", ")
-}
-
-fn names(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
-    format!(
-        r#"
-listen = ["127.0.0.1:0"]
-state = "{node}.state"
-[names]
-node = "{node}"
-listen = ["127.0.0.1:0"]
-seeds = [{}]
-secret_file = "{secret}"
-stale_after = "5s"
-"#,
-        list(seeds)
-    )
-}
+use support::{
+    Place, connect, content, eventually,
+    nodes::{GATEWAY, gateway, known, known_node, names, naming, other, secret},
+    read, run, stderr, write,
+};
 
 /// A node with the volume `payroll` in a file that several share, though not at a time.
 fn node(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
@@ -53,64 +26,9 @@ serial = "PAYROLL-1"
 lun = {}
 stack = [ {{ file = {{ path = "payroll.img", size = "64MiB" }} }} ]
 "#,
-        names(node, seeds, secret),
+        names(node, 0, seeds, secret),
         node.len()
     )
-}
-
-/// One that serves nothing that others are told of.
-fn other(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
-    format!(
-        "{}\n[[target]]\nname = \"iqn.2026-11.test:{node}\"\n[[target.unit]]\n\
-         stack = [ {{ memory = {{ size = \"1MiB\" }} }} ]\n",
-        names(node, seeds, secret)
-    )
-}
-
-fn gateway(seeds: &[SocketAddr]) -> String {
-    format!(
-        r#"
-listen = ["127.0.0.1:0"]
-state = "gateway.state"
-[names]
-seeds = [{}]
-secret_file = "names"
-stale_after = "5s"
-[[target]]
-name = "{GATEWAY}"
-[[target.unit]]
-[[target.unit.stack]]
-remote = {{ url = "gln:payroll", give_up_after = "20s" }}
-[[target.unit.stack]]
-[target.unit.stack.cache]
-log = "gateway.log"
-log_size = "32MiB"
-dram = "8MiB"
-"#,
-        list(seeds)
-    )
-}
-
-/// `forebay names --json`.
-fn known(of: &Serving) -> Value {
-    let output = forebay()
-        .args(["names", "--json", "--control"])
-        .arg(&of.control)
-        .output()
-        .expect("the binary runs");
-    assert!(output.status.success(), "{}", stderr(&output));
-    serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-/// What it knows of the node of that name.
-fn known_node(of: &Serving, node: &str) -> Option<Value> {
-    let known = known(of);
-    known["nodes"].as_array().expect("nodes").iter().find(|found| found["node"] == node).cloned()
-}
-
-/// Where it answers questions about names.
-fn naming(of: &Serving) -> SocketAddr {
-    known(of)["nodes"][0]["addresses"][0].as_str().expect("an address").parse().expect("an address")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -303,6 +221,9 @@ fn names_that_nobody_tells_or_asks_for_are_refused_with_their_place() {
     assert!(text.contains("there is no secret"), "{text}");
     let both = node("a", &[], "names");
     let unit = both.split("[[target.unit]]").nth(1).expect("a unit").replace("lun = 1", "lun = 2");
+    let many = both.replace("lun = 1", "lun = 1\ngeneration = 4503599627370496");
+    let text = check("generation", &many);
+    assert!(text.contains("4503599627370496 is not between 0 and 4503599627370495"), "{text}");
     let text = check("twice", &format!("{both}[[target.unit]]{unit}"));
     assert!(text.contains("volume payroll is already used"), "{text}");
 }

@@ -279,6 +279,22 @@ impl Table {
         std::iter::once(own).chain(others.filter(move |one| one.age < times.forget_after))
     }
 
+    /// Where a unit of ours is now and how often it has moved, if another node tells of it under the same name, target and
+    /// number with a higher generation than ours: what we have is older.
+    #[must_use]
+    pub fn moved_on(&self, ours: &Entry, now: Instant) -> Option<(u64, Place)> {
+        let others = self.nodes(now).skip(1);
+        let told = others.flat_map(|listed| {
+            listed.record.volumes.iter().map(move |entry| (listed.record, entry))
+        });
+        let is_it = |entry: &Entry| {
+            (&entry.volume, &entry.target, entry.lun) == (&ours.volume, &ours.target, ours.lun)
+                && entry.generation > ours.generation
+        };
+        let newest = told.filter(|(_, entry)| is_it(entry)).max_by_key(|(_, e)| e.generation);
+        newest.map(|(record, entry)| (entry.generation, place(record, entry)))
+    }
+
     /// Where a volume is: where it was moved to last. Of those a node that gives signs of life goes before one
     /// that does not, since a volume may have been taken up elsewhere; between two of the same kind nothing is
     /// guessed, nor between two with one number.
@@ -296,13 +312,7 @@ impl Table {
         }
         match found.as_slice() {
             [] => Err(Unresolved::Unknown(volume.clone())),
-            [(Listed { record, twins: None, .. }, entry)] => Ok(Place {
-                node: record.node.clone(),
-                gln: record.stamp.gln,
-                target: entry.target.clone(),
-                lun: entry.lun,
-                portals: entry.portals.clone(),
-            }),
+            [(Listed { record, twins: None, .. }, entry)] => Ok(place(record, entry)),
             several => {
                 let who = several.iter().map(|(Listed { record, twins, .. }, _)| {
                     let both = if twins.is_some() { ", which two processes have" } else { "" };
@@ -312,6 +322,16 @@ impl Table {
                 Err(Unresolved::Ambiguous { volume: volume.clone(), nodes })
             }
         }
+    }
+}
+
+fn place(record: &Record, entry: &Entry) -> Place {
+    Place {
+        node: record.node.clone(),
+        gln: record.stamp.gln,
+        target: entry.target.clone(),
+        lun: entry.lun,
+        portals: entry.portals.clone(),
     }
 }
 
@@ -374,6 +394,33 @@ pub(crate) mod tests {
         let back = Record { volumes: back.collect(), ..record(2, 3, &[]) };
         table.take(back, Duration::ZERO, later).unwrap();
         assert_eq!(node_of(&table, "a", later).unwrap(), "node-2");
+    }
+
+    /// A node that was put back from a copy does not know that its volume has moved.
+    #[test]
+    fn an_older_unit_learns_where_the_newer_one_is() {
+        let (mut table, now) = (table(1, &["a"]), Instant::now());
+        let ours = table.own().volumes[0].clone();
+        let told = |number, generation| {
+            let mut told = record(number, 1, &["a"]);
+            let entry = &mut told.volumes[0];
+            (entry.target, entry.generation) = (ours.target.clone(), generation);
+            told
+        };
+        let newer = |table: &Table, now| table.moved_on(&ours, now).map(|(g, p)| (g, p.node));
+        let mut other = told(2, 5);
+        other.volumes[0].target.push('x');
+        for record in [other, told(3, 0)] {
+            table.take(record, Duration::ZERO, now).unwrap();
+            assert_eq!(newer(&table, now), None);
+        }
+        table.take(told(4, 1), Duration::ZERO, now).unwrap();
+        table.take(told(5, 2), Duration::ZERO, now).unwrap();
+        let right = Some((2, "node-5".parse().unwrap()));
+        assert_eq!(newer(&table, now), right);
+        assert_eq!(newer(&table, now + TIMES.stale_after * 2), right, "also if it is silent");
+        let raised = Entry { generation: 3, ..ours.clone() };
+        assert!(table.moved_on(&raised, now).is_none());
     }
 
     #[test]

@@ -119,6 +119,14 @@ impl Network {
         }
     }
 
+    /// Are all addresses of the other one its own, too?
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self.prefix <= other.prefix
+            && self.address.is_ipv4() == other.address.is_ipv4()
+            && self.contains(other.address)
+    }
+
     /// What one party usually has of its own: an IPv4 address, a /64 of IPv6.
     pub(crate) fn of_one_party(address: IpAddr) -> Self {
         match address.to_canonical() {

@@ -44,7 +44,9 @@ impl Source {
     fn of_settings(args: &Attach, config: &Path) -> Result<Self, Failure> {
         let mut settings = Settings::load(config)?;
         // What has gone to another node is not taken for the volume.
-        Moves::open(&settings)?.apply(&mut settings)?;
+        for (volume, failure) in Moves::open(&settings)?.apply(&mut settings) {
+            tracing::warn!(%volume, %failure, "a volume that has come cannot be used");
+        }
         let naming = Naming::guest(&settings)?.map(Arc::new);
         let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
         if args.volume.parse().is_ok_and(|far| matches!(far, Far::Named(_))) {

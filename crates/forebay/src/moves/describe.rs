@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use unit::Identity;
 use volume::Volume;
 
+use super::access::Access;
 use crate::{
     failure::Failure,
     quantity::{Size, Span},
@@ -43,17 +44,23 @@ pub struct Described {
     pub blocks: u64,
     /// Bytes that are to be copied, as far as that is known.
     pub used_bytes: u64,
-    /// Not everybody may log in to it.
-    pub is_guarded: bool,
+    /// Who gets at it where it is.
+    #[serde(default)]
+    pub access: Access,
 }
 
 impl Described {
-    /// The unit of a target, with this serial number.
-    pub fn new(target: &Target, unit: &Unit, serial: &str, lower: &dyn Volume) -> Option<Self> {
+    /// The unit of a target that these get at, with this serial number.
+    pub fn new(
+        (target, access): (&Target, Access),
+        unit: &Unit,
+        serial: &str,
+        lower: &dyn Volume,
+    ) -> Option<Self> {
         let geometry = lower.geometry();
         Some(Self {
             volume: unit.volume.clone()?,
-            generation: unit.generation + 1,
+            generation: unit.generation.saturating_add(1),
             target: target.name.0.clone(),
             alias: target.alias.clone(),
             lun: unit.lun,
@@ -70,7 +77,7 @@ impl Described {
             block_size: geometry.block_size,
             blocks: geometry.blocks,
             used_bytes: lower.usage().map_or(geometry.bytes(), |usage| usage.used),
-            is_guarded: target.allow.is_some(),
+            access,
         })
     }
 

@@ -27,7 +27,7 @@ const MAGIC: &[u8; 8] = b"FBYMOVES";
 /// Bytes of a hello: that, the version, the random bytes.
 pub const HELLO_BYTES: usize = 8 + 4 + NONCE_BYTES;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const NONCE_BYTES: usize = 32;
 /// The most bytes of a frame: a piece of the volume, or all registrations of a unit, and what is around them.
 const FRAME_BYTES: usize = 2 << 20;

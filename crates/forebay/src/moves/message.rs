@@ -83,6 +83,8 @@ pub enum Fate {
     Undone,
     /// Ask again.
     Undecided,
+    /// Nothing is known of such a move: what was kept of it is lost, or older than it.
+    Unknown,
 }
 
 const REQUEST: u8 = 1;

@@ -60,4 +60,7 @@ pub struct Listed {
     pub node: String,
     /// How far it is, if it is leaving.
     pub progress: Option<Progress>,
+    /// Why it is not served, or not decided.
+    #[serde(default)]
+    pub why: Option<String>,
 }

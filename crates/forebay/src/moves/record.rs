@@ -40,7 +40,28 @@ pub struct Kept {
     pub gone: Option<Gone>,
     /// It comes, or has come.
     pub come: Option<Come>,
+    /// Moves from here that may have become whole copies elsewhere, the last at the end: of those that are not
+    /// `gone`, this node has decided that the volume stays. Of others it knows nothing.
+    #[serde(default)]
+    pub tried: Vec<MoveId>,
 }
+
+/// Of one volume. Whole copies of older ones wait for the operator.
+const MOST_TRIED: usize = 16;
+
+impl Kept {
+    /// The same with a move that may become a whole copy elsewhere.
+    pub fn with_tried(mut self, id: MoveId) -> Self {
+        if self.tried.len() >= MOST_TRIED {
+            self.tried.remove(0);
+        }
+        self.tried.push(id);
+        self
+    }
+}
+
+/// A volume that cannot be served as records and settings are, and why.
+pub type Blocked = (VolumeName, Failure);
 
 /// Where a volume went.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -172,14 +193,31 @@ impl Moves {
         write().map_err(|error| cannot("write", &path, &error))
     }
 
-    /// Settings as they are in force: without what has gone, with what has come.
-    pub fn apply(&self, settings: &mut Settings) -> Result<(), Failure> {
-        for (volume, kept) in self.all() {
+    /// Settings as they are in force: without what has gone, with what has come. What cannot be served is left
+    /// out, with all that has a claim to its name.
+    pub fn apply(&self, settings: &mut Settings) -> Vec<Blocked> {
+        let all = self.all();
+        let here = |(volume, kept): &(VolumeName, Kept)| {
+            let come = kept.come.as_ref().filter(|come| come.stage == CopyStage::Here)?;
+            Some((volume.clone(), come.volume.target.clone()))
+        };
+        let here: Vec<_> = all.iter().filter_map(here).collect();
+        let mut blocked = Vec::new();
+        for (volume, kept) in all {
             match kept {
                 Kept { come: Some(come @ Come { stage: CopyStage::Here, .. }), .. } => {
-                    arrive(settings, &volume, come)?;
+                    let is_twin = |(other, target): &&(VolumeName, String)| {
+                        *other != volume && *target == come.volume.target
+                    };
+                    let arrived = match here.iter().find(is_twin) {
+                        Some((other, _)) => {
+                            Err(contested(&volume, &come, &format!("so was {other}")))
+                        }
+                        None => arrive(settings, &volume, &come),
+                    };
+                    blocked.extend(arrived.err().map(|failure| (volume, failure)));
                 }
-                Kept { gone, come } => {
+                Kept { gone, come, .. } => {
                     if let Some(gone) = gone {
                         depart(settings, &volume, &gone);
                     }
@@ -189,7 +227,7 @@ impl Moves {
                 }
             }
         }
-        Ok(())
+        blocked
     }
 }
 
@@ -199,18 +237,25 @@ fn depart(settings: &mut Settings, volume: &VolumeName, gone: &Gone) {
         let is_its = target.name.0 == gone.target;
         let before = target.unit.len();
         target.unit.retain(|unit| {
-            unit.volume.as_ref() != Some(volume) && !(is_its && unit.lun == gone.lun)
+            let is_it = unit.volume.as_ref() == Some(volume);
+            // The operator says that this one is the newer.
+            let is_newer = is_it && unit.generation > gone.generation;
+            is_newer || !is_it && !(is_its && unit.lun == gone.lun)
         });
         if target.unit.is_empty() && (is_its || before > 0) {
-            target.redirect = Some(HostPort(gone.redirect.clone()));
+            target.redirect = redirect(gone);
             target.redirect_permanently = false;
         }
     }
     if !settings.target.iter().any(|target| target.name.0 == gone.target) {
         let name = IscsiName(gone.target.clone());
-        let redirect = Some(HostPort(gone.redirect.clone()));
-        settings.target.push(Target { name, redirect, ..Target::default() });
+        settings.target.push(Target { name, redirect: redirect(gone), ..Target::default() });
     }
+}
+
+/// Where initiators are sent, if that is known: else they are to try again.
+fn redirect(gone: &Gone) -> Option<HostPort> {
+    (!gone.redirect.is_empty()).then(|| HostPort(gone.redirect.clone()))
 }
 
 /// Who is sent here already is to try again: a target without units that leads nowhere.
@@ -223,34 +268,42 @@ fn wait_for(settings: &mut Settings, come: Come) {
 }
 
 /// It is served from the file that came, also if settings name one that was here before it went.
-fn arrive(settings: &mut Settings, volume: &VolumeName, come: Come) -> Result<(), Failure> {
-    let Come { volume: described, file, from_node, .. } = come;
+fn arrive(settings: &mut Settings, volume: &VolumeName, come: &Come) -> Result<(), Failure> {
+    let described = &come.volume;
     let is_its = |target: &Target| target.name.0 == described.target;
     let is_it = |unit: &Unit| unit.volume.as_ref() == Some(volume);
     // The target has this unit alone, and no other has it.
     let wrong = |target: &&Target| target.unit.iter().any(|unit| is_it(unit) != is_its(target));
-    if let Some(target) = settings.target.iter().find(wrong) {
-        let message = format!(
-            "the volume {volume} was moved here from {from_node} as the unit of {}; the settings name {} \
-             with {}",
-            described.target,
-            target.name,
-            if is_its(target) { "another unit" } else { "the same volume" },
-        );
-        return Err(Failure::settings(message).remedy("take that out of the settings"));
+    if let Some(at) = settings.target.iter().position(|target| wrong(&target)) {
+        let target = &mut settings.target[at];
+        let what = if is_its(target) { "another unit" } else { "the same volume" };
+        let failure = contested(volume, come, &format!("{} has {what}", target.name));
+        // Hosts would find another disk under a name that they know: none is served of the two.
+        let is_its = is_its(target);
+        target.unit.retain(|unit| !is_its && !is_it(unit));
+        return Err(failure);
     }
     match settings.target.iter_mut().find(|target| is_its(target)) {
         // As it says, but for what it served before the volume went and came back.
         Some(target) => {
-            target.unit = vec![described.unit(file)];
+            target.unit = vec![described.unit(come.file.clone())];
             target.redirect = None;
         }
         None => {
             let allow = settings.accept.as_ref().and_then(|accept| accept.allow.clone());
-            settings.target.push(described.served(file, allow));
+            settings.target.push(described.served(come.file.clone(), allow));
         }
     }
     Ok(())
+}
+
+/// Something else has a claim to its name.
+fn contested(volume: &VolumeName, come: &Come, other: &str) -> Failure {
+    Failure::settings(format!(
+        "the volume {volume} was moved here from {} as the unit of {}; {other}, and neither is served",
+        come.from_node, come.volume.target,
+    ))
+    .remedy("take one of the two out of the settings, or move it away under another name, and reload")
 }
 
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
@@ -279,7 +332,7 @@ fn damaged(path: &Path) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::access::Access, *};
 
     const SETTINGS: &str = "state = 'state'\n[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n\
         [[target]]\nname = 'iqn.a:b'\nalias = 'ours'\n[[target.unit]]\nvolume = 'payroll'\nlun = 3\n\
@@ -295,7 +348,7 @@ mod tests {
     fn described(settings: &Settings) -> Described {
         let target = &settings.target[0];
         let volume = volume::MemVolume::new(volume::Geometry::with_blocks(2048));
-        Described::new(target, &target.unit[0], "S", &volume).unwrap()
+        Described::new((target, Access::default()), &target.unit[0], "S", &volume).unwrap()
     }
 
     fn gone() -> Gone {
@@ -324,7 +377,7 @@ mod tests {
 
     fn applied(folder: &Path, text: &str) -> Settings {
         let mut settings = settings(folder, text);
-        Moves::open(&settings).unwrap().apply(&mut settings).unwrap();
+        assert_eq!(Moves::open(&settings).unwrap().apply(&mut settings), []);
         settings
     }
 
@@ -333,7 +386,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let before = settings(folder.path(), SETTINGS);
         let volume = "payroll".parse().unwrap();
-        let kept = Kept { gone: Some(gone()), come: None };
+        let kept = Kept { gone: Some(gone()), ..Kept::default() };
         Moves::open(&before).unwrap().keep(&volume, kept).unwrap();
         let renamed = SETTINGS.replace("'payroll'", "'wages'");
         let elsewhere = SETTINGS.replace("iqn.a:b", "iqn.a:c").replace("lun = 3", "lun = 1");
@@ -357,7 +410,11 @@ mod tests {
         }
         assert_eq!(applied(folder.path(), &without).target[0].unit.len(), 1);
         // The volume comes back, and is served from where it came to.
-        let come = |stage| Kept { gone: Some(gone()), come: Some(come(stage, described(&before))) };
+        let come = |stage| Kept {
+            gone: Some(gone()),
+            come: Some(come(stage, described(&before))),
+            ..Kept::default()
+        };
         let moves = Moves::open(&before).unwrap();
         for stage in [CopyStage::Arriving, CopyStage::Ready] {
             moves.keep(&volume, come(stage)).unwrap();
@@ -379,7 +436,7 @@ mod tests {
         let from = settings(folder.path(), SETTINGS);
         let other = SETTINGS.replace("iqn.a:b", "iqn.a:other").replace("volume = 'payroll'", "");
         let here = settings(folder.path(), &other);
-        let kept = Kept { gone: None, come: Some(come(CopyStage::Here, described(&from))) };
+        let kept = Kept { come: Some(come(CopyStage::Here, described(&from))), ..Kept::default() };
         Moves::open(&here).unwrap().keep(&"payroll".parse().unwrap(), kept).unwrap();
         let settings_in_force = applied(folder.path(), &other);
         assert_eq!(settings_in_force.target.len(), 2);
@@ -391,8 +448,45 @@ mod tests {
             SETTINGS.replace("volume = 'payroll'", ""),
         ] {
             let mut settings = settings(folder.path(), &wrong);
-            assert!(Moves::open(&settings).unwrap().apply(&mut settings).is_err(), "{wrong}");
+            let blocked = Moves::open(&settings).unwrap().apply(&mut settings);
+            assert_eq!(blocked.len(), 1, "{wrong}");
+            assert!(settings.target.iter().all(|target| target.unit.is_empty()), "{wrong}");
         }
+    }
+
+    /// A program that let both come, or settings that were changed while the node was down, must not keep it from
+    /// serving all else.
+    #[test]
+    fn of_two_that_have_come_with_one_target_none_is_served_and_all_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let from = settings(folder.path(), SETTINGS);
+        let other = SETTINGS.replace("iqn.a:b", "iqn.a:other").replace("volume = 'payroll'", "");
+        let mut here = settings(folder.path(), &other);
+        let moves = Moves::open(&here).unwrap();
+        for volume in ["payroll", "wages"] {
+            let come = come(CopyStage::Here, described(&from));
+            let kept = Kept { come: Some(come), ..Kept::default() };
+            moves.keep(&volume.parse().unwrap(), kept).unwrap();
+        }
+        let blocked = moves.apply(&mut here);
+        let told: Vec<_> = blocked.iter().map(|(volume, why)| (volume.as_str(), why)).collect();
+        assert!(told[0].0 == "payroll" && told[0].1.message.contains("so was wages"), "{told:?}");
+        assert!(told[1].0 == "wages" && told[1].1.message.contains("so was payroll"), "{told:?}");
+        assert_eq!((here.target.len(), here.target[0].unit.len()), (1, 1));
+    }
+
+    #[test]
+    fn who_says_that_his_copy_is_newer_serves_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = settings(folder.path(), SETTINGS);
+        let kept = Kept { gone: Some(gone()), ..Kept::default() };
+        Moves::open(&before).unwrap().keep(&"payroll".parse().unwrap(), kept).unwrap();
+        let generation = |generation: u64| {
+            let unit = format!("volume = 'payroll'\ngeneration = {generation}");
+            let text = SETTINGS.replace("volume = 'payroll'", &unit);
+            applied(folder.path(), &text).target[0].unit.len()
+        };
+        assert_eq!([0, 1, 2].map(generation), [0, 0, 1]);
     }
 
     #[test]
@@ -400,7 +494,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let settings = settings(folder.path(), SETTINGS);
         let volume: VolumeName = "payroll".parse().unwrap();
-        let kept = Kept { gone: Some(gone()), come: None };
+        let kept = Kept { gone: Some(gone()), ..Kept::default() };
         Moves::open(&settings).unwrap().keep(&volume, kept.clone()).unwrap();
         assert_eq!(Moves::open(&settings).unwrap().of(&volume), kept);
         let path = folder.path().join("state/moved/payroll.volume");

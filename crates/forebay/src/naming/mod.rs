@@ -164,6 +164,21 @@ impl Naming {
         self.table.lock().resolve(volume, Instant::now())
     }
 
+    /// Where units of ours are now of which others have newer ones, by what was heard; `asks`: by what the seeds
+    /// know now.
+    pub async fn moved_on(&self, ours: &[Entry], asks: bool) -> Vec<(Entry, u64, Place)> {
+        if asks && !ours.is_empty() {
+            self.ask_seeds().await;
+        }
+        let table = self.table.lock();
+        let now = Instant::now();
+        let newer = |entry: &Entry| {
+            let (generation, place) = table.moved_on(entry, now)?;
+            Some((entry.clone(), generation, place))
+        };
+        ours.iter().filter_map(newer).collect()
+    }
+
     /// Asks all seeds, if that was not just done. Waits for the first answer, and a little for others,
     /// which may know more.
     async fn ask_seeds(&self) {

@@ -2,16 +2,16 @@
 
 use std::{path::Path, sync::Arc};
 
-use ::names::{Gln, NodeName, VolumeName};
+use ::names::{Gln, MOST_VOLUMES, NodeName, VolumeName};
 use futures_util::stream::FuturesUnordered;
 
 use super::{Node, copy_in::Copy};
 use crate::{
     failure::Failure,
-    moves::{Come, CopyStage, Described, Fate, Kept, MoveId},
+    moves::{Access, Come, CopyStage, Described, Fate, Kept, MoveId},
     quantity::{Size, about},
-    settings::{File, Settings, Target},
-    stack, state,
+    settings::{Accept, File, Settings, Target},
+    stack, state, whole_file,
 };
 
 /// What is known of a volume that is asked to be taken.
@@ -36,18 +36,14 @@ impl Node {
     pub(super) async fn begin(&self, offer: Offer) -> Result<(Come, Copy), Failure> {
         let Offer { from, from_node, id, volume } = offer;
         volume.check()?;
-        let (settings, base) = {
-            let inner = self.inner.lock();
-            (Arc::clone(&inner.settings), Arc::clone(&inner.base))
-        };
+        let base = Arc::clone(&self.inner.lock().base);
         let (Some(accept), Some(state)) = (&base.accept, &base.state) else {
             return Err(Failure::new("the node takes no volumes").remedy(
                 "add an [accept] table with `folder` and `size` to its settings, and reload",
             ));
         };
         let name = &volume.volume;
-        let kept = self.moves.of(name);
-        match &kept.come {
+        match &self.moves.of(name).come {
             // It decides, and has decided to begin anew; unless it said so before that copy began, and the line
             // kept it: what is whole is thrown away on its word only.
             Some(come) if come.stage != CopyStage::Here && come.from == from => {
@@ -57,7 +53,10 @@ impl Node {
                         "a whole copy of {name} is on the node, and {} does not say that it is not the volume",
                         come.from_node
                     ))
-                    .remedy("try again when both nodes know each other (`forebay names`)"));
+                    .remedy(
+                        "see what `forebay volume list` says there, and try again when both nodes know each other \
+                         (`forebay names`)",
+                    ));
                 }
                 self.discard(name, &come.id);
             }
@@ -70,33 +69,8 @@ impl Node {
             }
             _ => {}
         }
-        free_of(&settings, &volume)?;
-        // The settings may name its target, and then they say who may log in to it.
-        let is_its = |target: &&Target| target.name.0 == volume.target;
-        let named = base.target.iter().find(is_its);
-        let is_open = accept.allow.is_none() || named.is_some_and(|named| named.allow.is_none());
-        if volume.is_guarded && is_open {
-            return Err(Failure::new(format!(
-                "only some may log in to {} where it is, and everybody could on the node",
-                volume.target
-            ))
-            .remedy("say in `allow` of its [accept] table who may, and of the target if it is named there, and reload"));
-        }
-        self.has_room(accept.size, &accept.folder, &volume)?;
-        self.redirect_for(&volume)?;
-        // Another unit of this serial number would have its files.
-        state::StateFiles::open(state, &volume.identity()).map_err(Failure::new)?;
-        let file = accept.folder.join(format!("{name}.img"));
-        // What was left of it here, before it came back.
-        let is_left = kept.gone.as_ref().is_some_and(|gone| gone.left.as_ref() == Some(&file));
-        if file.exists() && !is_left {
-            return Err(Failure::new(format!("{} is there already", file.display()))
-                .remedy("look what it is, and put it away"));
-        }
-        let come =
-            Come { id, stage: CopyStage::Arriving, from, from_node, file, volume: volume.clone() };
-        std::fs::create_dir_all(&accept.folder).map_err(|error| no_file(&accept.folder, &error))?;
-        self.moves.keep(name, Kept { come: Some(come.clone()), gone: kept.gone })?;
+        let come = self.admit(Offer { from, from_node, id, volume }, accept, state)?;
+        let (name, volume) = (&come.volume.volume, &come.volume);
         match std::fs::remove_file(&come.file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 self.discard(name, &come.id);
@@ -121,6 +95,77 @@ impl Node {
                 Err(failure)
             }
         }
+    }
+
+    /// Gives it room and names, which no other gets from then on.
+    fn admit(&self, offer: Offer, accept: &Accept, state: &Path) -> Result<Come, Failure> {
+        let _one_at_a_time = self.admitting.lock();
+        let Offer { from, from_node, id, volume } = offer;
+        let name = &volume.volume;
+        let (settings, base) = {
+            let inner = self.inner.lock();
+            (Arc::clone(&inner.settings), Arc::clone(&inner.base))
+        };
+        let kept = self.moves.of(name);
+        if let Some(gone) = kept.gone.as_ref().filter(|gone| gone.generation >= volume.generation) {
+            return Err(Failure::new(format!(
+                "{name} was on the node already, and went on to {} by move {}: what is to come is older",
+                gone.to_node, gone.generation
+            ))
+            .remedy("see on which node it is (`forebay names`); if this one is right, give it a higher `generation`"));
+        }
+        free_of(&settings, &volume)?;
+        self.free_of_others(&settings, &volume)?;
+        // The settings may name its target, and then they say who may log in to it.
+        let is_its = |target: &&Target| target.name.0 == volume.target;
+        let named = base.target.iter().find(is_its);
+        let served = volume.served(Default::default(), accept.allow.clone());
+        let access = Access::of(&base, named.unwrap_or(&served))?;
+        volume.access.check(&volume.target, &access)?;
+        self.has_room(accept.size, &accept.folder, &volume)?;
+        self.redirect_for(&volume)?;
+        // Another unit of this serial number would have its files.
+        state::StateFiles::open(state, &volume.identity()).map_err(Failure::new)?;
+        let file = accept.folder.join(format!("{name}.img"));
+        // What was left of it here, before it came back.
+        let is_left = kept.gone.as_ref().is_some_and(|gone| gone.left.as_ref() == Some(&file));
+        if file.exists() && !is_left {
+            return Err(Failure::new(format!("{} is there already", file.display()))
+                .remedy("look what it is, and put it away"));
+        }
+        let come = Come { id, stage: CopyStage::Arriving, from, from_node, file, volume };
+        if !accept.folder.exists() {
+            let made = std::fs::create_dir_all(&accept.folder)
+                .and_then(|()| whole_file::settle_names(&accept.folder));
+            made.map_err(|error| no_file(&accept.folder, &error))?;
+        }
+        self.moves.keep(&come.volume.volume, Kept { come: Some(come.clone()), ..kept })?;
+        Ok(come)
+    }
+
+    /// That no other that comes, or has come, has its target, and that others can be told of all.
+    fn free_of_others(&self, settings: &Settings, volume: &Described) -> Result<(), Failure> {
+        let all = self.moves.all();
+        let come = all.iter().filter_map(|(_, kept)| kept.come.as_ref());
+        let others: Vec<_> = come.filter(|come| come.volume.volume != volume.volume).collect();
+        if let Some(other) = others.iter().find(|other| other.volume.target == volume.target) {
+            let (target, other) = (&volume.target, &other.volume.volume);
+            return Err(Failure::new(format!(
+                "the volume {other} comes to the node as the unit of {target}, or has come, and a moved volume has its target alone"
+            ))
+            .remedy("give one of the two targets another name where it is"));
+        }
+        let units = settings.target.iter().flat_map(|target| &target.unit);
+        let named = units.filter(|unit| unit.volume.is_some()).count();
+        let coming = others.iter().filter(|other| other.stage != CopyStage::Here).count();
+        if named + coming >= MOST_VOLUMES {
+            return Err(Failure::new(format!(
+                "the node has, or is getting, {} volumes, and {MOST_VOLUMES} is the most that others can be told of",
+                named + coming
+            ))
+            .remedy("move it to another node"));
+        }
+        Ok(())
     }
 
     /// What the settings let in, and what the disk has.
@@ -180,14 +225,14 @@ impl Node {
 
     /// Throws the copy of a move away that is not the volume.
     pub(super) fn discard(&self, name: &VolumeName, id: &MoveId) {
-        let Kept { gone, come } = self.moves.of(name);
-        let come = come.filter(|come| come.id == *id && come.stage != CopyStage::Here);
+        let kept = self.moves.of(name);
+        let come = kept.come.clone().filter(|come| come.id == *id && come.stage != CopyStage::Here);
         let Some(come) = come else { return };
         let removed = match std::fs::remove_file(&come.file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(no_file(&come.file, &error))
             }
-            _ => self.moves.keep(name, Kept { gone, come: None }),
+            _ => self.moves.keep(name, Kept { come: None, ..kept }),
         };
         if let Err(failure) = removed {
             tracing::warn!(volume = %name, %failure, "a copy that is not needed stays");

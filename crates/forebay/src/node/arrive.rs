@@ -17,6 +17,10 @@ use crate::{
 /// For the first word of who connects, who may be a stranger and has one of the places of all who do.
 const FIRST_WORD_WITHIN: Duration = Duration::from_secs(5);
 
+/// Volumes that come at once: each has one of the places of those who ask about names, of which there are 64, as long
+/// as it comes.
+const MOST_ARRIVING: usize = 16;
+
 impl Node {
     /// Takes connections about moves, goes on with what was not over when the process ended, and throws away what
     /// was not whole then.
@@ -86,6 +90,12 @@ impl Node {
                 .remedy("wait until that has ended; the end of a lost connection takes a minute");
             return says.say(&refuse(failure)).await;
         };
+        if self.moving.lock().arriving.len() > MOST_ARRIVING {
+            let failure =
+                Failure::new(format!("{MOST_ARRIVING} volumes are coming to the node already"))
+                    .remedy("wait until one of them has come");
+            return says.say(&refuse(failure)).await;
+        }
         let (come, mut copy) = match self.begin(offer).await {
             Ok(begun) => begun,
             Err(failure) => {
@@ -164,9 +174,8 @@ impl Node {
             state::replace_records(&state, &identity, &records)
         });
         kept.await.map_err(Failure::new)?.map_err(Failure::new)?;
-        let gone = self.moves.of(name).gone;
         let ready = Come { stage: CopyStage::Ready, ..come.clone() };
-        self.moves.keep(name, Kept { come: Some(ready), gone })?;
+        self.moves.keep(name, Kept { come: Some(ready), ..self.moves.of(name) })?;
         // Who is sent here before we hear of it is to try again.
         // Whoever changes something now may be waiting for that node.
         if let Ok(_one_at_a_time) = self.changing.try_lock()

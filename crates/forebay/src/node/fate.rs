@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use ::names::VolumeName;
 
-use super::Node;
+use super::{Node, ServedUnit, reload::put_away};
 use crate::{
     failure::Failure,
-    moves::{self, Answer, Come, CopyStage, Fate, Frame, Kept, MoveId, Request},
+    moves::{self, Answer, Blocked, Come, CopyStage, Fate, Frame, Kept, MoveId, Request},
     plan::Plan,
 };
 
@@ -19,13 +19,15 @@ impl Node {
     pub(super) fn fate(&self, volume: &VolumeName, id: &MoveId) -> Fate {
         // In this order: what has ended since is in the record.
         let leaving = self.moving.lock().leaving.get(volume).cloned();
+        let Kept { gone, tried, .. } = self.moves.of(volume);
+        if gone.is_some_and(|gone| gone.id == *id) {
+            return Fate::Yours;
+        }
         if leaving.is_some_and(|leaving| leaving.under_way() == Some(id)) {
             return Fate::Undecided;
         }
-        match self.moves.of(volume).gone {
-            Some(gone) if gone.id == *id => Fate::Yours,
-            _ => Fate::Undone,
-        }
+        // Whoever was put back from a backup has no say in what came after it.
+        if tried.contains(id) { Fate::Undone } else { Fate::Unknown }
     }
 
     /// It is ours: served from now on, and told of. False if it cannot be yet.
@@ -35,10 +37,13 @@ impl Node {
             return false;
         }
         let here = Come { stage: CopyStage::Here, ..come.clone() };
-        let taken = match self.moves.keep(name, Kept { come: Some(here), gone: None }) {
+        let kept = Kept { come: Some(here), gone: None, ..self.moves.of(name) };
+        let taken = match self.moves.keep(name, kept) {
             Ok(()) => self.put_moves_in_force().await,
             Err(failure) => Err(failure),
         };
+        let blocked = self.blocked().into_iter().find(|(blocked, _)| blocked == name);
+        let taken = taken.and(blocked.map_or(Ok(()), |(_, failure)| Err(failure)));
         match &taken {
             Ok(()) => {
                 tracing::info!(volume = %name, from = %come.from_node, "a volume has come, and is served")
@@ -59,7 +64,7 @@ impl Node {
     pub(super) fn ask_for_fate(self: &Arc<Self>, name: VolumeName, come: Come) {
         let node = Arc::downgrade(self);
         tokio::spawn(async move {
-            let mut is_told = false;
+            let mut told = None;
             loop {
                 let Some(node) = node.upgrade() else { return };
                 // Another move of it may have begun meanwhile.
@@ -80,13 +85,31 @@ impl Node {
                     }
                     _ => {}
                 }
-                if !std::mem::replace(&mut is_told, true) {
-                    tracing::warn!(volume = %name, from = %come.from_node, "whose the volume is, that node decides: it is asked");
+                if told.replace(fate) != Some(fate) {
+                    node.tell_of_fate(&name, &come, fate);
                 }
                 drop(node);
                 tokio::time::sleep(ASK_EVERY).await;
             }
         });
+    }
+
+    /// Why a whole copy is neither served nor thrown away.
+    fn tell_of_fate(&self, name: &VolumeName, come: &Come, fate: Fate) {
+        let Come { from_node, file, .. } = come;
+        let mut waiting = self.moving.lock();
+        if fate != Fate::Unknown {
+            waiting.unknown.remove(name);
+            tracing::warn!(volume = %name, from = %from_node, "whose the volume is, that node decides: it is asked");
+            return;
+        }
+        let why = format!(
+            "{from_node} knows nothing of this move: it was put back from a backup, or has lost its `state` folder. The copy in \
+             {} is whole, and may be newer than what {from_node} serves: look at both, and keep the right one",
+            file.display()
+        );
+        tracing::error!(volume = %name, "{why}");
+        waiting.unknown.insert(name.clone(), why);
     }
 
     /// What the node that it comes from says; that it has not decided, if it says nothing.
@@ -113,14 +136,29 @@ impl Node {
         Fate::Undecided
     }
 
+    /// What cannot be served though it has come.
+    pub(super) fn blocked(&self) -> Vec<Blocked> {
+        let base = Arc::clone(&self.inner.lock().base);
+        self.moves.apply(&mut (*base).clone())
+    }
+
     /// Serves what has come, and no more what has gone. One at a time.
     pub(super) async fn put_moves_in_force(&self) -> Result<(), Failure> {
+        let removed = self.exchange_moves().await?;
+        put_away(&removed).await;
+        Ok(())
+    }
+
+    /// The same; what is no longer served is still to be put away.
+    pub(super) async fn exchange_moves(&self) -> Result<Vec<ServedUnit>, Failure> {
         let (old, base) = {
             let inner = self.inner.lock();
             (Arc::clone(&inner.settings), Arc::clone(&inner.base))
         };
         let mut new = (*base).clone();
-        self.moves.apply(&mut new)?;
+        for (volume, failure) in self.moves.apply(&mut new) {
+            tracing::error!(%volume, %failure, "a volume that has come is not served");
+        }
         let plan = Plan::between(&old, &new);
         if let [why, ..] = &plan.changes.refused[..] {
             return Err(Failure::new(why));

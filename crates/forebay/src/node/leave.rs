@@ -18,11 +18,14 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    moves::{Described, MoveId, Pace, Progress, Stage},
+    moves::{Access, Described, MoveId, Pace, Progress, Stage},
 };
 
 /// How often hosts are made to wait: their commands may not end in time.
 const SWITCHES: u32 = 3;
+
+/// Moves from here at once: each reads 2 MiB ahead, and a node takes no more.
+const MOST_LEAVING: usize = 16;
 
 impl Node {
     /// Begins to move a volume, named as `gln:NAME`, `NAME` or by its target, to the node with this number or
@@ -32,6 +35,7 @@ impl Node {
         volume: &str,
         to: &str,
         rate: Option<u64>,
+        pause: Duration,
     ) -> Result<Progress, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         let naming = self.naming()?;
@@ -45,7 +49,8 @@ impl Node {
         let (target, unit, served) = self.find_volume(volume).await?;
         let name = unit.volume.clone().ok_or_else(|| unnamed(&target))?;
         // It may be open still, if something kept the settings without it from being put in force.
-        if let Some(gone) = self.moves.of(&name).gone {
+        let gone = self.moves.of(&name).gone;
+        if let Some(gone) = gone.filter(|gone| gone.generation >= unit.generation) {
             return Err(Failure::new(format!("{name} has gone to {}", gone.to_node))
                 .remedy("move it from there"));
         }
@@ -67,12 +72,30 @@ impl Node {
             return Err(Failure::new(message).remedy("`forebay names` shows what is known of it"));
         }
         let watched = movable(&target, &unit, &served)?;
-        let described = Described::new(&target, &unit, &served.serial, &**watched.below());
+        let access = Access::of(&self.settings(), &target)?;
+        let lower = &**watched.below();
+        let described = Described::new((&target, access), &unit, &served.serial, lower);
         let described = described.ok_or_else(|| unnamed(&target))?;
         let to = describe(&node.node, node.gln);
         let leaving =
             Arc::new(Leaving::new(MoveId::random()?, name.clone(), to, described.bytes()));
-        self.moving.lock().leaving.insert(name, Arc::clone(&leaving));
+        let under_way = {
+            let mut moving = self.moving.lock();
+            let others = moving.leaving.values().filter(|other| other.under_way().is_some());
+            let under_way = others.count();
+            if under_way < MOST_LEAVING {
+                moving.leaving.insert(name, Arc::clone(&leaving));
+            }
+            under_way
+        };
+        if under_way >= MOST_LEAVING {
+            return Err(Failure::new(format!(
+                "{MOST_LEAVING} volumes are being moved from here already"
+            ))
+            .remedy(
+                "wait until one of them has moved: `forebay volume list` shows how far they are",
+            ));
+        }
         let moved = Move {
             settings: self.settings(),
             target,
@@ -83,6 +106,7 @@ impl Node {
             to_node: node.node.clone(),
             addresses: node.addresses.clone(),
             pace: rate,
+            pause,
         };
         let progress = leaving.progress();
         let node = Arc::clone(self);
@@ -166,6 +190,13 @@ impl Node {
         let mut switches = 0;
         loop {
             line.catch_up(leaving, moved, &changes, &mut pace).await?;
+            if switches == 0 {
+                // From the switch on a whole copy may be there, which is thrown away only if we know that it was
+                // never the volume.
+                let kept = self.moves.of(&moved.described.volume);
+                let volume = &moved.described.volume;
+                self.moves.keep(volume, kept.with_tried(leaving.id.clone()))?;
+            }
             switches += 1;
             match self.switch(leaving, moved, &changes, &mut line).await {
                 Ok(left) => return Ok(left),

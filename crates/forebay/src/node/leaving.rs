@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ::names::{Gln, NodeName, VolumeName};
@@ -39,7 +39,10 @@ pub(super) struct Move {
     pub(super) to: Gln,
     pub(super) to_node: NodeName,
     pub(super) addresses: Vec<String>,
+    /// Bytes per second.
     pub(super) pace: Option<u64>,
+    /// How long hosts wait at most for the last of the copy.
+    pub(super) pause: Duration,
 }
 
 impl Leaving {

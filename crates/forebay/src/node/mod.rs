@@ -15,6 +15,7 @@ mod movable;
 mod copy_out;
 mod switch;
 mod leave;
+mod newer;
 mod show;
 
 use std::{
@@ -65,6 +66,8 @@ pub struct Node {
     moves: Moves,
     /// Those that are on their way now.
     moving: Mutex<Moving>,
+    /// Held while a volume is let in: one at a time takes room and names.
+    admitting: Mutex<()>,
     inner: Mutex<Inner>,
     /// Held while settings are changed: one change at a time.
     changing: tokio::sync::Mutex<()>,
@@ -77,6 +80,8 @@ struct Moving {
     leaving: BTreeMap<VolumeName, Arc<leaving::Leaving>>,
     /// Those that are being taken.
     arriving: BTreeSet<VolumeName>,
+    /// Whole copies of which the node that they come from knows nothing, and what to do.
+    unknown: BTreeMap<VolumeName, String>,
 }
 
 struct Inner {
@@ -135,7 +140,10 @@ impl Node {
         let moves = Moves::open(&settings)?;
         let base = Arc::new(settings.clone());
         let mut settings = settings;
-        moves.apply(&mut settings)?;
+        // All else is served.
+        for (volume, failure) in moves.apply(&mut settings) {
+            tracing::error!(%volume, %failure, "a volume that has come is not served");
+        }
         let inner = Inner {
             state: State::Starting,
             base,
@@ -156,6 +164,7 @@ impl Node {
             naming,
             moves,
             moving: Mutex::default(),
+            admitting: Mutex::default(),
             inner: Mutex::new(inner),
             changing: tokio::sync::Mutex::default(),
         })
@@ -167,6 +176,10 @@ impl Node {
         let settings = self.settings();
         self.events.set(settings.log_level.as_ref());
         self.open_naming(&settings).await?;
+        if self.note_newer(true).await? {
+            self.leave_out_newer();
+        }
+        let settings = self.settings();
         self.open_halves(&settings).await?;
         let groups = settings.groups();
         for remote in [false, true] {
@@ -198,6 +211,7 @@ impl Node {
         drop(inner);
         self.tell_names();
         self.open_moves();
+        self.look_for_newer();
         Ok(())
     }
 

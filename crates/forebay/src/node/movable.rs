@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ::names::MOST_COUNT;
 use volume::Watched;
 
 use super::{Node, ServedUnit, leaving::Move};
@@ -59,6 +60,12 @@ pub(super) fn movable(
     };
     if target.unit.len() != 1 {
         return refused("it has several units", "give the volume a target of its own, and restart");
+    }
+    if unit.generation.saturating_add(1) >= MOST_COUNT {
+        return refused(
+            "it has moved as often as can be counted (2^52)",
+            "give it another name (`volume`), with a `generation` of 0",
+        );
     }
     for layer in &unit.stack {
         match layer {

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     admission,
     failure::Failure,
+    moves::Blocked,
     plan::{self, Changes, Plan},
     settings::{Address, File, Layer, Settings, Target, Unit},
     stack::{Given, Opened},
@@ -27,7 +28,7 @@ impl Node {
     /// What a reload of `config` would do.
     pub fn compare(&self, config: &Path) -> Result<Changes, Failure> {
         let mut new = Settings::load(config)?;
-        self.moves.apply(&mut new)?;
+        self.apply_moves(&mut new)?;
         let old = self.settings();
         Ok(Plan::between(&old, &new).changes)
     }
@@ -43,7 +44,7 @@ impl Node {
         let old = self.settings();
         new.keep_certificates(&old);
         let base = Arc::new(new.clone());
-        self.moves.apply(&mut new)?;
+        self.apply_moves(&mut new)?;
         let plan = Plan::between(&old, &new);
         if !plan.changes.refused.is_empty() {
             return Err(Failure::new(format!(
@@ -53,17 +54,27 @@ impl Node {
             .remedy("take that out of the settings, or restart with them"));
         }
         let changes = plan.changes.clone();
-        self.change_to(&plan, &new, &base).await?;
+        put_away(&self.change_to(&plan, &new, &base).await?).await;
         Ok(changes)
     }
 
-    /// Does what a plan says, all of it or nothing.
+    /// Settings as they would be in force; that they leave no volume unserved that is served now.
+    fn apply_moves(&self, new: &mut Settings) -> Result<(), Failure> {
+        let before = self.blocked();
+        let is_new = |(volume, _): &&Blocked| before.iter().all(|(known, _)| known != volume);
+        match self.moves.apply(new).iter().find(is_new) {
+            Some((_, failure)) => Err(failure.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Does what a plan says, all of it or nothing. Returns what is no longer served, and is to be put away.
     pub(super) async fn change_to(
         &self,
         plan: &Plan<'_>,
         new: &Settings,
         base: &Arc<Settings>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<ServedUnit>, Failure> {
         let mut prepared = Prepared::default();
         if let Err(failure) = self.prepare(new, plan, &mut prepared).await {
             self.give_up(prepared).await;
@@ -75,8 +86,7 @@ impl Node {
             });
         }
         self.inner.lock().base = Arc::clone(base);
-        self.put_in_force(plan, new, prepared).await;
-        Ok(())
+        Ok(self.put_in_force(plan, new, prepared).await)
     }
 
     /// Everything that may fail: files, far sides, addresses.
@@ -117,7 +127,12 @@ impl Node {
     }
 
     /// Nothing of this fails.
-    async fn put_in_force(&self, plan: &Plan<'_>, new: &Settings, mut prepared: Prepared) {
+    async fn put_in_force(
+        &self,
+        plan: &Plan<'_>,
+        new: &Settings,
+        mut prepared: Prepared,
+    ) -> Vec<ServedUnit> {
         let portals = std::mem::take(&mut prepared.portals);
         let removed = self.exchange(plan, new, prepared);
         // Secrets and certificates may be others in the same files.
@@ -146,10 +161,7 @@ impl Node {
         let ended =
             plan.targets_removed.iter().map(|t| self.server.remove(&t.name.0, LOGOUT_WITHIN));
         futures_util::future::join_all(ended).await;
-        flush(&removed).await;
-        if let Err(failure) = stop_units(&removed).await {
-            tracing::error!(%failure, "putting away what is no longer served");
-        }
+        removed
     }
 
     /// From here on the new settings are those in force. Returns the units that are not.
@@ -205,6 +217,14 @@ impl Node {
         for address in closing {
             self.server.close_portal(address).await;
         }
+    }
+}
+
+/// Puts away what nobody is served any more.
+pub(super) async fn put_away(removed: &[ServedUnit]) {
+    flush(removed).await;
+    if let Err(failure) = stop_units(removed).await {
+        tracing::error!(%failure, "putting away what is no longer served");
     }
 }
 

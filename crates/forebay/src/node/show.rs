@@ -1,6 +1,6 @@
 //! What a node says about itself.
 
-use std::net::SocketAddr;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use serde_json::{Map, Value};
 use unit::BlockUnit;
@@ -75,15 +75,21 @@ impl Node {
                 how: "leaving".to_owned(),
                 node: progress.to.clone(),
                 progress: Some(progress),
+                why: None,
             })
             .collect();
-        for (volume, Kept { gone, come }) in self.moves.all() {
+        let mut why: BTreeMap<_, _> = self.moving.lock().unknown.clone();
+        why.extend(
+            self.blocked().into_iter().map(|(volume, failure)| (volume, failure.to_string())),
+        );
+        for (volume, Kept { gone, come, .. }) in self.moves.all() {
             let is_leaving = listed.iter().any(|listed| listed.volume == volume);
             let tell = |how: &str, node: String| Listed {
                 volume: volume.clone(),
                 how: how.to_owned(),
                 node,
                 progress: None,
+                why: None,
             };
             listed.extend(gone.map(|gone| tell("gone", format!("{} ({})", gone.to_node, gone.to))));
             listed.extend(come.filter(|_| !is_leaving).map(|come| {
@@ -92,7 +98,8 @@ impl Node {
                     CopyStage::Ready => "waiting",
                     CopyStage::Here => "here",
                 };
-                tell(how, format!("{} ({})", come.from_node, come.from))
+                let why = why.remove(&volume);
+                Listed { why, ..tell(how, format!("{} ({})", come.from_node, come.from)) }
             }));
         }
         listed

@@ -16,6 +16,7 @@ use super::{
     copy_out::{Line, broken},
     leaving::{Leaving, Move},
     movable::not_sanitizing,
+    reload::put_away,
 };
 use crate::{
     failure::Failure,
@@ -25,8 +26,9 @@ use crate::{
 
 /// For commands that have begun to end: hosts give a command 30 s.
 pub(super) const HOLD_WITHIN: Duration = Duration::from_secs(5);
-/// For the last of the copy, while hosts wait. What takes longer is given up.
-const SWITCH_WITHIN: Duration = Duration::from_secs(10);
+/// For the other node to make stable what the unit keeps, while hosts find nobody. What takes longer is given up: with
+/// the last of the copy and the end of sessions it is still within the 30 s that hosts give a command.
+const PREPARE_WITHIN: Duration = Duration::from_secs(5);
 /// Between two attempts to make a record stable.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How often to look whether the other node serves a volume of which something is left here.
@@ -57,7 +59,7 @@ impl Node {
         let begun = Instant::now();
         leaving.tell(|progress| progress.stage = Stage::Switching);
         let unit = &moved.served.unit;
-        let held = timeout(HOLD_WITHIN, unit.hold()).await;
+        let held = timeout(HOLD_WITHIN.min(moved.pause), unit.hold()).await;
         let held = held.map_err(|_| Switch::Later(busy(&moved.described.volume)))?;
         not_sanitizing(moved).map_err(Switch::Never)?;
         let last = async {
@@ -65,15 +67,18 @@ impl Node {
             line.pass(moved.watched.below(), changes, &mut Pace::new(None), leaving).await?;
             line.flush(moved.watched.below()).await
         };
-        let slow = || Failure::new("the last of the copy takes too long, while hosts wait");
-        let last = timeout(SWITCH_WITHIN.saturating_sub(begun.elapsed()), last).await;
-        last.map_err(|_| Switch::Never(slow()))?.map_err(Switch::Never)?;
+        // Whoever has waited goes on when `held` is dropped.
+        let last = timeout(moved.pause.saturating_sub(begun.elapsed()), last).await;
+        last.map_err(|_| Switch::Never(slow(moved)))?.map_err(Switch::Never)?;
         // From here on hosts find nobody, and try again; who comes in between waits with the rest.
         leaving.is_decided.store(true, Ordering::Release);
         let away =
             target::Target { is_unavailable: true, ..self.shown(&moved.settings, &moved.target) };
         let prepared = match self.server.turn_away(away).await {
-            Ok(true) if changes.is_still() => self.prepare_other(moved, line).await,
+            Ok(true) if changes.is_still() => {
+                let prepared = timeout(PREPARE_WITHIN, self.prepare_other(moved, line)).await;
+                prepared.unwrap_or_else(|_| Err(broken(&"it takes too long")))
+            }
             Ok(_) => Err(busy(&moved.described.volume)),
             Err(error) => Err(Failure::new(error)),
         };
@@ -98,18 +103,20 @@ impl Node {
             tracing::error!(%error, "a target that the settings let pass");
         }
         drop(held);
-        if let Err(failure) = self.put_moves_in_force().await {
+        let removed = self.exchange_moves().await.unwrap_or_else(|failure| {
             tracing::error!(%failure, "what is left of a volume that has moved");
-        }
+            Vec::new()
+        });
         // The other node may be waiting for us with a volume of its own.
         drop(one_at_a_time);
-        // If it does not hear of it, it asks.
+        // Before anything is put away here, which nobody has to wait for. If it does not hear of it, it asks.
         let committed = line.ask(Request::Commit).await;
         let failure = committed.err().map(|failure| {
             Failure::new(format!("the node {} does not serve it yet: {failure}", moved.to_node))
                 .remedy("it does as soon as it has asked this node what was decided: let both run")
         });
         leaving.tell(|progress| progress.pause_seconds = Some(begun.elapsed().as_secs_f64()));
+        put_away(&removed).await;
         match failure {
             None => self.remove_left(&moved.described.volume),
             Some(_) => self.remove_left_later(moved.described.volume.clone()),
@@ -154,7 +161,9 @@ impl Node {
             // One of the operator's stays.
             left: self.moves.of(&described.volume).come.map(|come| come.file),
         };
-        let kept = Kept { gone: Some(gone), come: None };
+        let Kept { mut tried, .. } = self.moves.of(&described.volume);
+        tried.retain(|tried| *tried != leaving.id);
+        let kept = Kept { gone: Some(gone), come: None, tried };
         // A place for it before there is no way back.
         self.moves.try_to_keep(&described.volume, &kept)?;
         while let Err(failure) = self.moves.keep(&described.volume, kept.clone()) {
@@ -180,13 +189,14 @@ impl Node {
     fn remove_left(&self, volume: &VolumeName) {
         // It may be coming back at this moment, into the same file.
         let Some(_berth) = self.berth(volume) else { return };
-        let Kept { gone: Some(gone), come: None } = self.moves.of(volume) else { return };
+        let kept = self.moves.of(volume);
+        let (Some(gone), None) = (&kept.gone, &kept.come) else { return };
         let Some(file) = &gone.left else { return };
         let removed = match std::fs::remove_file(file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::new(error)),
             _ => {
                 let gone = Some(Gone { left: None, ..gone.clone() });
-                self.moves.keep(volume, Kept { gone, come: None })
+                self.moves.keep(volume, Kept { gone, ..kept.clone() })
             }
         };
         if let Err(failure) = removed {
@@ -214,6 +224,18 @@ impl Node {
             }
         });
     }
+}
+
+/// The last of the copy does not end.
+fn slow(moved: &Move) -> Failure {
+    let (volume, seconds) = (&moved.described.volume, moved.pause.as_secs_f64());
+    Failure::new(format!(
+        "the last of the copy of {volume} takes longer than {seconds} s, while hosts wait; they go on here"
+    ))
+    .remedy(
+        "see what slows the disks of both nodes or the line between them, or let hosts write less, and move it again; \
+         with a longer --pause they wait longer",
+    )
 }
 
 /// What has begun does not end.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use iscsi::login::chap::{Algorithm, Credential, SECRET_MAX, SECRET_MIN, Secret};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{
     Settings,
@@ -29,7 +29,7 @@ pub struct Proof {
 }
 
 /// One kind of initiators that may log in: all that is said must fit.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Allow {
     /// Its iSCSI name; with `*` at the end, all that begin so.
@@ -51,7 +51,7 @@ pub struct Discovery {
 }
 
 /// An iSCSI name, or the beginning of some with a `*` after it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pattern(pub String);
 
 impl<'de> Deserialize<'de> for Pattern {
@@ -82,6 +82,40 @@ impl<'de> Deserialize<'de> for Network {
             text.parse().map(Self).map_err(|error| format!("{error}{REMEDY}{remedy}"))
         };
         deserializer.deserialize_str(Text("a network such as \"10.0.0.0/8\"", parse))
+    }
+}
+
+impl Serialize for Network {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl Allow {
+    /// Whether it lets everybody in whom the other one does.
+    pub fn covers(&self, other: &Self) -> bool {
+        let same = |ours: &Option<String>, its: &Option<String>| ours.is_none() || ours == its;
+        let names = match (&self.initiator, &other.initiator) {
+            (None, _) => true,
+            (Some(ours), Some(its)) => ours.covers(its),
+            (Some(_), None) => false,
+        };
+        let networks = match (self.network, other.network) {
+            (None, _) => true,
+            (Some(ours), Some(its)) => ours.0.covers(its.0),
+            (Some(_), None) => false,
+        };
+        names && networks && same(&self.user, &other.user)
+    }
+}
+
+impl Pattern {
+    /// Whether all names that fit the other one fit this.
+    fn covers(&self, other: &Self) -> bool {
+        match self.0.strip_suffix('*') {
+            Some(begin) => other.0.strip_suffix('*').unwrap_or(&other.0).starts_with(begin),
+            None => self == other,
+        }
     }
 }
 

@@ -366,6 +366,7 @@ fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut Seen<'a>) -> Checked 
     for (index, unit) in target.unit.iter().enumerate() {
         let at = at.key("unit").index(index);
         range(&at, "lun", unit.lun, 0, 16_383)?;
+        range(&at, "generation", unit.generation, 0, names::MOST_COUNT - 1)?;
         if let Some(first) = luns.insert(unit.lun, index) {
             let message = format!("LUN {} is already that of unit[{first}]", unit.lun);
             return wrong(at.key("lun"), message, "give each unit of a target its own `lun`");

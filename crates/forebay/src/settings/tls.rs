@@ -65,6 +65,11 @@ impl PortalTls {
         self.loaded.clone().expect("settings are used after their files were read")
     }
 
+    /// A number for the authorities in `client_ca`, the same wherever the same are.
+    pub fn authorities(&self) -> Result<String, Failure> {
+        Ok(tls::fingerprint(&self.client_ca)?)
+    }
+
     fn read(&mut self) -> Result<(), Wrong> {
         self.loaded = Some(tls::server(&self.certificate, &self.key, &self.client_ca)?);
         Ok(())

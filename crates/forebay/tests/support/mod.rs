@@ -5,6 +5,7 @@
 
 #[path = "../../../transport/tests/certificates/mod.rs"]
 pub mod certificates;
+pub mod nodes;
 
 use std::{
     io::{BufRead, BufReader, Read},

@@ -99,7 +99,7 @@ const RUN_BY: [(&str, &str); 18] = [
     ("serve", "crates/forebay/tests/support/mod.rs"),
     ("status", "crates/forebay/tests/support/mod.rs"),
     ("tunnel", "crates/forebay/tests/tunnel.rs"),
-    ("volume", "crates/forebay/tests/moves.rs"),
+    ("volume", "crates/forebay/tests/moves/main.rs"),
 ];
 /// Commands that no test runs, each with the reason.
 const NOT_RUN: [(&str, &str); 0] = [];

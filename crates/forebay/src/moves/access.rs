@@ -1,0 +1,173 @@
+//! Who gets at the target of a volume: the node that it comes to lets in no more than the one that it leaves.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    failure::Failure,
+    settings::{Allow, Settings, Target},
+};
+
+/// Who may log in to a target, and how its portals are reached.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Access {
+    /// One of these has to fit; `None`: everybody may.
+    allow: Option<Vec<Allow>>,
+    /// The CHAP name that the target proves itself with, if it can.
+    mutual: Option<String>,
+    /// By which authorities those who connect have to be certified, by one portal or another; `None`: there are portals
+    /// without TLS.
+    tls: Option<BTreeSet<String>>,
+    /// It is reached from its own machine alone.
+    is_local: bool,
+}
+
+impl Access {
+    /// Of a target with these settings.
+    pub fn of(settings: &Settings, target: &Target) -> Result<Self, Failure> {
+        let groups = settings.groups();
+        let reached = groups.iter().filter(|group| target.is_reached_through(group));
+        let portals: Vec<_> = reached.flat_map(|group| &group.portals).collect();
+        let mut tls = Some(BTreeSet::new());
+        for (_, portal) in &portals {
+            match (&portal.tls, &mut tls) {
+                (Some(portal), Some(tls)) => _ = tls.insert(portal.authorities()?),
+                _ => tls = None,
+            }
+        }
+        Ok(Self {
+            allow: target.allow.clone(),
+            mutual: target.mutual.as_ref().map(|mutual| mutual.name.clone()),
+            tls,
+            is_local: portals.iter().all(|(address, _)| address.0.ip().is_loopback()),
+        })
+    }
+
+    /// That `other`, of the same target at the node that it goes to, lets in nobody who is kept out here.
+    pub fn check(&self, target: &str, other: &Self) -> Result<(), Failure> {
+        let wrong = |what: &str, remedy: &str| {
+            let named = "or name the target in its settings, with `redirect` to where it is now";
+            Err(Failure::new(format!("{target}: {what}")).remedy(format!("{remedy}, {named}")))
+        };
+        if self.is_local && !other.is_local {
+            return wrong(
+                "it is reached from its own machine alone where it is, and would be from others at the node",
+                "let others reach it where it is (`listen`)",
+            );
+        }
+        let covered = |it: &Allow| self.allow.iter().flatten().any(|ours| ours.covers(it));
+        match &other.allow {
+            None if self.allow.is_some() => {
+                return wrong(
+                    "only some may log in to it where it is, and everybody could at the node",
+                    "say in `allow` of the [accept] table of the node who may",
+                );
+            }
+            Some(allow) if self.allow.is_some() && !allow.iter().all(covered) => {
+                return wrong(
+                    "more may log in to it at the node than where it is",
+                    "let `allow` of the [accept] table of the node say no more than that of the target",
+                );
+            }
+            _ => {}
+        }
+        if self.mutual.is_some() && self.mutual != other.mutual {
+            return Err(Failure::new(format!(
+                "{target}: it proves itself to initiators where it is (mutual CHAP), and would not, or by another \
+                 name, at the node"
+            ))
+            .remedy(
+                "name the target in the settings of the node, with the same `mutual`, `allow`, and `redirect` to where \
+                 it is now",
+            ));
+        }
+        match (&self.tls, &other.tls) {
+            (Some(_), None) => wrong(
+                "it is reached with TLS alone where it is, and would be without at the node",
+                "let all portals of the node that lead to it have `tls`",
+            ),
+            (Some(ours), Some(its)) if !its.is_subset(ours) => wrong(
+                "other certificates are let in at the node than where it is",
+                "give its portals the same `client_ca`",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Of the first target of these settings, in which two groups of portals are known.
+    fn access(text: &str) -> Access {
+        let common = "state = 's'\n[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n[[user]]\nname = 'alice'\n\
+                      secret_file = 'a'\n[[user]]\nname = 'bob'\nsecret_file = 'b'\n";
+        let unit = "[[target.unit]]\nstack = [ { memory = { size = '1MiB' } } ]\n";
+        let (top, target) = text.split_once('|').unwrap_or(("", text));
+        let text = format!("{top}\n{common}[[target]]\nname = 'iqn.a:b'\n{target}\n{unit}");
+        let settings = Settings::parse(Path::new("f.toml"), &text);
+        let settings = settings.unwrap_or_else(|error| panic!("{error}\n{text}"));
+        Access::of(&settings, &settings.target[0]).unwrap()
+    }
+
+    fn allow(rules: &[&str]) -> String {
+        rules.iter().map(|rule| format!("[[target.allow]]\n{rule}\n")).collect()
+    }
+
+    #[test]
+    fn nobody_is_let_in_who_was_kept_out() {
+        let is_right = |from: &[&str], to: &[&str]| {
+            access(&allow(from)).check("iqn.a:b", &access(&allow(to))).is_ok()
+        };
+        let (name, names) = ("initiator = 'iqn.x:db1'", "initiator = 'iqn.x:*'");
+        let (small, large) = ("network = '10.1.0.0/16'", "network = '10.0.0.0/8'");
+        let (alice, bob) = ("user = 'alice'", "user = 'bob'");
+        let both = "initiator = 'iqn.x:db1'\nuser = 'alice'\nnetwork = '10.1.2.0/24'";
+        for (from, to) in [
+            (&[][..], &[][..]),
+            (&[], &[alice]),
+            (&[name], &[name]),
+            (&[names], &[name]),
+            (&[names], &["initiator = 'iqn.x:db*'"]),
+            (&[large], &[small]),
+            (&[large], &["network = '10.0.0.0/8'\nuser = 'bob'"]),
+            (&[alice, small], &[both]),
+            (&[alice, bob], &[bob]),
+        ] {
+            assert!(is_right(from, to), "{from:?} {to:?}");
+        }
+        for (from, to) in [
+            (&[alice][..], &[][..]),
+            (&[name], &[names]),
+            (&[name], &["initiator = 'iqn.x:db2'"]),
+            (&[names], &["initiator = 'iqn.*'"]),
+            (&[small], &[large]),
+            (&[small], &["network = '10.2.0.0/16'"]),
+            (&[small], &["network = 'fd00::/8'"]),
+            (&[alice], &[bob]),
+            (&[alice], &[small]),
+            (&[both], &[alice]),
+            (&[both], &[small]),
+            (&[alice], &[alice, bob]),
+        ] {
+            assert!(!is_right(from, to), "{from:?} {to:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_reached_from_one_machine_alone_is_not_reached_from_others() {
+        let (local, wide) =
+            (access("listen = ['127.0.0.1:0']|"), access("listen = ['0.0.0.0:0']|"));
+        local.check("a", &local).unwrap();
+        wide.check("a", &local).unwrap();
+        assert!(local.check("a", &wide).is_err());
+        // Its own portals count, not those of others.
+        let own = access("listen = ['0.0.0.0:0']|listen = ['127.0.0.1:1']");
+        own.check("a", &local).unwrap();
+        assert!(own.check("a", &wide).is_err());
+    }
+}

@@ -1,0 +1,96 @@
+//! Volumes of which other nodes have newer ones: a node that was put back from a backup, or has lost its records, does not
+//! serve what it had before a move.
+
+use std::{sync::Arc, time::Duration};
+
+use ::names::Entry;
+
+use super::Node;
+use crate::{
+    failure::Failure,
+    moves::{Gone, Kept, MoveId},
+};
+
+/// How often what was heard is looked at: as often as nodes give signs of life.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+impl Node {
+    /// Writes down which units of the settings in force are elsewhere by now, as if they had moved from here with our
+    /// knowledge. True if there are such. `asks`: by what others know at this moment, as far as they answer.
+    pub(super) async fn note_newer(&self, asks: bool) -> Result<bool, Failure> {
+        let Some(naming) = &self.naming else { return Ok(false) };
+        let newer = naming.moved_on(&self.own_units(), asks).await;
+        for (ours, generation, place) in &newer {
+            let kept = self.moves.of(&ours.volume);
+            if kept.gone.as_ref().is_some_and(|gone| gone.generation >= *generation) {
+                continue;
+            }
+            let file = kept.come.as_ref().map(|come| come.file.display().to_string());
+            tracing::error!(
+                volume = %ours.volume, node = %place.node, gln = %place.gln, generation, file,
+                "another node has this volume of a later time: what is here is not served, and stays where it is; if it \
+                 is the right one, say so with a higher `generation` of its unit"
+            );
+            let portals = &place.portals;
+            let portal = portals.iter().find(|portal| !portal.tls).or(portals.first());
+            let gone = Gone {
+                id: MoveId::random()?,
+                target: ours.target.clone(),
+                lun: ours.lun,
+                generation: *generation,
+                to: place.gln,
+                to_node: place.node.clone(),
+                redirect: portal.map(|portal| portal.address.clone()).unwrap_or_default(),
+                left: None,
+            };
+            self.moves.keep(&ours.volume, Kept { gone: Some(gone), come: None, ..kept })?;
+        }
+        Ok(!newer.is_empty())
+    }
+
+    /// Leaves these out before anything is opened.
+    pub(super) fn leave_out_newer(&self) {
+        let mut inner = self.inner.lock();
+        let mut settings = (*inner.base).clone();
+        // What is blocked was told of already.
+        let _ = self.moves.apply(&mut settings);
+        inner.settings = Arc::new(settings);
+    }
+
+    /// Looks for them as long as the node serves.
+    pub(super) fn look_for_newer(self: &Arc<Self>) {
+        let node = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let Some(node) = node.upgrade() else { return };
+                let _one_at_a_time = node.changing.lock().await;
+                let given_way = match node.note_newer(false).await {
+                    Ok(true) => node.put_moves_in_force().await,
+                    Ok(false) => Ok(()),
+                    Err(failure) => Err(failure),
+                };
+                if let Err(failure) = given_way {
+                    tracing::error!(%failure, "a volume that is older than another node's is still served");
+                }
+            }
+        });
+    }
+
+    /// The units in force whose volumes others are told of.
+    fn own_units(&self) -> Vec<Entry> {
+        let settings = self.settings();
+        let units = settings.target.iter().flat_map(|target| {
+            target.unit.iter().filter_map(move |unit| {
+                Some(Entry {
+                    volume: unit.volume.clone()?,
+                    target: target.name.0.clone(),
+                    lun: unit.lun,
+                    portals: Vec::new(),
+                    generation: unit.generation,
+                })
+            })
+        });
+        units.collect()
+    }
+}

@@ -1,0 +1,265 @@
+//! What is not moved: each refusal says what to do, before anything is copied, and the volume stays as it was.
+
+use std::net::SocketAddr;
+
+use crate::{
+    scene::{
+        BLOCKS, PAYROLL, accept, attic, cellar, connect_to, knows, move_to, move_volume, place,
+        serves,
+    },
+    support::{
+        Place, Serving, content, eventually, gateway,
+        nodes::{json, names, secret, untold},
+        read, run, stderr, write,
+    },
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_moved_is_refused_with_what_to_do_and_stays() {
+    let (place, _seed, seeds) = place();
+    let attic = place.serve("attic", &attic(0, &seeds, ""));
+    let settings = |name: &str, more: &str| cellar(name, &seeds, more);
+    let small = accept("small").replace("1GiB", "32MiB");
+    let small = place.serve("small", &settings("small", &small));
+    let closed = place.serve("closed", &settings("closed", ""));
+    let same = format!(
+        "[[target]]\nname = \"{PAYROLL}\"\n[[target.unit]]\nstack = [ {{ memory = {{ size = \"1MiB\" }} }} ]\n"
+    );
+    let taken = place.serve("taken", &(settings("taken", &accept("taken")) + &same));
+    knows(&attic, &["small", "closed", "taken"]).await;
+    for (to, expected) in [
+        ("nowhere", "no node is known as nowhere"),
+        ("attic", "is on that node already"),
+        ("closed", "the node takes no volumes"),
+        ("small", "raise `size` of its [accept] table"),
+        ("taken", "has a target iqn.2026-11.test:payroll already"),
+    ] {
+        let output = move_to(&attic, to, &[]);
+        assert!(!output.status.success());
+        let text = stderr(&output);
+        assert!(
+            text.contains(expected) && (text.contains("remedy") || to == "attic"),
+            "{to}: {text}"
+        );
+        assert!(serves(&attic));
+    }
+    let output = move_to(&small, "attic", &[]);
+    assert!(stderr(&output).contains("it is on the node attic"), "{}", stderr(&output));
+    for node in ["small", "closed", "taken"] {
+        assert!(!place.path(&format!("{node}.moved/payroll.img")).exists());
+    }
+    // It goes on as before.
+    let volume = connect_to(attic.address).await;
+    write(&*volume, 1, 1).await.expect("taken");
+    drop((closed, taken));
+}
+
+/// The node with a target that asks for certificates, for a proof and for more, and one such where it may go to.
+fn guarded(node: &str, seeds: &[SocketAddr], ca: &str, target: &str) -> String {
+    let names = names(node, 0, seeds, "names").replacen("listen = [\"127.0.0.1:0\"]\n", "", 1);
+    format!(
+        "{names}[[user]]\nname = \"alice\"\nsecret_file = \"alice\"\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         tls = {{ certificate = \"node.pem\", key = \"node.key\", client_ca = \"{ca}.pem\" }}\n\
+         [[target]]\nname = \"{PAYROLL}\"\n{target}"
+    )
+}
+
+/// A private volume must not become one that everybody reaches, or reaches without a proof or in the clear.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_gets_at_a_volume_that_has_moved_who_was_kept_out_before() {
+    let (place, _seed, seeds) = place();
+    let authority = place.authority("ca");
+    place.certificate(&authority, "node", "127.0.0.1");
+    place.authority("others");
+    for name in ["alice", "storage"] {
+        secret(&place, name);
+    }
+    let allow = "allow = [ { user = \"alice\", network = \"127.0.0.0/8\" } ]\n";
+    let mutual = "mutual = { name = \"storage\", secret_file = \"storage\" }\n";
+    let unit = "[[target.unit]]\nvolume = \"payroll\"\nlun = 3\n\
+                stack = [ { file = { path = \"payroll.img\", size = \"1MiB\" } } ]\n";
+    let text = guarded("attic", &seeds, "ca", &format!("{allow}{mutual}{unit}"));
+    let attic = place.serve("attic", &text);
+    let there = |node: &str, ca: &str, target: &str| {
+        let target = format!("{target}redirect = \"127.0.0.1:1\"\n");
+        let text = guarded(node, &seeds, ca, &target);
+        place.serve(node, &text.replacen("[[user]]", &format!("{}[[user]]", accept(node)), 1))
+    };
+    let wide = allow.replace("user = \"alice\", ", "");
+    let nodes = [
+        // Nothing there names the target, and the node is open.
+        place.serve("open", &cellar("open", &seeds, &accept("open"))),
+        there("everybody", "ca", mutual),
+        there("wide", "ca", &format!("{wide}{mutual}")),
+        there("unproved", "ca", allow),
+        there("others", "others", &format!("{allow}{mutual}")),
+        place.serve("plain", &{
+            let target = format!("{allow}{mutual}redirect = \"127.0.0.1:1\"\n");
+            let text = guarded("plain", &seeds, "ca", &target);
+            let text = text.replacen("[[user]]", &format!("{}[[user]]", accept("plain")), 1);
+            format!("listen = [\"127.0.0.1:0\"]\n{text}")
+        }),
+        there("same", "ca", &format!("{allow}{mutual}")),
+    ];
+    knows(&attic, &["open", "everybody", "wide", "unproved", "others", "plain", "same"]).await;
+    for (to, expected) in [
+        ("open", "everybody could at the node"),
+        ("everybody", "everybody could at the node"),
+        ("wide", "more may log in to it at the node"),
+        ("unproved", "mutual CHAP"),
+        ("others", "other certificates are let in at the node"),
+        ("plain", "would be without at the node"),
+    ] {
+        let text = stderr(&move_to(&attic, to, &[]));
+        assert!(text.contains(expected) && text.contains("remedy"), "{to}: {text}");
+        assert!(serves(&attic));
+    }
+    let output = move_to(&attic, "same", &[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(serves(&nodes[6]) && !serves(&attic));
+}
+
+/// A target with one unit on this stack.
+fn target(name: &str, unit: &str, stack: &str) -> String {
+    format!(
+        "[[target]]\nname = \"iqn.2026-11.test:{name}\"\n[[target.unit]]\n{unit}stack = [ {stack} ]\n"
+    )
+}
+
+fn keys(place: &Place) {
+    let path = |name: &str| place.path(name).to_str().expect("a plain path").to_owned();
+    let (secret, key) = (path("volume.secret"), path("volume.key"));
+    for arguments in
+        [&["secret", &secret, "--characters", "64"][..], &["key", &key, "--secret-file", &secret]]
+    {
+        let made = run(arguments);
+        assert!(made.status.success(), "{}", stderr(&made));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_that_are_more_than_their_blocks_stay() {
+    let (place, seed, seeds) = place();
+    keys(&place);
+    let file = |name: &str| format!("{{ file = {{ path = \"{name}.img\", size = \"4MiB\" }} }}");
+    let with = |name: &str, more: &str| {
+        target(name, &format!("volume = \"{name}\"\n"), &format!("{}{more}", file(name)))
+    };
+    let text = [
+        names("attic", 0, &seeds, "names"),
+        with(
+            "encrypted",
+            ", { encrypt = { key = \"volume.key\", secret_file = \"volume.secret\" } }",
+        ),
+        with(
+            "cached",
+            ", { cache = { log = \"cached.log\", log_size = \"32MiB\", dram = \"8MiB\" } }",
+        ),
+        with("sealed", ", \"read-only\""),
+        target("unnamed", "", &file("unnamed")),
+        target("worn", "volume = \"worn\"\ngeneration = 4503599627370495\n", &file("worn")),
+        target(
+            "far",
+            "volume = \"far\"\n",
+            &format!("{{ remote = {{ url = \"{}\" }} }}", seed.url("iqn.2026-11.test:seed")),
+        ),
+        with("several", "")
+            + "[[target.unit]]\nlun = 1\nstack = [ { memory = { size = \"1MiB\" } } ]\n",
+        target(
+            "node",
+            "volume = \"shared\"\nshare_grain = \"64KiB\"\n",
+            "{ file = { path = \"shared.img\", size = \"64MiB\" } }",
+        ),
+    ]
+    .concat();
+    let attic = place.serve("attic", &text);
+    let closed = place.serve("closed", &cellar("closed", &seeds, ""));
+    let open = place.serve("open", &cellar("open", &seeds, &accept("open")));
+    knows(&attic, &["closed", "open"]).await;
+    for (volume, expected) in [
+        ("encrypted", "its key does not leave the node"),
+        ("cached", "it has a cache"),
+        ("sealed", "it is read-only"),
+        ("iqn.2026-11.test:unnamed", "has no name"),
+        ("worn", "it has moved as often as can be counted"),
+        ("far", "its blocks are elsewhere"),
+        ("several", "it has several units"),
+        ("nothing", "there is no volume nothing here"),
+    ] {
+        let text = stderr(&move_volume(&attic, volume, "open", &[]));
+        assert!(text.contains(expected) && text.contains("remedy"), "{volume}: {text}");
+    }
+    // A gateway that shares it has a part of what was written.
+    let text = gateway(place.folder.path(), attic.address, "share = true");
+    let near = place.serve("near", &text);
+    eventually("the gateway shares it", || {
+        stderr(&move_volume(&attic, "shared", "closed", &[])).contains("several gateways share it")
+    })
+    .await;
+    assert_eq!(json(&open, &["volume", "list"]), serde_json::json!([]));
+    drop((near, closed));
+}
+
+/// The node that has them both could serve one of them only, and would not start.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_volumes_with_one_target_the_second_does_not_come() {
+    let (place, _seed, seeds) = place();
+    let attic = place.serve("attic", &attic(0, &seeds, ""));
+    let loft = crate::scene::attic(0, &seeds, "")
+        .replace("attic", "loft")
+        .replace("\"payroll\"", "\"wages\"")
+        .replace("payroll.img", "wages.img")
+        .replace("PAYROLL-1", "WAGES-1");
+    let loft = place.serve("loft", &loft);
+    let text = cellar("cellar", &seeds, &accept("cellar"));
+    let cellar = place.serve("cellar", &text);
+    knows(&attic, &["cellar"]).await;
+    knows(&loft, &["cellar"]).await;
+    let volume = connect_to(attic.address).await;
+    for block in 0..BLOCKS {
+        write(&*volume, block, 1).await.expect("taken");
+    }
+    let refused = |of: &Serving| {
+        let text = stderr(&move_volume(of, "wages", "cellar", &[]));
+        assert!(text.contains("as the unit of iqn.2026-11.test:payroll"), "{text}");
+        assert!(text.contains("remedy: give one of the two"), "{text}");
+        assert!(serves(of) && !place.path("cellar.moved/wages.img").exists());
+    };
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| move_to(&attic, "cellar", &["--rate", "2MiB"]));
+        // The first is on its way.
+        while json(&cellar, &["volume", "list"]) == serde_json::json!([]) {
+            assert!(!moving.is_finished());
+        }
+        refused(&loft);
+        let output = moving.join().expect("it ends");
+        assert!(output.status.success(), "{}", stderr(&output));
+    });
+    // And when it is there.
+    let text_of = |of: &Serving| stderr(&move_volume(of, "wages", "cellar", &[]));
+    assert!(text_of(&loft).contains("has a target iqn.2026-11.test:payroll already"));
+    assert_eq!(read(&*volume, 7).await.expect("it is there"), content(7, 1));
+    // Settings that name its target with another unit, changed while the node was down: it starts, serves all else, and says why.
+    cellar.terminate();
+    let cellar = place.serve("cellar", &format!("{text}{}", untold("payroll")));
+    assert!(!serves(&cellar));
+    let status = cellar.status();
+    let units = |name: &str| {
+        let targets = status["targets"].as_array().expect("targets");
+        let target = targets.iter().find(|target| target["name"] == name).expect("the target");
+        target["units"].as_array().expect("units").len()
+    };
+    assert_eq!((units("iqn.2026-11.test:cellar"), units(PAYROLL)), (1, 0));
+    let why = json(&cellar, &["volume", "list"])[0]["why"].to_string();
+    assert!(why.contains("has another unit") && why.contains("neither is served"), "{why}");
+    place.write("cellar", &text);
+    let control = cellar.control.to_str().expect("a path");
+    let reloaded = run(&["reload", "--control", control]);
+    assert!(reloaded.status.success(), "{}", stderr(&reloaded));
+    assert!(serves(&cellar));
+    // A reload does not bring it back to that.
+    place.write("cellar", &format!("{text}{}", untold("payroll")));
+    let reloaded = run(&["reload", "--control", control]);
+    assert!(stderr(&reloaded).contains("has another unit"), "{}", stderr(&reloaded));
+    assert!(serves(&cellar));
+}

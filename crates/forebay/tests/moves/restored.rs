@@ -1,0 +1,153 @@
+//! Nodes that were put back from a backup, or have lost what they knew of a move: what came after it is neither thrown away
+//! nor served beside something older. And hosts that would wait too long.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use crc_fast::{CrcAlgorithm, checksum};
+
+use crate::{
+    scene::{accept, attic, cellar, connect_to, knows, move_to, place, serves},
+    support::{
+        content, eventually,
+        nodes::{json, other},
+        read, stderr, write,
+    },
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_put_back_to_before_a_move_does_not_serve_what_it_had() {
+    let (place, seed, seeds) = place();
+    let attic_settings = attic(0, &seeds, "");
+    let attic = place.serve("attic", &attic_settings);
+    let cellar = place.serve("cellar", &cellar("cellar", &seeds, &accept("cellar")));
+    knows(&attic, &["cellar"]).await;
+    let volume = connect_to(attic.address).await;
+    write(&*volume, 1, 1).await.expect("taken");
+    let output = move_to(&attic, "cellar", &[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    write(&*volume, 1, 2).await.expect("taken there");
+    attic.terminate();
+    let record = place.path("attic.state/moved/payroll.volume");
+    let put_back = || std::fs::remove_file(&record).expect("there was a record");
+    put_back();
+    let attic = place.serve("attic", &attic_settings);
+    assert!(!serves(&attic) && serves(&cellar));
+    let listed = json(&attic, &["volume", "list"]);
+    assert_eq!(listed[0]["how"], "gone");
+    // Hosts are sent to the newer one.
+    let host = connect_to(attic.address).await;
+    assert_eq!(read(&*host, 1).await.expect("read"), content(1, 2));
+    // If it cannot know that at its start, it learns it.
+    attic.terminate();
+    put_back();
+    drop(seed);
+    let attic = place.serve("attic", &attic_settings);
+    assert!(serves(&attic), "nobody says anything else");
+    let seed_settings = other("seed", &[], "names");
+    let listen = |address: &str| format!("listen = [\"{address}\"]\nseeds");
+    let seed = seed_settings.replace(&listen("127.0.0.1:0"), &listen(&seeds[0].to_string()));
+    let _seed = place.serve("seed", &seed);
+    eventually("it gives way", || !serves(&attic)).await;
+    assert!(serves(&cellar) && place.path("payroll.img").exists());
+    // The operator has the last word, and the other one gives way then.
+    attic.terminate();
+    let newer = attic_settings.replace("lun = 3", "lun = 3\ngeneration = 7");
+    let attic = place.serve("attic", &newer);
+    assert!(serves(&attic));
+    eventually("the other gives way", || !serves(&cellar)).await;
+    assert!(place.path("cellar.moved/payroll.img").exists(), "nothing is thrown away");
+}
+
+/// The record in the file of a volume, changed.
+fn change(file: &Path, from: &str, to: &str) {
+    let bytes = std::fs::read(file).expect("a record");
+    let json = std::str::from_utf8(&bytes[16..bytes.len() - 4]).expect("JSON");
+    assert!(json.contains(from), "{json}");
+    let json = json.replace(from, to);
+    let mut framed = bytes[..12].to_vec();
+    framed.extend_from_slice(&(json.len() as u32).to_le_bytes());
+    framed.extend_from_slice(json.as_bytes());
+    let sum = checksum(CrcAlgorithm::Crc32Iscsi, &framed) as u32;
+    framed.extend_from_slice(&sum.to_le_bytes());
+    std::fs::write(file, framed).expect("written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of() {
+    let (place, _seed, seeds) = place();
+    let attic_settings = attic(0, &seeds, "");
+    let attic = place.serve("attic", &attic_settings);
+    let cellar_settings = cellar("cellar", &seeds, &accept("cellar"));
+    let cellar = place.serve("cellar", &cellar_settings);
+    knows(&attic, &["cellar"]).await;
+    let output = move_to(&attic, "cellar", &[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    // As if the one had died before it heard, and the other had been put back to before it decided.
+    attic.terminate();
+    cellar.terminate();
+    std::fs::remove_file(place.path("attic.state/moved/payroll.volume")).expect("a record");
+    let kept = place.path("cellar.state/moved/payroll.volume");
+    change(&kept, "\"stage\":\"here\"", "\"stage\":\"ready\"");
+    let cellar = place.serve("cellar", &cellar_settings);
+    let attic = place.serve("attic", &attic_settings);
+    eventually("it is told of", || !json(&cellar, &["volume", "list"])[0]["why"].is_null()).await;
+    let listed = json(&cellar, &["volume", "list"])[0].clone();
+    let why = listed["why"].as_str().expect("text");
+    assert!(listed["how"] == "waiting" && why.contains("knows nothing of this move"), "{listed}");
+    assert!(place.path("cellar.moved/payroll.img").exists());
+    assert!(serves(&attic) && !serves(&cellar));
+    // Nor does another move put it away.
+    let output = move_to(&attic, "cellar", &[]);
+    assert!(
+        stderr(&output).contains("a whole copy of payroll is on the node"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(place.path("cellar.moved/payroll.img").exists() && serves(&attic));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_wait_for_the_last_of_the_copy_no_longer_than_is_said() {
+    let (place, _seed, seeds) = place();
+    let slow = attic(0, &seeds, "")
+        .replace("size = \"64MiB\" } }", "size = \"64MiB\" } }, { delay = { flush = \"2s\" } }");
+    let attic = place.serve("attic", &slow);
+    let cellar = place.serve("cellar", &cellar("cellar", &seeds, &accept("cellar")));
+    knows(&attic, &["cellar"]).await;
+    let volume = connect_to(attic.address).await;
+    let moving = std::thread::spawn({
+        let control = attic.control.clone();
+        move || {
+            crate::support::forebay()
+                .args(["volume", "move", "payroll", "--to", "cellar", "--pause", "200ms"])
+                .arg("--control")
+                .arg(control)
+                .output()
+                .expect("the binary runs")
+        }
+    });
+    let mut longest = Duration::ZERO;
+    let mut version = 0;
+    while !moving.is_finished() {
+        version += 1;
+        let begun = Instant::now();
+        write(&*volume, 3, version).await.expect("no host sees an error");
+        longest = longest.max(begun.elapsed());
+    }
+    let output = moving.join().expect("it ends");
+    let text = stderr(&output);
+    assert!(!output.status.success() && text.contains("payroll stays here"), "{text}");
+    assert!(text.contains("longer than 0.2 s") && text.contains("with a longer --pause"), "{text}");
+    // A flush takes 2 s.
+    assert!(longest < Duration::from_millis(1700), "{longest:?}");
+    assert!(serves(&attic) && !serves(&cellar));
+    assert_eq!(read(&*volume, 3).await.expect("read"), content(3, version));
+    eventually("nothing is left", || !place.path("cellar.moved/payroll.img").exists()).await;
+    for wrong in ["50ms", "30s"] {
+        let text = stderr(&move_to(&attic, "cellar", &["--pause", wrong]));
+        assert!(text.contains("hosts can wait"), "{text}");
+    }
+}

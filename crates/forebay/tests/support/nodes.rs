@@ -1,0 +1,106 @@
+//! Nodes that tell each other of their volumes, and what is asked of them.
+
+use std::{net::SocketAddr, os::unix::fs::PermissionsExt};
+
+use serde_json::Value;
+
+use super::{Place, Serving, forebay, stderr};
+
+/// The target of [`gateway`].
+pub const GATEWAY: &str = "iqn.2026-11.test:gateway";
+
+/// A secret of all who take part.
+pub fn secret(place: &Place, name: &str) {
+    let path = place.path(name);
+    std::fs::write(&path, format!("the secret called {name}\n")).expect("written");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    let quoted: Vec<_> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
+    quoted.join(", ")
+}
+
+/// What a node serves on that port and tells its seeds, without targets.
+pub fn names(node: &str, port: u16, seeds: &[SocketAddr], secret: &str) -> String {
+    format!(
+        r#"
+listen = ["127.0.0.1:{port}"]
+state = "{node}.state"
+[names]
+node = "{node}"
+listen = ["127.0.0.1:0"]
+seeds = [{}]
+secret_file = "{secret}"
+stale_after = "5s"
+"#,
+        list(seeds)
+    )
+}
+
+/// A target that nobody is told of.
+pub fn untold(node: &str) -> String {
+    format!(
+        "[[target]]\nname = \"iqn.2026-11.test:{node}\"\n[[target.unit]]\n\
+         stack = [ {{ memory = {{ size = \"1MiB\" }} }} ]\n"
+    )
+}
+
+/// A node that serves nothing that others are told of.
+pub fn other(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
+    names(node, 0, seeds, secret) + &untold(node)
+}
+
+/// A gateway over the volume `payroll`, wherever that is.
+pub fn gateway(seeds: &[SocketAddr]) -> String {
+    format!(
+        r#"
+listen = ["127.0.0.1:0"]
+state = "gateway.state"
+[names]
+seeds = [{}]
+secret_file = "names"
+stale_after = "5s"
+[[target]]
+name = "{GATEWAY}"
+[[target.unit]]
+[[target.unit.stack]]
+remote = {{ url = "gln:payroll", give_up_after = "20s" }}
+[[target.unit.stack]]
+[target.unit.stack.cache]
+log = "gateway.log"
+log_size = "32MiB"
+dram = "8MiB"
+"#,
+        list(seeds)
+    )
+}
+
+/// What a command says about a process with `--json`, the last line of it.
+pub fn json(of: &Serving, arguments: &[&str]) -> Value {
+    let output = forebay()
+        .args(arguments)
+        .args(["--json", "--control"])
+        .arg(&of.control)
+        .output()
+        .expect("the binary runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).expect("text");
+    serde_json::from_str(text.lines().last().expect("a line")).expect("JSON")
+}
+
+/// `forebay names --json`.
+pub fn known(of: &Serving) -> Value {
+    json(of, &["names"])
+}
+
+/// What it knows of the node of that name.
+pub fn known_node(of: &Serving, node: &str) -> Option<Value> {
+    let known = known(of);
+    known["nodes"].as_array().expect("nodes").iter().find(|found| found["node"] == node).cloned()
+}
+
+/// Where it answers questions about names.
+pub fn naming(of: &Serving) -> SocketAddr {
+    known(of)["nodes"][0]["addresses"][0].as_str().expect("an address").parse().expect("an address")
+}
