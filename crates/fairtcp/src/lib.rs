@@ -13,7 +13,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What the program does is in [`program`], instruction by instruction.
+//! What the program does is in [`program`], instruction by instruction; `tests/support/twin.rs` says the
+//! same in Rust, and tests run the one against the other, and both over a path in virtual time.
 
 mod error;
 mod btf;

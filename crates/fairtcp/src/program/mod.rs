@@ -3,7 +3,7 @@
 //!
 //! Read `parts` (what several operations do: finding the block, the share, the cut), then
 //! `window` (what happens with each acknowledgment), then `operations`. Next to the instructions stands
-//! what they compute.
+//! what they compute; `tests/support/twin.rs` has the same as a plain state machine.
 //!
 //! ```text
 //! paper, Table 1     cwnd of a connection     = cwnd of the ensemble / members

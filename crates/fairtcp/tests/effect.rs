@@ -1,0 +1,151 @@
+//! What the paper promises of Fair-TCP, in virtual time: the window of the session varies less than that
+//! of as many connections on their own, its connections get the same, and nothing is lost in throughput
+//! ("Performance Evaluation of Multiple TCP connections in iSCSI", 2.1 and Table 2). Four connections,
+//! 2.7 % loss, 512 KiB of socket buffers, MTU 1500, as there.
+
+mod support;
+
+use support::{
+    path::{Path, Shown, deviation, mean, run},
+    sock::{Control, Sample, Sock},
+    twin::{Block, Twin},
+};
+
+const MEMBERS: usize = 4;
+const SECONDS: u64 = 20;
+const SEEDS: std::ops::Range<u64> = 1..4;
+
+fn lossy(one_way_ms: u64) -> Path {
+    Path {
+        one_way_us: one_way_ms * 1000,
+        lost_per_million: 27_000,
+        bits_per_second: 1_000_000_000,
+        queue_segments: 1000,
+    }
+}
+
+/// The same program, with one ensemble and with one for each connection.
+fn compare(path: &Path) -> [Vec<Shown>; 2] {
+    let together = |seed| run(path, &mut Twin::new(1, false), MEMBERS, |_| 0, SECONDS, seed);
+    let alone =
+        |seed| run(path, &mut Twin::new(MEMBERS, false), MEMBERS, |it| it as u32, SECONDS, seed);
+    [SEEDS.map(together).collect(), SEEDS.map(alone).collect()]
+}
+
+fn over(runs: &[Shown], of: impl Fn(&Shown) -> f64) -> f64 {
+    mean(&runs.iter().map(of).collect::<Vec<f64>>())
+}
+
+/// Printed, so that who changes the algorithm sees what it does.
+fn tell(what: &str, runs: &[Shown]) {
+    println!(
+        "{what}: {:.1} Mb/s, window {:.1}, spread {:.1} %, difference {:.2}, sent again {:.2} %, timeouts {}",
+        over(runs, |it| it.megabits_per_second),
+        over(runs, |it| mean(&it.aggregate)),
+        100.0 * over(runs, Shown::spread),
+        over(runs, |it| deviation(&it.difference)),
+        100.0 * over(runs, |it| it.retransmitted as f64 / it.sent as f64),
+        runs.iter().map(|it| it.timeouts).sum::<u64>(),
+    );
+}
+
+#[test]
+fn an_ensemble_is_steadier_and_no_slower_than_its_connections_on_their_own() {
+    for one_way_ms in [2, 4, 10] {
+        let [together, alone] = compare(&lossy(one_way_ms));
+        tell(&format!("{one_way_ms} ms, together"), &together);
+        tell(&format!("{one_way_ms} ms, alone   "), &alone);
+        let spread = [over(&together, Shown::spread), over(&alone, Shown::spread)];
+        assert!(spread[0] < 0.95 * spread[1], "{one_way_ms} ms: {spread:?}");
+        assert!(spread[0] < 0.21, "the paper has 20 to 21 %: {spread:?}");
+        let rate = [&together, &alone].map(|it| over(it, |it| it.megabits_per_second));
+        assert!(rate[0] > rate[1], "{one_way_ms} ms: {rate:?} Mb/s");
+        let difference = [&together, &alone].map(|it| over(it, |it| deviation(&it.difference)));
+        assert!(difference[0] < 0.5 * difference[1], "{one_way_ms} ms: {difference:?}");
+    }
+}
+
+#[test]
+fn a_full_line_is_shared_as_before() {
+    let path = Path {
+        one_way_us: 2000,
+        lost_per_million: 0,
+        bits_per_second: 100_000_000,
+        queue_segments: 67,
+    };
+    let [together, alone] = compare(&path);
+    tell("full line, together", &together);
+    tell("full line, alone   ", &alone);
+    let rate = [&together, &alone].map(|it| over(it, |it| it.megabits_per_second));
+    assert!(rate[0] > 0.98 * rate[1] && rate[0] > 90.0, "{rate:?} Mb/s");
+    assert!(over(&together, Shown::spread) < over(&alone, Shown::spread));
+    // Growth by the share alone, whatever is in flight, would bring the window back right after a cut.
+    let again =
+        [&together, &alone].map(|it| over(it, |it| it.retransmitted as f64 / it.sent as f64));
+    assert!(again[0] < 1.5 * again[1], "{again:?} sent again");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let once = |seed| run(&lossy(4), &mut Twin::new(1, false), MEMBERS, |_| 0, 3, seed);
+    assert_eq!(once(7), once(7));
+    assert_ne!(once(7), once(8));
+}
+
+/// The kernel, leaving out one call of `ssthresh` in ten and taking what lies in a register for its answer.
+struct Skipping(Twin, u64);
+
+impl Control for Skipping {
+    fn init(&mut self, sock: &mut Sock) {
+        self.0.init(sock);
+    }
+    fn release(&mut self, sock: &mut Sock) {
+        self.0.release(sock);
+    }
+    fn cong_control(&mut self, sock: &mut Sock, sample: &Sample) {
+        self.0.cong_control(sock, sample);
+    }
+    fn ssthresh(&mut self, sock: &mut Sock) -> u32 {
+        self.1 += 1;
+        if self.1.is_multiple_of(10) { 100_000_000 } else { self.0.ssthresh(sock) }
+    }
+    fn undo_cwnd(&mut self, sock: &mut Sock) -> u32 {
+        self.0.undo_cwnd(sock)
+    }
+    fn set_state(&mut self, sock: &mut Sock, state: u8) {
+        self.0.set_state(sock, state);
+    }
+    fn block(&self, number: u32) -> [u8; fairtcp::BLOCK_BYTES] {
+        self.0.block(number)
+    }
+}
+
+#[test]
+fn a_call_that_the_kernel_leaves_out_changes_no_window() {
+    let mut skipping = Skipping(Twin::new(1, false), 0);
+    let shown = run(&lossy(4), &mut skipping, MEMBERS, |_| 0, SECONDS, 1);
+    let whole = run(&lossy(4), &mut Twin::new(1, false), MEMBERS, |_| 0, SECONDS, 1);
+    let block = skipping.0.blocks[0];
+    assert!(block.late_cuts > 50, "{block:?}");
+    assert!(shown.largest <= 2 * whole.largest, "{} and {}", shown.largest, whole.largest);
+    let ratio = shown.megabits_per_second / whole.megabits_per_second;
+    assert!((0.95..1.05).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn an_undo_gives_back_what_the_cut_took_and_no_threshold_of_before() {
+    let mut twin = Twin::new(1, false);
+    let mut sock = Sock { snd_cwnd: 40, snd_ssthresh: 100, assigned: Some(0), ..Sock::default() };
+    let mut other = sock;
+    twin.init(&mut sock);
+    twin.init(&mut other);
+    assert_eq!(twin.ssthresh(&mut sock), 15, "half of a share of 20 for both");
+    assert_eq!(twin.ssthresh(&mut other), 11);
+    let Block { window, .. } = twin.blocks[0];
+    twin.undo_cwnd(&mut sock);
+    let block = twin.blocks[0];
+    assert_eq!(block.window, window + (10 << 16));
+    assert_eq!(block.threshold, block.window, "the other's cut stays made");
+    twin.undo_cwnd(&mut sock);
+    assert_eq!(twin.blocks[0].window, block.window, "once");
+}

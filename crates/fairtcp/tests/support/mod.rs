@@ -1,0 +1,9 @@
+//! The algorithm in plain Rust, its programs in an interpreter, and a path for TCP senders in virtual
+//! time that takes either.
+
+#![allow(dead_code)]
+
+pub mod sock;
+pub mod twin;
+pub mod machine;
+pub mod path;
