@@ -72,4 +72,4 @@ pub use refusal::{KeyRefusal, OpenError};
 pub use resize::ResizeError;
 pub use settings::{NvramSurvives, OnLogError, Order, Report, Settings, TooLarge};
 pub use statistics::Statistics;
-pub use tiering::TierError;
+pub use tiering::{TierError, inspect_tier};

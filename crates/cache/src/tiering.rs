@@ -40,16 +40,43 @@ pub enum TierError {
     Version(u32),
 }
 
+/// Whether a disk can be the read tier of a log, or of one that is still to be made. Changes nothing.
+pub async fn inspect_tier(
+    volume: &Stack,
+    log: Option<InstanceId>,
+    is_sealed: bool,
+) -> Result<(), TierError> {
+    let unreadable = |error: Error| TierError::Means(error.to_string());
+    let begin = first_blocks(volume).await?.map_err(unreadable)?;
+    admit(&begin, log, is_sealed)
+}
+
+/// What a disk of the right size begins with, if it can be read.
+async fn first_blocks(volume: &Stack) -> Result<Result<Data, Error>, TierError> {
+    let geometry = volume.geometry();
+    if geometry.block_size as usize != SLOT_BYTES || geometry.blocks < LEAST_BLOCKS {
+        return Err(TierError::Size);
+    }
+    Ok(volume.read(Extent { lba: Lba(0), blocks: FIRST_BLOCK as u32 }).await)
+}
+
+/// Whether what begins like this can be the tier of a log; of none only if it is blank.
+fn admit(begin: &Data, log: Option<InstanceId>, is_sealed: bool) -> Result<(), TierError> {
+    match Label::decode(&begin.clone().into_bytes()) {
+        Err(NoLabel::Blank) => Ok(()),
+        Err(NoLabel::Other) => Err(TierError::NotATier),
+        Err(NoLabel::Version(version)) => Err(TierError::Version(version)),
+        Ok(found) if Some(found.instance) != log => Err(TierError::OtherLog(found.instance)),
+        Ok(found) if is_sealed && !found.is_sealed => Err(TierError::Clear),
+        Ok(_) => Ok(()),
+    }
+}
+
 impl Shared {
     /// See [`crate::Cache::use_tier`].
     pub async fn use_tier(&self, volume: Stack) -> Result<(), TierError> {
-        let geometry = volume.geometry();
-        if geometry.block_size as usize != SLOT_BYTES || geometry.blocks < LEAST_BLOCKS {
-            return Err(TierError::Size);
-        }
-        let begun = Extent { lba: Lba(0), blocks: FIRST_BLOCK as u32 };
-        let found = match volume.read(begun).await {
-            Ok(blocks) => Label::decode(&blocks.into_bytes()),
+        let begin = match first_blocks(&volume).await? {
+            Ok(begin) => begin,
             Err(error) => {
                 self.end_tier(error);
                 return Ok(());
@@ -57,16 +84,7 @@ impl Shared {
         };
         let instance = self.identity.instance;
         let label = Label { instance, is_sealed: self.settings.log_key.is_some() };
-        match found {
-            Err(NoLabel::Blank) => {}
-            Err(NoLabel::Other) => return Err(TierError::NotATier),
-            Err(NoLabel::Version(version)) => return Err(TierError::Version(version)),
-            Ok(found) if found.instance != instance => {
-                return Err(TierError::OtherLog(found.instance));
-            }
-            Ok(found) if label.is_sealed && !found.is_sealed => return Err(TierError::Clear),
-            Ok(_) => {}
-        }
+        admit(&begin, Some(instance), label.is_sealed)?;
         let means = |error: &dyn std::fmt::Display| TierError::Means(error.to_string());
         let sealer = label.is_sealed.then(Sealer::drawn).transpose();
         let sealer = sealer.map_err(|error| means(&error))?;

@@ -141,7 +141,7 @@ async fn look_at_cache(
         report.say(place, look_at_nvram(nvram, cache.nvram_size.0))?;
     }
     if let Some(tier) = &cache.read_tier {
-        report.say(place, look_at_tier(cache, tier))?;
+        report.say(place, look_at_tier(cache, tier).await)?;
     }
     Ok(())
 }
@@ -195,7 +195,7 @@ async fn look_at_half(cache: &settings::Cache) -> Result<String, Failure> {
     })
 }
 
-fn look_at_tier(cache: &settings::Cache, path: &Path) -> Result<String, Failure> {
+async fn look_at_tier(cache: &settings::Cache, path: &Path) -> Result<String, Failure> {
     let name = path.display();
     let mut options = stack::tier_options(cache, path);
     if options.create.take().is_some() {
@@ -203,6 +203,19 @@ fn look_at_tier(cache: &settings::Cache, path: &Path) -> Result<String, Failure>
     }
     options.read_only = true;
     let Some(volume) = open(&options)? else { return Ok(in_use(path)) };
+    // Of one half of a pair's log it is not known which log that is.
+    if cache.pair.is_none() {
+        let log = match stack::log_exists(cache) {
+            true => stack::look_at_log(cache, open).await?,
+            false => None,
+        };
+        let log = match &log {
+            Some(log) => cache::inspect(log).await.ok().map(|log| log.instance),
+            None => None,
+        };
+        let fits = cache::inspect_tier(&volume, log, cache.log_key.is_some()).await;
+        fits.map_err(|error| stack::refused_tier(path, &error))?;
+    }
     Ok(format!("the read tier {name} has {}", about(volume.geometry().bytes())))
 }
 

@@ -94,6 +94,12 @@ async fn a_disk_of_somebody_else_is_refused_and_one_that_is_gone_is_not_needed()
     write(&*volume, 0, 1).await.expect("written");
     let status = near.status().to_string();
     assert!(status.contains("tier_error") && status.contains("No such file"), "{status}");
-    let checked = run(&["check", place.write("check", &settings(&gone)).to_str().expect("a path")]);
-    assert!(!checked.status.success(), "{}", stderr(&checked));
+    drop(volume);
+    assert!(near.terminate().0.success());
+    for (path, why) in [(&gone, "No such file"), (&disk, "no read tier")] {
+        let config = place.write("check", &settings(path));
+        let checked = run(&["check", "--config", config.to_str().expect("a path")]);
+        let told = format!("{}{}", String::from_utf8_lossy(&checked.stdout), stderr(&checked));
+        assert!(!checked.status.success() && told.contains(why), "{told}");
+    }
 }

@@ -34,7 +34,7 @@ pub use common::{known_by, open_common};
 pub use file::{io_remedy, log_options, open as open_file, options, refusal};
 pub use log_disk::{exists as log_exists, half, look as look_at_log};
 use read_only::ReadOnly;
-pub use read_tier::options as tier_options;
+pub use read_tier::{options as tier_options, refusal as refused_tier};
 pub use remote::{
     TLS_REMEDY, Us, digest, may_pass, name_of_host, refusal as refused_far_side, session,
 };

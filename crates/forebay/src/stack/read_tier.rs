@@ -36,7 +36,8 @@ pub async fn open(settings: &settings::Cache, cache: &Cache) -> Result<(), Failu
     cache.use_tier(disk).await.map_err(|error| refusal(path, &error))
 }
 
-fn refusal(path: &Path, error: &TierError) -> Failure {
+/// Why a disk is not taken, and what to do.
+pub fn refusal(path: &Path, error: &TierError) -> Failure {
     let name = path.display();
     let remedy = match error {
         TierError::Clear | TierError::OtherLog(_) => format!(

@@ -152,7 +152,7 @@ const OTHER: u64 = 1;
 impl Workload for Work<'_, '_> {
     fn next(&mut self, _now: Instant, payload: &mut [u8]) -> Next {
         if self.told.counter >= self.until && self.killed.is_none() {
-            self.killed = Some(self.site.kill_in_destage(Victim::Both));
+            self.killed = self.site.kill_in_destage(Victim::Both);
         }
         if self.wrong.is_some() || matches!(self.killed, Some(Err(_))) {
             return Next::Stop;

@@ -188,7 +188,7 @@ const NOT_NOW: [u8; 2] = [0x08, 0x28];
 impl Workload for Writer<'_, '_> {
     fn next(&mut self, _now: Instant, payload: &mut [u8]) -> Next {
         if self.writes >= WRITES && self.killed.is_none() {
-            self.killed = Some(self.site.kill_in_destage(self.victim));
+            self.killed = self.site.kill_in_destage(self.victim);
         }
         let done = self.victim == Victim::Node && self.killed.is_some();
         if self.wrong.is_some() || done || matches!(self.killed, Some(Err(_))) {

@@ -42,6 +42,14 @@ pub struct Site<'a> {
     node: Option<Node>,
     gateway: Option<Node>,
     line: Line,
+    /// Somebody is to be killed in destage.
+    awaited: Option<Awaited>,
+}
+
+/// What was seen of destage last.
+struct Awaited {
+    destaged: u64,
+    until: Instant,
 }
 
 impl<'a> Site<'a> {
@@ -78,6 +86,7 @@ impl<'a> Site<'a> {
             node: Some(node),
             gateway: Some(gateway),
             line,
+            awaited: None,
         })
     }
 
@@ -108,24 +117,30 @@ impl<'a> Site<'a> {
         &self.line
     }
 
-    /// Kills a victim, at a moment when dirty data is on its way to the node.
-    pub fn kill_in_destage(&mut self, victim: Victim) -> Result<()> {
-        let gateway = self.gateway()?;
-        let deadline = Instant::now() + DRAIN_LIMIT;
-        let before = Destage::of(gateway)?.destaged;
-        loop {
-            // More has just gone down, and more waits: the next writes to the node are in flight.
-            let now = Destage::of(gateway)?;
-            if now.destaged > before && now.dirty > 0 {
-                break;
-            }
-            ensure!(Instant::now() < deadline, "no destage is ever in flight");
+    /// Kills a victim if dirty data is on its way to the node now. None if not: to be asked again while
+    /// hosts go on, since what goes down has an end. Not for ever.
+    pub fn kill_in_destage(&mut self, victim: Victim) -> Option<Result<()>> {
+        match self.is_destaging() {
+            Ok(false) => None,
+            Ok(true) => Some(self.kill(victim)),
+            Err(error) => Some(Err(error)),
         }
-        self.kill(victim)
+    }
+
+    fn is_destaging(&mut self) -> Result<bool> {
+        let now = Destage::of(self.gateway()?)?;
+        let new = Awaited { destaged: now.destaged, until: Instant::now() + DRAIN_LIMIT };
+        let awaited = self.awaited.get_or_insert(new);
+        // More has just gone down, and more waits: the next writes to the node are in flight.
+        let is_destaging = now.destaged > awaited.destaged && now.dirty > 0;
+        ensure!(is_destaging || Instant::now() < awaited.until, "no destage is ever in flight");
+        awaited.destaged = now.destaged;
+        Ok(is_destaging)
     }
 
     /// Kills a victim (SIGKILL).
     pub fn kill(&mut self, victim: Victim) -> Result<()> {
+        self.awaited = None;
         if victim != Victim::Node {
             self.gateway.take().context("the gateway is down")?.running().kill()?;
         }
