@@ -18,6 +18,7 @@ use crate::{
     destage,
     log::superblock::{Identity, InstanceId},
     mutant::Mutant,
+    nvram::Buffer,
     open::{self, Parts},
     orders::Orders,
     refusal::OpenError,
@@ -367,6 +368,10 @@ impl Cache {
         statistics.log_bytes = u64::from(state.ring.blocks()) * SLOT_BYTES as u64;
         statistics.committed_segment = state.ring.next() - 1;
         statistics.log_error = state.log_error().as_ref().map(ToString::to_string);
+        let nvram_error = state.nvram.as_ref().and_then(Buffer::error);
+        statistics.nvram_error = nvram_error.map(|error| {
+            format!("{error}; until the next start every write waits for the log disk")
+        });
         statistics.lower_error = state.lower_error.as_ref().map(ToString::to_string);
         statistics
     }

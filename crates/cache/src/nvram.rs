@@ -25,7 +25,7 @@ use crate::{
 /// A small memory that keeps its bytes over the failures it is bought for.
 ///
 /// Bytes become stable in the order in which they are written, at once: what survives is always
-/// everything up to some byte, as long as it [is sound](StableMemory::is_sound).
+/// everything up to some byte, until there is an [error](StableMemory::error).
 pub trait StableMemory: Send + 'static {
     /// Its size in bytes. Never changes.
     fn len(&self) -> usize;
@@ -36,9 +36,10 @@ pub trait StableMemory: Send + 'static {
     /// Replaces the bytes from `offset` on.
     fn write(&mut self, offset: usize, from: &[u8]);
 
-    /// False once it could not make bytes stable, for good: what was written before is, and no more.
-    fn is_sound(&self) -> bool {
-        true
+    /// Why it could not make bytes stable, once that has happened, for good: what was written before
+    /// that write is stable, of that write perhaps some bytes. Nothing is written to it any more.
+    fn error(&self) -> Option<&io::Error> {
+        None
     }
 
     /// True if it has no bytes.
@@ -53,7 +54,7 @@ pub struct MappedFile {
     map: MmapMut,
     /// Each write is brought to where the file lies.
     is_synced: bool,
-    is_sound: bool,
+    error: Option<io::Error>,
     /// Held for its lock.
     _file: File,
 }
@@ -88,16 +89,23 @@ impl MappedFile {
         // SAFETY: the file is locked against other instances of ours and opened by nobody else;
         // its blocks are allocated and it is never truncated while mapped.
         let map = unsafe { MmapMut::map_mut(&file)? };
-        Ok(Self { map, is_synced: false, is_sound: true, _file: file })
+        Ok(Self { map, is_synced: false, error: None, _file: file })
     }
 
     /// The same for memory that is to survive a power failure: what is in it, and each write from now on
     /// before the next, is brought to where the file lies (msync(2)). On persistent memory (DAX) that is
     /// out of the processor's caches; on tmpfs it is nothing.
     ///
+    /// What is found counts only after that: a page that could not be brought there by an earlier process
+    /// is clean for the kernel all the same, and reads as if it had been. So every page is written anew.
+    ///
     /// # Errors
     /// As the system says.
-    pub fn synced(self) -> io::Result<Self> {
+    pub fn synced(mut self) -> io::Result<Self> {
+        for byte in self.map.iter_mut().step_by(LEAST_PAGE) {
+            // The same byte, but the compiler is not to know.
+            *byte = std::hint::black_box(*byte);
+        }
         self.map.flush()?;
         Ok(Self { is_synced: true, ..self })
     }
@@ -131,6 +139,8 @@ fn fill(file: &mut File, length: u64) -> io::Result<()> {
 
 /// Read or written at once.
 const PIECE: usize = 65536;
+/// No kernel has smaller pages.
+const LEAST_PAGE: usize = 4096;
 
 impl StableMemory for MappedFile {
     fn len(&self) -> usize {
@@ -146,16 +156,16 @@ impl StableMemory for MappedFile {
         // Keeps the stores of one write before those of the next.
         fence(Ordering::SeqCst);
         if self.is_synced
-            && self.is_sound
+            && self.error.is_none()
             && let Err(error) = self.map.flush_range(offset, from.len())
         {
             tracing::error!(%error, "the NVRAM fails: from now on writes wait for the log disk");
-            self.is_sound = false;
+            self.error = Some(error);
         }
     }
 
-    fn is_sound(&self) -> bool {
-        self.is_sound
+    fn error(&self) -> Option<&io::Error> {
+        self.error.as_ref()
     }
 }
 
@@ -192,6 +202,10 @@ pub(crate) enum Contents {
 }
 
 /// The buffer over a stable memory.
+///
+/// Once the memory has failed, nothing is written to it any more, so that what is stable of it is what was
+/// written up to some moment, as after any crash: a header then vouches for no data that did not get there, a
+/// slot is not freed before the newer one is there, and what is freed in vain is older than what the log has.
 pub(crate) struct Buffer {
     memory: Box<dyn StableMemory>,
     slots: u32,
@@ -271,7 +285,7 @@ impl Buffer {
             return Contents::Damaged(format!("its data for slot {} is damaged", bad.slot));
         }
         // Cleared, or it would count beside the one that is torn next.
-        torn.iter().for_each(|&index| self.memory.write(entry_at(index), &[0; ENTRY_BYTES]));
+        torn.iter().for_each(|&index| self.write(entry_at(index), &[0; ENTRY_BYTES]));
         let (watermark, cell) = self.watermark();
         self.cell = cell;
         self.free = (0..slots).rev().filter(|i| held.iter().all(|h| h.index != *i)).collect();
@@ -283,7 +297,7 @@ impl Buffer {
     pub fn clear_data(&mut self) {
         for slot in 0..self.slots {
             let at = self.data_offset(slot);
-            self.memory.write(at, &[0; BLOCK_BYTES]);
+            self.write(at, &[0; BLOCK_BYTES]);
         }
     }
 
@@ -291,13 +305,13 @@ impl Buffer {
     /// the mark: it is how the memory is known when it comes back.
     pub fn format(&mut self, instance: InstanceId, mark: u32) {
         // A crash in here leaves a blank or torn header, and then the slots do not count.
-        self.memory.write(0, &[0; HEADER_BYTES]);
+        self.write(0, &[0; HEADER_BYTES]);
         self.slots = slots_in(self.memory.len());
         for slot in 0..self.slots {
-            self.memory.write(entry_at(slot), &[0; ENTRY_BYTES]);
+            self.write(entry_at(slot), &[0; ENTRY_BYTES]);
         }
         for cell in CELLS_AT {
-            self.memory.write(cell, &[0; CELL_BYTES]);
+            self.write(cell, &[0; CELL_BYTES]);
         }
         self.clear_data();
         let mut header = [0; HEADER_BYTES];
@@ -309,8 +323,8 @@ impl Buffer {
         let checksum = crc32c(&header[..CHECKSUM_AT]);
         put_u32(&mut header, CHECKSUM_AT, checksum);
         // Back to front, so that a torn header still begins with zeros.
-        self.memory.write(MAGIC.len(), &header[MAGIC.len()..]);
-        self.memory.write(0, MAGIC);
+        self.write(MAGIC.len(), &header[MAGIC.len()..]);
+        self.write(0, MAGIC);
         self.free = (0..self.slots).rev().collect();
         self.cell = 0;
     }
@@ -320,9 +334,14 @@ impl Buffer {
         self.slots
     }
 
-    /// See [`StableMemory::is_sound`].
+    /// Whether what is put into it is stable.
     pub fn is_sound(&self) -> bool {
-        self.memory.is_sound()
+        self.memory.error().is_none()
+    }
+
+    /// See [`StableMemory::error`].
+    pub fn error(&self) -> Option<&io::Error> {
+        self.memory.error()
     }
 
     /// How many of them are free.
@@ -330,7 +349,7 @@ impl Buffer {
         self.free.len()
     }
 
-    /// Puts a page into a free slot, which is then stable.
+    /// Puts a page into a free slot, which is then stable, if the buffer [is sound](Self::is_sound).
     ///
     /// # Panics
     /// If none is free: the caller has looked.
@@ -339,21 +358,19 @@ impl Buffer {
         let at = self.data_offset(index);
         let mut entry = [0; ENTRY_BYTES];
         let mut checksum = checksum;
-        // Data before header: a header that is whole vouches for its data.
+        let mut block = [0; BLOCK_BYTES];
+        let mut data = data;
         if let Some(sealing) = &mut self.sealing {
-            let mut block = [0; BLOCK_BYTES];
             block.copy_from_slice(data);
             sealing.count += 1;
             let which = Which(sealing.count, 0);
             let tag = sealing.sealer.seal(which, About { slot, mask, serial }, &mut block);
             checksum = crc32c(&block);
-            self.memory.write(at, &block);
+            data = &block;
             entry[ENTRY_FLAGS_AT] = SEALED;
             put(&mut entry, ENTRY_TAG_AT, &tag);
             put(&mut entry, ENTRY_SALT_AT, &sealing.salt);
             put_u64(&mut entry, ENTRY_COUNT_AT, sealing.count);
-        } else {
-            self.memory.write(at, data);
         }
         put_u64(&mut entry, ENTRY_SERIAL_AT, serial);
         put_u64(&mut entry, ENTRY_SLOT_AT, slot);
@@ -361,13 +378,15 @@ impl Buffer {
         entry[ENTRY_MASK_AT] = mask;
         let checksum = crc32c(&entry[..ENTRY_CHECKSUM_AT]);
         put_u32(&mut entry, ENTRY_CHECKSUM_AT, checksum);
-        self.memory.write(entry_at(index), &entry);
+        // Data before header: a header that is whole vouches for its data.
+        self.write(at, data);
+        self.write(entry_at(index), &entry);
         index
     }
 
     /// Frees a slot whose content is on the log disk or in a newer slot.
     pub fn release(&mut self, index: u32) {
-        self.memory.write(entry_at(index), &[0; ENTRY_BYTES]);
+        self.write(entry_at(index), &[0; ENTRY_BYTES]);
         self.free.push(index);
     }
 
@@ -378,7 +397,7 @@ impl Buffer {
         let checksum = crc32c(&cell[..CELL_CHECKSUM_AT]);
         put_u32(&mut cell, CELL_CHECKSUM_AT, !checksum);
         // In turn: a torn cell leaves the other, which is one segment behind.
-        self.memory.write(CELLS_AT[self.cell], &cell);
+        self.write(CELLS_AT[self.cell], &cell);
         self.cell ^= 1;
     }
 
@@ -399,6 +418,12 @@ impl Buffer {
                 true
             }
             _ => false,
+        }
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        if self.is_sound() {
+            self.memory.write(at, bytes);
         }
     }
 

@@ -490,6 +490,9 @@ fn open_nvram(
             (mark, Vec::new(), None)
         }
     };
+    if let Some(error) = buffer.error() {
+        return Err(OpenError::Nvram(error.to_string()));
+    }
     if settings.report.is_immediate() && buffer.slots() < LEAST_NVRAM_SLOTS {
         return Err(OpenError::Settings(format!(
             "the NVRAM has {} slots, immediate report needs at least {LEAST_NVRAM_SLOTS}",

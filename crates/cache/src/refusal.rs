@@ -93,6 +93,9 @@ pub enum OpenError {
          it back, or open with accept_loss to give up what it held"
     )]
     NvramMissing(String),
+    /// The NVRAM does not take what is written to it.
+    #[error("the NVRAM cannot be written: {0}")]
+    Nvram(String),
     /// The NVRAM holds acknowledged writes of another log.
     #[error(
         "the NVRAM holds {held} acknowledged writes of log {found}, this is log {expected}; use \

@@ -76,6 +76,8 @@ pub struct Statistics {
     pub rotten_slots: u64,
     /// How the log disk fails, as long as it does.
     pub log_error: Option<String>,
+    /// Why the NVRAM failed, if it did: until the next opening every write waits for the log disk.
+    pub nvram_error: Option<String>,
     /// Level 2 rounds that ended with a moved tail.
     pub rounds: u64,
     /// Bytes sent to the lower volume by level 2.

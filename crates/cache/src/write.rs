@@ -299,7 +299,8 @@ impl Shared {
         if placed == 0 { Step::Wait } else { Step::Placed { slots: placed, serial } }
     }
 
-    /// With immediate report: the content is stable in the NVRAM before anyone is told.
+    /// With immediate report: the content is stable in the NVRAM before anyone is told. In one that has
+    /// failed the older version stays until the log has this one, and whoever writes it waits for that.
     fn keep_in_nvram(
         &self,
         state: &mut State,
@@ -313,8 +314,15 @@ impl Shared {
             return;
         }
         let nvram = state.nvram.as_mut().expect("immediate report was refused without NVRAM");
+        if !nvram.is_sound() {
+            return;
+        }
         let entry = state.table.entry_mut(index);
         let newer = nvram.put(serial, entry.slot, valid, page, checksum);
+        if !nvram.is_sound() {
+            nvram.release(newer);
+            return;
+        }
         // The older version only after the newer one is whole.
         let older = std::mem::replace(&mut entry.nvram, newer);
         if older != NONE {

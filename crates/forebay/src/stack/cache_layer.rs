@@ -457,6 +457,7 @@ impl CacheLayer {
             "log_bytes": counted.log_bytes,
             "log_errors": counted.log_errors,
             "log_error": counted.log_error,
+            "nvram_error": counted.nvram_error,
             "log_mended": counted.log_mended,
             "scrubbed_slots": counted.scrubbed_slots,
             "scrub_passes": counted.scrub_passes,
@@ -693,6 +694,7 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
                 .into()
         }
         OpenError::Missing(_) => format!("bring back the undamaged log, or {accept}"),
+        OpenError::Nvram(_) => "see to where the NVRAM file lies; what it holds is needed".into(),
         OpenError::NvramMissing(_) | OpenError::OtherNvram { .. } => {
             format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")
         }
