@@ -402,15 +402,14 @@ impl Cache {
         let shared = &self.shared;
         let per_slot = u64::from(SECTORS);
         let end = sector + sectors;
-        // The last slot is whole if the extent has all of it that the volume has.
-        let volume_end = shared.end_of(sector / per_slot);
-        let first_slot = sector.div_ceil(per_slot);
-        let end_slot = if end == volume_end { end.div_ceil(per_slot) } else { end / per_slot };
+        // A last slot that the volume's end cuts short is not one of zeros: it would be so still when the
+        // volume has grown, and there may be something in the rest of it.
+        let (first_slot, end_slot) = (sector.div_ceil(per_slot), end / per_slot);
         if first_slot >= end_slot {
             return self.write_zeros(sector, end).await;
         }
         self.write_zeros(sector, first_slot * per_slot).await?;
-        self.write_zeros((end_slot * per_slot).min(end), end).await?;
+        self.write_zeros(end_slot * per_slot, end).await?;
         let bytes = (end_slot - first_slot) * SLOT_BYTES as u64;
         let short = bytes <= u64::from(shared.settings.discard_log_bytes);
         let logged = !shared.settings.report.is_past()

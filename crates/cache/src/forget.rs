@@ -2,26 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use crate::{slot::SLOT_BYTES, state::Shared};
+use crate::{
+    slot::SLOT_BYTES,
+    state::{Shared, State},
+};
 
 impl Shared {
     /// See [`crate::Cache::forget`].
     pub fn drop_clean(&self, start: u64, length: u64) -> bool {
         let slot = SLOT_BYTES as u64;
         let mut state = self.state.lock();
-        for slot in start / slot..(start + length) / slot {
-            state.tier.void(slot);
-            let Some(index) = state.table.find(slot) else { continue };
-            let entry = state.table.entry_mut(index);
-            if entry.pending() || entry.place.is_some() {
-                return false;
-            }
-            // What is on its way from the lower volume is of before.
-            entry.fetch = 0;
-            state.table.drop_page(index);
-            state.table.remove_if_empty(index);
-        }
-        true
+        (start / slot..(start + length) / slot).all(|slot| state.drop_clean(slot))
     }
 
     /// See [`crate::Cache::dirty_parts`].
@@ -33,5 +24,22 @@ impl Shared {
         let parts: BTreeSet<u64> =
             dirty.map(|entry| entry.slot * SLOT_BYTES as u64 / part_bytes).collect();
         parts.into_iter().collect()
+    }
+}
+
+impl State {
+    /// Forgets a slot, if it is clean; false if it is not.
+    pub fn drop_clean(&mut self, slot: u64) -> bool {
+        self.tier.void(slot);
+        let Some(index) = self.table.find(slot) else { return true };
+        let entry = self.table.entry_mut(index);
+        // What is on its way from the lower volume is of before.
+        entry.fetch = 0;
+        if entry.pending() || entry.place.is_some() {
+            return false;
+        }
+        self.table.drop_page(index);
+        self.table.remove_if_empty(index);
+        true
     }
 }

@@ -2,7 +2,7 @@
 
 use volume::{Geometry, Volume};
 
-use crate::{slot::SLOT_BYTES, state::Shared};
+use crate::state::Shared;
 
 impl Shared {
     /// Whether there is more of a volume than is used.
@@ -25,8 +25,7 @@ impl Shared {
     /// Takes what is new into use. The superblock tells of it first: recovery takes no segment
     /// for whole that has slots beyond the size it knows, and no volume for the right one that is smaller.
     ///
-    /// Where the former end was inside a slot, the rest of that slot may read as zeros for a while,
-    /// whatever the lower volume has there: nobody wrote to it through this cache.
+    /// Where the former end was inside a slot, memory and log say of no sector behind it that they have it.
     pub async fn follow_growth(&self) {
         for place in 0..self.reach.places() {
             self.follow_growth_of(place).await;
@@ -53,13 +52,15 @@ impl Shared {
         };
         match self.write_superblock(grown).await {
             Ok(()) => {
+                let mut state = self.state.lock();
                 let last = self.reach.last(place);
+                // With the lock: whoever reads the rest of the last slot takes part in no fetch that is short.
                 self.reach.grow(place, found.blocks);
-                // It is longer now, perhaps. What is dirty of it stays.
                 if let Some(last) = last {
-                    let slot = last / self.blocks_per_slot();
-                    let _ = self.drop_clean(slot * SLOT_BYTES as u64, SLOT_BYTES as u64);
+                    // What is dirty of it stays.
+                    state.drop_clean(last / self.blocks_per_slot());
                 }
+                drop(state);
                 tracing::info!(blocks = found.blocks, "the volume below the cache has grown");
             }
             // The next look tries again.

@@ -524,6 +524,9 @@ impl Shared {
                 page[length..].fill(0);
                 slot += 1;
             }
+            // The last one may be cut short by the end of the volume, which may grow.
+            let last = data.len().div_ceil(SLOT_BYTES) as u64 + fetch.first - 1;
+            let short = mask(0, (data.len() % SLOT_BYTES / SECTOR_BYTES) as u32);
             let mut state = self.state.lock();
             for (slot, mut page) in (start..).zip(pages) {
                 let Some(index) = state.table.find(slot) else { continue };
@@ -539,7 +542,8 @@ impl Shared {
                     None if entry.place.is_some() => continue,
                     None => {}
                 }
-                state.table.set_page(index, page.freeze(), WHOLE, came);
+                let fetched = if slot == last && short != 0 { short } else { WHOLE };
+                state.table.set_page(index, page.freeze(), fetched | valid, came);
             }
         }
     }

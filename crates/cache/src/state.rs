@@ -233,7 +233,7 @@ impl Shared {
                 return Some(page);
             }
             let evicted = state.table.evict()?;
-            if self.whole(evicted.slot) == WHOLE {
+            if state.tier.takes(&evicted) && self.whole(evicted.slot) == WHOLE {
                 state.tier.admit(&evicted);
             }
         }

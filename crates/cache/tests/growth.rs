@@ -9,8 +9,9 @@ use sim::{CrashVolume, Rng};
 use support::{
     far::Far,
     gateway::{Gateway, read, write},
+    tier::Rotting,
 };
-use volume::{Error, Geometry, Stack, Volume};
+use volume::{Error, Extent, Geometry, Lba, Stack, Volume};
 
 const LOG: u64 = 1000;
 const BLOCKS: u64 = 32768;
@@ -63,7 +64,7 @@ async fn a_slot_that_was_cut_short_becomes_whole() {
             assert_eq!(read(&cache, BLOCKS, 3).await.unwrap(), [9; 3]);
         }
         if zeros {
-            let extent = volume::Extent { lba: volume::Lba(BLOCKS), blocks: 3 };
+            let extent = Extent { lba: Lba(BLOCKS), blocks: 3 };
             cache.discard(extent).await.unwrap();
         }
         gateway.far.set_blocks(MORE);
@@ -75,6 +76,50 @@ async fn a_slot_that_was_cut_short_becomes_whole() {
         cache.drain().await.unwrap();
         let there = gateway.far.peek(BLOCKS, 8).await;
         assert_eq!(support::gateway::first_bytes(&there), expected, "{known} {zeros}");
+    }
+}
+
+/// What is dirty of it says nothing of the sectors behind the former end, where the lower volume may have
+/// anything; nor does what was read of it and kept, in memory or in the tier.
+#[tokio::test(start_paused = true)]
+async fn what_is_dirty_of_a_slot_that_was_cut_short_is_not_taken_for_the_rest() {
+    for (is_read, is_discarded) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut gateway = Gateway::new(LOG);
+        gateway.settings.dram_bytes = 256 << 10;
+        gateway.settings.nvram_bytes = 64 << 10;
+        gateway.far = Far::new(Geometry::with_blocks(BLOCKS + 3));
+        gateway.far.poke(BLOCKS, vec![9; 3 * 512]).await;
+        let cache = gateway.start().await;
+        cache.use_tier(Rotting::new(640, 0, 1)).await.unwrap();
+        cache.pause();
+        if is_read {
+            assert_eq!(read(&cache, BLOCKS, 3).await.unwrap(), [9; 3]);
+        }
+        let expected = if is_discarded {
+            let extent = Extent { lba: Lba(BLOCKS), blocks: 3 };
+            cache.discard(extent).await.unwrap();
+            [0, 0, 0, 7, 7, 7, 7, 7]
+        } else {
+            write(&cache, BLOCKS + 1, 5, 1).await.unwrap();
+            [9, 5, 9, 7, 7, 7, 7, 7]
+        };
+        assert!(cache.statistics().dirty_bytes > 0);
+        gateway.far.set_blocks(MORE);
+        gateway.far.poke(BLOCKS + 3, vec![7; 5 * 512]).await;
+        assert!(has(&cache, MORE).await);
+        let how = format!("read {is_read}, discarded {is_discarded}");
+        assert_eq!(read(&cache, BLOCKS, 8).await.unwrap(), expected, "{how}");
+        cache.resume();
+        cache.drain().await.unwrap();
+        let there = gateway.far.peek(BLOCKS, 8).await;
+        assert_eq!(support::gateway::first_bytes(&there), expected, "{how}, at the far side");
+        // It leaves memory, and comes from the tier.
+        for round in 0..2 {
+            assert_eq!(read(&cache, BLOCKS, 8).await.unwrap(), expected, "{how}, {round}");
+            for slot in 0..200 {
+                read(&cache, slot * 8, 8).await.unwrap();
+            }
+        }
     }
 }
 

@@ -134,12 +134,14 @@ impl Tiered {
         }
     }
 
-    /// Takes in a slot that has left memory, if it is worth it.
+    /// Whether there is a tier, and a slot that has left memory is worth a place in it.
+    pub fn takes(&self, evicted: &Evicted) -> bool {
+        evicted.is_wanted && matches!(self.standing, Standing::Works(_))
+    }
+
+    /// Takes in a slot that has left memory.
     pub fn admit(&mut self, evicted: &Evicted) {
         let Standing::Works(tier) = &mut self.standing else { return };
-        if !evicted.is_wanted {
-            return;
-        }
         match tier.admit(evicted.slot, &evicted.page) {
             Admission::Known => {}
             Admission::Behind => self.counts.dropped += 1,
