@@ -47,6 +47,10 @@ impl Scene {
     }
 
     fn with(parameters: Parameters) -> Self {
+        Self::timed(parameters, Timing::default())
+    }
+
+    fn timed(parameters: Parameters, timing: Timing) -> Self {
         let now = Instant::now();
         let first = Joined {
             cid: Cid(0),
@@ -57,7 +61,7 @@ impl Scene {
             max_cmd_sn: Serial(32),
         };
         let window = Window::new(Serial(1), Serial(32));
-        let session = Session::new(parameters, window, 32, Timing::default(), first, now);
+        let session = Session::new(parameters, window, 32, timing, first, now);
         let decoder = Decoder::new(65536, 1 << 20);
         Self { now, session, decoder, stat_sn: 7 }
     }
@@ -684,6 +688,19 @@ fn a_suspended_process_asks_before_it_judges() {
     assert!(matches!(scene.sent()[..], [Pdu::NopOut(_)]));
     scene.pass(4 * SECOND).unwrap();
     assert_eq!(scene.pass(SECOND), Err(Error::Silent));
+}
+
+/// Whoever sets one of the two times may leave the other at its default.
+#[test]
+fn a_ping_may_be_given_up_sooner_than_a_stall_is_noticed() {
+    let tenth = SECOND / 10;
+    let timing = Timing { ping_time_out: tenth, ..Timing::default() };
+    assert!(timing.stall_time_out > tenth);
+    let mut scene = Scene::timed(Parameters::default(), timing);
+    scene.pass(5 * SECOND).unwrap();
+    assert!(matches!(scene.sent()[..], [Pdu::NopOut(_)]));
+    assert_eq!(scene.session.poll_timeout(), Some(scene.now + tenth));
+    assert_eq!(scene.pass(tenth), Err(Error::Silent));
 }
 
 proptest! {

@@ -396,7 +396,8 @@ impl Connection {
 
     fn suspect_after(&self, commands: &Commands) -> Duration {
         let usual = commands.round_trip() * 4;
-        usual.clamp(self.timing.stall_time_out, self.timing.ping_time_out)
+        // Whichever of the two is longer.
+        usual.max(self.timing.stall_time_out).min(self.timing.ping_time_out)
     }
 
     fn ping_due(&self, commands: &Commands, heard_elsewhere: Option<Instant>) -> Instant {
