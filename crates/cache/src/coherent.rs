@@ -226,7 +226,8 @@ impl Shared {
             && state.failed.is_none()
         {
             let reason = format!(
-                "the operator of the node has given up what this gateway had written: block {} and others",
+                "the node knows nothing any more of what this gateway had written: block {} and others; its \
+                 operator has given that up, or the node was put back from a backup",
                 u64::from(range.0) * u64::from(state.grain)
             );
             tracing::error!(reason, "dirty data of a shared volume is lost");

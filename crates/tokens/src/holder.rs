@@ -71,7 +71,8 @@ enum Standing {
     Joined {
         life: u64,
     },
-    /// What was dirty here has been given to others: it may not be used, nor sent down.
+    /// The node knows nothing of what was dirty here: it has given it up, or was put back to a time before.
+    /// Others may have it, so it may not be used, nor sent down.
     Lost {
         range: Range,
     },
