@@ -252,3 +252,84 @@ impl Volume for OneOfSeveral {
 
 /// What the volumes of such a log are called together: no volume calls itself so.
 const NAME: &str = "several volumes";
+
+#[cfg(test)]
+mod tests {
+    use volume::MemVolume;
+
+    use super::*;
+    use crate::{
+        log::BLOCK_BYTES,
+        slot::{SECTORS, SLOT_BYTES, WHOLE},
+    };
+
+    fn volume(blocks: u64) -> Stack {
+        Arc::new(MemVolume::new(Geometry::with_blocks(blocks)))
+    }
+
+    async fn open(log: &Stack, sizes: &[u64]) -> Result<(Arc<Cache>, Vec<Stack>), OpenError> {
+        let settings =
+            Settings { dram_bytes: 1 << 20, nvram_bytes: 1 << 18, ..Settings::default() };
+        let member = |(key, &blocks): (usize, &u64)| {
+            let (name, key) = (format!("volume {key}"), key as u64);
+            CommonMember { name, key, lower: volume(blocks) }
+        };
+        let members = sizes.iter().enumerate().map(member).collect();
+        Cache::open_common(settings, members, Arc::clone(log), None).await
+    }
+
+    fn log() -> Stack {
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(1024) };
+        Arc::new(MemVolume::new(geometry))
+    }
+
+    /// [`crate::state::Shared::whole`] gives 0 there: what would go down of such a slot is nothing, and nothing is
+    /// all that is to be sent of it, so it would count as sent.
+    #[tokio::test]
+    async fn a_slot_between_two_volumes_is_never_whole_and_nothing_comes_there() {
+        let (cache, _above) = open(&log(), &[803, 24]).await.expect("opened");
+        let shared = cache.shared();
+        let second = Joined::STRIDE_BYTES / SLOT_BYTES as u64;
+        let whole = [0, 99, 100, 101, second - 1, second, second + 2, second + 3, 15 * second];
+        let whole = whole.map(|slot| shared.whole(slot));
+        assert_eq!(whole, [WHOLE, WHOLE, 0b111, 0, 0, WHOLE, WHOLE, 0, 0]);
+        let sectors = second * u64::from(SECTORS);
+        for (lba, blocks) in [(803, 1), (800, 8), (808, 8), (sectors - 8, 16), (sectors + 24, 8)] {
+            let extent = Extent { lba: Lba(lba), blocks };
+            let refused = |e: &Error| matches!(e, Error::OutOfRange(found) if *found == extent);
+            assert!(cache.read(extent).await.is_err_and(|e| refused(&e)), "{lba}");
+            assert!(cache.discard(extent).await.is_err_and(|e| refused(&e)), "{lba}");
+            assert!(cache.allocation(extent).await.is_err_and(|e| refused(&e)), "{lba}");
+            let zeros = Data::zeros(blocks as usize * 512);
+            let written = cache.write(extent.lba, zeros, Durability::Volatile).await;
+            assert!(written.is_err_and(|e| refused(&e)), "{lba}");
+        }
+        assert_eq!(cache.statistics().dirty_bytes, 0);
+    }
+
+    /// Such a log comes from damage, or from somebody else.
+    #[tokio::test]
+    async fn a_log_with_something_between_two_volumes_is_refused() {
+        let log = log();
+        let (cache, above) = open(&log, &[803, 24]).await.expect("opened");
+        let written = above[0].write(Lba(800), Data::zeros(3 * 512), Durability::Volatile).await;
+        written.expect("the log takes it");
+        drop((cache, above));
+        let mut known = superblock(&log).await.expect("a log");
+        known.members[0].geometry.blocks = 800;
+        let mut block = vec![0; BLOCK_BYTES];
+        known.encode(&mut block);
+        for lba in [0, 1] {
+            let data = Data::from(block.clone());
+            log.write(Lba(lba), data, Durability::Stable).await.expect("written");
+        }
+        let refused = open(&log, &[800, 24]).await.err().expect("it is refused");
+        let is_right = |name: &str, slots| (name, slots) == ("volume 0", 1);
+        assert!(
+            matches!(&refused, OpenError::Beyond { name, slots } if is_right(name, *slots)),
+            "{refused}"
+        );
+        // It was as long when the log was written.
+        open(&log, &[803, 24]).await.expect("opened");
+    }
+}

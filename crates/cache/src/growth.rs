@@ -33,7 +33,7 @@ impl Shared {
     }
 
     async fn follow_growth_of(&self, place: usize) {
-        let Some(found) = self.found(place) else { return };
+        let Some(found) = self.found(place) else { return self.tell_of_outgrown(place) };
         if found.block_size != self.opened.block_size || !self.has_grown(place) {
             return;
         }
@@ -65,6 +65,20 @@ impl Shared {
             }
             // The next look tries again.
             Err(error) => tracing::warn!(%error, "the log cannot note that its volume has grown"),
+        }
+    }
+
+    /// It stays as large as it was, and the operator is told once.
+    fn tell_of_outgrown(&self, place: usize) {
+        let member = self.joined.as_ref().and_then(|joined| joined.member(place));
+        let Some(member) = member else { return };
+        if self.reach.outgrow(place) {
+            tracing::warn!(
+                volume = %member.name,
+                blocks = self.reach.blocks(place),
+                found = member.lower.geometry().blocks,
+                "a volume of a common cache has outgrown its place of 64 PiB: it keeps the size that it had"
+            );
         }
     }
 }

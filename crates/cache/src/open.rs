@@ -367,6 +367,9 @@ fn several(
     if let Some((name, slots)) = joining.absent(&superblock.members, &dirty) {
         return Err(OpenError::Absent { name, slots });
     }
+    if let Some((name, slots)) = joining.beyond(&dirty) {
+        return Err(OpenError::Beyond { name, slots });
+    }
     superblock.members.clone_from(&joining.records);
     let flags = DirtyFlags::of_several(&joining.joined);
     dirty.iter().for_each(|slot| flags.set(*slot));

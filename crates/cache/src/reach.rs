@@ -31,6 +31,20 @@ impl Joining {
         let name = was(absent).map_or_else(|| format!("number {absent}"), |was| was.name.clone());
         Some((name, slots.iter().filter(|slot| place(slot) == absent).count() as u64))
     }
+
+    /// The name of the first volume that ends before some of these slots, and how many do. They would go
+    /// nowhere: destage takes what is behind an end for nothing.
+    pub fn beyond(&self, slots: &[u64]) -> Option<(String, u64)> {
+        let reach = Reach::of_several(self);
+        let is_beyond = |slot: &u64, record: &MemberRecord| {
+            let block = slot * (SLOT_BYTES as u64 / u64::from(record.geometry.block_size));
+            reach.place(block) == record.place && block >= reach.end(block)
+        };
+        self.records.iter().find_map(|record| {
+            let beyond = slots.iter().filter(|slot| is_beyond(slot, record)).count() as u64;
+            (beyond > 0).then(|| (record.name.clone(), beyond))
+        })
+    }
 }
 
 /// Where each volume ends.
@@ -39,12 +53,14 @@ pub(crate) struct Reach {
     stride: u64,
     /// That are used: as many as the superblock says, or fewer.
     blocks: Vec<AtomicU64>,
+    /// Those of which it was said that they have outgrown their places, a bit for each.
+    outgrown: AtomicU64,
 }
 
 impl Reach {
     /// There is one.
     pub fn of_one(blocks: u64) -> Self {
-        Self { stride: u64::MAX, blocks: vec![blocks.into()] }
+        Self { stride: u64::MAX, blocks: vec![blocks.into()], outgrown: 0.into() }
     }
 
     /// There are several; where there is none, there are no blocks.
@@ -53,7 +69,7 @@ impl Reach {
         for record in &joining.records {
             blocks[record.place].store(record.geometry.blocks, Ordering::Relaxed);
         }
-        Self { stride: joining.joined.stride(), blocks }
+        Self { stride: joining.joined.stride(), blocks, outgrown: 0.into() }
     }
 
     /// How many there can be.
@@ -75,6 +91,11 @@ impl Reach {
     /// It has so many now.
     pub fn grow(&self, place: usize, blocks: u64) {
         self.blocks[place].fetch_max(blocks, Ordering::AcqRel);
+    }
+
+    /// It has more than there is room for where it lies. Whether that is heard for the first time.
+    pub fn outgrow(&self, place: usize) -> bool {
+        self.outgrown.fetch_or(1 << place, Ordering::Relaxed) & (1 << place) == 0
     }
 
     /// The last block of one, if it has any.

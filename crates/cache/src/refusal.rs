@@ -62,6 +62,17 @@ pub enum OpenError {
         /// Slots of 4096 bytes.
         slots: u64,
     },
+    /// The log holds data that lies behind the end of one of its volumes.
+    #[error(
+        "the log holds {slots} blocks of 4096 bytes that lie behind the end of volume \"{name}\": it is \
+         damaged, or was written by something else"
+    )]
+    Beyond {
+        /// What the volume calls itself.
+        name: String,
+        /// Slots of 4096 bytes.
+        slots: u64,
+    },
     /// The volume has another size than when the log was formatted.
     #[error(
         "the log was made for {recorded_blocks} blocks of {recorded_size} bytes, the volume now \

@@ -20,7 +20,7 @@ use support::{
 use tokio::time::timeout;
 use volume::{
     Allocation, Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, MemVolume,
-    Stack, Volume,
+    SliceVolume, Stack, Volume,
 };
 
 /// A far volume that keeps a claim.
@@ -120,10 +120,15 @@ impl Site {
     }
 
     async fn open(&self, members: &[(&str, &Arc<Claimed>)]) -> Opened {
-        let members = members.iter().map(|(name, volume)| CommonMember {
-            name: (*name).to_owned(),
+        let stacks = members.iter().map(|(name, volume)| (*name, Arc::clone(*volume) as Stack));
+        self.open_stacks(stacks.collect()).await
+    }
+
+    async fn open_stacks(&self, members: Vec<(&str, Stack)>) -> Opened {
+        let members = members.into_iter().map(|(name, lower)| CommonMember {
+            name: name.to_owned(),
             key: name.len() as u64,
-            lower: Arc::clone(*volume) as Stack,
+            lower,
         });
         Cache::open_common(Self::settings(), members.collect(), Arc::clone(&self.log), None).await
     }
@@ -355,6 +360,67 @@ async fn none_grows_beyond_its_place() {
     // What the log says of its volumes is still believed.
     site.a.far.set_blocks(8005);
     site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slice_that_grows_keeps_its_place_and_its_part() {
+    let site = Site::new();
+    let (far, place) = (Claimed::new(9000), (1 << 56) / 512);
+    let slice = Arc::new(SliceVolume::new(Arc::clone(&far) as Stack, Lba(1003), 4000).unwrap());
+    let members = || {
+        let stack = Arc::clone(&site.a) as Stack;
+        vec![("slice", Arc::clone(&slice) as Stack), ("a", stack)]
+    };
+    let (cache, above) = site.open_stacks(members()).await.expect("opened");
+    tokio::spawn(cache.run());
+    write(&above[0], 3992, 1).await;
+    write(&above[1], 5900, 2).await;
+    slice.grow(Some(6002)).expect("there is so much");
+    let grown = async {
+        while above[0].geometry().blocks != 6002 {
+            above[0].refresh();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), grown).await.expect("it is noticed");
+    write(&above[0], 5994, 3).await;
+    above[0].discard(Extent { lba: Lba(4000), blocks: 900 }).await.expect("discarded");
+    // More than there is room for: it stays as it is.
+    far.far.set_blocks(place + 5000);
+    slice.grow(None).expect("as it says");
+    above[0].refresh();
+    drained(&cache).await;
+    assert_eq!(above[0].geometry().blocks, 6002);
+    for (lba, blocks) in [(6000, 8), (6002, 1), (place - 1, 2), (place, 1), (place + 5, 8)] {
+        let extent = Extent { lba: Lba(lba), blocks };
+        let refused = |e: &Error| matches!(e, Error::OutOfRange(found) if *found == extent);
+        assert!(above[0].read(extent).await.is_err_and(|e| refused(&e)), "{lba}");
+        assert!(above[0].discard(extent).await.is_err_and(|e| refused(&e)), "{lba}");
+        let written =
+            above[0].write(extent.lba, filled(9, blocks as usize), Durability::Volatile).await;
+        assert!(written.is_err_and(|e| refused(&e)), "{lba}");
+    }
+    let found = [far.far.peek(1003 + 3992, 1).await[0], far.far.peek(1003 + 5994, 1).await[0]];
+    assert_eq!((found, site.a.far.peek(5900, 1).await[0]), ([1, 3], 2));
+    let outside = |&(_, lba, blocks): &(&str, u64, u64)| {
+        blocks > 0 && (lba < 1003 || lba + blocks > 1003 + 6002)
+    };
+    assert_eq!(far.far.take_calls().iter().find(|call| outside(call)), None);
+    let places = || async {
+        let known = inspect(&site.log).await.expect("a log").members;
+        known.iter().map(|member| (member.place, member.geometry.blocks)).collect::<Vec<_>>()
+    };
+    assert_eq!(places().await, [(0, 6002), (1, 8005)]);
+    drop((cache, above));
+    let refused = refusal(site.open_stacks(members()).await);
+    assert!(refused.contains("slice has more than 72057594037927936 bytes"), "{refused}");
+    far.far.set_blocks(9000);
+    let slice = SliceVolume::new(Arc::clone(&far) as Stack, Lba(1003), 7000).unwrap();
+    let mut members = members();
+    members[0].1 = Arc::new(slice);
+    let (_cache, above) = site.open_stacks(members).await.expect("opened");
+    assert_eq!(read(&above[0], 5994).await.expect("read"), 3);
+    assert_eq!(places().await, [(0, 7000), (1, 8005)]);
 }
 
 #[tokio::test(start_paused = true)]

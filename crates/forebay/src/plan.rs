@@ -238,13 +238,8 @@ fn change(old: &Unit, new: &Unit) -> Change {
     if same != *new || (grown.is_empty() && paced.is_empty()) {
         return refused(OTHER_DATA);
     }
-    match cached_slice(new) {
-        Some(why) if !grown.is_empty() => Change::Refused(why),
-        _ => {
-            grown.append(&mut paced);
-            Change::Small(grown.join(", "))
-        }
-    }
+    grown.append(&mut paced);
+    Change::Small(grown.join(", "))
 }
 
 const OTHER_DATA: &str = "its layers differ, and initiators would see other data on the same disk; \
@@ -253,19 +248,7 @@ const OTHER_DATA: &str = "its layers differ, and initiators would see other data
 /// Why a unit does not become larger with what is at its bottom.
 pub fn fixed_size(unit: &Unit) -> Option<String> {
     let sized = |layer: &Layer| matches!(layer, Layer::Slice(slice) if slice.size.is_some());
-    if unit.stack.iter().any(sized) {
-        return Some("the settings say how large its slice is".to_owned());
-    }
-    cached_slice(unit)
-}
-
-/// Why a unit does not become larger though its layers could: the name of a slice, which is in the
-/// log of a cache over it, has its size.
-fn cached_slice(unit: &Unit) -> Option<String> {
-    let mut layers = unit.stack.iter();
-    layers.find(|layer| matches!(layer, Layer::Slice(_)))?;
-    let why = "the log of its cache belongs to a slice of one size";
-    layers.any(|layer| matches!(layer, Layer::Cache(_))).then(|| why.to_owned())
+    unit.stack.iter().any(sized).then(|| "the settings say how large its slice is".to_owned())
 }
 
 /// Every portal with the tag of its group.
@@ -387,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_may_grow_unless_a_log_knows_its_size() {
+    fn a_slice_may_grow_below_a_cache_too() {
         let sliced = |file: &str, size: &str, more: &str| {
             let slice = format!("{{ slice = {{ start = 512{size} }} }}");
             target("a", &format!("{}, {slice}{more}", DISK.replace("1MiB", file)))
@@ -404,7 +387,7 @@ mod tests {
         check(&small, &to_end, "refused: iqn.a:a LUN 0: its layers differ");
         let cache = ", { cache = { log = 'log', log_size = '8MiB' } }";
         let (before, after) = (sliced("1MiB", "", cache), sliced("2MiB", "", cache));
-        check(&before, &after, "refused: iqn.a:a LUN 0: the log of its cache");
+        check(&before, &after, "changed: iqn.a:a LUN 0: its file grows to 2MiB\n");
     }
 
     #[test]

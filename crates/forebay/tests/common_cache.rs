@@ -242,3 +242,39 @@ async fn the_log_is_taken_elsewhere_with_all_its_units() {
     let found = [read(&*counter, 1).await.expect("read"), read(&*data, 1).await.expect("read")];
     assert_eq!(found, [content(1, 7), content(1, 8)]);
 }
+
+/// A slice without a size reaches to the end of a file that may grow: the log knows it all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn slices_of_files_that_grow_are_the_same_volumes_to_their_log() {
+    let place = Place::new();
+    let unit = |lun: u16, start: &str| {
+        let path = place.path(&format!("{lun}.img"));
+        format!(
+            "[[target.unit]]\nlun = {lun}\nstack = [ {{ file = {{ path = '{}', size = '16MiB' }} }}, \
+             {{ slice = {{ start = '{start}' }} }}, {{ common-cache = {{ name = 'db' }} }} ]\n",
+            path.display()
+        )
+    };
+    let text = |first: &str| {
+        format!(
+            "listen = ['127.0.0.1:0']\n[[common_cache]]\nname = 'db'\n[common_cache.cache]\nlog = '{}'\n\
+             log_size = '64MiB'\ndram = '8MiB'\nnvram_size = '1MiB'\n[[target]]\nname = '{GATEWAY}'\n{first}{}",
+            place.path("gateway.log").display(),
+            unit(1, "2MiB"),
+        )
+    };
+    let mut served = place.serve("gateway", &text(&unit(0, "1MiB")));
+    let control = served.control.to_str().expect("plain").to_owned();
+    let paused = forebay().args(["gateway", "pause", GATEWAY, "--control", &control]).output();
+    assert!(paused.expect("the binary runs").status.success());
+    let first = host(served.address, GATEWAY, 0).await;
+    write(&*first, 3000, 7).await.expect("written");
+    write(&*host(served.address, GATEWAY, 1).await, 3000, 8).await.expect("written");
+    served.kill();
+    let served = place.serve("gateway", &text(&unit(0, "1MiB").replace("16MiB", "32MiB")));
+    let first = host(served.address, GATEWAY, 0).await;
+    assert_eq!(first.geometry().bytes(), 31 << 20);
+    assert_eq!(read(&*first, 3000).await.expect("read"), content(3000, 7));
+    let second = host(served.address, GATEWAY, 1).await;
+    assert_eq!(read(&*second, 3000).await.expect("read"), content(3000, 8));
+}

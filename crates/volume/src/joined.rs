@@ -5,11 +5,12 @@ use std::{
     future::ready,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use crate::{
     Allocation, Claim, Data, Dirty, Durability, Error, Extent, Geometry, Holding, Io, Lba, Stack,
@@ -43,8 +44,15 @@ pub struct Member {
 
 struct Place {
     member: Member,
-    /// Something was written since its last flush. What was there before is not ours to flush.
-    unflushed: AtomicBool,
+    /// Writes and discards that are over, whatever became of them. What was there before is not ours
+    /// to flush.
+    written: AtomicU64,
+    /// So many of them are stable. That is noted when a flush has succeeded, and by none that was dropped:
+    /// whoever flushes meanwhile flushes, too.
+    flushed: AtomicU64,
+    /// How its last flush failed, until whoever flushes all has been told. A member tells of a loss once: of
+    /// what it told one that was dropped, the next hears.
+    untold: Mutex<Option<Error>>,
 }
 
 impl Joined {
@@ -81,9 +89,8 @@ impl Joined {
         if let Some(member) = members.iter().flatten().find(too_large) {
             return refused(format!("{} has more than {} bytes", member.name, Self::STRIDE_BYTES));
         }
-        let place = |member| Place { member, unflushed: AtomicBool::new(false) };
         Ok(Self {
-            places: members.into_iter().map(|member| member.map(place)).collect(),
+            places: members.into_iter().map(|member| member.map(Place::new)).collect(),
             block_size,
         })
     }
@@ -125,10 +132,12 @@ impl Joined {
         let start = number * self.stride();
         let place = self.places.get(number as usize).and_then(Option::as_ref);
         let here = Extent { lba: Lba(extent.lba.0 - start), blocks: extent.blocks };
-        place
-            .filter(|place| place.member.lower.geometry().check_extent(here).is_ok())
-            .map(|place| (place, start, here))
-            .ok_or(Error::OutOfRange(extent))
+        // One that has outgrown its place has nothing behind it: that is the next one's.
+        let is_inside = |place: &&Place| {
+            let geometry = place.member.lower.geometry();
+            here.end().0 <= self.stride() && geometry.check_extent(here).is_ok()
+        };
+        place.filter(is_inside).map(|place| (place, start, here)).ok_or(Error::OutOfRange(extent))
     }
 
     fn blocks(&self, length: usize) -> u32 {
@@ -137,6 +146,11 @@ impl Joined {
 }
 
 impl Place {
+    fn new(member: Member) -> Self {
+        let (written, flushed) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { member, written, flushed, untold: Mutex::default() }
+    }
+
     /// An error in the addresses of the whole, with the name of whose it is.
     fn up(&self, start: u64, error: Error) -> Error {
         let up = |extent: Extent| Extent {
@@ -154,13 +168,19 @@ impl Place {
         }
     }
 
+    /// Something was written since its last flush.
+    fn is_unflushed(&self) -> bool {
+        self.flushed.load(Ordering::SeqCst) < self.written.load(Ordering::SeqCst)
+    }
+
     async fn flush(&self) -> Result<(), Error> {
-        self.unflushed.store(false, Ordering::SeqCst);
-        let flushed = self.member.lower.flush().await;
-        if flushed.is_err() {
-            self.unflushed.store(true, Ordering::SeqCst);
+        let written = self.written.load(Ordering::SeqCst);
+        let flushed = self.member.lower.flush().await.map_err(|error| self.up(0, error));
+        match &flushed {
+            Ok(()) => drop(self.flushed.fetch_max(written, Ordering::SeqCst)),
+            Err(error) => *self.untold.lock() = Some(error.clone()),
         }
-        flushed.map_err(|error| self.up(0, error))
+        flushed
     }
 
     /// The claim as it is for this member. It succeeds the opening that this one granted last and those
@@ -184,17 +204,17 @@ impl Place {
 }
 
 /// Something is unflushed from when it is over, whatever became of it.
-struct Written<'a>(&'a AtomicBool);
+struct Written<'a>(&'a AtomicU64);
 
 impl Drop for Written<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 /// The first error, if there is one.
-fn all(results: Vec<Result<(), Error>>) -> Result<(), Error> {
-    results.into_iter().collect()
+fn all(results: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), Error> {
+    results.into_iter().fold(Ok(()), Result::and)
 }
 
 impl Volume for Joined {
@@ -228,7 +248,7 @@ impl Volume for Joined {
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         match self.locate(Extent { lba, blocks: self.blocks(data.len()) }) {
             Ok((place, start, here)) => Box::pin(async move {
-                let _written = Written(&place.unflushed);
+                let _written = Written(&place.written);
                 let written = place.member.lower.write(here.lba, data, durability).await;
                 written.map_err(|error| place.up(start, error))
             }),
@@ -237,16 +257,24 @@ impl Volume for Joined {
     }
 
     /// Of those that something was written to: one that is away holds up no flush of what others got.
+    ///
+    /// Dropped in the middle, it has flushed some of them, and the next one does the rest and tells of what
+    /// this one has heard.
     fn flush(&self) -> Io<'_, ()> {
-        let written = self.occupied().filter(|place| place.unflushed.load(Ordering::SeqCst));
-        let flushes: Vec<_> = written.map(Place::flush).collect();
-        Box::pin(async move { all(join_all(flushes).await) })
+        let flushes: Vec<_> =
+            self.occupied().filter(|place| place.is_unflushed()).map(Place::flush).collect();
+        Box::pin(async move {
+            let flushed = join_all(flushes).await;
+            // Nothing waits from here on: this is told.
+            let untold = self.occupied().filter_map(|place| place.untold.lock().take());
+            all(flushed.into_iter().chain(untold.map(Err)))
+        })
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         match self.locate(extent) {
             Ok((place, start, here)) => Box::pin(async move {
-                let _written = Written(&place.unflushed);
+                let _written = Written(&place.written);
                 let discarded = place.member.lower.discard(here).await;
                 discarded.map_err(|error| place.up(start, error))
             }),
@@ -260,6 +288,10 @@ impl Volume for Joined {
             let has_epochs = |place: &&Place| place.member.lower.geometry().epoch_blocks > 0;
             let each = self.occupied().filter(has_epochs).map(|place| async {
                 let rolled_back = place.member.lower.roll_back().await;
+                if rolled_back.is_ok() {
+                    // What was lost is among what is given up.
+                    *place.untold.lock() = None;
+                }
                 rolled_back.map_err(|error| place.up(0, error))
             });
             all(join_all(each).await)
@@ -343,7 +375,11 @@ fn together(holdings: impl Iterator<Item = Holding>) -> Holding {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::{
+        future::pending,
+        sync::atomic::AtomicBool,
+        task::{Context, Waker},
+    };
 
     use super::*;
     use crate::{MemVolume, testing::now};
@@ -355,6 +391,8 @@ mod tests {
         asked: Mutex<Option<Claim>>,
         holding: Holding,
         flush_fails: AtomicBool,
+        flush_hangs: AtomicBool,
+        grown_by: AtomicU64,
         epoch_blocks: u64,
     }
 
@@ -366,17 +404,22 @@ mod tests {
                 asked: Mutex::default(),
                 holding: Holding::Held,
                 flush_fails: AtomicBool::new(false),
+                flush_hangs: AtomicBool::new(false),
+                grown_by: AtomicU64::new(0),
                 epoch_blocks: 0,
             }
         }
 
         fn calls(&self) -> Vec<&'static str> {
-            std::mem::take(&mut self.calls.lock().expect("unpoisoned"))
+            std::mem::take(&mut self.calls.lock())
         }
 
         fn note(&self, call: &'static str) -> Io<'_, ()> {
-            self.calls.lock().expect("unpoisoned").push(call);
-            let fails = call == "flush" && self.flush_fails.load(Ordering::SeqCst);
+            self.calls.lock().push(call);
+            if call == "flush" && self.flush_hangs.load(Ordering::SeqCst) {
+                return Box::pin(pending());
+            }
+            let fails = call == "flush" && self.flush_fails.swap(false, Ordering::SeqCst);
             let lost = || Err(Error::Device("it was lost".into()));
             Box::pin(ready(if fails { lost() } else { Ok(()) }))
         }
@@ -384,7 +427,9 @@ mod tests {
 
     impl Volume for Noted {
         fn geometry(&self) -> Geometry {
-            Geometry { epoch_blocks: self.epoch_blocks, ..self.memory.geometry() }
+            let geometry = self.memory.geometry();
+            let blocks = geometry.blocks + self.grown_by.load(Ordering::SeqCst);
+            Geometry { blocks, epoch_blocks: self.epoch_blocks, ..geometry }
         }
 
         fn read(&self, extent: Extent) -> Io<'_, Data> {
@@ -408,7 +453,7 @@ mod tests {
         }
 
         fn claim(&self, claim: Claim) -> Io<'_, Holding> {
-            *self.asked.lock().expect("unpoisoned") = Some(claim);
+            *self.asked.lock() = Some(claim);
             Box::pin(ready(Ok(self.holding.clone())))
         }
 
@@ -487,11 +532,94 @@ mod tests {
         b.flush_fails.store(true, Ordering::SeqCst);
         let failed = now(joined.flush()).expect_err("it lost something");
         assert!(failed.to_string().contains("b: it was lost"), "{failed}");
-        b.flush_fails.store(false, Ordering::SeqCst);
         assert_eq!((a.calls(), b.calls()), (vec!["flush"], vec!["flush"]));
         // Until it has succeeded.
         now(joined.flush()).expect("flushed");
         assert_eq!((a.calls(), b.calls()), (vec![], vec!["flush"]));
+    }
+
+    /// Begins a flush, and gives it up.
+    fn drop_flush(joined: &Joined) {
+        let mut flush = joined.flush();
+        assert!(flush.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+
+    #[test]
+    fn what_a_flush_that_was_given_up_did_not_reach_the_next_one_flushes() {
+        let (a, b) = pair();
+        let joined = joined(&a, &b);
+        let far = 2 * joined.stride();
+        write(&joined, 1).expect("written");
+        write(&joined, far).expect("written");
+        b.flush_hangs.store(true, Ordering::SeqCst);
+        drop_flush(&joined);
+        assert_eq!((a.calls(), b.calls()), (vec!["flush"], vec!["flush"]));
+        b.flush_hangs.store(false, Ordering::SeqCst);
+        now(joined.flush()).expect("flushed");
+        assert_eq!((a.calls(), b.calls()), (vec![], vec!["flush"]));
+    }
+
+    #[test]
+    fn a_loss_that_was_told_to_a_flush_that_was_given_up_is_told_to_the_next() {
+        let (a, b) = pair();
+        let joined = joined(&a, &b);
+        write(&joined, 1).expect("written");
+        write(&joined, 2 * joined.stride()).expect("written");
+        a.flush_fails.store(true, Ordering::SeqCst);
+        b.flush_hangs.store(true, Ordering::SeqCst);
+        drop_flush(&joined);
+        b.flush_hangs.store(false, Ordering::SeqCst);
+        let told = now(joined.flush()).expect_err("a has lost something");
+        assert!(told.to_string().contains("a: it was lost"), "{told}");
+        // Once, as each of them does.
+        now(joined.flush()).expect("flushed");
+    }
+
+    #[test]
+    fn what_was_given_up_since_is_no_loss() {
+        let (mut a, b) = (Noted::new(100), Arc::new(Noted::new(50)));
+        a.epoch_blocks = 80;
+        let a = Arc::new(a);
+        let joined = joined(&a, &b);
+        write(&joined, 1).expect("written");
+        write(&joined, 2 * joined.stride()).expect("written");
+        a.flush_fails.store(true, Ordering::SeqCst);
+        b.flush_hangs.store(true, Ordering::SeqCst);
+        drop_flush(&joined);
+        b.flush_hangs.store(false, Ordering::SeqCst);
+        now(joined.roll_back()).expect("rolled back");
+        now(joined.flush()).expect("flushed");
+    }
+
+    #[test]
+    fn a_flush_does_not_rely_on_another_that_is_under_way() {
+        let (a, b) = pair();
+        let joined = joined(&a, &b);
+        write(&joined, 1).expect("written");
+        a.flush_hangs.store(true, Ordering::SeqCst);
+        let mut first = joined.flush();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert!(joined.flush().as_mut().poll(&mut context).is_pending(), "a has not answered");
+        a.flush_hangs.store(false, Ordering::SeqCst);
+        now(joined.flush()).expect("flushed");
+        assert_eq!(a.calls(), ["flush"; 3]);
+    }
+
+    #[test]
+    fn one_that_outgrows_its_place_gets_nothing_that_is_behind_it() {
+        let (a, b) = pair();
+        let joined = Joined::new(vec![member("a", &a), member("b", &b)]).expect("joined");
+        let stride = joined.stride();
+        a.grown_by.store(stride, Ordering::SeqCst);
+        for (lba, blocks) in [(stride - 1, 2), (stride - 8, 16), (stride + 50, 1)] {
+            let extent = Extent { lba: Lba(lba), blocks };
+            let refused = |e: &Error| matches!(e, Error::OutOfRange(found) if *found == extent);
+            assert!(now(joined.read(extent)).is_err_and(|e| refused(&e)), "{lba}");
+            assert!(now(joined.allocation(extent)).is_err_and(|e| refused(&e)), "{lba}");
+        }
+        let data = Data::zeros(1024);
+        assert!(now(joined.write(Lba(stride - 1), data, Durability::Volatile)).is_err());
     }
 
     #[test]
@@ -533,7 +661,7 @@ mod tests {
         let joined = Joined::new(vec![Some(first), member("b", &b)]).expect("joined");
         assert_eq!(now(joined.claim(claim())).expect("answered"), Holding::Held);
         let asked = |noted: &Noted| {
-            let asked = noted.asked.lock().expect("unpoisoned").clone().expect("asked");
+            let asked = noted.asked.lock().clone().expect("asked");
             (asked.granted, asked.predecessors, asked.is_dirty.get(), asked.opening)
         };
         assert_eq!(asked(&a), (7, vec![70, 80], true, 90));
@@ -550,9 +678,7 @@ mod tests {
         (second.granted, second.opening) = (9, 75);
         let joined = Joined::new(vec![Some(first), Some(second)]).expect("joined");
         assert_eq!(now(joined.claim(claim())).expect("answered"), Holding::Held);
-        let asked = |noted: &Noted| {
-            noted.asked.lock().expect("unpoisoned").clone().expect("asked").predecessors
-        };
+        let asked = |noted: &Noted| noted.asked.lock().clone().expect("asked").predecessors;
         assert_eq!((asked(&a), asked(&b)), (vec![80], vec![75, 80]));
     }
 

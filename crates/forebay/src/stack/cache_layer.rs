@@ -62,6 +62,11 @@ impl Log {
         self.info.as_ref().map(owner)
     }
 
+    /// What its volumes call themselves, if it is for several.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        self.info.iter().flat_map(|info| info.members.iter().map(|member| member.name.clone()))
+    }
+
     /// The one of several that was known by `key` when it was opened last.
     pub fn known_by(&self, key: u64) -> Option<Known> {
         let member = self.info.as_ref()?.members.iter().find(|member| member.key == key)?;
@@ -702,6 +707,9 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
             "serve that volume with this common cache again until the log is drained (`forebay gateway \
              drain`), and take it out then; to give up what the log holds of all of them, {zero}"
         ),
+        OpenError::Beyond { .. } => {
+            format!("bring back the undamaged log; to give up what it holds of all of them, {zero}")
+        }
         OpenError::Claim(_) => {
             "see `forebay claim show` at the node for who has it; if this log is to \
              be taken up here in place of its former owner, `forebay gateway adopt`; see \

@@ -8,7 +8,7 @@ use cache::CommonMember;
 use super::{
     Building, Given, Handle, Opened, Part,
     cache_layer::{self, CacheLayer},
-    keeps_size,
+    keeps_size, known_as,
 };
 use crate::{
     failure::Failure,
@@ -34,6 +34,7 @@ pub async fn open_common(
             building.known = log.known_by(known_by(target, unit));
         }
         building.add(0..below.len()).await?;
+        building.identity = known_as(&building.identity, log.names());
         buildings.push(building);
     }
     for (at, building) in buildings.iter().enumerate() {

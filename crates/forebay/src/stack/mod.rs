@@ -213,7 +213,8 @@ impl<'a> Building<'a> {
                 }
                 Layer::Slice(settings) => {
                     let (volume, what) = slice(settings, lower())?;
-                    self.identity = format!("{} [{what}]", self.identity);
+                    // Not how long it is: one that has grown is the same volume, and its log's.
+                    self.identity = format!("{} [from {}]", self.identity, settings.start.0);
                     let handle = Handle::Slice(Arc::clone(&volume), settings.size.is_none());
                     (volume, Part { layer: "slice", on: what, handle })
                 }
@@ -244,6 +245,8 @@ impl<'a> Building<'a> {
                         Some(log) => log,
                         None => cache_layer::open_log(settings).await?,
                     };
+                    let known = log.known().into_iter().map(|known| known.identity);
+                    self.identity = known_as(&self.identity, known);
                     let cache =
                         CacheLayer::open(settings, lower(), log, &self.identity, &self.us.0)
                             .await?;
@@ -285,6 +288,19 @@ impl<'a> Building<'a> {
         let identity = is_elsewhere.then_some(self.identity);
         Opened { top, layers: self.layers, identity, watched }
     }
+}
+
+/// What a log calls a volume: as it calls itself, or as it did once, when the name of a slice had its size.
+fn known_as(identity: &str, mut known: impl Iterator<Item = String>) -> String {
+    let without_size = |part: &str| match part.split_once(" bytes from ") {
+        Some((size, start)) if size.parse::<u64>().is_ok() => format!("from {start}"),
+        _ => part.to_owned(),
+    };
+    let now = |name: &String| {
+        let parts: Vec<_> = name.split(" [").map(without_size).collect();
+        parts.join(" [") == identity
+    };
+    known.find(now).unwrap_or_else(|| identity.to_owned())
 }
 
 /// A remote volume without a cache above it. The far side may lose what it did not flush, and can tell one
@@ -599,6 +615,19 @@ fn remote_figures(remote: &RemoteVolume) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slice_that_has_grown_is_the_same_volume_to_its_log() {
+        let known = |name: &str, log: &str| known_as(name, std::iter::once(log.to_owned()));
+        assert_eq!(known("file a [from 512]", "file a [from 512]"), "file a [from 512]");
+        let former = "file a [4096 bytes from 512]";
+        assert_eq!(known("file a [from 512]", former), former);
+        let twice = "file a [8192 bytes from 512] [512 bytes from 0]";
+        assert_eq!(known("file a [from 512] [from 0]", twice), twice);
+        for other in ["file a [4096 bytes from 51]", "file b [4096 bytes from 512]", "file a"] {
+            assert_eq!(known("file a [from 512]", other), "file a [from 512]");
+        }
+    }
 
     #[test]
     fn a_far_session_is_known_again_and_no_other_is_taken_for_it() {
