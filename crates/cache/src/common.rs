@@ -22,6 +22,7 @@ use crate::{
     reach::Joining,
     refusal::OpenError,
     settings::{OnLogError, Order, Report, Settings},
+    slot::SLOT_BYTES,
 };
 
 /// One of the volumes that a cache is opened over.
@@ -71,6 +72,19 @@ impl Cache {
         let above = places.into_iter().map(above).collect();
         Ok((cache, above))
     }
+
+    /// The volumes that were given up and are none of its volumes now: what each calls itself, and how many
+    /// bytes the log had that it lacks.
+    pub async fn given_up(&self) -> Vec<(String, u64)> {
+        let superblock = self.shared().superblock.lock().await;
+        let members = &superblock.members;
+        let is_back = |name: &str| members.iter().any(|other| other.counts() && other.name == name);
+        let given_up = members.iter().filter_map(|member| Some((member, member.given_up?.slots)));
+        given_up
+            .filter(|(member, _)| !is_back(&member.name))
+            .map(|(member, slots)| (member.name.clone(), slots * SLOT_BYTES as u64))
+            .collect()
+    }
 }
 
 /// The log holds the order of all volumes only while nothing goes past it.
@@ -90,13 +104,19 @@ fn records(
     members: &[CommonMember],
 ) -> Result<Vec<MemberRecord>, OpenError> {
     let mut records: Vec<MemberRecord> = Vec::new();
+    let is_out = |record: &&MemberRecord| record.given_up.is_some_and(|it| !it.may_return);
     for CommonMember { name, key, lower } in members {
+        if let Some(out) = known.iter().filter(is_out).find(|record| record.name == *name) {
+            let slots = out.given_up.map_or(0, |given_up| given_up.slots);
+            return Err(OpenError::GivenUp { name: name.clone(), slots });
+        }
         if records.iter().any(|record| record.name == *name) {
             let message = format!("volume \"{name}\" is there twice");
             return Err(OpenError::Settings(message));
         }
         let geometry = lower.geometry();
-        let was = known.iter().find(|record| record.name == *name);
+        let was = known.iter().find(|record| record.name == *name && record.counts());
+        let given_up = || known.iter().rfind(|record| record.name == *name);
         if let Some(was) = was.filter(|was| was.geometry.blocks > geometry.blocks) {
             return Err(OpenError::Geometry {
                 recorded_blocks: was.geometry.blocks,
@@ -105,7 +125,9 @@ fn records(
                 size: geometry.block_size,
             });
         }
-        let stays = |record: &&MemberRecord| members.iter().any(|m| m.name == record.name);
+        let stays = |record: &&MemberRecord| {
+            record.counts() && members.iter().any(|member| member.name == record.name)
+        };
         let place = was.map(|was| was.place).or_else(|| {
             let staying = known.iter().filter(stays);
             free_place(known, records.iter().chain(staying))
@@ -120,10 +142,14 @@ fn records(
             key: *key,
             geometry,
             granted: was.map_or(0, |was| was.granted),
-            opening: was.map_or(0, |was| was.opening),
+            // One that was given up knows this log by the opening that it granted then.
+            opening: was.or_else(given_up).map_or(0, |was| was.opening),
+            given_up: None,
         });
     }
-    if !members::encode(&records, &mut [0; MEMBERS_BYTES]) {
+    let given_up = known.iter().filter(|record| !record.counts());
+    let all: Vec<_> = records.iter().chain(given_up).cloned().collect();
+    if !members::encode(&all, &mut [0; MEMBERS_BYTES]) {
         let message = "the names of its volumes are too long together";
         return Err(OpenError::Settings(message.into()));
     }
@@ -260,7 +286,7 @@ mod tests {
     use super::*;
     use crate::{
         log::BLOCK_BYTES,
-        slot::{SECTORS, SLOT_BYTES, WHOLE},
+        slot::{SECTORS, WHOLE},
     };
 
     fn volume(blocks: u64) -> Stack {

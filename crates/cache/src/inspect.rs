@@ -10,13 +10,14 @@ use crate::{
         BLOCK_BYTES,
         members::MemberRecord,
         recovery::{Loss, NoSuperblock, scan, superblock},
-        segment::Kind,
+        segment::{Header, Kind},
         superblock::{
             FIRST_BLOCK, Identity, InstanceId, MAX_NAME, Superblock, index_shape, least_blocks,
             most_segment_slots,
         },
     },
     random::random,
+    reach::place_of,
     refusal::OpenError,
     settings::Settings,
     state::write_copies,
@@ -47,6 +48,8 @@ pub struct LogInfo {
     pub newest_segment: u64,
     /// Slots of 4096 bytes that are not in the lower volume yet.
     pub dirty_slots: u64,
+    /// So many of each member; none of one that was given up.
+    pub dirty_of_members: Vec<u64>,
     /// Acknowledged data that is missing.
     pub loss: Option<Loss>,
 }
@@ -91,22 +94,19 @@ pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
     };
     check_size(log, &superblock)?;
     let mut dirty = HashSet::new();
-    let scan = scan(log, &superblock, None, |_, header| {
-        for record in &header.records {
-            let slots = record.slot..record.slot + u64::from(record.count);
-            match record.kind {
-                Kind::Data | Kind::Zero => dirty.extend(slots),
-                Kind::Dropped if u64::from(record.count) > dirty.len() as u64 => {
-                    dirty.retain(|slot| !slots.contains(slot));
-                }
-                Kind::Dropped => slots.for_each(|slot| {
-                    dirty.remove(&slot);
-                }),
-            }
-        }
-    })
-    .await
-    .map_err(OpenError::Log)?;
+    let scan = scan(log, &superblock, None, |_, header| note_dirty(&mut dirty, header));
+    let scan = scan.await.map_err(OpenError::Log)?;
+    let members = &superblock.members;
+    let is_void = |slot: &u64| {
+        members.iter().any(|member| member.place == place_of(*slot) && !member.counts())
+    };
+    if !members.is_empty() {
+        dirty.retain(|slot| !is_void(slot));
+    }
+    let count = |member: &MemberRecord| {
+        dirty.iter().filter(|slot| place_of(**slot) == member.place).count() as u64
+    };
+    let dirty_of_members = members.iter().map(count).collect();
     Ok(LogInfo {
         instance: superblock.instance,
         generation: superblock.generation,
@@ -117,10 +117,27 @@ pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
         segments: scan.ring.segments() as u64,
         newest_segment: scan.ring.next() - 1,
         dirty_slots: dirty.len() as u64,
+        dirty_of_members,
         loss: scan.loss,
         identity: superblock.identity,
         members: superblock.members,
     })
+}
+
+/// Notes which slots a segment has something of, and of which it says that all before is void.
+pub(crate) fn note_dirty(dirty: &mut HashSet<u64>, header: &Header) {
+    for record in &header.records {
+        let slots = record.slot..record.slot + u64::from(record.count);
+        match record.kind {
+            Kind::Data | Kind::Zero => dirty.extend(slots),
+            Kind::Dropped if u64::from(record.count) > dirty.len() as u64 => {
+                dirty.retain(|slot| !slots.contains(slot));
+            }
+            Kind::Dropped => slots.for_each(|slot| {
+                dirty.remove(&slot);
+            }),
+        }
+    }
 }
 
 /// Writes the superblocks of a new log: last of all, since nothing before them is of this

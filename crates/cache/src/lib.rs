@@ -45,6 +45,7 @@ mod resize;
 mod scrub;
 mod refusal;
 mod inspect;
+mod abandon;
 mod ownership;
 mod open;
 mod forget;
@@ -53,12 +54,13 @@ mod common;
 mod partner;
 mod coherent;
 
+pub use abandon::{dirty_of, give_up, take_in};
 pub use cache::{Cache, Mark};
 pub use coherent::{Coherent, TokenStatistics};
 pub use common::CommonMember;
 pub use inspect::{InspectError, LogInfo, format, inspect};
 pub use log::{
-    members::MemberRecord,
+    members::{GivenUp, MemberRecord},
     recovery::Loss,
     seal::LogKey,
     superblock::{Identity, InstanceId, is_log},

@@ -21,6 +21,7 @@ use crate::{
         MAX_SEALED_SLOTS,
         doubt::{Doubt, judge_frames},
         layout::MOST_LAYOUTS,
+        members::MemberRecord,
         recovery::{FoundIndex, NoSuperblock, Scan, mend, scan, superblock},
         ring::Ring,
         seal::{LogKey, Salt, draw_salt},
@@ -31,7 +32,7 @@ use crate::{
     nvram::{Buffer, Contents, Held, StableMemory},
     ownership,
     random::random,
-    reach::{DirtyFlags, Joining, Reach},
+    reach::{DirtyFlags, Joining, Reach, place_of},
     refusal::{KeyRefusal, OpenError},
     seals::Seals,
     settings::{OnLogError, Order, Report, Settings},
@@ -134,7 +135,7 @@ pub(crate) async fn open(
         tracing::warn!(?loss, "opening the log although acknowledged data is missing");
     }
     let dirty_flags = match &joining {
-        Some(joining) => several(joining, &mut superblock, &mut table, &nvram.held)?,
+        Some(joining) => several(joining, &mut superblock, &mut table, &mut nvram)?,
         None => DirtyFlags::of_one(),
     };
     if by_flush && found.ring.segments() > 0 {
@@ -352,28 +353,84 @@ fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &Header
 }
 
 /// Notes which volumes the log is for from now on, and which of them it has dirty data of. None may be of
-/// one that is not there.
+/// one that is not there, unless that was given up.
 fn several(
     joining: &Joining,
     superblock: &mut Superblock,
     table: &mut SlotTable,
-    held: &[Held],
+    nvram: &mut Found,
 ) -> Result<DirtyFlags, OpenError> {
-    let mut dirty: Vec<u64> = held.iter().map(|held| held.slot).collect();
+    let given_up = forget_given_up(&superblock.members, table, nvram);
+    let mut dirty: Vec<u64> = nvram.held.iter().map(|held| held.slot).collect();
     table.rewind();
     while let Some(index) = table.next_dirty() {
         dirty.push(table.entry(index).slot);
     }
+    dirty.sort_unstable();
+    dirty.dedup();
     if let Some((name, slots)) = joining.absent(&superblock.members, &dirty) {
         return Err(OpenError::Absent { name, slots });
     }
     if let Some((name, slots)) = joining.beyond(&dirty) {
         return Err(OpenError::Beyond { name, slots });
     }
-    superblock.members.clone_from(&joining.records);
+    let records = &joining.records;
+    let mut kept = Vec::new();
+    for (record, is_in_log) in given_up {
+        let is_needed = records.iter().any(|other| other.place == record.place);
+        let is_back = records.iter().any(|other| other.name == record.name);
+        match is_in_log {
+            // What is new there would be taken for what is void.
+            true if is_needed => return Err(no_place(&record)),
+            true => kept.push(record),
+            false if is_needed || is_back => {}
+            false => kept.push(record),
+        }
+    }
+    superblock.members = records.iter().cloned().chain(kept).collect();
     let flags = DirtyFlags::of_several(&joining.joined);
     dirty.iter().for_each(|slot| flags.set(*slot));
     Ok(flags)
+}
+
+/// Takes what the log and the NVRAM have of volumes that were given up for nothing. Gives these, each with
+/// whether there was anything. The superblock has said of them that they are since before this opening.
+fn forget_given_up(
+    members: &[MemberRecord],
+    table: &mut SlotTable,
+    nvram: &mut Found,
+) -> Vec<(MemberRecord, bool)> {
+    let given_up = members.iter().filter(|member| !member.counts()).cloned();
+    let mut given_up: Vec<_> = given_up.map(|member| (member, false)).collect();
+    let mut is_void = |slot: u64| {
+        let its = given_up.iter_mut().find(|(member, _)| member.place == place_of(slot));
+        its.map(|(_, is_in_log)| *is_in_log = true).is_some()
+    };
+    let mut void = Vec::new();
+    table.rewind();
+    while let Some(index) = table.next_dirty() {
+        if is_void(table.entry(index).slot) {
+            void.push(index);
+        }
+    }
+    for index in void {
+        table.clear_place(index);
+        table.entry_mut(index).zero = false;
+        table.remove_if_empty(index);
+    }
+    let (void, held) = nvram.held.drain(..).partition(|held| is_void(held.slot));
+    nvram.held = held;
+    if let Some(buffer) = &mut nvram.buffer {
+        void.iter().for_each(|held: &Held| buffer.release(held.index));
+    }
+    given_up
+}
+
+fn no_place(record: &MemberRecord) -> OpenError {
+    OpenError::Settings(format!(
+        "they are too many while the log has something in it of volume \"{}\", which was given up",
+        record.name
+    ))
 }
 
 /// How the key that was given is not that of the log, if it is not.

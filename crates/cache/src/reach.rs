@@ -18,10 +18,9 @@ pub(crate) struct Joining {
 
 impl Joining {
     /// The name and number of the first volume that is not among them, though it has some of these slots.
-    /// Another one may be in its place.
+    /// Another one may be in its place. None is of one that was given up.
     pub fn absent(&self, known: &[MemberRecord], slots: &[u64]) -> Option<(String, u64)> {
-        let per_place = Joined::STRIDE_BYTES / SLOT_BYTES as u64;
-        let place = |slot: &u64| (slot / per_place) as usize;
+        let place = |slot: &u64| place_of(*slot);
         let was = |place: usize| known.iter().find(|member| member.place == place);
         let stays = |place: usize| {
             let found = was(place).zip(self.joined.member(place));
@@ -45,6 +44,11 @@ impl Joining {
             (beyond > 0).then(|| (record.name.clone(), beyond))
         })
     }
+}
+
+/// The one of several volumes that a slot is of.
+pub(crate) fn place_of(slot: u64) -> usize {
+    (slot / (Joined::STRIDE_BYTES / SLOT_BYTES as u64)) as usize
 }
 
 /// Where each volume ends.

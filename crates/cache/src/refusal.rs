@@ -62,6 +62,17 @@ pub enum OpenError {
         /// Slots of 4096 bytes.
         slots: u64,
     },
+    /// It is one that was given up.
+    #[error(
+        "the log gave up {slots} blocks of 4096 bytes of volume \"{name}\": what was acknowledged there \
+         is missing on it"
+    )]
+    GivenUp {
+        /// What the volume calls itself.
+        name: String,
+        /// Slots of 4096 bytes.
+        slots: u64,
+    },
     /// The log holds data that lies behind the end of one of its volumes.
     #[error(
         "the log holds {slots} blocks of 4096 bytes that lie behind the end of volume \"{name}\": it is \

@@ -11,11 +11,15 @@ use std::{
     time::Duration,
 };
 
-use cache::{Cache, CommonMember, OpenError, Order, Settings, inspect};
+use cache::{
+    Cache, CommonMember, MemberRecord, OpenError, Order, Report, Settings, StableMemory, dirty_of,
+    give_up, inspect, take_in,
+};
 use parking_lot::Mutex;
 use support::{
     far::Far,
     gateway::{filled, first_bytes},
+    memory::Memory,
 };
 use tokio::time::timeout;
 use volume::{
@@ -96,6 +100,8 @@ impl Volume for Claimed {
 
 /// A log, and volumes by name.
 struct Site {
+    settings: Settings,
+    memory: Memory,
     log: Stack,
     a: Arc<Claimed>,
     b: Arc<Claimed>,
@@ -106,7 +112,19 @@ type Opened = Result<(Arc<Cache>, Vec<Stack>), OpenError>;
 impl Site {
     fn new() -> Self {
         let log = Geometry { block_size: 4096, ..Geometry::with_blocks(2048) };
-        Self { log: Arc::new(MemVolume::new(log)), a: Claimed::new(8005), b: Claimed::new(4000) }
+        Self {
+            settings: Self::settings(),
+            memory: Memory::new(16),
+            log: Arc::new(MemVolume::new(log)),
+            a: Claimed::new(8005),
+            b: Claimed::new(4000),
+        }
+    }
+
+    /// Writes are acknowledged when they are in the NVRAM.
+    fn immediate() -> Self {
+        let settings = Settings { report: Report::Immediate, ..Self::settings() };
+        Self { settings, ..Self::new() }
     }
 
     fn settings() -> Settings {
@@ -130,7 +148,28 @@ impl Site {
             key: name.len() as u64,
             lower,
         });
-        Cache::open_common(Self::settings(), members.collect(), Arc::clone(&self.log), None).await
+        let (settings, log) = (self.settings.clone(), Arc::clone(&self.log));
+        let nvram = (settings.report == Report::Immediate).then(|| self.nvram());
+        Cache::open_common(settings, members.collect(), log, nvram).await
+    }
+
+    fn nvram(&self) -> Box<dyn StableMemory> {
+        Box::new(self.memory.clone())
+    }
+
+    /// What the log knows of one of its volumes.
+    async fn record(&self, name: &str) -> MemberRecord {
+        let mut known = inspect(&self.log).await.expect("a log").members.into_iter();
+        known.find(|member| member.name == name && member.counts()).expect("it is known")
+    }
+
+    /// Gives up what the log has of a volume, and says how many slots.
+    async fn give_up(&self, name: &str) -> u64 {
+        let member = self.record(name).await;
+        let nvram = (self.settings.report == Report::Immediate).then(|| self.nvram());
+        let slots = dirty_of(&self.log, nvram, &member).await.expect("it can be looked at");
+        give_up(&self.log, &member, slots).await.expect("it is given up");
+        slots
     }
 
     /// Both, with destage running.
@@ -473,4 +512,143 @@ async fn one_that_is_lost_to_another_stops_all() {
     assert!(matches!(cache.holding(), Holding::Refused(why) if why.contains("b: another log")));
     let written = above[0].write(Lba(0), filled(1, 8), Durability::Volatile).await;
     assert!(matches!(written, Err(Error::Fenced(_))), "{written:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_gone_for_good_is_given_up_and_the_others_lose_nothing() {
+    let site = Site::new();
+    let (both, alone) = ([("a", &site.a), ("b", &site.b)], [("a", &site.a)]);
+    let (cache, above) = site.start().await;
+    drained(&cache).await;
+    site.b.far.set_away(true);
+    for version in 0..20 {
+        write(&above[0], version * 8, 1).await;
+        write(&above[1], version % 5 * 8, version as u8).await;
+        write(&above[0], 800, version as u8).await;
+    }
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    drop((cache, above));
+    let refused = refusal(site.open(&alone).await);
+    assert!(refused.contains("holds 5 blocks of 4096 bytes of volume \"b\""), "{refused}");
+    let info = inspect(&site.log).await.expect("a log");
+    assert_eq!(info.dirty_of_members, [21, 5]);
+    let first = site.b.asked().opening;
+    assert_eq!(site.give_up("b").await, 5);
+    assert_eq!(inspect(&site.log).await.expect("a log").dirty_slots, 21);
+
+    // It is not served as if nothing had happened.
+    let refused = refusal(site.open(&both).await);
+    assert!(refused.contains("gave up 5 blocks of 4096 bytes of volume \"b\""), "{refused}");
+    // Before anything of the others has gone down, and after.
+    for drains in [false, false, true, false] {
+        let (cache, above) = site.open(&alone).await.expect("opened");
+        assert_eq!(cache.given_up().await, [("b".to_owned(), 5 * 4096)]);
+        assert_eq!(read(&above[0], 800).await.expect("read"), 19);
+        if drains {
+            tokio::spawn(cache.run());
+            drained(&cache).await;
+            assert_eq!(site.a.far.peek(800, 1).await[0], 19);
+            assert_eq!(site.a.far.peek(19 * 8, 1).await[0], 1);
+            cache.stop().await.expect("stopped");
+        }
+    }
+    site.b.far.set_away(false);
+    assert!(site.open(&both).await.is_err());
+
+    // Taken in anew it is as it is, elsewhere in the log's addresses.
+    take_in(&site.log, "b").await.expect("it was given up");
+    let (cache, above) = site.open(&both).await.expect("opened");
+    let asked = site.b.asked();
+    assert!(asked.granted == 0 && asked.predecessors.contains(&first) && !asked.is_dirty.get());
+    assert_eq!([read(&above[1], 0).await, read(&above[0], 800).await].map(Result::unwrap), [0, 19]);
+    assert_eq!(cache.given_up().await, []);
+    write(&above[1], 8, 77).await;
+    tokio::spawn(cache.run());
+    drained(&cache).await;
+    assert_eq!(site.b.far.peek(8, 1).await[0], 77);
+    assert!(take_in(&site.log, "a").await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_of_what_was_given_up_comes_back_while_the_log_still_has_it() {
+    let site = Site::new();
+    let c = Claimed::new(64);
+    let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
+    write(&above[0], 0, 1).await;
+    write(&above[1], 0, 2).await;
+    drop((cache, above));
+    site.give_up("a").await;
+    take_in(&site.log, "a").await.expect("it was given up");
+    // The log still has the old content of a, which counts no more, beside the new.
+    let all = [("b", &site.b), ("c", &c), ("a", &site.a)];
+    for _ in 0..2 {
+        let (_cache, above) = site.open(&all).await.expect("opened");
+        let found = [read(&above[2], 0).await, read(&above[0], 0).await];
+        assert_eq!(found.map(Result::unwrap), [0, 2]);
+    }
+    let (cache, above) = site.open(&all).await.expect("opened");
+    write(&above[2], 0, 5).await;
+    write(&above[1], 0, 6).await;
+    drop((cache, above));
+    // Again: twice given up, at two places.
+    assert_eq!(site.give_up("a").await, 1);
+    let refused = refusal(site.open(&all).await);
+    assert!(refused.contains("volume \"a\""), "{refused}");
+    let (cache, above) = site.open(&all[..2]).await.expect("opened");
+    assert_eq!([read(&above[0], 0).await, read(&above[1], 0).await].map(Result::unwrap), [2, 6]);
+    assert_eq!(inspect(&site.log).await.expect("a log").dirty_slots, 2);
+    tokio::spawn(cache.run());
+    drained(&cache).await;
+    let far = [&site.a, &site.b, &c].map(|volume| &volume.far);
+    assert_eq!([far[0].peek(0, 1).await[0], far[1].peek(0, 1).await[0]], [0, 2]);
+    assert_eq!(far[2].peek(0, 1).await[0], 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_only_the_nvram_has_of_it_is_given_up_too() {
+    let site = Site::immediate();
+    let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
+    // The log takes nothing for as long as nobody waits.
+    for volume in &above {
+        let written = volume.write(Lba(0), filled(9, 8), Durability::Volatile);
+        assert!(futures_util::FutureExt::now_or_never(written).is_some_and(|w| w.is_ok()));
+    }
+    drop((cache, above));
+    let free = |site: &Site| site.memory.0.lock().clone();
+    let before = free(&site);
+    assert_eq!(site.give_up("b").await, 1);
+    let (cache, above) = site.open(&[("a", &site.a)]).await.expect("opened");
+    assert_eq!(read(&above[0], 0).await.expect("read"), 9);
+    assert_ne!(free(&site), before);
+    tokio::spawn(cache.run());
+    drained(&cache).await;
+    cache.stop().await.expect("stopped");
+    assert_eq!(site.a.far.peek(0, 1).await[0], 9);
+    drop((cache, above));
+    take_in(&site.log, "b").await.expect("it was given up");
+    let (_cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
+    assert_eq!(read(&above[1], 0).await.expect("read"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_place_of_what_was_given_up_is_somebody_elses_when_the_log_has_nothing_of_it() {
+    let site = Site::new();
+    let names: Vec<_> = (0..=16).map(|number| format!("volume {number}")).collect();
+    let volumes: Vec<_> = names.iter().map(|_| Claimed::new(64)).collect();
+    let all: Vec<_> = names.iter().map(|name| &**name).zip(&volumes).collect();
+    let (cache, above) = site.open(&all[..16]).await.expect("opened");
+    write(&above[0], 0, 1).await;
+    write(&above[1], 0, 2).await;
+    drop((cache, above));
+    site.give_up("volume 0").await;
+    let refused = refusal(site.open(&all[1..]).await);
+    assert!(refused.contains("too many while the log has something"), "{refused}");
+    let (cache, above) = site.open(&all[1..16]).await.expect("opened");
+    tokio::spawn(cache.run());
+    drained(&cache).await;
+    cache.stop().await.expect("stopped");
+    drop((cache, above));
+    let (cache, above) = site.open(&all[1..]).await.expect("opened");
+    assert_eq!([read(&above[15], 0).await, read(&above[0], 0).await].map(Result::unwrap), [0, 2]);
+    assert_eq!(cache.given_up().await, []);
 }

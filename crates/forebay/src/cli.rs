@@ -289,6 +289,16 @@ pub enum GatewayAct {
     /// Checks that it is whole and belongs to the volume, takes the volume's claim at the node, so that
     /// whoever had the log is shut out, and leaves it ready for `forebay serve`.
     Adopt(Adopt),
+    /// Give up what the log of a common cache has of a volume that is gone for good
+    ///
+    /// While such a volume is away nothing that came after its data goes down, of the others either. The gateway must
+    /// be stopped; the others lose nothing, and the order of their writes stays. What is lost of this one is told
+    /// first, and done only with `--lose-dirty-data`. Take its unit out of the settings then.
+    GiveUp(GiveUp),
+    /// Let a volume that was given up be one of its common cache again, as it is at its far side
+    ///
+    /// It is taken in with the next start of a gateway whose settings name it. What was given up stays lost.
+    TakeIn(OfLog),
     /// Give the log of a cache another size while it is in use
     ///
     /// A file grows at once, if its file system has room. To shrink, what lies beyond the new end goes to the
@@ -377,6 +387,34 @@ pub struct Adopt {
     /// The settings (TOML) that it will be served with
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
+}
+
+/// Arguments of `gateway give-up`.
+#[derive(Args, Debug)]
+pub struct GiveUp {
+    /// Which volume.
+    #[command(flatten)]
+    pub of: OfLog,
+
+    /// Though acknowledged writes to it are in the log alone
+    #[arg(long)]
+    pub lose_dirty_data: bool,
+}
+
+/// Which volume of the log of a common cache is meant.
+#[derive(Args, Debug)]
+pub struct OfLog {
+    /// The unit that the volume was served as: TARGET, or TARGET/LUN
+    #[arg(value_name = "VOLUME")]
+    pub unit: UnitName,
+
+    /// The settings (TOML) with the common cache; they need not have the unit any more
+    #[arg(long, short, value_name = "FILE")]
+    pub config: PathBuf,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `gateway flush` and `gateway drain`.

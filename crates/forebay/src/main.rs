@@ -25,6 +25,7 @@ mod check;
 mod link;
 mod cli;
 mod handover;
+mod given_up;
 mod gateway;
 mod claim;
 mod credentials;

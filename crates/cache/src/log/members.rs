@@ -19,6 +19,17 @@ pub struct MemberRecord {
     pub granted: u64,
     /// The number of that opening.
     pub opening: u64,
+    /// What the log has of it counts no more.
+    pub given_up: Option<GivenUp>,
+}
+
+/// A volume that was given up: what the log had of it is void, and its place stays free while there is any.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct GivenUp {
+    /// How many slots of 4096 bytes the log had that the volume lacked.
+    pub slots: u64,
+    /// It may be one of the log's volumes again, as it is, at another place.
+    pub may_return: bool,
 }
 
 /// Writes the records behind each other. False if they do not fit.
@@ -36,8 +47,11 @@ pub(crate) fn encode(members: &[MemberRecord], to: &mut [u8]) -> bool {
         let abilities = u32::from(member.geometry.thin) * THIN
             + u32::from(member.geometry.volatile_cache) * VOLATILE
             + u32::from(member.geometry.read_only) * READ_ONLY;
-        put_u32(record, FLAGS_AT, abilities);
-        put_u64(record, GRANTED_AT, member.granted);
+        let given_up = member.given_up;
+        let standing = u32::from(given_up.is_some()) * GIVEN_UP
+            + u32::from(given_up.is_some_and(|given_up| given_up.may_return)) * MAY_RETURN;
+        put_u32(record, FLAGS_AT, abilities + standing);
+        put_u64(record, GRANTED_AT, given_up.map_or(member.granted, |given_up| given_up.slots));
         put_u64(record, OPENING_AT, member.opening);
         put(record, NAME_AT, name);
         at = end;
@@ -63,13 +77,17 @@ pub(crate) fn decode(count: usize, block_size: u32, bytes: &[u8]) -> Option<Vec<
             volatile_cache: abilities & VOLATILE != 0,
             ..Geometry::with_blocks(u64_at(record, BLOCKS_AT))
         };
+        let granted = u64_at(record, GRANTED_AT);
+        let given_up = (abilities & GIVEN_UP != 0)
+            .then(|| GivenUp { slots: granted, may_return: abilities & MAY_RETURN != 0 });
         members.push(MemberRecord {
             place: u32_at(record, PLACE_AT) as usize,
             name,
             key: u64_at(record, KEY_AT),
             geometry,
-            granted: u64_at(record, GRANTED_AT),
+            granted: if given_up.is_some() { 0 } else { granted },
             opening: u64_at(record, OPENING_AT),
+            given_up,
         });
         rest = &rest[end..];
     }
@@ -88,12 +106,21 @@ impl MemberRecord {
             && blocks <= Joined::STRIDE_BYTES / u64::from(block_size.max(1))
             && physical_block_size.is_power_of_two()
             && self.granted < u64::MAX / 2
+            && self.given_up.is_none_or(|given_up| given_up.slots < u64::MAX / 2)
+    }
+
+    /// Whether what the log has of it counts.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        self.given_up.is_none()
     }
 }
 
 const THIN: u32 = 1;
 const VOLATILE: u32 = 2;
 const READ_ONLY: u32 = 4;
+const GIVEN_UP: u32 = 8;
+const MAY_RETURN: u32 = 16;
 
 const PLACE_AT: usize = 0;
 const NAME_LENGTH_AT: usize = 4;
@@ -123,7 +150,21 @@ pub(crate) mod tests {
 
     pub(crate) fn sample(place: usize, name: &str) -> MemberRecord {
         let geometry = Geometry::with_blocks(1000 + place as u64);
-        MemberRecord { place, name: name.into(), key: 77, geometry, granted: 3, opening: 9 }
+        let (granted, opening, given_up) = (3, 9, None);
+        MemberRecord { place, name: name.into(), key: 77, geometry, granted, opening, given_up }
+    }
+
+    #[test]
+    fn what_was_given_up_stays_so() {
+        let given_up = |slots, may_return| {
+            let given_up = Some(GivenUp { slots, may_return });
+            MemberRecord { granted: 0, given_up, ..sample(3, "a") }
+        };
+        for member in [given_up(70, false), given_up(0, true), sample(3, "a")] {
+            let mut bytes = [0; 400];
+            assert!(encode(std::slice::from_ref(&member), &mut bytes));
+            assert_eq!(decode(1, 512, &bytes), Some(vec![member]));
+        }
     }
 
     #[test]

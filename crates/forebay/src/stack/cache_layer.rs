@@ -9,7 +9,7 @@ use std::{
 
 use cache::{
     Cache, Coherent, CommonMember, Identity, InspectError, KeyRefusal, LogInfo, LogKey, MappedFile,
-    Mark, OpenError, Parts, ResizeError, StableMemory,
+    Mark, MemberRecord, OpenError, Parts, ResizeError, StableMemory,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -40,6 +40,8 @@ pub struct CacheLayer {
     is_stopped: tokio::sync::Mutex<bool>,
     /// Its volumes, if it is the cache of several: what each calls itself, and each.
     volumes: Vec<(String, Stack)>,
+    /// Those that were given up, with how many bytes.
+    given_up: Vec<(String, u64)>,
 }
 
 /// A log disk before its cache is opened.
@@ -62,14 +64,25 @@ impl Log {
         self.info.as_ref().map(owner)
     }
 
-    /// What its volumes call themselves, if it is for several.
+    /// What it knows of its volumes, if it is for several.
+    pub fn members(&self) -> &[MemberRecord] {
+        self.info.as_ref().map_or(&[], |info| &info.members)
+    }
+
+    /// What they call themselves.
     pub fn names(&self) -> impl Iterator<Item = String> {
-        self.info.iter().flat_map(|info| info.members.iter().map(|member| member.name.clone()))
+        self.members().iter().map(|member| member.name.clone())
+    }
+
+    /// Its blocks.
+    pub fn volume(&self) -> Stack {
+        self.disk.volume()
     }
 
     /// The one of several that was known by `key` when it was opened last.
     pub fn known_by(&self, key: u64) -> Option<Known> {
-        let member = self.info.as_ref()?.members.iter().find(|member| member.key == key)?;
+        let is_it = |member: &&MemberRecord| member.key == key && member.counts();
+        let member = self.members().iter().find(is_it)?;
         Some(Known { identity: member.name.clone(), geometry: member.geometry })
     }
 }
@@ -118,7 +131,7 @@ impl CacheLayer {
         };
         let cache = opened.map_err(|error| refusal(settings, &error))?;
         read_tier::open(settings, &cache).await?;
-        Ok(Self::begin(cache, settings, log.disk, below, Vec::new()))
+        Ok(Self::begin(cache, settings, log.disk, below, (Vec::new(), Vec::new())))
     }
 
     /// Opens the cache of several volumes. Gives them as upper layers see them, in the same order.
@@ -136,7 +149,14 @@ impl CacheLayer {
         let (cache, above) = opened.map_err(|error| refusal(settings, &error))?;
         let below = Arc::clone(&above[0]);
         read_tier::open(settings, &cache).await?;
-        Ok((Self::begin(cache, settings, log.disk, below, volumes), above))
+        let given_up = cache.given_up().await;
+        for (volume, bytes) in &given_up {
+            tracing::warn!(
+                volume, bytes, log = %settings.log.display(),
+                "a volume of this log was given up, with acknowledged writes that only the log had"
+            );
+        }
+        Ok((Self::begin(cache, settings, log.disk, below, (volumes, given_up)), above))
     }
 
     /// Starts what a cache does by itself.
@@ -145,7 +165,7 @@ impl CacheLayer {
         settings: &settings::Cache,
         disk: LogDisk,
         below: Stack,
-        volumes: Vec<(String, Stack)>,
+        (volumes, given_up): (Vec<(String, Stack)>, Vec<(String, u64)>),
     ) -> Self {
         let pacing = Pacing::begin(Arc::clone(&cache), settings.schedule());
         let destage = tokio::spawn(cache.run());
@@ -175,6 +195,7 @@ impl CacheLayer {
             resizing: tokio::sync::Mutex::new(()),
             is_stopped: tokio::sync::Mutex::new(false),
             volumes,
+            given_up,
         }
     }
 
@@ -475,6 +496,8 @@ impl CacheLayer {
             let volumes = self.volumes.iter();
             let claims = volumes.map(|(name, v)| (name.clone(), claim(&v.holding()).into()));
             figures.insert("volumes".to_owned(), Value::Object(claims.collect()));
+            let given_up = self.given_up.iter().map(|(name, bytes)| (name.clone(), json!(bytes)));
+            figures.insert("given_up_bytes".to_owned(), Value::Object(given_up.collect()));
         }
         figures
     }
@@ -595,6 +618,21 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings,
     })
 }
 
+/// How many bytes the log alone has, or its NVRAM, of one of its volumes.
+pub async fn dirty_of(
+    settings: &settings::Cache,
+    log: &Log,
+    member: &MemberRecord,
+) -> Result<u64, Failure> {
+    // One that is not there would be made.
+    let nvram = match &settings.nvram {
+        Some(path) if path.exists() => nvram(settings)?,
+        _ => None,
+    };
+    let slots = cache::dirty_of(&log.volume(), nvram, member).await;
+    slots.map(|slots| slots * 4096).map_err(|error| refusal(settings, &error))
+}
+
 /// What a log says of itself; nothing if it was never used.
 async fn look(settings: &settings::Cache, log: &Stack) -> Result<Option<LogInfo>, Failure> {
     match cache::inspect(log).await {
@@ -617,8 +655,18 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
             format!("volume \"{}\" ({})", info.identity.name, about(info.identity.geometry.bytes()))
         }
         members => {
-            let each =
-                members.iter().map(|m| format!("\"{}\" ({})", m.name, about(m.geometry.bytes())));
+            let each = members.iter().zip(&info.dirty_of_members).map(|(member, dirty)| {
+                let what = match member.given_up {
+                    Some(given_up) => format!("given up, with {}", about(given_up.slots * 4096)),
+                    None if *dirty > 0 => format!(
+                        "{}, {} of it not there yet",
+                        about(member.geometry.bytes()),
+                        about(dirty * 4096)
+                    ),
+                    None => about(member.geometry.bytes()),
+                };
+                format!("\"{}\" ({what})", member.name)
+            });
             format!("volumes {}", each.collect::<Vec<_>>().join(", "))
         }
     };
@@ -705,8 +753,12 @@ fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
         }
         OpenError::Absent { .. } => format!(
             "serve that volume with this common cache again until the log is drained (`forebay gateway \
-             drain`), and take it out then; to give up what the log holds of all of them, {zero}"
+             drain`), and take it out then; if it is gone for good, `forebay gateway give-up` it; to give \
+             up what the log holds of all of them, {zero}"
         ),
+        OpenError::GivenUp { .. } => "take its unit out of the settings; or have it taken in anew as it is \
+             at its far side: `forebay gateway take-in`"
+            .into(),
         OpenError::Beyond { .. } => {
             format!("bring back the undamaged log; to give up what it holds of all of them, {zero}")
         }

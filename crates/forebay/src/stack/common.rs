@@ -13,6 +13,7 @@ use super::{
 use crate::{
     failure::Failure,
     naming::Naming,
+    orders::UnitName,
     settings::{self, IscsiName, Layer, Target, Unit},
 };
 
@@ -76,8 +77,13 @@ fn below(unit: &Unit) -> &[Layer] {
 /// By what a log for several units knows one before its far side has answered: a number that lasts as
 /// long as the target's name and the unit's.
 pub fn known_by(target: &Target, unit: &Unit) -> u64 {
+    known_as_unit(&UnitName { target: target.name.0.clone(), lun: unit.lun })
+}
+
+/// The same of a unit that the settings may not have any more.
+pub fn known_as_unit(name: &UnitName) -> u64 {
     // FNV-1a: the same with every compiler.
-    let name = format!("{}/{}", target.name, unit.lun);
+    let name = name.to_string();
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

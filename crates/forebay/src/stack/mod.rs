@@ -29,8 +29,8 @@ use crate::{
     settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
     status::LayerStatus,
 };
-pub use cache_layer::{CacheLayer, describe_log, known, open_log};
-pub use common::{known_by, open_common};
+pub use cache_layer::{CacheLayer, Log, describe_log, dirty_of, known, open_log};
+pub use common::{known_as_unit, known_by, open_common};
 pub use file::{io_remedy, log_options, open as open_file, options, refusal};
 pub use log_disk::{exists as log_exists, half, look as look_at_log};
 use read_only::ReadOnly;

@@ -1,0 +1,104 @@
+//! Giving up what a log has of one of several volumes, which will never take it; and letting that volume be one
+//! of them again. The log is not open meanwhile.
+//!
+//! One state of the superblock says it. The log's records stay as they are: what is of a place that was
+//! given up counts for nothing, and nobody gets that place while there is any.
+
+use std::collections::HashSet;
+
+use volume::Stack;
+
+use crate::{
+    inspect::{check_size, no_superblock, note_dirty, pool},
+    log::{
+        members::{GivenUp, MemberRecord},
+        recovery::{scan, superblock},
+        superblock::Superblock,
+    },
+    nvram::{Buffer, Contents, StableMemory},
+    reach::place_of,
+    refusal::OpenError,
+    state::write_copies,
+};
+
+/// What a log, and its NVRAM if that is given, have of one of several volumes that it lacks, in slots of 4096
+/// bytes. What is missing in a damaged log is not counted.
+///
+/// # Errors
+/// See [`OpenError`].
+pub async fn dirty_of(
+    log: &Stack,
+    nvram: Option<Box<dyn StableMemory>>,
+    member: &MemberRecord,
+) -> Result<u64, OpenError> {
+    let superblock = read(log).await?;
+    let mut dirty = HashSet::new();
+    let held = nvram.map_or_else(Vec::new, |memory| held(memory, &superblock));
+    let note = |_, header: &_| note_dirty(&mut dirty, header);
+    scan(log, &superblock, None, note).await.map_err(OpenError::Log)?;
+    dirty.extend(held);
+    Ok(dirty.iter().filter(|slot| place_of(**slot) == member.place).count() as u64)
+}
+
+/// Gives up what a log has of one of its volumes, which is `slots`; stable when it returns.
+///
+/// # Errors
+/// See [`OpenError`]; [`OpenError::Settings`] if it is none of its volumes, or was given up before.
+pub async fn give_up(log: &Stack, member: &MemberRecord, slots: u64) -> Result<(), OpenError> {
+    change(log, |known| {
+        let is_it = known.counts() && known.place == member.place && known.name == member.name;
+        if is_it {
+            // Its opening stays: if the volume is taken in anew, this log is known there by that.
+            known.granted = 0;
+            known.given_up = Some(GivenUp { slots, may_return: false });
+        }
+        is_it
+    })
+    .await
+}
+
+/// Lets a volume that was given up be one of the log's volumes again, as it is; stable when it returns.
+///
+/// # Errors
+/// See [`OpenError`]; [`OpenError::Settings`] if it was not given up.
+pub async fn take_in(log: &Stack, name: &str) -> Result<(), OpenError> {
+    change(log, |known| match &mut known.given_up {
+        Some(given_up) if known.name == name => {
+            given_up.may_return = true;
+            true
+        }
+        _ => false,
+    })
+    .await
+}
+
+async fn change(
+    log: &Stack,
+    mut change: impl FnMut(&mut MemberRecord) -> bool,
+) -> Result<(), OpenError> {
+    let mut superblock = read(log).await?;
+    let changed = superblock.members.iter_mut().filter_map(|member| change(member).then_some(()));
+    if changed.count() == 0 {
+        return Err(OpenError::Settings("the log knows no such volume".into()));
+    }
+    superblock.sequence += 1;
+    write_copies(log, &pool(1)?, &superblock).await.map_err(OpenError::Log)
+}
+
+async fn read(log: &Stack) -> Result<Superblock, OpenError> {
+    let superblock = superblock(log).await.map_err(no_superblock)?;
+    check_size(log, &superblock)?;
+    Ok(superblock)
+}
+
+/// The slots of acknowledged writes that may be in the NVRAM alone.
+fn held(memory: Box<dyn StableMemory>, superblock: &Superblock) -> Vec<u64> {
+    let counts = superblock.immediate && !superblock.clean;
+    let (_, contents) = Buffer::open(memory, superblock.instance, None);
+    match contents {
+        Contents::Ours { mark, held, .. } if counts && mark == superblock.nvram => {
+            held.iter().map(|held| held.slot).collect()
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,122 @@
+//! `forebay gateway give-up` and `take-in`: what the log of a common cache has of a volume that will never take
+//! it, and that volume if it comes back all the same. Nobody serves with the log meanwhile.
+
+use cache::MemberRecord;
+use serde_json::json;
+
+use crate::{
+    cli::{GiveUp, OfLog},
+    failure::Failure,
+    orders::UnitName,
+    output::print_line,
+    quantity::about,
+    settings::{Cache, Settings},
+    stack::{self, Log},
+};
+
+/// Gives it up, if that loses nothing or was asked for all the same.
+pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
+    let OfLog { unit, config, json } = &args.of;
+    let settings = Settings::load_without_secrets(config)?;
+    let found = Found::of(&settings, unit).await?;
+    let Some(member) = found.members.iter().find(|member| member.counts()) else {
+        let bytes = found.members.iter().filter_map(|member| member.given_up);
+        let bytes = bytes.map(|given_up| given_up.slots * 4096).max().unwrap_or(0);
+        let what = format!("{unit} was given up before, with {}", about(bytes));
+        return Err(Failure::new(what).remedy("take it out of the settings, and serve the others"));
+    };
+    let path = found.cache.log.display();
+    let (name, bytes) = (&member.name, stack::dirty_of(found.cache, &found.log, member).await?);
+    if bytes > 0 && !args.lose_dirty_data {
+        return Err(Failure::new(format!(
+            "{unit}: the log {path} alone has {} ({bytes} bytes) that was written to volume \"{name}\" and \
+             acknowledged",
+            about(bytes)
+        ))
+        .remedy("bring the volume back, and it gets that; if it is gone for good, --lose-dirty-data"));
+    }
+    if bytes > 0 {
+        let given_up = cache::give_up(&found.log.volume(), member, bytes / 4096).await;
+        given_up.map_err(Failure::new)?;
+    }
+    if *json {
+        let (unit, lost) = (unit.to_string(), bytes);
+        return print_line(
+            json!({ "unit": unit, "volume": name, "log": found.cache.log, "lost_bytes": lost }),
+        );
+    }
+    match bytes {
+        0 => print_line(format_args!(
+            "{unit}: the log {path} has nothing that volume \"{name}\" lacks; take the unit out of the settings"
+        )),
+        _ => print_line(format_args!(
+            "{unit}: {} ({bytes} bytes) of volume \"{name}\" are given up for good; take the unit out of the \
+             settings and serve the others, which lose nothing",
+            about(bytes)
+        )),
+    }
+}
+
+/// Lets it be one of the volumes again.
+pub async fn take_in(args: OfLog) -> Result<(), Failure> {
+    let OfLog { unit, config, json } = &args;
+    let settings = Settings::load_without_secrets(config)?;
+    let found = Found::of(&settings, unit).await?;
+    let member = found.members.iter().find_map(|member| Some((member, member.given_up?)));
+    let Some((MemberRecord { name, .. }, given_up)) = member else {
+        return Err(Failure::new(format!("{unit} was not given up"))
+            .remedy("serve it with the others of its common cache"));
+    };
+    cache::take_in(&found.log.volume(), name).await.map_err(Failure::new)?;
+    let bytes = given_up.slots * 4096;
+    if *json {
+        let (unit, log) = (unit.to_string(), &found.cache.log);
+        return print_line(
+            json!({ "unit": unit, "volume": name, "log": log, "missing_bytes": bytes }),
+        );
+    }
+    print_line(format_args!(
+        "{unit}: volume \"{name}\" is taken in with the next start, as it is at its far side: {} that was \
+         acknowledged is missing there. Check what is on it before it is used",
+        about(bytes)
+    ))
+}
+
+/// A log, and what it knows of a unit's volume.
+struct Found<'a> {
+    cache: &'a Cache,
+    log: Log,
+    members: Vec<MemberRecord>,
+}
+
+impl<'a> Found<'a> {
+    /// That of the common cache which the settings say; if they do not have the unit any more, of the one that
+    /// knows it.
+    async fn of(settings: &'a Settings, name: &UnitName) -> Result<Self, Failure> {
+        let target = settings.target.iter().find(|target| target.name.0 == name.target);
+        let unit = target.and_then(|target| target.unit.iter().find(|unit| unit.lun == name.lun));
+        let named = unit.and_then(|unit| unit.in_common());
+        if unit.is_some() && named.is_none() {
+            return Err(Failure::settings(format!("{name} has no common cache"))
+                .remedy("name a unit of a common cache"));
+        }
+        let is_asked =
+            |common: &&crate::settings::CommonCache| named.is_none_or(|named| named == common.name);
+        let key = stack::known_as_unit(name);
+        for common in settings.common_cache.iter().filter(is_asked) {
+            let cache = &common.cache;
+            // One that is not there would be made.
+            if !stack::log_exists(cache) {
+                continue;
+            }
+            let log = stack::open_log(cache).await?;
+            let members = log.members().iter().filter(|member| member.key == key);
+            let members: Vec<_> = members.cloned().collect();
+            if !members.is_empty() {
+                return Ok(Self { cache, log, members });
+            }
+        }
+        Err(Failure::new(format!("no log of a common cache in these settings knows {name}"))
+            .remedy("name a unit as it was served, TARGET or TARGET/LUN; `forebay check` shows the volumes"))
+    }
+}
