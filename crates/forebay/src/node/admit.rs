@@ -102,10 +102,7 @@ impl Node {
         let _one_at_a_time = self.admitting.lock();
         let Offer { from, from_node, id, volume } = offer;
         let name = &volume.volume;
-        let (settings, base) = {
-            let inner = self.inner.lock();
-            (Arc::clone(&inner.settings), Arc::clone(&inner.base))
-        };
+        let settings = self.settings();
         let kept = self.moves.of(name);
         if let Some(gone) = kept.gone.as_ref().filter(|gone| gone.generation >= volume.generation) {
             return Err(Failure::new(format!(
@@ -116,12 +113,7 @@ impl Node {
         }
         free_of(&settings, &volume)?;
         self.free_of_others(&settings, &volume)?;
-        // The settings may name its target, and then they say who may log in to it.
-        let is_its = |target: &&Target| target.name.0 == volume.target;
-        let named = base.target.iter().find(is_its);
-        let served = volume.served(Default::default(), accept.allow.clone());
-        let access = Access::of(&base, named.unwrap_or(&served))?;
-        volume.access.check(&volume.target, &access)?;
+        self.lets_in_no_more(&volume)?;
         self.has_room(accept.size, &accept.folder, &volume)?;
         self.redirect_for(&volume)?;
         // Another unit of this serial number would have its files.
@@ -166,6 +158,17 @@ impl Node {
             .remedy("move it to another node"));
         }
         Ok(())
+    }
+
+    /// That nobody gets at it here who is kept out where it is.
+    pub(super) fn lets_in_no_more(&self, volume: &Described) -> Result<(), Failure> {
+        let base = Arc::clone(&self.inner.lock().base);
+        // The settings may name its target, and then they say who may log in to it.
+        let is_its = |target: &&Target| target.name.0 == volume.target;
+        let allow = base.accept.as_ref().and_then(|accept| accept.allow.clone());
+        let new = volume.served(Default::default(), allow);
+        let access = Access::of(&base, base.target.iter().find(is_its).unwrap_or(&new))?;
+        volume.access.check(&volume.target, &access)
     }
 
     /// What the settings let in, and what the disk has.

@@ -167,6 +167,8 @@ impl Node {
         let Copy { file, writes, records, .. } = copy;
         // The unit opens it anew.
         drop((writes, file));
+        // A reload may have let others in meanwhile.
+        self.lets_in_no_more(&come.volume)?;
         let redirect = self.redirect_for(&come.volume)?;
         let state = self.settings().state.clone().ok_or_else(|| Failure::new("no state folder"))?;
         let identity = come.volume.identity();

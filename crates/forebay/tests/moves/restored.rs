@@ -7,6 +7,7 @@ use std::{
 };
 
 use crc_fast::{CrcAlgorithm, checksum};
+use serde_json::{Value, json as value};
 
 use crate::{
     scene::{accept, attic, cellar, connect_to, knows, move_to, place, serves},
@@ -61,15 +62,15 @@ async fn a_node_that_was_put_back_to_before_a_move_does_not_serve_what_it_had() 
     assert!(place.path("cellar.moved/payroll.img").exists(), "nothing is thrown away");
 }
 
-/// The record in the file of a volume, changed.
-fn change(file: &Path, from: &str, to: &str) {
+/// Changes the record in the file of a volume.
+fn change(file: &Path, change: impl FnOnce(&mut Value)) {
     let bytes = std::fs::read(file).expect("a record");
-    let json = std::str::from_utf8(&bytes[16..bytes.len() - 4]).expect("JSON");
-    assert!(json.contains(from), "{json}");
-    let json = json.replace(from, to);
+    let mut record = serde_json::from_slice(&bytes[16..bytes.len() - 4]).expect("JSON");
+    change(&mut record);
+    let json = serde_json::to_vec(&record).expect("JSON");
     let mut framed = bytes[..12].to_vec();
     framed.extend_from_slice(&(json.len() as u32).to_le_bytes());
-    framed.extend_from_slice(json.as_bytes());
+    framed.extend_from_slice(&json);
     let sum = checksum(CrcAlgorithm::Crc32Iscsi, &framed) as u32;
     framed.extend_from_slice(&sum.to_le_bytes());
     std::fs::write(file, framed).expect("written");
@@ -88,9 +89,12 @@ async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of(
     // As if the one had died before it heard, and the other had been put back to before it decided.
     attic.terminate();
     cellar.terminate();
-    std::fs::remove_file(place.path("attic.state/moved/payroll.volume")).expect("a record");
-    let kept = place.path("cellar.state/moved/payroll.volume");
-    change(&kept, "\"stage\":\"here\"", "\"stage\":\"ready\"");
+    let decided = place.path("attic.state/moved/payroll.volume");
+    std::fs::rename(&decided, place.path("decided")).expect("a record");
+    change(&place.path("cellar.state/moved/payroll.volume"), |kept| {
+        assert_eq!(kept["come"]["stage"].take(), "here");
+        kept["come"]["stage"] = "ready".into();
+    });
     let cellar = place.serve("cellar", &cellar_settings);
     let attic = place.serve("attic", &attic_settings);
     eventually("it is told of", || !json(&cellar, &["volume", "list"])[0]["why"].is_null()).await;
@@ -107,6 +111,17 @@ async fn a_whole_copy_of_which_the_other_node_knows_nothing_is_kept_and_told_of(
         stderr(&output)
     );
     assert!(place.path("cellar.moved/payroll.img").exists() && serves(&attic));
+    // A node that knows that it has tried and not decided says so, and what is not needed is put away.
+    attic.terminate();
+    std::fs::rename(place.path("decided"), &decided).expect("moved");
+    change(&decided, |kept| {
+        let id = kept["gone"]["id"].take();
+        *kept = value!({ "gone": null, "come": null, "tried": ["0123", id] });
+    });
+    let attic = place.serve("attic", &attic_settings);
+    let is_empty = || json(&cellar, &["volume", "list"]) == value!([]);
+    eventually("it is put away", is_empty).await;
+    assert!(serves(&attic) && !place.path("cellar.moved/payroll.img").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,4 +165,23 @@ async fn hosts_wait_for_the_last_of_the_copy_no_longer_than_is_said() {
         let text = stderr(&move_to(&attic, "cellar", &["--pause", wrong]));
         assert!(text.contains("hosts can wait"), "{text}");
     }
+}
+
+/// Hosts need not wait until the old unit is put away, which takes another flush.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_other_node_serves_before_anything_is_put_away() {
+    let (place, _seed, seeds) = place();
+    let slow = attic(0, &seeds, "").replace(
+        "size = \"64MiB\" } }",
+        "size = \"64MiB\" } }, { delay = { flush = \"1500ms\" } }",
+    );
+    let attic = place.serve("attic", &slow);
+    let cellar = place.serve("cellar", &cellar("cellar", &seeds, &accept("cellar")));
+    knows(&attic, &["cellar"]).await;
+    let moved = json(&attic, &["volume", "move", "payroll", "--to", "cellar"]);
+    assert_eq!(moved["stage"], "moved");
+    assert!(serves(&cellar) && !serves(&attic));
+    let pause = moved["pause_seconds"].as_f64().expect("seconds");
+    // One flush, and a little.
+    assert!((1.5..2.7).contains(&pause), "{pause}");
 }
