@@ -13,7 +13,7 @@ use std::{
 };
 
 use rustix::process::Signal;
-use support::{Place, Running, forebay, start, stderr};
+use support::{Place, Running, connect, forebay, start, stderr};
 
 const TARGET: &str = "iqn.2026-11.com.example:attach";
 
@@ -431,6 +431,40 @@ fn a_flush_speaks_for_what_the_far_side_had_lost() {
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&told["device"], &told["stable"]), (&attached.ready.clone().into(), &true.into()));
     assert!(ends(&mut attached.child));
+}
+
+/// Nothing of it is kept here.
+#[test]
+fn where_others_write_too_they_see_each_other() {
+    const BLOCK: usize = 4096;
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("64MiB"));
+    let (url, address) = (node.url(TARGET), node.address);
+    let attached = attach(&["--shared", &url]);
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let mut options = fs::OpenOptions::new();
+    let device = options.read(true).write(true).custom_flags(direct).open(&attached.ready);
+    let device = device.expect("opens");
+    let mut buffer = vec![0; 2 * BLOCK];
+    let start = buffer.as_ptr().align_offset(BLOCK);
+    let aligned = &mut buffer[start..start + BLOCK];
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let other = runtime.block_on(connect(address, TARGET));
+    for version in 1..20 {
+        aligned.copy_from_slice(&support::content(7, version));
+        device.write_all_at(aligned, 7 * BLOCK as u64).expect("written");
+        let seen = runtime.block_on(support::read(&*other, 7)).expect("read");
+        assert_eq!(seen, support::content(7, version));
+        runtime.block_on(support::write(&*other, 7, version + 100)).expect("written");
+        device.read_exact_at(aligned, 7 * BLOCK as u64).expect("read");
+        assert!(*aligned == support::content(7, version + 100));
+    }
+    device.sync_all().expect("stable");
+    drop((device, other));
+    detached(attached);
 }
 
 /// What tells of a live attachment may be gone, its far side, too: it is nobody's leftover.

@@ -72,7 +72,7 @@ enum Task {
         pair_rounds: u32,
     },
     /// Measure the data path beside a bare TCP program and tgt in the same run, and say which of its
-    /// promises hold: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, memory;
+    /// promises hold: target, stream, depth1, polling, digests, tls, sessions, gateway, pauses, options (what compression and an encrypted log cost), memory;
     /// or, alone, postmark: PostMark on attached volumes (root); or, alone, emc-tel: a trace like that of the STICS
     /// paper, 12 minutes for each of seven servers.
     Bench {

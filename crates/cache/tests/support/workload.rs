@@ -123,7 +123,8 @@ impl Script {
     }
 
     /// Whether what a read was answered with survives any end, as what was acknowledged does: not where
-    /// that is not stable either, nor while a log disk fails, whose writers are told that.
+    /// that is not stable either, nor while a log disk fails, whose writers are told that, nor where writes go
+    /// past the log, which the lower volume shows before they are stable there.
     fn keeps_what_it_shows(&self) -> bool {
         let Settings { report, nvram_survives, .. } = &self.settings;
         let is_stable = match report {
@@ -131,7 +132,7 @@ impl Script {
             Report::Immediate => *nvram_survives == NvramSurvives::PowerLoss,
             Report::Through | Report::Around | Report::AtFlush => false,
         };
-        is_stable && !self.log_fails
+        is_stable && self.settings.order == Order::Strict && !self.log_fails
     }
 
     fn sectors(&self) -> usize {
