@@ -61,9 +61,9 @@ pub fn test(wanted: Wanted) -> bool {
         });
     }
     check::check(&mut steps);
-    steps.run("build: release", || node::build().map(|_| Tally::one()));
     let Wanted { crash_points, coherence_minutes, counter_rounds, cut, pair_rounds, .. } = wanted;
     let compiling = steps.wanted(UNITS).then(units::Compiling::begin);
+    steps.run("build: release", || node::build().map(|_| Tally::one()));
     match program() {
         Ok(program) => {
             steps.run("pages: commands they show", || pages::check(&program));

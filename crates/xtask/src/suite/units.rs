@@ -20,7 +20,8 @@ const LIMIT: Duration = Duration::from_secs(1500);
 pub struct Compiling(Running);
 
 impl Compiling {
-    /// Begins to compile what [`run`] runs, behind all else: steps that mostly wait leave it the CPUs.
+    /// Begins to compile what [`run`] runs, behind all else: steps that mostly wait leave it the CPUs, and
+    /// linking the release build one of them.
     pub fn begin() -> Result<Compiling> {
         let mut command = Command::new("nice");
         command.args(["cargo", "test", "--workspace", "--no-run", "--quiet"]).current_dir(root());
@@ -98,6 +99,9 @@ fn read(line: &str, tally: &mut Tally) {
     if let Some((passed, failed)) = result(line) {
         tally.passed += passed;
         tally.failed += failed;
+        if let Some(time) = seconds(line).filter(|time| *time >= TELLING) {
+            println!("  {time:.0} s");
+        }
     } else if !line.ends_with("... ok") && !line.is_empty() && line != "running 0 tests" {
         println!("{line}");
     }
@@ -113,6 +117,14 @@ fn result(line: &str) -> Option<(u64, u64)> {
     Some((count("passed")?, count("failed")?))
 }
 
+/// How long it took, which ends such a line.
+fn seconds(line: &str) -> Option<f64> {
+    line.rsplit_once("finished in ")?.1.strip_suffix('s')?.parse().ok()
+}
+
+/// Seconds from which on the time of a test binary is worth a line: the run has to stay below half an hour.
+const TELLING: f64 = 10.0;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +135,8 @@ mod tests {
             "test result: FAILED. 27 passed; 1 failed; 0 ignored; 0 measured; 3 filtered out";
         assert_eq!(result(line), Some((27, 1)));
         assert_eq!(result("test result of mine"), None);
+        assert_eq!(seconds("test result: ok. 3 passed; finished in 31.07s"), Some(31.07));
+        assert_eq!(seconds(line), None);
         let mut tally = Tally::default();
         read(line, &mut tally);
         read("test result: ok. 3 passed; 0 failed; 0 ignored", &mut tally);
