@@ -243,6 +243,84 @@ async fn the_log_is_taken_elsewhere_with_all_its_units() {
     assert_eq!(found, [content(1, 7), content(1, 8)]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
+    let mut site = Site::new();
+    let [counter, data] = site.hosts().await;
+    write(&*counter, 1, 1).await.expect("written");
+    let drained = site.tell(&["gateway", "drain", GATEWAY]);
+    assert!(drained.status.success(), "{}", stderr(&drained));
+    site.data.kill();
+    write(&*data, 7, 2).await.expect("the log takes it");
+    write(&*data, 8, 2).await.expect("the log takes it");
+    write(&*counter, 1, 3).await.expect("the log takes it");
+    eventually("an error", || site.figure("lower_error").is_string()).await;
+    let config = site.place.path("gateway.toml");
+    let unit = format!("{GATEWAY}/1");
+    let offline = |words: &[&str]| {
+        let mut command = forebay();
+        command.args(["gateway", words[0], &unit, "--config"]).arg(&config).args(&words[1..]);
+        command.output().expect("the binary runs")
+    };
+    let in_use = offline(&["give-up", "--lose-dirty-data"]);
+    assert!(stderr(&in_use).contains("in use"), "{}", stderr(&in_use));
+    site.near.kill();
+
+    // Without its unit the others are not served, nor is it given up unless that is said.
+    let whole = gateway(&site.place, site.counter.address, site.data.address);
+    let at = whole.find("[[target.unit]]\nlun = 1").expect("the second unit");
+    site.place.write("gateway", &whole[..at]);
+    let serve = forebay().arg("serve").arg("--config").arg(&config).output().expect("it runs");
+    let said = stderr(&serve);
+    assert!(said.contains("holds 2 blocks") && said.contains("gateway give-up"), "{said}");
+    let asked = offline(&["give-up"]);
+    assert!(!asked.status.success());
+    assert!(stderr(&asked).contains("(8192 bytes)"), "{}", stderr(&asked));
+    let done = offline(&["give-up", "--lose-dirty-data", "--json"]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    let told: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!((&told["unit"], &told["lost_bytes"]), (&unit.clone().into(), &8192.into()));
+    assert!(stderr(&offline(&["give-up"])).contains("given up before, with 8.0 KiB"));
+    let check = forebay().arg("check").arg("--config").arg(&config).output().expect("it runs");
+    let check = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(check.contains("given up, with 8.0 KiB"), "{check}");
+
+    // The other one has all of its own, and it goes down.
+    for _ in 0..2 {
+        site.near = site.place.serve("gateway", &whole[..at]);
+        let counter = host(site.near.address, GATEWAY, 0).await;
+        assert_eq!(read(&*counter, 1).await.expect("read"), content(1, 3));
+        let drained = site.tell(&["gateway", "drain", GATEWAY]);
+        assert!(drained.status.success(), "{}", stderr(&drained));
+        let status = site.near.status();
+        let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
+        let cache = layers.iter().find(|layer| layer["layer"] == "cache").expect("a cache");
+        let given_up = cache["figures"]["given_up_bytes"].as_object().expect("it is told").clone();
+        assert_eq!(given_up.values().collect::<Vec<_>>(), [8192]);
+        drop(counter);
+        site.near.kill();
+    }
+
+    // It comes back: it is not served as if it had everything, but taken in as it is.
+    site.serve_data();
+    site.place.write("gateway", &whole);
+    let serve = forebay().arg("serve").arg("--config").arg(&config).output().expect("it runs");
+    let said = stderr(&serve);
+    assert!(said.contains("gave up 2 blocks") && said.contains("gateway take-in"), "{said}");
+    let taken = offline(&["take-in"]);
+    assert!(taken.status.success(), "{}", stderr(&taken));
+    let said = String::from_utf8_lossy(&taken.stdout).into_owned();
+    assert!(said.contains("8.0 KiB that was acknowledged is missing there"), "{said}");
+    site.serve_gateway();
+    let [counter, data] = site.hosts().await;
+    assert_eq!(read(&*data, 7).await.expect("read"), content(0, 0));
+    assert_eq!(read(&*counter, 1).await.expect("read"), content(1, 3));
+    write(&*data, 7, 9).await.expect("written");
+    let drained = site.tell(&["gateway", "drain", GATEWAY]);
+    assert!(drained.status.success(), "{}", stderr(&drained));
+    assert_eq!(site.figure("given_up_bytes"), serde_json::json!({}));
+}
+
 /// A slice without a size reaches to the end of a file that may grow: the log knows it all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn slices_of_files_that_grow_are_the_same_volumes_to_their_log() {
@@ -271,7 +349,9 @@ async fn slices_of_files_that_grow_are_the_same_volumes_to_their_log() {
     write(&*first, 3000, 7).await.expect("written");
     write(&*host(served.address, GATEWAY, 1).await, 3000, 8).await.expect("written");
     served.kill();
-    let served = place.serve("gateway", &text(&unit(0, "1MiB").replace("16MiB", "32MiB")));
+    let file = std::fs::File::options().write(true).open(place.path("0.img")).expect("it is there");
+    file.set_len(32 << 20).expect("it grows");
+    let served = place.serve("gateway", &text(&unit(0, "1MiB").replace(", size = '16MiB'", "")));
     let first = host(served.address, GATEWAY, 0).await;
     assert_eq!(first.geometry().bytes(), 31 << 20);
     assert_eq!(read(&*first, 3000).await.expect("read"), content(3000, 7));
