@@ -3,6 +3,9 @@
 //! The model of one direction of a link ([`Direction`]) has no clock and no packets: it is told when
 //! a packet of which length comes, and says whether it passes and when it arrives. Loss, jitter,
 //! duplicates and changed bits come from a seed, so that a run can be had again.
+//!
+//! [`Link`] carries real packets by that model, between two network namespaces that it makes, each
+//! with a TUN device. Linux only, and for who may make them.
 
 mod problem;
 mod settings;
@@ -12,8 +15,22 @@ mod queue;
 mod background;
 mod counters;
 mod direction;
+mod error;
+mod packet;
+mod flight;
+mod health;
+mod capture;
+mod oversleep;
+mod system;
+mod emulator;
+mod namespace;
+mod link;
 
 pub use counters::Counters;
 pub use direction::{Cause, Direction, Fate, Passage};
+pub use emulator::{LaneReport, Report};
+pub use error::Error;
+pub use health::Lateness;
+pub use link::{DEVICE, End, Link, Options, check, clear};
 pub use problem::Problem;
 pub use settings::{Burst, Loss, Settings};

@@ -1,0 +1,365 @@
+//! The thread that carries packets: one loop over two devices, which sleeps until a packet comes or
+//! one on its way arrives.
+
+use std::{
+    io,
+    num::NonZeroU64,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, TryRecvError},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Counters, Direction, Fate, Settings,
+    capture::Capture,
+    flight::{Arriving, Flight},
+    health::{Health, Lateness, taints},
+    oversleep::Oversleep,
+    packet::{LONGEST, OFFLOAD_HEADER, Packet},
+    system,
+};
+
+/// Carries packets between two devices.
+#[derive(Debug)]
+pub(crate) struct Emulator {
+    /// Near, far.
+    pub devices: [OwnedFd; 2],
+    /// From near to far, from far to near.
+    pub lanes: [Lane; 2],
+    pub orders: Receiver<Order>,
+    /// Readable when there are orders.
+    pub wake: Arc<OwnedFd>,
+    pub health: Health,
+    pub capture: Option<Capture>,
+    pub is_real_time: bool,
+    pub oversleep: Oversleep,
+}
+
+/// What the thread is told.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Be like this from now on, settings that were checked.
+    Change(Box<[Settings; 2]>),
+    /// Say how it is.
+    Report(SyncSender<Report>),
+    /// End.
+    End,
+}
+
+/// One direction with the packets in it.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    direction: Direction,
+    flight: Flight,
+    no_room: u64,
+    malformed: u64,
+    refused: u64,
+}
+
+/// How a link is.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Report {
+    /// From the near end to the far one.
+    pub near_to_far: LaneReport,
+    /// And back.
+    pub far_to_near: LaneReport,
+    /// How late packets were given.
+    pub lateness: Lateness,
+    /// The share of the machine's time that was stolen from it; none if it does not say.
+    pub stolen: Option<f64>,
+    /// Whether the thread runs before others (SCHED_FIFO).
+    pub real_time: bool,
+    /// Why figures of this run cannot be trusted; empty if they can.
+    pub tainted: Vec<String>,
+    /// Packets that are not in the capture; none without one.
+    pub capture_missed: Option<u64>,
+}
+
+/// How one direction is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct LaneReport {
+    /// What happened to packets.
+    #[serde(flatten)]
+    pub counters: Counters,
+    /// Packets for which there was no memory.
+    pub no_room: u64,
+    /// What the device gave that is no IP packet.
+    pub malformed: u64,
+    /// What the other device did not take.
+    pub refused: u64,
+    /// Bytes on their way.
+    pub in_flight_bytes: u64,
+}
+
+/// Segments that came together and arrive this close to each other are given as one, at the time
+/// of the last: that costs half of what a delay may be off (100 us), and saves most of the writes.
+const TOGETHER: Duration = Duration::from_micros(50);
+/// Packets given, and taken, before the other direction has its turn: some 100 us of work.
+const GIVEN_AT_ONCE: usize = 64;
+const TAKEN_AT_ONCE: usize = 32;
+/// The longest sleep: background traffic wants to be looked at once a second.
+const SLEEP: Duration = Duration::from_millis(100);
+
+impl Lane {
+    pub fn new(direction: Direction) -> Self {
+        Self { direction, flight: Flight::default(), no_room: 0, malformed: 0, refused: 0 }
+    }
+
+    /// Decides what becomes of all segments of what a device gave.
+    fn take(&mut self, now: Instant, bytes: &[u8]) {
+        let Ok(packet) = Packet::parse(bytes) else {
+            self.malformed += 1;
+            return;
+        };
+        // Neighbours that stay together: the first, when it arrives, and when the last so far does.
+        let mut together: Option<(usize, Instant, Instant)> = None;
+        for segment in 0..packet.segments() {
+            let fate = self.direction.admit(now, packet.segment_bytes(segment));
+            let plain = match fate {
+                Fate::Passes(way) if !way.is_doubled && way.changed_bit.is_none() => Some(way.at),
+                _ => None,
+            };
+            together = match (together, plain) {
+                (Some((first, begins, ends)), Some(at))
+                    if at >= ends && at - begins <= TOGETHER =>
+                {
+                    Some((first, begins, at))
+                }
+                (before, plain) => {
+                    if let Some((first, _, ends)) = before {
+                        self.begin(ends, &packet, first..segment, None);
+                    }
+                    plain.map(|at| (segment, at, at))
+                }
+            };
+            if let (None, Fate::Passes(way)) = (plain, fate) {
+                for _ in 0..1 + usize::from(way.is_doubled) {
+                    self.begin(way.at, &packet, segment..segment + 1, way.changed_bit);
+                }
+            }
+        }
+        if let Some((first, _, ends)) = together {
+            self.begin(ends, &packet, first..packet.segments(), None);
+        }
+    }
+
+    fn begin(
+        &mut self,
+        at: Instant,
+        packet: &Packet,
+        run: std::ops::Range<usize>,
+        changed_bit: Option<u64>,
+    ) {
+        let count = run.len() as u64;
+        if !self.flight.begin(at, packet, run, changed_bit) {
+            self.no_room += count;
+        }
+    }
+
+    fn report(&self) -> LaneReport {
+        LaneReport {
+            counters: self.direction.counters(),
+            no_room: self.no_room,
+            malformed: self.malformed,
+            refused: self.refused,
+            in_flight_bytes: self.flight.bytes(),
+        }
+    }
+}
+
+impl Emulator {
+    /// Carries packets until it is told to end.
+    ///
+    /// # Errors
+    /// If a device is gone.
+    pub fn run(mut self) -> io::Result<()> {
+        // Timers as exact as the machine can have them, not 50 us later; without it they are only later.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        self.is_real_time = system::run_first().is_ok();
+        let mut buffer = vec![0; LONGEST];
+        let mut head = Vec::new();
+        loop {
+            if self.obey() {
+                return Ok(());
+            }
+            let mut worked = false;
+            for lane in 0..2 {
+                worked |= self.give(lane, &mut head)?;
+                worked |= self.take(lane, &mut buffer)?;
+            }
+            if !worked {
+                self.sleep()?;
+            }
+        }
+    }
+
+    /// Does what it is told; true at the end.
+    fn obey(&mut self) -> bool {
+        loop {
+            match self.orders.try_recv() {
+                Ok(Order::Change(settings)) => {
+                    let now = Instant::now();
+                    for (lane, settings) in self.lanes.iter_mut().zip(*settings) {
+                        let changed = lane.direction.change(settings, now);
+                        debug_assert_eq!(changed, Ok(()), "they were checked");
+                    }
+                }
+                Ok(Order::Report(answer)) => {
+                    // Who asked may have given up.
+                    let _ = answer.try_send(self.report());
+                }
+                Ok(Order::End) | Err(TryRecvError::Disconnected) => return true,
+                Err(TryRecvError::Empty) => return false,
+            }
+        }
+    }
+
+    /// Gives to a device what has arrived.
+    fn give(&mut self, lane: usize, head: &mut Vec<u8>) -> io::Result<bool> {
+        for given in 0..GIVEN_AT_ONCE {
+            let now = Instant::now();
+            let Some(arrived) = self.lanes[lane].flight.arrive(now) else { return Ok(given > 0) };
+            self.health.late(now - arrived.at);
+            let Arriving { packet, run, changed_bit, .. } = arrived;
+            let changed = changed_bit.map(|bit| packet.changed(run.start, bit));
+            let pieces: [&[u8]; 2] = match &changed {
+                Some(changed) => [changed, &[]],
+                None => packet.run(run, head),
+            };
+            if let Some(capture) = &mut self.capture {
+                capture.record(now, [&pieces[0][OFFLOAD_HEADER..], pieces[1]]);
+            }
+            let slices = pieces.map(io::IoSlice::new);
+            match rustix::io::writev(&self.devices[1 - lane], &slices) {
+                Ok(_) => {}
+                Err(Errno::BADFD) => return Err(Errno::BADFD.into()),
+                // A device that is down, or out of memory; a changed packet that is none any more.
+                Err(_) => self.lanes[lane].refused += 1,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes from a device what was sent.
+    fn take(&mut self, lane: usize, buffer: &mut [u8]) -> io::Result<bool> {
+        for taken in 0..TAKEN_AT_ONCE {
+            match rustix::io::read(&self.devices[lane], &mut *buffer) {
+                Ok(bytes) => self.lanes[lane].take(Instant::now(), &buffer[..bytes]),
+                Err(Errno::AGAIN) => return Ok(taken > 0),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        self.lanes.iter_mut().for_each(|lane| lane.direction.advance(now));
+        let next = self.lanes.iter().filter_map(|lane| lane.flight.next()).min();
+        let left = next.map_or(SLEEP, |next| next.saturating_duration_since(now).min(SLEEP));
+        // The devices are looked at while it stays awake, too.
+        let Some(sleep) = left.checked_sub(self.oversleep.estimate()).filter(|s| !s.is_zero())
+        else {
+            return Ok(());
+        };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(sleep.subsec_nanos()) };
+        let [near, far] = &self.devices;
+        let mut waited = [near, far, &*self.wake].map(|fd| PollFd::new(fd, PollFlags::IN));
+        match poll(&mut waited, Some(&timeout)) {
+            Ok(0) => self.oversleep.observe(now.elapsed().saturating_sub(sleep)),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if waited[2].revents().contains(PollFlags::IN) {
+            // Empties it; whoever writes to it does not wait.
+            let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) -> Report {
+        let now = Instant::now();
+        self.lanes.iter_mut().for_each(|lane| lane.direction.advance(now));
+        let [near_to_far, far_to_near] = self.lanes.each_ref().map(Lane::report);
+        let (lateness, stolen) = (self.health.lateness(), self.health.stolen());
+        let no_room = near_to_far.no_room + far_to_near.no_room;
+        Report {
+            near_to_far,
+            far_to_near,
+            lateness,
+            stolen,
+            real_time: self.is_real_time,
+            tainted: taints(&lateness, stolen, no_room),
+            capture_missed: self.capture.as_ref().map(Capture::missed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Loss;
+
+    #[test]
+    fn segments_are_decided_one_by_one_and_leave_in_their_order() {
+        let now = Instant::now();
+        let settings = Settings {
+            loss: Loss::Random(0.2),
+            rate: Some(1_000_000_000),
+            queue_bytes: 1 << 20,
+            ..Settings::default()
+        };
+        let mut alone = Direction::new(settings.clone(), 1, now).unwrap();
+        let mut lane = Lane::new(Direction::new(settings, 1, now).unwrap());
+        let whole = crate::packet::tests::many(true);
+        let packet = Packet::parse(&whole).unwrap();
+        let mut expected = 0;
+        for _ in 0..100 {
+            lane.take(now, &whole);
+            for segment in 0..packet.segments() {
+                let fate = alone.admit(now, packet.segment_bytes(segment));
+                expected += usize::from(matches!(fate, Fate::Passes(_)));
+            }
+        }
+        let end = now + Duration::from_secs(1);
+        let (mut arrived, mut last) = (0, now);
+        while let Some(arriving) = lane.flight.arrive(end) {
+            arrived += arriving.run.len();
+            assert!(arriving.at >= last);
+            last = arriving.at;
+        }
+        assert_eq!(arrived, expected);
+        assert_eq!(lane.report().counters, alone.counters());
+    }
+
+    #[test]
+    fn segments_that_arrive_together_are_given_as_one() {
+        let now = Instant::now();
+        let whole = crate::packet::tests::many(false);
+        let runs = |settings: Settings| {
+            let mut lane = Lane::new(Direction::new(settings, 1, now).unwrap());
+            lane.take(now, &whole);
+            let end = now + Duration::from_secs(10);
+            let runs = std::iter::from_fn(|| lane.flight.arrive(end)).map(|one| one.run);
+            runs.collect::<Vec<_>>()
+        };
+        let usual = Settings::default;
+        assert_eq!(runs(usual()), vec![0..4]);
+        // 1110 bytes are 22 us on this wire, so three are 44 us apart.
+        assert_eq!(runs(Settings { rate: Some(400_000_000), ..usual() }), vec![0..3, 3..4]);
+        assert_eq!(runs(Settings { rate: Some(1_000_000), ..usual() }).len(), 4);
+        assert_eq!(runs(Settings { duplicate: 1.0, ..usual() }).len(), 8);
+        assert_eq!(runs(Settings { corrupt: 1.0, ..usual() }).len(), 4);
+    }
+}

@@ -1,0 +1,137 @@
+//! Packets on their way, by when they arrive.
+
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+    ops::Range,
+    time::Instant,
+};
+
+use crate::packet::Packet;
+
+/// Packets on their way in one direction.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    heap: BinaryHeap<Reverse<Arriving>>,
+    /// Of all that is in the heap.
+    bytes: u64,
+    count: u64,
+}
+
+/// Segments of one packet that arrive together.
+#[derive(Clone, Debug)]
+pub(crate) struct Arriving {
+    pub at: Instant,
+    pub packet: Packet,
+    pub run: Range<usize>,
+    /// With a run of one: the bit that changed on the way.
+    pub changed_bit: Option<u64>,
+    /// Of those with the same time, the first to come is the first to arrive.
+    order: u64,
+}
+
+/// Bytes on their way in one direction at most: 200 ms at 10 Gbit/s. More would take the memory of
+/// what is to be measured.
+const MOST_BYTES: u64 = 256 << 20;
+
+impl Flight {
+    /// Takes segments until they arrive; false, and nothing is taken, if there is no room.
+    pub fn begin(
+        &mut self,
+        at: Instant,
+        packet: &Packet,
+        run: Range<usize>,
+        changed_bit: Option<u64>,
+    ) -> bool {
+        let bytes = run_bytes(packet, &run);
+        if self.bytes + bytes > MOST_BYTES {
+            return false;
+        }
+        self.bytes += bytes;
+        self.count += 1;
+        let (packet, order) = (packet.clone(), self.count);
+        self.heap.push(Reverse(Arriving { at, packet, run, changed_bit, order }));
+        true
+    }
+
+    /// When the next ones arrive.
+    pub fn next(&self) -> Option<Instant> {
+        self.heap.peek().map(|Reverse(first)| first.at)
+    }
+
+    /// The next ones, if they have arrived.
+    pub fn arrive(&mut self, now: Instant) -> Option<Arriving> {
+        if self.next()? > now {
+            return None;
+        }
+        let Reverse(first) = self.heap.pop()?;
+        self.bytes -= run_bytes(&first.packet, &first.run);
+        Some(first)
+    }
+
+    /// Bytes of the packets on their way.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+fn run_bytes(packet: &Packet, run: &Range<usize>) -> u64 {
+    run.clone().map(|segment| packet.segment_bytes(segment)).sum()
+}
+
+impl PartialEq for Arriving {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Arriving {}
+
+impl PartialOrd for Arriving {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Arriving {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn packet(bytes: usize) -> Packet {
+        let mut all = vec![0; 10 + bytes];
+        all[10] = 0x45;
+        Packet::parse(&all).unwrap()
+    }
+
+    #[test]
+    fn packets_arrive_by_time_and_then_as_they_came() {
+        let now = Instant::now();
+        let later = now + Duration::from_millis(1);
+        let mut flight = Flight::default();
+        for (at, bytes) in [(later, 100), (now, 101), (now, 102)] {
+            assert!(flight.begin(at, &packet(bytes), 0..1, None));
+        }
+        let mut next = |at| flight.arrive(at).map(|one| one.packet.segment_bytes(0));
+        assert_eq!([next(now), next(now), next(now)], [Some(101), Some(102), None]);
+        assert_eq!([next(later), next(later)], [Some(100), None]);
+        assert_eq!(flight.bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_bounded() {
+        let now = Instant::now();
+        let packet = packet(60_000);
+        let mut flight = Flight::default();
+        let taken = (0..10_000).filter(|_| flight.begin(now, &packet, 0..1, None)).count() as u64;
+        assert_eq!(taken, MOST_BYTES / 60_000);
+        flight.arrive(now).unwrap();
+        assert!(flight.begin(now, &packet, 0..1, None));
+    }
+}

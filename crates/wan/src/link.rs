@@ -1,0 +1,329 @@
+//! A link between two network namespaces, from its making to its removal.
+
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc,
+        mpsc::{Sender, channel, sync_channel},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::{
+    Direction, Error, Report, Settings,
+    capture::Capture,
+    emulator::{Emulator, Lane, Order},
+    health::Health,
+    namespace::{self, Namespace},
+    oversleep::Oversleep,
+    system,
+};
+
+/// A link that is there. Removed, with its namespaces, when dropped.
+#[derive(Debug)]
+pub struct Link {
+    settings: [Settings; 2],
+    orders: Sender<Order>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+    /// Dropped after the thread has ended, and its devices with it.
+    namespaces: [Namespace; 2],
+}
+
+/// What a link is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// 1 to 32 letters, digits, `-` and `_`. The namespaces are `NAME-near` and `NAME-far`.
+    pub name: String,
+    /// From the near end to the far one, and back.
+    pub settings: [Settings; 2],
+    /// What loss and other chance come from: the same for the same packets again.
+    pub seed: u64,
+    /// A file for what arrives at either end (pcap).
+    pub capture: Option<PathBuf>,
+}
+
+/// An end of a link.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum End {
+    /// The first.
+    Near,
+    /// The other.
+    Far,
+}
+
+/// The name of the device in both namespaces.
+pub const DEVICE: &str = "wan0";
+/// How long the thread may take to answer: it looks for orders after each turn.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Packets that may wait in a device for this thread: 60 ms of packets of 1500 bytes at 1 Gbit/s, so that
+/// only the queue of the link drops any.
+const DEVICE_QUEUE: usize = 5000;
+/// Below this there is no IPv6 (RFC 8200, 5).
+const IPV6_MTU: u16 = 1280;
+
+impl End {
+    /// Its address.
+    #[must_use]
+    pub fn address(self) -> &'static str {
+        match self {
+            Self::Near => "10.99.0.1",
+            Self::Far => "10.99.0.2",
+        }
+    }
+
+    /// Its IPv6 address, there with an MTU of 1280 and more.
+    #[must_use]
+    pub fn address6(self) -> &'static str {
+        match self {
+            Self::Near => "fd99::1",
+            Self::Far => "fd99::2",
+        }
+    }
+
+    /// The name of its namespace.
+    #[must_use]
+    pub fn namespace(self, link: &str) -> String {
+        match self {
+            Self::Near => format!("{link}-near"),
+            Self::Far => format!("{link}-far"),
+        }
+    }
+
+    /// Where its namespace is, for a process that wants to enter it.
+    #[must_use]
+    pub fn path(self, link: &str) -> PathBuf {
+        namespace::path(&self.namespace(link))
+    }
+
+    /// What runs a program in its namespace; the program and its arguments are to be added. `None`
+    /// if there is no such namespace.
+    ///
+    /// # Errors
+    /// If the name is none, or `ip` is not installed.
+    pub fn command(self, link: &str) -> Result<Option<Command>, Error> {
+        check_name(link)?;
+        let namespace = self.namespace(link);
+        let is_there = namespace::path(&namespace).exists();
+        is_there.then(|| namespace::command(&namespace)).transpose()
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Near => Self::Far,
+            Self::Far => Self::Near,
+        }
+    }
+}
+
+/// Both, in the order of everything that there is two of.
+const ENDS: [End; 2] = [End::Near, End::Far];
+
+/// Whether a link with these options can be made here. Changes nothing.
+///
+/// # Errors
+/// What is in the way: settings, privilege, `/dev/net/tun`, `ip`, a namespace of the same name.
+pub fn check(options: &Options) -> Result<(), Error> {
+    check_name(&options.name)?;
+    options.settings.iter().try_for_each(Settings::check)?;
+    check_privilege()?;
+    system::open_tun().map_err(Error::NoTun)?;
+    namespace::find_ip()?;
+    for end in ENDS {
+        let namespace = end.namespace(&options.name);
+        match namespace::owner(&namespace)? {
+            namespace::Owner::Nobody | namespace::Owner::Left => {}
+            namespace::Owner::Running(process) => return Err(Error::InUse { namespace, process }),
+            namespace::Owner::Other => return Err(Error::Foreign { namespace }),
+        }
+    }
+    Ok(())
+}
+
+/// Removes what a link of this name left when it was killed. True if there was something.
+///
+/// # Errors
+/// If it is in use, or not of a link.
+pub fn clear(name: &str) -> Result<bool, Error> {
+    check_name(name)?;
+    check_privilege()?;
+    let mut cleared = false;
+    for end in ENDS {
+        cleared |= namespace::clear(&end.namespace(name))?;
+    }
+    Ok(cleared)
+}
+
+impl Link {
+    /// Makes namespaces and devices, and begins to carry packets.
+    ///
+    /// # Errors
+    /// As [`check`], or what the system says; then nothing is left behind.
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        check(options)?;
+        let capture = options.capture.as_deref().map(open_capture).transpose()?;
+        let [near, far] = ENDS.map(|end| Namespace::make(end.namespace(&options.name)));
+        let namespaces = [near?, far?];
+        let devices = [
+            make_device(&namespaces[0], End::Near, &options.settings[0])?,
+            make_device(&namespaces[1], End::Far, &options.settings[1])?,
+        ];
+        let now = Instant::now();
+        let [forth, back] = options.settings.clone();
+        // Each direction has chances of its own.
+        let lanes = [
+            Lane::new(Direction::new(forth, options.seed, now)?),
+            Lane::new(Direction::new(back, !options.seed, now)?),
+        ];
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let failed = || Error::system("start the thread that carries packets");
+        let wake = Arc::new(wake.map_err(|error| failed()(error.into()))?);
+        let (orders, receiver) = channel();
+        let emulator = Emulator {
+            devices,
+            lanes,
+            orders: receiver,
+            wake: Arc::clone(&wake),
+            health: Health::new(),
+            capture,
+            is_real_time: false,
+            oversleep: Oversleep::new(std::thread::available_parallelism().map_or(1, usize::from)),
+        };
+        let thread = std::thread::Builder::new().name("link".to_owned());
+        let thread = thread.spawn(move || emulator.run()).map_err(failed())?;
+        let settings = options.settings.clone();
+        Ok(Self { settings, orders, wake, thread: Some(thread), namespaces })
+    }
+
+    /// What it is like at present: from the near end to the far one, and back.
+    #[must_use]
+    pub fn settings(&self) -> &[Settings; 2] {
+        &self.settings
+    }
+
+    /// Changes what it is like, for packets that come from now on.
+    ///
+    /// # Errors
+    /// If a setting is wrong; then nothing was changed. Or if the link is broken.
+    pub fn change(&mut self, settings: [Settings; 2]) -> Result<(), Error> {
+        settings.iter().try_for_each(Settings::check)?;
+        for ((namespace, old), new) in self.namespaces.iter().zip(&self.settings).zip(&settings) {
+            if old.mtu != new.mtu {
+                namespace.ip(&["link", "set", DEVICE, "mtu", &new.mtu.to_string()])?;
+            }
+        }
+        self.tell(Order::Change(Box::new(settings.clone())))?;
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// How it is.
+    ///
+    /// # Errors
+    /// If the link is broken.
+    pub fn report(&self) -> Result<Report, Error> {
+        let (answer, answered) = sync_channel(1);
+        self.tell(Order::Report(answer))?;
+        let no_answer = |_| Error::Broken("it does not answer".to_owned());
+        answered.recv_timeout(PATIENCE).map_err(no_answer)
+    }
+
+    /// Whether packets are carried; not when somebody took its devices away.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    fn tell(&self, order: Order) -> Result<(), Error> {
+        let gone = || Error::Broken("its devices were taken away".to_owned());
+        self.orders.send(order).map_err(|_| gone())?;
+        let woken = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+        woken.map(drop).map_err(|_| gone())
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.tell(Order::End);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let is_sound = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
+    // An option of `ip` begins with a dash.
+    let is_name =
+        (1..=32).contains(&name.len()) && name.bytes().all(is_sound) && !name.starts_with('-');
+    if is_name { Ok(()) } else { Err(Error::Name(name.to_owned())) }
+}
+
+/// Bits of the capabilities that `ip` needs (capabilities(7)): CAP_NET_ADMIN, CAP_SYS_ADMIN.
+const NEEDED: u64 = 1 << 12 | 1 << 21;
+
+fn check_privilege() -> Result<(), Error> {
+    let status = std::fs::read_to_string("/proc/self/status");
+    let status = status.map_err(Error::system("read /proc/self/status"))?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    if effective.is_some_and(|bits| bits & NEEDED == NEEDED) {
+        Ok(())
+    } else {
+        Err(Error::Privilege)
+    }
+}
+
+fn open_capture(path: &Path) -> Result<Capture, Error> {
+    Capture::create(path).map_err(Error::system(format!("make {}", path.display())))
+}
+
+/// The device at an end, with its addresses.
+fn make_device(namespace: &Namespace, end: End, settings: &Settings) -> Result<OwnedFd, Error> {
+    // A device is made in the namespace of the thread that asks.
+    let made = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            namespace.enter()?;
+            let tun = system::open_tun().map_err(Error::NoTun)?;
+            system::make_tun(tun, DEVICE).map_err(Error::system("make a TUN device"))
+        });
+        thread.join().expect("making a device does not panic")
+    })?;
+    let (own, other, mtu) = (end.address(), end.other().address(), settings.mtu);
+    // Without link-local addresses nobody but the programs at the ends sends anything.
+    let mut lines = format!(
+        "link set lo up\n\
+         link set {DEVICE} addrgenmode none\n\
+         link set {DEVICE} mtu {mtu} txqueuelen {DEVICE_QUEUE} up\n\
+         addr add {own} peer {other} dev {DEVICE}\n"
+    );
+    if mtu >= IPV6_MTU && Path::new("/proc/net/if_inet6").exists() {
+        let (own, other) = (end.address6(), end.other().address6());
+        lines += &format!("addr add {own} peer {other} dev {DEVICE} nodad\n");
+    } else {
+        lines = lines.replace(&format!("link set {DEVICE} addrgenmode none\n"), "");
+    }
+    namespace.ip_batch(&lines)?;
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_word_of_letters_and_digits() {
+        for good in ["wan", "a", "paper-2_b", &"x".repeat(32)] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for wrong in ["", "-n", "a b", "a/b", "../a", "ä", &"x".repeat(33)] {
+            assert!(matches!(check_name(wrong), Err(Error::Name(_))), "{wrong}");
+        }
+    }
+}

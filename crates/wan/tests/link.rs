@@ -1,0 +1,368 @@
+//! The link with real devices, namespaces and sockets. Needs the rights to make them; where they are
+//! missing the tests say so and end.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    net::{IpAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket},
+    os::fd::AsFd,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
+    },
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+use wan::{Direction, End, Error, Fate, Link, Loss, Options, Settings};
+
+const MS: Duration = Duration::from_millis(1);
+/// Far beyond what anything here takes.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Options of a link whose name no other test has; `None`, and a word why, where there can be none.
+fn options(settings: Settings) -> Option<Options> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let options = Options {
+        name: format!("t{}-{count}", std::process::id()),
+        settings: [settings, Settings::default()],
+        seed: 7,
+        capture: None,
+    };
+    match wan::check(&options) {
+        Ok(()) => Some(options),
+        Err(error @ (Error::Privilege | Error::NoTun(_) | Error::NoIp)) => {
+            println!("not run: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Does something in a namespace, in a thread of its own.
+fn at<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    end: End,
+    name: &str,
+    act: impl FnOnce() -> T + Send + 'scope,
+) -> thread::ScopedJoinHandle<'scope, T> {
+    let path = end.path(name);
+    scope.spawn(move || {
+        let file = File::open(path).expect("the namespace is there");
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("entered");
+        act()
+    })
+}
+
+fn udp(end: End) -> UdpSocket {
+    let socket = UdpSocket::bind((end.address(), 7)).expect("the address is there");
+    socket.set_read_timeout(Some(LIMIT)).expect("a timeout");
+    socket
+}
+
+/// The median of the time that a packet takes there and back. The far kernel answers by itself, and
+/// the near program runs before others and waits awake: so this is the time of the link, and not that
+/// of programs that are waked on a machine with other work.
+fn round_trip(link: &str, delay: Duration, count: u8) -> Duration {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let one = move |number| {
+        let icmp = Some(rustix::net::ipproto::ICMP);
+        let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, icmp);
+        let socket = socket.expect("a raw socket");
+        let far = SocketAddrV4::new(End::Far.address().parse().expect("an address"), 0);
+        // An echo request (RFC 792): type, code, checksum, identifier, sequence number.
+        let request = [8, 0, 0xf7 - number, 0xff, 0, 0, number, 0];
+        let begun = Instant::now();
+        sendto(&socket, &request, SendFlags::empty(), &far).expect("sent");
+        thread::sleep((2 * delay).saturating_sub(MS));
+        loop {
+            let mut answer = [0; 100];
+            // After the IP header: an answer to this request.
+            match recv(&socket, &mut answer[..], RecvFlags::empty()) {
+                Ok(_) if answer[20] == 0 && answer[26] == number => return begun.elapsed(),
+                Ok(_) | Err(Errno::AGAIN) => assert!(begun.elapsed() < LIMIT),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let pinged = at(scope, End::Near, link, move || {
+            let own = rustix::thread::gettid().to_string();
+            // Where it is not allowed the times are only longer.
+            let _ = Command::new("chrt").args(["--fifo", "--pid", "1", &own]).status();
+            let mut times: Vec<Duration> = (0..count).map(one).collect();
+            times.sort_unstable();
+            times[times.len() / 2]
+        });
+        pinged.join().unwrap()
+    })
+}
+
+#[test]
+fn the_delay_is_what_was_set_within_100_us() {
+    let Some(options) = options(Settings::default()) else { return };
+    let mut link = Link::open(&options).unwrap();
+    // What others do on this machine may come between; it does not three times in a row.
+    let mut misses = Vec::new();
+    for _ in 0..3 {
+        misses.clear();
+        for (delay, count) in [(0, 200), (4, 60), (20, 21)] {
+            let delay = delay * MS;
+            let settings = Settings { delay, ..Settings::default() };
+            link.change([settings.clone(), settings]).unwrap();
+            let median = round_trip(&options.name, delay, count);
+            println!("delay {delay:?}: there and back in {median:?}");
+            // Two ways of 100 us each.
+            if median < 2 * delay || median > 2 * delay + MS / 5 {
+                misses.push(format!("{median:?} at {delay:?}"));
+            }
+        }
+        if misses.is_empty() {
+            return;
+        }
+    }
+    panic!("{misses:?}; {:?}", link.report().unwrap());
+}
+
+#[test]
+fn exactly_those_packets_are_lost_that_the_seed_says() {
+    const PACKETS: u32 = 20_000;
+    const AT_ONCE: u32 = 100;
+    let settings = Settings { loss: Loss::Random(0.027), delay: MS, ..Settings::default() };
+    let Some(options) = options(settings.clone()) else { return };
+    let link = Link::open(&options).unwrap();
+    let received = AtomicU32::new(0);
+    let arrived = thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let received = &received;
+        let receiver = at(scope, End::Far, &options.name, move || {
+            let socket = udp(End::Far);
+            tell.send(()).unwrap();
+            let mut numbers = Vec::new();
+            loop {
+                let mut bytes = [0; 4];
+                socket.recv(&mut bytes).expect("a packet");
+                let number = u32::from_be_bytes(bytes);
+                if number == u32::MAX {
+                    return numbers;
+                }
+                numbers.push(number);
+                received.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        told.recv_timeout(LIMIT).expect("it listens");
+        let link = &link;
+        at(scope, End::Near, &options.name, move || {
+            let socket = udp(End::Near);
+            let far = (End::Far.address(), 7);
+            let begun = Instant::now();
+            for first in (0..PACKETS).step_by(AT_ONCE as usize) {
+                for number in first..first + AT_ONCE {
+                    socket.send_to(&number.to_be_bytes(), far).expect("sent");
+                }
+                // The socket has room for so many: the next ones when these are there.
+                loop {
+                    let counters = link.report().unwrap().near_to_far.counters;
+                    let came = u64::from(received.load(Ordering::Relaxed));
+                    if counters.packets == u64::from(first + AT_ONCE)
+                        && counters.passed_packets == came
+                    {
+                        break;
+                    }
+                    assert!(begun.elapsed() < LIMIT, "{counters:?}, {came} came");
+                    thread::sleep(MS / 4);
+                }
+            }
+            // Any of these says that it is the end.
+            (0..20).for_each(|_| drop(socket.send_to(&u32::MAX.to_be_bytes(), far)));
+        });
+        receiver.join().unwrap()
+    });
+    let mut model = Direction::new(settings, options.seed, Instant::now()).unwrap();
+    let passes = |_: &u32| matches!(model.admit(Instant::now(), 32), Fate::Passes(_));
+    let expected: Vec<u32> = (0..PACKETS).filter(passes).collect();
+    assert!(arrived == expected, "{} arrived, {} expected", arrived.len(), expected.len());
+    let lost = 1.0 - expected.len() as f64 / f64::from(PACKETS);
+    println!("{:.2} % lost", lost * 100.0);
+    assert!((lost / 0.027 - 1.0).abs() < 0.1);
+}
+
+/// Sends so many bytes to the far end and compares what comes.
+fn transfer(link: &str, address: &str, bytes: usize) {
+    let address: IpAddr = address.parse().unwrap();
+    let mut data = vec![0; bytes];
+    sim::Rng::new(3).fill(&mut data);
+    thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let receiver = at(scope, End::Far, link, move || {
+            let listener = TcpListener::bind((address, 9)).expect("the address is there");
+            tell.send(()).unwrap();
+            let (mut stream, _) = listener.accept().expect("a connection");
+            stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).expect("all of it");
+            all
+        });
+        told.recv_timeout(LIMIT).expect("it listens");
+        let sent = &data;
+        at(scope, End::Near, link, move || {
+            let mut stream = TcpStream::connect((address, 9)).expect("connected");
+            stream.set_write_timeout(Some(LIMIT)).expect("a timeout");
+            stream.write_all(sent).expect("sent");
+        });
+        assert!(receiver.join().unwrap() == data, "TCP mends everything");
+    });
+}
+
+#[test]
+fn tcp_gets_its_data_through_whatever_the_link_does_to_packets() {
+    let bad = Settings {
+        loss: Loss::Random(0.002),
+        corrupt: 0.002,
+        duplicate: 0.01,
+        reorder: 0.01,
+        reorder_by: MS / 2,
+        rate: Some(1_000_000_000),
+        queue_bytes: 1 << 20,
+        ..Settings::default()
+    };
+    let Some(options) = options(bad.clone()) else { return };
+    let mut link = Link::open(&options).unwrap();
+    for (address, mtu) in [
+        (End::Far.address(), 1500),
+        (End::Far.address6(), 1500),
+        (End::Far.address(), 9000),
+        (End::Far.address6(), 1300),
+    ] {
+        let both = Settings { mtu, ..bad.clone() };
+        link.change([both, Settings { mtu, ..Settings::default() }]).unwrap();
+        transfer(&options.name, address, 2 << 20);
+    }
+    let report = link.report().unwrap();
+    println!("{report:?}");
+    let counters = report.near_to_far.counters;
+    for (what, count) in [
+        ("lost", counters.lost),
+        ("corrupted", counters.corrupted),
+        ("duplicated", counters.duplicated),
+        ("reordered", counters.reordered),
+    ] {
+        assert!(count > 0, "none {what}");
+    }
+    let lanes = [report.near_to_far, report.far_to_near];
+    assert!(lanes.iter().all(|lane| (lane.malformed, lane.refused, lane.no_room) == (0, 0, 0)));
+    assert!(counters.too_long == 0, "the devices know the MTU");
+}
+
+/// Bits per second of TCP data that Reno gets through in some time, by so many connections.
+fn bulk(link: &str, connections: usize, time: Duration) -> f64 {
+    /// Until the connections have found how fast they may be.
+    const BEGINNING: Duration = Duration::from_millis(500);
+    thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let receiver = at(scope, End::Far, link, move || {
+            let listener =
+                TcpListener::bind((End::Far.address(), 9)).expect("the address is there");
+            tell.send(()).unwrap();
+            let counted = |_| {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+                thread::spawn(move || {
+                    let (mut buffer, mut bytes) = (vec![0; 1 << 18], 0);
+                    let begun = Instant::now();
+                    while begun.elapsed() < BEGINNING + time {
+                        let read = stream.read(&mut buffer).expect("data");
+                        bytes += if begun.elapsed() < BEGINNING { 0 } else { read };
+                    }
+                    bytes
+                })
+            };
+            let threads: Vec<_> = (0..connections).map(counted).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+        });
+        told.recv_timeout(LIMIT).expect("it listens");
+        for _ in 0..connections {
+            at(scope, End::Near, link, || {
+                let mut stream = TcpStream::connect((End::Far.address(), 9)).expect("connected");
+                rustix::net::sockopt::set_tcp_congestion(&stream, "reno").expect("Reno");
+                stream.set_write_timeout(Some(LIMIT)).expect("a timeout");
+                // Until the receiver has enough and closes.
+                while stream.write_all(&[0; 1 << 16]).is_ok() {}
+            });
+        }
+        receiver.join().unwrap() as f64 * 8.0 / time.as_secs_f64()
+    })
+}
+
+#[test]
+fn tcp_goes_at_the_rate_that_was_set() {
+    let settings = Settings { rate: Some(50_000_000), delay: 2 * MS, ..Settings::default() };
+    let Some(options) = options(settings) else { return };
+    let _link = Link::open(&options).unwrap();
+    let share = bulk(&options.name, 1, Duration::from_secs(1)) / 50_000_000.0;
+    println!("{:.1} % of the rate is data", share * 100.0);
+    // Of 1538 bytes on the wire 1448 are data.
+    assert!((0.8..0.96).contains(&share), "{share}");
+}
+
+#[test]
+#[ignore = "takes most of a CPU for 6 s: cargo test -p wan --release --test link -- --ignored --nocapture"]
+fn four_connections_fill_a_gigabit() {
+    let settings = Settings {
+        rate: Some(1_000_000_000),
+        delay: 4 * MS,
+        queue_bytes: 500_000,
+        ..Settings::default()
+    };
+    let back = Settings { delay: 4 * MS, ..Settings::default() };
+    let Some(options) = options(settings.clone()) else { return };
+    let options = Options { settings: [settings, back], ..options };
+    let link = Link::open(&options).unwrap();
+    let share = bulk(&options.name, 4, Duration::from_secs(5)) / 1e9;
+    println!("{:.1} % of the rate is data; {:?}", share * 100.0, link.report().unwrap());
+    assert!(share >= 0.85, "{share}");
+}
+
+#[test]
+fn nothing_is_left_behind_and_nothing_of_others_is_taken() {
+    let Some(options) = options(Settings::default()) else { return };
+    let paths = [End::Near, End::Far].map(|end| end.path(&options.name));
+    let link = Link::open(&options).unwrap();
+    assert!(paths.iter().all(|path| path.exists()) && link.is_there());
+    assert!(matches!(Link::open(&options), Err(Error::InUse { .. })));
+    assert!(matches!(wan::clear(&options.name), Err(Error::InUse { .. })));
+    drop(link);
+    assert!(!paths.iter().any(|path| path.exists()));
+    assert!(!wan::clear(&options.name).unwrap());
+
+    let foreign = End::Far.namespace(&options.name);
+    let ip = |act: &str| Command::new("ip").args(["netns", act, &foreign]).status().unwrap();
+    assert!(ip("add").success());
+    assert!(
+        matches!(Link::open(&options), Err(Error::Foreign { namespace }) if namespace == foreign)
+    );
+    assert!(wan::clear(&options.name).is_err());
+    assert!(!paths[0].exists() && paths[1].exists());
+    assert!(ip("delete").success());
+}
+
+#[test]
+fn a_link_whose_device_is_taken_away_says_so() {
+    let Some(options) = options(Settings::default()) else { return };
+    let link = Link::open(&options).unwrap();
+    let near = End::Near.namespace(&options.name);
+    let deleted = Command::new("ip").args(["-n", &near, "link", "delete", wan::DEVICE]).status();
+    assert!(deleted.unwrap().success());
+    let begun = Instant::now();
+    while link.is_there() {
+        assert!(begun.elapsed() < LIMIT);
+        thread::sleep(MS);
+    }
+    assert!(matches!(link.report(), Err(Error::Broken(_))));
+}
