@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use crate::{
     control,
     failure::Failure,
+    lab::Lab,
     orders::{Rate, UnitName},
     quantity::{Size, Span},
     settings::{Compression, Settings},
@@ -85,6 +86,8 @@ pub enum Command {
     Key(Key),
     /// Try everything on this machine: a node, a slow link, a gateway, a crash
     Quickstart(Quickstart),
+    /// The laboratory: distance, loss and load between programs of this host
+    Lab(Lab),
     /// Print a completion script for a shell
     Completions {
         /// Which shell

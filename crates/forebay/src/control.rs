@@ -29,6 +29,7 @@ use tokio::{
 use crate::{
     attached::Attached,
     failure::Failure,
+    linked::Linked,
     moves::{Listed, Progress},
     naming::Known,
     orders::{Exported, Order, Standing, UnitName},
@@ -116,6 +117,13 @@ pub enum Request {
         /// Though somebody uses it.
         force: bool,
     },
+    /// Change an emulated link; each setting as `key=value`.
+    Link {
+        /// From the near end to the far one.
+        near_to_far: Vec<String>,
+        /// And back.
+        far_to_near: Vec<String>,
+    },
     /// Let the file or device of a unit grow.
     Resize {
         /// The target's name.
@@ -153,6 +161,8 @@ pub enum Response {
     Moves(Vec<Listed>),
     /// What is attached, or was until now.
     Attachment(Attached),
+    /// How an emulated link is.
+    Link(Box<Linked>),
     /// The size from now on.
     Resized {
         /// In bytes.
@@ -181,6 +191,7 @@ impl Response {
             | Self::Moving(_)
             | Self::Moves(_)
             | Self::Attachment(_)
+            | Self::Link(_)
             | Self::Resized { .. } => {
                 Failure::new("the process gives an answer to another question")
                     .remedy("use the same version of forebay on both sides of the socket")

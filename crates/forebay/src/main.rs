@@ -15,6 +15,7 @@ mod naming;
 mod state;
 mod moves;
 mod attached;
+mod linked;
 mod control;
 mod admission;
 mod key_file;
@@ -23,6 +24,7 @@ mod node;
 mod serve;
 mod check;
 mod link;
+mod lab;
 mod cli;
 mod handover;
 mod given_up;
@@ -86,6 +88,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
         Command::Tunnel(args) => in_runtime(tunnel::run(args)),
         Command::Link(args) => in_runtime(link(args)),
+        Command::Lab(args) => lab::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut script);

@@ -150,6 +150,9 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
         Request::Attachment | Request::Detach { .. } => {
             Response::Failure(Failure::new("this process serves, and has attached nothing"))
         }
+        Request::Link { .. } => {
+            Response::Failure(Failure::new("this process serves, and emulates no link"))
+        }
         Request::Resize { target, lun, bytes } => match node.resize(&target, lun, bytes).await {
             Ok(bytes) => Response::Resized { bytes },
             Err(failure) => Response::Failure(failure),

@@ -1,0 +1,261 @@
+//! The command line of the laboratory.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use wan::{End, Settings};
+
+use super::words::Word;
+use crate::failure::Failure;
+
+/// Arguments of `lab`.
+#[derive(Args, Debug)]
+pub struct Lab {
+    /// Which part of it.
+    #[command(subcommand)]
+    pub part: Part,
+}
+
+/// The parts of the laboratory.
+#[derive(Debug, Subcommand)]
+pub enum Part {
+    /// A long link between two network namespaces of this host: delay, rate, loss, background traffic
+    ///
+    /// Makes the namespaces NAME-near and NAME-far, joined by a link that treats each packet as a
+    /// long line does, and removes them at the end. Needs root and /dev/net/tun.
+    Wan(Wan),
+}
+
+/// Arguments of `lab wan`.
+#[derive(Args, Debug)]
+pub struct Wan {
+    /// What to do.
+    #[command(subcommand)]
+    pub act: Act,
+}
+
+/// What can be done with a link.
+#[derive(Debug, Subcommand)]
+pub enum Act {
+    /// Make a link and carry its packets until SIGTERM or SIGINT
+    ///
+    /// Prints `ready` with the namespaces and addresses when it is there, and at the end what happened.
+    Run(Run),
+    /// Change a link that is running, for packets that come from now on
+    Change(Change),
+    /// Show what a link is like and what happened on it
+    Status(Status),
+    /// Run a program at one end of a link
+    Exec(Exec),
+    /// Remove what a link left behind that was killed (the next of its name does so, too)
+    Remove(Named),
+}
+
+/// Which link.
+#[derive(Args, Debug)]
+pub struct Named {
+    /// The link: 1 to 32 letters, digits, `-` and `_`
+    #[arg(long, default_value = "wan")]
+    pub name: String,
+}
+
+/// Arguments of `lab wan run`.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// Which.
+    #[command(flatten)]
+    pub named: Named,
+
+    /// What it is like.
+    #[command(flatten)]
+    pub ways: Ways,
+
+    /// What loss and other chance come from: with one seed the same packets of a sequence are lost
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Write what arrives at either end to this file, 256 bytes of each packet
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+
+    /// Print JSON at the end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `lab wan change`.
+#[derive(Args, Debug)]
+pub struct Change {
+    /// Which.
+    #[command(flatten)]
+    pub named: Named,
+
+    /// What it is like.
+    #[command(flatten)]
+    pub ways: Ways,
+}
+
+/// Arguments of `lab wan status`.
+#[derive(Args, Debug)]
+pub struct Status {
+    /// Which.
+    #[command(flatten)]
+    pub named: Named,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `lab wan exec`.
+#[derive(Args, Debug)]
+pub struct Exec {
+    /// Which.
+    #[command(flatten)]
+    pub named: Named,
+
+    /// At which end
+    pub end: Where,
+
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
+}
+
+/// An end of a link.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Where {
+    /// 10.99.0.1
+    Near,
+    /// 10.99.0.2
+    Far,
+}
+
+impl From<Where> for End {
+    fn from(end: Where) -> Self {
+        match end {
+            Where::Near => Self::Near,
+            Where::Far => Self::Far,
+        }
+    }
+}
+
+/// Reads the value of the option of this name.
+macro_rules! word {
+    ($key:literal) => {
+        |text: &str| Word::new($key, text)
+    };
+}
+
+/// What the two directions of a link are like.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Settings of both directions")]
+pub struct Ways {
+    /// One-way delay, up to 10s [default: 0]
+    #[arg(long, value_name = "TIME", value_parser = word!("delay"))]
+    delay: Option<Word>,
+
+    /// Add anything from nothing to this to the delay of each packet
+    #[arg(long, value_name = "TIME", value_parser = word!("jitter"))]
+    jitter: Option<Word>,
+
+    /// Whether packets may overtake each other because of the jitter: yes or no [default: no]
+    #[arg(long, value_name = "YES", value_parser = word!("jitter-reorders"))]
+    jitter_reorders: Option<Word>,
+
+    /// Bits per second, such as 155Mbit; or none [default: none]
+    #[arg(long, value_name = "RATE", value_parser = word!("rate"))]
+    rate: Option<Word>,
+
+    /// Bytes that wait for the wire when there is a rate; what comes to a full queue is dropped [default: 256KiB]
+    #[arg(long, value_name = "SIZE", value_parser = word!("queue"))]
+    queue: Option<Word>,
+
+    /// Packets that wait for it [default: 10000]
+    #[arg(long, value_name = "N", value_parser = word!("queue-packets"))]
+    queue_packets: Option<Word>,
+
+    /// Bytes on the wire beside each IP packet [default: 38B, those of Ethernet]
+    #[arg(long, value_name = "SIZE", value_parser = word!("overhead"))]
+    overhead: Option<Word>,
+
+    /// The share of packets that is lost, each by itself, such as 2.7%
+    #[arg(long, value_name = "SHARE", value_parser = word!("loss"), conflicts_with = "bursts")]
+    loss: Option<Word>,
+
+    /// Loss in bursts (Gilbert and Elliott): that one begins before a packet, that it ends, and if wanted loss
+    /// in it [100%] and between [0%], such as 0.5%,20%
+    #[arg(long, value_name = "BEGIN,END[,LOSS[,LOSS]]", value_parser = word!("bursts"))]
+    bursts: Option<Word>,
+
+    /// Bytes of the longest IP packet, 576 to 65535 [default: 1500]
+    #[arg(long, value_name = "N", value_parser = word!("mtu"))]
+    mtu: Option<Word>,
+
+    /// The share of packets that is held back, so that later ones overtake them
+    #[arg(long, value_name = "SHARE", value_parser = word!("reorder"))]
+    reorder: Option<Word>,
+
+    /// For how long they are held back [default: 1ms]
+    #[arg(long, value_name = "TIME", value_parser = word!("reorder-by"))]
+    reorder_by: Option<Word>,
+
+    /// The share of packets that arrives twice
+    #[arg(long, value_name = "SHARE", value_parser = word!("duplicate"))]
+    duplicate: Option<Word>,
+
+    /// The share of packets in which one bit changes, behind the IP header
+    #[arg(long, value_name = "SHARE", value_parser = word!("corrupt"))]
+    corrupt: Option<Word>,
+
+    /// Traffic of others, as a share of the rate, up to 75%: TCP and UDP that does not yield
+    #[arg(long, value_name = "SHARE", value_parser = word!("background"))]
+    background: Option<Word>,
+
+    /// Whether nothing passes: yes or no
+    #[arg(long, value_name = "YES", value_parser = word!("outage"))]
+    outage: Option<Word>,
+
+    /// A setting from near to far only, such as loss=2.7%; may be given often
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Settings of one direction")]
+    forth: Vec<Word>,
+
+    /// A setting from far to near only
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Settings of one direction")]
+    back: Vec<Word>,
+}
+
+impl Ways {
+    /// The settings with these words in them: what is for one direction after what is for both.
+    pub fn set(&self, [forth, back]: &mut [Settings; 2]) -> Result<(), Failure> {
+        let [forth_words, back_words] = self.words();
+        for (settings, words) in [(forth, forth_words), (back, back_words)] {
+            words.iter().try_for_each(|word| word.set(settings)).map_err(Failure::settings)?;
+        }
+        Ok(())
+    }
+
+    /// What is given for each direction.
+    pub fn words(&self) -> [Vec<Word>; 2] {
+        let both = [
+            &self.delay,
+            &self.jitter,
+            &self.jitter_reorders,
+            &self.rate,
+            &self.queue,
+            &self.queue_packets,
+            &self.overhead,
+            &self.loss,
+            &self.bursts,
+            &self.mtu,
+            &self.reorder,
+            &self.reorder_by,
+            &self.duplicate,
+            &self.corrupt,
+            &self.background,
+            &self.outage,
+        ];
+        let both: Vec<Word> = both.into_iter().flatten().cloned().collect();
+        [&self.forth, &self.back].map(|own| [&both[..], own].concat())
+    }
+}

@@ -1,0 +1,20 @@
+//! A program at one end of a link.
+
+use std::os::unix::process::CommandExt;
+
+use wan::End;
+
+use super::arguments::Exec;
+use super::failed::failed;
+use crate::failure::Failure;
+
+/// Becomes that program. Comes back only with an error.
+pub fn exec(args: &Exec) -> Result<(), Failure> {
+    let (end, name) = (End::from(args.end), &args.named.name);
+    let mut command = end.command(name).map_err(failed)?.ok_or_else(|| {
+        Failure::new(format!("there is no link {name}: no namespace {}", end.namespace(name)))
+            .remedy(format!("start it with `forebay lab wan run --name {name}`"))
+    })?;
+    let error = command.args(&args.command).exec();
+    Err(Failure::new(format!("cannot run `ip`: {error}")))
+}

@@ -1,0 +1,28 @@
+//! Errors of a link as failures: what happened, and what helps.
+
+use wan::Error;
+
+use crate::failure::Failure;
+
+/// What to say of an error.
+pub fn failed(error: Error) -> Failure {
+    let failure = match &error {
+        Error::Settings(_) | Error::Name(_) => Failure::settings(&error),
+        _ => Failure::new(&error),
+    };
+    match &error {
+        Error::Privilege => failure.remedy(
+            "be root; without privilege `forebay quickstart` shows distance by a relay, without loss",
+        ),
+        Error::NoTun(_) => failure.remedy(
+            "load the driver: modprobe tun (in a container: --device /dev/net/tun --cap-add NET_ADMIN \
+             --cap-add SYS_ADMIN)",
+        ),
+        Error::NoIp => failure.remedy("install iproute2"),
+        Error::InUse { .. } => failure.remedy("stop that one, or give this one another --name"),
+        Error::Foreign { namespace } => failure.remedy(format!(
+            "give this one another --name, or remove it if nobody needs it: ip netns delete {namespace}"
+        )),
+        _ => failure,
+    }
+}

@@ -1,0 +1,200 @@
+//! A link as a role of its own: made, changed and asked through a control socket, removed.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::spawn_blocking,
+};
+use wan::{End, Link, Options, Settings};
+
+use super::{
+    arguments::{Change, Named, Run, Status},
+    failed::failed,
+    words::{Word, words},
+};
+use crate::{
+    control::{self, Control, Request, Response},
+    failure::Failure,
+    linked::{LinkEnd, Linked},
+    output::{print, print_line},
+};
+
+/// Where the control sockets of links are; their processes are root's.
+const FOLDER: &str = "/run/forebay-lab";
+/// How often is looked whether the link is there still.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Makes a link and carries its packets until the end.
+pub fn run(args: &Run) -> Result<(), Failure> {
+    let mut settings = <[Settings; 2]>::default();
+    args.ways.set(&mut settings)?;
+    let options = Options {
+        name: args.named.name.clone(),
+        settings,
+        seed: args.seed,
+        capture: args.pcap.clone(),
+    };
+    wan::check(&options).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Failure::new)?;
+    let result = runtime.block_on(serve(&options, args.json));
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result
+}
+
+/// A link that answers.
+struct Running {
+    link: Link,
+    name: String,
+    seed: u64,
+}
+
+async fn serve(options: &Options, json: bool) -> Result<(), Failure> {
+    let caught = |kind| signal(kind).map_err(Failure::new);
+    let mut terminate = caught(SignalKind::terminate())?;
+    let mut interrupt = caught(SignalKind::interrupt())?;
+    let mut hangup = caught(SignalKind::hangup())?;
+    let mut control = Control::open(&socket(&options.name)).map_err(|failure| Failure {
+        remedy: Some("stop that one, or give this one another --name".to_owned()),
+        ..failure
+    })?;
+    let link = Link::open(options).map_err(failed)?;
+    let running = Running { link, name: options.name.clone(), seed: options.seed };
+    let running = Arc::new(Mutex::new(running));
+    let asked = Arc::clone(&running);
+    let answered = control.serve(move |request| answer(Arc::clone(&asked), request)).await;
+    answered.map_err(Failure::new)?;
+    let [near, far] = [End::Near, End::Far].map(|end| end_of(end, &options.name));
+    print_line(format_args!(
+        "ready {} {} {} {}",
+        near.namespace, near.address, far.namespace, far.address
+    ))?;
+    let mut look = tokio::time::interval(LOOK);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => break,
+            _ = look.tick() => {
+                if !running.lock().link.is_there() {
+                    break;
+                }
+            }
+        }
+    }
+    let linked = running.lock().linked()?;
+    print_linked(&linked, json)?;
+    control.finish().await;
+    Ok(())
+}
+
+async fn answer(running: Arc<Mutex<Running>>, request: Request) -> Response {
+    let answered = spawn_blocking(move || match request {
+        Request::Status => running.lock().linked(),
+        Request::Link { near_to_far, far_to_near } => {
+            running.lock().change([near_to_far, far_to_near])
+        }
+        _ => Err(Failure::new("this process carries the packets of a link, and serves nothing")),
+    });
+    match answered.await {
+        Ok(Ok(linked)) => Response::Link(Box::new(linked)),
+        Ok(Err(failure)) => Response::Failure(failure),
+        Err(_) => Response::Failure(Failure::new("the process has ended before it was done")),
+    }
+}
+
+impl Running {
+    /// Changes what the words name, all or nothing.
+    fn change(&mut self, words: [Vec<String>; 2]) -> Result<Linked, Failure> {
+        let mut settings = self.link.settings().clone();
+        for (settings, words) in settings.iter_mut().zip(words) {
+            for word in words {
+                let word: Word = word.parse().map_err(Failure::settings)?;
+                word.set(settings).map_err(Failure::settings)?;
+            }
+        }
+        self.link.change(settings).map_err(failed)?;
+        self.linked()
+    }
+
+    fn linked(&self) -> Result<Linked, Failure> {
+        let [near_to_far, far_to_near] = self.link.settings().each_ref().map(words);
+        Ok(Linked {
+            name: self.name.clone(),
+            process: std::process::id(),
+            near: end_of(End::Near, &self.name),
+            far: end_of(End::Far, &self.name),
+            seed: self.seed,
+            near_to_far,
+            far_to_near,
+            report: self.link.report().map_err(failed)?,
+        })
+    }
+}
+
+/// Changes a link that is running.
+pub fn change(args: &Change) -> Result<(), Failure> {
+    let [near_to_far, far_to_near] = args.ways.words().map(|words| {
+        let words = words.iter().map(Word::to_string);
+        words.collect::<Vec<_>>()
+    });
+    if near_to_far.is_empty() && far_to_near.is_empty() {
+        return Err(Failure::settings("nothing to change is named")
+            .remedy("give a setting, as in --delay 4ms or --forth loss=2.7%"));
+    }
+    let linked = ask(&args.named, Request::Link { near_to_far, far_to_near })?;
+    print(linked.for_people())
+}
+
+/// Shows a link.
+pub fn status(args: &Status) -> Result<(), Failure> {
+    print_linked(&ask(&args.named, Request::Status)?, args.json)
+}
+
+/// Removes what is left of a link.
+pub fn remove(args: &Named) -> Result<(), Failure> {
+    let there_was = wan::clear(&args.name).map_err(failed)?;
+    let name = &args.name;
+    print_line(if there_was {
+        format!("what was left of {name} is removed")
+    } else {
+        format!("nothing is left of {name}")
+    })
+}
+
+fn ask(named: &Named, request: Request) -> Result<Linked, Failure> {
+    let answer = control::ask(&socket(&named.name), request).map_err(|failure| Failure {
+        remedy: Some(format!("start it with `forebay lab wan run --name {}`", named.name)),
+        ..failure
+    })?;
+    match answer {
+        Response::Link(linked) => Ok(*linked),
+        other => Err(other.unexpected()),
+    }
+}
+
+fn print_linked(linked: &Linked, json: bool) -> Result<(), Failure> {
+    if json {
+        print_line(serde_json::to_string(linked).map_err(Failure::new)?)
+    } else {
+        print(linked.for_people())
+    }
+}
+
+fn end_of(end: End, link: &str) -> LinkEnd {
+    LinkEnd {
+        namespace: end.namespace(link),
+        address: end.address().to_owned(),
+        address6: end.address6().to_owned(),
+    }
+}
+
+fn socket(link: &str) -> PathBuf {
+    Path::new(FOLDER).join(format!("{link}.sock"))
+}

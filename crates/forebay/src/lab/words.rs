@@ -1,0 +1,261 @@
+//! Settings of a link as people write them: a name and a word. The one list of these names.
+
+use std::{str::FromStr, time::Duration};
+
+use wan::{Burst, Loss, Settings};
+
+use crate::{
+    linked::Words,
+    quantity::{REMEDY, Size, Span},
+};
+
+/// One setting, such as `delay=4ms`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Word {
+    key: String,
+    value: String,
+}
+
+impl Word {
+    /// A setting of that name.
+    ///
+    /// # Errors
+    /// If there is none of that name, or the value is none.
+    pub fn new(key: &str, value: &str) -> Result<Self, String> {
+        let word = Self { key: key.to_owned(), value: value.to_owned() };
+        word.set(&mut Settings::default())?;
+        Ok(word)
+    }
+
+    /// Sets it. Whether it is in its range is checked with all the others.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn set(&self, settings: &mut Settings) -> Result<(), String> {
+        let value = self.value.trim();
+        match self.key.as_str() {
+            "delay" => settings.delay = span(value)?,
+            "jitter" => settings.jitter = span(value)?,
+            "jitter-reorders" => settings.jitter_reorders = yes(value)?,
+            "rate" => settings.rate = rate(value)?,
+            "queue" => settings.queue_bytes = value.parse::<Size>()?.0,
+            "queue-packets" => settings.queue_packets = number(value)?,
+            "overhead" => settings.overhead = value.parse::<Size>()?.0,
+            "loss" => settings.loss = Loss::Random(share(value)?),
+            "bursts" => settings.loss = Loss::Bursts(burst(value)?),
+            "mtu" => settings.mtu = number(value)?,
+            "reorder" => settings.reorder = share(value)?,
+            "reorder-by" => settings.reorder_by = span(value)?,
+            "duplicate" => settings.duplicate = share(value)?,
+            "corrupt" => settings.corrupt = share(value)?,
+            "background" => settings.background = share(value)?,
+            "outage" => settings.is_up = !yes(value)?,
+            other => {
+                return Err(format!(
+                    "`{other}` is no setting of a link{REMEDY}see `forebay lab wan run --help`"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `key=value`.
+impl FromStr for Word {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no setting{REMEDY}write it as in \"delay=4ms\"");
+        let (key, value) = text.split_once('=').ok_or_else(wrong)?;
+        Self::new(key, value)
+    }
+}
+
+impl std::fmt::Display for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.key, self.value)
+    }
+}
+
+/// All settings of a direction but those that are as usual; always the delay.
+pub fn words(settings: &Settings) -> Words {
+    let usual = all(&Settings::default());
+    let different =
+        |(key, word): &(&str, String)| *key == "delay" || !usual.contains(&(*key, word.clone()));
+    let different = all(settings).into_iter().filter(different);
+    different.map(|(key, word)| (key.to_owned(), word)).collect()
+}
+
+fn all(settings: &Settings) -> Vec<(&'static str, String)> {
+    let span = |time: Duration| Span(time).to_string();
+    let percent = |share: f64| format!("{}%", (share * 1e8).round() / 1e6);
+    let loss = match settings.loss {
+        Loss::Random(share) => ("loss", percent(share)),
+        Loss::Bursts(Burst { begin, end, loss_bad, loss_good }) => {
+            ("bursts", [begin, end, loss_bad, loss_good].map(percent).join(","))
+        }
+    };
+    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+    vec![
+        ("delay", span(settings.delay)),
+        ("jitter", span(settings.jitter)),
+        ("jitter-reorders", yes(settings.jitter_reorders)),
+        ("rate", settings.rate.map_or_else(|| "none".to_owned(), rate_word)),
+        ("queue", Size(settings.queue_bytes).to_string()),
+        ("queue-packets", settings.queue_packets.to_string()),
+        ("overhead", Size(settings.overhead).to_string()),
+        loss,
+        ("mtu", settings.mtu.to_string()),
+        ("reorder", percent(settings.reorder)),
+        ("reorder-by", span(settings.reorder_by)),
+        ("duplicate", percent(settings.duplicate)),
+        ("corrupt", percent(settings.corrupt)),
+        ("background", percent(settings.background)),
+        ("outage", yes(!settings.is_up)),
+    ]
+}
+
+/// Units of rates, largest first; decimal, as links are sold.
+const RATES: [(&str, u64); 4] =
+    [("Gbit", 1_000_000_000), ("Mbit", 1_000_000), ("kbit", 1000), ("bit", 1)];
+
+fn rate(text: &str) -> Result<Option<u64>, String> {
+    if text == "none" {
+        return Ok(None);
+    }
+    let wrong = || {
+        format!(
+            "`{text}` is not a rate{REMEDY}write a whole number and one of bit, kbit, Mbit, Gbit \
+             (a second), as in \"155Mbit\", or none"
+        )
+    };
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (count, unit) = text.split_at(digits);
+    let factor = RATES.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(wrong)?.1;
+    let count: u64 = count.parse().map_err(|_| wrong())?;
+    count.checked_mul(factor).map(Some).ok_or_else(wrong)
+}
+
+fn rate_word(rate: u64) -> String {
+    let fits = |(_, factor): &&(&str, u64)| rate.is_multiple_of(*factor);
+    let (unit, factor) = RATES.iter().find(fits).unwrap_or(&("bit", 1));
+    format!("{}{unit}", rate / factor)
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    text.parse::<Span>().map(|span| span.0)
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let (number, whole) = match text.strip_suffix('%') {
+        Some(number) => (number.trim_end(), 100.0),
+        None => (text, 1.0),
+    };
+    let number: f64 = number.parse().map_err(|_| {
+        format!("`{text}` is not a share{REMEDY}write it as in \"2.7%\" or \"0.027\"")
+    })?;
+    Ok(number / whole)
+}
+
+fn burst(text: &str) -> Result<Burst, String> {
+    let shares: Vec<f64> =
+        text.split(',').map(|text| share(text.trim())).collect::<Result<_, _>>()?;
+    let (begin, end, loss_bad, loss_good) = match shares[..] {
+        [begin, end] => (begin, end, 1.0, 0.0),
+        [begin, end, bad] => (begin, end, bad, 0.0),
+        [begin, end, bad, good] => (begin, end, bad, good),
+        _ => {
+            return Err(format!(
+                "`{text}` does not say how bursts come{REMEDY}write two to four shares: that one \
+                 begins before a packet, that it ends, loss in it (100%), loss between (0%)"
+            ));
+        }
+    };
+    Ok(Burst { begin, end, loss_bad, loss_good })
+}
+
+fn yes(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(format!("`{text}` is neither yes nor no{REMEDY}write one of them")),
+    }
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    let wrong = |_| format!("`{text}` is no number that fits{REMEDY}write a whole number");
+    text.parse().map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_reads_back_as_shown() {
+        let given = [
+            "delay=4ms",
+            "jitter=500us",
+            "jitter-reorders=yes",
+            "rate=155Mbit",
+            "queue=1MiB",
+            "queue-packets=50",
+            "overhead=8B",
+            "bursts=0.5%,20%,90%,0.1%",
+            "mtu=9000",
+            "reorder=1%",
+            "reorder-by=2ms",
+            "duplicate=0.3%",
+            "corrupt=0.01%",
+            "background=40%",
+            "outage=yes",
+        ];
+        let mut settings = Settings::default();
+        for word in given {
+            word.parse::<Word>().unwrap().set(&mut settings).unwrap();
+        }
+        let shown = words(&settings);
+        assert_eq!(shown.len(), given.len());
+        for word in given {
+            let (key, value) = word.split_once('=').unwrap();
+            assert_eq!(shown[key], value);
+        }
+        assert_eq!(settings.check(), Ok(()));
+        let usual = words(&Settings::default());
+        assert_eq!(usual.into_iter().collect::<Vec<_>>(), [("delay".to_owned(), "0s".to_owned())]);
+    }
+
+    #[test]
+    fn loss_and_rates_are_written_as_links_are_sold() {
+        for text in ["loss=2.7%", "loss=0.027"] {
+            let mut settings = Settings::default();
+            text.parse::<Word>().unwrap().set(&mut settings).unwrap();
+            assert!((settings.loss.mean() - 0.027).abs() < 1e-12);
+            assert_eq!(words(&settings)["loss"], "2.7%");
+        }
+        assert_eq!(rate("1Gbit"), Ok(Some(1_000_000_000)));
+        assert_eq!(rate("none"), Ok(None));
+        assert_eq!(rate_word(1_500_000), "1500kbit");
+    }
+
+    #[test]
+    fn what_is_no_setting_says_what_to_write() {
+        for text in [
+            "delay",
+            "delay=4",
+            "speed=1",
+            "rate=155",
+            "rate=1MB",
+            "rate=99999999999Gbit",
+            "loss=x",
+            "bursts=1%",
+            "mtu=70000",
+            "outage=on",
+            "jitter-reorders=1",
+            "queue=1MB",
+        ] {
+            let error = text.parse::<Word>().unwrap_err();
+            assert!(error.contains(REMEDY), "{text}: {error}");
+        }
+    }
+}
