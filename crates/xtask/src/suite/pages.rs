@@ -34,7 +34,7 @@ pub fn check(program: &Path) -> Result<Tally> {
     let root = root();
     let mut tally = Tally::default();
     for Shown { command, options } in &shown {
-        let help = help(program, command)?;
+        let help = help(program, &[command])?;
         let known = |option: &String| help.contains(option.as_str());
         let unknown: Vec<&String> = options.iter().filter(|option| !known(option)).collect();
         if help.is_empty() || !unknown.is_empty() {
@@ -64,9 +64,8 @@ pub fn check(program: &Path) -> Result<Tally> {
 }
 
 /// What a command says of itself, and each command below it; empty if there is no such command.
-fn help(program: &Path, command: &str) -> Result<String> {
-    let ask = |words: &[&str]| process::run(Command::new(program).args(words), LIMIT);
-    let help = ask(&[command, "--help"])?;
+fn help(program: &Path, words: &[&str]) -> Result<String> {
+    let help = process::run(Command::new(program).args(words).arg("--help"), LIMIT)?;
     if !help.success() {
         return Ok(String::new());
     }
@@ -74,14 +73,14 @@ fn help(program: &Path, command: &str) -> Result<String> {
     let below = help.output.lines().skip_while(|line| *line != "Commands:").skip(1);
     for line in below.take_while(|line| !line.is_empty()) {
         if let Some(name) = line.split_whitespace().next().filter(|name| *name != "help") {
-            all += &ask(&[command, name, "--help"])?.output;
+            all += &self::help(program, &[words, &[name]].concat())?;
         }
     }
     Ok(all)
 }
 
 /// Which test runs a command; a command that none runs is listed with the reason instead.
-const RUN_BY: [(&str, &str); 18] = [
+const RUN_BY: [(&str, &str); 19] = [
     ("attach", "crates/forebay/tests/attach.rs"),
     ("check", "crates/forebay/tests/settings.rs"),
     ("claim", "crates/forebay/tests/handover.rs"),
@@ -89,6 +88,7 @@ const RUN_BY: [(&str, &str); 18] = [
     ("detach", "crates/forebay/tests/attach.rs"),
     ("gateway", "crates/forebay/tests/orders.rs"),
     ("key", "crates/forebay/tests/encrypt.rs"),
+    ("lab", "crates/forebay/tests/lab.rs"),
     ("ls", "crates/forebay/tests/serve.rs"),
     ("man", "crates/forebay/tests/command_line.rs"),
     ("names", "crates/forebay/tests/names.rs"),
