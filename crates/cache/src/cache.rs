@@ -116,6 +116,14 @@ impl Cache {
         self.shared.may_rejoin(label)
     }
 
+    /// Whether a half that is to be filled has nothing that the log should have.
+    ///
+    /// # Errors
+    /// What it has; or it cannot be read.
+    pub async fn has_all_of(&self, half: &Stack) -> Result<(), String> {
+        self.shared.has_all_of(half).await
+    }
+
     /// Takes another device for a half of a pair's log, lost or not, and fills it.
     ///
     /// # Errors

@@ -11,11 +11,11 @@ use std::{
 };
 
 use tokio::time::{sleep, timeout};
-use volume::{Alone, Claim, Error, HalfLabel, Holding, MirrorError, Stack, Volume};
+use volume::{Alone, Claim, Error, HalfLabel, Holding, Mirror, MirrorError, Stack, Volume};
 
 use crate::{
     alone::{Question, Witness},
-    log::superblock::Superblock,
+    log::{reached::Reached, superblock::Superblock},
     random::random,
     settings::Report,
     state::Shared,
@@ -84,6 +84,29 @@ impl Shared {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a half that may be filled has nothing that this one should have: the one in use may have been
+    /// put back from a backup before it was opened alone.
+    ///
+    /// # Errors
+    /// What it has; or it cannot be read.
+    pub async fn has_all_of(&self, theirs: &Stack) -> Result<(), String> {
+        let Some(log) = blocks_of(theirs).await else { return Ok(()) };
+        let found = Reached::of(&log).await.map_err(|error| error.to_string())?;
+        let Some(found) = found else { return Ok(()) };
+        let (instance, first) = {
+            let superblock = self.superblock.lock().await;
+            (superblock.instance, superblock.generation_first)
+        };
+        if found.instance != instance || !found.is_beyond(first, self.identity.generation) {
+            return Ok(());
+        }
+        Err(format!(
+            "the partner's half of the log has segments up to {}, and this one had none from {first} on when \
+             it was opened: one of them was put back from a backup",
+            found.last
+        ))
     }
 
     /// Takes a half in place of the one that was lost, and fills it.
@@ -172,6 +195,11 @@ impl Superblock {
             self.note_opening(bytes);
         }
     }
+}
+
+/// The blocks of the log on a half, if it holds everything that somebody once had.
+pub(crate) async fn blocks_of(half: &Stack) -> Option<Stack> {
+    Mirror::look([Some(Arc::clone(half)), None], true).await.ok()
 }
 
 /// Drawn at random; not 0.

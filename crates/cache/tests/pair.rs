@@ -347,6 +347,173 @@ fn a_gateway_that_was_cut_off_gives_nothing_older_when_its_partner_is_there_agai
     });
 }
 
+/// Whoever serves, once somebody does.
+async fn server(world: &World) -> Arc<cache::Cache> {
+    let served = async {
+        loop {
+            match (0..2).find_map(|index| world.served(index)) {
+                Some((_, cache)) => break cache,
+                None => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), served).await.expect("somebody serves")
+}
+
+async fn write_slots(world: &World, value: u8, slots: u64) {
+    let cache = server(world).await;
+    for slot in 0..slots {
+        let written = async {
+            while write(&cache, slot * 8, value, 8).await.is_err() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, written).await.expect("acknowledged");
+    }
+}
+
+async fn expect_slots(world: &World, value: u8, slots: u64) {
+    let cache = server(world).await;
+    for slot in 0..slots {
+        let found = async {
+            loop {
+                match read(&cache, slot * 8, 8).await {
+                    Ok(found) => break found,
+                    Err(_) => sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        let found = timeout(PATIENCE, found).await.expect("it is answered");
+        assert_eq!(found, [value; 8], "slot {slot}");
+    }
+}
+
+/// Both said the same of themselves: the same epoch, and that nobody had gone on alone.
+#[test]
+fn a_half_that_was_put_back_from_a_backup_of_this_run_is_filled_anew() {
+    for (index, is_paused) in [(0, false), (0, true), (1, false), (1, true)] {
+        runtime().block_on(async {
+            let world = World::calm(1);
+            mend(&world);
+            until_whole(&world, Duration::from_secs(60)).await.unwrap();
+            write_slots(&world, 1, 20).await;
+            if is_paused {
+                server(&world).await.pause();
+            }
+            let backup = world.backup(index);
+            write_slots(&world, 2, 20).await;
+            (0..2).for_each(|index| world.kill(index));
+            world.put_back(index, backup);
+            mend(&world);
+            // By whoever has everything, who does not take the other one for as good.
+            let filled = async {
+                while !world.describe().contains("Filling") {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(Duration::from_secs(60), filled).await.expect("it is filled");
+            assert!(world.served(1 - index).is_some(), "{}", world.describe());
+            until_whole(&world, Duration::from_secs(60)).await.unwrap();
+            expect_slots(&world, 2, 20).await;
+            // The one that was put back has everything again.
+            world.kill(1 - index);
+            sleep(DEAD_AFTER * 5).await;
+            assert!(world.served(index).is_some(), "{}", world.describe());
+            expect_slots(&world, 2, 20).await;
+        });
+    }
+}
+
+/// Nobody can tell it that it is old, until the partner is there: then neither is written over.
+#[test]
+fn a_half_that_was_put_back_while_its_partner_was_away_fills_nothing_with_what_is_old() {
+    for is_paused in [false, true] {
+        runtime().block_on(async {
+            let world = World::calm(1);
+            mend(&world);
+            until_whole(&world, Duration::from_secs(60)).await.unwrap();
+            write_slots(&world, 1, 20).await;
+            if is_paused {
+                server(&world).await.pause();
+            }
+            let backup = world.backup(0);
+            write_slots(&world, 2, 20).await;
+            (0..2).for_each(|index| world.kill(index));
+            world.put_back(0, backup);
+            world.start(0);
+            write_slots(&world, 3, 2).await;
+            world.start(1);
+            sleep(Duration::from_secs(60)).await;
+            assert!(!world.is_whole() && world.served(0).is_some(), "{}", world.describe());
+            let reason = world.reason(0).expect("it tells why");
+            assert!(reason.contains("put back from a backup"), "{reason}");
+        });
+    }
+}
+
+/// Kills one, has the other go on alone, and writes.
+async fn go_on_alone(world: &World, dead: usize, value: u8) {
+    world.kill(dead);
+    sleep(DEAD_AFTER * 5).await;
+    assert!(world.served(1 - dead).is_some(), "{}", world.describe());
+    write_slots(world, value, 20).await;
+}
+
+/// It was alone once, and the claim that the node knows last is still its own.
+#[test]
+fn a_half_that_was_put_back_to_when_it_was_alone_is_no_more_than_the_one_that_was_filled_from_it() {
+    for is_seen in [false, true] {
+        runtime().block_on(async {
+            let world = World::calm(1);
+            mend(&world);
+            until_whole(&world, Duration::from_secs(60)).await.unwrap();
+            go_on_alone(&world, 1, 1).await;
+            let backup = world.backup(0);
+            mend(&world);
+            until_whole(&world, Duration::from_secs(60)).await.unwrap();
+            write_slots(&world, 2, 20).await;
+            (0..2).for_each(|index| world.kill(index));
+            world.put_back(0, backup);
+            if is_seen {
+                mend(&world);
+                until_whole(&world, Duration::from_secs(60)).await.unwrap();
+                expect_slots(&world, 2, 20).await;
+            } else {
+                world.start(0);
+                write_slots(&world, 3, 2).await;
+                world.start(1);
+                sleep(Duration::from_secs(60)).await;
+                assert!(!world.is_whole() && world.served(0).is_some(), "{}", world.describe());
+                let reason = world.reason(0).expect("it tells why");
+                assert!(reason.contains("put back from a backup"), "{reason}");
+            }
+        });
+    }
+}
+
+/// Both say that they are alone: the node knows which of them was last.
+#[test]
+fn a_half_that_says_alone_is_not_overruled_by_an_older_one_that_says_so_too() {
+    runtime().block_on(async {
+        let world = World::calm(1);
+        mend(&world);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        go_on_alone(&world, 1, 1).await;
+        let backup = world.backup(0);
+        mend(&world);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        go_on_alone(&world, 0, 2).await;
+        world.kill(1);
+        world.put_back(0, backup);
+        world.start(0);
+        sleep(Duration::from_secs(60)).await;
+        assert!(world.served(0).is_none(), "{}", world.describe());
+        world.start(1);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        expect_slots(&world, 2, 20).await;
+    });
+}
+
 #[test]
 fn what_is_left_out_is_noticed() {
     for wrong in

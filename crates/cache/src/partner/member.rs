@@ -8,14 +8,14 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
 };
-use volume::{Error, Mirror, MirrorError, Stack, Standing};
+use volume::{Error, HalfLabel, Mirror, MirrorError, Stack, Standing};
 
 use super::{
     bounded::Bounded,
     half::{Half, is_in_use},
     plan::{Plan, plan},
 };
-use crate::{Cache, random::random};
+use crate::{Cache, log::reached::Reached, random::random, witness::blocks_of};
 
 /// What is around a member: its link to the partner, and the unit.
 pub trait Surroundings: Send + Sync + 'static {
@@ -329,7 +329,13 @@ impl Member {
             Some(theirs) => Some(Mirror::label_of(theirs).await.map_err(told)?),
             None => None,
         };
-        let plan = plan(label, their_label)?;
+        let mut plan = plan(label, their_label)?;
+        let is_as_it_was = |label: HalfLabel| label.epoch > 0 && !label.alone;
+        if let Some(theirs) = &theirs
+            && their_label.flatten().is_some_and(is_as_it_was)
+        {
+            plan = compare(plan, &here, theirs).await?;
+        }
         if plan == Plan::Here && label.is_some_and(|label| !label.alone) {
             // From when it is opened, the half says that it is alone, and keeps saying so though nobody can
             // be asked whether it is.
@@ -421,8 +427,38 @@ impl Member {
         // Not before: what the node said just now may be that somebody has gone on with it.
         let label = Mirror::label_of(&theirs).await.map_err(told)?;
         active.cache.may_rejoin(label).map_err(Arc::<str>::from)?;
+        active.cache.has_all_of(&theirs).await.map_err(Arc::<str>::from)?;
         active.cache.rejoin(1, theirs).await.map_err(told)
     }
+}
+
+/// What may be opened if nobody has gone on with the partner's half: not one that was put back from a backup.
+async fn compare(plan: Plan, here: &Stack, theirs: &Stack) -> Result<Plan, Arc<str>> {
+    let reached = async |half: &Stack| match blocks_of(half).await {
+        Some(log) => Reached::of(&log).await,
+        None => Ok(None),
+    };
+    let (ours, theirs) = tokio::join!(reached(here), reached(theirs));
+    let (Some(ours), Some(theirs)) = (ours.map_err(told)?, theirs.map_err(told)?) else {
+        return Ok(plan);
+    };
+    if ours.is_behind(&theirs) {
+        return Err(format!(
+            "this half of the log has segments up to {}, and the partner's up to {}: it was put back from a \
+             backup, and is filled when the partner serves the unit",
+            ours.last, theirs.last
+        )
+        .into());
+    }
+    if theirs.is_behind(&ours) {
+        tracing::warn!(
+            ours = ours.last,
+            theirs = theirs.last,
+            "the partner's half of the log was put back from a backup: it is filled anew"
+        );
+        return Ok(Plan::Here);
+    }
+    Ok(plan)
 }
 
 fn told(error: impl std::fmt::Display) -> Arc<str> {

@@ -11,7 +11,7 @@ use std::{
 
 use cache::{Answer, Cache, Half, Identity, Member, Role, Settings, Surroundings, Timing};
 use parking_lot::Mutex;
-use sim::{CrashVolume, Outage, Power, Rng};
+use sim::{CrashVolume, Image, Outage, Power, Rng};
 use tokio::time::sleep;
 use volume::{
     Claim, Data, Durability, Error, Extent, Geometry, Holding, Io, Lba, MemVolume, Mirror, Stack,
@@ -41,6 +41,8 @@ pub enum Wire {
 
 pub struct World {
     pub wrong: Wrong,
+    /// No packet between the two is held up.
+    is_calm: AtomicBool,
     node: Arc<Node>,
     sides: [Arc<Side>; 2],
     between: AtomicBool,
@@ -100,12 +102,20 @@ impl World {
         };
         Arc::new(Self {
             wrong,
+            is_calm: false.into(),
             node,
             sides: [side(0), side(1)],
             between: true.into(),
             seed,
             numbers: AtomicU64::new(1),
         })
+    }
+
+    /// One in which no packet between the two is held up for long.
+    pub fn calm(seed: u64) -> Arc<Self> {
+        let world = Self::new(seed, Wrong::Nothing);
+        world.is_calm.store(true, Ordering::SeqCst);
+        world
     }
 
     fn number(&self) -> u64 {
@@ -152,6 +162,23 @@ impl World {
         if let Some(process) = self.sides[index].running.lock().take() {
             process.power.fail();
         }
+    }
+
+    /// What is on its disk now.
+    pub fn backup(&self, index: usize) -> Image {
+        self.sides[index].disk.lock().contents()
+    }
+
+    /// Its disk, which is off, is as it was.
+    pub fn put_back(&self, index: usize, image: Image) {
+        *self.sides[index].disk.lock() = Arc::new(CrashVolume::reopen(image, self.seed));
+    }
+
+    /// Why it does not do more than it does.
+    pub fn reason(&self, index: usize) -> Option<Arc<str>> {
+        let process = self.sides[index].running.lock().clone()?;
+        let member = process.member.lock().clone()?;
+        member.standing().reason
     }
 
     pub fn set(&self, wire: Wire, is_up: bool) {
@@ -338,8 +365,14 @@ impl Theirs {
         let work = tokio::spawn(async move {
             let process = this.there().await?;
             // A packet that is held up for long.
-            let wrong = this.world.upgrade().map(|world| world.wrong);
-            let often = if wrong == Some(Wrong::LateWrites) { 15 } else { 2 };
+            let world = this.world.upgrade();
+            let is_calm = world.as_ref().is_some_and(|world| world.is_calm.load(Ordering::SeqCst));
+            let wrong = world.map(|world| world.wrong);
+            let often = match wrong {
+                Some(Wrong::LateWrites) => 15,
+                _ if is_calm => 0,
+                _ => 2,
+            };
             if this.rng.lock().chance(often) {
                 sleep(DEAD_AFTER * 2).await;
             }
