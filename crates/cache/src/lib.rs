@@ -28,6 +28,7 @@ mod seals;
 mod alone;
 mod reach;
 mod state;
+mod below;
 mod tiering;
 mod indexing;
 mod witness;

@@ -1,0 +1,98 @@
+//! The volume below: whether it answers, its flushes, and what it has lost between them.
+
+use std::sync::atomic::Ordering;
+
+use volume::{Error, Volume};
+
+use crate::{
+    mutant::Mutant,
+    state::{Shared, State},
+};
+
+impl Shared {
+    /// Whether the lower volume does not answer, as far as is known.
+    pub fn is_away(&self, state: &State) -> bool {
+        matches!(state.lower_error, Some(Error::Unreachable(_) | Error::Busy(_)))
+            || self.lower.is_silent()
+    }
+
+    /// Notes how a call to the lower volume ended.
+    pub fn note_lower<T>(&self, result: &Result<T, Error>) {
+        match result {
+            Ok(_) => self.state.lock().lower_error = None,
+            Err(error) => {
+                self.counters.lower_errors.add(1);
+                self.state.lock().lower_error = Some(error.clone());
+            }
+        }
+    }
+
+    /// To be noted before the first write that [`Self::flush_lower`] is to make stable.
+    pub fn lower_losses(&self) -> u64 {
+        self.lower_losses.load(Ordering::SeqCst)
+    }
+
+    /// Makes stable what the caller has written to the lower volume since `losses` was noted.
+    ///
+    /// A remote volume that lost unflushed writes tells one flush, and the next succeeds. The
+    /// round and every bypassed write flush on their own; so that none takes another's bad news
+    /// away, a failed flush counts against all who have written before it.
+    pub async fn flush_lower(&self, losses: u64) -> Result<(), Error> {
+        let _turn = self.lower_flush.lock().await;
+        self.flush_in_turn().await?;
+        if self.lower_losses() != losses && !self.mutation.is(Mutant::BypassIgnoresLosses) {
+            return Err(Error::Device("the lower volume may have lost what was written".into()));
+        }
+        Ok(())
+    }
+
+    /// A flush of the lower volume, by who has the turn.
+    async fn flush_in_turn(&self) -> Result<(), Error> {
+        let flushed = self.lower.flush().await;
+        if flushed.is_err() {
+            self.lower_losses.fetch_add(1, Ordering::SeqCst);
+        }
+        flushed
+    }
+
+    /// Before the first read: makes stable what was there already. A write that went past the log
+    /// may be under way when its process is killed. It was not acknowledged, but who reads it now
+    /// takes it for kept.
+    pub async fn make_lower_stable(&self) -> Result<(), Error> {
+        // An epoch of a volume that has them is given up instead, and may be under way now.
+        if self.lower_is_stable.load(Ordering::Acquire) || self.is_atomic_below() {
+            return Ok(());
+        }
+        let _turn = self.lower_flush.lock().await;
+        let mut flushed = self.flush_in_turn().await;
+        for _ in 1..LOSSES {
+            // It tells once of each time that it has lost something. Nor is it of importance what others
+            // have lost meanwhile: whatever is there is read.
+            if !matches!(flushed, Err(Error::Device(_))) {
+                break;
+            }
+            flushed = self.flush_in_turn().await;
+        }
+        flushed?;
+        self.lower_is_stable.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Has the lower volume give up what a round has left there that did not come to its flush.
+    pub async fn roll_back_lower(&self) -> Result<(), Error> {
+        let _turn = self.lower_flush.lock().await;
+        if self.state.lock().unflushed_below {
+            let rolled_back = self.lower.roll_back().await;
+            // Whoever has sent something since the last flush has to send it again.
+            self.lower_losses.fetch_add(1, Ordering::SeqCst);
+            self.note_lower(&rolled_back);
+            rolled_back?;
+            self.state.lock().unflushed_below = false;
+        }
+        Ok(())
+    }
+}
+
+/// Losses in a row after which a lower volume is broken rather than started anew: one is what a restart
+/// costs, and each takes it seconds.
+const LOSSES: u32 = 8;
