@@ -135,6 +135,20 @@ impl Node {
         Ok(come)
     }
 
+    /// That settings which are to be put in force take no name from what is coming.
+    pub(super) fn leaves_names_to_comers(&self, new: &Settings) -> Result<(), Failure> {
+        let all = self.moves.all();
+        let come = all.iter().filter_map(|(_, kept)| kept.come.as_ref());
+        let coming = come.filter(|come| come.stage != CopyStage::Here);
+        coming.map(|come| &come.volume).try_for_each(|volume| {
+            free_of(new, volume).map_err(|failure| {
+                let Failure { message, remedy, code } = failure;
+                let message = format!("{} is coming to the node, and {message}", volume.volume);
+                Failure { message, remedy, code }
+            })
+        })
+    }
+
     /// That no other that comes, or has come, has its target, and that others can be told of all.
     fn free_of_others(&self, settings: &Settings, volume: &Described) -> Result<(), Failure> {
         let all = self.moves.all();

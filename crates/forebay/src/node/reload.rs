@@ -58,13 +58,13 @@ impl Node {
         Ok(changes)
     }
 
-    /// Settings as they would be in force; that they leave no volume unserved that is served now.
+    /// Settings as they would be in force; that they leave no volume unserved that is served now, or comes.
     fn apply_moves(&self, new: &mut Settings) -> Result<(), Failure> {
         let before = self.blocked();
         let is_new = |(volume, _): &&Blocked| before.iter().all(|(known, _)| known != volume);
         match self.moves.apply(new).iter().find(is_new) {
             Some((_, failure)) => Err(failure.clone()),
-            None => Ok(()),
+            None => self.leaves_names_to_comers(new),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::{
         serves,
     },
     support::{
-        Place, Serving, content, eventually, gateway,
+        Place, Serving, content, eventually, forebay, gateway,
         nodes::{json, names, secret, untold},
         read, run, stderr, write,
     },
@@ -232,6 +232,15 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
             assert!(!moving.is_finished());
         }
         refused(&loft);
+        // Nor do settings take the name meanwhile.
+        place.write("cellar", &format!("{text}{}", untold("payroll")));
+        let reloaded = run(&["reload", "--control", cellar.control.to_str().expect("a path")]);
+        let said = stderr(&reloaded);
+        assert!(
+            said.contains("payroll is coming to the node, and the node has a target"),
+            "{said}"
+        );
+        place.write("cellar", &text);
         let output = moving.join().expect("it ends");
         assert!(output.status.success(), "{}", stderr(&output));
     });
@@ -262,4 +271,42 @@ async fn of_two_volumes_with_one_target_the_second_does_not_come() {
     let reloaded = run(&["reload", "--control", control]);
     assert!(stderr(&reloaded).contains("has another unit"), "{}", stderr(&reloaded));
     assert!(serves(&cellar));
+}
+
+/// Each that comes has one of the 64 places of those who ask for names, as long as it comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seventeenth_volume_at_once_is_refused_at_both_ends() {
+    let (place, _seed, seeds) = place();
+    let slow = "{ memory = { size = \"1MiB\" } }, { delay = { flush = \"3s\" } }";
+    let volumes: Vec<_> = (0..17).map(|number| format!("v{number}")).collect();
+    let targets: String =
+        volumes.iter().map(|name| target(name, &format!("volume = \"{name}\"\n"), slow)).collect();
+    let many = place.serve("attic", &(names("attic", 0, &seeds, "names") + &targets));
+    let loft = place.serve("loft", &attic(0, &seeds, "").replace("\"attic", "\"loft"));
+    let cellar = place.serve("cellar", &cellar("cellar", &seeds, &accept("cellar")));
+    knows(&many, &["cellar"]).await;
+    knows(&loft, &["cellar"]).await;
+    let begin = |volume: &String| {
+        forebay()
+            .args(["volume", "move", volume, "--to", "cellar", "--json", "--control"])
+            .arg(&many.control)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("the binary runs")
+    };
+    let mut moving: Vec<_> = volumes[..16].iter().map(begin).collect();
+    let count = |of: &Serving, how: &str| {
+        let listed = json(of, &["volume", "list"]);
+        listed.as_array().expect("a list").iter().filter(|listed| listed["how"] == how).count()
+    };
+    eventually("all leave", || count(&many, "leaving") == 16).await;
+    let text = stderr(&move_volume(&many, "v16", "cellar", &[]));
+    assert!(text.contains("16 volumes are being moved from here already"), "{text}");
+    eventually("all arrive", || count(&cellar, "arriving") == 16).await;
+    let text = stderr(&move_to(&loft, "cellar", &[]));
+    assert!(text.contains("16 volumes are coming to the node already"), "{text}");
+    for child in &mut moving {
+        child.kill().expect("it was running");
+        child.wait().expect("it ends");
+    }
 }
