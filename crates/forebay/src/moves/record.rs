@@ -240,7 +240,7 @@ fn depart(settings: &mut Settings, volume: &VolumeName, gone: &Gone) {
             let is_it = unit.volume.as_ref() == Some(volume);
             // The operator says that this one is the newer.
             let is_newer = is_it && unit.generation > gone.generation;
-            is_newer || !is_it && !(is_its && unit.lun == gone.lun)
+            is_newer || !(is_it || is_its && unit.lun == gone.lun)
         });
         if target.unit.is_empty() && (is_its || before > 0) {
             target.redirect = redirect(gone);
