@@ -279,12 +279,12 @@ pub(crate) mod tests {
             let lengths: Vec<u64> = (0..4).map(|n| packet.segment_bytes(n) - headers).collect();
             assert_eq!(lengths, [1000, 1000, 1000, 500]);
             let mut data = Vec::new();
-            for n in 0..4 {
+            for (n, length) in lengths.into_iter().enumerate() {
                 let mut head = Vec::new();
                 let bytes = packet.run(n..n + 1, &mut head).concat();
                 assert!(is_sound(&bytes), "{n} of v4 {is_v4}");
                 let again = Packet::parse(&bytes).unwrap();
-                assert_eq!((again.segments(), again.segment_bytes(0)), (1, lengths[n] + headers));
+                assert_eq!((again.segments(), again.segment_bytes(0)), (1, length + headers));
                 let tcp = &bytes[OFFLOAD_HEADER + headers as usize - 32..];
                 let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
                 assert_eq!(sequence, u32::MAX.wrapping_add(n as u32 * 1000));
