@@ -87,7 +87,7 @@ pub enum Command {
     /// Try everything on this machine: a node, a slow link, a gateway, a crash
     Quickstart(Quickstart),
     /// The laboratory: distance, loss and load between programs of this host
-    Lab(Lab),
+    Lab(Box<Lab>),
     /// Print a completion script for a shell
     Completions {
         /// Which shell

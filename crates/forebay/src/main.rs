@@ -88,7 +88,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Quickstart(args) => in_runtime(quickstart::run(&args)),
         Command::Tunnel(args) => in_runtime(tunnel::run(args)),
         Command::Link(args) => in_runtime(link(args)),
-        Command::Lab(args) => lab::run(args),
+        Command::Lab(args) => lab::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut script);

@@ -11,13 +11,13 @@ pub use arguments::Lab;
 use arguments::{Act, Part};
 
 /// Does what the command line asks.
-pub fn run(lab: Lab) -> Result<(), Failure> {
-    let Part::Wan(link) = lab.part;
-    match link.act {
-        Act::Run(args) => wan::run(&args),
-        Act::Change(args) => wan::change(&args),
-        Act::Status(args) => wan::status(&args),
-        Act::Exec(args) => enter::exec(&args),
-        Act::Remove(args) => wan::remove(&args),
+pub fn run(lab: &Lab) -> Result<(), Failure> {
+    let Part::Wan(link) = &lab.part;
+    match &link.act {
+        Act::Run(args) => wan::run(args),
+        Act::Change(args) => wan::change(args),
+        Act::Status(args) => wan::status(args),
+        Act::Exec(args) => enter::exec(args),
+        Act::Remove(args) => wan::remove(args),
     }
 }
