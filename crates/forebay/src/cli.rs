@@ -11,7 +11,7 @@ use crate::{
     lab::Lab,
     orders::{Rate, UnitName},
     quantity::{Size, Span},
-    settings::{Compression, Settings},
+    settings::{Compression, Congestion, Settings},
     stack,
 };
 
@@ -606,6 +606,12 @@ pub struct Attach {
     /// Compress what crosses the link, if the target allows it
     #[arg(long, value_name = "METHOD", conflicts_with = "config", default_value = "none")]
     pub compression: Compression,
+
+    /// The congestion control of the connections: "kernel default", "ensemble" (they share a window) or a
+    /// name
+    #[arg(long, value_name = "NAME", conflicts_with = "config", default_value = "kernel default",
+        value_parser = Congestion::parse)]
+    pub congestion: Congestion,
 
     /// How both ends prove who they are.
     #[command(flatten)]

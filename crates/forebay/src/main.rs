@@ -8,6 +8,7 @@ mod figures;
 mod status;
 mod orders;
 mod settings;
+mod congestion;
 mod events;
 mod plan;
 mod whole_file;

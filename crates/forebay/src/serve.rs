@@ -9,6 +9,7 @@ use tokio::{
 };
 
 use crate::{
+    congestion::congestion,
     control::{self, Control, Request, Response},
     events::Events,
     failure::Failure,
@@ -244,6 +245,7 @@ pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
         max_outstanding_r2t: iscsi.max_outstanding_r2t,
         ..settings.offer
     };
+    settings.congestion = congestion(&iscsi.congestion);
     settings.session.queue_commands = iscsi.queue_depth.into();
     settings.session.login_time = iscsi.login_timeout.0;
     settings.session.ping_after =

@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 
 use ::names::{Gln, Trouble};
 use comfy_table::{Cell, CellAlignment, Table, presets};
+use fairtcp::EnsembleControlBlock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -264,8 +265,60 @@ pub struct SessionStatus {
     pub data_out_bytes: u64,
     /// Bytes that the initiator read.
     pub data_in_bytes: u64,
+    /// The congestion control of its newest connection, by its name in the kernel.
+    #[serde(default)]
+    pub congestion: Option<String>,
+    /// What its connections share, if they share a congestion window.
+    #[serde(default)]
+    pub ensemble: Option<EnsembleStatus>,
     /// Its connections; none for a while, if it may come back for its tasks.
     pub connections: Vec<ConnectionStatus>,
+}
+
+/// What the connections of a session share.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct EnsembleStatus {
+    /// Connections that are members.
+    pub members: u32,
+    /// The congestion window of all of them.
+    pub cwnd_segments: f64,
+    /// The slow start threshold of all of them; none before the first loss.
+    pub ssthresh_segments: Option<f64>,
+    /// The smoothed round trip time that one of them has measured last.
+    pub srtt_us: u64,
+    /// Its variation.
+    pub rttvar_us: u64,
+    /// Times that the window was cut.
+    pub cuts: u64,
+    /// Of these, those that were made with the next acknowledgment only.
+    pub late_cuts: u64,
+    /// Cuts taken back.
+    pub undone_cuts: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+}
+
+impl From<EnsembleControlBlock> for EnsembleStatus {
+    fn from(block: EnsembleControlBlock) -> Self {
+        let tenths = |segments: f64| (segments * 10.0).round() / 10.0;
+        Self {
+            members: block.members,
+            cwnd_segments: tenths(block.cwnd),
+            ssthresh_segments: block.ssthresh.is_finite().then(|| tenths(block.ssthresh)),
+            srtt_us: block.srtt.as_micros() as u64,
+            rttvar_us: block.rttvar.as_micros() as u64,
+            cuts: block.cuts,
+            late_cuts: block.late_cuts,
+            undone_cuts: block.undone,
+            timeouts: block.timeouts,
+        }
+    }
+}
+
+impl fmt::Display for EnsembleStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} share {:.1} segments", self.members, self.cwnd_segments)
+    }
 }
 
 /// One connection of a session.
@@ -408,12 +461,17 @@ fn targets(targets: &[TargetStatus]) -> Table {
 }
 
 fn sessions(sessions: &[SessionStatus]) -> Table {
-    let mut table =
-        table(&["initiator", "address", "target", "group", "commands", "written", "read"]);
+    let head = ["initiator", "address", "target", "group", "commands", "written", "read"];
+    // Most have none, and a line has no room to spare.
+    let has_ensembles = sessions.iter().any(|session| session.ensemble.is_some());
+    let mut table = match has_ensembles {
+        true => table(&[&head[..], &["congestion"]].concat()),
+        false => table(&head),
+    };
     for session in sessions {
         let target =
             if session.target.is_empty() { "(discovery)" } else { session.target.as_str() };
-        table.add_row([
+        let mut row = vec![
             session.initiator.clone(),
             session.address.clone(),
             target.to_owned(),
@@ -421,7 +479,12 @@ fn sessions(sessions: &[SessionStatus]) -> Table {
             session.commands.to_string(),
             about(session.data_out_bytes),
             about(session.data_in_bytes),
-        ]);
+        ];
+        if has_ensembles {
+            let ensemble = session.ensemble.as_ref().map(ToString::to_string);
+            row.push(ensemble.or_else(|| session.congestion.clone()).unwrap_or_default());
+        }
+        table.add_row(row);
     }
     table
 }
@@ -594,6 +657,18 @@ mod tests {
                 commands: 9,
                 data_out_bytes: 2048,
                 data_in_bytes: 0,
+                congestion: Some("fairtcp".into()),
+                ensemble: Some(EnsembleStatus {
+                    members: 4,
+                    cwnd_segments: 31.5,
+                    ssthresh_segments: None,
+                    srtt_us: 8010,
+                    rttvar_us: 90,
+                    cuts: 3,
+                    late_cuts: 0,
+                    undone_cuts: 1,
+                    timeouts: 0,
+                }),
                 connections: vec![ConnectionStatus {
                     cid: 5,
                     address: "10.0.0.9:40001".into(),
@@ -627,6 +702,7 @@ mod tests {
             "10.0.0.1:3261",
             "PDUs out",
             "lz4: in 4.0 KiB by 1.0 KiB",
+            "4 share 31.5 segments",
             "READ(10): 9",
             "2: half below 12.5 us, 99 % 1.5 ms, 99.9 % 2.0 s",
         ] {

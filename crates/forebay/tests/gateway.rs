@@ -137,6 +137,56 @@ async fn what_crosses_the_link_is_compressed_where_both_ends_want_it() {
     }
 }
 
+/// At both ends. What the host does not allow is done without, and data arrives all the same; which of the
+/// two it was, the status says.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_have_the_congestion_control_that_is_wanted_or_the_kernels() {
+    let default = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    let default = default.expect("Linux").trim().to_owned();
+    for (wanted, found) in
+        [("ensemble", None), ("reno", Some("reno")), ("nowhere", Some(&*default))]
+    {
+        let place = Place::new();
+        let folder = place.folder.path();
+        let far_side = format!("[iscsi]\ncongestion = '{wanted}'\n[[target]]");
+        let far = place.serve("node", &node(folder, 0).replacen("[[target]]", &far_side, 1));
+        let wants = format!("congestion = '{wanted}', connections = 2, give_up_after");
+        let near = gateway(folder, far.address, "").replacen("give_up_after", &wants, 1);
+        let near = place.serve("gateway", &near);
+        let volume = connect(near.address, GATEWAY).await;
+        for block in 0..64 {
+            write(&*volume, block, 1).await.expect("written");
+        }
+        volume.flush().await.expect("flushed");
+        eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+        let layer = || near.status()["targets"][0]["units"][0]["layers"][0]["figures"].clone();
+        eventually("both connections", || layer()["connections"] == 2).await;
+        let (layer, session) = (layer(), far.status()["sessions"][0].clone());
+        match (found, &layer["ensemble_members"], &session["ensemble"]["members"]) {
+            (Some(name), none, nothing) => {
+                assert!(none.is_null() && nothing.is_null(), "{layer} {session}");
+                assert_eq!(
+                    (&layer["congestion"], &session["congestion"]),
+                    (&name.into(), &name.into())
+                );
+            }
+            (None, near, far) if near.is_null() => {
+                assert!(far.is_null(), "not allowed at one end, so not at the other");
+                println!("no ensembles here: what the kernel gives is in use");
+                assert_eq!(layer["congestion"], *default);
+            }
+            (None, near, far) => {
+                assert_eq!((near, far), (&2.into(), &2.into()), "{layer} {session}");
+                assert!(layer["congestion"].as_str().unwrap().starts_with("fairtcp"), "{layer}");
+                assert!(layer["ensemble_srtt_us"].as_u64().unwrap() > 0, "{layer}");
+            }
+        }
+        for block in 0..64 {
+            assert_eq!(read(&*volume, block).await.expect("read"), content(block, 1));
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn immediate_report_survives_a_kill() {
     let place = Place::new();

@@ -233,6 +233,7 @@ impl Driver {
         self.shared.state.send_replace(LinkState::Up);
         info!(target = self.settings.target, portal = wires.portal, "session is up");
         self.note_compression(&wires);
+        *self.shared.congestion.lock() = Some(wires.congestion.clone());
 
         let mut counted = Counted::default();
         let ended = self.serve_until_it_ends(&mut wires, &mut counted).await;
@@ -247,6 +248,7 @@ impl Driver {
             drop(wires);
         }
         self.shared.connections.lock().clear();
+        *self.shared.congestion.lock() = None;
         self.publish();
         match ended {
             Ok(end) => end,

@@ -10,6 +10,7 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
+use transport::CongestionStatistics;
 use volume::Geometry;
 
 use crate::{
@@ -133,6 +134,12 @@ impl Session {
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionStatistics> {
         self.shared.connections.lock().clone()
+    }
+
+    /// The congestion control of its connections, and what they share; `None` without a session.
+    #[must_use]
+    pub fn congestion(&self) -> Option<CongestionStatistics> {
+        self.shared.congestion.lock().as_ref().map(|it| it.statistics())
     }
 
     /// What was counted so far.

@@ -8,7 +8,7 @@ use std::{
 
 use iscsi::{Isid, keys::Offer, login::chap::Chap, session::initiator::Timing};
 
-use transport::{SocketOptions, TlsClient};
+use transport::{Congestion, SocketOptions, TlsClient};
 
 use crate::{
     error::Error,
@@ -89,6 +89,9 @@ pub struct Settings {
     pub timing: Timing,
     /// Buffer sizes of the socket.
     pub socket: SocketOptions,
+    /// The congestion control of the session's connections, from the end of their login on. Default:
+    /// the kernel's.
+    pub congestion: Congestion,
 }
 
 impl Settings {
@@ -122,6 +125,7 @@ impl Settings {
             back_off_max: Duration::from_secs(5),
             timing: Timing::default(),
             socket: SocketOptions::default(),
+            congestion: Congestion::default(),
         }
     }
 

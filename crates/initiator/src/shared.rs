@@ -12,6 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use scsi::Tally;
 use tokio::sync::{Notify, watch};
+use transport::SessionCongestion;
 
 use crate::{ConnectionStatistics, Facts, Statistics, claim::Claimed};
 
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     /// Commands answered, by operation code. The driver counts.
     pub(crate) answered: Arc<Tally>,
     pub(crate) connections: Mutex<Vec<ConnectionStatistics>>,
+    /// That of the session that there is.
+    pub(crate) congestion: Mutex<Option<Arc<SessionCongestion>>>,
     generation: AtomicU64,
     /// How many blocks the unit has; 0 before that is known.
     blocks: AtomicU64,
@@ -68,6 +71,7 @@ impl Shared {
             statistics: Mutex::new(Statistics::default()),
             answered: Arc::default(),
             connections: Mutex::new(Vec::new()),
+            congestion: Mutex::new(None),
             generation: AtomicU64::new(0),
             blocks: AtomicU64::new(0),
             look_at_size: Notify::new(),

@@ -13,7 +13,7 @@ use iscsi::{
     login::Established,
     session::initiator::Session,
 };
-use transport::{Received, Sent, Stream, receive, send};
+use transport::{Received, Sent, SessionCongestion, Stream, receive, send};
 
 use crate::Error;
 
@@ -66,6 +66,13 @@ impl Wire {
         decoder.configure(BUFFER_BYTES, limit, parameters.digests);
         stream.set_read_bytes(BUFFER_BYTES);
         Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0 }
+    }
+
+    /// Gives it the congestion control of its session.
+    pub(crate) fn take_into(&self, congestion: &SessionCongestion) {
+        if let Some(reason) = congestion.take_in(&self.stream) {
+            tracing::warn!(%reason, "going on with the kernel's own congestion control");
+        }
     }
 
     /// How it is compressed.

@@ -1,6 +1,6 @@
 //! A session's machine with its sockets.
 
-use std::{future::poll_fn, task::Poll, time::Instant};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Instant};
 
 use bytes::Bytes;
 use iscsi::{
@@ -13,6 +13,7 @@ use iscsi::{
 };
 use scsi::{Cdb, Lun};
 use tokio::time::sleep_until;
+use transport::SessionCongestion;
 
 use crate::{
     CommandError, Error, Settings,
@@ -31,6 +32,8 @@ pub(crate) struct Wires {
     pub(crate) portal: String,
     /// The tag of the portal group there, if the target told it.
     pub(crate) tpgt: Option<u16>,
+    /// What the connections share of TCP's.
+    pub(crate) congestion: Arc<SessionCongestion>,
     /// Why a connection was lost last; more exact than the machine knows.
     reason: Option<Error>,
     /// What passed connections that are no more.
@@ -49,9 +52,11 @@ impl Wires {
         let (depth, timing) = (settings.queue_depth, settings.timing);
         let parameters = established.parameters;
         let session = Session::new(parameters, window, depth, timing, first, now());
+        let congestion = Arc::new(settings.congestion.session());
+        wire.take_into(&congestion);
         let (wires, tsih, tpgt) = (vec![wire], established.tsih, established.tpgt);
         let gone = Traffic::default();
-        Ok(Self { session, wires, tsih, portal, tpgt, reason: None, gone, lost: 0 })
+        Ok(Self { session, wires, tsih, portal, tpgt, congestion, reason: None, gone, lost: 0 })
     }
 
     /// What a login for another connection needs to know.
@@ -63,6 +68,7 @@ impl Wires {
     /// Takes another connection in.
     pub(crate) fn join(&mut self, logged_in: LoggedIn) {
         self.session.join(joined(&logged_in.established), now());
+        logged_in.wire.take_into(&self.congestion);
         self.wires.push(logged_in.wire);
     }
 

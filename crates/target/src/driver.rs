@@ -20,6 +20,7 @@ use iscsi::{
 };
 use tokio::time::Sleep;
 use tracing::{info, warn};
+use transport::{Congestion, SessionCongestion};
 use unit::Nexus;
 
 use crate::{
@@ -48,7 +49,14 @@ pub(crate) async fn run(
     let target_port = seat.tpgt.unwrap_or(PortalGroup::default().tag);
     let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
     let presence = device.map(|device| Presence::open(device, nexus));
+    let congestion = match session.is_discovery() {
+        true => Congestion::default().session(),
+        false => surroundings.settings.congestion.session(),
+    };
+    let congestion = Arc::new(congestion);
+    seat.published.lock().congestion = Some(Arc::clone(&congestion));
     let lines = session.connections().next().map(|leading| Line::new(socket, leading));
+    lines.iter().for_each(|line| line.take_into(&congestion));
     let watch = StopWatch::new(Arc::clone(&seat.times));
     let mut driver = Driver {
         surroundings,
@@ -61,6 +69,7 @@ pub(crate) async fn run(
         unsent: 0,
         closing_all: false,
         last_end: End::NotRecovered,
+        congestion,
         lines: lines.into_iter().collect(),
     };
     let end = poll_fn(|context| driver.poll(context)).await;
@@ -84,6 +93,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) closing_all: bool,
     /// Why the last connection ended.
     last_end: End,
+    /// What the connections share of TCP's.
+    congestion: Arc<SessionCongestion>,
     /// One for each connection of `session`. None for a while, if its tasks may be reassigned.
     /// Dropped last: who waits for the connections to go waits for the commands, too.
     pub(crate) lines: Vec<Line>,
@@ -180,7 +191,9 @@ impl Driver<'_> {
                     let (initiator, address) = (self.session.initiator_name(), socket.address);
                     let tsih = self.seat.tsih.0;
                     info!(%address, %initiator, tsih, cid = cid.0, "connection added");
-                    self.lines.push(Line::new(socket, connection));
+                    let line = Line::new(socket, connection);
+                    line.take_into(&self.congestion);
+                    self.lines.push(line);
                 }
                 let _ = reply.send(None); // whether anybody listens changes nothing
             }

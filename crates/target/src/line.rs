@@ -11,7 +11,9 @@ use iscsi::{
     codec::{Decoder, Output},
     session::target::Connection,
 };
-use transport::{LinkBytes, Received, Sent, Stream, poll_receive, poll_send, receive_now};
+use transport::{
+    LinkBytes, Received, Sent, SessionCongestion, Stream, poll_receive, poll_send, receive_now,
+};
 
 use crate::{end::End, gauge::Permit};
 
@@ -72,6 +74,13 @@ impl Line {
             held_at: None,
             last_input: Instant::now(),
             _permit: permit,
+        }
+    }
+
+    /// Gives it the congestion control of its session.
+    pub(crate) fn take_into(&self, congestion: &SessionCongestion) {
+        if let Some(reason) = congestion.take_in(&self.stream) {
+            tracing::warn!(%reason, "going on with the kernel's own congestion control");
         }
     }
 

@@ -244,6 +244,7 @@ impl Registry {
                     portal_group: entry.tpgt,
                     tsih: entry.tsih.0,
                     counters: published.counters,
+                    congestion: published.congestion.as_ref().map(|it| it.statistics()),
                     connections: published.connections.clone(),
                 };
                 (*number, session)

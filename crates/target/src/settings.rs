@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use iscsi::{keys::Offer, session::target};
-use transport::SocketOptions;
+use transport::{Congestion, SocketOptions};
 
 use crate::access::Security;
 
@@ -16,6 +16,9 @@ pub struct Settings {
     pub session: target::Settings,
     /// Socket options of every connection.
     pub socket: SocketOptions,
+    /// The congestion control of a session's connections, from the end of their login on; discovery
+    /// sessions have the kernel's. Default: the kernel's for all.
+    pub congestion: Congestion,
     /// Connections in all, whatever they do; more are closed at once. At recovery level 2 a quarter
     /// as many sessions without a connection may wait for their initiators; with more, those that
     /// have waited longest end. Default 1024.
@@ -58,6 +61,7 @@ impl Default for Settings {
             offer: Offer::target(),
             session: target::Settings::default(),
             socket: SocketOptions::default(),
+            congestion: Congestion::default(),
             max_connections: 1024,
             max_logins: 128,
             max_logins_per_address: 64,

@@ -2,17 +2,20 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use iscsi::session::target::Counters;
-use transport::LinkBytes;
+use transport::{CongestionStatistics, LinkBytes, SessionCongestion};
 use volume::Taken;
 
 use crate::times::Kind;
 
 /// A server at one moment.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
     /// Sessions that are open.
     pub sessions: Vec<SessionStatistics>,
@@ -35,7 +38,7 @@ pub struct Statistics {
 }
 
 /// One session.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SessionStatistics {
     /// The initiator's iSCSI name.
     pub initiator_name: String,
@@ -49,6 +52,8 @@ pub struct SessionStatistics {
     pub tsih: u16,
     /// What was counted, on all connections that there were.
     pub counters: Counters,
+    /// The congestion control of the connections, and what they share.
+    pub congestion: Option<CongestionStatistics>,
     /// The connections that are open; none for a while, if their tasks may be taken over.
     pub connections: Vec<ConnectionStatistics>,
 }
@@ -69,8 +74,10 @@ pub struct ConnectionStatistics {
 }
 
 /// What a driver shows of its session.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Published {
+    /// From when its driver runs.
+    pub(crate) congestion: Option<Arc<SessionCongestion>>,
     pub(crate) counters: Counters,
     pub(crate) connections: Vec<ConnectionStatistics>,
 }

@@ -12,11 +12,13 @@ mod secured;
 pub mod parcel;
 mod compressed;
 mod stream;
+mod congestion;
 mod tls;
 mod reader;
 mod writer;
 
 pub use compressed::{Compressed, LinkBytes};
+pub use congestion::{Congestion, CongestionStatistics, SessionCongestion};
 pub use options::SocketOptions;
 pub use progress::{MAX_SLICES, Received, Sent};
 pub use reader::{poll_receive, receive, receive_now};

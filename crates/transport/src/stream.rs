@@ -33,7 +33,7 @@ impl From<TcpStream> for Stream {
 }
 
 impl Stream {
-    fn tcp(&self) -> &TcpStream {
+    pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.tcp(),

@@ -89,6 +89,7 @@ impl Source {
         let remote = Remote {
             give_up_after: args.give_up_after,
             compression: args.compression,
+            congestion: args.congestion.clone(),
             // Whoever starts it sees at once that the far side is away.
             start_timeout: Span::seconds(0),
             ..credentials::remote(&name, &args.credentials)?

@@ -140,6 +140,7 @@ impl Served {
 }
 
 fn session(session: &target::SessionStatistics) -> SessionStatus {
+    let congestion = session.congestion.as_ref();
     SessionStatus {
         initiator: session.initiator_name.clone(),
         address: session.address.to_string(),
@@ -148,6 +149,8 @@ fn session(session: &target::SessionStatistics) -> SessionStatus {
         commands: session.counters.commands,
         data_out_bytes: session.counters.data_out_bytes,
         data_in_bytes: session.counters.data_in_bytes,
+        congestion: congestion.map(|it| it.name.clone()),
+        ensemble: congestion.and_then(|it| it.ensemble).map(Into::into),
         connections: session.connections.iter().map(connection).collect(),
     }
 }

@@ -9,8 +9,8 @@ use super::{
     schedule::{Hours, Schedule},
     tls::RemoteTls,
     words::{
-        Compression, Digest, Engine, FaultError, IscsiName, NvramSurvives, OnLogError, Operation,
-        Order, Report, TooLarge,
+        Compression, Congestion, Digest, Engine, FaultError, IscsiName, NvramSurvives, OnLogError,
+        Operation, Order, Report, TooLarge,
     },
 };
 use crate::quantity::{Size, Span};
@@ -128,6 +128,8 @@ pub struct Remote {
     pub data_digest: Digest,
     /// Compression that is asked for.
     pub compression: Compression,
+    /// The congestion control of the session's connections.
+    pub congestion: Congestion,
     /// How long a TCP connection may take to open.
     pub connect_timeout: Span,
     /// How long a login may take.
@@ -355,6 +357,7 @@ impl Default for Remote {
             header_digest: Digest::default(),
             data_digest: Digest::default(),
             compression: Compression::default(),
+            congestion: Congestion::default(),
             connect_timeout: Span::seconds(5),
             login_timeout: Span::seconds(15),
             command_timeout: Span::seconds(30),

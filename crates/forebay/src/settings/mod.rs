@@ -33,8 +33,8 @@ pub use schedule::{Schedule, TimeOfDay};
 pub use secret::{Found, read as read_secret};
 pub use tls::{PortalTls, RemoteTls};
 pub use words::{
-    Address, Compression, Digest, Engine, FaultError, IscsiName, LogLevel, NvramSurvives,
-    OnLogError, Operation, Order, Report, TooLarge,
+    Address, Compression, Congestion, Digest, Engine, FaultError, IscsiName, LogLevel,
+    NvramSurvives, OnLogError, Operation, Order, Report, TooLarge,
 };
 
 use crate::quantity::{Size, Span};
@@ -107,6 +107,8 @@ pub struct Iscsi {
     pub data_digest: Digest,
     /// Compression that initiators may have.
     pub compression: Vec<Compression>,
+    /// The congestion control of a session's connections.
+    pub congestion: Congestion,
     /// Idle time before an initiator is asked whether it lives; 0: never.
     pub ping_interval: Span,
     /// Commands whose answers leave with one write, unless the input is drained before.
@@ -239,6 +241,7 @@ impl Default for Iscsi {
             header_digest: Digest::default(),
             data_digest: Digest::default(),
             compression: Vec::new(),
+            congestion: Congestion::default(),
             ping_interval: Span::seconds(15),
             batch_commands: 16,
             busy_poll: Span::millis(0),

@@ -151,6 +151,42 @@ impl Compression {
     }
 }
 
+/// The congestion control of connections.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Congestion {
+    /// What the kernel gives every connection.
+    #[default]
+    KernelDefault,
+    /// One congestion window for all connections of a session.
+    Ensemble,
+    /// The kernel's of this name.
+    Named(String),
+}
+
+impl Congestion {
+    /// From the words of the settings and the command line.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        // TCP_CA_NAME_MAX, with the end of the name.
+        let is_name = (1..16).contains(&text.len())
+            && text.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
+        match text {
+            "kernel default" => Ok(Self::KernelDefault),
+            "ensemble" => Ok(Self::Ensemble),
+            _ if is_name => Ok(Self::Named(text.to_owned())),
+            _ => Err(format!(
+                "`{text}` is no congestion control{REMEDY}write \"kernel default\", \"ensemble\" or a name \
+                 such as \"cubic\""
+            )),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Congestion {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Text("a congestion control such as \"cubic\"", Self::parse))
+    }
+}
+
 /// How a file is read and written.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]

@@ -27,7 +27,7 @@ use crate::{
     naming::Naming,
     orders::Exported,
     settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
-    status::LayerStatus,
+    status::{EnsembleStatus, LayerStatus},
 };
 pub use cache_layer::{CacheLayer, Log, describe_log, dirty_of, known, open_log};
 pub use common::{known_as_unit, known_by, open_common};
@@ -577,7 +577,7 @@ fn counts(counts: &volume::Counts) -> Map<String, Value> {
 
 fn remote_figures(remote: &RemoteVolume) -> Map<String, Value> {
     let counted = remote.statistics();
-    object(json!({
+    let mut figures = object(json!({
         "link": link(&remote.session().state()),
         "portal": remote.session().portal().as_deref(),
         "identity": remote.identity(),
@@ -609,7 +609,15 @@ fn remote_figures(remote: &RemoteVolume) -> Map<String, Value> {
         "round_trip_mean_us": counted.round_trips.mean_us(),
         "round_trip_p99_us": counted.round_trips.quantile_us(0.99),
         "round_trip_max_us": counted.round_trips.max_us,
-    }))
+    }));
+    if let Some(congestion) = remote.session().congestion() {
+        figures.insert("congestion".to_owned(), congestion.name.into());
+        let ensemble = congestion.ensemble.map(|it| object(json!(EnsembleStatus::from(it))));
+        for (name, value) in ensemble.into_iter().flatten() {
+            figures.insert(format!("ensemble_{name}"), value);
+        }
+    }
+    figures
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use volume::Geometry;
 
 use crate::{
     admission,
+    congestion::congestion,
     failure::Failure,
     naming::{self, Finder, Naming},
     settings::{Digest, Far, IscsiName, Remote, RemoteTls},
@@ -81,6 +82,7 @@ pub fn session(
         compression: remote.compression.method().into_iter().collect(),
         ..session.offer
     };
+    session.congestion = congestion(&remote.congestion);
     session.reserve = remote.reserve;
     session.queue_depth = remote.queue_depth.into();
     session.connections = remote.connections;

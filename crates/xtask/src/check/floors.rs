@@ -29,12 +29,12 @@ const PLACES: &[Place] = &[
     place("names", 1, &[]),
     place("fairtcp", 1, &[]),
     place("unit", 2, &["scsi", "tokens", "volume"]),
-    place("transport", 2, &["iscsi"]),
+    place("transport", 2, &["fairtcp", "iscsi"]),
     place("wan", 2, &["sim"]),
     place("initiator", 3, &["transport", "iscsi", "scsi", "volume"]),
     place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
     place("attach", 3, &["volume"]),
-    place("forebay", 6, &["attach", "cache", "initiator", "iscsi", "names", "scsi", "target", "transport", "unit", "volume", "wan"]),
+    place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "names", "scsi", "target", "transport", "unit", "volume", "wan"]),
     place("xtask", 7, &[]),
 ];
 

@@ -1,0 +1,186 @@
+//! Which congestion control the connections of a session have, and what they share.
+
+use std::{
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use fairtcp::{Ensemble, EnsembleControlBlock, Fair};
+use parking_lot::Mutex;
+use socket2::SockRef;
+
+use crate::stream::Stream;
+
+/// What sessions are given. Default: what the kernel gives every connection.
+#[derive(Clone, Debug, Default)]
+pub struct Congestion(Option<Arc<Wanted>>);
+
+struct Wanted {
+    how: How,
+    /// That it could not be had has been told.
+    is_told: AtomicBool,
+}
+
+enum How {
+    /// By this name in the kernel.
+    Named(String),
+    /// One congestion window for all connections of a session.
+    Ensemble(Arc<Fair>),
+}
+
+impl fmt::Debug for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.how {
+            How::Named(name) => f.write_str(name),
+            How::Ensemble(fair) => write!(f, "ensemble by {}", fair.name()),
+        }
+    }
+}
+
+impl Congestion {
+    /// The one of this name, as in `tcp_available_congestion_control`.
+    #[must_use]
+    pub fn named(name: impl Into<String>) -> Self {
+        Self::wanted(How::Named(name.into()))
+    }
+
+    /// An ensemble for each session.
+    #[must_use]
+    pub fn ensemble(fair: Arc<Fair>) -> Self {
+        Self::wanted(How::Ensemble(fair))
+    }
+
+    fn wanted(how: How) -> Self {
+        Self(Some(Arc::new(Wanted { how, is_told: AtomicBool::new(false) })))
+    }
+
+    /// For the connections of one new session.
+    #[must_use]
+    pub fn session(&self) -> SessionCongestion {
+        let ensemble = self.0.as_ref().and_then(|wanted| match &wanted.how {
+            How::Named(_) => None,
+            How::Ensemble(fair) => Some(Ensemble::new(fair)),
+        });
+        SessionCongestion { wanted: self.0.clone(), ensemble, name: Mutex::default() }
+    }
+}
+
+/// The congestion control of one session.
+pub struct SessionCongestion {
+    wanted: Option<Arc<Wanted>>,
+    ensemble: Option<Result<Ensemble, fairtcp::Error>>,
+    /// What the connection has that was taken in last.
+    name: Mutex<String>,
+}
+
+/// What a session has, and how it does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CongestionStatistics {
+    /// The name in the kernel, of the connection that was made last.
+    pub name: String,
+    /// What its connections share, if they share anything.
+    pub ensemble: Option<EnsembleControlBlock>,
+}
+
+impl SessionCongestion {
+    /// Gives a connection of the session what it is to have. One that cannot have it stays as it is. Why
+    /// is answered once, whichever of all sessions meets it first.
+    pub fn take_in(&self, stream: &Stream) -> Option<String> {
+        let socket = SockRef::from(stream.tcp());
+        let failed = self.select(stream).err();
+        // Before Linux 2.6.13 there was no such option.
+        let name = socket.tcp_congestion().unwrap_or_default();
+        let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        *self.name.lock() = String::from_utf8_lossy(&name[..end]).into_owned();
+        let wanted = self.wanted.as_ref()?;
+        failed.filter(|_| !wanted.is_told.swap(true, Ordering::Relaxed))
+    }
+
+    fn select(&self, stream: &Stream) -> Result<(), String> {
+        let told = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => "the kernel has none of this name".to_owned(),
+            io::ErrorKind::PermissionDenied => format!(
+                "{error}: it is not in tcp_allowed_congestion_control, and CAP_NET_ADMIN is missing"
+            ),
+            _ => error.to_string(),
+        };
+        match (self.wanted.as_deref(), &self.ensemble) {
+            (_, Some(Ok(ensemble))) => ensemble.join(stream.tcp()).map_err(|it| it.to_string()),
+            (_, Some(Err(error))) => Err(error.to_string()),
+            (Some(Wanted { how: How::Named(name), .. }), None) => {
+                SockRef::from(stream.tcp()).set_tcp_congestion(name.as_bytes()).map_err(told)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// As it is now.
+    #[must_use]
+    pub fn statistics(&self) -> CongestionStatistics {
+        let ensemble = self.ensemble.as_ref().and_then(|it| it.as_ref().ok());
+        CongestionStatistics {
+            name: self.name.lock().clone(),
+            ensemble: ensemble.and_then(|it| it.blocks().first().copied()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    async fn connection() -> (Stream, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (near.into(), listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn what_is_not_to_be_had_is_told_once_and_changes_nothing() {
+        let (stream, _far) = connection().await;
+        let default = Congestion::default().session();
+        assert_eq!(default.take_in(&stream), None);
+        let before = default.statistics();
+        assert!(!before.name.is_empty() && before.ensemble.is_none(), "{before:?}");
+        let wanted = Congestion::named("no_such_thing");
+        let told = wanted.session().take_in(&stream).expect("told");
+        assert!(told.contains("none of this name") || told.contains("CAP_NET_ADMIN"), "{told}");
+        let session = wanted.session();
+        assert_eq!(session.take_in(&stream), None, "once");
+        assert_eq!(session.statistics(), before);
+    }
+
+    #[tokio::test]
+    async fn a_name_is_selected() {
+        let (stream, _far) = connection().await;
+        // Every kernel has it, and allows it.
+        let session = Congestion::named("reno").session();
+        assert_eq!(session.take_in(&stream), None);
+        assert_eq!(session.statistics().name, "reno");
+    }
+
+    /// Needs the right to load BPF programs; where it is missing the test says so and ends.
+    #[tokio::test]
+    async fn connections_of_a_session_share_an_ensemble() {
+        let options = fairtcp::Options { name: "fairtest_t".into(), ..Default::default() };
+        let fair = match Fair::load(&options) {
+            Ok(fair) => Arc::new(fair),
+            Err(error) => return println!("not run: {error}"),
+        };
+        let wanted = Congestion::ensemble(fair.clone());
+        let (one, other) = (wanted.session(), wanted.session());
+        let [(a, _a), (b, _b), (c, _c)] =
+            [connection().await, connection().await, connection().await];
+        for (session, stream) in [(&one, &a), (&one, &b), (&other, &c)] {
+            assert_eq!(session.take_in(stream), None);
+        }
+        let members = |it: &SessionCongestion| it.statistics().ensemble.unwrap().members;
+        assert_eq!((members(&one), members(&other)), (2, 1));
+        assert_eq!(one.statistics().name, fair.name());
+    }
+}
