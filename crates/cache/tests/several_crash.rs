@@ -6,6 +6,7 @@
 //!    there is a moment such that each sector of each holds its newest write that was acknowledged before
 //!    it, and nothing submitted after it.
 //! 3. While a round is under way, the volume of each node with epochs is such a past by itself.
+//! 4. All that also if one node is away for long, or for good. Given up, it takes nothing with it of the others.
 //!
 //! A cache of its own for each volume does not hold the second, which the last test shows.
 //! `FOREBAY_CRASH_POINTS=n` sets how many points are tried, `FOREBAY_CRASH_SEED=n` runs one script.
@@ -43,6 +44,8 @@ struct Trial {
     /// Whether what is between two flushes counts as a whole at the nodes.
     atomic: bool,
     delay: Duration,
+    /// The node that is away for long: from when on, and for how long.
+    away: Option<(usize, Duration, Duration)>,
     /// A cache for each volume, each with a log of its own: what this is to be better than.
     apart: bool,
 }
@@ -71,7 +74,14 @@ impl Trial {
         let log_blocks =
             6 + u64::from(segment_slots + 1) * 6 + [20, 60, 400][rng.below(3) as usize];
         let delay = Duration::from_millis([0, 1, 4][rng.below(3) as usize]);
-        Self { seed, settings, sizes, log_blocks, atomic: rng.chance(60), delay, apart: false }
+        let (atomic, is_away) = (rng.chance(60), rng.chance(40));
+        let millis = |rng: &mut Rng, most| Duration::from_millis(rng.below(most));
+        // Most runs are over sooner than the longest of these.
+        let away = is_away.then(|| {
+            let at = rng.below(sizes.len() as u64) as usize;
+            (at, millis(&mut rng, 80), millis(&mut rng, 20_000))
+        });
+        Self { seed, settings, sizes, log_blocks, atomic, delay, away, apart: false }
     }
 
     /// The first of its sectors among all, and how many.
@@ -100,6 +110,8 @@ struct Node {
     lost: AtomicBool,
     /// It has to get again what it lost or gave up.
     behind: AtomicBool,
+    /// It answers nothing.
+    away: AtomicBool,
     delay: Duration,
     rng: Mutex<Rng>,
     /// Its operations are those of a disk without anything on it: they count, and hang without power.
@@ -119,6 +131,7 @@ impl Node {
             atomic: trial.atomic,
             lost: AtomicBool::new(false),
             behind: AtomicBool::new(false),
+            away: AtomicBool::new(false),
             delay: trial.delay,
             rng: Mutex::new(Rng::new(seed)),
             clock: clock.with_outage(Outage::Hangs).with_yields(30),
@@ -143,6 +156,7 @@ impl Node {
             self.lost.store(true, Ordering::SeqCst);
             self.behind.store(true, Ordering::SeqCst);
         }
+        let away = away || self.away.load(Ordering::SeqCst);
         if away { Err(Error::Unreachable("the link is down".into())) } else { Ok(()) }
     }
 
@@ -333,8 +347,8 @@ impl Site {
         }
     }
 
-    /// The caches, and the volumes as hosts see them.
-    async fn open(&self) -> Result<(Vec<Arc<Cache>>, Vec<Stack>), String> {
+    /// The caches, and the volumes as hosts see them, but for one that may be left out.
+    async fn open(&self, without: Option<usize>) -> Result<(Vec<Arc<Cache>>, Vec<Stack>), String> {
         let nvram = |at: usize| {
             let is_used = self.trial.settings.report == Report::Immediate;
             is_used.then(|| Box::new(self.memories[at].clone()) as Box<dyn StableMemory>)
@@ -352,7 +366,8 @@ impl Site {
             let above = caches.iter().map(|cache| Arc::clone(cache) as Stack).collect();
             return Ok((caches, above));
         }
-        let members = self.nodes.iter().enumerate().map(|(at, node)| CommonMember {
+        let nodes = self.nodes.iter().enumerate().filter(|(at, _)| Some(*at) != without);
+        let members = nodes.map(|(at, node)| CommonMember {
             name: format!("volume {at}"),
             key: at as u64,
             lower: Arc::clone(node) as Stack,
@@ -369,10 +384,19 @@ impl Site {
         let seed = self.trial.seed;
         runtime().block_on(async {
             let work = async {
-                let (caches, above) = match self.open().await {
+                let (caches, above) = match self.open(None).await {
                     Ok(opened) => opened,
                     Err(fault) => return world.report(fault),
                 };
+                let away = self.trial.away.map(|(at, from, long)| {
+                    let node = Arc::clone(&self.nodes[at]);
+                    tokio::spawn(async move {
+                        tokio::time::sleep(from).await;
+                        node.away.store(true, Ordering::SeqCst);
+                        tokio::time::sleep(long).await;
+                        node.away.store(false, Ordering::SeqCst);
+                    })
+                });
                 caches.iter().for_each(|cache| drop(tokio::spawn(cache.run())));
                 let hosts = (0..3).map(|host| {
                     let rng = Rng::new(seed.wrapping_mul(31).wrapping_add(host));
@@ -380,6 +404,9 @@ impl Site {
                 });
                 join_all(hosts).await;
                 if seed.is_multiple_of(3) {
+                    if let Some(away) = away {
+                        let _ = away.await;
+                    }
                     for cache in &caches {
                         // It may be given up, when the link is.
                         drop(cache.drain().await);
@@ -453,11 +480,22 @@ impl Site {
         Ok(())
     }
 
-    /// What there is with the log; then, that the nodes alone get it all.
-    fn check_all(&self, remains: Remains, world: &World, seed: u64) -> Result<(), String> {
+    /// What there is with the log; then, that the nodes alone get it all. If one is given up, the others. Gives
+    /// how many slots the log had of that one.
+    fn check_all(
+        &self,
+        remains: Remains,
+        world: &World,
+        (seed, given_up): (u64, Option<usize>),
+    ) -> Result<u64, String> {
         let site = Self::reopen(&self.trial, remains, seed);
+        let others = || (0..site.nodes.len()).filter(|at| Some(*at) != given_up);
         let work = async {
-            let (caches, above) = site.open().await?;
+            let lost = match given_up {
+                Some(at) => site.give_up(at).await?,
+                None => 0,
+            };
+            let (caches, above) = site.open(given_up).await?;
             let mut read = Vec::new();
             for volume in &above {
                 let blocks = volume.geometry().blocks as u32;
@@ -470,22 +508,48 @@ impl Site {
                 };
                 read.extend_from_slice(&data.into_bytes());
             }
-            for (sector, bytes) in read.chunks(SECTOR).enumerate() {
+            let parts = self.trial.parts();
+            let sectors = others().flat_map(|at| parts[at].0..parts[at].0 + parts[at].1);
+            for (sector, bytes) in sectors.zip(read.chunks(SECTOR)) {
                 world.model.lock().check(sector, bytes, u64::MAX)?;
             }
+            let before = given_up.map(|at| site.nodes[at].stable.lock().clone());
             for cache in &caches {
                 tokio::spawn(cache.run());
                 cache.drain().await.map_err(|error| format!("cannot be drained: {error}"))?;
             }
-            let below = site.nodes.iter().flat_map(|node| node.stable.lock().clone());
+            if before != given_up.map(|at| site.nodes[at].stable.lock().clone()) {
+                return Err("the one that was given up has got something".to_owned());
+            }
+            let below = others().flat_map(|at| site.nodes[at].stable.lock().clone());
             match below.eq(read.iter().copied()) {
-                true => Ok(()),
+                true => Ok(lost),
                 false => Err("drained, the nodes have something else".to_owned()),
             }
         };
         let late = |_| Err("recovery does not come to an end".to_owned());
         let limited = async { tokio::time::timeout(LONGEST, work).await.unwrap_or_else(late) };
         runtime().block_on(limited)
+    }
+}
+
+impl Site {
+    /// Gives up what the log has of a volume, if it has anything. How many slots.
+    async fn give_up(&self, at: usize) -> Result<u64, String> {
+        let log = Arc::clone(&self.logs[0]) as Stack;
+        let failed = |error| format!("cannot be given up: {error}");
+        // The power may have failed before it was used.
+        let Ok(info) = cache::inspect(&log).await else { return Ok(0) };
+        let Some(member) = info.members.iter().find(|member| member.key == at as u64) else {
+            return Ok(0);
+        };
+        let is_used = self.trial.settings.report == Report::Immediate;
+        let nvram = is_used.then(|| Box::new(self.memories[0].clone()) as Box<dyn StableMemory>);
+        let slots = cache::dirty_of(&log, nvram, member).await.map_err(failed)?;
+        if slots > 0 {
+            cache::give_up(&log, member, slots).await.map_err(failed)?;
+        }
+        Ok(slots)
     }
 }
 
@@ -563,8 +627,8 @@ impl Host<'_> {
     }
 }
 
-/// What one crash showed.
-fn crash(trial: &Trial, operation: u64) -> Result<(), String> {
+/// What one crash showed: what was given up then of a node, in slots.
+fn crash(trial: &Trial, operation: u64) -> Result<u64, String> {
     let site = Site::new(trial);
     site.power.fail_after(operation);
     let world = World::new(trial);
@@ -573,23 +637,28 @@ fn crash(trial: &Trial, operation: u64) -> Result<(), String> {
     let mut rng = Rng::new(trial.seed.wrapping_add(operation << 20));
     let remains = site.end(&mut rng);
     site.check_nodes(&remains, &world)?;
-    site.check_all(remains, &world, rng.next_u64() >> 8)
+    let seed = rng.next_u64() >> 8;
+    let given_up = trial.away.filter(|_| !trial.apart && rng.chance(40)).map(|(at, ..)| at);
+    site.check_all(remains, &world, (seed, given_up))
+        .map_err(|fault| format!("{given_up:?} given up: {fault}"))
 }
 
 /// Crashes one trial at every `step`-th operation. Gives how often, how many rounds and looks there were
-/// without a crash.
-fn crash_everywhere(trial: &Trial, step: usize) -> Result<[u64; 3], String> {
+/// without a crash, and after how many crashes something was given up.
+fn crash_everywhere(trial: &Trial, step: usize) -> Result<[u64; 4], String> {
     let site = Site::new(trial);
     let world = World::new(trial);
     site.run(&world);
     world.fault().map_err(|fault| format!("without a crash: {fault}"))?;
-    let mut count = 0;
+    let (mut count, mut given_up) = (0, 0);
     for operation in (trial.seed % step as u64..site.power.operations()).step_by(step) {
-        crash(trial, operation).map_err(|fault| format!("after {operation}: {fault}"))?;
+        let lost = crash(trial, operation);
+        let lost = lost.map_err(|fault| format!("after {operation}: {fault}"))?;
+        given_up += u64::from(lost > 0);
         count += 1;
     }
     let [rounds, looks] = [&world.rounds, &world.looks].map(|n| n.load(Ordering::Relaxed));
-    Ok([count, rounds, looks])
+    Ok([count, rounds, looks, given_up])
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -605,7 +674,7 @@ fn with_the_log_nothing_is_lost_and_without_it_all_volumes_are_of_one_moment() {
         return;
     }
     let wanted = number("FOREBAY_CRASH_POINTS").unwrap_or(POINTS);
-    let (mut sums, mut seed, started) = ([0; 3], 0, Instant::now());
+    let (mut sums, mut seed, started) = ([0; 4], 0, Instant::now());
     while sums[0] < wanted {
         seed += 1;
         match crash_everywhere(&Trial::new(seed), STEP) {
@@ -613,14 +682,15 @@ fn with_the_log_nothing_is_lost_and_without_it_all_volumes_are_of_one_moment() {
             Err(fault) => panic!("seed {seed}, {fault}; FOREBAY_CRASH_SEED shows it alone"),
         }
     }
-    let [points, rounds, looks] = sums;
+    let [points, rounds, looks, given_up] = sums;
     writeln!(
         std::io::stdout(),
-        "{points} crash points in {seed} scripts of several volumes, {:.1} s: {rounds} rounds, {looks} looks",
+        "{points} crash points in {seed} scripts of several volumes, {:.1} s: {rounds} rounds, {looks} looks, \
+         {given_up} times something was given up",
         started.elapsed().as_secs_f64()
     )
     .expect("stdout is there");
-    assert!(rounds > 100 && looks > 100, "every path was gone");
+    assert!(rounds > 100 && looks > 100 && given_up > 20, "every path was gone");
 }
 
 #[test]
