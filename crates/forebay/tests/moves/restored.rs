@@ -13,7 +13,7 @@ use crate::{
     scene::{accept, attic, cellar, connect_to, knows, move_to, place, serves},
     support::{
         content, eventually,
-        nodes::{json, other},
+        nodes::{json, known_node, other},
         read, stderr, write,
     },
 };
@@ -34,6 +34,10 @@ async fn a_node_that_was_put_back_to_before_a_move_does_not_serve_what_it_had() 
     let record = place.path("attic.state/moved/payroll.volume");
     let put_back = || std::fs::remove_file(&record).expect("there was a record");
     put_back();
+    eventually("others know", || {
+        known_node(&seed, "cellar").is_some_and(|node| node["volumes"][0]["generation"] == 1)
+    })
+    .await;
     let attic = place.serve("attic", &attic_settings);
     assert!(!serves(&attic) && serves(&cellar));
     let listed = json(&attic, &["volume", "list"]);
