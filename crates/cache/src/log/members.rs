@@ -79,7 +79,7 @@ pub(crate) fn decode(count: usize, block_size: u32, bytes: &[u8]) -> Option<Vec<
         };
         let granted = u64_at(record, GRANTED_AT);
         let given_up = (abilities & GIVEN_UP != 0)
-            .then(|| GivenUp { slots: granted, may_return: abilities & MAY_RETURN != 0 });
+            .then_some(GivenUp { slots: granted, may_return: abilities & MAY_RETURN != 0 });
         members.push(MemberRecord {
             place: u32_at(record, PLACE_AT) as usize,
             name,
