@@ -82,7 +82,7 @@ impl Fair {
         let is_free = |&number: &u32| {
             !taken[number as usize] && self.loaded.blocks.block(number).members == 0
         };
-        let number = (0..MAX_ENSEMBLES).find(is_free).ok_or(Error::NoRoom)?;
+        let number = (0..MAX_ENSEMBLES).find(is_free).ok_or(Error::NoRoom(MAX_ENSEMBLES))?;
         let fresh = EnsembleControlBlock::fresh(self.options.growth == Growth::PerAck);
         self.loaded.write_block(number, &fresh)?;
         taken[number as usize] = true;

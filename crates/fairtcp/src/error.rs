@@ -42,8 +42,8 @@ pub enum Error {
     #[error("'{0}' is no name: 1 to 12 letters, digits, '_' or '.'")]
     Name(String),
     /// As many ensembles as there is room for.
-    #[error("there are {} ensembles already", crate::ensemble::MAX_ENSEMBLES)]
-    NoRoom,
+    #[error("there are {0} ensembles already")]
+    NoRoom(u32),
     /// Only a connected TCP socket joins.
     #[error("the socket is not a connected TCP socket ({0})")]
     NotConnected(#[source] io::Error),
@@ -75,7 +75,7 @@ impl Error {
             Self::OtherTcp(_)
             | Self::Refused { .. }
             | Self::Name(_)
-            | Self::NoRoom
+            | Self::NoRoom(_)
             | Self::NotConnected(_)
             | Self::Kernel { .. } => None,
         }
