@@ -131,7 +131,7 @@ impl CacheLayer {
         };
         let cache = opened.map_err(|error| refusal(settings, &error))?;
         read_tier::open(settings, &cache).await?;
-        Ok(Self::begin(cache, settings, log.disk, below, (Vec::new(), Vec::new())))
+        Ok(Self::begin(cache, settings, log.disk, below))
     }
 
     /// Opens the cache of several volumes. Gives them as upper layers see them, in the same order.
@@ -156,17 +156,13 @@ impl CacheLayer {
                 "a volume of this log was given up, with acknowledged writes that only the log had"
             );
         }
-        Ok((Self::begin(cache, settings, log.disk, below, (volumes, given_up)), above))
+        let mut layer = Self::begin(cache, settings, log.disk, below);
+        (layer.volumes, layer.given_up) = (volumes, given_up);
+        Ok((layer, above))
     }
 
     /// Starts what a cache does by itself.
-    fn begin(
-        cache: Arc<Cache>,
-        settings: &settings::Cache,
-        disk: LogDisk,
-        below: Stack,
-        (volumes, given_up): (Vec<(String, Stack)>, Vec<(String, u64)>),
-    ) -> Self {
+    fn begin(cache: Arc<Cache>, settings: &settings::Cache, disk: LogDisk, below: Stack) -> Self {
         let pacing = Pacing::begin(Arc::clone(&cache), settings.schedule());
         let destage = tokio::spawn(cache.run());
         let counted = cache.statistics();
@@ -194,8 +190,8 @@ impl CacheLayer {
             disk,
             resizing: tokio::sync::Mutex::new(()),
             is_stopped: tokio::sync::Mutex::new(false),
-            volumes,
-            given_up,
+            volumes: Vec::new(),
+            given_up: Vec::new(),
         }
     }
 
