@@ -1,4 +1,5 @@
-//! The memory of the cache: one arena of pages, never more than was set.
+//! The memory of the cache: one arena of pages, never more than was set, and what waits for the disk of a
+//! read tier.
 //!
 //! A page is filled once, then frozen: the log disk, the lower volume and the host's reads share
 //! it by reference, and it comes back when the last of them lets go.
@@ -51,7 +52,13 @@ impl PagePool {
 
     /// A free page, if there is one. Holds whatever it held before.
     pub fn take(self: &Arc<Self>) -> Option<PageMut> {
-        let index = self.free.lock().pop()?;
+        self.take_beyond(0)
+    }
+
+    /// The same, if so many others are free. Those that never were used are the last.
+    pub fn take_beyond(self: &Arc<Self>, others: usize) -> Option<PageMut> {
+        let mut free = self.free.lock();
+        let index = if free.len() > others { free.pop()? } else { return None };
         Some(PageMut(Page { pool: Arc::clone(self), index }))
     }
 
@@ -148,6 +155,13 @@ mod tests {
         assert_eq!(part, [7; 100].as_slice());
         drop(part);
         assert!(pool.take().is_some());
+    }
+
+    #[test]
+    fn what_is_left_for_others_is_not_taken() {
+        let pool = PagePool::new(3).unwrap();
+        let first = pool.take_beyond(2);
+        assert!(first.is_some() && pool.take_beyond(2).is_none() && pool.take_beyond(1).is_some());
     }
 
     #[test]

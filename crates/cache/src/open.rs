@@ -39,6 +39,7 @@ use crate::{
     slot::{Came, NONE, Place, SLOT_BYTES, SlotTable},
     state::{SCRATCH_PAGES, SegmentIdentity, Shared, State, write_copies},
     statistics::{AllTimes, Counters},
+    tier::MOST_BUFFERED,
     witness::number,
 };
 
@@ -259,7 +260,7 @@ fn assemble(
         reach: joining.as_ref().map_or_else(|| Reach::of_one(opened.blocks), Reach::of_several),
         joined: joining.map(|joining| joining.joined),
         opened,
-        pool: pool(pages)?,
+        pool: pool(pages + MOST_BUFFERED)?,
         scratch,
         pending_limit,
         identity,

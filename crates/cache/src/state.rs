@@ -229,15 +229,15 @@ impl Shared {
         // A page that is taken from the table may still be on its way to a host; more than a few
         // of those in a row mean that memory is short for now.
         for _ in 0..8 {
-            if let Some(page) = self.pool.take() {
+            if let Some(page) = self.pool.take_beyond(state.tier.unused_pages()) {
                 return Some(page);
             }
             let evicted = state.table.evict()?;
             if state.tier.takes(&evicted) && self.whole(evicted.slot) == WHOLE {
-                state.tier.admit(&evicted);
+                state.tier.admit(evicted);
             }
         }
-        self.pool.take()
+        self.pool.take_beyond(state.tier.unused_pages())
     }
 
     /// Whether the log has room for `slots` more slots beside all that was promised.

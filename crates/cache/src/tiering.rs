@@ -94,7 +94,8 @@ impl Shared {
             return Ok(());
         }
         let disk = Disk::new(volume, sealer).map_err(|error| means(&error))?;
-        self.state.lock().tier.begin(disk).map_err(|error| means(&error))
+        self.state.lock().tier.begin(disk);
+        Ok(())
     }
 
     /// What a fetch is for, if the tier has all of it, whole and unchanged.

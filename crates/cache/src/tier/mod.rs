@@ -11,14 +11,13 @@ mod index;
 mod disk;
 pub(crate) mod label;
 
-use std::{collections::VecDeque, io, ops::Range, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 use volume::{Data, Error};
 
 use crate::{
-    dram::PagePool,
     log::seal::Which,
     slot::{Evicted, SLOT_BYTES},
     statistics::Statistics,
@@ -74,8 +73,8 @@ struct Tier {
     filling: Vec<Bytes>,
     /// Filled, not on the disk yet; oldest first.
     full: VecDeque<Full>,
-    /// Memory for both: what finds no page is not taken in.
-    pool: Arc<PagePool>,
+    /// Pages that both may have; what finds no room is not taken in.
+    most_pages: usize,
 }
 
 /// A run of slots, and what the tier has of it.
@@ -95,12 +94,10 @@ impl Piece {
 
 impl Tiered {
     /// Begins, empty: once.
-    pub fn begin(&mut self, disk: Disk) -> io::Result<()> {
+    pub fn begin(&mut self, disk: Disk) {
         // What is on its way to or from another disk would be taken for its own.
         assert!(matches!(self.standing, Standing::Without), "a cache has one read tier");
-        let tier = Tier::new(disk)?;
-        self.standing = Standing::Works(Box::new(tier));
-        Ok(())
+        self.standing = Standing::Works(Box::new(Tier::new(disk)));
     }
 
     /// Ends for good, if it has not. What it had is to be dropped without the lock: giving much memory
@@ -139,10 +136,15 @@ impl Tiered {
         evicted.is_wanted && matches!(self.standing, Standing::Works(_))
     }
 
-    /// Takes in a slot that has left memory.
-    pub fn admit(&mut self, evicted: &Evicted) {
+    /// How many of the [`MOST_BUFFERED`] pages that the memory has for a tier it does not have now.
+    pub fn unused_pages(&self) -> usize {
+        MOST_BUFFERED as usize - self.tier().map_or(0, Tier::pages)
+    }
+
+    /// Takes in a slot that has left memory, with its page: copies would be made under the lock.
+    pub fn admit(&mut self, evicted: Evicted) {
         let Standing::Works(tier) = &mut self.standing else { return };
-        match tier.admit(evicted.slot, &evicted.page) {
+        match tier.admit(evicted.slot, evicted.page) {
             Admission::Known => {}
             Admission::Behind => self.counts.dropped += 1,
             Admission::Taken { is_full } => {
@@ -278,7 +280,7 @@ enum Admission {
 }
 
 impl Tier {
-    fn new(disk: Disk) -> io::Result<Self> {
+    fn new(disk: Disk) -> Self {
         let blocks = disk.blocks();
         let slots = (blocks / LEAST_SEGMENTS).min(MOST_SEGMENT_SLOTS) as u32;
         // Cells are counted in 32 bits: 16 TiB.
@@ -289,7 +291,7 @@ impl Tier {
             false => Checks::Sums(vec![0; cells as usize]),
             true => Checks::Tags(vec![[0; 16]; cells as usize]),
         };
-        Ok(Self {
+        Self {
             disk: Arc::new(disk),
             index: Index::new(cells),
             checks,
@@ -298,17 +300,23 @@ impl Tier {
             number: segments,
             filling: Vec::with_capacity(slots as usize),
             full: VecDeque::new(),
-            pool: PagePool::new(MOST_BUFFERED.min(cells / 4))?,
-        })
+            most_pages: MOST_BUFFERED.min(cells / 4) as usize,
+        }
     }
 
-    fn admit(&mut self, slot: u64, content: &[u8]) -> Admission {
+    /// How many it has.
+    fn pages(&self) -> usize {
+        self.filling.len() + self.full.len() * self.slots as usize
+    }
+
+    fn admit(&mut self, slot: u64, page: Bytes) -> Admission {
         let found = self.index.find(slot);
         if found.is_some_and(|cell| !self.is_old(cell)) {
             return Admission::Known;
         }
-        let Some(mut page) = self.pool.take() else { return Admission::Behind };
-        page.copy_from_slice(content);
+        if self.pages() >= self.most_pages {
+            return Admission::Behind;
+        }
         if let Some(cell) = found {
             self.index.clear(cell);
         }
@@ -316,7 +324,7 @@ impl Tier {
         let cell = first + self.filling.len() as u32;
         self.index.clear(cell);
         self.index.insert(slot, cell);
-        self.filling.push(page.freeze());
+        self.filling.push(page);
         let is_full = self.filling.len() == self.slots as usize;
         if is_full {
             let pages = self.filling.drain(..).collect();
@@ -375,8 +383,39 @@ pub(crate) const LEAST_BLOCKS: u64 = FIRST_BLOCK + LEAST_SEGMENTS;
 const LEAST_SEGMENTS: u64 = 64;
 /// Slots in memory, 2 MiB: a segment that is filled, one that is written, and two for a disk that is slower
 /// for a moment. A quarter of a small disk, so that no segment is written over before it is written.
-const MOST_BUFFERED: u32 = 4 * MOST_SEGMENT_SLOTS as u32;
+pub(crate) const MOST_BUFFERED: u32 = 4 * MOST_SEGMENT_SLOTS as u32;
 /// Fewer slots than this, 32 KiB, between others that come from the lower volume come from there, too.
 const LEAST_STRETCH: u64 = 8;
 /// Slots or cells looked at under the lock at once: some tens of microseconds.
 const STEP: u64 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use volume::{Geometry, MemVolume};
+
+    use super::*;
+
+    fn evicted(slot: u64) -> Evicted {
+        Evicted { slot, page: vec![slot as u8; SLOT_BYTES].into(), is_wanted: true }
+    }
+
+    #[test]
+    fn a_slot_is_taken_in_with_its_page_as_long_as_there_is_room() {
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(FIRST_BLOCK + 640) };
+        let disk = Disk::new(Arc::new(MemVolume::new(geometry)), None).expect("memory");
+        let mut tiered = Tiered::default();
+        assert_eq!(tiered.unused_pages(), MOST_BUFFERED as usize);
+        tiered.begin(disk);
+        let first = evicted(0);
+        let at = first.page.as_ptr();
+        tiered.admit(first);
+        let find = tiered.tier().and_then(|tier| tier.find(0)).expect("it is here");
+        assert_eq!(find.page.map(|page| page.as_ptr()), Some(at), "no copy");
+        // A quarter of 640; its disk takes nothing yet.
+        (1..200).for_each(|slot| tiered.admit(evicted(slot)));
+        assert_eq!((tiered.counts.admitted, tiered.counts.dropped), (160, 40));
+        assert_eq!(tiered.unused_pages(), MOST_BUFFERED as usize - 160);
+        drop(tiered.fail(&Error::Device("broken".into())));
+        assert_eq!(tiered.unused_pages(), MOST_BUFFERED as usize);
+    }
+}
