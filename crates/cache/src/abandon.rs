@@ -22,20 +22,28 @@ use crate::{
 };
 
 /// What a log, and its NVRAM if that is given, have of one of several volumes that it lacks, in slots of 4096
-/// bytes. What is missing in a damaged log is not counted.
+/// bytes.
 ///
 /// # Errors
-/// See [`OpenError`].
+/// See [`OpenError`]. Unless `accept_loss`: [`OpenError::NvramMissing`] if the NVRAM may have acknowledged writes and
+/// cannot be asked, [`OpenError::Missing`] if some are missing from the log: it is not known then whose those are.
 pub async fn dirty_of(
     log: &Stack,
     nvram: Option<Box<dyn StableMemory>>,
     member: &MemberRecord,
+    accept_loss: bool,
 ) -> Result<u64, OpenError> {
     let superblock = read(log).await?;
     let mut dirty = HashSet::new();
-    let held = nvram.map_or_else(Vec::new, |memory| held(memory, &superblock));
+    let held = match held(nvram, &superblock) {
+        Err(_) if accept_loss => Vec::new(),
+        held => held?,
+    };
     let note = |_, header: &_| note_dirty(&mut dirty, header);
-    scan(log, &superblock, None, note).await.map_err(OpenError::Log)?;
+    let found = scan(log, &superblock, None, note).await.map_err(OpenError::Log)?;
+    if let Some(loss) = found.loss.filter(|_| !accept_loss) {
+        return Err(OpenError::Missing(loss));
+    }
     dirty.extend(held);
     Ok(dirty.iter().filter(|slot| place_of(**slot) == member.place).count() as u64)
 }
@@ -92,13 +100,26 @@ async fn read(log: &Stack) -> Result<Superblock, OpenError> {
 }
 
 /// The slots of acknowledged writes that may be in the NVRAM alone.
-fn held(memory: Box<dyn StableMemory>, superblock: &Superblock) -> Vec<u64> {
-    let counts = superblock.immediate && !superblock.clean;
-    let (_, contents) = Buffer::open(memory, superblock.instance, None);
-    match contents {
-        Contents::Ours { mark, held, .. } if counts && mark == superblock.nvram => {
-            held.iter().map(|held| held.slot).collect()
+fn held(
+    memory: Option<Box<dyn StableMemory>>,
+    superblock: &Superblock,
+) -> Result<Vec<u64>, OpenError> {
+    if !superblock.immediate || superblock.clean {
+        return Ok(Vec::new());
+    }
+    let missing = |what: &str| Err(OpenError::NvramMissing(what.into()));
+    let Some(memory) = memory else { return missing("is not configured, or not there") };
+    match Buffer::open(memory, superblock.instance, None).1 {
+        Contents::Ours { mark, held, .. } if mark == superblock.nvram => {
+            Ok(held.iter().map(|held| held.slot).collect())
         }
-        _ => Vec::new(),
+        Contents::Ours { .. } => missing("was given up when the log was opened without it"),
+        Contents::Blank => missing("is blank"),
+        Contents::Damaged(how) => missing(&format!("is damaged ({how})")),
+        Contents::Other { .. } => missing("is of another log"),
+        Contents::Version(found) => {
+            let supported = crate::log::VERSION;
+            Err(OpenError::Version { what: "NVRAM", found, supported })
+        }
     }
 }

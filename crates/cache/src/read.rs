@@ -11,7 +11,9 @@ use crate::{
     checksum::crc32c,
     fetch::{Fetch, Origin, Outcome},
     mutant::Mutant,
-    slot::{Came, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask},
+    slot::{
+        Came, Entry, NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, WHOLE, copy_sectors, mask,
+    },
     state::{Shared, State},
     tier,
 };
@@ -36,6 +38,22 @@ enum Newer {
     None,
     Page { page: Bytes, valid: u8 },
     Log(Place),
+}
+
+/// What of the cache's content readers are told before it is in the log: what writers are.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Telling {
+    Everything,
+    /// What is in the NVRAM, which is stable. Discards are not.
+    Held,
+    Nothing,
+}
+
+impl Telling {
+    fn tells(self, entry: &Entry) -> bool {
+        let is_held = || entry.nvram != NONE && !entry.zero;
+        !entry.pending() || self == Self::Everything || (self == Self::Held && is_held())
+    }
 }
 
 /// Part of a read that lies in one slot.
@@ -75,11 +93,11 @@ impl Shared {
         let mut state = self.state.lock();
         let state = &mut *state;
         let (mut pending, mut slots) = (0, 0);
-        let tells_early = self.tells_early(state) || self.mutation.is(Mutant::ReadTellsEarly);
+        let telling = self.telling(state);
         for (slot, first, count) in cut(sector, sectors) {
             let index = state.table.find(slot)?;
             let entry = state.table.entry(index);
-            if entry.pending() && !tells_early {
+            if !telling.tells(entry) {
                 return None;
             }
             let wanted = mask(first, count);
@@ -136,6 +154,15 @@ impl Shared {
         Ok((data, farthest))
     }
 
+    fn telling(&self, state: &State) -> Telling {
+        match self.tells_early(state) {
+            _ if self.mutation.is(Mutant::ReadTellsEarly) => Telling::Everything,
+            true if self.settings.nvram_is_stable() => Telling::Held,
+            true => Telling::Everything,
+            false => Telling::Nothing,
+        }
+    }
+
     /// A part of a read that is looked up in one go.
     ///
     /// Whoever reads what was written takes it for kept, as the writer does: neither is told before it is
@@ -151,8 +178,12 @@ impl Shared {
             farthest = farthest.max(plan.origin());
             let untold = plan.untold;
             if let Some((data, origin)) = self.carry_out(plan).await? {
-                if untold > 0 && !self.mutation.is(Mutant::ReadTellsEarly) {
-                    let _ = self.committed(untold).await;
+                if untold > 0
+                    && let Err(error) = self.committed(untold).await
+                    && self.pair.is_some()
+                {
+                    // The partner may have taken over without it.
+                    return Err(error);
                 }
                 return Ok((data, farthest.max(origin)));
             }
@@ -162,15 +193,17 @@ impl Shared {
     /// Decides for each slot where it comes from, and begins the fetches that are needed.
     fn plan(&self, state: &mut State, sector: u64, sectors: u64) -> Plan {
         let mut plan = Plan { pieces: Vec::new(), own: Vec::new(), untold: 0 };
-        let tells_early = self.tells_early(state);
+        let telling = self.telling(state);
         // Slots from here on that have no fetch yet; joined into one when the run ends.
         let mut missing: Vec<usize> = Vec::new();
         for (slot, first, count) in cut(sector, sectors) {
             let wanted = mask(first, count);
-            if !tells_early && let Some(index) = state.table.find(slot) {
+            if telling != Telling::Everything
+                && let Some(index) = state.table.find(slot)
+            {
                 let entry = state.table.entry(index);
-                let version = if entry.pending() { entry.version } else { 0 };
-                plan.untold = plan.untold.max(version);
+                let untold = if telling.tells(entry) { 0 } else { entry.version };
+                plan.untold = plan.untold.max(untold);
             }
             let found = self.find(state, slot, wanted);
             let source = match found {

@@ -8,7 +8,7 @@
 //! meanwhile no segment and no frame of the index is under way. So after a crash at any point the
 //! superblock says where every segment is.
 
-use std::{sync::Arc, time::Duration};
+use std::{sync::Arc, task::Waker, time::Duration};
 
 use tokio::{
     sync::OwnedMutexGuard,
@@ -181,8 +181,13 @@ impl Shared {
             tracing::error!(%error, "the log cannot note its new size");
             while let Err(error) = self.write_superblock(|_| ()).await {
                 tracing::error!(%error, "the log cannot note its size; trying again");
+                // Nothing is being written to the log, so nobody else tells those who wait for that.
+                let wakers = self.state.lock().fail(error);
+                wakers.into_iter().for_each(Waker::wake);
+                self.changed.notify_waiters();
                 sleep(BETWEEN_TRIES).await;
             }
+            self.state.lock().failure = None;
             return Err(error);
         }
         if moves {

@@ -167,7 +167,7 @@ impl Site {
     async fn give_up(&self, name: &str) -> u64 {
         let member = self.record(name).await;
         let nvram = (self.settings.report == Report::Immediate).then(|| self.nvram());
-        let slots = dirty_of(&self.log, nvram, &member).await.expect("it can be looked at");
+        let slots = dirty_of(&self.log, nvram, &member, false).await.expect("it can be looked at");
         give_up(&self.log, &member, slots).await.expect("it is given up");
         slots
     }

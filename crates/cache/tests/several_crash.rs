@@ -545,7 +545,7 @@ impl Site {
         };
         let is_used = self.trial.settings.report == Report::Immediate;
         let nvram = is_used.then(|| Box::new(self.memories[0].clone()) as Box<dyn StableMemory>);
-        let slots = cache::dirty_of(&log, nvram, member).await.map_err(failed)?;
+        let slots = cache::dirty_of(&log, nvram, member, false).await.map_err(failed)?;
         if slots > 0 {
             cache::give_up(&log, member, slots).await.map_err(failed)?;
         }

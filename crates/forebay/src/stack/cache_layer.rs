@@ -625,7 +625,7 @@ pub async fn dirty_of(
         Some(path) if path.exists() => nvram(settings)?,
         _ => None,
     };
-    let slots = cache::dirty_of(&log.volume(), nvram, member).await;
+    let slots = cache::dirty_of(&log.volume(), nvram, member, settings.accept_loss).await;
     slots.map(|slots| slots * 4096).map_err(|error| refusal(settings, &error))
 }
 
