@@ -15,7 +15,7 @@ use std::{
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{
-    Direction, Error, Report, Settings,
+    Direction, Error, Problem, Report, Settings,
     capture::Capture,
     emulator::{Emulator, Lane, Order},
     health::Health,
@@ -209,9 +209,19 @@ impl Link {
     /// Changes what it is like, for packets that come from now on.
     ///
     /// # Errors
-    /// If a setting is wrong; then nothing was changed. Or if the link is broken.
+    /// If a setting is wrong; then nothing was changed. Or if the link is broken, or a device does not take
+    /// the new MTU.
     pub fn change(&mut self, settings: [Settings; 2]) -> Result<(), Error> {
         settings.iter().try_for_each(Settings::check)?;
+        // The kernel takes IPv6 away from the device there, and gives it back in another way.
+        let crosses =
+            |(old, new): (&Settings, &Settings)| (old.mtu < IPV6_MTU) != (new.mtu < IPV6_MTU);
+        if self.settings.iter().zip(&settings).any(crosses) {
+            let reason = format!(
+                "the MTU of a link cannot pass {IPV6_MTU}, where IPv6 begins, while it runs: make it anew"
+            );
+            return Err(Problem::Together(reason).into());
+        }
         for ((namespace, old), new) in self.namespaces.iter().zip(&self.settings).zip(&settings) {
             if old.mtu != new.mtu {
                 namespace.ip(&["link", "set", DEVICE, "mtu", &new.mtu.to_string()])?;

@@ -244,6 +244,10 @@ fn tcp_gets_its_data_through_whatever_the_link_does_to_packets() {
         link.change([both, Settings { mtu, ..Settings::default() }]).unwrap();
         transfer(&options.name, address, 2 << 20);
     }
+    // There is no IPv6 below that, and it would come back without its address.
+    let short = Settings { mtu: 1200, ..Settings::default() };
+    assert!(matches!(link.change([short.clone(), short]), Err(Error::Settings(_))));
+    transfer(&options.name, End::Far.address6(), 1 << 20);
     let report = link.report().unwrap();
     println!("{report:?}");
     let counters = report.near_to_far.counters;
