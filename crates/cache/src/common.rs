@@ -156,7 +156,8 @@ fn records(
     Ok(records)
 }
 
-/// One that no volume has or had, if there is any; else that of one that is left out.
+/// One that no volume has or had, if there is any; else that of one that is left out, best of one that was
+/// not given up, which the log should go on knowing.
 fn free_place<'a>(
     known: &[MemberRecord],
     taken: impl Iterator<Item = &'a MemberRecord>,
@@ -164,7 +165,8 @@ fn free_place<'a>(
     let taken: Vec<_> = taken.map(|record| record.place).collect();
     let free = || (0..Joined::PLACES).filter(|place| !taken.contains(place));
     let never_used = |place: &usize| known.iter().all(|record| record.place != *place);
-    free().find(never_used).or_else(|| free().next())
+    let counts = |place: &usize| known.iter().any(|r| r.place == *place && r.counts());
+    free().find(never_used).or_else(|| free().find(counts)).or_else(|| free().next())
 }
 
 fn join(records: &[MemberRecord], members: Vec<CommonMember>) -> Result<Arc<Joined>, OpenError> {

@@ -384,7 +384,11 @@ fn several(
             // What is new there would be taken for what is void.
             true if is_needed => return Err(no_place(&record)),
             true => kept.push(record),
-            false if is_needed || is_back => {}
+            false if is_back => {}
+            false if is_needed => tracing::warn!(
+                volume = %record.name,
+                "its place is needed: from now on the log does not know any more that it was given up"
+            ),
             false => kept.push(record),
         }
     }
