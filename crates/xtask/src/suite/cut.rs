@@ -3,10 +3,15 @@
 
 use std::collections::HashMap;
 use std::fmt::{Display, Formatter};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use crate::client::session::Shape;
 use crate::client::stamp::{self, Content};
@@ -47,7 +52,9 @@ pub fn check(program: &Path, cut: Duration) -> Result<Tally> {
     load.fill(&near)?;
     let before = load.run(&near, AROUND)?;
     site.line().cut()?;
+    let probe = Probe::begin(&folder.path().join("probe"))?;
     let during = load.run_without_link(&site, cut);
+    let disk = probe.end()?;
     site.line().mend()?;
     let (during, behind) = during?;
     ensure!(
@@ -62,12 +69,46 @@ pub fn check(program: &Path, cut: Duration) -> Result<Tally> {
     load.verify(&site.far()?)?;
     site.stop()?;
     Ok(Tally::one().with_note(format!(
-        "cut for {} s; median and longest write, us: {before} before, {during} during, {after} after; \
-         {} MiB behind, there {:.1} s after it was mended",
+        "cut for {} s; median and longest write, us: {before} before, {during} during \
+         ({disk} of the disk itself), {after} after; {} MiB behind, there {:.1} s after it was mended",
         cut.as_secs(),
         behind >> 20,
         caught_up.as_secs_f64()
     )))
+}
+
+/// Writes blocks of 4 KiB to a file on the disk of the log, stable, one every [`PACE`]: what the disk, and the
+/// machine, take for that.
+struct Probe {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Waits>>,
+}
+
+impl Probe {
+    fn begin(path: &Path) -> Result<Probe> {
+        let file = File::create(path)?;
+        file.write_all_at(&vec![0; 1 << 20], 0)?;
+        file.sync_all()?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            let mut waits = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                file.write_all_at(&[1; 4096], waits.len() as u64 % 256 * 4096)?;
+                file.sync_data()?;
+                waits.push(begun.elapsed());
+                std::thread::sleep(PACE);
+            }
+            Waits::of(waits)
+        });
+        Ok(Probe { is_over, thread })
+    }
+
+    fn end(self) -> Result<Waits> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow!("the probe of the disk panicked"))?
+    }
 }
 
 /// What each block must hold.
@@ -81,6 +122,14 @@ struct Load {
 struct Waits {
     median: u128,
     longest: u128,
+}
+
+impl Waits {
+    fn of(mut waits: Vec<Duration>) -> Result<Waits> {
+        waits.sort_unstable();
+        let longest = waits.last().context("nothing was written")?.as_micros();
+        Ok(Waits { median: waits[waits.len() / 2].as_micros(), longest })
+    }
 }
 
 impl Display for Waits {
@@ -104,10 +153,7 @@ impl Load {
     fn run(&mut self, login: &Login, time: Duration) -> Result<Waits> {
         let mut work = Work::new(self, Kind::Mixed(Instant::now() + time));
         work.on(login)?;
-        let mut waits = work.waits;
-        waits.sort_unstable();
-        let longest = waits.last().context("nothing was written")?.as_micros();
-        Ok(Waits { median: waits[waits.len() / 2].as_micros(), longest })
+        Waits::of(work.waits)
     }
 
     /// The same while nothing can be destaged. Gives how much waits then, too.

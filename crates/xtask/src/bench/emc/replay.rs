@@ -34,6 +34,9 @@ impl Pace {
 /// Blocks as the trace counts them have so many of the target's.
 const SECTORS: u32 = BLOCK_BYTES / 512;
 
+/// So long before a request is due we are awake, and look at the clock: an idle processor of a virtual machine
+/// takes about that to come back, which is no time of the server's.
+const AWAKE: Duration = Duration::from_micros(150);
 /// Nothing takes longer than this.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -85,7 +88,7 @@ impl Replay {
     /// All of it. Returns how long it took.
     pub fn run(&mut self, login: &Login, shape: Shape) -> Result<Duration> {
         let mut session = Session::open(login, shape)?;
-        // Or the kernel wakes us up to 50 us after a request was due.
+        // Or the kernel takes 50 us more to wake us.
         machine::wake_on_time(|| self.put_all(&mut session))?;
         match self.wrong.take() {
             None => Ok(self.begun.elapsed()),
@@ -113,7 +116,7 @@ impl Replay {
         // What was due then waits for room in the window.
         let due = due.filter(|due| *due > sent);
         let left = |due: Instant| due.saturating_duration_since(Instant::now());
-        let limit = due.map_or(SILENCE, |due| left(due).min(SILENCE));
+        let limit = due.map_or(SILENCE, |due| left(due).saturating_sub(AWAKE).min(SILENCE));
         let sending = Member::<Replay>::is_sending(session);
         let out = if sending { PollFlags::OUT } else { PollFlags::empty() };
         let mut polled = [PollFd::new(Member::<Replay>::socket(session), PollFlags::IN | out)];
