@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use wan::{End, Settings};
+use workload::{Place, Task};
 
 use super::words::Word;
 use crate::failure::Failure;
@@ -23,7 +24,30 @@ pub enum Part {
     ///
     /// Makes the namespaces NAME-near and NAME-far, joined by a link that treats each packet as a
     /// long line does, and removes them at the end. Needs root and /dev/net/tun.
-    Wan(Wan),
+    Wan(Box<Wan>),
+    /// Run one workload on a folder, device or volume: it checks what it reads and prints figures
+    Workload(Workload),
+}
+
+/// Arguments of `lab workload`.
+#[derive(Args, Debug)]
+pub struct Workload {
+    /// Where it runs: a folder of a mounted file system, a block device (what is on it is lost), or
+    /// iscsi://HOST/TARGET/LUN (what is on it is lost)
+    #[arg(long, value_name = "PLACE")]
+    pub on: Place,
+
+    /// What the chance in it comes from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Which, and its settings.
+    #[command(subcommand)]
+    pub task: Task,
 }
 
 /// Arguments of `lab wan`.

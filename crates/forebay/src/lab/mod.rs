@@ -5,6 +5,7 @@ mod arguments;
 mod failed;
 mod wan;
 mod enter;
+mod work;
 
 use crate::failure::Failure;
 pub use arguments::Lab;
@@ -12,7 +13,10 @@ use arguments::{Act, Part};
 
 /// Does what the command line asks.
 pub fn run(lab: &Lab) -> Result<(), Failure> {
-    let Part::Wan(link) = &lab.part;
+    let link = match &lab.part {
+        Part::Wan(link) => link,
+        Part::Workload(args) => return work::run(args),
+    };
     match &link.act {
         Act::Run(args) => wan::run(args),
         Act::Change(args) => wan::change(args),

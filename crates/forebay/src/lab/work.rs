@@ -1,0 +1,78 @@
+//! One workload, run where the user says.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use workload::{Error, Outcome, Run};
+
+use super::arguments::Workload;
+use crate::{failure::Failure, output::print_line};
+
+/// The progress bar goes to this.
+const PARTS: u64 = 1000;
+
+/// Runs it and prints what it found.
+pub fn run(args: &Workload) -> Result<(), Failure> {
+    let workload = args.task.workload();
+    // Said before anything is started.
+    for tool in workload.needs() {
+        tool.find().map_err(failed)?;
+    }
+    let scratch = Scratch::make()?;
+    let bar = ProgressBar::hidden();
+    if std::io::stderr().is_terminal() {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+    }
+    bar.set_length(PARTS);
+    let style = ProgressStyle::with_template("{wide_bar} {percent} % {elapsed}, {eta} to go");
+    bar.set_style(style.map_err(Failure::new)?);
+    let progress = |share: f64| bar.set_position((share * PARTS as f64) as u64);
+    let run = Run { place: &args.on, scratch: &scratch.0, seed: args.seed, progress: &progress };
+    let outcome = workload.run(&run).map_err(failed)?;
+    bar.finish_and_clear();
+    if args.json {
+        return print_line(serde_json::to_string(&outcome).map_err(Failure::new)?);
+    }
+    print_line(for_people(&outcome))
+}
+
+/// A folder that is removed when it is dropped.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn make() -> Result<Self, Failure> {
+        let folder = std::env::temp_dir().join(format!("forebay-lab-{}", std::process::id()));
+        std::fs::create_dir(&folder)
+            .map_err(|error| Failure::new(format!("cannot make {}: {error}", folder.display())))?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn for_people(outcome: &Outcome) -> String {
+    let figures = outcome.figures.iter().map(|figure| {
+        let value = format!("{:.3} {}", figure.value, figure.unit);
+        format!("{:<24} {}", figure.name, value.trim_end())
+    });
+    let verified = (!outcome.verified.is_empty()).then(|| format!("checked: {}", outcome.verified));
+    figures.chain(verified).collect::<Vec<_>>().join("\n")
+}
+
+/// What to say of an error.
+fn failed(error: Error) -> Failure {
+    let failure = Failure::new(&error);
+    match &error {
+        Error::Missing(tool) => failure.remedy(format!("apt-get install {}", tool.package)),
+        Error::Settings(_) | Error::Place { .. } => Failure::settings(&error),
+        Error::Space { .. } => failure.remedy("make room, or choose smaller settings"),
+        Error::Wrong(_) => {
+            failure.remedy("do not trust this storage: look at its log and its disks")
+        }
+        _ => failure,
+    }
+}

@@ -1,0 +1,22 @@
+//! What users do with storage, as programs that can be run on any mounted folder, block device or
+//! volume: each says what it needs, checks what it reads, and answers with figures.
+//!
+//! Most are the real programs from Debian's archive. A [`Task`] is one of them with its settings; the
+//! settings are its command line, and what a report says of the run.
+
+mod error;
+mod place;
+mod outcome;
+mod tool;
+mod child;
+mod workload;
+mod postmark;
+mod task;
+
+pub use error::Error;
+pub use outcome::{Figure, Outcome, Series};
+pub use place::Place;
+pub use postmark::Postmark;
+pub use task::Task;
+pub use tool::Tool;
+pub use workload::{Run, Workload};

@@ -1,0 +1,168 @@
+//! PostMark, Debian's: mail and news as many small files (Katcher, TR3022).
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Outcome, Run, Tool, Workload, child};
+
+const TOOL: Tool = Tool { program: "postmark", package: "postmark" };
+/// The papers' longest runs took hours on their far disks; ours are scaled to minutes.
+const LIMIT: Duration = Duration::from_secs(3 * 3600);
+
+/// Settings of a run; the defaults are PostMark's, but for the block size.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
+#[serde(deny_unknown_fields)]
+pub struct Postmark {
+    /// Files at once, in each process
+    #[arg(long, default_value_t = 500)]
+    pub files: u32,
+    /// Transactions of each process
+    #[arg(long, default_value_t = 500)]
+    pub transactions: u32,
+    /// Bytes of the smallest file
+    #[arg(long, default_value_t = 500)]
+    pub least: u32,
+    /// Bytes of the largest
+    #[arg(long, default_value_t = 9770)]
+    pub most: u32,
+    /// Bytes of each read and write
+    #[arg(long, default_value_t = 4096)]
+    pub block: u32,
+    /// Processes at once, each with files of its own
+    #[arg(long, default_value_t = 1)]
+    pub processes: u32,
+}
+
+impl Default for Postmark {
+    fn default() -> Self {
+        Self { files: 500, transactions: 500, least: 500, most: 9770, block: 4096, processes: 1 }
+    }
+}
+
+impl Workload for Postmark {
+    fn needs(&self) -> Vec<Tool> {
+        vec![TOOL]
+    }
+
+    fn space(&self) -> u64 {
+        // Files grow when they are appended to; creations and deletions keep their number about the same.
+        let each = u64::from(self.files) * u64::from(self.most) * 2;
+        u64::from(self.processes) * each
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        let folder = run.folder("postmark")?;
+        self.check()?;
+        let tool = TOOL.find()?;
+        let one = |process: u32| -> Result<(String, Duration), Error> {
+            let own = folder.join(format!("postmark-{process}"));
+            fs::create_dir(&own).map_err(Error::system(format!("make {}", own.display())))?;
+            let script = run.scratch.join(format!("postmark-{process}"));
+            let seed = run.seed.wrapping_add(process.into()) % (1 << 31);
+            fs::write(&script, self.script(&own, seed)).map_err(Error::system("write a script"))?;
+            let said = child::run(Command::new(&tool).arg(&script), LIMIT)?;
+            fs::remove_dir(&own).map_err(Error::system("remove PostMark's folder"))?;
+            Ok(said)
+        };
+        let runs = std::thread::scope(|scope| {
+            let one = &one;
+            let all: Vec<_> =
+                (0..self.processes).map(|process| scope.spawn(move || one(process))).collect();
+            all.into_iter()
+                .map(|run| run.join().expect("it does not panic"))
+                .collect::<Result<Vec<_>, _>>()
+        })?;
+        let mut moved = [0.0; 2];
+        for (said, _) in &runs {
+            let data = data(said).ok_or_else(|| Error::Unreadable {
+                program: TOOL.program.to_owned(),
+                what: child::tail(said),
+            })?;
+            moved = [moved[0] + data[0], moved[1] + data[1]];
+        }
+        let longest = runs.iter().map(|(_, took)| took.as_secs_f64()).fold(0.0, f64::max);
+        let transactions = f64::from(self.transactions) * f64::from(self.processes);
+        Ok(Outcome {
+            verified: "that every file was there, to be deleted".to_owned(),
+            ..Outcome::default()
+        }
+        .figure("transactions", "1/s", transactions / longest)
+        .figure("time", "s", longest)
+        .figure("read", "MB/s", moved[0] / longest / 1e6)
+        .figure("written", "MB/s", moved[1] / longest / 1e6))
+    }
+}
+
+impl Postmark {
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { processes: 0 | 65.., .. } => wrong("PostMark runs as 1 to 64 processes"),
+            Self { files: 0, .. } | Self { block: 0, .. } => {
+                wrong("PostMark needs files, and blocks of some bytes")
+            }
+            Self { least, most, .. } if least > most => {
+                wrong("the smallest file is larger than the largest")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn script(&self, folder: &Path, seed: u64) -> String {
+        let Self { files, transactions, least, most, block, .. } = self;
+        let place = folder.display();
+        format!(
+            "set location {place}\nset number {files}\nset transactions {transactions}\nset size {least} {most}\n\
+             set read {block}\nset write {block}\nset seed {seed}\nset report verbose\nrun\nquit\n"
+        )
+    }
+}
+
+/// Bytes read and written, of a verbose report; `None` if it is none, or told of an error.
+fn data(said: &str) -> Option<[f64; 2]> {
+    if said.contains("Error") {
+        return None;
+    }
+    let of = |what: &str| {
+        let line = said.lines().find(|line| line.contains(what))?;
+        let mut words = line.split_whitespace();
+        let (number, unit) = (words.next()?.parse::<f64>().ok()?, words.next()?);
+        let scale = match unit {
+            "bytes" => 1.0,
+            "kilobytes" => 1024.0,
+            "megabytes" => 1024.0 * 1024.0,
+            _ => return None,
+        };
+        Some(number * scale)
+    };
+    Some([of("bytes read (")?, of("bytes written (")?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Place;
+
+    #[test]
+    fn a_report_is_read() {
+        let said = "\t250.90 kilobytes read (250.90 kilobytes per second)\n\
+                    \t2.00 megabytes written (598.76 kilobytes per second)\n";
+        assert_eq!(data(said), Some([250.9 * 1024.0, 2.0 * 1024.0 * 1024.0]));
+        assert_eq!(data("Error: cannot open"), None);
+    }
+
+    #[test]
+    fn it_runs_and_leaves_nothing() {
+        if TOOL.find().is_err() {
+            return println!("not run: postmark is not installed");
+        }
+        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let task = Postmark { files: 20, transactions: 50, processes: 2, ..Postmark::default() };
+        let place = Place::Folder(folder.path().to_owned());
+        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let outcome = task.run(&run).unwrap();
+        assert!(outcome.get("transactions").unwrap() > 0.0, "{outcome:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,36 @@
+//! Programs that are not ours.
+
+use std::{fmt, path::PathBuf};
+
+use crate::Error;
+
+/// A program and the package of Debian that has it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Tool {
+    /// The program's name.
+    pub program: &'static str,
+    /// The package's.
+    pub package: &'static str,
+}
+
+/// Where programs are beside `PATH`: not every user's has the system's.
+const SYSTEM: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
+
+impl Tool {
+    /// Where it is.
+    ///
+    /// # Errors
+    /// [`Error::Missing`].
+    pub fn find(self) -> Result<PathBuf, Error> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::env::split_paths(&path).chain(SYSTEM.map(PathBuf::from));
+        let mut files = folders.map(|folder| folder.join(self.program));
+        files.find(|file| file.is_file()).ok_or(Error::Missing(self))
+    }
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.program)
+    }
+}

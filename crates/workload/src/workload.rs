@@ -1,0 +1,47 @@
+//! What every workload can do.
+
+use std::path::Path;
+
+use crate::{Error, Outcome, Place, Tool};
+
+/// A use of storage, with its settings.
+pub trait Workload {
+    /// Programs without which it does not run.
+    fn needs(&self) -> Vec<Tool>;
+
+    /// Bytes that it takes up on its place, at most.
+    fn space(&self) -> u64;
+
+    /// Runs it to its end, and compares what it reads with what it wrote.
+    ///
+    /// # Errors
+    /// What is missing or failed; [`Error::Wrong`] if the storage gave back something else.
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error>;
+}
+
+/// What a run is given.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    /// Where.
+    pub place: &'a Place,
+    /// A folder on this machine's own disk or memory for scripts and what is compared with. Its owner
+    /// removes it.
+    pub scratch: &'a Path,
+    /// What all chance comes from that the workload itself has.
+    pub seed: u64,
+    /// Told now and then which share is done, 0 to 1.
+    pub progress: &'a (dyn Fn(f64) + Sync),
+}
+
+impl Run<'_> {
+    /// The folder, for what runs only in one.
+    pub(crate) fn folder(&self, workload: &'static str) -> Result<&Path, Error> {
+        match self.place {
+            Place::Folder(path) if path.is_dir() => Ok(path),
+            place => {
+                let wanted = "a folder of a mounted file system";
+                Err(Error::Place { workload, wanted, place: place.to_string() })
+            }
+        }
+    }
+}
