@@ -3,6 +3,15 @@
 
 mod record;
 mod report;
+mod site;
+mod point;
+pub mod outsourcing;
+pub mod stics;
+pub mod fair_tcp;
+mod experiment;
 
+pub use experiment::Experiment;
+pub use point::{Point, Scale};
 pub use record::Record;
 pub use report::{Axis, Bar, Cell, Curve, Drawn, Part, Plot, Report, Section, Source, Table};
+pub use site::{Beside, Data, Disk, Gateway, Host, Line, Server, Session, Site};

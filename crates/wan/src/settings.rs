@@ -2,10 +2,13 @@
 
 use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
 use crate::Problem;
 
 /// One direction of a link.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// One-way delay, from the last bit on the wire to its arrival; at most 10 s.
     pub delay: Duration,
@@ -41,7 +44,8 @@ pub struct Settings {
 }
 
 /// Which packets are lost at random.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Loss {
     /// Each with this probability, whatever happens to others (Bernoulli).
     Random(f64),
@@ -50,7 +54,7 @@ pub enum Loss {
 }
 
 /// The chain of Gilbert and Elliott: before each packet the link may change between good and bad.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Burst {
     /// Probability to go from good to bad, above 0.
     pub begin: f64,

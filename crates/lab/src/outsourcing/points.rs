@@ -1,0 +1,25 @@
+//! What is measured. Names of points, by which the report finds them:
+//!
+//! - `table-1/DISK/ACCESS/WAY`: 8 KiB at a time; DISK is dnes, ddys, array or null; ACCESS is random-read, random-write,
+//!   sequential-read, sequential-write, identical-read or identical-write; WAY is local, target, or the one-way delay: 0ms, 1ms, 2ms,
+//!   4ms, 8ms.
+//! - `sweep/null/ACCESS/SIZE/WAY`: SIZE is 1k, 2k, 4k, 8k, 16k, 32k, 64k.
+//! - `figure-2/read`, `figure-2/write`: one 8 KiB request at a time at 0 ms, with its components in `counted`.
+//! - `table-2/WORKLOAD/META/HOW/WAY`: WORKLOAD is build, sdet, postmark, surge or tpcc; META is soft (ext4 as it is) or sync
+//!   (metadata synchronous); HOW is plain or gateway.
+//! - `table-3/WORKLOAD/META/LOAD`: LOAD is the background's percentage: 0, 20, 30, 35, 40, 50, 55, 60, 70, 75.
+//! - `figure-4/DISK/META/WAY`: SDET; DISK is ddys or array.
+//! - `figure-5/PLACE/WAY`: PostMark; PLACE of a 1 MiB cache is none, host or node.
+//! - `figure-6/CACHE/LOAD`: PostMark; CACHE is the cache's percentage of the set: none, 0.1, 1, 10, 30.
+//! - `figure-7/load/CACHE/LOAD` and `figure-7/delay/CACHE/WAY`: the same over reads; CACHE is none, 10, 30, 60.
+//! - `mtu/WORKLOAD/MTU/WAY`: WORKLOAD is random-write or postmark; MTU is 1500 or 8192.
+//! - `window/WORKLOAD/BUFFER/WAY`: BUFFER is 64k or 640k.
+//! - `peers/WHO/ACCESS/WAY`: WHO is forebay, tgt or qemu-storage-daemon (the initiator, over a node of ours).
+
+use crate::{Point, Scale};
+
+/// All points, in the order in which they are run: those of one site stand together.
+#[must_use]
+pub fn points(_scale: Scale) -> Vec<Point> {
+    Vec::new()
+}
