@@ -3,6 +3,7 @@
 
 mod record;
 mod report;
+mod measured;
 mod site;
 mod point;
 pub mod outsourcing;
@@ -11,7 +12,11 @@ pub mod fair_tcp;
 mod experiment;
 
 pub use experiment::Experiment;
+pub use measured::Measured;
 pub use point::{Point, Scale};
 pub use record::Record;
-pub use report::{Axis, Bar, Cell, Curve, Drawn, Part, Plot, Report, Section, Source, Table};
+pub use report::{
+    Axis, Bar, Cell, Column, Curve, Drawn, Part, Plot, Report, Row, Section, Source, Table, factor,
+    number,
+};
 pub use site::{Beside, Data, Disk, Gateway, Host, Line, Server, Session, Site};

@@ -1,0 +1,208 @@
+//! What was measured, asked by the name of a point: cells and curves of a report.
+
+use std::collections::BTreeMap;
+
+use workload::{Figure, Series};
+
+use crate::{Cell, Curve, Record};
+
+/// The records of an experiment by the names of their points, and why some are not there.
+#[derive(Clone, Debug, Default)]
+pub struct Measured<'a> {
+    records: BTreeMap<&'a str, &'a Record>,
+    left_out: BTreeMap<String, String>,
+}
+
+impl<'a> Measured<'a> {
+    /// Of two records of one point the later one counts.
+    #[must_use]
+    pub fn new(records: &'a [Record]) -> Self {
+        let records = records.iter().map(|record| (record.point.as_str(), record)).collect();
+        Self { records, ..Self::default() }
+    }
+
+    /// Says why points are not there. A name stands for all that begin with it and a `/` too, so that a whole
+    /// table can be left out in one line.
+    #[must_use]
+    pub fn left_out<N: Into<String>, R: Into<String>>(
+        mut self,
+        points: impl IntoIterator<Item = (N, R)>,
+    ) -> Self {
+        let points = points.into_iter().map(|(name, reason)| (name.into(), reason.into()));
+        self.left_out.extend(points);
+        self
+    }
+
+    /// What was measured at a point.
+    #[must_use]
+    pub fn record(&self, point: &str) -> Option<&'a Record> {
+        self.records.get(point).copied()
+    }
+
+    /// All whose names begin with `start`, in the order of their names.
+    pub fn starting<'s>(&'s self, start: &'s str) -> impl Iterator<Item = &'a Record> + 's {
+        self.records
+            .range(start..)
+            .map(|(_, record)| *record)
+            .take_while(move |record| record.point.starts_with(start))
+    }
+
+    /// A figure of a point, of what its workload found or of what was counted around it, in `unit`. An empty
+    /// name stands for the workload's first figure. `None` without the point, without the figure, and if its
+    /// unit cannot be turned into the one asked for.
+    #[must_use]
+    pub fn value(&self, point: &str, figure: &str, unit: &str) -> Option<f64> {
+        let figure = named(self.record(point)?, figure)?;
+        convert(figure.value, &figure.unit, unit)
+    }
+
+    /// The same as a cell of a table: with its taints, or with words that say why it is not there.
+    #[must_use]
+    pub fn cell(&self, point: &str, figure: &str, unit: &str) -> Cell {
+        let Some(record) = self.record(point) else {
+            return Cell::words(&self.why_not(point));
+        };
+        let Some(found) = named(record, figure) else {
+            return Cell::words(&format!("not measured: no figure `{figure}`"))
+                .tainted(&record.taints);
+        };
+        match convert(found.value, &found.unit, unit) {
+            Some(value) => Cell::ours(value).tainted(&record.taints),
+            None => Cell::words(&format!("measured in {}, not in {unit}", found.unit))
+                .tainted(&record.taints),
+        }
+    }
+
+    /// A curve through the points of a sweep, each with its x: those that were measured.
+    pub fn curve<N: AsRef<str>>(
+        &self,
+        name: &str,
+        points: impl IntoIterator<Item = (f64, N)>,
+        figure: &str,
+        unit: &str,
+    ) -> Curve {
+        let points = points
+            .into_iter()
+            .filter_map(|(x, point)| Some([x, self.value(point.as_ref(), figure, unit)?]));
+        Curve::ours(name, points)
+    }
+
+    /// Values over time, or in pairs, that a point's workload found.
+    #[must_use]
+    pub fn series(&self, point: &str, name: &str) -> Option<&'a Series> {
+        self.record(point)?.outcome.series.iter().find(|series| series.name == name)
+    }
+
+    /// Why a point is not there.
+    #[must_use]
+    pub fn why_not(&self, point: &str) -> String {
+        let covers = |name: &str| {
+            point.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        match self.left_out.iter().find(|(name, _)| covers(name)) {
+            Some((_, reason)) => format!("not measured: {reason}"),
+            None => "not measured".to_owned(),
+        }
+    }
+}
+
+fn named<'a>(record: &'a Record, name: &str) -> Option<&'a Figure> {
+    if name.is_empty() {
+        return record.outcome.figures.first();
+    }
+    record.outcome.figures.iter().chain(&record.counted).find(|figure| figure.name == name)
+}
+
+/// A value in another unit of the same kind.
+fn convert(value: f64, from: &str, to: &str) -> Option<f64> {
+    if from == to {
+        return Some(value);
+    }
+    let ((kind, from), (other_kind, to)) = (unit(from)?, unit(to)?);
+    (kind == other_kind).then(|| value * from / to)
+}
+
+/// What a unit measures, and how many of the kind's own unit it is: seconds, bytes, bytes a second, times a
+/// second.
+fn unit(name: &str) -> Option<(&'static str, f64)> {
+    Some(match name {
+        "s" => ("time", 1.0),
+        "ms" => ("time", 1e-3),
+        "us" | "µs" => ("time", 1e-6),
+        "ns" => ("time", 1e-9),
+        "bytes" | "B" => ("size", 1.0),
+        "KB" => ("size", 1e3),
+        "MB" => ("size", 1e6),
+        "GB" => ("size", 1e9),
+        "KiB" => ("size", 1024.0),
+        "MiB" => ("size", 1024.0 * 1024.0),
+        "bytes/s" | "B/s" => ("flow", 1.0),
+        "KB/s" => ("flow", 1e3),
+        "MB/s" => ("flow", 1e6),
+        "GB/s" => ("flow", 1e9),
+        "KiB/s" => ("flow", 1024.0),
+        "MiB/s" => ("flow", 1024.0 * 1024.0),
+        "Mbit/s" => ("flow", 1e6 / 8.0),
+        "Gbit/s" => ("flow", 1e9 / 8.0),
+        "1/s" => ("rate", 1.0),
+        "1/min" => ("rate", 1.0 / 60.0),
+        "1/h" => ("rate", 1.0 / 3600.0),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use workload::Outcome;
+
+    use super::*;
+
+    fn record(point: &str, figure: &str, unit: &str, value: f64) -> Record {
+        Record {
+            point: point.to_owned(),
+            settings: serde_json::Value::Null,
+            outcome: Outcome::default().figure(figure, unit, value),
+            runs: vec![value],
+            counted: vec![],
+            taints: vec!["stolen time".to_owned()],
+            notes: BTreeMap::new(),
+            began: 0,
+            took: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_figure_comes_in_the_unit_that_is_asked_for_or_not_at_all() {
+        let records = [record("table-1/null/0ms", "response", "us", 1500.0)];
+        let measured = Measured::new(&records);
+        assert_eq!(measured.value("table-1/null/0ms", "response", "ms"), Some(1.5));
+        assert_eq!(measured.value("table-1/null/0ms", "", "us"), Some(1500.0));
+        assert_eq!(measured.value("table-1/null/0ms", "response", "MB/s"), None);
+        let cell = measured.cell("table-1/null/0ms", "response", "MB/s");
+        assert_eq!((cell.ours, cell.note.as_str()), (None, "measured in us, not in MB/s"));
+    }
+
+    #[test]
+    fn a_cell_carries_the_taints_of_its_point() {
+        let records = [record("a", "time", "s", 2.0)];
+        assert_eq!(Measured::new(&records).cell("a", "time", "s").taints, ["stolen time"]);
+    }
+
+    #[test]
+    fn what_is_not_there_says_why() {
+        let left_out = [("table-2/surge", "nginx is not installed")];
+        let measured = Measured::new(&[]).left_out(left_out);
+        let note = |point| measured.cell(point, "", "1/s").note;
+        assert_eq!(note("table-2/surge/8ms"), "not measured: nginx is not installed");
+        assert_eq!(note("table-2/surge-2/8ms"), "not measured");
+    }
+
+    #[test]
+    fn a_curve_has_the_points_that_were_measured() {
+        let records = [record("d/0ms", "time", "ms", 1.0), record("d/8ms", "time", "ms", 3.0)];
+        let measured = Measured::new(&records);
+        let sweep = [0.0, 4.0, 8.0].map(|delay| (delay, format!("d/{delay}ms")));
+        assert_eq!(measured.curve("d", sweep, "time", "ms").points, [[0.0, 1.0], [8.0, 3.0]]);
+        assert_eq!(measured.starting("d/").count(), 2);
+    }
+}

@@ -1,0 +1,118 @@
+//! A report as data: what is in it, not how it looks.
+
+mod number;
+mod plot;
+mod table;
+
+pub use number::{factor, number};
+pub use plot::{Axis, Curve, Drawn, Plot, Source};
+pub use table::{Bar, Cell, Column, Row, Table};
+
+/// A whole report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Its heading.
+    pub title: String,
+    /// What was done, in a few paragraphs.
+    pub about: Vec<String>,
+    /// What it was measured on and with: name and value.
+    pub facts: Vec<(String, String)>,
+    /// Its parts, in their order.
+    pub sections: Vec<Section>,
+}
+
+/// What is about one table or figure of the paper.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Section {
+    /// Its heading: "Table 1: microbenchmarks".
+    pub title: String,
+    /// Paragraphs before its parts: what it shows and what differs from the paper.
+    pub text: Vec<String>,
+    /// Tables and plots.
+    pub parts: Vec<Part>,
+    /// Deviations from the paper or from a promise, each with its reason.
+    pub deviations: Vec<String>,
+    /// Errors in print of the paper that its numbers here are mended by, or that are shown as they stand.
+    pub misprints: Vec<String>,
+}
+
+/// A table or a plot.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    /// Numbers.
+    Table(Table),
+    /// A drawing.
+    Plot(Plot),
+}
+
+impl Report {
+    /// An empty report of this heading.
+    #[must_use]
+    pub fn new(title: &str) -> Self {
+        Self { title: title.to_owned(), ..Self::default() }
+    }
+
+    /// With one more paragraph of what was done.
+    #[must_use]
+    pub fn about(mut self, text: &str) -> Self {
+        self.about.push(text.to_owned());
+        self
+    }
+
+    /// With one more fact of what it was measured on.
+    #[must_use]
+    pub fn fact(mut self, name: &str, value: &str) -> Self {
+        self.facts.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With one more section.
+    #[must_use]
+    pub fn section(mut self, section: Section) -> Self {
+        self.sections.push(section);
+        self
+    }
+}
+
+impl Section {
+    /// An empty section of this heading.
+    #[must_use]
+    pub fn new(title: &str) -> Self {
+        Self { title: title.to_owned(), ..Self::default() }
+    }
+
+    /// With one more paragraph.
+    #[must_use]
+    pub fn text(mut self, text: &str) -> Self {
+        self.text.push(text.to_owned());
+        self
+    }
+
+    /// With one more table.
+    #[must_use]
+    pub fn table(mut self, table: Table) -> Self {
+        self.parts.push(Part::Table(table));
+        self
+    }
+
+    /// With one more plot.
+    #[must_use]
+    pub fn plot(mut self, plot: Plot) -> Self {
+        self.parts.push(Part::Plot(plot));
+        self
+    }
+
+    /// With one more deviation.
+    #[must_use]
+    pub fn deviation(mut self, text: &str) -> Self {
+        self.deviations.push(text.to_owned());
+        self
+    }
+
+    /// With one more error in print of the paper.
+    #[must_use]
+    pub fn misprint(mut self, text: &str) -> Self {
+        self.misprints.push(text.to_owned());
+        self
+    }
+}

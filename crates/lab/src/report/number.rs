@@ -1,0 +1,94 @@
+//! Numbers for people: as many digits as a measurement is worth, and words for what is no number.
+
+/// A number in four significant digits, thousands parted; "none" for what is not finite.
+#[must_use]
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "none".to_owned();
+    }
+    let size = value.abs();
+    if size == 0.0 {
+        return "0".to_owned();
+    }
+    if !(1e-4..1e15).contains(&size) {
+        return format!("{value:.2e}");
+    }
+    // Whole numbers, such as counts, keep all of their digits.
+    if size.fract() == 0.0 || size >= 1000.0 {
+        return grouped(value);
+    }
+    // Digits before the point: 1 for 1 to 9.99, 3 for 100 to 999; none or fewer below 1.
+    let before = size.log10().floor() as i32 + 1;
+    let text = format!("{value:.*}", usize::try_from(4 - before).unwrap_or(0));
+    trimmed(&text)
+}
+
+/// How many times: "×1.04"; "none" for what is not finite.
+#[must_use]
+pub fn factor(value: f64) -> String {
+    if !value.is_finite() {
+        return "none".to_owned();
+    }
+    match value.abs() {
+        0.0..100.0 => format!("×{value:.2}"),
+        _ => format!("×{}", number(value)),
+    }
+}
+
+/// A whole number with a thin gap at every thousand, if it has five digits or more.
+fn grouped(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let sign = if value < 0.0 { "−" } else { "" };
+    if digits.len() < 5 {
+        return format!("{sign}{digits}");
+    }
+    let mut text = sign.to_owned();
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Without zeros at the end of a fraction, and with a real minus sign.
+fn trimmed(text: &str) -> String {
+    let text =
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text };
+    text.replace('-', "−")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_digits_are_shown_and_counts_in_full() {
+        let shown = [
+            (0.0, "0"),
+            (0.408, "0.408"),
+            (0.000_123_46, "0.0001235"),
+            (10.384, "10.38"),
+            (999.96, "1000"),
+            (-2.5, "−2.5"),
+            (4253.7, "4254"),
+            (3_353_821.0, "3\u{202f}353\u{202f}821"),
+            (1e20, "1.00e20"),
+            (1e-9, "1.00e-9"),
+        ];
+        for (value, text) in shown {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_a_word() {
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(number(value), "none");
+            assert_eq!(factor(value), "none");
+        }
+        assert_eq!(factor(1.036), "×1.04");
+        assert_eq!(factor(1234.0), "×1234");
+    }
+}

@@ -1,0 +1,197 @@
+//! A plot: curves on one pair of axes.
+
+/// A drawing of curves on one pair of axes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plot {
+    /// Its heading.
+    pub title: String,
+    /// Along the bottom.
+    pub x: Axis,
+    /// Along the side.
+    pub y: Axis,
+    /// What is drawn.
+    pub curves: Vec<Curve>,
+    /// Words below it: what is not in it, and why.
+    pub note: String,
+}
+
+/// One axis.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Axis {
+    /// What it is of, with its unit: "one-way delay, ms".
+    pub name: String,
+    /// Whether it is drawn in powers of ten. What is not above zero is left out then, and counted in words.
+    pub logarithmic: bool,
+    /// Names in place of numbers: that of 0, of 1, and so on. Empty for an axis of numbers.
+    pub labels: Vec<String>,
+}
+
+/// One curve. Curves of one name are drawn in one colour, whosesoever they are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// For the legend.
+    pub name: String,
+    /// Whose numbers they are.
+    pub source: Source,
+    /// How it is drawn.
+    pub drawn: Drawn,
+    /// Its points.
+    pub points: Vec<[f64; 2]>,
+}
+
+/// Whose numbers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Source {
+    /// Measured here.
+    Ours,
+    /// The paper's: drawn dashed.
+    Paper,
+    /// Computed by a formula: drawn dotted.
+    Model,
+}
+
+/// How a curve is drawn.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Drawn {
+    /// Points joined by lines.
+    Line,
+    /// Dots: scatter plots.
+    Dots,
+    /// A bar for each point: histograms.
+    Bars,
+}
+
+impl Plot {
+    /// A plot without curves; the axes are named with their units.
+    #[must_use]
+    pub fn new(title: &str, x: &str, y: &str) -> Self {
+        let [x, y] = [x, y].map(|name| Axis { name: name.to_owned(), ..Axis::default() });
+        Self { title: title.to_owned(), x, y, ..Self::default() }
+    }
+
+    /// With x in powers of ten.
+    #[must_use]
+    pub fn x_logarithmic(mut self) -> Self {
+        self.x.logarithmic = true;
+        self
+    }
+
+    /// With y in powers of ten.
+    #[must_use]
+    pub fn y_logarithmic(mut self) -> Self {
+        self.y.logarithmic = true;
+        self
+    }
+
+    /// With names along the bottom in place of numbers.
+    #[must_use]
+    pub fn labels<T: ToString>(mut self, labels: impl IntoIterator<Item = T>) -> Self {
+        self.x.labels = labels.into_iter().map(|label| label.to_string()).collect();
+        self
+    }
+
+    /// With one more curve.
+    #[must_use]
+    pub fn curve(mut self, curve: Curve) -> Self {
+        self.curves.push(curve);
+        self
+    }
+
+    /// With more curves.
+    #[must_use]
+    pub fn curves(mut self, curves: impl IntoIterator<Item = Curve>) -> Self {
+        self.curves.extend(curves);
+        self
+    }
+
+    /// With words below it.
+    #[must_use]
+    pub fn note(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.note);
+        self
+    }
+}
+
+impl Curve {
+    /// A line through what was measured; [`dots`](Self::dots) and [`bars`](Self::bars) draw it otherwise.
+    #[must_use]
+    pub fn ours(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
+        Self::of(name, Source::Ours, points)
+    }
+
+    /// A dashed line through the paper's numbers.
+    #[must_use]
+    pub fn paper(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
+        Self::of(name, Source::Paper, points)
+    }
+
+    /// A dotted line through what a formula says.
+    #[must_use]
+    pub fn model(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
+        Self::of(name, Source::Model, points)
+    }
+
+    /// How many of `values` lie in each of `bins` equal parts of `from..to`, as bars in the middle of each.
+    /// What lies outside counts in the first or the last, so that nothing is hidden.
+    #[must_use]
+    pub fn histogram(
+        name: &str,
+        values: impl IntoIterator<Item = f64>,
+        [from, to]: [f64; 2],
+        bins: usize,
+    ) -> Self {
+        let width = (to - from) / bins as f64;
+        let mut counts = vec![0_u64; bins];
+        for value in values.into_iter().filter(|value| value.is_finite()) {
+            // A cast of a float saturates: below the range is 0.
+            let bin = ((value - from) / width) as usize;
+            if let Some(count) = counts.get_mut(bin.min(bins.saturating_sub(1))) {
+                *count += 1;
+            }
+        }
+        let middle = |bin: usize| from + (bin as f64 + 0.5) * width;
+        let points = counts.iter().enumerate().map(|(bin, count)| [middle(bin), *count as f64]);
+        Self::ours(name, points).bars()
+    }
+
+    fn of(name: &str, source: Source, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
+        let points = points.into_iter().collect();
+        Self { name: name.to_owned(), source, drawn: Drawn::Line, points }
+    }
+
+    /// As dots that no line joins.
+    #[must_use]
+    pub fn dots(mut self) -> Self {
+        self.drawn = Drawn::Dots;
+        self
+    }
+
+    /// As bars.
+    #[must_use]
+    pub fn bars(mut self) -> Self {
+        self.drawn = Drawn::Bars;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_counts_every_value_once() {
+        let values = [0.5, 1.5, 1.6, 9.9, 12.0, -1.0, f64::NAN];
+        let curve = Curve::histogram("response times", values, [0.0, 10.0], 10);
+        assert_eq!(curve.points.len(), 10);
+        assert_eq!(curve.points[0], [0.5, 2.0]);
+        assert_eq!(curve.points[1], [1.5, 2.0]);
+        assert_eq!(curve.points[9], [9.5, 2.0]);
+        assert_eq!(curve.points.iter().map(|[_, y]| y).sum::<f64>(), 6.0);
+    }
+
+    #[test]
+    fn a_histogram_without_bins_is_empty() {
+        assert!(Curve::histogram("none", [1.0], [0.0, 1.0], 0).points.is_empty());
+        assert_eq!(Curve::histogram("no width", [1.0], [1.0, 1.0], 2).points.len(), 2);
+    }
+}

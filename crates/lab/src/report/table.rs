@@ -1,0 +1,231 @@
+//! A table: ours and the paper's number in each place, and where it has to be.
+
+/// Numbers of ours and of the paper.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    /// Its heading.
+    pub title: String,
+    /// What the names of the rows are: "one-way delay, ms".
+    pub corner: String,
+    /// One for each cell of a row.
+    pub columns: Vec<Column>,
+    /// From the top.
+    pub rows: Vec<Row>,
+}
+
+/// The head of a column.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Column {
+    /// What neighbours have in common, above their names: "IBM DNES"; empty for none.
+    pub group: String,
+    /// What it is of.
+    pub name: String,
+    /// In what; empty for a count or a ratio.
+    pub unit: String,
+}
+
+/// A row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// What it is of.
+    pub name: String,
+    /// One for each column.
+    pub cells: Vec<Cell>,
+}
+
+/// A place in a table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// What was measured here.
+    pub ours: Option<f64>,
+    /// What the paper has.
+    pub paper: Option<f64>,
+    /// A promise that it is held against.
+    pub bar: Option<Bar>,
+    /// Words in place of numbers, or after them: "not measured: bonnie++ is not installed".
+    pub note: String,
+    /// Why what was measured may not be trusted; empty if nothing is known.
+    pub taints: Vec<String>,
+}
+
+/// Where a figure has to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bar {
+    /// At least this.
+    Least(f64),
+    /// At most this.
+    Most(f64),
+}
+
+impl Table {
+    /// A table without columns and rows; `corner` says what the names of its rows are.
+    #[must_use]
+    pub fn new(title: &str, corner: &str) -> Self {
+        Self { title: title.to_owned(), corner: corner.to_owned(), ..Self::default() }
+    }
+
+    /// With one more column.
+    #[must_use]
+    pub fn column(self, name: &str, unit: &str) -> Self {
+        self.column_of("", name, unit)
+    }
+
+    /// With one more column, under a head that it has in common with its neighbours.
+    #[must_use]
+    pub fn column_of(mut self, group: &str, name: &str, unit: &str) -> Self {
+        let [group, name, unit] = [group, name, unit].map(str::to_owned);
+        self.columns.push(Column { group, name, unit });
+        self
+    }
+
+    /// With one more row: one cell for each column.
+    #[must_use]
+    pub fn row(mut self, name: &str, cells: impl IntoIterator<Item = Cell>) -> Self {
+        let cells = cells.into_iter().collect();
+        self.rows.push(Row { name: name.to_owned(), cells });
+        self
+    }
+
+    /// With a row for each of `of`, such as the delays of a sweep: `name` says its name, `cells` its cells.
+    #[must_use]
+    pub fn rows<T, C: IntoIterator<Item = Cell>>(
+        self,
+        of: impl IntoIterator<Item = T>,
+        name: impl Fn(&T) -> String,
+        cells: impl Fn(&T) -> C,
+    ) -> Self {
+        of.into_iter().fold(self, |table, one| table.row(&name(&one), cells(&one)))
+    }
+
+    /// Whether any cell was measured.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        self.rows.iter().flat_map(|row| &row.cells).any(|cell| cell.ours.is_some())
+    }
+}
+
+impl Cell {
+    /// What was measured.
+    #[must_use]
+    pub fn ours(value: f64) -> Self {
+        Self { ours: Some(value), ..Self::default() }
+    }
+
+    /// The paper's alone: nothing of the kind is measured here.
+    #[must_use]
+    pub fn paper(value: f64) -> Self {
+        Self { paper: Some(value), ..Self::default() }
+    }
+
+    /// Words alone.
+    #[must_use]
+    pub fn words(text: &str) -> Self {
+        Self { note: text.to_owned(), ..Self::default() }
+    }
+
+    /// With the paper's number, if it has one.
+    #[must_use]
+    pub fn beside(mut self, paper: impl Into<Option<f64>>) -> Self {
+        self.paper = paper.into();
+        self
+    }
+
+    /// Has to be at least this.
+    #[must_use]
+    pub fn at_least(mut self, value: f64) -> Self {
+        self.bar = Some(Bar::Least(value));
+        self
+    }
+
+    /// Has to be at most this.
+    #[must_use]
+    pub fn at_most(mut self, value: f64) -> Self {
+        self.bar = Some(Bar::Most(value));
+        self
+    }
+
+    /// With words after the numbers.
+    #[must_use]
+    pub fn note(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.note);
+        self
+    }
+
+    /// With reasons why it may not be trusted.
+    #[must_use]
+    pub fn tainted(mut self, taints: &[String]) -> Self {
+        for taint in taints {
+            if !self.taints.contains(taint) {
+                self.taints.push(taint.clone());
+            }
+        }
+        self
+    }
+
+    /// This by another, both measured: how many times it is of it. Without either it says so. The taints of
+    /// both are its own. The paper's ratio is `beside`'s to add.
+    #[must_use]
+    pub fn by(&self, other: &Self) -> Self {
+        let ratio = match (self.ours, other.ours) {
+            (Some(over), Some(under)) => divided(over, under),
+            _ => None,
+        };
+        match ratio {
+            Some(ratio) => Self::ours(ratio).tainted(&self.taints).tainted(&other.taints),
+            None => Self::words("not measured"),
+        }
+    }
+
+    /// Ours by the paper's, if both are there and the paper's is not zero.
+    #[must_use]
+    pub fn ratio(&self) -> Option<f64> {
+        divided(self.ours?, self.paper?)
+    }
+
+    /// Whether it is where it has to be; `None` if it has not to be anywhere or was not measured.
+    #[must_use]
+    pub fn holds(&self) -> Option<bool> {
+        let ours = self.ours?;
+        Some(match self.bar? {
+            Bar::Least(least) => ours >= least,
+            Bar::Most(most) => ours <= most,
+        })
+    }
+}
+
+/// One by another, where that is a number.
+fn divided(over: f64, under: f64) -> Option<f64> {
+    Some(over / under).filter(|ratio| ratio.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_never_by_zero() {
+        assert_eq!(Cell::ours(3.0).beside(1.5).ratio(), Some(2.0));
+        assert_eq!(Cell::ours(3.0).beside(0.0).ratio(), None);
+        assert_eq!(Cell::ours(0.0).beside(0.0).ratio(), None);
+        assert_eq!(Cell::ours(f64::NAN).beside(1.0).ratio(), None);
+        assert_eq!(Cell::paper(1.0).ratio(), None);
+    }
+
+    #[test]
+    fn a_bar_holds_or_is_missed_only_where_something_was_measured() {
+        assert_eq!(Cell::ours(1.2).at_least(1.15).holds(), Some(true));
+        assert_eq!(Cell::ours(1.1).at_least(1.15).holds(), Some(false));
+        assert_eq!(Cell::ours(0.2).at_most(0.21).holds(), Some(true));
+        assert_eq!(Cell::ours(f64::NAN).at_most(0.21).holds(), Some(false));
+        assert_eq!(Cell::words("not measured").at_least(1.0).holds(), None);
+    }
+
+    #[test]
+    fn a_quotient_of_two_cells_keeps_the_taints_of_both() {
+        let [slow, quiet] =
+            ["the machine was slow", "the link dropped"].map(|s| vec![s.to_owned()]);
+        let quotient = Cell::ours(6.0).tainted(&slow).by(&Cell::ours(3.0).tainted(&quiet));
+        assert_eq!((quotient.ours, quotient.taints), (Some(2.0), [slow, quiet].concat()));
+        assert_eq!(Cell::ours(1.0).by(&Cell::ours(0.0)).ours, None);
+    }
+}
