@@ -22,7 +22,7 @@ use crate::node;
 use crate::steps::table;
 use crate::vm::image::Image;
 use crate::vm::scenario::Scenario;
-use crate::vm::stage::Stage;
+use crate::vm::stage::{Figure, Stage};
 
 /// What a run is asked for.
 pub struct Wanted {
@@ -38,6 +38,8 @@ pub struct Wanted {
     pub program: Option<PathBuf>,
     /// Write a page with what was found to this file.
     pub markdown: Option<PathBuf>,
+    /// Write what was measured to this file, as comma-separated values.
+    pub csv: Option<PathBuf>,
 }
 
 /// How a scenario went.
@@ -54,6 +56,8 @@ pub struct Played {
     pub held: Vec<String>,
     /// Steps that were not run, and why.
     pub not_run: Vec<(String, String)>,
+    /// What it measured.
+    pub figures: Vec<Figure>,
     /// Why it failed, if it did.
     pub failed: Option<String>,
 }
@@ -97,7 +101,19 @@ pub fn test(wanted: &Wanted) -> Result<bool> {
         fs::write(markdown, page::page(&image, &played, emulated))
             .with_context(|| markdown.display().to_string())?;
     }
+    if let Some(csv) = &wanted.csv {
+        fs::write(csv, figures(&played)).with_context(|| csv.display().to_string())?;
+    }
     Ok(finish(&played))
+}
+
+/// What was measured, for programs. No name has a comma or a quote that would have to be escaped, but for
+/// those that separate words.
+fn figures(played: &[Played]) -> String {
+    let all = played.iter().flat_map(|played| &played.figures);
+    let lines =
+        all.map(|it| format!("\"{}\",\"{}\",{},{:.3}\n", it.what, it.name, it.unit, it.value));
+    "what,with,unit,value\n".to_owned() + &lines.collect::<String>()
 }
 
 fn play(scenario: &Scenario, program: &Path, image: &Image, wanted: &Wanted) -> Result<Played> {
@@ -117,12 +133,13 @@ fn play(scenario: &Scenario, program: &Path, image: &Image, wanted: &Wanted) -> 
     }
     stage.held.iter().for_each(|what| println!("    held: {what}"));
     stage.not_run.iter().for_each(|(what, why)| println!("    not run: {what}: {why}"));
-    let Stage { release, held, not_run, .. } = stage;
+    let Stage { release, held, not_run, figures, .. } = stage;
+    figures.iter().for_each(|it| println!("    {}: {:.1} {}", it.name, it.value, it.unit));
     if wanted.keep {
         println!("    files kept in {}", folder.keep().display());
     }
     let Scenario { name, shows, .. } = *scenario;
-    Ok(Played { name, shows, took: start.elapsed(), release, held, not_run, failed })
+    Ok(Played { name, shows, took: start.elapsed(), release, held, not_run, figures, failed })
 }
 
 /// The last events of every program of ours that a scenario started.

@@ -28,9 +28,12 @@ pub fn page(image: &Image, played: &[Played], emulated: bool) -> String {
         let _ = writeln!(page, "| {} | {:.0} s | {result} |", one.name, one.took.as_secs_f64());
     }
     let _ = writeln!(page, "\n{}.", counts(played));
-    for Played { name, shows, held, not_run, failed, .. } in played {
+    for Played { name, shows, held, not_run, figures, failed, .. } in played {
         let _ = writeln!(page, "\n## {name}\n\nShows: {shows}.\n");
         held.iter().for_each(|what| _ = writeln!(page, "- {what}"));
+        figures.iter().for_each(|it| {
+            _ = writeln!(page, "- {}: {}: {:.1} {}", it.what, it.name, it.value, it.unit);
+        });
         not_run.iter().for_each(|(what, why)| _ = writeln!(page, "- not run: {what}: {why}"));
         if let Some(failed) = failed {
             let _ = writeln!(page, "- **failed**: {}", failed.lines().next().unwrap_or_default());
@@ -60,6 +63,7 @@ mod tests {
             release: Some("6.1.0-cloud".to_owned()),
             held: vec!["no error".to_owned()],
             not_run: vec![("CHAP".to_owned(), "not served".to_owned())],
+            figures: vec![],
             failed: Some("first\nsecond".to_owned()),
         };
         let page = page(&image, &[played], true);

@@ -11,6 +11,7 @@ pub mod digests;
 pub mod chap;
 pub mod lio;
 pub mod gateway;
+pub mod peers;
 
 use anyhow::Result;
 
@@ -82,6 +83,11 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "gateway",
         shows: "a gateway over a slow line is killed under load and started again",
         play: gateway::play,
+    },
+    Scenario {
+        name: "peers",
+        shows: "PostMark over a line of 4 ms: the kernel's initiator, target and caches beside a gateway",
+        play: peers::play,
     },
 ];
 

@@ -33,6 +33,18 @@ pub fn file(name: &str, mib: u32) -> String {
     format!("{{ file = {{ path = \"{name}\", size = \"{mib}MiB\" }} }}")
 }
 
+/// A number that a scenario found.
+pub struct Figure {
+    /// What was done.
+    pub what: &'static str,
+    /// With which parts.
+    pub name: String,
+    /// In what it is counted.
+    pub unit: &'static str,
+    /// The number.
+    pub value: f64,
+}
+
 /// The stage of one scenario.
 pub struct Stage<'a> {
     /// The program under test.
@@ -49,14 +61,16 @@ pub struct Stage<'a> {
     pub held: Vec<String>,
     /// Steps that were not run, and why.
     pub not_run: Vec<(String, String)>,
+    /// What was measured.
+    pub figures: Vec<Figure>,
     guests: usize,
 }
 
 impl<'a> Stage<'a> {
     /// An empty stage; the folder exists.
     pub fn new(program: &'a Path, image: &'a Image, folder: PathBuf, all: bool) -> Stage<'a> {
-        let (held, not_run) = (vec![], vec![]);
-        Stage { program, image, folder, all, release: None, held, not_run, guests: 0 }
+        let (held, not_run, figures) = (vec![], vec![], vec![]);
+        Stage { program, image, folder, all, release: None, held, not_run, figures, guests: 0 }
     }
 
     /// Boots a machine.

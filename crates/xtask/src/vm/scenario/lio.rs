@@ -72,11 +72,15 @@ const CUTS: u64 = 2;
 pub fn play(stage: &mut Stage<'_>) -> Result<()> {
     let port = tgt::free_port()?.port();
     let mut guest = stage.boot(Hardware { forwarded: Some(port), ..Hardware::default() })?;
-    let script = format!("NAME={LIO}\nINITIATOR={INITIATOR}\n{MAKE}");
-    guest.run("set the kernel's target up", SHORT, &script)?;
+    guest.run("set the kernel's target up", SHORT, &script(LIO))?;
     through_cuts(stage, &mut guest, port, 1, SHORT_CUT)?;
     through_cuts(stage, &mut guest, port, CONNECTIONS, LONG_CUT)?;
     what_it_does_not_survive(stage, &mut guest, port)
+}
+
+/// What makes the kernel's target under this name.
+pub fn script(name: &str) -> String {
+    format!("NAME={name}\nINITIATOR={INITIATOR}\n{MAKE}")
 }
 
 /// Writes through cuts in one session of so many connections, and reads everything back.
