@@ -86,6 +86,31 @@ pub fn update(map: BorrowedFd<'_>, of: &Map<'_>, key: u32, value: &[u8]) -> io::
     unsafe { call(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 
+/// The value of a key, of four bytes each; `None` if it has none.
+///
+/// # Errors
+/// What the kernel says.
+///
+/// # Panics
+/// If the map was made for other lengths.
+pub fn look_up(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<Option<u32>> {
+    assert_eq!((of.key_bytes, of.value_bytes), (4, 4), "as the map was made");
+    let mut value = 0u32;
+    let mut attributes = UpdateElement {
+        map: map.as_raw_fd() as u32,
+        key: (&raw const key) as u64,
+        value: (&raw mut value) as u64,
+        ..UpdateElement::default()
+    };
+    // SAFETY: `UpdateElement` is the layout of this command, too; key and value outlive the call and are
+    // as long as the map says, which was asserted.
+    match unsafe { call(MAP_LOOKUP_ELEM, &mut attributes) } {
+        Ok(_) => Ok(Some(value)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Loads the program of one member of a structure of operations.
 ///
 /// # Errors
@@ -176,6 +201,7 @@ const LOG_LINES: usize = 12;
 
 // linux/bpf.h
 const MAP_CREATE: libc::c_int = 0;
+const MAP_LOOKUP_ELEM: libc::c_int = 1;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
 const PROG_LOAD: libc::c_int = 5;
 const BTF_LOAD: libc::c_int = 18;

@@ -117,7 +117,8 @@ impl Ensemble {
     }
 
     /// Makes a connected TCP socket a member. It leaves when it is closed or takes up another congestion
-    /// control. One that is a member already stays what it is.
+    /// control. One that is a member of this ensemble already stays what it is; one that has this
+    /// congestion control otherwise, for instance by a sysctl, becomes a member.
     ///
     /// # Errors
     /// [`Error::NotConnected`]; [`Error::NoRoom`]; what the kernel says. The socket has the congestion
@@ -127,8 +128,17 @@ impl Ensemble {
         check_connected(socket)?;
         // One at a time, so that the block is not taken for deserted before the socket is in it.
         let mut blocks = lock(&self.blocks);
+        let selects = |name: &str| {
+            sockopt::set_tcp_congestion(socket, name)
+                .map_err(|error| Error::Kernel { step: "TCP_CONGESTION", error: error.into() })
+        };
         if sockopt::tcp_congestion(socket).is_ok_and(|name| name == self.fair.name()) {
-            return Ok(());
+            if self.fair.loaded.assigned(socket)?.is_some_and(|block| blocks.contains(&block)) {
+                return Ok(());
+            }
+            // It has the name from a sysctl, and nobody's window: selecting the same again would do
+            // nothing. Every kernel has this one, and allows it.
+            selects("reno")?;
         }
         let block = match self.fair.options.sharing {
             Sharing::Session => blocks[0],
@@ -141,8 +151,7 @@ impl Ensemble {
             }
         };
         self.fair.loaded.assign(socket, block)?;
-        sockopt::set_tcp_congestion(socket, self.fair.name())
-            .map_err(|error| Error::Kernel { step: "TCP_CONGESTION", error: error.into() })
+        selects(self.fair.name())
     }
 
     /// What the members share, as it is now: one block, or with [`Sharing::Connection`] one for each.

@@ -52,10 +52,16 @@ impl Loaded {
 
     /// Writes down which ensemble a socket joins when it selects this congestion control.
     pub fn assign(&self, socket: BorrowedFd<'_>, ensemble: u32) -> Result<(), Error> {
-        let map = Map { key_bytes: 4, value_bytes: 4, ..Map::default() };
         let key = socket.as_raw_fd() as u32;
-        bpf::update(self.members_map.as_fd(), &map, key, &ensemble.to_le_bytes())
+        bpf::update(self.members_map.as_fd(), &ASSIGNED, key, &ensemble.to_le_bytes())
             .map_err(|error| Error::Kernel { step: "assigning a socket to an ensemble", error })
+    }
+
+    /// What was written down for it last.
+    pub fn assigned(&self, socket: BorrowedFd<'_>) -> Result<Option<u32>, Error> {
+        let key = socket.as_raw_fd() as u32;
+        bpf::look_up(self.members_map.as_fd(), &ASSIGNED, key)
+            .map_err(|error| Error::Kernel { step: "looking for a socket's ensemble", error })
     }
 }
 
@@ -189,16 +195,20 @@ fn blocks(count: u32) -> Map<'static> {
 
 /// A number that hangs on a socket and goes with it.
 fn members(types: BorrowedFd<'_>) -> Map<'_> {
-    Map {
-        kind: MAP_TYPE_SK_STORAGE,
-        key_bytes: 4,
-        value_bytes: 4,
-        flags: F_NO_PREALLOC,
-        name: "fairtcp_members",
-        types: Some((types, INT, INT)),
-        ..Map::default()
-    }
+    Map { types: Some((types, INT, INT)), ..ASSIGNED }
 }
+
+/// What [`members`] has of a socket, for who reads and writes it.
+const ASSIGNED: Map<'static> = Map {
+    kind: MAP_TYPE_SK_STORAGE,
+    key_bytes: 4,
+    value_bytes: 4,
+    max_entries: 0,
+    flags: F_NO_PREALLOC,
+    name: "fairtcp_members",
+    types: None,
+    kernel_value: 0,
+};
 
 /// The number of `int` in [`types`].
 const INT: u32 = 1;

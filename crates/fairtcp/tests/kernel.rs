@@ -145,6 +145,24 @@ fn a_socket_that_only_selects_it_is_on_its_own() {
     transfer(&near, &far, 4 << 20);
 }
 
+/// As where `net.ipv4.tcp_congestion_control` is that name: it was taken for a member then, and shared
+/// nothing.
+#[test]
+fn a_socket_that_has_the_name_already_becomes_a_member() {
+    let Some(fair) = load("fairtest_i", Options::default()) else { return };
+    let (one, two) = (Ensemble::new(&fair).unwrap(), Ensemble::new(&fair).unwrap());
+    let (near, far) = connections(1);
+    sockopt::set_tcp_congestion(&near[0], fair.name()).unwrap();
+    one.join(&near[0]).unwrap();
+    assert_eq!(one.blocks()[0].members, 1);
+    transfer(&near, &far, 1 << 20);
+    assert!(one.blocks()[0].srtt > Duration::ZERO, "{:?}", one.blocks());
+    one.join(&near[0]).unwrap();
+    assert_eq!(one.blocks()[0].members, 1, "who is in stays in, once");
+    two.join(&near[0]).unwrap();
+    assert_eq!((one.blocks()[0].members, two.blocks()[0].members), (0, 1), "it has moved");
+}
+
 #[test]
 fn what_is_no_connected_tcp_socket_does_not_join() {
     let Some(fair) = load("fairtest_e", Options::default()) else { return };

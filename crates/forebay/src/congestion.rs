@@ -1,32 +1,34 @@
 //! The congestion control that sessions are given: what the settings say, made of what this host allows.
 
-use std::sync::{Arc, OnceLock};
-
-use fairtcp::{Fair, Options};
+use parking_lot::Mutex;
 
 use crate::settings::Congestion;
 
 /// What the settings mean. Where the kernel allows no ensemble, sessions have what it gives them, and one
 /// event says so.
 pub fn congestion(wanted: &Congestion) -> transport::Congestion {
-    match wanted {
-        Congestion::KernelDefault => transport::Congestion::default(),
-        Congestion::Named(name) => transport::Congestion::named(name.clone()),
-        Congestion::Ensemble => loaded().map(transport::Congestion::ensemble).unwrap_or_default(),
+    let Congestion(choice) = wanted;
+    let Some(options) = choice.options() else { return load(choice).unwrap_or_default() };
+    let mut loaded = LOADED.lock();
+    if let Some((_, known)) = loaded.iter().find(|(other, _)| *other == options) {
+        return known.clone();
     }
+    let congestion = load(choice).unwrap_or_default();
+    loaded.push((options, congestion.clone()));
+    congestion
 }
 
 /// Loaded when it is wanted first, and as long as the process lives: it is registered in the kernel, once
-/// for whatever this process serves.
-fn loaded() -> Option<Arc<Fair>> {
-    static LOADED: OnceLock<Option<Arc<Fair>>> = OnceLock::new();
-    let load = || match Fair::load(&Options::default()) {
-        Ok(fair) => {
-            tracing::info!(
-                name = fair.name(),
-                "connections of a session share a congestion window"
-            );
-            Some(Arc::new(fair))
+/// for whatever this process serves. Four at most: who shares a window, and how it grows.
+static LOADED: Mutex<Vec<(fairtcp::Options, transport::Congestion)>> = Mutex::new(Vec::new());
+
+fn load(choice: &transport::CongestionChoice) -> Option<transport::Congestion> {
+    match choice.load() {
+        Ok(congestion) => {
+            if choice.options().is_some() {
+                tracing::info!(%choice, ?congestion, "loaded a congestion control");
+            }
+            Some(congestion)
         }
         Err(error) => {
             let remedy = error.remedy();
@@ -37,6 +39,5 @@ fn loaded() -> Option<Arc<Fair>> {
             );
             None
         }
-    };
-    LOADED.get_or_init(load).clone()
+    }
 }

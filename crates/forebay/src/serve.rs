@@ -7,6 +7,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
 };
+use transport::SocketOptions;
 
 use crate::{
     congestion::congestion,
@@ -246,6 +247,7 @@ pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
         ..settings.offer
     };
     settings.congestion = congestion(&iscsi.congestion);
+    settings.socket = SocketOptions::buffers(iscsi.socket_buffer.map(|size| size.0 as usize));
     settings.session.queue_commands = iscsi.queue_depth.into();
     settings.session.login_time = iscsi.login_timeout.0;
     settings.session.ping_after =

@@ -13,10 +13,12 @@ pub mod parcel;
 mod compressed;
 mod stream;
 mod congestion;
+mod choice;
 mod tls;
 mod reader;
 mod writer;
 
+pub use choice::{CongestionChoice, NoCongestion};
 pub use compressed::{Compressed, LinkBytes};
 pub use congestion::{Congestion, CongestionStatistics, SessionCongestion};
 pub use options::SocketOptions;

@@ -2,6 +2,7 @@
 
 use std::{io, time::Duration};
 
+use rustix::net::sockopt;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
@@ -9,9 +10,11 @@ use tokio::net::TcpStream;
 /// acknowledgment of the one before it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SocketOptions {
-    /// SO_SNDBUF in bytes; `None` leaves it to the kernel's autotuning, which is usually better.
+    /// SO_SNDBUF in bytes; `None` leaves it to the kernel's autotuning, which is usually better. The
+    /// kernel takes as much again for its own records. Above net.core.wmem_max only with CAP_NET_ADMIN;
+    /// without, it is that much.
     pub send_buffer_bytes: Option<usize>,
-    /// SO_RCVBUF in bytes; as above.
+    /// SO_RCVBUF in bytes; as above, with net.core.rmem_max.
     pub receive_buffer_bytes: Option<usize>,
 }
 
@@ -22,6 +25,12 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl SocketOptions {
+    /// Buffers of so many bytes in both directions.
+    #[must_use]
+    pub fn buffers(bytes: Option<usize>) -> Self {
+        Self { send_buffer_bytes: bytes, receive_buffer_bytes: bytes }
+    }
+
     /// Applies the options to a connected socket.
     pub fn apply(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
@@ -30,10 +39,12 @@ impl SocketOptions {
             TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
         socket.set_tcp_keepalive(&keepalive)?;
         if let Some(bytes) = self.send_buffer_bytes {
-            socket.set_send_buffer_size(bytes)?;
+            sockopt::set_socket_send_buffer_size_force(stream, bytes)
+                .or_else(|_| sockopt::set_socket_send_buffer_size(stream, bytes))?;
         }
         if let Some(bytes) = self.receive_buffer_bytes {
-            socket.set_recv_buffer_size(bytes)?;
+            sockopt::set_socket_recv_buffer_size_force(stream, bytes)
+                .or_else(|_| sockopt::set_socket_recv_buffer_size(stream, bytes))?;
         }
         Ok(())
     }

@@ -90,6 +90,8 @@ impl Source {
             give_up_after: args.give_up_after,
             compression: args.compression,
             congestion: args.congestion.clone(),
+            connections: args.connections,
+            socket_buffer: args.socket_buffer,
             // Whoever starts it sees at once that the far side is away.
             start_timeout: Span::seconds(0),
             ..credentials::remote(&name, &args.credentials)?

@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::whom::Whom;
 use crate::{
-    quantity::Span,
-    settings::{Compression, Congestion},
+    quantity::{Size, Span},
+    settings::{Compression, Congestion, SOCKET_BUFFER},
 };
 
 /// Arguments of `ls`.
@@ -138,6 +138,16 @@ pub struct Attach {
     #[arg(long, value_name = "METHOD", conflicts_with = "config", default_value = "none")]
     pub compression: Compression,
 
+    /// Connections of the session, 1 to 8
+    #[arg(long, value_name = "N", conflicts_with = "config", default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub connections: u16,
+
+    /// Send and receive buffer of each connection's socket, such as 512KiB [default: as the kernel
+    /// tunes them]
+    #[arg(long, value_name = "SIZE", conflicts_with = "config", value_parser = socket_buffer)]
+    pub socket_buffer: Option<Size>,
+
     /// The congestion control of the connections: "kernel default", "ensemble" (they share a window) or a
     /// name
     #[arg(long, value_name = "NAME", conflicts_with = "config", default_value = "kernel default",
@@ -158,6 +168,13 @@ fn file_system_type(text: &str) -> Result<String, String> {
     let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_type = !text.is_empty() && text.len() <= 16 && text.chars().all(is_word);
     is_type.then(|| text.to_owned()).ok_or_else(|| "write one such as ext4 or xfs".into())
+}
+
+fn socket_buffer(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse()?;
+    let (least, most) = SOCKET_BUFFER;
+    let is_one = (least..=most).contains(&size);
+    is_one.then_some(size).ok_or_else(|| format!("{size} is not between {least} and {most}"))
 }
 
 /// Arguments of `detach`.

@@ -130,6 +130,8 @@ pub struct Remote {
     pub compression: Compression,
     /// The congestion control of the session's connections.
     pub congestion: Congestion,
+    /// Send and receive buffer of each connection's socket; if left out: as the kernel tunes them.
+    pub socket_buffer: Option<Size>,
     /// How long a TCP connection may take to open.
     pub connect_timeout: Span,
     /// How long a login may take.
@@ -358,6 +360,7 @@ impl Default for Remote {
             data_digest: Digest::default(),
             compression: Compression::default(),
             congestion: Congestion::default(),
+            socket_buffer: None,
             connect_timeout: Span::seconds(5),
             login_timeout: Span::seconds(15),
             command_timeout: Span::seconds(30),

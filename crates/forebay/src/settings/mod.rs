@@ -29,6 +29,7 @@ pub use layer::{Cache, CommonCache, Encrypt, Fault, File, Layer, Memory, Pair, R
 pub use names::{Far, Names, with_port};
 pub use portal::{Group, HostPort, Portal};
 pub use problem::Problem;
+pub use remote_rules::SOCKET_BUFFER;
 pub use schedule::{Schedule, TimeOfDay};
 pub use secret::{Found, read as read_secret};
 pub use tls::{PortalTls, RemoteTls};
@@ -109,6 +110,8 @@ pub struct Iscsi {
     pub compression: Vec<Compression>,
     /// The congestion control of a session's connections.
     pub congestion: Congestion,
+    /// Send and receive buffer of each connection's socket; if left out: as the kernel tunes them.
+    pub socket_buffer: Option<Size>,
     /// Idle time before an initiator is asked whether it lives; 0: never.
     pub ping_interval: Span,
     /// Commands whose answers leave with one write, unless the input is drained before.
@@ -242,6 +245,7 @@ impl Default for Iscsi {
             data_digest: Digest::default(),
             compression: Vec::new(),
             congestion: Congestion::default(),
+            socket_buffer: None,
             ping_interval: Span::seconds(15),
             batch_commands: 16,
             busy_poll: Span::millis(0),

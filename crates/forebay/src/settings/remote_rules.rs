@@ -9,7 +9,7 @@ use super::{
     rule::{Checked, range, required, wrong},
     tls::RemoteTls,
 };
-use crate::quantity::Span;
+use crate::quantity::{Size, Span};
 
 /// What leads to a unit of another target.
 pub(super) fn remote_unit(remote: &Remote, at: &KeyPath) -> Checked {
@@ -43,6 +43,7 @@ pub(super) fn remote_unit(remote: &Remote, at: &KeyPath) -> Checked {
     remote.tls.iter().try_for_each(|tls| remote_tls(tls, &at.key("tls")))?;
     chap(&remote.chap, at)?;
     range(at, "queue_depth", remote.queue_depth, 1, 1024)?;
+    socket_buffer(at, remote.socket_buffer)?;
     range(at, "connections", remote.connections, 1, 8)?;
     range(at, "error_recovery_level", remote.error_recovery_level, 0, 2)?;
     let (least, most) = (Span::millis(100), Span::seconds(3600));
@@ -51,6 +52,14 @@ pub(super) fn remote_unit(remote: &Remote, at: &KeyPath) -> Checked {
     range(at, "command_timeout", remote.command_timeout, least, most)?;
     range(at, "give_up_after", remote.give_up_after, least, most)?;
     range(at, "ping_interval", remote.ping_interval, Span::seconds(1), most)
+}
+
+/// From what holds a PDU of 8 KiB to what 100 Gbit/s bring in 20 ms.
+pub const SOCKET_BUFFER: (Size, Size) = (Size::kib(16), Size::mib(256));
+
+pub(super) fn socket_buffer(at: &KeyPath, size: Option<Size>) -> Checked {
+    let (least, most) = SOCKET_BUFFER;
+    size.map_or(Ok(()), |size| range(at, "socket_buffer", size, least, most))
 }
 
 pub(super) fn remote_tls(tls: &RemoteTls, at: &KeyPath) -> Checked {

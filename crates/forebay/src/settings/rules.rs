@@ -9,7 +9,7 @@ use super::{
     names::has_port,
     portal::COMMON_TAG,
     problem::KeyPath,
-    remote_rules::{chap, one_secret, proof, remote_unit},
+    remote_rules::{chap, one_secret, proof, remote_unit, socket_buffer},
     rule::{Broken, Checked, Seen, path, range, required, whole, wrong},
     tls::PortalTls,
     words::Report,
@@ -241,6 +241,7 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
     let second = Span::seconds(1);
     range(at, "login_timeout", iscsi.login_timeout, second, Span::seconds(600))?;
     range(at, "batch_commands", iscsi.batch_commands, 1, 1024)?;
+    socket_buffer(at, iscsi.socket_buffer)?;
     range(at, "busy_poll", iscsi.busy_poll, Span::default(), Span::millis(1))?;
     if iscsi.ping_interval != Span::default() {
         range(at, "ping_interval", iscsi.ping_interval, second, Span::seconds(3600))?;

@@ -4,6 +4,7 @@
 use std::{fmt, net::SocketAddr};
 
 use serde::{Deserialize, Deserializer, de};
+use transport::CongestionChoice;
 
 use crate::quantity::REMEDY;
 
@@ -153,31 +154,13 @@ impl Compression {
 
 /// The congestion control of connections.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub enum Congestion {
-    /// What the kernel gives every connection.
-    #[default]
-    KernelDefault,
-    /// One congestion window for all connections of a session.
-    Ensemble,
-    /// The kernel's of this name.
-    Named(String),
-}
+pub struct Congestion(pub CongestionChoice);
 
 impl Congestion {
     /// From the words of the settings and the command line.
     pub fn parse(text: &str) -> Result<Self, String> {
-        // TCP_CA_NAME_MAX, with the end of the name.
-        let is_name = (1..16).contains(&text.len())
-            && text.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
-        match text {
-            "kernel default" => Ok(Self::KernelDefault),
-            "ensemble" => Ok(Self::Ensemble),
-            _ if is_name => Ok(Self::Named(text.to_owned())),
-            _ => Err(format!(
-                "`{text}` is no congestion control{REMEDY}write \"kernel default\", \"ensemble\" or a name \
-                 such as \"cubic\""
-            )),
-        }
+        let choice = text.parse().map(Self);
+        choice.map_err(|error| format!("{error}{REMEDY}write {}", CongestionChoice::WORDS))
     }
 }
 

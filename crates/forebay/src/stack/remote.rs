@@ -11,6 +11,7 @@ use iscsi::{
     login::LoginFailure,
     pdu::LoginStatus,
 };
+use transport::SocketOptions;
 use volume::Geometry;
 
 use crate::{
@@ -83,6 +84,7 @@ pub fn session(
         ..session.offer
     };
     session.congestion = congestion(&remote.congestion);
+    session.socket = SocketOptions::buffers(remote.socket_buffer.map(|size| size.0 as usize));
     session.reserve = remote.reserve;
     session.queue_depth = remote.queue_depth.into();
     session.connections = remote.connections;

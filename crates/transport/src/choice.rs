@@ -1,0 +1,163 @@
+//! A congestion control as people name it.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use fairtcp::{Fair, Growth, Options, Sharing};
+use serde::{Deserialize, Serialize};
+
+use crate::Congestion;
+
+/// A congestion control as settings name it: `kernel default`; `ensemble`, with `per connection` and `per
+/// ack` after it or not; or a name that the kernel knows.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum CongestionChoice {
+    /// What the kernel gives every connection.
+    #[default]
+    KernelDefault,
+    /// A congestion window in an ensemble.
+    Ensemble {
+        /// Who shares it.
+        sharing: Sharing,
+        /// How it grows.
+        growth: Growth,
+    },
+    /// The kernel's of this name.
+    Named(String),
+}
+
+/// Not a congestion control.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("`{0}` is no congestion control")]
+pub struct NoCongestion(pub String);
+
+impl CongestionChoice {
+    /// What can be written, for messages.
+    pub const WORDS: &str = "\"kernel default\", \"ensemble\", \"ensemble per connection\", \"ensemble per ack\" or a name such as \"cubic\"";
+
+    /// An ensemble for each session.
+    #[must_use]
+    pub const fn ensemble() -> Self {
+        Self::Ensemble { sharing: Sharing::Session, growth: Growth::PerSegment }
+    }
+
+    /// What a program is loaded with for it, if it needs one.
+    #[must_use]
+    pub fn options(&self) -> Option<Options> {
+        match *self {
+            Self::Ensemble { sharing, growth } => {
+                Some(Options { sharing, growth, ..Options::default() })
+            }
+            _ => None,
+        }
+    }
+
+    /// What sessions are to be given, with a program of its own for an ensemble.
+    ///
+    /// # Errors
+    /// What keeps the program from being loaded.
+    pub fn load(&self) -> Result<Congestion, fairtcp::Error> {
+        Ok(match (self, self.options()) {
+            (_, Some(options)) => Congestion::ensemble(Arc::new(Fair::load(&options)?)),
+            (Self::Named(name), None) => Congestion::named(name),
+            _ => Congestion::default(),
+        })
+    }
+}
+
+const CONNECTION: &str = " per connection";
+const ACK: &str = " per ack";
+
+impl FromStr for CongestionChoice {
+    type Err = NoCongestion;
+
+    fn from_str(text: &str) -> Result<Self, NoCongestion> {
+        if text == "kernel default" {
+            return Ok(Self::KernelDefault);
+        }
+        if let Some(rest) = text.strip_prefix("ensemble") {
+            let (rest, growth) = match rest.strip_suffix(ACK) {
+                Some(rest) => (rest, Growth::PerAck),
+                None => (rest, Growth::PerSegment),
+            };
+            match rest {
+                "" => return Ok(Self::Ensemble { sharing: Sharing::Session, growth }),
+                CONNECTION => return Ok(Self::Ensemble { sharing: Sharing::Connection, growth }),
+                _ => {}
+            }
+        }
+        // TCP_CA_NAME_MAX, with the end of the name.
+        let is_name = (1..16).contains(&text.len())
+            && text.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
+        match is_name {
+            true => Ok(Self::Named(text.to_owned())),
+            false => Err(NoCongestion(text.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for CongestionChoice {
+    type Error = NoCongestion;
+
+    fn try_from(text: String) -> Result<Self, NoCongestion> {
+        text.parse()
+    }
+}
+
+impl From<CongestionChoice> for String {
+    fn from(choice: CongestionChoice) -> Self {
+        choice.to_string()
+    }
+}
+
+impl fmt::Display for CongestionChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KernelDefault => f.write_str("kernel default"),
+            Self::Ensemble { sharing, growth } => {
+                let connection = if *sharing == Sharing::Connection { CONNECTION } else { "" };
+                let ack = if *growth == Growth::PerAck { ACK } else { "" };
+                write!(f, "ensemble{connection}{ack}")
+            }
+            Self::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_read_back_as_they_were_written() {
+        for text in [
+            "kernel default",
+            "ensemble",
+            "ensemble per connection",
+            "ensemble per ack",
+            "ensemble per connection per ack",
+            "reno",
+            "fairtcp_2",
+        ] {
+            assert_eq!(text.parse::<CongestionChoice>().unwrap().to_string(), text);
+        }
+        assert_eq!("ensemble".parse(), Ok(CongestionChoice::ensemble()));
+        let options = "ensemble per connection per ack".parse::<CongestionChoice>().unwrap();
+        let options = options.options().unwrap();
+        assert_eq!((options.sharing, options.growth), (Sharing::Connection, Growth::PerAck));
+    }
+
+    #[test]
+    fn other_words_are_none() {
+        for text in [
+            "",
+            "two words",
+            "ensemble per",
+            "ensemble  per ack",
+            "ensemble per ack per connection",
+        ] {
+            assert!(text.parse::<CongestionChoice>().is_err(), "{text}");
+        }
+        assert!("a".repeat(16).parse::<CongestionChoice>().is_err());
+    }
+}
