@@ -4,6 +4,7 @@
 mod record;
 mod report;
 mod measured;
+pub mod paper;
 mod site;
 mod point;
 pub mod outsourcing;
