@@ -4,18 +4,19 @@ use std::{
     fs::File,
     io::{Read, Seek, SeekFrom},
     os::unix::process::ExitStatusExt,
-    process::{Command, ExitStatus, Stdio},
-    thread,
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{
+        Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, set_parent_process_death_signal,
+    },
+};
 
 use crate::Error;
 
-/// How often is looked whether it has ended; it is far less than any run that is measured, and what is
-/// measured is timed by the program where it can be.
-const LOOK: Duration = Duration::from_millis(2);
 /// Of what a program says, the last that an error tells.
 const TAIL_LINES: usize = 8;
 
@@ -24,26 +25,19 @@ const TAIL_LINES: usize = 8;
 /// # Errors
 /// If it fails, or takes longer: then it is killed, with all that it has started in its group.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(String, Duration), Error> {
-    use std::os::unix::process::CommandExt;
     let program = command.get_program().to_string_lossy().into_owned();
     let failed = || Error::system(format!("run {program}"));
     // A file and not a pipe: nobody has to read while it runs, however much it says.
     let said = unnamed().map_err(failed())?;
     let again = |file: &File| file.try_clone().map_err(failed());
-    command.stdin(Stdio::null()).stdout(again(&said)?).stderr(again(&said)?).process_group(0);
+    command.stdin(Stdio::null()).stdout(again(&said)?).stderr(again(&said)?);
+    tied(command, Signal::TERM);
     let begun = Instant::now();
     let mut child = command.spawn().map_err(failed())?;
-    let ending = loop {
-        if let Some(ending) = child.try_wait().map_err(failed())? {
-            break ending;
-        }
-        if begun.elapsed() > limit {
-            let group = Pid::from_raw(child.id() as i32).expect("a process has a number");
-            let _ = kill_process_group(group, Signal::KILL);
-            let _ = child.wait();
-            return Err(Error::Late { program, limit });
-        }
-        thread::sleep(LOOK);
+    let Some(ending) = ending(&mut child, limit).map_err(failed())? else {
+        let _ = kill_process_group(group(&child), Signal::KILL);
+        let _ = child.wait();
+        return Err(Error::Late { program, limit });
     };
     let took = begun.elapsed();
     let said = all_of(said).map_err(failed())?;
@@ -51,6 +45,40 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(String, Dur
         return Ok((said, took));
     }
     Err(Error::Program { program, ending: told(ending), said: tail(&said) })
+}
+
+/// Lets a program be a group of its own, and be told by this signal when the thread that starts it is no
+/// more: nothing stays behind if we are killed.
+pub(crate) fn tied(command: &mut Command, signal: Signal) {
+    use std::os::unix::process::CommandExt;
+    let tie = move || Ok(set_parent_process_death_signal(Some(signal))?);
+    // SAFETY: between fork and exec only this one system call is made; nothing is allocated or locked.
+    unsafe { command.process_group(0).pre_exec(tie) };
+}
+
+/// How a program ended; `None` if it has not within this time.
+pub(crate) fn ending(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let ended = pidfd_open(group(child), PidfdFlags::empty())?;
+    let until = Instant::now() + limit;
+    loop {
+        if let Some(ending) = child.try_wait()? {
+            return Ok(Some(ending));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        let left = Timespec::try_from(left).expect("a limit is no age of the world");
+        match poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => (),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The group of a program that is `tied`; its number is the program's own.
+pub(crate) fn group(child: &Child) -> Pid {
+    Pid::from_child(child)
 }
 
 /// A file without a name, gone when it is closed.

@@ -27,6 +27,19 @@ pub enum Part {
     Wan(Box<Wan>),
     /// Run one workload on a folder, device or volume: it checks what it reads and prints figures
     Workload(Workload),
+    /// Fetch what workloads need that no package installs: the source that `lab workload build` builds
+    ///
+    /// It is Dropbear's, some 2 MB, from the archives of Debian or Ubuntu that this machine's apt uses.
+    /// What is there already is not fetched again.
+    Fetch(Fetch),
+}
+
+/// Arguments of `lab fetch`.
+#[derive(Args, Debug)]
+pub struct Fetch {
+    /// Where it is kept [default: forebay-lab in the user's cache]
+    #[arg(long, value_name = "FOLDER")]
+    pub into: Option<PathBuf>,
 }
 
 /// Arguments of `lab workload`.

@@ -16,6 +16,7 @@ pub fn run(lab: &Lab) -> Result<(), Failure> {
     let link = match &lab.part {
         Part::Wan(link) => link,
         Part::Workload(args) => return work::run(args),
+        Part::Fetch(args) => return work::fetch(args),
     };
     match &link.act {
         Act::Run(args) => wan::run(args),

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressStyle};
 use workload::{Error, Outcome, Run};
 
-use super::arguments::Workload;
+use super::arguments::{Fetch, Workload};
 use crate::{failure::Failure, output::print_line};
 
 /// The progress bar goes to this.
@@ -34,6 +34,13 @@ pub fn run(args: &Workload) -> Result<(), Failure> {
         return print_line(serde_json::to_string(&outcome).map_err(Failure::new)?);
     }
     print_line(for_people(&outcome))
+}
+
+/// Fetches what workloads need.
+pub fn fetch(args: &Fetch) -> Result<(), Failure> {
+    let fetched = workload::fetch(args.into.as_deref()).map_err(failed)?;
+    let what = if fetched.was_there { "is there already" } else { "fetched" };
+    print_line(format!("{}: {what}", fetched.file.display()))
 }
 
 /// A folder that is removed when it is dropped.

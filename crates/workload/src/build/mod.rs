@@ -1,0 +1,350 @@
+//! A software build like the papers' SSH benchmark: unpack, configure, make.
+//!
+//! The package is Dropbear, a small SSH server, from Debian's archive: `source` has it.
+
+mod source;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use rustix::fs::syncfs;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Outcome, Run, Tool, Workload, child,
+    cold::{self, Sum},
+    own::Own,
+};
+pub use source::{Fetched, fetch};
+
+const TOOLS: [Tool; 4] = [
+    Tool { program: "tar", package: "tar" },
+    Tool { program: "bzip2", package: "bzip2" },
+    Tool { program: "make", package: "make" },
+    Tool { program: "cc", package: "gcc" },
+];
+/// Of one phase. The longest, make, takes half a minute of two cores, and the paper's slowest was a third
+/// slower than its fastest; what takes this long does not work.
+const LIMIT: Duration = Duration::from_secs(3600);
+/// Dropbear with its objects takes 18 MB; another source may be larger.
+const SPACE: u64 = 256 << 20;
+
+/// Settings of a build.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
+#[serde(deny_unknown_fields, default)]
+pub struct Build {
+    /// The source, a tarball with a `configure`; without this, Dropbear's, which `forebay lab fetch` has fetched
+    #[arg(long, value_name = "FILE")]
+    pub source: Option<PathBuf>,
+    /// How often it is built
+    #[arg(long, default_value_t = 1)]
+    pub iterations: u32,
+    /// Commands that make runs at once
+    #[arg(long, default_value_t = 2)]
+    pub jobs: u32,
+    /// What configure is given
+    #[arg(long, value_name = "OPTIONS", default_value = CONFIGURE, allow_hyphen_values = true)]
+    pub configure: String,
+    /// What make is to make; all without this
+    #[arg(long, value_name = "NAME")]
+    pub goal: Option<String>,
+    /// What is run in the built tree and must succeed
+    #[arg(long, value_name = "COMMAND", default_value = PROOF)]
+    pub proof: String,
+    /// Build it on this machine's own disk, too, and compare the objects and programs of both
+    #[arg(long)]
+    pub reference: bool,
+}
+
+/// zlib's headers are not on every machine.
+const CONFIGURE: &str = "--disable-zlib";
+/// The server says its version.
+const PROOF: &str = "./dropbear -V";
+
+impl Default for Build {
+    fn default() -> Self {
+        Self {
+            source: None,
+            iterations: 1,
+            jobs: 2,
+            configure: CONFIGURE.to_owned(),
+            goal: None,
+            proof: PROOF.to_owned(),
+            reference: false,
+        }
+    }
+}
+
+impl Workload for Build {
+    fn needs(&self) -> Vec<Tool> {
+        TOOLS.to_vec()
+    }
+
+    fn space(&self) -> u64 {
+        SPACE
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        let folder = run.folder("a build")?;
+        self.check()?;
+        let source = source::find(self.source.as_deref())?;
+        let unpacked = Own::make(run.scratch, "unpacked", 0)?;
+        self.unpack(&source, unpacked.path())?;
+        let original = cold::sums(unpacked.path())?;
+        let reference = self.reference.then(|| self.reference(&source, run)).transpose()?;
+        let mut taken = Phases::default();
+        for iteration in 0..self.iterations {
+            let done = |phase: f64| {
+                (run.progress)((f64::from(iteration) + phase / 4.0) / f64::from(self.iterations));
+            };
+            let own = Own::make(folder, "forebay-lab-build", SPACE)?;
+            taken.add(self.build(&source, own.path(), &done)?);
+            self.verify(own.path(), &original, reference.as_ref())?;
+            own.remove()?;
+            done(4.0);
+        }
+        let whole = taken.unpack + taken.configure + taken.make;
+        let each = |all: Duration| all.as_secs_f64() / f64::from(self.iterations);
+        let compared =
+            if self.reference { ", and built objects with those built elsewhere" } else { "" };
+        Ok(Outcome {
+            verified: format!(
+                "every file, read from storage, with what was unpacked or built{compared}; the program ran"
+            ),
+            ..Outcome::default()
+        }
+        .figure("builds", "1/h", 3600.0 / each(whole))
+        .figure("unpack", "s", each(taken.unpack))
+        .figure("configure", "s", each(taken.configure))
+        .figure("make", "s", each(taken.make))
+        .figure("write out after it", "s", each(taken.sync)))
+    }
+}
+
+/// How long each phase took.
+#[derive(Clone, Copy, Default)]
+struct Phases {
+    unpack: Duration,
+    configure: Duration,
+    make: Duration,
+    /// Until all was on the storage; no part of the benchmark.
+    sync: Duration,
+}
+
+impl Phases {
+    fn add(&mut self, other: Self) {
+        self.unpack += other.unpack;
+        self.configure += other.configure;
+        self.make += other.make;
+        self.sync += other.sync;
+    }
+}
+
+impl Build {
+    fn check(&self) -> Result<(), Error> {
+        if self.iterations == 0 || self.jobs == 0 {
+            return Err(Error::Settings(
+                "a build needs an iteration and a job at least".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The phases one after the other, with the file system's cache as the one before left it.
+    fn build(&self, source: &Path, folder: &Path, done: &dyn Fn(f64)) -> Result<Phases, Error> {
+        let unpack = self.unpack(source, folder)?;
+        done(1.0);
+        let tree = tree(folder)?;
+        let options = self.configure.split_whitespace();
+        let mut command = Command::new("./configure");
+        let (_, configure) =
+            child::run(command.arg("--quiet").args(options).current_dir(&tree), LIMIT)?;
+        done(2.0);
+        let mut command = Command::new("make");
+        command.arg(format!("-j{}", self.jobs)).args(&self.goal).current_dir(&tree);
+        let (_, make) = child::run(&mut command, LIMIT)?;
+        done(3.0);
+        let begun = Instant::now();
+        let failed = || Error::system(format!("write out {}", folder.display()));
+        let whole = fs::File::open(folder).map_err(failed())?;
+        syncfs(&whole).map_err(|error| failed()(error.into()))?;
+        Ok(Phases { unpack, configure, make, sync: begun.elapsed() })
+    }
+
+    fn unpack(&self, source: &Path, folder: &Path) -> Result<Duration, Error> {
+        let mut command = Command::new("tar");
+        // What an archive says of owners is nothing to this machine.
+        command.arg("--no-same-owner").arg("-xf").arg(source).arg("-C").arg(folder);
+        Ok(child::run(&mut command, LIMIT)?.1)
+    }
+
+    /// Objects and programs of a build that did not use the storage.
+    fn reference(&self, source: &Path, run: &Run<'_>) -> Result<BTreeMap<PathBuf, Sum>, Error> {
+        let own = Own::make(run.scratch, "reference", SPACE)?;
+        self.build(source, own.path(), &|_| ())?;
+        built(own.path())
+    }
+
+    fn verify(
+        &self,
+        folder: &Path,
+        original: &BTreeMap<PathBuf, Sum>,
+        reference: Option<&BTreeMap<PathBuf, Sum>>,
+    ) -> Result<(), Error> {
+        let in_memory = cold::sums(folder)?;
+        cold::forget(folder)?;
+        let stored = cold::sums(folder)?;
+        if let Some(path) = cold::difference(&in_memory, &stored) {
+            let what = format!("{} is another when it is read from storage", path.display());
+            return Err(Error::Wrong(what));
+        }
+        if let Some(path) = altered(original, &stored) {
+            let what = format!("{} is not what the archive has", path.display());
+            return Err(Error::Wrong(what));
+        }
+        if let Some(reference) = reference {
+            let built = built(folder)?;
+            if let Some(path) = cold::difference(reference, &built) {
+                let what = format!("{} is not what was built elsewhere", path.display());
+                return Err(Error::Wrong(what));
+            }
+        }
+        let tree = tree(folder)?;
+        let mut command = Command::new("sh");
+        child::run(command.args(["-c", &self.proof]).current_dir(tree), LIMIT)?;
+        Ok(())
+    }
+}
+
+/// The first file that is missing, or holds something else though it was not written since it was unpacked
+/// (a build may write its own sources).
+fn altered<'a>(
+    original: &'a BTreeMap<PathBuf, Sum>,
+    stored: &BTreeMap<PathBuf, Sum>,
+) -> Option<&'a Path> {
+    let wrong = |(path, sum): &(&PathBuf, &Sum)| match stored.get(*path) {
+        None => true,
+        Some(found) => found.changed == sum.changed && found != *sum,
+    };
+    original.iter().find(wrong).map(|(path, _)| path.as_path())
+}
+
+/// Objects, archives of them and programs; other files of a build tell where and when it was.
+fn built(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
+    let mut sums = cold::sums(folder)?;
+    sums.retain(|path, _| {
+        use std::io::Read;
+        let mut magic = [0; 8];
+        let read = fs::File::open(folder.join(path)).and_then(|mut file| file.read(&mut magic));
+        read.is_ok() && (magic.starts_with(b"\x7fELF") || &magic == b"!<arch>\n")
+    });
+    Ok(sums)
+}
+
+/// The folder in what was unpacked that has a `configure`.
+fn tree(folder: &Path) -> Result<PathBuf, Error> {
+    let entries = fs::read_dir(folder).map_err(Error::system("look at what was unpacked"))?;
+    let mut folders = entries.flatten().map(|entry| entry.path());
+    folders
+        .find(|path| path.join("configure").is_file())
+        .ok_or_else(|| Error::Settings("the source has no configure".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Place;
+
+    /// A package of one program, with a configure and a Makefile.
+    fn package(folder: &Path) -> PathBuf {
+        let tree = folder.join("tiny-1");
+        fs::create_dir(&tree).unwrap();
+        let write = |name: &str, text: &str| fs::write(tree.join(name), text).unwrap();
+        write("configure", "#!/bin/sh\necho '#define SAID 0' > config.h\n");
+        write("tiny.c", "#include \"config.h\"\nint main(void) { return SAID; }\n");
+        write(
+            "Makefile",
+            "tiny: tiny.o\n\tcc -o tiny tiny.o\ntiny.o: tiny.c config.h\n\tcc -c tiny.c\n",
+        );
+        let script = "chmod +x tiny-1/configure && tar -czf tiny.tar.gz tiny-1";
+        child::run(Command::new("sh").args(["-c", script]).current_dir(folder), LIMIT).unwrap();
+        folder.join("tiny.tar.gz")
+    }
+
+    fn is_missing() -> bool {
+        let missing = TOOLS.into_iter().find(|tool| tool.find().is_err());
+        missing.inspect(|tool| println!("not run: {tool} is not installed")).is_some()
+    }
+
+    #[test]
+    fn it_builds_compares_and_leaves_nothing() {
+        if is_missing() {
+            return;
+        }
+        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let given = tempfile::tempdir().unwrap();
+        let task = Build {
+            source: Some(package(given.path())),
+            iterations: 2,
+            proof: "./tiny".to_owned(),
+            reference: true,
+            ..Build::default()
+        };
+        let place = Place::Folder(folder.path().to_owned());
+        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let outcome = task.run(&run).unwrap();
+        assert!(outcome.get("builds").unwrap() > 0.0, "{outcome:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        let broken = Build { proof: "./absent".to_owned(), ..task };
+        assert!(matches!(broken.run(&run), Err(Error::Program { .. })));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// `cargo test -p workload -- --ignored dropbear`: fetches 12 MB, and builds for a minute of two cores.
+    #[test]
+    #[ignore = "fetches from Debian's archive and builds for a minute"]
+    fn dropbear_is_fetched_and_built() {
+        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let fetched = fetch(Some(scratch.path())).unwrap();
+        assert!(!fetched.was_there);
+        assert!(fetch(Some(scratch.path())).unwrap().was_there);
+        let task = Build { source: Some(fetched.file), reference: true, ..Build::default() };
+        let place = Place::Folder(folder.path().to_owned());
+        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        println!("{:?}", task.run(&run).unwrap());
+    }
+
+    #[test]
+    fn a_source_or_object_that_is_not_what_it_was_is_wrong() {
+        if is_missing() {
+            return;
+        }
+        let (folder, given) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let task = Build { proof: "./tiny".to_owned(), ..Build::default() };
+        task.build(&package(given.path()), folder.path(), &|_| ()).unwrap();
+        let original = cold::sums(folder.path()).unwrap();
+        task.verify(folder.path(), &original, Some(&built(folder.path()).unwrap())).unwrap();
+        let damage = |name: &str| {
+            let path = folder.path().join("tiny-1").join(name);
+            let before = (fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap());
+            let mut bytes = before.0.clone();
+            *bytes.last_mut().unwrap() ^= 1;
+            fs::write(&path, bytes).unwrap();
+            fs::File::open(&path).unwrap().set_modified(before.1).unwrap();
+            before.0
+        };
+        let built = built(folder.path()).unwrap();
+        let was = damage("tiny.c");
+        let error = task.verify(folder.path(), &original, None).unwrap_err().to_string();
+        assert!(error.contains("tiny.c is not what the archive has"), "{error}");
+        fs::write(folder.path().join("tiny-1/tiny.c"), was).unwrap();
+        damage("tiny.o");
+        let error = task.verify(folder.path(), &BTreeMap::new(), Some(&built)).unwrap_err();
+        assert!(error.to_string().contains("tiny.o is not what was built"), "{error}");
+    }
+}

@@ -1,0 +1,160 @@
+//! The package that is built: Dropbear's source, fetched once from Debian's archive.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use crate::{Error, Tool, child, own::Own};
+
+const APT: Tool = Tool { program: "apt-get", package: "apt" };
+const PACKAGE: &str = "dropbear";
+/// Lists of 10 MB and the source of 2 MB; a slow mirror needs a while.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// What was fetched.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Fetched {
+    /// The tarball.
+    pub file: PathBuf,
+    /// Whether it was there already.
+    pub was_there: bool,
+}
+
+/// Has the source in this folder, or else in the user's cache; fetches it if it is not there.
+///
+/// It comes by apt from the archives that this machine uses, checked by apt against their signatures.
+/// The lists that apt needs for it are kept apart and removed: the machine's own stay as they are.
+///
+/// # Errors
+/// If apt is missing, or cannot fetch it; then what it says.
+pub fn fetch(into: Option<&Path>) -> Result<Fetched, Error> {
+    let into = into.map_or_else(cache, |folder| Ok(folder.to_owned()))?;
+    if let Some(file) = tarball(&into) {
+        return Ok(Fetched { file, was_there: true });
+    }
+    let apt = APT.find()?;
+    let failed = || Error::system(format!("write into {}", into.display()));
+    fs::create_dir_all(&into).map_err(failed())?;
+    let own = Own::make(&into, "fetching", 64 << 20)?;
+    for folder in ["lists/partial", "cache/archives/partial", "got"] {
+        fs::create_dir_all(own.path().join(folder)).map_err(failed())?;
+    }
+    let sources = own.path().join("sources.list");
+    fs::write(&sources, lines()?).map_err(failed())?;
+    let option = |key: &str, name: &str| format!("{key}={}", own.path().join(name).display());
+    let options = [
+        option("Dir::Etc::sourcelist", "sources.list"),
+        "Dir::Etc::sourceparts=-".to_owned(),
+        option("Dir::State::lists", "lists"),
+        option("Dir::Cache", "cache"),
+        // apt's own user may not read a user's cache.
+        "APT::Sandbox::User=".to_owned(),
+    ];
+    let get = |words: &[&str]| {
+        let mut command = Command::new(&apt);
+        command.arg("-q").args(options.iter().flat_map(|option| ["-o", option])).args(words);
+        child::run(command.current_dir(own.path().join("got")), LIMIT)
+    };
+    get(&["update"])?;
+    get(&["source", "--download-only", PACKAGE])?;
+    let got = tarball(&own.path().join("got")).ok_or_else(|| Error::Unreadable {
+        program: "apt-get".to_owned(),
+        what: format!("it fetched no {PACKAGE}_*.orig.tar.*"),
+    })?;
+    let file = into.join(got.file_name().expect("a file has a name"));
+    fs::rename(&got, &file).map_err(failed())?;
+    Ok(Fetched { file, was_there: false })
+}
+
+/// The tarball that the user named, or that was fetched.
+pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
+    if let Some(file) = named {
+        // tar runs in no other folder, but what is absolute needs no thought.
+        return file.canonicalize().map_err(Error::system(format!("find {}", file.display())));
+    }
+    let cache = cache()?;
+    tarball(&cache).ok_or_else(|| {
+        let what = "fetch it with `forebay lab fetch`, or name a tarball with --source";
+        Error::Settings(format!("the source to build is not in {}: {what}", cache.display()))
+    })
+}
+
+/// Sources of the distribution's main part, by the archives that this machine has.
+fn lines() -> Result<String, Error> {
+    let mut command = Command::new("apt-get");
+    let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
+    command.args(["indextargets", "--format", format, "Created-By: Packages"]);
+    let (said, _) = child::run(&mut command, LIMIT)?;
+    let lines = sources(&said);
+    if lines.is_empty() {
+        let what =
+            "this machine's apt has no archive of Debian or Ubuntu; name a tarball with --source";
+        return Err(Error::Settings(what.to_owned()));
+    }
+    Ok(lines)
+}
+
+/// Of apt's own account of its archives, those of the distribution, as lines for sources.
+fn sources(said: &str) -> String {
+    let of_distribution = |line: &&str| {
+        let mut words = line.split(' ');
+        let (uri, component) = (words.next().unwrap_or_default(), words.nth(1));
+        let last = uri.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        component == Some("main") && (last.starts_with("debian") || last.starts_with("ubuntu"))
+    };
+    let mut lines: Vec<&str> = said.lines().filter(of_distribution).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    lines.into_iter().map(|line| format!("deb-src {line}\n")).collect()
+}
+
+/// The newest of a folder.
+fn tarball(folder: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder).ok()?;
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let is_ours = |name: &String| {
+        let form = name.strip_prefix(PACKAGE).and_then(|rest| rest.split_once(".orig.tar."));
+        form.is_some_and(|(version, packed)| version.starts_with('_') && !packed.contains('.'))
+    };
+    Some(folder.join(names.filter(is_ours).max()?))
+}
+
+fn cache() -> Result<PathBuf, Error> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")));
+    let none = || Error::Settings("neither HOME nor XDG_CACHE_HOME is set".to_owned());
+    Ok(cache.ok_or_else(none)?.join("forebay-lab"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_come_from_the_archives_of_the_distribution() {
+        let said = "http://deb.debian.org/debian/ bookworm main\n\
+                    https://deb.nodesource.com/node_20.x/ nodistro main\n\
+                    http://deb.debian.org/debian/ bookworm main\n\
+                    http://deb.debian.org/debian/ bookworm contrib\n\
+                    http://security.debian.org/debian-security/ bookworm-security main\n";
+        let lines = "deb-src http://deb.debian.org/debian/ bookworm main\n\
+                     deb-src http://security.debian.org/debian-security/ bookworm-security main\n";
+        assert_eq!(sources(said), lines);
+    }
+
+    #[test]
+    fn what_is_there_is_not_fetched_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = |name: &str| folder.path().join(name);
+        fs::write(name("dropbear_2022.83.orig.tar.bz2.asc"), "").unwrap();
+        fs::write(name("dropbear_2022.83-1.debian.tar.xz"), "").unwrap();
+        assert_eq!(tarball(folder.path()), None);
+        let file = name("dropbear_2022.83.orig.tar.bz2");
+        fs::write(&file, "").unwrap();
+        assert_eq!(fetch(Some(folder.path())).unwrap(), Fetched { file, was_there: true });
+    }
+}

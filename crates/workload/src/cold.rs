@@ -1,0 +1,126 @@
+//! What files hold, read from their storage rather than from this machine's memory.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    hash::{DefaultHasher, Hasher},
+    io::Read,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Advice, fadvise, syncfs};
+
+use crate::Error;
+
+/// Bytes of one read; large enough that calls do not count.
+const PIECE: usize = 256 * 1024;
+
+/// What a file is and holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Sum {
+    /// Bytes.
+    pub(crate) length: u64,
+    /// When it was last changed, in seconds since 1970.
+    pub(crate) changed: i64,
+    /// Of its content: SipHash of 64 bits, against mistakes and not against malice.
+    pub(crate) hash: u64,
+}
+
+/// Writes out all files of a folder and drops them from memory, so that the next read comes from storage.
+///
+/// # Errors
+/// If the storage does not take what is written, which an application may not have waited for.
+pub(crate) fn forget(folder: &Path) -> Result<(), Error> {
+    let failed = || Error::system(format!("write out {}", folder.display()));
+    let whole = File::open(folder).map_err(failed())?;
+    syncfs(&whole).map_err(|error| failed()(error.into()))?;
+    for path in files(folder)? {
+        let file = File::open(&path).map_err(Error::system(format!("open {}", path.display())))?;
+        // Pages that are written back are dropped; a file system that cannot is read from memory.
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
+    }
+    Ok(())
+}
+
+/// What every file of a folder holds, by its path in the folder.
+///
+/// # Errors
+/// If one cannot be read.
+pub(crate) fn sums(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
+    let of = |path: PathBuf| {
+        let sum = sum(&path).map_err(Error::system(format!("read {}", path.display())))?;
+        Ok((path.strip_prefix(folder).expect("it is in it").to_owned(), sum))
+    };
+    files(folder)?.into_iter().map(of).collect()
+}
+
+/// The first path at which two folders differ, in what the files hold.
+pub(crate) fn difference<'a>(
+    one: &'a BTreeMap<PathBuf, Sum>,
+    other: &'a BTreeMap<PathBuf, Sum>,
+) -> Option<&'a Path> {
+    let held = |sums: &BTreeMap<PathBuf, Sum>, path: &PathBuf| {
+        sums.get(path).map(|sum| (sum.length, sum.hash))
+    };
+    let mut all = one.keys().chain(other.keys());
+    all.find(|path| held(one, path) != held(other, path)).map(PathBuf::as_path)
+}
+
+fn sum(path: &Path) -> std::io::Result<Sum> {
+    let mut file = File::open(path)?;
+    let about = file.metadata()?;
+    let (mut hasher, mut piece, mut length) = (DefaultHasher::new(), vec![0; PIECE], 0);
+    loop {
+        let read = file.read(&mut piece)?;
+        if read == 0 {
+            return Ok(Sum { length, changed: about.mtime(), hash: hasher.finish() });
+        }
+        hasher.write(&piece[..read]);
+        length += read as u64;
+    }
+}
+
+/// Files in a folder and all below it; links are no files.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |path: &Path| Error::system(format!("read {}", path.display()));
+    let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(failed(&folder))? {
+            let entry = entry.map_err(failed(&folder))?;
+            let kind = entry.file_type().map_err(failed(&folder))?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                found.push(entry.path());
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_byte_a_lost_and_a_new_file_are_differences() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir(path("d")).unwrap();
+        fs::write(path("d/a"), "one").unwrap();
+        fs::write(path("b"), "two").unwrap();
+        let before = sums(folder.path()).unwrap();
+        forget(folder.path()).unwrap();
+        assert_eq!(difference(&before, &sums(folder.path()).unwrap()), None);
+        fs::write(path("d/a"), "onE").unwrap();
+        let after = sums(folder.path()).unwrap();
+        assert_eq!(difference(&before, &after), Some(Path::new("d/a")));
+        fs::write(path("d/a"), "one").unwrap();
+        fs::write(path("c"), "").unwrap();
+        assert_eq!(difference(&before, &sums(folder.path()).unwrap()), Some(Path::new("c")));
+        fs::remove_file(path("c")).unwrap();
+        fs::remove_file(path("b")).unwrap();
+        assert_eq!(difference(&before, &sums(folder.path()).unwrap()), Some(Path::new("b")));
+    }
+}

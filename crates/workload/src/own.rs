@@ -1,0 +1,69 @@
+//! A folder of a workload's own, gone when the workload is.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::statvfs;
+
+use crate::Error;
+
+/// A folder that is removed with all that is in it when this is dropped.
+pub(crate) struct Own(PathBuf);
+
+impl Own {
+    /// Makes the folder of this name in another that has room for so many bytes.
+    ///
+    /// # Errors
+    /// [`Error::Space`]; or if it is there already: whose it is nobody knows, so it is left alone.
+    pub(crate) fn make(parent: &Path, name: &str, space: u64) -> Result<Self, Error> {
+        let about = statvfs(parent).map_err(|error| {
+            Error::system(format!("look at {}", parent.display()))(error.into())
+        })?;
+        let free = about.f_bavail * about.f_frsize;
+        if free < space {
+            return Err(Error::Space { needed: space, free });
+        }
+        let path = parent.join(name);
+        fs::create_dir(&path).map_err(Error::system(format!("make {}", path.display())))?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Removes it now.
+    ///
+    /// # Errors
+    /// If the file system does not let it go: then something is wrong with it.
+    pub(crate) fn remove(self) -> Result<(), Error> {
+        fs::remove_dir_all(&self.0).map_err(Error::system(format!("remove {}", self.0.display())))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_was_there_stays() {
+        let parent = tempfile::tempdir().unwrap();
+        let own = Own::make(parent.path(), "own", 1).unwrap();
+        fs::write(own.path().join("file"), "x").unwrap();
+        assert!(Own::make(parent.path(), "own", 1).is_err());
+        assert!(own.path().join("file").exists());
+        drop(own);
+        assert!(!parent.path().join("own").exists());
+        let error = Own::make(parent.path(), "own", u64::MAX).err().unwrap();
+        assert!(matches!(error, Error::Space { .. }), "{error}");
+    }
+}

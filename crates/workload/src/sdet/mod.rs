@@ -1,0 +1,174 @@
+//! Scripts like those of SPEC's SDET: what the users of one machine do in a day of software development,
+//! as many scripts at once, each a mix of Unix commands that is known before.
+//!
+//! SPEC's own scripts cannot be had; the mix is ours (`script`).
+
+mod script;
+
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Outcome, Run, Tool, Workload, child, cold, own::Own};
+
+const TOOLS: [Tool; 9] = [
+    Tool { program: "ed", package: "ed" },
+    Tool { program: "nroff", package: "groff-base" },
+    Tool { program: "cc", package: "gcc" },
+    Tool { program: "awk", package: "mawk" },
+    Tool { program: "diff", package: "diffutils" },
+    Tool { program: "find", package: "findutils" },
+    Tool { program: "grep", package: "grep" },
+    Tool { program: "tar", package: "tar" },
+    Tool { program: "cksum", package: "coreutils" },
+];
+/// Of one script, which is a second of work: on a line so slow that this is not enough, fewer are wanted.
+const LIMIT: Duration = Duration::from_secs(2 * 3600);
+/// Threads of the system that wait for as many scripts; the papers' greatest number is 32.
+const MOST_SCRIPTS: u32 = 1024;
+
+/// Settings of a run.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sdet {
+    /// Scripts at once
+    #[arg(long, default_value_t = 32)]
+    pub scripts: u32,
+    /// How often each script goes through its mix of 21 tasks
+    #[arg(long, default_value_t = 2)]
+    pub rounds: u32,
+}
+
+impl Default for Sdet {
+    fn default() -> Self {
+        Self { scripts: 32, rounds: 2 }
+    }
+}
+
+impl Workload for Sdet {
+    fn needs(&self) -> Vec<Tool> {
+        TOOLS.to_vec()
+    }
+
+    fn space(&self) -> u64 {
+        // What a script makes at most before it removes it, rounded up.
+        u64::from(self.scripts) * (u64::from(self.rounds) << 20)
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        let folder = run.folder("sdet")?;
+        if !(1..=MOST_SCRIPTS).contains(&self.scripts) || self.rounds == 0 {
+            let what = format!("1 to {MOST_SCRIPTS} scripts run at once, each a round at least");
+            return Err(Error::Settings(what));
+        }
+        let scripts: Vec<String> =
+            (0..self.scripts).map(|number| script::write(run.seed, number, self.rounds)).collect();
+        // First on this machine's own disk, for what is to be said, and what is to be there at the end.
+        let all = 2.0 * f64::from(self.scripts);
+        let done = AtomicU32::new(0);
+        let one_done = || (run.progress)(f64::from(done.fetch_add(1, Ordering::Relaxed) + 1) / all);
+        let here = Own::make(run.scratch, "sdet", self.space())?;
+        let (expected, _) = at_once(&scripts, here.path(), &one_done)?;
+        let there = Own::make(folder, "forebay-lab-sdet", self.space())?;
+        let (said, took) = at_once(&scripts, there.path(), &one_done)?;
+        compare(&expected, &said)?;
+        cold::forget(there.path())?;
+        let (expected, kept) = (cold::sums(here.path())?, cold::sums(there.path())?);
+        if let Some(path) = cold::difference(&expected, &kept) {
+            let what = format!("{} is not what the script left elsewhere", path.display());
+            return Err(Error::Wrong(what));
+        }
+        there.remove()?;
+        Ok(Outcome {
+            verified: "what every script said, and what it left, read from storage, with those of the same \
+                       scripts elsewhere"
+                .to_owned(),
+            ..Outcome::default()
+        }
+        .figure("scripts", "1/h", 3600.0 * f64::from(self.scripts) / took.as_secs_f64())
+        .figure("time", "s", took.as_secs_f64()))
+    }
+}
+
+/// Runs all at the same time, each in a folder of its own: what each said, and how long it took until the
+/// last was done.
+fn at_once(
+    scripts: &[String],
+    folder: &Path,
+    done: &(dyn Fn() + Sync),
+) -> Result<(Vec<String>, Duration), Error> {
+    let folders: Vec<_> =
+        (0..scripts.len()).map(|number| folder.join(number.to_string())).collect();
+    for own in &folders {
+        fs::create_dir(own).map_err(Error::system(format!("make {}", own.display())))?;
+    }
+    let begun = Instant::now();
+    let said = thread::scope(|scope| {
+        let one = |script, own| {
+            let mut command = Command::new("sh");
+            let said = child::run(command.args(["-c", script]).current_dir(own), LIMIT);
+            done();
+            said
+        };
+        let all = scripts.iter().zip(&folders);
+        let all: Vec<_> = all.map(|(script, own)| scope.spawn(move || one(script, own))).collect();
+        let all = all.into_iter().map(|one| one.join().expect("it does not panic"));
+        all.map(|said| Ok(said?.0)).collect::<Result<Vec<_>, Error>>()
+    })?;
+    Ok((said, begun.elapsed()))
+}
+
+fn compare(expected: &[String], said: &[String]) -> Result<(), Error> {
+    for (number, (expected, said)) in expected.iter().zip(said).enumerate() {
+        let (mut wanted, mut got) = (expected.lines(), said.lines());
+        let mut line = 0;
+        loop {
+            line += 1;
+            match (wanted.next(), got.next()) {
+                (None, None) => break,
+                (wanted, got) if wanted == got => (),
+                (wanted, got) => {
+                    return Err(Error::Wrong(format!(
+                        "script {number} said in line {line} {got:?}, and elsewhere {wanted:?}"
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Place;
+
+    #[test]
+    fn it_runs_compares_and_leaves_nothing() {
+        if let Some(tool) = TOOLS.into_iter().find(|tool| tool.find().is_err()) {
+            return println!("not run: {tool} is not installed");
+        }
+        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let place = Place::Folder(folder.path().to_owned());
+        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let outcome = Sdet { scripts: 2, rounds: 1 }.run(&run).unwrap();
+        assert!(outcome.get("scripts").unwrap() > 0.0, "{outcome:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_script_that_says_something_else_is_told() {
+        let said = |text: &str| vec!["same\n".to_owned(), text.to_owned()];
+        compare(&said("one\ntwo\n"), &said("one\ntwo\n")).unwrap();
+        let error = compare(&said("one\ntwo\n"), &said("one\n")).unwrap_err().to_string();
+        assert!(error.contains("script 1 said in line 2 None"), "{error}");
+        assert!(compare(&said("one\n"), &said("One\n")).is_err());
+    }
+}
