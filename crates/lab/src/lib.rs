@@ -3,6 +3,10 @@
 
 mod record;
 mod report;
+mod markup;
+mod draw;
+mod page;
+mod csv;
 mod measured;
 pub mod paper;
 mod site;
@@ -12,8 +16,10 @@ pub mod stics;
 pub mod fair_tcp;
 mod experiment;
 
+pub use csv::csv;
 pub use experiment::Experiment;
 pub use measured::Measured;
+pub use page::page;
 pub use point::{Point, Scale};
 pub use record::Record;
 pub use report::{

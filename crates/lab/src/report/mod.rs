@@ -109,6 +109,20 @@ impl Section {
         self
     }
 
+    /// Every cell of every table, with its table, the name of its row, and its column.
+    pub fn cells(&self) -> impl Iterator<Item = (&Table, &str, &Column, &Cell)> {
+        let tables = self.parts.iter().filter_map(|part| match part {
+            Part::Table(table) => Some(table),
+            Part::Plot(_) => None,
+        });
+        tables.flat_map(|table| {
+            table.rows.iter().flat_map(move |row| {
+                let cells = table.columns.iter().zip(&row.cells);
+                cells.map(move |(column, cell)| (table, row.name.as_str(), column, cell))
+            })
+        })
+    }
+
     /// With one more error in print of the paper.
     #[must_use]
     pub fn misprint(mut self, text: &str) -> Self {

@@ -1,5 +1,7 @@
 //! A table: ours and the paper's number in each place, and where it has to be.
 
+use std::fmt;
+
 /// Numbers of ours and of the paper.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
@@ -55,6 +57,16 @@ pub enum Bar {
     Least(f64),
     /// At most this.
     Most(f64),
+}
+
+impl fmt::Display for Column {
+    /// In one line: "Reno mean".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.group.is_empty() {
+            return f.write_str(&self.name);
+        }
+        write!(f, "{} {}", self.group, self.name)
+    }
 }
 
 impl Table {

@@ -1,0 +1,139 @@
+//! A report's tables as one CSV file (RFC 4180): a line for each figure.
+
+use crate::{Bar, Cell, Report};
+
+/// The columns, in their order.
+const HEADS: [&str; 9] =
+    ["section", "table", "row", "column", "ours", "paper", "ratio", "unit", "note"];
+
+/// The tables of a report. Numbers have all of their digits and a point; what was not measured is empty.
+#[must_use]
+pub fn csv(report: &Report) -> String {
+    let mut out = line(&HEADS.map(str::to_owned));
+    for section in &report.sections {
+        for (table, row, column, cell) in section.cells() {
+            out.push_str(&line(&[
+                section.title.clone(),
+                table.title.clone(),
+                row.to_owned(),
+                column.to_string(),
+                figure(cell.ours),
+                figure(cell.paper),
+                figure(cell.ratio()),
+                column.unit.clone(),
+                notes(cell),
+            ]));
+        }
+    }
+    out
+}
+
+fn line(fields: &[String; 9]) -> String {
+    format!("{}\r\n", fields.each_ref().map(|field| quoted(field)).join(","))
+}
+
+/// In quotes if it has to be.
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\r', '\n']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
+}
+
+fn figure(value: Option<f64>) -> String {
+    value.filter(|value| value.is_finite()).map(|value| value.to_string()).unwrap_or_default()
+}
+
+/// All words of a cell: its note, whether its promise holds, and why it may not be trusted.
+fn notes(cell: &Cell) -> String {
+    let mut notes = vec![];
+    if !cell.note.is_empty() {
+        notes.push(cell.note.clone());
+    }
+    if let Some(bar) = cell.bar {
+        let bar = match bar {
+            Bar::Least(value) => format!("at least {value}"),
+            Bar::Most(value) => format!("at most {value}"),
+        };
+        let word = match cell.holds() {
+            Some(true) => "holds",
+            Some(false) => "missed",
+            None => "not measured",
+        };
+        notes.push(format!("{bar}: {word}"));
+    }
+    notes.extend(cell.taints.iter().map(|taint| format!("tainted: {taint}")));
+    notes.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Section, Table};
+
+    /// Lines and fields, as RFC 4180 has them.
+    fn read(text: &str) -> Vec<Vec<String>> {
+        let mut lines = vec![vec![String::new()]];
+        let (mut chars, mut is_quoted) = (text.chars().peekable(), false);
+        while let Some(c) = chars.next() {
+            let field = lines.last_mut().and_then(|line| line.last_mut()).unwrap();
+            match (c, is_quoted) {
+                ('"', true) if chars.peek() == Some(&'"') => field.extend(chars.next()),
+                ('"', _) => is_quoted = !is_quoted,
+                (',', false) => lines.last_mut().unwrap().push(String::new()),
+                ('\r', false) => {}
+                ('\n', false) => lines.push(vec![String::new()]),
+                _ => field.push(c),
+            }
+        }
+        lines.pop();
+        lines
+    }
+
+    #[test]
+    fn every_figure_reads_back() {
+        let odd = "a, \"b\"\r\nc";
+        let taints = [odd.to_owned()];
+        let table =
+            Table::new(odd, "delay, ms").column_of("Reno", odd, "ms").column("Fair-TCP", "").row(
+                "0",
+                [
+                    Cell::ours(0.1 + 0.2).beside(0.5).at_least(1.0).tainted(&taints),
+                    Cell::words(odd),
+                ],
+            );
+        let text = csv(&Report::new("r").section(Section::new("s, 1").table(table)));
+        let lines = read(&text);
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[0], HEADS);
+        let note = format!("at least 1: missed; tainted: {odd}");
+        let column = format!("Reno {odd}");
+        let ratio = (0.1 + 0.2) / 0.5;
+        assert_eq!(
+            lines[1],
+            [
+                "s, 1",
+                odd,
+                "0",
+                &column,
+                "0.30000000000000004",
+                "0.5",
+                &ratio.to_string(),
+                "ms",
+                &note
+            ]
+        );
+        assert_eq!(lines[2], ["s, 1", odd, "0", "Fair-TCP", "", "", "", "", odd]);
+        assert_eq!(lines[1][4].parse::<f64>(), Ok(0.1 + 0.2));
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_empty() {
+        let table = Table::new("t", "r")
+            .column("c", "")
+            .row("r", [Cell::ours(f64::NAN).beside(f64::INFINITY)]);
+        let text = csv(&Report::new("r").section(Section::new("s").table(table)));
+        assert_eq!(text.lines().last(), Some("s,t,r,c,,,,,"));
+    }
+}

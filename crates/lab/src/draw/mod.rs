@@ -1,0 +1,343 @@
+//! A plot as SVG inside a page: lines with markers, dots, bars, ticks and a legend. Colours are classes that
+//! the page gives a colour in light and in dark, so that a drawing fits both.
+
+mod marker;
+mod scale;
+mod thin;
+
+use std::{collections::BTreeSet, fmt::Write};
+
+use crate::{Curve, Drawn, Plot, Source, markup::escaped, number};
+
+use marker::Marker;
+use scale::Scale;
+
+/// A plot as a `figure`: heading, drawing, legend, and notes of what is not in it.
+pub fn figure(plot: &Plot) -> String {
+    let canvas = Canvas::new(plot);
+    let mut out = format!("<figure><figcaption>{}</figcaption>\n", escaped(&plot.title));
+    let drawn = plot.curves.iter().any(|curve| !canvas.places(curve).is_empty());
+    if drawn {
+        let _ = write!(
+            out,
+            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n{}{}</svg>\n{}",
+            escaped(&plot.title),
+            canvas.axes(),
+            canvas.curves(),
+            legend(plot),
+        );
+    } else {
+        out.push_str("<p class=\"none\">Nothing to draw: not measured.</p>\n");
+    }
+    for note in
+        [plot.note.clone()].into_iter().chain(canvas.notes()).filter(|note| !note.is_empty())
+    {
+        let _ = writeln!(out, "<p class=\"note\">{}</p>", escaped(&note));
+    }
+    out.push_str("</figure>\n");
+    out
+}
+
+/// Units of the drawing: as wide as a page's text, at the size of its letters.
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 380.0;
+
+/// Where the axes are: room for numbers at the left and below, and for half of the last number at the right.
+const LEFT: f64 = 68.0;
+const RIGHT: f64 = 700.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 326.0;
+
+/// Colours that the page has, and that the human eye tells apart also where it sees fewer of them (Okabe and Ito,
+/// "Color universal design", 2008). A ninth curve begins again with other markers.
+const COLOURS: usize = 8;
+
+/// Points of a line above which single ones are not marked.
+const MOST_MARKED: usize = 60;
+
+/// A single bar of few.
+const WIDEST_BAR: f64 = 48.0;
+
+/// A plot with the scales of its axes.
+struct Canvas<'a> {
+    plot: &'a Plot,
+    x: Scale,
+    y: Scale,
+    /// How wide all bars at one place are together.
+    bars: f64,
+}
+
+impl<'a> Canvas<'a> {
+    fn new(plot: &'a Plot) -> Self {
+        let points = || plot.curves.iter().flat_map(|curve| &curve.points);
+        let x = if plot.x.labels.is_empty() {
+            let sides = sides_of_bars(plot);
+            Scale::over(points().map(|[x, _]| *x).chain(sides), plot.x.logarithmic, 8)
+        } else {
+            Scale::named(&plot.x.labels)
+        };
+        // Lengths are compared: so the side begins at zero, where it can.
+        let zero = (!plot.y.logarithmic).then_some(0.0);
+        let y = Scale::over(points().map(|[_, y]| *y).chain(zero), plot.y.logarithmic, 6);
+        let mut canvas = Self { plot, x, y, bars: 0.0 };
+        canvas.bars = canvas.bars_width();
+        canvas
+    }
+
+    /// Places of a curve's points that can be shown.
+    fn places(&self, curve: &Curve) -> Vec<[f64; 2]> {
+        let place = |[x, y]: &[f64; 2]| {
+            let (x, y) = (self.x.place(*x)?, self.y.place(*y)?);
+            Some([LEFT + x * (RIGHT - LEFT), BOTTOM - y * (BOTTOM - TOP)])
+        };
+        curve.points.iter().filter_map(place).collect()
+    }
+
+    /// The room of the bars of one place: what is between the two nearest ones, less a gap.
+    fn bars_width(&self) -> f64 {
+        let bars = || self.plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars);
+        let places = bars().flat_map(|curve| self.places(curve)).map(|[x, _]| x);
+        let room = least_gap(places).unwrap_or(f64::INFINITY) * 0.85;
+        room.min(bars().count() as f64 * WIDEST_BAR)
+    }
+
+    fn axes(&self) -> String {
+        let mut out = String::from("<g class=\"axes\">\n");
+        for (place, text) in &self.y.ticks {
+            let y = BOTTOM - place * (BOTTOM - TOP);
+            let _ = writeln!(
+                out,
+                "<path class=\"grid\" d=\"M{LEFT:.0} {y:.1}H{RIGHT:.0}\"/>\
+                 <text class=\"y\" x=\"{:.0}\" y=\"{:.1}\">{}</text>",
+                LEFT - 8.0,
+                y + 4.0,
+                escaped(text),
+            );
+        }
+        for (place, text) in &self.x.ticks {
+            let x = LEFT + place * (RIGHT - LEFT);
+            let _ = writeln!(
+                out,
+                "<path class=\"tick\" d=\"M{x:.1} {BOTTOM:.0}v5\"/>\
+                 <text class=\"x\" x=\"{x:.1}\" y=\"{:.0}\">{}</text>",
+                BOTTOM + 20.0,
+                escaped(text),
+            );
+        }
+        let _ = writeln!(
+            out,
+            "<path class=\"frame\" d=\"M{LEFT:.0} {TOP:.0}V{BOTTOM:.0}H{RIGHT:.0}\"/>\n\
+             <text class=\"x\" x=\"{:.0}\" y=\"{:.0}\">{}</text>\n\
+             <text class=\"name\" transform=\"translate(16 {:.0}) rotate(-90)\">{}</text>\n</g>",
+            f64::midpoint(LEFT, RIGHT),
+            HEIGHT - 8.0,
+            escaped(&self.plot.x.name),
+            f64::midpoint(TOP, BOTTOM),
+            escaped(&self.plot.y.name),
+        );
+        out
+    }
+
+    fn curves(&self) -> String {
+        let mut out = String::new();
+        let bars = self.plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars).count();
+        let mut bar = 0;
+        for curve in &self.plot.curves {
+            let look = Look::of(curve, self.plot);
+            let _ = write!(out, "<g class=\"{}\">", look.classes());
+            let places = self.places(curve);
+            match curve.drawn {
+                Drawn::Line => self.line(&mut out, curve, places, look),
+                Drawn::Dots => dots(&mut out, places, look),
+                Drawn::Bars => {
+                    self.bars(&mut out, curve, [bar, bars]);
+                    bar += 1;
+                }
+            }
+            out.push_str("</g>\n");
+        }
+        out
+    }
+
+    fn line(&self, out: &mut String, curve: &Curve, places: Vec<[f64; 2]>, look: Look) {
+        let is_marked = places.len() <= MOST_MARKED && curve.source != Source::Model;
+        let thin = thin::line(places);
+        let mut to = 'M';
+        out.push_str("<path class=\"line\" d=\"");
+        for [x, y] in &thin {
+            let _ = write!(out, "{to}{x:.1} {y:.1}");
+            to = 'L';
+        }
+        out.push_str("\"/>");
+        if is_marked {
+            let shown = curve
+                .points
+                .iter()
+                .filter(|[x, y]| self.x.place(*x).and(self.y.place(*y)).is_some());
+            for (at, [x, y]) in thin.iter().zip(shown) {
+                let text = format!("{}: {}, {}", curve.name, number(*x), number(*y));
+                let _ = write!(
+                    out,
+                    "<path d=\"{}\"><title>{}</title></path>",
+                    look.marker.path(*at),
+                    escaped(&text)
+                );
+            }
+        }
+    }
+
+    /// The bars of one curve, which is the `n`th of `all` that share each place.
+    fn bars(&self, out: &mut String, curve: &Curve, [n, all]: [usize; 2]) {
+        let width = self.bars / all as f64;
+        let foot = BOTTOM - self.y.foot() * (BOTTOM - TOP);
+        let shown =
+            curve.points.iter().filter(|[x, y]| self.x.place(*x).and(self.y.place(*y)).is_some());
+        for ([x, y], [_, value]) in self.places(curve).into_iter().zip(shown) {
+            let left = x - self.bars / 2.0 + n as f64 * width;
+            let (top, height) = (y.min(foot), (y - foot).abs());
+            let _ = write!(
+                out,
+                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.2}\" height=\"{height:.1}\"><title>{}</title></rect>",
+                width.max(0.1),
+                escaped(&format!("{}: {}", curve.name, number(*value))),
+            );
+        }
+    }
+
+    /// What the drawing does not show of the data.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = vec![];
+        for curve in &self.plot.curves {
+            let places = self.places(curve);
+            let (all, shown) = (curve.points.len(), places.len());
+            if shown < all {
+                let what = if self.plot.x.logarithmic || self.plot.y.logarithmic {
+                    "are no numbers above zero"
+                } else {
+                    "are no numbers"
+                };
+                notes.push(format!(
+                    "{}: {} of {} points {what} and are not drawn.",
+                    curve.name,
+                    number((all - shown) as f64),
+                    number(all as f64)
+                ));
+            }
+            let (drawn, how) = match curve.drawn {
+                Drawn::Dots => (thin::dots(places).len(), "others lie on or beside one of them"),
+                Drawn::Line => (thin::line(places).len(), "others lie between them"),
+                Drawn::Bars => continue,
+            };
+            if drawn < shown {
+                notes.push(format!(
+                    "{}: {} of {} points are drawn; {how}.",
+                    curve.name,
+                    number(drawn as f64),
+                    number(shown as f64)
+                ));
+            }
+        }
+        notes
+    }
+}
+
+/// On an axis of numbers, how far the first and the last bar reach.
+fn sides_of_bars(plot: &Plot) -> Vec<f64> {
+    let bars = plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars && !plot.x.logarithmic);
+    let xs: Vec<f64> = bars.flat_map(|curve| &curve.points).map(|[x, _]| *x).collect();
+    let half = least_gap(xs.iter().copied()).unwrap_or(0.0) / 2.0;
+    xs.into_iter().flat_map(|x| [x - half, x + half]).collect()
+}
+
+/// What is between the two nearest of some numbers that differ.
+fn least_gap(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    let gaps = values.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap > 1e-9);
+    gaps.min_by(f64::total_cmp)
+}
+
+fn dots(out: &mut String, places: Vec<[f64; 2]>, look: Look) {
+    let places = thin::dots(places);
+    if places.len() <= MOST_MARKED {
+        for place in places {
+            let _ = write!(out, "<path d=\"{}\"/>", look.marker.path(place));
+        }
+        return;
+    }
+    // A line without length and with round ends is a dot, in a third of a circle's text.
+    out.push_str("<path class=\"cloud\" d=\"");
+    for [x, y] in places {
+        let _ = write!(out, "M{x:.1} {y:.1}h0");
+    }
+    out.push_str("\"/>");
+}
+
+/// How a curve looks.
+#[derive(Clone, Copy)]
+struct Look {
+    colour: usize,
+    marker: Marker,
+    source: Source,
+    drawn: Drawn,
+}
+
+impl Look {
+    /// Curves of one name have one colour and marker.
+    fn of(curve: &Curve, plot: &Plot) -> Self {
+        let mut seen = BTreeSet::new();
+        let names = plot.curves.iter().map(|curve| &curve.name).filter(|name| seen.insert(*name));
+        let n = names.into_iter().position(|name| *name == curve.name).unwrap_or(0);
+        Self {
+            colour: n % COLOURS,
+            marker: Marker::nth(n + n / COLOURS),
+            source: curve.source,
+            drawn: curve.drawn,
+        }
+    }
+
+    fn classes(self) -> String {
+        let source = match self.source {
+            Source::Ours => "ours",
+            Source::Paper => "paper",
+            Source::Model => "model",
+        };
+        format!("k{} {source}", self.colour)
+    }
+}
+
+fn legend(plot: &Plot) -> String {
+    let mut out = String::from("<ul class=\"legend\">");
+    for curve in &plot.curves {
+        let look = Look::of(curve, plot);
+        let sample = match look.drawn {
+            Drawn::Line if look.source == Source::Model => {
+                "<path class=\"line\" d=\"M1 7H33\"/>".to_owned()
+            }
+            Drawn::Line => {
+                format!(
+                    "<path class=\"line\" d=\"M1 7H33\"/><path d=\"{}\"/>",
+                    look.marker.path([17.0, 7.0])
+                )
+            }
+            Drawn::Dots => format!("<path d=\"{}\"/>", look.marker.path([17.0, 7.0])),
+            Drawn::Bars => "<rect x=\"8\" y=\"2\" width=\"18\" height=\"10\"/>".to_owned(),
+        };
+        let whose = match look.source {
+            Source::Ours => "",
+            Source::Paper => " (paper)",
+            Source::Model => " (model)",
+        };
+        let _ = write!(
+            out,
+            "<li><svg viewBox=\"0 0 34 14\" aria-hidden=\"true\"><g class=\"{}\">{sample}</g></svg>{}{whose}</li>",
+            look.classes(),
+            escaped(&curve.name),
+        );
+    }
+    out.push_str("</ul>\n");
+    out
+}
+
+#[cfg(test)]
+mod tests;

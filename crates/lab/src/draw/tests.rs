@@ -1,0 +1,103 @@
+//! What a drawing holds, and that none of it is not a number.
+
+use super::*;
+
+fn checked(plot: &Plot) -> String {
+    let text = figure(plot);
+    for wrong in ["NaN", "inf", "nan"] {
+        assert!(!text.contains(wrong), "{wrong} in {text}");
+    }
+    text
+}
+
+#[test]
+fn odd_data_is_drawn_without_what_is_not_a_number() {
+    let odd: [&[[f64; 2]]; 8] = [
+        &[],
+        &[[0.0, 0.0]],
+        &[[5.0, 5.0]],
+        &[[1.0, 2.0], [1.0, 2.0]],
+        &[[f64::NAN, 1.0], [1.0, f64::INFINITY]],
+        &[[0.0, -1.0], [0.0, -2.0]],
+        &[[1e308, 1e-320], [-1e308, 1e308]],
+        &[[1.0, 1.0], [2.0, f64::NAN], [3.0, 3.0]],
+    ];
+    for points in odd {
+        for curve in [
+            Curve::ours("a", points.iter().copied()),
+            Curve::paper("a", points.iter().copied()).dots(),
+            Curve::model("a", points.iter().copied()).bars(),
+        ] {
+            let plot = Plot::new("odd", "x", "y").curve(curve);
+            checked(&plot);
+            checked(&plot.clone().x_logarithmic());
+            checked(&plot.clone().y_logarithmic().x_logarithmic());
+            checked(&plot.labels(["one", "two"]));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_drawn_is_counted() {
+    let plot =
+        Plot::new("t", "x", "y").curve(Curve::ours("a", [[1.0, 1.0], [2.0, f64::NAN], [3.0, 3.0]]));
+    assert!(checked(&plot).contains("a: 1 of 3 points are no numbers and are not drawn."));
+}
+
+#[test]
+fn a_plot_without_data_says_so() {
+    let text = checked(&Plot::new("Figure 4", "x", "y").curve(Curve::ours("a", [])));
+    assert!(text.contains("not measured") && !text.contains("<svg"), "{text}");
+}
+
+#[test]
+fn paper_and_ours_of_one_name_share_a_colour_and_others_do_not() {
+    let points = [[0.0, 1.0], [1.0, 2.0]];
+    let plot = Plot::new("t", "x", "y")
+        .curve(Curve::ours("DNES", points))
+        .curve(Curve::paper("DNES", points))
+        .curve(Curve::model("array", points));
+    let text = checked(&plot);
+    for class in ["k0 ours", "k0 paper", "k1 model"] {
+        assert!(text.contains(class), "{class} in {text}");
+    }
+    assert!(text.contains("DNES (paper)") && text.contains("array (model)"));
+}
+
+#[test]
+fn a_quarter_of_a_million_dots_stay_a_small_drawing() {
+    let points = (0..230_370).map(|n| [f64::from(n) * 0.003, f64::from(n % 977) * 0.01]);
+    let text = checked(
+        &Plot::new("trace", "time, s", "response, ms").curve(Curve::ours("all", points).dots()),
+    );
+    assert!(text.len() < 120_000, "{} bytes", text.len());
+    assert!(text.contains("of 230\u{202f}370 points are drawn"), "no note");
+}
+
+#[test]
+fn names_are_text_and_not_markup() {
+    let plot = Plot::new("<b>", "<i>", "\"'")
+        .labels(["<u>"])
+        .curve(Curve::ours("<s>", [[0.0, 1.0]]).bars());
+    let text = checked(&plot);
+    for wrong in ["<b>", "<i>", "<u>", "<s>", "\"\"'"] {
+        assert!(!text.contains(wrong), "{wrong} in {text}");
+    }
+}
+
+#[test]
+fn bars_of_two_curves_stand_beside_each_other() {
+    let plot = Plot::new("t", "x", "y")
+        .labels(["512", "1024"])
+        .curve(Curve::ours("a", [[0.0, 1.0], [1.0, 2.0]]).bars())
+        .curve(Curve::ours("b", [[0.0, 3.0], [1.0, 4.0]]).bars());
+    let text = checked(&plot);
+    let lefts: Vec<f64> = text
+        .split("<rect x=\"")
+        .skip(1)
+        .take(4)
+        .map(|rest| rest.split('"').next().unwrap().parse().unwrap())
+        .collect();
+    assert!((lefts[2] - lefts[0] - WIDEST_BAR).abs() < 0.2, "{lefts:?}");
+    assert!((lefts[1] - lefts[0] - (RIGHT - LEFT) / 2.0).abs() < 0.2, "{lefts:?}");
+}

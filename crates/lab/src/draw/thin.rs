@@ -1,0 +1,82 @@
+//! Fewer points that look the same: what a drawing of thousands of requests is bounded by.
+
+use std::collections::HashSet;
+
+/// Dots that a plot draws at most: about 50 KB of text.
+pub const MOST_DOTS: usize = 4000;
+
+/// Points of a line that are drawn at most: two for each of the 640 places along the bottom, and the ends.
+pub const MOST_ON_LINE: usize = 1500;
+
+/// Of dots, given in units of the drawing, one for each square that any are in: the smallest squares, from one
+/// unit up, that leave at most [`MOST_DOTS`].
+pub fn dots(points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
+    let mut side = 1.0;
+    let mut kept = points;
+    while kept.len() > MOST_DOTS {
+        let mut taken = HashSet::new();
+        let square = |at: f64| (at / side).floor() as i64;
+        kept.retain(|[x, y]| taken.insert([square(*x), square(*y)]));
+        side *= 1.5;
+    }
+    kept
+}
+
+/// Of a line with x in order, given in units of the drawing, the lowest and the highest of each unit of x. A
+/// line whose x goes back and forth is only cut into equal parts of its points.
+pub fn line(points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
+    if points.len() <= MOST_ON_LINE {
+        return points;
+    }
+    if !points.is_sorted_by_key(|[x, _]| *x) {
+        let step = points.len().div_ceil(MOST_ON_LINE);
+        return points.into_iter().step_by(step).collect();
+    }
+    points.chunk_by(|a, b| a[0].floor() == b[0].floor()).flat_map(extremes).collect()
+}
+
+/// The lowest and the highest of some points, in their order.
+fn extremes(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
+    let by_y = |a: &(usize, &[f64; 2]), b: &(usize, &[f64; 2])| a.1[1].total_cmp(&b.1[1]);
+    let low = points.iter().enumerate().min_by(by_y);
+    let high = points.iter().enumerate().max_by(by_y);
+    let mut both: Vec<_> = low.into_iter().chain(high).collect();
+    both.sort_by_key(|(n, _)| *n);
+    both.dedup_by_key(|(n, _)| *n);
+    both.into_iter().map(|(_, point)| *point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dots_are_bounded_and_the_farthest_stay() {
+        let cloud = (0..100_000).map(|n| [f64::from(n % 600), f64::from(n % 389)]);
+        let thin = dots(cloud.chain([[599.0, 5000.0]]).collect());
+        assert!(thin.len() <= MOST_DOTS, "{}", thin.len());
+        assert!(thin.contains(&[599.0, 5000.0]));
+    }
+
+    #[test]
+    fn few_points_stay_as_they_are() {
+        let few = vec![[1.0, 1.0], [1.0, 1.0]];
+        assert_eq!(dots(few.clone()), few);
+        assert_eq!(line(few.clone()), few);
+    }
+
+    #[test]
+    fn a_line_keeps_its_peaks() {
+        let mut points: Vec<_> = (0..50_000).map(|n| [f64::from(n) / 100.0, 1.0]).collect();
+        points[30_000][1] = 99.0;
+        let thin = line(points);
+        assert!(thin.len() <= MOST_ON_LINE, "{}", thin.len());
+        assert!(thin.contains(&[300.0, 99.0]));
+    }
+
+    #[test]
+    fn a_line_that_turns_back_is_bounded_too() {
+        let points = (0..50_000).map(|n| [f64::from(n % 7), f64::from(n)]).collect();
+        assert!(line(points).len() <= MOST_ON_LINE);
+    }
+}

@@ -1,0 +1,134 @@
+//! A table of a page: ours, the paper's below it, what has to be, and footnotes.
+
+use std::fmt::{self, Write};
+
+use crate::{Bar, Cell, Column, Table, factor, markup::escaped, number};
+
+/// Writes a table; `id` makes the names of its footnotes its own.
+pub fn write(out: &mut String, id: &str, table: &Table) -> fmt::Result {
+    let mut notes = Notes { id, texts: vec![] };
+    write!(
+        out,
+        "<div class=\"scroll\" tabindex=\"0\"><table>\n<caption>{}</caption>\n<thead>\n",
+        escaped(&table.title)
+    )?;
+    heads(out, table)?;
+    out.push_str("</thead>\n<tbody>\n");
+    for row in &table.rows {
+        write!(out, "<tr><th scope=\"row\">{}</th>", escaped(&row.name))?;
+        for cell in &row.cells {
+            write_cell(out, cell, &mut notes)?;
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody>\n</table></div>\n");
+    notes.write(out)
+}
+
+/// One line of heads, or two if neighbours have something in common.
+fn heads(out: &mut String, table: &Table) -> fmt::Result {
+    let corner = escaped(&table.corner);
+    if table.columns.iter().any(|column| !column.group.is_empty()) {
+        write!(out, "<tr><th rowspan=\"2\" scope=\"col\">{corner}</th>")?;
+        for columns in table.columns.chunk_by(|a, b| a.group == b.group) {
+            let group = escaped(&columns[0].group);
+            write!(
+                out,
+                "<th class=\"group\" scope=\"colgroup\" colspan=\"{}\">{group}</th>",
+                columns.len()
+            )?;
+        }
+        out.push_str("</tr>\n<tr>");
+    } else {
+        write!(out, "<tr><th scope=\"col\">{corner}</th>")?;
+    }
+    for Column { name, unit, .. } in &table.columns {
+        write!(out, "<th scope=\"col\">{}", escaped(name))?;
+        if !unit.is_empty() {
+            write!(out, "<span class=\"unit\">{}</span>", escaped(unit))?;
+        }
+        out.push_str("</th>");
+    }
+    out.push_str("</tr>\n");
+    Ok(())
+}
+
+fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Result {
+    out.push_str("<td>");
+    match cell.ours {
+        Some(ours) => write!(out, "<span class=\"ours\">{}</span>", number(ours))?,
+        None if cell.note.is_empty() && cell.paper.is_none() => {
+            out.push_str("<span class=\"none\">–</span>")
+        }
+        None if cell.paper.is_some() => out.push_str("<span class=\"none\">–</span>"),
+        None => {}
+    }
+    for taint in &cell.taints {
+        let mark = notes.mark(taint);
+        write!(out, "<sup class=\"taint\">†{mark}</sup>")?;
+    }
+    match cell.note.as_str() {
+        "" => {}
+        // What is long would make the column wide: it stands below.
+        note if note.chars().count() > SHORT => {
+            if cell.ours.is_none() && cell.paper.is_none() {
+                out.push_str("<span class=\"none\">–</span>");
+            }
+            write!(out, "<sup>{}</sup>", notes.mark(note))?;
+        }
+        note => write!(out, "<span class=\"word\">{}</span>", escaped(note))?,
+    }
+    if let Some(paper) = cell.paper {
+        write!(out, "<span class=\"ref\">paper {}", number(paper))?;
+        if let Some(ratio) = cell.ratio() {
+            write!(out, ", {}", factor(ratio))?;
+        }
+        out.push_str("</span>");
+    }
+    if let Some(bar) = cell.bar {
+        let (sign, value) = match bar {
+            Bar::Least(value) => ("≥", value),
+            Bar::Most(value) => ("≤", value),
+        };
+        let (class, word) = match cell.holds() {
+            Some(true) => ("ref good", "holds"),
+            Some(false) => ("ref bad", "missed"),
+            None => ("ref", "not measured"),
+        };
+        write!(out, "<span class=\"{class}\">{sign} {}: {word}</span>", number(value))?;
+    }
+    out.push_str("</td>");
+    Ok(())
+}
+
+/// Letters that a note has at most to stand in its cell: "not measured" does.
+const SHORT: usize = 14;
+
+/// Footnotes of one table, each text once.
+struct Notes<'a> {
+    id: &'a str,
+    texts: Vec<String>,
+}
+
+impl Notes<'_> {
+    /// The mark of a text.
+    fn mark(&mut self, text: &str) -> String {
+        let n = self.texts.iter().position(|known| known == text).unwrap_or_else(|| {
+            self.texts.push(text.to_owned());
+            self.texts.len() - 1
+        });
+        format!("<a href=\"#{}n{n}\">{}</a>", self.id, n + 1)
+    }
+
+    fn write(self, out: &mut String) -> fmt::Result {
+        if self.texts.is_empty() {
+            return Ok(());
+        }
+        out.push_str("<ol class=\"foot\">\n");
+        for (n, text) in self.texts.iter().enumerate() {
+            writeln!(out, "<li id=\"{}n{n}\">{}</li>", self.id, escaped(text))?;
+        }
+        out.push_str("</ol>\n");
+        Ok(())
+    }
+}
