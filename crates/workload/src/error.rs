@@ -1,6 +1,6 @@
 //! Why a workload did not run to its end, or why what it found does not count.
 
-use std::{io, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use crate::Tool;
 
@@ -20,6 +20,12 @@ pub enum Error {
         /// What it was given.
         place: String,
     },
+    /// The place is not there; nothing was touched.
+    #[error("{0}")]
+    Absent(String),
+    /// Somebody uses the device; nothing was touched.
+    #[error("{} is in use: mounted, or part of another device", .0.display())]
+    InUse(PathBuf),
     /// A setting is wrong; nothing was touched.
     #[error("{0}")]
     Settings(String),

@@ -9,6 +9,8 @@ mod place;
 mod outcome;
 mod tool;
 mod child;
+mod made;
+mod witness;
 mod workload;
 mod own;
 mod cold;

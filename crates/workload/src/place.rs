@@ -1,8 +1,19 @@
 //! Where a workload runs.
 
-use std::{convert::Infallible, fmt, os::unix::fs::FileTypeExt, path::PathBuf, str::FromStr};
+use std::{
+    convert::Infallible,
+    fmt,
+    fs::{File, OpenOptions},
+    io::{self, Seek, SeekFrom},
+    os::unix::fs::{FileTypeExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
+use rustix::{fs::OFlags, io::Errno};
 use serde::{Deserialize, Serialize};
+
+use crate::Error;
 
 /// Where a workload runs. What it makes in a folder it removes; what is on a device or volume it
 /// overwrites.
@@ -15,6 +26,53 @@ pub enum Place {
     Device(PathBuf),
     /// An iSCSI unit, as `iscsi://HOST/TARGET/LUN`, used without the kernel's block layer.
     Url(String),
+}
+
+impl Place {
+    /// Whether what is there would be lost: all but folders.
+    #[must_use]
+    pub fn is_overwritten(&self) -> bool {
+        !matches!(self, Self::Folder(_))
+    }
+
+    /// That the folder or device is there and nobody uses the device, and the bytes that are free on it;
+    /// `None` where only its target knows.
+    ///
+    /// # Errors
+    /// [`Error::Absent`], [`Error::InUse`], or what the system says.
+    pub fn room(&self) -> Result<Option<u64>, Error> {
+        match self {
+            Self::Folder(path) if !path.exists() => {
+                Err(Error::Absent(format!("there is no folder {}", path.display())))
+            }
+            Self::Folder(path) if !path.is_dir() => Err(Error::Absent(format!(
+                "{} is neither a folder nor a block device",
+                path.display()
+            ))),
+            Self::Folder(path) => {
+                let about = rustix::fs::statvfs(path).map_err(io::Error::from);
+                let about = about.map_err(Error::system(format!("look at {}", path.display())))?;
+                Ok(Some(about.f_bavail * about.f_frsize))
+            }
+            Self::Device(path) => {
+                let mut device = open_device(path, OFlags::empty())?;
+                let size = device.seek(SeekFrom::End(0));
+                size.map(Some).map_err(Error::system(format!("look at {}", path.display())))
+            }
+            Self::Url(_) => Ok(None),
+        }
+    }
+}
+
+/// A device for reading and writing that nobody else has opened so, mounted or built upon: the kernel
+/// refuses the others while this is open.
+pub(crate) fn open_device(path: &Path, more: OFlags) -> Result<File, Error> {
+    let flags = (OFlags::EXCL | more).bits().cast_signed();
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::BUSY) => Error::InUse(path.to_owned()),
+        _ => Error::system(format!("open {}", path.display()))(error),
+    })
 }
 
 impl FromStr for Place {
@@ -36,5 +94,29 @@ impl fmt::Display for Place {
             Self::Folder(path) | Self::Device(path) => write!(f, "{}", path.display()),
             Self::Url(url) => f.write_str(url),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_said_to_be_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string().parse::<Place>();
+        let error = at("none").unwrap().room().unwrap_err().to_string();
+        assert!(error.starts_with("there is no folder /"), "{error}");
+        std::fs::write(folder.path().join("file"), "x").unwrap();
+        let error = at("file").unwrap().room().unwrap_err().to_string();
+        assert!(error.ends_with("is neither a folder nor a block device"), "{error}");
+        assert!(at("").unwrap().room().unwrap() > Some(0));
+    }
+
+    #[test]
+    fn a_url_is_a_url_wherever_it_leads() {
+        let place = "iscsi://a/iqn.x:y/0".parse::<Place>().unwrap();
+        assert_eq!(place, Place::Url("iscsi://a/iqn.x:y/0".to_owned()));
+        assert!(place.is_overwritten());
     }
 }

@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Outcome, Run, Tool, Workload, child};
+use crate::{Error, Outcome, Run, Tool, Workload, child, made::Made, witness::Witness};
 
 const TOOL: Tool = Tool { program: "postmark", package: "postmark" };
 /// The papers' longest runs took hours on their far disks; ours are scaled to minutes.
@@ -47,21 +47,24 @@ impl Workload for Postmark {
 
     fn space(&self) -> u64 {
         // Files grow when they are appended to; creations and deletions keep their number about the same.
-        let each = u64::from(self.files) * u64::from(self.most) * 2;
-        u64::from(self.processes) * each
+        let each = u64::from(self.files).saturating_mul(u64::from(self.most) * 2);
+        each.saturating_mul(self.processes.into()).saturating_add(Witness::SPACE)
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
         let folder = run.folder("postmark")?;
         self.check()?;
         let tool = TOOL.find()?;
+        let witness = Witness::write(folder, run.seed)?;
+        let made = Made::folder(folder, "postmark")?;
         let one = |process: u32| -> Result<(String, Duration), Error> {
-            let own = folder.join(format!("postmark-{process}"));
+            let own = made.path().join(process.to_string());
             fs::create_dir(&own).map_err(Error::system(format!("make {}", own.display())))?;
             let script = run.scratch.join(format!("postmark-{process}"));
             let seed = run.seed.wrapping_add(process.into()) % (1 << 31);
             fs::write(&script, self.script(&own, seed)).map_err(Error::system("write a script"))?;
             let said = child::run(Command::new(&tool).arg(&script), LIMIT)?;
+            // It has deleted every file that it knows of.
             fs::remove_dir(&own).map_err(Error::system("remove PostMark's folder"))?;
             Ok(said)
         };
@@ -81,10 +84,14 @@ impl Workload for Postmark {
             })?;
             moved = [moved[0] + data[0], moved[1] + data[1]];
         }
+        witness.compare()?;
         let longest = runs.iter().map(|(_, took)| took.as_secs_f64()).fold(0.0, f64::max);
         let transactions = f64::from(self.transactions) * f64::from(self.processes);
         Ok(Outcome {
-            verified: "that every file was there, to be deleted".to_owned(),
+            verified: format!(
+                "that each of its files was there to be deleted, not what was in it; {}",
+                Witness::VERIFIED
+            ),
             ..Outcome::default()
         }
         .figure("transactions", "1/s", transactions / longest)

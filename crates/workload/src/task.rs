@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Build, Postmark, Sdet, Workload};
+use crate::{Build, Error, Outcome, Postmark, Run, Sdet, Workload};
 
 /// A workload with its settings.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Subcommand)]
@@ -25,5 +25,43 @@ impl Task {
             Self::Postmark(it) => it,
             Self::Sdet(it) => it,
         }
+    }
+
+    /// Runs it, once its programs, its place and room for it are there.
+    ///
+    /// # Errors
+    /// What is missing, before anything is touched; then those of [`Workload::run`].
+    pub fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        let workload = self.workload();
+        for tool in workload.needs() {
+            tool.find()?;
+        }
+        if let Some(free) = run.place.room()? {
+            let needed = workload.space().saturating_sub(workload.left_behind(run.place));
+            if needed > free {
+                return Err(Error::Space { needed, free });
+            }
+        }
+        workload.run(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Place;
+
+    #[test]
+    fn what_needs_more_room_than_there_is_does_not_begin() {
+        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (files, most) = (u32::MAX, u32::MAX);
+        let task = Task::Postmark(Postmark { files, most, ..Postmark::default() });
+        if task.workload().needs().iter().any(|tool| tool.find().is_err()) {
+            return println!("not run: postmark is not installed");
+        }
+        let place = Place::Folder(folder.path().to_owned());
+        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        assert!(matches!(task.run(&run), Err(Error::Space { .. })));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -12,6 +12,11 @@ pub trait Workload {
     /// Bytes that it takes up on its place, at most.
     fn space(&self) -> u64;
 
+    /// Bytes of that which are there already, made by a run before that left them for the next.
+    fn left_behind(&self, _place: &Place) -> u64 {
+        0
+    }
+
     /// Runs it to its end, and compares what it reads with what it wrote.
     ///
     /// # Errors

@@ -44,6 +44,7 @@ pub struct Fetch {
 
 /// Arguments of `lab workload`.
 #[derive(Args, Debug)]
+#[command(arg_required_else_help = true)]
 pub struct Workload {
     /// Where it runs: a folder of a mounted file system, a block device (what is on it is lost), or
     /// iscsi://HOST/TARGET/LUN (what is on it is lost)
@@ -54,13 +55,21 @@ pub struct Workload {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
+    /// Go on although what is on the device or unit is lost
+    #[arg(long)]
+    pub overwrite: bool,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 
+    /// Take the workload and its settings as JSON from standard input
+    #[arg(long, hide = true)]
+    pub given: bool,
+
     /// Which, and its settings.
     #[command(subcommand)]
-    pub task: Task,
+    pub task: Option<Task>,
 }
 
 /// Arguments of `lab wan`.

@@ -2,8 +2,9 @@
 
 use std::io::IsTerminal;
 
+use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
-use workload::{Error, Outcome, Run};
+use workload::{Error, Outcome, Run, Task};
 
 use super::arguments::{Fetch, Workload};
 use crate::{failure::Failure, output::print_line};
@@ -13,10 +14,10 @@ const PARTS: u64 = 1000;
 
 /// Runs it and prints what it found.
 pub fn run(args: &Workload) -> Result<(), Failure> {
-    let workload = args.task.workload();
-    // Said before anything is started.
-    for tool in workload.needs() {
-        tool.find().map_err(failed)?;
+    let task = task(args)?;
+    if args.on.is_overwritten() && !args.overwrite {
+        let failure = Failure::settings(format!("what is on {} would be lost", args.on));
+        return Err(failure.remedy("add --overwrite if nobody needs it"));
     }
     let scratch = Scratch::make()?;
     let bar = ProgressBar::hidden();
@@ -28,7 +29,7 @@ pub fn run(args: &Workload) -> Result<(), Failure> {
     bar.set_style(style.map_err(Failure::new)?);
     let progress = |share: f64| bar.set_position((share * PARTS as f64) as u64);
     let run = Run { place: &args.on, scratch: &scratch.0, seed: args.seed, progress: &progress };
-    let outcome = workload.run(&run).map_err(failed)?;
+    let outcome = task.run(&run).map_err(failed)?;
     bar.finish_and_clear();
     if args.json {
         return print_line(serde_json::to_string(&outcome).map_err(Failure::new)?);
@@ -41,6 +42,22 @@ pub fn fetch(args: &Fetch) -> Result<(), Failure> {
     let fetched = workload::fetch(args.into.as_deref()).map_err(failed)?;
     let what = if fetched.was_there { "is there already" } else { "fetched" };
     print_line(format!("{}: {what}", fetched.file.display()))
+}
+
+/// The workload of the command line, or of standard input.
+fn task(args: &Workload) -> Result<Task, Failure> {
+    match (&args.task, args.given) {
+        (Some(task), false) => Ok(task.clone()),
+        (None, true) => serde_json::from_reader(std::io::stdin())
+            .map_err(|error| Failure::settings(format!("standard input is no workload: {error}"))),
+        (Some(_), true) => Err(Failure::settings("either a workload or --given")),
+        (None, false) => {
+            let all = Task::augment_subcommands(clap::Command::new("all"));
+            let names: Vec<_> = all.get_subcommands().map(clap::Command::get_name).collect();
+            let failure = Failure::settings("no workload is named");
+            Err(failure.remedy(format!("name one of {}; --help describes them", names.join(", "))))
+        }
+    }
 }
 
 /// A folder that is removed when it is dropped.
@@ -75,7 +92,13 @@ fn failed(error: Error) -> Failure {
     let failure = Failure::new(&error);
     match &error {
         Error::Missing(tool) => failure.remedy(format!("apt-get install {}", tool.package)),
-        Error::Settings(_) | Error::Place { .. } => Failure::settings(&error),
+        Error::Settings(_) | Error::Place { .. } | Error::Absent(_) => Failure::settings(&error),
+        Error::InUse(device) => {
+            let device = device.display();
+            failure.remedy(format!(
+                "`lsblk {device}` shows by whom; unmount it there, or take another"
+            ))
+        }
         Error::Space { .. } => failure.remedy("make room, or choose smaller settings"),
         Error::Wrong(_) => {
             failure.remedy("do not trust this storage: look at its log and its disks")

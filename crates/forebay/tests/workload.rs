@@ -1,0 +1,125 @@
+//! `forebay lab workload` as a user runs it. Programs that are not installed and rights that are not
+//! there are named, and the test ends.
+
+mod support;
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+use support::{forebay, stderr};
+
+/// Runs a workload on a place.
+fn on(place: &Path, arguments: &[&str]) -> Output {
+    let mut command = forebay();
+    command.args(["lab", "workload", "--json", "--on"]).arg(place).args(arguments);
+    command.output().expect("the binary runs")
+}
+
+/// The same, with a workload as JSON on standard input.
+fn given(place: &Path, task: &str) -> Output {
+    let mut command = forebay();
+    command.args(["lab", "workload", "--given", "--json", "--on"]).arg(place);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
+    child.stdin.take().expect("piped").write_all(task.as_bytes()).expect("it reads");
+    child.wait_with_output().expect("it ends")
+}
+
+/// A figure of what was found.
+fn figure(output: &Output, name: &str) -> f64 {
+    assert!(output.status.success(), "{}", stderr(output));
+    let outcome: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let figures = outcome["figures"].as_array().expect("figures");
+    let figure = figures.iter().find(|figure| figure["name"] == name);
+    figure.unwrap_or_else(|| panic!("no {name} in {outcome}"))["value"].as_f64().expect("a number")
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    if !found {
+        println!("not run: {program} is not installed");
+    }
+    found
+}
+
+/// A block device of some MiB; gone when dropped.
+struct Loop(PathBuf);
+
+impl Loop {
+    /// On a file of `folder`; `None` without root and loop devices.
+    fn over(folder: &Path, mib: u64) -> Option<Self> {
+        let file = folder.join("disk");
+        fs::File::create(&file).and_then(|file| file.set_len(mib << 20)).expect("room");
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        if !output.status.success() {
+            println!("not run: needs root and loop devices");
+            return None;
+        }
+        Some(Self(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn without_a_workload_all_are_named() {
+    let output = on(Path::new("/"), &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains("no workload is named") && said.contains("postmark"), "{said}");
+    let help = forebay().args(["lab", "workload"]).output().expect("the binary runs");
+    assert!(stderr(&help).contains("PostMark"), "{}", stderr(&help));
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_said_to_be_missing() {
+    if is_installed("postmark") {
+        let output = on(Path::new("/nowhere/at/all"), &["postmark"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("there is no folder /nowhere/at/all"), "{output:?}");
+    }
+}
+
+#[test]
+fn a_workload_is_taken_as_json() {
+    if is_installed("postmark") {
+        let folder = tempfile::tempdir().unwrap();
+        let task = r#"{"workload": "postmark", "files": 20, "transactions": 30, "least": 500,
+                       "most": 9770, "block": 4096, "processes": 1}"#;
+        assert!(figure(&given(folder.path(), task), "transactions") > 0.0);
+        let output = given(folder.path(), r#"{"workload": "none"}"#);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("standard input is no workload"), "{output:?}");
+    }
+}
+
+#[test]
+fn a_device_is_not_overwritten_unasked_nor_while_it_is_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(device) = Loop::over(folder.path(), 4) else { return };
+    if !is_installed("postmark") {
+        return;
+    }
+    let output = on(&device.0, &["postmark"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--overwrite"), "{output:?}");
+    // As a mount does.
+    let flags = rustix::fs::OFlags::EXCL.bits().cast_signed();
+    let user = fs::OpenOptions::new().read(true).custom_flags(flags).open(&device.0).unwrap();
+    let output = on(&device.0, &["--overwrite", "postmark"]);
+    assert!(stderr(&output).contains("is in use") && stderr(&output).contains("lsblk"));
+    drop(user);
+    let output = on(&device.0, &["--overwrite", "postmark"]);
+    assert!(stderr(&output).contains("runs on a folder"), "{output:?}");
+}
