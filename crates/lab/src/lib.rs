@@ -9,6 +9,7 @@ mod page;
 mod csv;
 mod measured;
 pub mod paper;
+pub mod model;
 mod site;
 mod point;
 pub mod outsourcing;
