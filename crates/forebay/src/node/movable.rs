@@ -73,7 +73,7 @@ pub(super) fn movable(
                 return refused("it is read-only", "let it be written before it moves");
             }
             Layer::Memory(_) | Layer::File(_) | Layer::Slice(_) | Layer::Delay(_) => {}
-            Layer::Observe(_) | Layer::Fault(_) => {}
+            Layer::Disk(_) | Layer::Observe(_) | Layer::Fault(_) => {}
             Layer::ReadOnly => {
                 return refused("it is read-only", "let it be written before it moves");
             }

@@ -57,7 +57,14 @@ pub(super) fn common_cache<'a>(
 
 pub(super) fn shared_cache(unit: &Unit, index: usize, cache: &Cache, at: &KeyPath) -> Checked {
     let is_like = |layer: &Layer| {
-        matches!(layer, Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_) | Layer::Encrypt(_))
+        matches!(
+            layer,
+            Layer::Delay(_)
+                | Layer::Disk(_)
+                | Layer::Observe(_)
+                | Layer::Fault(_)
+                | Layer::Encrypt(_)
+        )
     };
     let below = &unit.stack[..index];
     if !matches!(below.first(), Some(Layer::Remote(_))) || !below[1..].iter().all(is_like) {

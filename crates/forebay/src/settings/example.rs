@@ -62,6 +62,7 @@ fn every_key_is_in_the_example() {
         keys_of::<layer::Slice>(),
         keys_of::<layer::Encrypt>(),
         keys_of::<layer::Delay>(),
+        keys_of::<layer::Disk>(),
         keys_of::<layer::Observe>(),
         keys_of::<layer::Fault>(),
         keys_of::<layer::Cache>(),
@@ -98,7 +99,7 @@ fn every_layer_is_in_the_example() {
     }
     let error = toml::from_str::<Any>("layer = 'none'").expect_err("layers are fixed");
     let names: Vec<_> = error.message().split('`').skip(3).step_by(2).collect();
-    assert_eq!(names.len(), 12, "{error}");
+    assert_eq!(names.len(), 13, "{error}");
     for name in names {
         let heading = format!("[target.unit.stack.{name}]");
         assert!(EXAMPLE.contains(&heading) || EXAMPLE.contains(&format!("\"{name}\"")), "{name}");
@@ -120,6 +121,7 @@ fn a_problem_names_line_column_key_and_remedy() {
     };
     let cache =
         |keys: &str| unit(&format!("[{{memory={{size=4096}}}}, {{cache={{log='l', {keys}}}}}]"));
+    let disk = |keys: &str| unit(&format!("[{{memory={{size=4096}}}}, {{disk={{{keys}}}}}]"));
     for (text, expected) in [
         ("lisen = []".into(), "f.toml:1:1: lisen: unknown field `lisen`, expected one of"),
         ("lisen = []".into(), "| did you mean `listen`?"),
@@ -143,6 +145,14 @@ fn a_problem_names_line_column_key_and_remedy() {
         (unit("['read-only']"), "stack[0]: this layer needs another below it"),
         (unit("[{remote={url='iscsi://h'}}]"), "names no target"),
         (unit("[{remote={url='nbd://h/x'}}]"), "write iscsi://HOST"),
+        (disk(""), "disk.model: `model` is missing | add model = \"ibm-dnes\""),
+        (
+            disk("model='ibm'"),
+            "disk.model: there is no model \"ibm\" | write one of null, ibm-dnes",
+        ),
+        (disk("model='null', arms=0"), "disk.arms: 0 is not between 1 and 64"),
+        (disk("model='null', spread=1.5"), "disk.spread: not between 0 and 1"),
+        (disk("model='null', media_rate='0'"), "disk.media_rate: 0B is not between 100KiB"),
         (cache("dram='1MiB'"), "nvram_size: 4MiB is not between 64KiB and 512KiB"),
         (cache("report='immediate'"), "report: immediate report needs NVRAM"),
         (cache("nvram_survives='power-loss'"), "nvram_survives: there is no NVRAM"),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use volume::Profile;
 
 use super::{
     access::{Chap, Proof},
@@ -33,6 +34,8 @@ pub enum Layer {
     Encrypt(Encrypt),
     /// Slowness, for trials.
     Delay(Delay),
+    /// The service times of a disk, for trials.
+    Disk(Disk),
     /// Counters, shown by `forebay status`.
     Observe(Observe),
     /// Errors, for trials.
@@ -198,6 +201,51 @@ pub struct Delay {
     pub write: Span,
     /// Added to each flush.
     pub flush: Span,
+}
+
+/// Settings of a disk layer. What is left out is the model's.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Disk {
+    /// Which disk; required.
+    pub model: String,
+    /// Bytes of its cache; 0: none.
+    pub cache: Option<Size>,
+    /// Whether the cache keeps its data without power, so that a flush does not wait for the platter.
+    pub cache_protected: Option<bool>,
+    /// Accesses side by side.
+    pub arms: Option<u16>,
+    /// Seek and rotation before a read.
+    pub read_position: Option<Span>,
+    /// Before a write.
+    pub write_position: Option<Span>,
+    /// By which share a positioning is longer or shorter at most.
+    pub spread: f64,
+    /// Where that chance comes from.
+    pub seed: u64,
+    /// Bytes per second that pass under an arm.
+    pub media_rate: Option<Size>,
+    /// Bytes per second between disk and host.
+    pub bus_rate: Option<Size>,
+}
+
+impl Disk {
+    /// What it is like; `None` if there is no such model.
+    pub fn profile(&self) -> Option<Profile> {
+        let model = Profile::named(&self.model)?;
+        Some(Profile {
+            cache: self.cache.map_or(model.cache, |size| size.0),
+            cache_protected: self.cache_protected.unwrap_or(model.cache_protected),
+            arms: self.arms.map_or(model.arms, usize::from),
+            read_position: self.read_position.map_or(model.read_position, |span| span.0),
+            write_position: self.write_position.map_or(model.write_position, |span| span.0),
+            spread: self.spread,
+            seed: self.seed,
+            media_rate: self.media_rate.map_or(model.media_rate, |rate| rate.0),
+            bus_rate: self.bus_rate.map_or(model.bus_rate, |rate| rate.0),
+            ..model
+        })
+    }
 }
 
 /// Settings of an observe layer.

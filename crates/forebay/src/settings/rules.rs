@@ -2,10 +2,13 @@
 
 use std::{collections::HashMap, path::Path};
 
+use volume::Profile;
+
 use super::{
     Address, Far, Iscsi, Layer, Portal, Settings, Target, Unit,
     access::Allow,
     cache_rules::{cache, common_cache, shared_cache},
+    layer::Disk,
     names::has_port,
     portal::COMMON_TAG,
     problem::KeyPath,
@@ -487,8 +490,36 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
             path(&at, "key", &encrypt.key, files)?;
             one_secret(encrypt.secret_file.as_deref(), encrypt.secret_env.as_deref(), &at)
         }
+        Layer::Disk(settings) => disk(settings, &at.key("disk")),
         Layer::CommonCache(_) | Layer::Delay(_) | Layer::Fault(_) | Layer::ReadOnly => Ok(()),
     }
+}
+
+fn disk(disk: &Disk, at: &KeyPath) -> Checked {
+    required(at, "model", disk.model.is_empty(), "\"ibm-dnes\"")?;
+    if disk.profile().is_none() {
+        let message = format!("there is no model {:?}", disk.model);
+        let remedy = format!("write one of {}", Profile::NAMES.join(", "));
+        return wrong(at.key("model"), message, &remedy);
+    }
+    // More is no disk, and a time that cannot be waited for.
+    let longest = Span::seconds(10);
+    for (key, span) in
+        [("read_position", disk.read_position), ("write_position", disk.write_position)]
+    {
+        range(at, key, span.unwrap_or_default(), Span::default(), longest)?;
+    }
+    // A frame of 16 MiB, the largest that there is, is then through within minutes.
+    let slowest = Size::kib(100);
+    for (key, rate) in [("media_rate", disk.media_rate), ("bus_rate", disk.bus_rate)] {
+        range(at, key, rate.unwrap_or(slowest), slowest, Size(1 << 40))?;
+    }
+    range(at, "arms", disk.arms.unwrap_or(1), 1, 64)?;
+    range(at, "cache", disk.cache.unwrap_or_default(), Size(0), Size(1 << 40))?;
+    if !(0.0..=1.0).contains(&disk.spread) {
+        return wrong(at.key("spread"), "not between 0 and 1", "write a share such as 0.5");
+    }
+    Ok(())
 }
 
 /// A power of two from the logical block on, where that is known here, up to what volumes have.

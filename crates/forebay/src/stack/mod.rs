@@ -17,8 +17,8 @@ use std::{ops::Range, os::unix::fs::FileTypeExt, path::Path, sync::Arc};
 use initiator::{LinkState, RemoteVolume};
 use serde_json::{Map, Value, json};
 use volume::{
-    Call, Checked, Counters, Delay, Encrypt, Fault, FileVolume, Geometry, Latency, Lba, MemVolume,
-    Mirror, Observe, Rule, SliceVolume, Stack, Symptom, Volume, Watched,
+    Call, Checked, Counters, Delay, Disk, Encrypt, Fault, FileVolume, Geometry, Latency, Lba,
+    MemVolume, Mirror, Observe, Rule, SliceVolume, Stack, Symptom, Volume, Watched,
 };
 
 use crate::{
@@ -229,6 +229,13 @@ impl<'a> Building<'a> {
                     let what = format!("read {read}, write {write}, flush {flush}");
                     (Arc::new(Delay::new(lower(), latency)), Part::new("delay", what))
                 }
+                Layer::Disk(settings) => {
+                    let profile = settings.profile().expect("the settings are checked");
+                    (
+                        Arc::new(Disk::new(lower(), profile)),
+                        Part::new("disk", settings.model.clone()),
+                    )
+                }
                 Layer::Observe(settings) => {
                     let volume = Observe::new(lower());
                     let handle = Handle::Counters(Arc::clone(volume.counters()));
@@ -325,7 +332,10 @@ pub fn cache_over(above: &[Layer]) -> Option<&settings::Cache> {
 
 /// Whether the volume above the layer has the size of the one below it.
 fn keeps_size(layer: &Layer) -> bool {
-    matches!(layer, Layer::Delay(_) | Layer::Observe(_) | Layer::Fault(_) | Layer::Encrypt(_))
+    matches!(
+        layer,
+        Layer::Delay(_) | Layer::Disk(_) | Layer::Observe(_) | Layer::Fault(_) | Layer::Encrypt(_)
+    )
 }
 
 /// What a session gets to log out whose volume is somebody else's.

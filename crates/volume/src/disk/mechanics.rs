@@ -1,0 +1,449 @@
+//! When a disk answers: arms that serve one access at a time, and a cache that they empty. Without clock or data: time
+//! is an argument, and every call is answered with the time when it is done.
+//!
+//! ```text
+//! write ──room?──▶ dirty runs ──elevator──▶ an arm: positioning, platter ──▶ room
+//! read  ──hit?───▶ bus
+//!       ──miss──▶ an arm ──▶ bus          a sequential reader: the idle arm reads on
+//! ```
+//!
+//! A call that has to wait is given its time at once, so the arms' next steps are settled as far as that. Calls that come
+//! meanwhile stand behind it: the disk serves in the order of arrival, but for dirty runs, which it writes in the
+//! order of their addresses.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::Profile;
+
+/// The state of a disk. Times count from its start and do not go back.
+#[derive(Debug)]
+pub(super) struct Mechanics {
+    profile: Profile,
+    arms: Vec<Arm>,
+    /// Runs that wait for an arm: where they begin, and where they end. They do not touch, unless both are long.
+    dirty: BTreeMap<u64, u64>,
+    dirty_bytes: u64,
+    /// Runs on their way to the platter: when they are there, and their bytes.
+    flying: Vec<(Duration, u64)>,
+    /// What was read or written last and is still in the cache; the newest is last.
+    segments: Vec<Segment>,
+    /// When the last write found room: writes are taken in their order.
+    admitted: Duration,
+    dice: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Arm {
+    /// When it has nothing to do.
+    free: Duration,
+    /// The byte after the last that passed under it then.
+    at: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    start: u64,
+    end: u64,
+    /// Where the last read of it ended.
+    read: u64,
+    /// Somebody reads on from here, and the arm reads ahead.
+    sequential: bool,
+}
+
+/// What one access writes at most, so that it holds an arm no longer than a track does; what follows is contiguous and
+/// needs no positioning.
+const LONGEST_RUN: u64 = 256 << 10;
+
+impl Mechanics {
+    pub(super) fn new(profile: Profile) -> Self {
+        let arm = Arm { free: Duration::ZERO, at: 0 };
+        Self {
+            arms: vec![arm; profile.arms.max(1)],
+            dirty: BTreeMap::new(),
+            dirty_bytes: 0,
+            flying: Vec::new(),
+            segments: Vec::new(),
+            admitted: Duration::ZERO,
+            dice: profile.seed,
+            profile,
+        }
+    }
+
+    /// When a read of the bytes `start..end` that comes now is answered.
+    pub(super) fn read(&mut self, now: Duration, (start, end): (u64, u64)) -> Duration {
+        self.advance(now);
+        let hit = self.profile.read_hit(end - start);
+        if self.is_dirty(start, end) {
+            return now + hit;
+        }
+        let found = self.segments.iter().rposition(|it| it.start <= start && start <= it.end);
+        // A segment that is read from its end on is the beginning of a sequence.
+        let Some(index) = found.filter(|_| self.profile.cache > 0) else {
+            return self.miss(now, start, end) + hit;
+        };
+        let mut segment = self.segments.remove(index);
+        segment.sequential |= start == segment.read;
+        let ready = if end <= segment.end {
+            now
+        } else {
+            let arm = self.arm_at(segment.end);
+            let ready = self.access(now, arm, segment.end, end, self.profile.read_position);
+            segment.end = end;
+            ready
+        };
+        segment.read = end;
+        segment.start = segment.start.max(segment.end.saturating_sub(self.profile.segment()));
+        self.segments.push(segment);
+        ready + hit
+    }
+
+    /// When a write is acknowledged.
+    pub(super) fn write(
+        &mut self,
+        now: Duration,
+        (start, end): (u64, u64),
+        stable: bool,
+    ) -> Duration {
+        self.advance(now);
+        let hit = self.profile.write_hit(end - start);
+        if self.profile.cache == 0 || (stable && !self.profile.cache_protected) {
+            let arm = self.first_free();
+            let position = self.profile.write_position;
+            return self.access(now + hit, arm, start, end, position);
+        }
+        if self.is_dirty(start, end) {
+            return now + hit;
+        }
+        let taken = self.room(now.max(self.admitted), start, end);
+        self.admitted = taken;
+        self.put(start, end);
+        self.advance(taken);
+        taken + hit
+    }
+
+    /// When all that was acknowledged is safe.
+    pub(super) fn flush(&mut self, now: Duration) -> Duration {
+        self.advance(now);
+        let command = now + self.profile.write_command;
+        if self.profile.cache_protected {
+            return command;
+        }
+        while !self.dirty.is_empty() {
+            let arm = self.first_free();
+            self.write_a_run(arm, now.max(self.arms[arm].free));
+        }
+        self.flying.iter().map(|(done, _)| *done).fold(command, Duration::max)
+    }
+
+    /// When a command that moves nothing is answered.
+    pub(super) fn discard(&mut self, now: Duration) -> Duration {
+        self.advance(now);
+        now + self.profile.write_command
+    }
+
+    /// Lets the arms do what they can begin until `now`.
+    fn advance(&mut self, now: Duration) {
+        loop {
+            let arm = self.first_free();
+            let free = self.arms[arm].free;
+            if free > now || self.dirty.is_empty() {
+                break;
+            }
+            // What is dirty now was so when the arm was last free, or it is dirty since now: each write calls this.
+            self.write_a_run(arm, free.max(self.admitted.min(now)));
+        }
+        self.flying.retain(|(done, _)| *done > now);
+        if self.dirty.is_empty() {
+            self.read_ahead(now);
+        }
+    }
+
+    /// An arm that has nothing to do goes on where a sequential reader will.
+    fn read_ahead(&mut self, now: Duration) {
+        let (limit, rate) = (self.profile.segment(), self.profile.media_rate);
+        for segment in self.segments.iter_mut().filter(|it| it.sequential) {
+            let behind = |arm: &&mut Arm| arm.at == segment.end && arm.free < now;
+            let Some(arm) = self.arms.iter_mut().find(behind) else { continue };
+            let idle = now - arm.free;
+            let passed = match rate {
+                0 => limit,
+                rate => (idle.as_secs_f64() * rate as f64) as u64,
+            };
+            let wanted = (segment.read + limit).saturating_sub(segment.end);
+            segment.end += passed.min(wanted);
+            (arm.at, arm.free) = (segment.end, now);
+        }
+    }
+
+    /// When the arms have read `start..end`, which nobody has.
+    fn miss(&mut self, now: Duration, start: u64, end: u64) -> Duration {
+        let arm = self.first_free();
+        let ready = self.access(now, arm, start, end, self.profile.read_position);
+        self.keep(Segment { start, end, read: end, sequential: false });
+        ready
+    }
+
+    /// One access of an arm; answers when it is over.
+    fn access(
+        &mut self,
+        now: Duration,
+        arm: usize,
+        start: u64,
+        end: u64,
+        position: Duration,
+    ) -> Duration {
+        let position =
+            if self.arms[arm].at == start { Duration::ZERO } else { self.varied(position) };
+        let transfer = self.profile.transfer(end - start);
+        let arm = &mut self.arms[arm];
+        arm.free = arm.free.max(now) + position + transfer;
+        arm.at = end;
+        arm.free
+    }
+
+    /// An arm takes the next dirty run upwards from where it is, or the lowest.
+    fn write_a_run(&mut self, arm: usize, now: Duration) {
+        let at = self.arms[arm].at;
+        let next = self.dirty.range(at..).next().or_else(|| self.dirty.iter().next());
+        let Some((&start, &end)) = next else { return };
+        self.dirty.remove(&start);
+        self.dirty_bytes -= end - start;
+        let done = self.access(now, arm, start, end, self.profile.write_position);
+        self.flying.push((done, end - start));
+        self.keep(Segment { start, end, read: end, sequential: false });
+    }
+
+    /// When the cache has room for a write that has waited since `now`, the arms working meanwhile.
+    fn room(&mut self, mut now: Duration, start: u64, end: u64) -> Duration {
+        let bytes = end - start;
+        loop {
+            self.flying.retain(|(done, _)| *done > now);
+            let held: u64 = self.dirty_bytes + self.flying.iter().map(|it| it.1).sum::<u64>();
+            let runs = self.dirty.len() + self.flying.len();
+            let joins = self.run_before(start, end).is_some();
+            // What is larger than the cache passes through it when it is empty.
+            let fits = held == 0 || held + bytes <= self.profile.cache;
+            if fits && (joins || runs < self.profile.runs) {
+                return now;
+            }
+            // Something is held, so some arm ends something later, or can begin with it.
+            while !self.dirty.is_empty() {
+                let arm = self.first_free();
+                if self.arms[arm].free > now {
+                    break;
+                }
+                self.write_a_run(arm, now);
+            }
+            let done = self.flying.iter().map(|it| it.0);
+            let free = self.arms.iter().map(|it| it.free).filter(|free| *free > now);
+            let Some(next) = done.chain(free).min() else { return now };
+            now = next;
+        }
+    }
+
+    /// Adds a run, or makes the one before it longer.
+    fn put(&mut self, start: u64, end: u64) {
+        match self.run_before(start, end) {
+            Some((first, before)) => {
+                self.dirty_bytes += end.max(before) - before;
+                self.dirty.insert(first, end.max(before));
+            }
+            None => {
+                let former = self.dirty.insert(start, end).unwrap_or(start);
+                self.dirty_bytes += end - start;
+                self.dirty_bytes -= former - start;
+            }
+        }
+    }
+
+    /// The dirty run that ends where `start` is and may become so long.
+    fn run_before(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        let (&first, &before) = self.dirty.range(..start).next_back()?;
+        (before >= start && end.max(before) - first <= LONGEST_RUN).then_some((first, before))
+    }
+
+    fn is_dirty(&self, start: u64, end: u64) -> bool {
+        self.dirty.range(..=start).next_back().is_some_and(|(_, &to)| to >= end)
+    }
+
+    fn keep(&mut self, segment: Segment) {
+        if self.segments.len() >= Profile::SEGMENTS {
+            self.segments.remove(0);
+        }
+        self.segments.push(segment);
+    }
+
+    fn first_free(&self) -> usize {
+        let arms = self.arms.iter().enumerate();
+        arms.min_by_key(|(_, arm)| arm.free).expect("there is one").0
+    }
+
+    /// The arm that stands at `at`, or the first that is free.
+    fn arm_at(&self, at: u64) -> usize {
+        self.arms.iter().position(|arm| arm.at == at).unwrap_or_else(|| self.first_free())
+    }
+
+    /// A positioning, longer or shorter by chance (splitmix64).
+    fn varied(&mut self, position: Duration) -> Duration {
+        if self.profile.spread == 0.0 {
+            return position;
+        }
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.dice;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let even = (z >> 11) as f64 / (1_u64 << 53) as f64;
+        position.mul_f64((1.0 + self.profile.spread * (2.0 * even - 1.0)).max(0.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+    const RECORD: u64 = 8 * KIB;
+    /// Of the outsourcing paper: what the protocol adds to each access.
+    const PROTOCOL: Duration = Duration::from_micros(408);
+
+    /// One thread that reads or writes records of 8 KiB over four times the cache, and so far away: the mean from one
+    /// answer to the next, in milliseconds, once it is steady.
+    fn measure(name: &str, access: &str, round_trip: Duration) -> f64 {
+        let profile = Profile::named(name).expect("known");
+        let records = (4 * profile.cache / RECORD).max(1024);
+        let mut disk = Mechanics::new(profile);
+        let (is_write, is_random) = (access.ends_with("write"), access.starts_with("random"));
+        let mut x = 1_u64;
+        // As many as fill the cache, twice: the first half is not counted.
+        let count = 2 * records;
+        let (mut now, mut begun) = (Duration::ZERO, Duration::ZERO);
+        for index in 0..count {
+            if index == count / 2 {
+                begun = now;
+            }
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let record = if is_random { (x >> 20) % records } else { index % records };
+            let at = (record * RECORD, (record + 1) * RECORD);
+            let came = now + round_trip / 2;
+            let done = if is_write { disk.write(came, at, false) } else { disk.read(came, at) };
+            let overhead = if round_trip.is_zero() { Duration::ZERO } else { PROTOCOL };
+            now = done + round_trip / 2 + overhead;
+        }
+        (now - begun).as_secs_f64() * 1e3 / (count - count / 2) as f64
+    }
+
+    /// The rows "local" of Table 1 of the outsourcing paper.
+    #[test]
+    fn disks_take_what_table_1_says() {
+        let accesses = ["random read", "random write", "sequential read", "sequential write"];
+        for (name, paper) in [
+            ("ibm-dnes", [10.38, 11.44, 0.57, 0.40]),
+            ("ibm-ddys", [7.50, 5.10, 0.24, 0.27]),
+            ("array", [7.89, 2.37, 0.41, 0.47]),
+        ] {
+            for (access, paper) in accesses.into_iter().zip(paper) {
+                let ours = measure(name, access, Duration::ZERO);
+                println!("{name} {access}: {ours:.3} ms, the paper {paper}");
+                assert!((ours / paper - 1.0).abs() < 0.1, "{name} {access}: {ours}, not {paper}");
+            }
+        }
+        assert_eq!(measure("null", "random write", Duration::ZERO), 0.0);
+    }
+
+    /// Figure 3: a full cache hides a round trip that is shorter than an access.
+    #[test]
+    fn random_writes_mask_the_distance_up_to_the_disks_own_time() {
+        for (name, access, ack) in [("ibm-dnes", 11.44, 0.40), ("ibm-ddys", 5.10, 0.27)] {
+            for round_trip_ms in [0.0, 1.0, 2.0, 4.0, 8.0, 16.0] {
+                let ours = measure(
+                    name,
+                    "random write",
+                    Duration::from_micros((round_trip_ms * 1e3) as u64),
+                );
+                let alone = if round_trip_ms > 0.0 { round_trip_ms + 0.408 + ack } else { 0.0 };
+                let masked = f64::max(access, alone);
+                println!("{name} {round_trip_ms} ms: {ours:.2}, masked {masked:.2}");
+                assert!(
+                    (ours / masked - 1.0).abs() < 0.05,
+                    "{round_trip_ms} ms: {ours}, not {masked}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_block_is_in_the_cache() {
+        for (name, read, write) in [("ibm-dnes", 0.57, 0.40), ("ibm-ddys", 0.24, 0.27)] {
+            let mut disk = Mechanics::new(Profile::named(name).expect("known"));
+            let mut now = Duration::ZERO;
+            for index in 0..100 {
+                let came = now;
+                now = disk.write(came, (0, RECORD), false);
+                let took = (now - came).as_secs_f64() * 1e3;
+                assert!((took / write - 1.0).abs() < 0.1, "{name}: write {index} took {took} ms");
+            }
+            for _ in 0..100 {
+                let came = now;
+                now = disk.read(came, (0, RECORD));
+                let took = (now - came).as_secs_f64() * 1e3;
+                assert!((took / read - 1.0).abs() < 0.1, "{name}: a read took {took} ms");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flush_waits_for_the_platter_unless_the_cache_is_protected() {
+        let profile = Profile::named("ibm-dnes").expect("known");
+        let four = |mut disk: Mechanics| {
+            for index in 0..4 {
+                disk.write(
+                    Duration::ZERO,
+                    (index * 100 * RECORD, index * 100 * RECORD + RECORD),
+                    false,
+                );
+            }
+            disk.flush(Duration::ZERO)
+        };
+        let exposed = four(Mechanics::new(profile.clone()));
+        assert!(exposed > Duration::from_millis(3 * 11), "{exposed:?}");
+        let protected = Profile { cache_protected: true, ..profile.clone() };
+        assert_eq!(four(Mechanics::new(protected)), profile.write_command);
+        // A stable write goes by the cache in the same way.
+        let stable = Mechanics::new(profile).write(Duration::ZERO, (RECORD, 2 * RECORD), true);
+        assert!(stable > Duration::from_millis(11), "{stable:?}");
+    }
+
+    #[test]
+    fn eight_arms_read_eight_at_once() {
+        let mut array = Mechanics::new(Profile::named("array").expect("known"));
+        let mut read = |at: u64| {
+            let at = at * 1000 * RECORD;
+            array.read(Duration::ZERO, (at, at + RECORD))
+        };
+        let last = (1..=8).map(&mut read).max().expect("there are some");
+        assert!(last < Duration::from_millis(9), "{last:?}");
+        assert!(read(9) > Duration::from_millis(14));
+    }
+
+    #[test]
+    fn chance_is_that_of_the_seed_and_its_mean_is_the_time() {
+        let profile = Profile { spread: 0.5, ..Profile::named("ibm-ddys").expect("known") };
+        let times = |profile: &Profile| {
+            let mut disk = Mechanics::new(profile.clone());
+            let mut now = Duration::ZERO;
+            let mut step = |at: u64| {
+                let came = now;
+                now = disk.read(came, (at * RECORD, (at + 1) * RECORD));
+                (now - came).as_secs_f64() * 1e3
+            };
+            (1..=1000).map(|index| step(index * 7919)).collect::<Vec<f64>>()
+        };
+        let first = times(&profile);
+        assert_eq!(first, times(&profile));
+        assert_ne!(first, times(&Profile { seed: 2, ..profile.clone() }));
+        let mean = first.iter().sum::<f64>() / 1000.0;
+        assert!((mean / 7.5 - 1.0).abs() < 0.02, "{mean}");
+        assert!(first.iter().all(|took| (3.9..11.1).contains(took)));
+    }
+}
