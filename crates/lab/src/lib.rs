@@ -12,6 +12,7 @@ pub mod paper;
 pub mod model;
 mod site;
 mod point;
+mod windows;
 pub mod outsourcing;
 pub mod stics;
 pub mod fair_tcp;
@@ -28,3 +29,4 @@ pub use report::{
     number,
 };
 pub use site::{Beside, Data, Disk, Gateway, Host, Line, Server, Session, Site};
+pub use windows::{Sampler, Watch, Windows};

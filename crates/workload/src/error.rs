@@ -66,6 +66,14 @@ pub enum Error {
         /// What is missing, or what stands there.
         what: String,
     },
+    /// The far side did not do what was asked of it.
+    #[error("cannot {act}: {reason}")]
+    Session {
+        /// What was asked.
+        act: String,
+        /// Why it did not.
+        reason: String,
+    },
     /// The system failed.
     #[error("cannot {act}: {error}")]
     System {

@@ -17,9 +17,11 @@ mod cold;
 mod build;
 mod sdet;
 mod postmark;
+mod commands;
 mod task;
 
 pub use build::{Build, Fetched, fetch};
+pub use commands::Commands;
 pub use error::Error;
 pub use outcome::{Figure, Outcome, Series};
 pub use place::Place;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Build, Error, Outcome, Postmark, Run, Sdet, Workload};
+use crate::{Build, Commands, Error, Outcome, Postmark, Run, Sdet, Workload};
 
 /// A workload with its settings.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Subcommand)]
@@ -10,6 +10,8 @@ use crate::{Build, Error, Outcome, Postmark, Run, Sdet, Workload};
 pub enum Task {
     /// A software build: unpack, configure, make; needs a folder
     Build(Build),
+    /// SCSI commands over one session, so many at a time; needs a URL
+    Commands(Commands),
     /// PostMark: mail and news as many small files; needs a folder
     Postmark(Postmark),
     /// Scripts of a software developer's day, many at once; needs a folder
@@ -22,6 +24,7 @@ impl Task {
     pub fn workload(&self) -> &dyn Workload {
         match self {
             Self::Build(it) => it,
+            Self::Commands(it) => it,
             Self::Postmark(it) => it,
             Self::Sdet(it) => it,
         }

@@ -1,0 +1,9 @@
+//! The congestion windows of connections, looked at every 10 ms while a workload runs (Fair-TCP paper, 2.1 and
+//! Table 2: "collected approximately every 10ms").
+
+mod sock_diag;
+mod windows;
+mod sampler;
+
+pub use sampler::{Sampler, Watch};
+pub use windows::Windows;

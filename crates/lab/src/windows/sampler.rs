@@ -1,0 +1,287 @@
+//! The thread that looks: it stands in the network namespace of the sockets and asks the kernel for each.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt,
+        sockopt::Timeout,
+    },
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+
+use super::{
+    sock_diag::{self, Answer, SocketId, TcpInfo},
+    windows::{Counted, Looks, Windows},
+};
+
+/// Whose windows are looked at: those of the end that sends.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Watch {
+    /// The file of its network namespace; `None`: this thread's.
+    pub namespace: Option<PathBuf>,
+    /// The port of the target.
+    pub port: u16,
+    /// Whether it is the target's end, which sends what is read; else the initiator's.
+    pub at_target: bool,
+}
+
+/// Looks at windows until it is told to stop.
+pub struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Windows>,
+}
+
+/// The paper's "approximately every 10ms".
+const EVERY: Duration = Duration::from_millis(10);
+/// How often it is looked for further connections. The kernel walks its whole table for that.
+const LIST_EVERY: Duration = Duration::from_millis(200);
+/// More connections than a session of ours has, several at once included.
+const MOST: usize = 64;
+/// A netlink message of the kernel is 32 KiB at most.
+const BUFFER_BYTES: usize = 32 << 10;
+/// The kernel answers within the call; whoever waits longer has missed it.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+
+impl Sampler {
+    /// Begins. It may be before there are connections.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or the kernel tells nothing of sockets.
+    pub fn start(watch: Watch) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (told, started) = mpsc::channel();
+        let stopped = Arc::clone(&stop);
+        let look = move || {
+            // The thread ends with the sampling, so it need not come back.
+            let looking = watch.enter().and_then(|()| Looking::new(watch));
+            let mut looking = match looking {
+                Ok(looking) => looking,
+                Err(error) => {
+                    let _ = told.send(Err(error));
+                    return Windows::default();
+                }
+            };
+            let _ = told.send(Ok(()));
+            looking.run(&stopped);
+            looking.windows()
+        };
+        let thread = thread::Builder::new().name("windows".to_owned()).spawn(look)?;
+        let ended = || Err(io::Error::other("the thread that looks at windows ended"));
+        started.recv().unwrap_or_else(|_| ended())?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends, and says what was seen.
+    ///
+    /// # Panics
+    /// If the thread did.
+    #[must_use]
+    pub fn stop(self) -> Windows {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it does not panic")
+    }
+}
+
+impl Watch {
+    fn enter(&self) -> io::Result<()> {
+        let Some(path) = &self.namespace else { return Ok(()) };
+        let file = File::open(path)?;
+        Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?)
+    }
+}
+
+struct Looking {
+    watch: Watch,
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+    sockets: Vec<Seen>,
+    looks: Looks,
+}
+
+/// A socket with what it told first and last.
+struct Seen {
+    family: AddressFamily,
+    id: SocketId,
+    first: TcpInfo,
+    last: TcpInfo,
+    is_there: bool,
+}
+
+impl Looking {
+    fn new(watch: Watch) -> io::Result<Self> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            Some(netlink::SOCK_DIAG),
+        )?;
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_LIMIT))?;
+        let (buffer, sockets) = (vec![0; BUFFER_BYTES], vec![]);
+        let mut looking = Self { watch, socket, buffer, sockets, looks: Looks::default() };
+        // If this kernel tells nothing, that is said now.
+        looking.list()?;
+        Ok(looking)
+    }
+
+    fn run(&mut self, stop: &AtomicBool) {
+        let started = Instant::now();
+        let (mut next, mut next_list) = (started, started + LIST_EVERY);
+        while !stop.load(Ordering::Relaxed) {
+            if Instant::now() >= next_list {
+                // What was not answered now is the next time.
+                let _ = self.list();
+                next_list = Instant::now() + LIST_EVERY;
+            }
+            self.look(started.elapsed());
+            // A look that came late is not made up for: it would be of the same moment.
+            next = (next + EVERY).max(Instant::now());
+            thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Finds connections that were not there before.
+    fn list(&mut self) -> io::Result<()> {
+        let port = Some(self.watch.port);
+        let (remote, local) = if self.watch.at_target { (None, port) } else { (port, None) };
+        for family in [AddressFamily::INET, AddressFamily::INET6] {
+            let mut found = vec![];
+            self.ask(
+                &sock_diag::list(family.as_raw() as u8, remote, local),
+                |answer| match answer {
+                    Answer::Socket(id, info) => {
+                        found.push((id, info));
+                        Ok(false)
+                    }
+                    Answer::Failed(number) => Err(io::Error::from_raw_os_error(number)),
+                    Answer::Other => Ok(false),
+                    Answer::Done => Ok(true),
+                },
+            )?;
+            for (id, info) in found {
+                if self.sockets.len() < MOST && self.sockets.iter().all(|it| it.id != id) {
+                    let seen = Seen { family, id, first: info, last: info, is_there: true };
+                    self.sockets.push(seen);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for each that is known.
+    fn look(&mut self, at: Duration) {
+        let mut sockets = std::mem::take(&mut self.sockets);
+        for seen in sockets.iter_mut().filter(|seen| seen.is_there) {
+            let request = sock_diag::one(seen.family.as_raw() as u8, &seen.id);
+            let mut told = None;
+            let asked = self.ask(&request, |answer| {
+                told = Some(answer);
+                Ok(true)
+            });
+            match (asked, told) {
+                (Ok(()), Some(Answer::Socket(id, info))) if id == seen.id => seen.last = info,
+                _ => seen.is_there = false,
+            }
+        }
+        self.sockets = sockets;
+        let now: Vec<TcpInfo> =
+            self.sockets.iter().filter(|it| it.is_there).map(|it| it.last).collect();
+        self.looks.add(at, &now);
+    }
+
+    /// Sends a question and hands over what is answered, until that says it was all.
+    fn ask(
+        &mut self,
+        request: &[u8],
+        mut take: impl FnMut(Answer) -> io::Result<bool>,
+    ) -> io::Result<()> {
+        rustix::net::send(&self.socket, request, SendFlags::empty())?;
+        loop {
+            let (length, _) =
+                rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
+            let mut is_empty = true;
+            for answer in sock_diag::read(&self.buffer[..length]) {
+                is_empty = false;
+                if take(answer)? {
+                    return Ok(());
+                }
+            }
+            if is_empty {
+                return Err(io::Error::other("an answer of the kernel that is none"));
+            }
+        }
+    }
+
+    fn windows(self) -> Windows {
+        let mut counted = Counted::default();
+        self.sockets.iter().for_each(|seen| counted.add(&seen.first, &seen.last));
+        self.looks.windows(counted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    /// No right is needed for one's own sockets in one's own namespace.
+    #[test]
+    fn sockets_to_a_port_are_looked_at() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let [writes, reads] = [false, true].map(|at_target| {
+            let started = Sampler::start(Watch { namespace: None, port, at_target });
+            started.expect("the kernel tells of sockets")
+        });
+        let streams: Vec<(TcpStream, TcpStream)> = (0..2)
+            .map(|_| {
+                let near = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                (near, listener.accept().unwrap().0)
+            })
+            .collect();
+        let until = Instant::now() + SETTLED_AND_MORE;
+        thread::scope(|scope| {
+            for (mut near, mut far) in streams {
+                scope.spawn(move || {
+                    while Instant::now() < until {
+                        near.write_all(&[1; 65536]).unwrap();
+                    }
+                });
+                scope.spawn(move || while far.read(&mut [0; 4096]).unwrap() > 0 {});
+            }
+        });
+        let get = |windows: &Windows, name: &str| {
+            windows.figures.iter().find(|it| it.name == name).map(|it| it.value)
+        };
+        let (writes, reads) = (writes.stop(), reads.stop());
+        assert_eq!(get(&writes, "connections"), Some(2.0), "{:?}", writes.figures);
+        assert!(get(&writes, "window mean").unwrap() >= 2.0, "{:?}", writes.figures);
+        assert!(get(&writes, "segments sent").unwrap() > 0.0);
+        assert_eq!(get(&reads, "segments sent"), Some(0.0), "nothing was sent back");
+    }
+
+    /// Windows are looked at from one second after the first data.
+    const SETTLED_AND_MORE: Duration = Duration::from_millis(1600);
+
+    #[test]
+    fn a_namespace_that_is_not_there_is_told() {
+        let namespace = Some("/run/netns/forebay-none".into());
+        assert!(Sampler::start(Watch { namespace, port: 1, at_target: false }).is_err());
+    }
+}

@@ -1,0 +1,212 @@
+//! What windows did over time, in figures and in points for plots. Of the time since data flows, less the
+//! first second, and only of moments in which some was on its way.
+
+use std::time::Duration;
+
+use workload::{Figure, Series};
+
+use super::sock_diag::TcpInfo;
+
+/// What the windows of some connections did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Windows {
+    /// Figures of all of them together.
+    pub figures: Vec<Figure>,
+    /// Of the first two connections: their windows for 1.2 s, their difference for 50 s (the paper's
+    /// Figures 3 and 2), and the sum of all for as long.
+    pub series: Vec<Series>,
+}
+
+/// So long windows open from their start; then they are looked at.
+const SETTLED: Duration = Duration::from_secs(1);
+/// Points kept of sums and differences: 50 s.
+const LONG: usize = 5000;
+/// Points kept of two windows: 1.2 s.
+const SHORT: usize = 120;
+
+/// Looks as they come.
+#[derive(Default)]
+pub(super) struct Looks {
+    /// When data was first seen on its way.
+    begun: Option<Duration>,
+    sum: Moments,
+    difference: Moments,
+    /// Of each connection, in the order in which they were seen first.
+    each: Vec<Moments>,
+    round_trip_ms: Moments,
+    delivery: Moments,
+    sums: Vec<[f64; 2]>,
+    differences: Vec<[f64; 2]>,
+    pair: [Vec<[f64; 2]>; 2],
+}
+
+impl Looks {
+    /// All connections at one moment.
+    pub fn add(&mut self, at: Duration, sockets: &[TcpInfo]) {
+        if sockets.iter().all(|it| it.unacked == 0) {
+            return;
+        }
+        let begun = *self.begun.get_or_insert(at);
+        let Some(at) = at.checked_sub(begun + SETTLED) else { return };
+        let at = at.as_secs_f64();
+        let windows: Vec<f64> = sockets.iter().map(|it| it.cwnd.into()).collect();
+        let sum = windows.iter().sum();
+        self.sum.add(sum);
+        keep(&mut self.sums, LONG, [at, sum]);
+        self.each.resize_with(self.each.len().max(windows.len()), Moments::default);
+        self.each.iter_mut().zip(&windows).for_each(|(each, window)| each.add(*window));
+        if let [one, other, ..] = windows[..] {
+            self.difference.add(one - other);
+            keep(&mut self.differences, LONG, [at, one - other]);
+            keep(&mut self.pair[0], SHORT, [at, one]);
+            keep(&mut self.pair[1], SHORT, [at, other]);
+        }
+        sockets.iter().for_each(|it| self.round_trip_ms.add(f64::from(it.srtt_us) / 1e3));
+        let rate: u64 = sockets.iter().map(|it| it.delivery_rate).sum();
+        self.delivery.add(rate as f64 * 8.0 / 1e6);
+    }
+
+    /// What they come to; `counted` is of all connections, from when each was seen first.
+    pub fn windows(self, counted: Counted) -> Windows {
+        let mut figures = vec![];
+        let mut figure = |name: &str, unit: &str, value: f64| {
+            figures.push(Figure { name: name.to_owned(), unit: unit.to_owned(), value });
+        };
+        let connections = self.each.len() as f64;
+        figure("looks at windows", "", self.sum.count as f64);
+        figure("connections", "", connections);
+        if self.sum.count > 0 {
+            figure("window mean", "segments", self.sum.mean);
+            figure("window deviation", "segments", self.sum.deviation());
+            figure("window spread", "%", 100.0 * self.sum.deviation() / self.sum.mean.max(1.0));
+            let mean =
+                |of: fn(&Moments) -> f64| self.each.iter().map(of).sum::<f64>() / connections;
+            figure("window of one mean", "segments", mean(|it| it.mean));
+            figure("window of one deviation", "segments", mean(Moments::deviation));
+            figure("round trip mean", "ms", self.round_trip_ms.mean);
+            figure("delivery rate mean", "Mb/s", self.delivery.mean);
+        }
+        if self.difference.count > 0 {
+            figure("difference mean", "segments", self.difference.mean);
+            figure("difference deviation", "segments", self.difference.deviation());
+        }
+        figure("segments sent", "", counted.segments as f64);
+        figure("retransmits", "", counted.retransmits as f64);
+        let share = counted.retransmits as f64 / counted.segments.max(1) as f64;
+        figure("retransmitted", "%", 100.0 * share);
+        figure("false retransmits", "", counted.duplicates as f64);
+        if let Some(timeouts) = counted.timeouts {
+            figure("timeouts", "", timeouts as f64);
+        }
+        let series = |name: &str, points: Vec<[f64; 2]>| Series {
+            name: name.to_owned(),
+            x: "time, s".to_owned(),
+            y: "window, segments".to_owned(),
+            points,
+        };
+        let [one, other] = self.pair;
+        let series = [
+            series("window of connection 1", one),
+            series("window of connection 2", other),
+            series("difference of windows", self.differences),
+            series("window of all", self.sums),
+        ];
+        let series = series.into_iter().filter(|it| !it.points.is_empty()).collect();
+        Windows { figures, series }
+    }
+}
+
+fn keep(points: &mut Vec<[f64; 2]>, most: usize, point: [f64; 2]) {
+    if points.len() < most {
+        points.push(point);
+    }
+}
+
+/// What sockets counted while they were looked at.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Counted {
+    pub segments: u64,
+    pub retransmits: u64,
+    pub duplicates: u64,
+    pub timeouts: Option<u64>,
+}
+
+impl Counted {
+    /// And what one did from its first to its last look.
+    pub fn add(&mut self, first: &TcpInfo, last: &TcpInfo) {
+        let of = |last: u32, first: u32| u64::from(last.wrapping_sub(first));
+        self.segments += of(last.segments, first.segments);
+        self.retransmits += of(last.retransmits, first.retransmits);
+        self.duplicates += of(last.duplicates, first.duplicates);
+        if let (Some(last), Some(first)) = (last.timeouts, first.timeouts) {
+            *self.timeouts.get_or_insert(0) += u64::from(last.wrapping_sub(first));
+        }
+    }
+}
+
+/// Mean and deviation of numbers as they come (Welford 1962).
+#[derive(Clone, Copy, Debug, Default)]
+struct Moments {
+    count: u64,
+    mean: f64,
+    /// The sum of squares of what differs from the mean.
+    squares: f64,
+}
+
+impl Moments {
+    fn add(&mut self, value: f64) {
+        self.count += 1;
+        let off = value - self.mean;
+        self.mean += off / self.count as f64;
+        self.squares += off * (value - self.mean);
+    }
+
+    fn deviation(&self) -> f64 {
+        (self.squares / self.count.max(1) as f64).sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(cwnd: u32, unacked: u32) -> TcpInfo {
+        TcpInfo { cwnd, unacked, srtt_us: 4000, delivery_rate: 125_000, ..TcpInfo::default() }
+    }
+
+    #[test]
+    fn windows_come_to_mean_deviation_and_difference() {
+        let mut looks = Looks::default();
+        let at = Duration::from_millis;
+        // Before data flows, and in the second after.
+        looks.add(at(0), &[socket(100, 0), socket(100, 0)]);
+        looks.add(at(5000), &[socket(100, 1), socket(100, 0)]);
+        looks.add(at(5990), &[socket(100, 1), socket(100, 0)]);
+        looks.add(at(6000), &[socket(6, 1), socket(2, 0)]);
+        // Nobody has anything on its way.
+        looks.add(at(6010), &[socket(50, 0), socket(50, 0)]);
+        looks.add(at(6020), &[socket(4, 1), socket(8, 1)]);
+        let mut counted = Counted::default();
+        let last = TcpInfo { segments: 200, retransmits: 5, timeouts: Some(1), ..socket(1, 0) };
+        counted.add(&TcpInfo { timeouts: Some(0), ..socket(1, 0) }, &last);
+        let windows = looks.windows(counted);
+        let get = |name: &str| windows.figures.iter().find(|it| it.name == name).unwrap().value;
+        assert_eq!((get("looks at windows"), get("connections")), (2.0, 2.0));
+        assert_eq!((get("window mean"), get("window deviation")), (10.0, 2.0));
+        assert_eq!((get("window spread"), get("window of one mean")), (20.0, 5.0));
+        assert_eq!((get("difference mean"), get("difference deviation")), (0.0, 4.0));
+        assert_eq!((get("round trip mean"), get("delivery rate mean")), (4.0, 2.0));
+        assert_eq!((get("retransmits"), get("retransmitted"), get("timeouts")), (5.0, 2.5, 1.0));
+        assert_eq!(windows.series[2].points, [[0.0, 4.0], [0.02, -4.0]]);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut looks = Looks::default();
+        for ms in 0..20_000 {
+            looks.add(Duration::from_millis(10 * ms), &[socket(3, 1), socket(4, 1)]);
+        }
+        let windows = looks.windows(Counted::default());
+        assert!(windows.series.iter().all(|it| it.points.len() <= LONG), "{:?}", windows.figures);
+    }
+}
