@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use workload::{Figure, Series};
 
-use crate::{Cell, Curve, Record};
+use crate::{Cell, Curve, Data, Disk, Record, Server, Site};
 
 /// The records of an experiment by the names of their points, and why some are not there.
 #[derive(Clone, Debug, Default)]
@@ -48,11 +48,11 @@ impl<'a> Measured<'a> {
     }
 
     /// A figure of a point, of what its workload found or of what was counted around it, in `unit`. An empty
-    /// name stands for the workload's first figure. `None` without the point, without the figure, and if its
-    /// unit cannot be turned into the one asked for.
+    /// name stands for the workload's first figure of this kind: "" in ms is the first that is a time. `None`
+    /// without the point, without the figure, and if its unit cannot be turned into the one asked for.
     #[must_use]
     pub fn value(&self, point: &str, figure: &str, unit: &str) -> Option<f64> {
-        let figure = named(self.record(point)?, figure)?;
+        let figure = named(self.record(point)?, figure, unit)?;
         convert(figure.value, &figure.unit, unit)
     }
 
@@ -62,7 +62,7 @@ impl<'a> Measured<'a> {
         let Some(record) = self.record(point) else {
             return Cell::words(&self.why_not(point));
         };
-        let Some(found) = named(record, figure) else {
+        let Some(found) = named(record, figure, unit) else {
             return Cell::words(&format!("not measured: no figure `{figure}`"))
                 .tainted(&record.taints);
         };
@@ -87,6 +87,28 @@ impl<'a> Measured<'a> {
         Curve::ours(name, points)
     }
 
+    /// What the data lay on at the points whose names begin with `start`, as words for a sentence: "memory behind
+    /// the service times of `dnes`, or a file on this machine's disk". Empty if none was measured.
+    #[must_use]
+    pub fn disks(&self, start: &str) -> String {
+        let mut disks = vec![];
+        for record in self.starting(start) {
+            let site = record.settings.get("site").cloned();
+            let Some(site) = site.and_then(|site| serde_json::from_value::<Site>(site).ok()) else {
+                continue;
+            };
+            let disk = described(&site);
+            if !disks.contains(&disk) {
+                disks.push(disk);
+            }
+        }
+        match disks.as_slice() {
+            [] => String::new(),
+            [one] => one.clone(),
+            [others @ .., last] => format!("{}, or {last}", others.join(", ")),
+        }
+    }
+
     /// Values over time, or in pairs, that a point's workload found.
     #[must_use]
     pub fn series(&self, point: &str, name: &str) -> Option<&'a Series> {
@@ -106,9 +128,29 @@ impl<'a> Measured<'a> {
     }
 }
 
-fn named<'a>(record: &'a Record, name: &str) -> Option<&'a Figure> {
+fn described(site: &Site) -> String {
+    let Site { disk: Disk { data, model }, server, .. } = site;
+    let data = match data {
+        Data::Memory => "memory",
+        Data::File => "a file on this machine's disk",
+    };
+    let disk = match model {
+        Some(model) => format!("{data} behind the service times of `{model}`"),
+        None => data.to_owned(),
+    };
+    match server {
+        Server::Forebay => disk,
+        Server::Tgt => format!("{disk}, served by tgt"),
+        Server::Host => format!("{disk}, the host's own"),
+    }
+}
+
+fn named<'a>(record: &'a Record, name: &str, unit: &str) -> Option<&'a Figure> {
     if name.is_empty() {
-        return record.outcome.figures.first();
+        let mut figures = record.outcome.figures.iter();
+        return figures
+            .find(|figure| convert(figure.value, &figure.unit, unit).is_some())
+            .or(record.outcome.figures.first());
     }
     record.outcome.figures.iter().chain(&record.counted).find(|figure| figure.name == name)
 }
@@ -142,8 +184,8 @@ fn unit(name: &str) -> Option<(&'static str, f64)> {
         "GB/s" => ("flow", 1e9),
         "KiB/s" => ("flow", 1024.0),
         "MiB/s" => ("flow", 1024.0 * 1024.0),
-        "Mbit/s" => ("flow", 1e6 / 8.0),
-        "Gbit/s" => ("flow", 1e9 / 8.0),
+        "Mbit/s" | "Mb/s" => ("flow", 1e6 / 8.0),
+        "Gbit/s" | "Gb/s" => ("flow", 1e9 / 8.0),
         "1/s" => ("rate", 1.0),
         "1/min" => ("rate", 1.0 / 60.0),
         "1/h" => ("rate", 1.0 / 3600.0),
@@ -180,6 +222,37 @@ mod tests {
         assert_eq!(measured.value("table-1/null/0ms", "response", "MB/s"), None);
         let cell = measured.cell("table-1/null/0ms", "response", "MB/s");
         assert_eq!((cell.ours, cell.note.as_str()), (None, "measured in us, not in MB/s"));
+    }
+
+    #[test]
+    fn a_figure_without_a_name_is_the_first_of_its_kind() {
+        let mut mixed = record("a", "throughput", "MB/s", 7.0);
+        mixed.outcome = mixed.outcome.figure("mean", "us", 1500.0).figure("p99", "us", 9000.0);
+        let records = [mixed];
+        let measured = Measured::new(&records);
+        assert_eq!(measured.value("a", "", "ms"), Some(1.5));
+        assert_eq!(measured.value("a", "", "MB/s"), Some(7.0));
+        assert_eq!(measured.value("a", "", "1/h"), None);
+    }
+
+    #[test]
+    fn the_far_disks_are_told_once_each() {
+        let with = |point: &str, model: Option<&str>| {
+            let mut site = Site::default();
+            site.disk.model = model.map(str::to_owned);
+            let mut record = record(point, "mean", "ms", 1.0);
+            record.settings = serde_json::json!({ "site": site });
+            record
+        };
+        let records = [
+            with("t/a", Some("dnes")),
+            with("t/b", Some("dnes")),
+            with("t/c", None),
+            record("t/d", "", "", 0.0),
+        ];
+        let measured = Measured::new(&records);
+        assert_eq!(measured.disks("t/"), "memory behind the service times of `dnes`, or memory");
+        assert_eq!(measured.disks("u/"), "");
     }
 
     #[test]

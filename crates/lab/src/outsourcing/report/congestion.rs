@@ -1,0 +1,76 @@
+//! Table 3: background traffic on a backbone of 155 Mbit/s.
+
+use super::{far_side, share};
+use crate::{
+    Cell, Curve, Measured, Plot, Section, Table,
+    paper::outsourcing::{CONGESTION, Congestion},
+};
+
+/// Workload, file system and unit of each column of ours; what the paper has for it.
+type Column = (&'static str, &'static str, &'static str, fn(&Congestion) -> Option<f64>);
+
+const COLUMNS: [(&str, Column); 3] = [
+    ("PostMark, ext4", ("postmark", "soft", "1/s", |row| row.postmark.map(|[_, soft, _]| soft))),
+    ("PostMark, ext4, sync", ("postmark", "sync", "1/s", |row| row.postmark.map(|[ffs, ..]| ffs))),
+    ("TPC-C", ("tpcc", "soft", "1/min", |row| Some(row.tpcc))),
+];
+
+/// Table 3.
+pub fn table_3(measured: &Measured<'_>) -> Section {
+    let cell = |(workload, meta, unit, _): &Column, load: u32| {
+        measured.cell(&format!("table-3/{workload}/{meta}/{load}"), "", unit)
+    };
+    let mut rates = Table::new("What runs beside the background", "load, % of 155 Mbit/s");
+    let mut shares = Table::new("As a share of no load", "load, % of 155 Mbit/s");
+    let mut plot =
+        Plot::new("Performance under load", "background, % of 155 Mbit/s", "share of no load");
+    for (name, column) in &COLUMNS {
+        rates = rates.column(name, column.2);
+        shares = shares.column(name, "of no load");
+        let first = cell(column, 0);
+        let ours = CONGESTION
+            .iter()
+            .filter_map(|row| Some([f64::from(row.load), cell(column, row.load).by(&first).ours?]));
+        let paper = CONGESTION.iter().filter_map(|row| {
+            Some([f64::from(row.load), (column.3)(row)? / (column.3)(&CONGESTION[0])?])
+        });
+        plot = plot.curve(Curve::ours(name, ours)).curve(Curve::paper(name, paper));
+    }
+    let load = |row: &Congestion| row.load.to_string();
+    let rates = rates.rows(CONGESTION, load, |row| {
+        COLUMNS.map(|(_, column)| cell(&column, row.load).beside((column.3)(row)))
+    });
+    let shares = shares.rows(CONGESTION, load, |row| {
+        COLUMNS.map(|(_, column)| {
+            let kept: Cell = share(&cell(&column, row.load), &cell(&column, 0));
+            let first = (column.3)(&CONGESTION[0]);
+            kept.beside((column.3)(row).zip(first).map(|(paper, first)| paper / first))
+        })
+    });
+    Section::new("Table 3: congestion")
+        .text(
+            "A backbone of 155 Mbit/s with background traffic of the paper's profile (TCP 95 %, UDP 5 %; half of the packets below \
+             44 bytes, three quarters below 576, nearly all below 1500). In the paper two hardware generators make it, between two \
+             routers, and access is at 100 Mbit/s; here the emulator puts it into its queue. PostMark stands beside the paper's Soft \
+             Updates and FFS, TPC-C beside its NTFS on Windows NT.",
+        )
+        .text(&far_side(measured, "table-3/"))
+        .table(rates)
+        .table(shares)
+        .plot(plot)
+        .table(profile())
+}
+
+/// What the paper's background did to the network itself.
+fn profile() -> Table {
+    let table = Table::new("The paper's background", "load, % of 155 Mbit/s")
+        .column("mean", "Mbit/s")
+        .column("deviation", "Mbit/s")
+        .column("round trip", "ms")
+        .column("packets lost", "share");
+    table.rows(
+        CONGESTION,
+        |row| row.load.to_string(),
+        |row| [row.background[0], row.background[1], row.round_trip_ms, row.loss].map(Cell::paper),
+    )
+}

@@ -1,0 +1,222 @@
+//! Equation (1) and the masking rule against Table 1, ours and the paper's.
+
+use super::{delays, micro, way};
+use crate::{
+    Cell, Measured, Section, Table,
+    model::{Fit, Request, Rule, TOLERANCE, protocol_time},
+    number,
+    paper::outsourcing::{ACCESSES, ANSWER_MS, DISKS, ISCSI_MS, RESPONSE_MS, WAYS},
+};
+
+/// The column of random writes in [`ACCESSES`].
+const RANDOM_WRITE: usize = 1;
+
+/// Whether a rule takes the random writes of a disk of [`DISKS`] as written behind. The paper's text says so of
+/// single disks; its table shows the same of the array.
+fn is_behind(rule: Rule, disk: usize, access: usize) -> bool {
+    let disks = match rule {
+        Rule::Sum | Rule::Masked => 2,
+        Rule::Answered => 3,
+    };
+    access == RANDOM_WRITE && disk < disks
+}
+
+/// Times of Table 1, wherever they come from.
+trait Times {
+    fn time(&self, disk: usize, access: usize, way: &str) -> Option<f64>;
+    /// What the disk takes to say that it has a write in its cache.
+    fn answer(&self, disk: usize) -> Option<f64>;
+
+    /// A request at this delay, for this rule, and how long it took.
+    fn request(
+        &self,
+        rule: Rule,
+        disk: usize,
+        access: usize,
+        (delay, way): (f64, &str),
+    ) -> Option<(Request, f64)> {
+        let request = Request {
+            disk: self.time(disk, access, "local")?,
+            answer: self.answer(disk).unwrap_or(0.0),
+            round_trip: 2.0 * delay,
+            is_behind: is_behind(rule, disk, access),
+        };
+        Some((request, self.time(disk, access, way)?))
+    }
+
+    /// All requests over a distance that there are.
+    fn requests(&self, rule: Rule) -> Vec<(Request, f64)> {
+        let cells =
+            (0..DISKS.len()).flat_map(|disk| (0..ACCESSES.len()).map(move |access| (disk, access)));
+        cells
+            .flat_map(|(disk, access)| {
+                delays().filter_map(move |at| self.request(rule, disk, access, at))
+            })
+            .collect()
+    }
+
+    fn fit(&self, rule: Rule, iscsi: f64) -> Fit {
+        let requests = self.requests(rule);
+        Fit::of(requests.iter().map(|(request, time)| (*time, rule.time(request, iscsi))))
+    }
+}
+
+impl Times for Measured<'_> {
+    fn time(&self, disk: usize, access: usize, way: &str) -> Option<f64> {
+        self.value(&micro::point(DISKS[disk], ACCESSES[access], way), "", "ms")
+    }
+
+    fn answer(&self, disk: usize) -> Option<f64> {
+        let hit = |access| self.value(&micro::point(DISKS[disk], access, "local"), "", "ms");
+        hit("identical-write").or_else(|| hit("sequential-write"))
+    }
+}
+
+/// The paper's own table.
+struct Paper;
+
+impl Times for Paper {
+    fn time(&self, disk: usize, access: usize, way: &str) -> Option<f64> {
+        let row = WAYS.iter().position(|known| *known == way)?;
+        Some(RESPONSE_MS[row][disk][access])
+    }
+
+    fn answer(&self, disk: usize) -> Option<f64> {
+        Some(ANSWER_MS[disk])
+    }
+}
+
+/// Our `T_iSCSI`, ms.
+pub fn protocol(measured: &Measured<'_>) -> Option<f64> {
+    protocol_time(&measured.requests(Rule::Answered))
+}
+
+/// What the last rule says of a request of ours, ms; `None` if its disk was not measured alone.
+pub fn foretold(
+    measured: &Measured<'_>,
+    disk: usize,
+    access: usize,
+    at: &str,
+    delay: f64,
+    iscsi: f64,
+) -> Option<f64> {
+    let (request, _) = measured.request(Rule::Answered, disk, access, (delay, at))?;
+    Some(Rule::Answered.time(&request, iscsi))
+}
+
+/// The section.
+pub fn section(measured: &Measured<'_>) -> Section {
+    let iscsi = protocol(measured);
+    let mut section = Section::new("Equation (1) and masking")
+        .text(
+            "The paper foretells a request's time as T_disk + 2 × T_netDelay + T_iSCSI. A write that a disk's cache takes while the \
+             disk still works on the one before costs only the longer of disk and round trip (section 4.1). Beyond the paper, the \
+             last rule counts the disk's answer from its cache as part of the round trip: max(T_disk, 2 × T_netDelay + T_ack) + T_iSCSI; \
+             it holds for the array's random writes too, of which the text says that the delay shows.",
+        )
+        .text(&match iscsi {
+            Some(iscsi) => format!(
+                "T_disk and T_ack are our own local times, and T_iSCSI is the median of what is left over disk and round trip in \
+                 all requests that nothing masks: {} ms here, {ISCSI_MS} ms in the paper (the sum of its Figure 2). The paper's \
+                 column sets its rules against its own table.",
+                number(iscsi)
+            ),
+            None => "Our own disk and protocol times were not measured: the paper's column, its rules against its own table, \
+                     stands alone."
+                .to_owned(),
+        })
+        .table(fits(measured, iscsi));
+    if let Some(iscsi) = iscsi {
+        section = section.table(residuals(measured, iscsi));
+        section.deviations.extend(far_from_rule(measured, iscsi));
+    }
+    section
+}
+
+fn fits(measured: &Measured<'_>, iscsi: Option<f64>) -> Table {
+    let table = Table::new("How well each rule foretells Table 1", "rule")
+        .column("mean |residual|", "ms")
+        .column("within 10 %", "share of requests")
+        .column(&format!("within 10 % or {TOLERANCE} ms"), "share of requests")
+        .column("farthest", "ms")
+        .column("requests", "");
+    table.rows(
+        Rule::ALL,
+        |rule| rule.name().to_owned(),
+        |rule| {
+            let ours = iscsi.map(|iscsi| measured.fit(*rule, iscsi)).filter(|fit| fit.count > 0);
+            let paper = Paper.fit(*rule, ISCSI_MS);
+            let cell = |of: fn(&Fit) -> f64| {
+                let ours = ours
+                    .as_ref()
+                    .map_or_else(|| Cell::words("not measured"), |fit| Cell::ours(of(fit)));
+                ours.beside(of(&paper))
+            };
+            [
+                cell(|fit| fit.mean_residual),
+                cell(|fit| fit.within_tenth as f64 / fit.count as f64),
+                cell(|fit| fit.share().unwrap_or(0.0)),
+                cell(|fit| fit.worst),
+                cell(|fit| fit.count as f64),
+            ]
+        },
+    )
+}
+
+/// Measured less foretold, of the last rule.
+fn residuals(measured: &Measured<'_>, iscsi: f64) -> Table {
+    let title = format!("Measured less foretold, {}", Rule::Answered.name());
+    let mut table = Table::new(&title, "one-way delay");
+    for disk in micro::SHOWN {
+        for access in ACCESSES {
+            table = table.column_of(disk, &access.replace('-', " "), "ms");
+        }
+    }
+    table.rows(
+        delays(),
+        |(_, at)| way(at),
+        |at| {
+            let mut cells = vec![];
+            for disk in 0..DISKS.len() {
+                for access in 0..ACCESSES.len() {
+                    let point = micro::point(DISKS[disk], ACCESSES[access], at.1);
+                    cells.push(match measured.request(Rule::Answered, disk, access, *at) {
+                        Some((request, time)) => {
+                            let taints = measured.cell(&point, "", "ms").taints;
+                            Cell::ours(time - Rule::Answered.time(&request, iscsi)).tainted(&taints)
+                        }
+                        None => Cell::words(&measured.why_not(&point)),
+                    });
+                }
+            }
+            cells
+        },
+    )
+}
+
+/// Disks and accesses that the last rule misses, each with its farthest delay.
+fn far_from_rule(measured: &Measured<'_>, iscsi: f64) -> Vec<String> {
+    let mut deviations = vec![];
+    for disk in 0..DISKS.len() {
+        for access in 0..ACCESSES.len() {
+            let told = |at: (f64, &str)| {
+                let (request, time) = measured.request(Rule::Answered, disk, access, at)?;
+                Some((at.0, time, Rule::Answered.time(&request, iscsi)))
+            };
+            let missed = delays()
+                .filter_map(told)
+                .filter(|(_, time, foretold)| Fit::of([(*time, *foretold)]).within == 0)
+                .max_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs()));
+            if let Some((delay, time, foretold)) = missed {
+                deviations.push(format!(
+                    "{}, {}: farthest from the rule at {delay} ms, {} ms instead of {} ms.",
+                    micro::SHOWN[disk],
+                    ACCESSES[access].replace('-', " "),
+                    number(time),
+                    number(foretold),
+                ));
+            }
+        }
+    }
+    deviations
+}

@@ -1,0 +1,173 @@
+//! Table 1: single requests of one thread, and its sweep of sizes.
+
+use super::{delays, equation, far_side, way};
+use crate::{
+    Cell, Curve, Measured, Plot, Section, Table,
+    paper::outsourcing::{
+        ACCESSES, DISKS, MB, MISPRINTS, NULL_64K_MB_S, REQUEST_BYTES, RESPONSE_MS, THROUGHPUT_MB_S,
+        WAYS,
+    },
+};
+
+/// What the disks of [`DISKS`] are.
+pub const SHOWN: [&str; 4] =
+    ["1 disk, IBM DNES", "1 disk, IBM DDYS", "disk array, 8 DDYS", "null device"];
+
+/// Table 1.
+pub fn table_1(measured: &Measured<'_>) -> Section {
+    let mut section = Section::new("Table 1: single requests of 8 KiB")
+        .text(
+            "One thread, one request at a time, on a raw device: response times, and 8 KiB divided by them as throughput, in the \
+             paper's MB of 1000 × 1024 bytes. \"Local\" is a disk of the host's own, \"target\" one of the gateway's without the \
+             network. Identical requests, which hit the disk's cache, are described in the paper without numbers.",
+        )
+        .text(&far_side(measured, "table-1/"))
+        .text(
+            "In drawings the dotted line is what the last rule of the next section foretells from our own disk and protocol times.",
+        );
+    let iscsi = equation::protocol(measured);
+    for (n, disk) in DISKS.into_iter().enumerate() {
+        section = section.table(table(measured, n)).plot(plot(measured, n, iscsi));
+        section.deviations.extend(slopes(measured, n, disk));
+    }
+    section.misprints.extend(MISPRINTS[..2].iter().map(crate::paper::Misprint::text));
+    section
+}
+
+/// Point of Table 1.
+pub fn point(disk: &str, access: &str, way: &str) -> String {
+    format!("table-1/{disk}/{access}/{way}")
+}
+
+fn table(measured: &Measured<'_>, n: usize) -> Table {
+    let disk = DISKS[n];
+    let mut table = Table::new(SHOWN[n], "one-way delay");
+    let all = || ACCESSES.into_iter().chain(["identical-read", "identical-write"]);
+    for access in all() {
+        table = table.column_of("response time", &access.replace('-', " "), "ms");
+    }
+    for access in ACCESSES {
+        table = table.column_of("throughput", &access.replace('-', " "), "MB/s");
+    }
+    table.rows(
+        WAYS.into_iter().enumerate(),
+        |(_, at)| way(at),
+        |&(row, at)| {
+            let times = all().enumerate().map(move |(column, access)| {
+                let paper = RESPONSE_MS[row][n].get(column).copied();
+                measured.cell(&point(disk, access, at), "", "ms").beside(paper)
+            });
+            let rates = ACCESSES.into_iter().enumerate().map(move |(column, access)| {
+                let mut cell = measured.cell(&point(disk, access, at), "", "ms");
+                cell.ours = cell.ours.map(|ms| throughput(REQUEST_BYTES, ms));
+                cell.beside(THROUGHPUT_MB_S[row][n][column])
+            });
+            times.chain(rates).collect::<Vec<_>>()
+        },
+    )
+}
+
+/// The paper's MB/s of requests that take so long, one after the other.
+fn throughput(bytes: f64, ms: f64) -> f64 {
+    bytes / MB / (ms / 1000.0)
+}
+
+fn plot(measured: &Measured<'_>, n: usize, iscsi: Option<f64>) -> Plot {
+    let mut plot = Plot::new(SHOWN[n], "one-way delay, ms", "response time, ms").y_logarithmic();
+    for (column, access) in ACCESSES.into_iter().enumerate() {
+        let name = access.replace('-', " ");
+        let sweep = delays().map(|(delay, at)| (delay, point(DISKS[n], access, at)));
+        plot = plot.curve(measured.curve(&name, sweep, "", "ms"));
+        let paper =
+            delays().zip(&RESPONSE_MS[2..]).map(|((delay, _), row)| [delay, row[n][column]]);
+        plot = plot.curve(Curve::paper(&name, paper));
+        let foretold = delays().filter_map(|(delay, at)| {
+            Some([delay, equation::foretold(measured, n, column, at, delay, iscsi?)?])
+        });
+        let foretold: Vec<_> = foretold.collect();
+        if !foretold.is_empty() {
+            plot = plot.curve(Curve::model(&name, foretold));
+        }
+    }
+    plot
+}
+
+/// Where the eight milliseconds cost something else than in the paper, with the disks' own times beside it.
+fn slopes(measured: &Measured<'_>, n: usize, disk: &str) -> Vec<String> {
+    let deviation = |(column, access): (usize, &str)| {
+        let time = |at: &str| measured.value(&point(disk, access, at), "", "ms");
+        let ours = time("8ms")? - time("0ms")?;
+        let paper = RESPONSE_MS[6][n][column] - RESPONSE_MS[2][n][column];
+        if (ours - paper).abs() <= (paper / 10.0).max(crate::model::TOLERANCE) {
+            return None;
+        }
+        let alone = time("local").map_or_else(String::new, |local| {
+            format!(
+                " The disk alone takes {} here and {} there.",
+                crate::number(local),
+                crate::number(RESPONSE_MS[0][n][column])
+            )
+        });
+        Some(format!(
+            "{}, {}: from 0 to 8 ms a request becomes {} ms longer here, and {} ms in the paper.{alone}",
+            SHOWN[n],
+            access.replace('-', " "),
+            crate::number(ours),
+            crate::number(paper),
+        ))
+    };
+    ACCESSES.into_iter().enumerate().filter_map(deviation).collect()
+}
+
+/// The sizes of the sweep: bytes, and the word of the points' names.
+const SIZES: [(f64, &str); 7] = [
+    (1024.0, "1k"),
+    (2048.0, "2k"),
+    (4096.0, "4k"),
+    (8192.0, "8k"),
+    (16_384.0, "16k"),
+    (32_768.0, "32k"),
+    (65_536.0, "64k"),
+];
+
+/// Requests of 1 to 64 KiB.
+pub fn sweep(measured: &Measured<'_>) -> Section {
+    let mut section = Section::new("Requests of 1 to 64 KiB")
+        .text(
+            "The same requests of other sizes on the null device, which leaves network and protocol alone. The paper measured \
+             these sizes but prints two numbers only: about 18 MB/s with 8 KiB and about 30 MB/s with 64 KiB, both at 0 ms.",
+        )
+        .text(&far_side(measured, "sweep/"));
+    for access in ["random-read", "random-write", "sequential-read", "sequential-write"] {
+        // A way that no record has makes no row: the quick run has some of them only.
+        let start = format!("sweep/null/{access}/");
+        if measured.starting(&start).next().is_none() && access != "sequential-read" {
+            continue;
+        }
+        let name = format!("Throughput of {}s", access.replace('-', " "));
+        let point = |size: &str, at: &str| format!("{start}{size}/{at}");
+        let rate = |size: f64, word: &str, at: &str| {
+            let mut cell = measured.cell(&point(word, at), "", "ms");
+            cell.ours = cell.ours.map(|ms| throughput(size, ms));
+            let is_named = word == "64k" && at == "0ms" && access == "sequential-read";
+            cell.beside(is_named.then_some(NULL_64K_MB_S))
+        };
+        let mut table = Table::new(&name, "request");
+        let mut plot =
+            Plot::new(&name, "request, KiB", "throughput, MB/s").x_logarithmic().y_logarithmic();
+        for (_, at) in delays() {
+            table = table.column(&way(at), "MB/s");
+            let points = SIZES
+                .iter()
+                .filter_map(|(size, word)| Some([size / 1024.0, rate(*size, word, at).ours?]));
+            plot = plot.curve(Curve::ours(&way(at), points));
+        }
+        let table = table.rows(
+            SIZES,
+            |(size, _)| format!("{} KiB", size / 1024.0),
+            |(size, word)| delays().map(|(_, at)| rate(*size, word, at)).collect::<Vec<Cell>>(),
+        );
+        section = section.table(table).plot(plot);
+    }
+    section
+}

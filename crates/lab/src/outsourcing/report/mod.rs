@@ -1,0 +1,73 @@
+//! What was found, beside what the paper says.
+
+mod application;
+mod cache;
+mod component;
+mod congestion;
+mod equation;
+mod line;
+mod micro;
+mod peer;
+
+use crate::{Cell, Measured, Record, Report, paper::outsourcing as paper};
+
+/// The report of these records, and of the points that were left out: name and reason.
+#[must_use]
+pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
+    let measured = Measured::new(records).left_out(left_out.iter().cloned());
+    Report::new("Storage outsourcing")
+        .about(
+            "What storage far away costs, measured again: the tables and figures of \"Obtaining High Performance for Storage \
+             Outsourcing\" (Ng, Hillyer, Shriver, Gabber and Özden, FAST 2002), each with the paper's numbers beside ours.",
+        )
+        .about(
+            "In the paper a host with FreeBSD or Windows reaches its storage through two gateways, PCs of 700 MHz, over gigabit \
+             Ethernet with a delay put in, or over two routers with background traffic. Here a node, a link emulator and an attached \
+             device stand in network namespaces of one machine; the far disks of the tables are simulated where a section says so. \
+             Absolute figures of programs are those of this machine: what compares is how they change with distance and load.",
+        )
+        .section(micro::table_1(&measured))
+        .section(equation::section(&measured))
+        .section(micro::sweep(&measured))
+        .section(component::figure_2(&measured))
+        .section(application::table_2(&measured))
+        .section(congestion::table_3(&measured))
+        .section(application::figure_4(&measured))
+        .section(cache::figure_5(&measured))
+        .section(cache::figure_6(&measured))
+        .section(cache::figure_7(&measured))
+        .section(line::section(&measured))
+        .section(peer::section(&measured))
+}
+
+/// A row's name as people read it: "0ms" is "0 ms".
+fn way(way: &str) -> String {
+    way.strip_suffix("ms").map_or_else(|| way.to_owned(), |delay| format!("{delay} ms"))
+}
+
+/// The ways that are delays, with these in ms.
+fn delays() -> impl Iterator<Item = (f64, &'static str)> {
+    paper::DELAYS_MS.into_iter().zip(paper::WAYS.into_iter().skip(2))
+}
+
+/// What the far side was, as a sentence; `none` if nothing was measured.
+fn far_side(measured: &Measured<'_>, start: &str) -> String {
+    match measured.disks(start).as_str() {
+        "" => "Nothing of this section was measured.".to_owned(),
+        disks => format!("Our far side: {disks}."),
+    }
+}
+
+/// One cell by another: both of one point's kind, each with its reason if it is not there.
+fn share(of: &Cell, whole: &Cell) -> Cell {
+    let quotient = of.by(whole);
+    if quotient.ours.is_some() {
+        return quotient;
+    }
+    let reasons = [of, whole].map(|cell| cell.note.as_str());
+    let reason = reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or("not measured");
+    Cell::words(reason)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! Other programs at the same points.
+
+use super::{delays, far_side, way};
+use crate::{Cell, Curve, Measured, Plot, Section, Table};
+
+/// Word of the points' names, and for people.
+const PEERS: [(&str, &str); 3] =
+    [("forebay", "Forebay"), ("tgt", "tgt"), ("qemu-storage-daemon", "qemu-storage-daemon")];
+
+/// The accesses of Table 1, those of cache hits included.
+const ACCESSES: [&str; 6] = [
+    "random-read",
+    "random-write",
+    "sequential-read",
+    "sequential-write",
+    "identical-read",
+    "identical-write",
+];
+
+/// The section.
+pub fn section(measured: &Measured<'_>) -> Section {
+    let mut section = Section::new("Peers")
+        .text(
+            "Single requests of 8 KiB over the same link: Forebay at both ends, Debian's tgt as the node, and qemu-storage-daemon as the \
+             initiator over a node of ours. The paper has no such column.",
+        )
+        .text(&far_side(measured, "peers/"));
+    let point = |who: &str, access: &str, at: &str| format!("peers/{who}/{access}/{at}");
+    let is_there = |access: &&str| {
+        PEERS
+            .iter()
+            .any(|(who, _)| measured.starting(&format!("peers/{who}/{access}/")).next().is_some())
+    };
+    for access in ACCESSES.into_iter().filter(is_there) {
+        let title = format!("Response time of a {}", access.replace('-', " "));
+        let mut table = Table::new(&title, "one-way delay");
+        let mut plot = Plot::new(&title, "one-way delay, ms", "response time, ms");
+        for (who, name) in PEERS {
+            table = table.column(name, "ms");
+            let sweep = delays().map(|(delay, at)| (delay, point(who, access, at)));
+            let curve: Curve = measured.curve(name, sweep, "", "ms");
+            plot = plot.curve(curve);
+        }
+        let table = table.rows(
+            delays(),
+            |(_, at)| way(at),
+            |(_, at)| -> Vec<Cell> {
+                PEERS
+                    .iter()
+                    .map(|(who, _)| measured.cell(&point(who, access, at), "", "ms"))
+                    .collect()
+            },
+        );
+        section = section.table(table).plot(plot);
+    }
+    section
+}
