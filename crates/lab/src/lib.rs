@@ -13,12 +13,19 @@ mod site;
 mod measured;
 mod point;
 mod windows;
+mod error;
+mod stage;
 pub mod outsourcing;
 pub mod stics;
 pub mod fair_tcp;
 mod experiment;
+mod results;
+pub mod engine;
+mod before;
 
+pub use before::{Means, Plan};
 pub use csv::csv;
+pub use error::Error;
 pub use experiment::Experiment;
 pub use measured::Measured;
 pub use page::page;
@@ -28,5 +35,7 @@ pub use report::{
     Axis, Bar, Cell, Column, Curve, Drawn, Part, Plot, Report, Row, Section, Source, Table, factor,
     number,
 };
+pub use results::{LeftOut, Results};
 pub use site::{Beside, Data, Disk, Gateway, Host, Line, Server, Session, Site};
+pub use stage::{Found, Scene, Setting, Stage};
 pub use windows::{Sampler, Watch, Windows};

@@ -129,7 +129,7 @@ impl<'a> Measured<'a> {
 }
 
 fn described(site: &Site) -> String {
-    let Site { disk: Disk { data, model }, server, .. } = site;
+    let Site { disk: Disk { data, model, .. }, server, .. } = site;
     let data = match data {
         Data::Memory => "memory",
         Data::File => "a file on this machine's disk",

@@ -36,6 +36,8 @@ pub struct Disk {
     /// The service times of a simulated disk on top, by the word that the `disk` layer has for it; `None`:
     /// those of where the bytes are. Only Forebay has these.
     pub model: Option<String>,
+    /// More keys of the `disk` layer, with their values as text: `cache`, "2MiB".
+    pub more: BTreeMap<String, String>,
 }
 
 /// Where bytes are.

@@ -3,6 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use lab::Experiment;
 use wan::{End, Settings};
 use workload::{Place, Task};
 
@@ -32,6 +33,12 @@ pub enum Part {
     /// It is Dropbear's, some 2 MB, from the archives of Debian or Ubuntu that this machine's apt uses.
     /// What is there already is not fetched again.
     Fetch(Fetch),
+    /// Measure the tables and figures of a paper on this machine, into one page beside the paper's numbers
+    ///
+    /// Says first what it will measure, what it leaves out and why, and how long it takes. What was
+    /// measured is kept as it comes: the same command goes on where a run was stopped. Needs root, /dev/net/tun and FUSE
+    /// for most of it.
+    Run(Measure),
 }
 
 /// Arguments of `lab fetch`.
@@ -40,6 +47,66 @@ pub struct Fetch {
     /// Where it is kept [default: forebay-lab in the user's cache]
     #[arg(long, value_name = "FOLDER")]
     pub into: Option<PathBuf>,
+}
+
+/// Arguments of `lab run`.
+#[derive(Args, Debug)]
+pub struct Measure {
+    /// Which paper
+    pub experiment: Paper,
+
+    /// Smaller sets and shorter runs: all of it in under ten minutes
+    #[arg(long)]
+    pub quick: bool,
+
+    /// The folder for results and report, and while it runs for volumes and logs
+    /// [default: forebay-lab-EXPERIMENT here, with -quick after it]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Only points with this in their name, such as table-1 or /8ms; may be given several times
+    #[arg(long, value_name = "WORD")]
+    pub only: Vec<String>,
+
+    /// Install Debian's packages of programs that are missing (apt-get)
+    #[arg(long)]
+    pub install: bool,
+
+    /// Measure also what is there already
+    #[arg(long)]
+    pub again: bool,
+
+    /// The name of the link's namespaces (NAME-near, NAME-far), for runs beside each other
+    #[arg(long, default_value = "lab")]
+    pub name: String,
+}
+
+impl Measure {
+    /// Whether a point of this name is asked for.
+    pub fn wants(&self, point: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|word| point.contains(word.as_str()))
+    }
+}
+
+/// A paper whose tables and figures can be measured.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Paper {
+    /// Storage outsourcing: what distance and load make of block storage (FAST 2002)
+    Outsourcing,
+    /// STICS: a cache before the link
+    Stics,
+    /// Fair-TCP: connections of a session that share a congestion window
+    FairTcp,
+}
+
+impl From<Paper> for Experiment {
+    fn from(paper: Paper) -> Self {
+        match paper {
+            Paper::Outsourcing => Self::Outsourcing,
+            Paper::Stics => Self::Stics,
+            Paper::FairTcp => Self::FairTcp,
+        }
+    }
 }
 
 /// Arguments of `lab workload`.

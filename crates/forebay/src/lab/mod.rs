@@ -6,6 +6,7 @@ mod failed;
 mod wan;
 mod enter;
 mod work;
+mod experiment;
 
 use crate::failure::Failure;
 pub use arguments::Lab;
@@ -17,6 +18,7 @@ pub fn run(lab: &Lab) -> Result<(), Failure> {
         Part::Wan(link) => link,
         Part::Workload(args) => return work::run(args),
         Part::Fetch(args) => return work::fetch(args),
+        Part::Run(args) => return experiment::run(args),
     };
     match &link.act {
         Act::Run(args) => wan::run(args),

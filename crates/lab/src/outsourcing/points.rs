@@ -4,22 +4,66 @@
 //!   sequential-read, sequential-write, identical-read or identical-write; WAY is local, target, or the one-way delay: 0ms, 1ms, 2ms,
 //!   4ms, 8ms.
 //! - `sweep/null/ACCESS/SIZE/WAY`: SIZE is 1k, 2k, 4k, 8k, 16k, 32k, 64k.
-//! - `figure-2/read`, `figure-2/write`: one 8 KiB request at a time at 0 ms, with its components in `counted`.
+//! - `figure-2/HOW/read`, `figure-2/HOW/write`: one 8 KiB request at a time at 0 ms, with what was counted of it; HOW is device
+//!   (attached), url (the initiator alone) or loopback (the same without a link).
 //! - `table-2/WORKLOAD/META/HOW/WAY`: WORKLOAD is build, sdet, postmark, surge or tpcc; META is soft (ext4 as it is) or sync
 //!   (metadata synchronous); HOW is plain or gateway.
 //! - `table-3/WORKLOAD/META/LOAD`: LOAD is the background's percentage: 0, 20, 30, 35, 40, 50, 55, 60, 70, 75.
 //! - `figure-4/DISK/META/WAY`: SDET; DISK is ddys or array.
-//! - `figure-5/PLACE/WAY`: PostMark; PLACE of a 1 MiB cache is none, host or node.
-//! - `figure-6/CACHE/LOAD`: PostMark; CACHE is the cache's percentage of the set: none, 0.1, 1, 10, 30.
-//! - `figure-7/load/CACHE/LOAD` and `figure-7/delay/CACHE/WAY`: the same over reads; CACHE is none, 10, 30, 60.
+//! - `figure-5/PLACE/WAY`: PostMark; PLACE of a small cache is none, host or node.
+//! - `figure-6/CACHE/LOAD`: PostMark with synchronous metadata; CACHE at the host's side is none, small (as small as ours can be:
+//!   a log of 8 MiB) or large (larger than all that is written).
+//! - `figure-7/load/CACHE/LOAD` and `figure-7/delay/CACHE/WAY`: random reads of 8 KiB that no cache of the host's system answers, as
+//!   little as the paper's did; CACHE is the percentage of the set that the gateway's memory has: none, 10, 30, 60.
 //! - `mtu/WORKLOAD/MTU/WAY`: WORKLOAD is random-write or postmark; MTU is 1500 or 8192.
 //! - `window/WORKLOAD/BUFFER/WAY`: BUFFER is 64k or 640k.
 //! - `peers/WHO/ACCESS/WAY`: WHO is forebay, tgt or qemu-storage-daemon (the initiator, over a node of ours).
+
+mod applications;
+mod lines;
 
 use crate::{Point, Scale};
 
 /// All points, in the order in which they are run: those of one site stand together.
 #[must_use]
-pub fn points(_scale: Scale) -> Vec<Point> {
-    Vec::new()
+pub fn points(scale: Scale) -> Vec<Point> {
+    [
+        applications::table_2(scale),
+        applications::table_3(scale),
+        applications::figure_4(scale),
+        applications::figure_5(scale),
+        applications::figure_6(scale),
+        applications::mtu(scale),
+        applications::window(scale),
+    ]
+    .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::estimate;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_point_has_a_name_of_its_own_and_goes_together() {
+        for scale in [Scale::Quick, Scale::Full] {
+            let points = points(scale);
+            let names: BTreeSet<&str> = points.iter().map(|point| point.name.as_str()).collect();
+            assert_eq!(names.len(), points.len());
+            for point in &points {
+                crate::stage::check(&point.site)
+                    .unwrap_or_else(|it| panic!("{}: {it}", point.name));
+                let wanted = point.task.workload().space();
+                assert!(wanted < point.site.bytes, "{} takes {wanted}", point.name);
+            }
+        }
+    }
+
+    #[test]
+    fn quick_is_quick_and_full_ends() {
+        let [quick, full] = [Scale::Quick, Scale::Full].map(|scale| estimate(&points(scale)));
+        assert!(quick < 600.0, "{quick} s");
+        assert!(full < 3.0 * 3600.0 && full > quick, "{full} s");
+    }
 }

@@ -35,7 +35,7 @@ const PLACES: &[Place] = &[
     place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
     place("attach", 3, &["volume"]),
     place("workload", 4, &["fairtcp", "initiator", "transport", "sim", "volume"]),
-    place("lab", 5, &["wan", "workload"]),
+    place("lab", 5, &["fairtcp", "wan", "workload"]),
     place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "lab", "names", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
     place("xtask", 7, &[]),
 ];

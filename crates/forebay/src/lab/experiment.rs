@@ -1,0 +1,369 @@
+//! `forebay lab run`: the tables and figures of a paper, measured here, into one page.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lab::{
+    Experiment, LeftOut, Means, Plan, Point, Record, Results, Scale, Setting, Stage,
+    engine::{self, Ended, Watcher},
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::arguments::Measure;
+use crate::{
+    failure::Failure,
+    output::{print, print_line},
+};
+
+/// Measures what is not measured yet, and writes the page.
+pub fn run(args: &Measure) -> Result<(), Failure> {
+    let experiment = Experiment::from(args.experiment);
+    let scale = if args.quick { Scale::Quick } else { Scale::Full };
+    let all = experiment.points(scale);
+    let chosen: Vec<Point> = all.iter().filter(|point| args.wants(&point.name)).cloned().collect();
+    if chosen.is_empty() {
+        let sections = sections(&all).join(", ");
+        return Err(Failure::settings("no point of this experiment has such a name")
+            .remedy(format!("its parts are {sections}")));
+    }
+    let out = args.out.clone().unwrap_or_else(|| default_folder(experiment, scale));
+    let mut results = Results::open(&out).map_err(failed)?;
+    let wanted: Vec<Point> =
+        chosen.iter().filter(|point| args.again || results.of(point).is_none()).cloned().collect();
+    let there = chosen.len() - wanted.len();
+    let mut plan = plan(&wanted, args, &out)?;
+    if args.install && !plan.missing.is_empty() {
+        install(&plan)?;
+        plan = self::plan(&wanted, args, &out)?;
+    }
+    for LeftOut { point, left_out } in &plan.left_out {
+        results.left_out(point, left_out).map_err(failed)?;
+    }
+    print(describe(experiment, &plan, there, &out))?;
+    if plan.run.is_empty() && there == 0 {
+        return Err(Failure::settings("nothing of it can be measured on this machine")
+            .remedy(remedy(&plan)));
+    }
+    let ended = if plan.run.is_empty() {
+        Ended::default()
+    } else {
+        measure(&plan.run, args, &out, &mut results)?
+    };
+    write(experiment, scale, &all, &results, &out)?;
+    finish(&ended, &plan, &out)
+}
+
+/// What this machine allows of these points.
+fn plan(points: &[Point], args: &Measure, out: &Path) -> Result<Plan, Failure> {
+    let means = Means::of_this_machine(points, &args.name, out).map_err(failed)?;
+    Ok(means.plan(points.to_vec()))
+}
+
+fn install(plan: &Plan) -> Result<(), Failure> {
+    let packages: Vec<&str> = plan.missing.iter().map(|tool| tool.package).collect();
+    let mut command = Command::new("apt-get");
+    command.args(["install", "--yes", "--no-install-recommends"]).args(&packages);
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    let shown = format!("apt-get install {}", packages.join(" "));
+    print_line(&shown)?;
+    let status = command.status();
+    let status = status.map_err(|error| Failure::new(format!("cannot run apt-get: {error}")))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{shown}: {status}"))
+        .remedy("install them by hand, or run without --install: what needs them is left out"))
+}
+
+/// One list: what will be measured, what not and why, and how long it takes.
+fn describe(experiment: Experiment, plan: &Plan, there: usize, out: &Path) -> String {
+    let mut text = format!("{}, into {}\n", experiment.name(), out.display());
+    let about = minutes(Duration::from_secs_f64(plan.seconds));
+    text += &format!("  to be measured: {} points, about {about}\n", plan.run.len());
+    for (part, points) in counted(plan.run.iter().map(|point| point.name.as_str())) {
+        text += &format!("    {part}: {points}\n");
+    }
+    if there > 0 {
+        text += &format!("  there already: {there} (--again measures them anew)\n");
+    }
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for LeftOut { point, left_out } in &plan.left_out {
+        reasons.entry(left_out).or_default().push(point);
+    }
+    if !reasons.is_empty() {
+        text += &format!("  left out: {} points\n", plan.left_out.len());
+    }
+    for (reason, points) in reasons {
+        let parts = counted(points.into_iter()).into_iter();
+        let parts: Vec<String> = parts.map(|(part, points)| format!("{part} {points}")).collect();
+        text += &format!("    {reason}: {}\n", parts.join(", "));
+    }
+    if !plan.missing.is_empty() {
+        text += &format!("    to have them all: {}\n", remedy(plan));
+    }
+    text
+}
+
+fn remedy(plan: &Plan) -> String {
+    if plan.missing.is_empty() {
+        return "see what is said above of each part".to_owned();
+    }
+    let mut packages: Vec<&str> = plan.missing.iter().map(|tool| tool.package).collect();
+    packages.dedup();
+    format!("apt-get install {}, or --install", packages.join(" "))
+}
+
+/// How many of these names begin with which word, in their order.
+fn counted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(&'a str, usize)> {
+    let mut parts: Vec<(&str, usize)> = Vec::new();
+    for name in names {
+        let part = part(name);
+        match parts.iter_mut().find(|(known, _)| *known == part) {
+            Some((_, count)) => *count += 1,
+            None => parts.push((part, 1)),
+        }
+    }
+    parts
+}
+
+fn part(name: &str) -> &str {
+    name.split('/').next().unwrap_or(name)
+}
+
+fn sections(points: &[Point]) -> Vec<&str> {
+    counted(points.iter().map(|point| point.name.as_str()))
+        .into_iter()
+        .map(|(part, _)| part)
+        .collect()
+}
+
+fn measure(
+    points: &[Point],
+    args: &Measure,
+    out: &Path,
+    results: &mut Results,
+) -> Result<Ended, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    stop_at_signals(Arc::clone(&stop))?;
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::new(format!("cannot find this program: {error}")))?;
+    let out = fs::canonicalize(out)
+        .map_err(|error| Failure::new(format!("{}: {error}", out.display())))?;
+    let memory = ["/dev/shm", "/tmp"].map(PathBuf::from).into_iter().find(|folder| folder.is_dir());
+    let memory = memory.unwrap_or_else(std::env::temp_dir);
+    let mut stage = Stage::new(Setting {
+        program,
+        name: args.name.clone(),
+        disk: out.join("work"),
+        memory: memory.join(format!("forebay-lab-{}", args.name)),
+        stop: Arc::clone(&stop),
+    })
+    .map_err(failed)?;
+    let mut bar = Bar::new()?;
+    let ended = engine::run(points, &mut stage, results, &mut bar, &stop).map_err(failed)?;
+    bar.bar.finish_and_clear();
+    Ok(ended)
+}
+
+/// Has SIGINT, SIGTERM and SIGHUP set this, so that all is ended in order.
+fn stop_at_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Failure::new)?;
+    let caught = {
+        let _inside = runtime.enter();
+        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal)
+    };
+    let [interrupt, terminate, hangup] = caught;
+    let (mut interrupt, mut terminate, mut hangup) = (
+        interrupt.map_err(Failure::new)?,
+        terminate.map_err(Failure::new)?,
+        hangup.map_err(Failure::new)?,
+    );
+    let wait = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+        });
+        stop.store(true, Ordering::Relaxed);
+        eprintln!("stopping: what was started is ended in order");
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
+    thread.map(drop).map_err(|error| Failure::new(format!("cannot start a thread: {error}")))
+}
+
+/// Shows how far a run is.
+struct Bar {
+    bar: ProgressBar,
+}
+
+impl Bar {
+    fn new() -> Result<Self, Failure> {
+        let bar = ProgressBar::hidden();
+        if std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg} {elapsed}");
+        bar.set_style(style.map_err(Failure::new)?);
+        Ok(Self { bar })
+    }
+
+    fn say(&self, line: &str) {
+        if self.bar.is_hidden() { eprintln!("{line}") } else { self.bar.println(line) }
+    }
+}
+
+impl Watcher for Bar {
+    fn begins(&mut self, point: &Point, number: usize, of: usize, left: Duration) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(number as u64 - 1);
+        self.bar.set_message(format!("{}, {} to go", point.name, minutes(left)));
+        self.bar.enable_steady_tick(Duration::from_secs(1));
+        if self.bar.is_hidden() {
+            eprintln!("{number}/{of} {}, {} to go", point.name, minutes(left));
+        }
+    }
+
+    fn ends(&mut self, point: &Point, result: Result<&Record, &str>) {
+        match result {
+            Err(reason) => self.say(&format!("{} is left out: {reason}", point.name)),
+            Ok(record) if !record.taints.is_empty() => {
+                self.say(&format!("{} is in doubt: {}", point.name, record.taints.join("; ")));
+            }
+            Ok(_) => {}
+        }
+    }
+}
+
+/// About how long, for people.
+fn minutes(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..=90 => format!("{seconds} s"),
+        seconds @ 91..=5400 => format!("{} min", (seconds + 30) / 60),
+        seconds => format!("{:.1} h", seconds as f64 / 3600.0),
+    }
+}
+
+/// Page, CSV and settings, of all that is in the folder.
+fn write(
+    experiment: Experiment,
+    scale: Scale,
+    all: &[Point],
+    results: &Results,
+    out: &Path,
+) -> Result<(), Failure> {
+    let (records, left_out) = results.of_all(all);
+    let left_out: Vec<(String, String)> =
+        left_out.into_iter().map(|it| (it.point, it.left_out)).collect();
+    let facts = facts(scale);
+    let mut report = experiment.report(&records, &left_out);
+    report.facts.extend(facts.iter().cloned());
+    let facts: BTreeMap<String, String> = facts.into_iter().collect();
+    let settings =
+        serde_json::json!({ "experiment": experiment.name(), "facts": facts, "points": all });
+    let settings = serde_json::to_string_pretty(&settings).map_err(Failure::new)?;
+    for (name, text) in [
+        ("report.html", lab::page(&report)),
+        ("report.csv", lab::csv(&report)),
+        ("settings.json", settings),
+    ] {
+        let path = out.join(name);
+        fs::write(&path, text)
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// What it was measured with.
+fn facts(scale: Scale) -> Vec<(String, String)> {
+    let first = |path: &str, key: &str| -> Option<String> {
+        let text = fs::read_to_string(path).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        Some(line.trim_start_matches([' ', '\t', ':']).trim().to_owned())
+    };
+    let system = rustix::system::uname();
+    let text = |value: &std::ffi::CStr| value.to_string_lossy().into_owned();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = jiff::Timestamp::from_second(now.as_secs() as i64).map(|it| it.to_string());
+    [
+        ("scale", Some(if scale == Scale::Quick { "quick" } else { "full" }.to_owned())),
+        ("forebay", Some(env!("CARGO_PKG_VERSION").to_owned())),
+        ("kernel", Some(format!("{} {}", text(system.sysname()), text(system.release())))),
+        ("processor", first("/proc/cpuinfo", "model name")),
+        ("processors", Some(processors.to_string())),
+        ("memory", first("/proc/meminfo", "MemTotal:")),
+        ("written", now.ok()),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+    .collect()
+}
+
+/// Where a run without `--out` writes.
+fn default_folder(experiment: Experiment, scale: Scale) -> PathBuf {
+    let quick = if scale == Scale::Quick { "-quick" } else { "" };
+    PathBuf::from(format!("forebay-lab-{}{quick}", experiment.name()))
+}
+
+/// The last words, and the exit code.
+fn finish(ended: &Ended, plan: &Plan, out: &Path) -> Result<(), Failure> {
+    let report = out.join("report.html");
+    print_line(format_args!("report: {}", report.display()))?;
+    if let Some(untidy) = &ended.untidy {
+        eprintln!("not all ended in order: {untidy}");
+    }
+    if ended.stopped {
+        let there = ended.measured;
+        return Err(Failure::new(format!("stopped; {there} points were measured"))
+            .remedy("the same command goes on where it was"));
+    }
+    if ended.failed > 0 {
+        return Err(Failure::new(format!("{} points failed", ended.failed))
+            .remedy("the report says why; the same command tries them again"));
+    }
+    if !plan.left_out.is_empty() {
+        let left_out = plan.left_out.len();
+        return Err(Failure::new(format!("{left_out} points were left out")).remedy(remedy(plan)));
+    }
+    Ok(())
+}
+
+fn failed(error: lab::Error) -> Failure {
+    match error {
+        lab::Error::Link(error) => super::failed::failed(error),
+        lab::Error::Settings(_) => Failure::settings(error),
+        lab::Error::Folder(_) => Failure::new(error).remedy("choose another folder with --out"),
+        error => Failure::new(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_counted_in_their_order() {
+        let names = ["table-2/a", "table-1/b/c", "table-2/d"];
+        assert_eq!(counted(names.into_iter()), [("table-2", 2), ("table-1", 1)]);
+    }
+
+    #[test]
+    fn times_are_for_people() {
+        let told = [5, 90, 100, 3600, 9000].map(|seconds| minutes(Duration::from_secs(seconds)));
+        assert_eq!(told, ["5 s", "90 s", "2 min", "60 min", "2.5 h"]);
+    }
+}

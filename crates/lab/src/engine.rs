@@ -1,0 +1,297 @@
+//! Runs points in order, each as often as it says, and keeps what was found as soon as it is known. A
+//! point that fails is left out, and the run goes on.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{Error, Found, Point, Record, Results, Scene, results::settings};
+
+/// Told how a run goes on.
+pub trait Watcher {
+    /// A point begins; `left` is about how long it and all after it take.
+    fn begins(&mut self, point: &Point, number: usize, of: usize, left: Duration);
+    /// It is over: its record, or why it has none.
+    fn ends(&mut self, point: &Point, result: Result<&Record, &str>);
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Ended {
+    /// Points that were measured in it.
+    pub measured: usize,
+    /// Points that failed in it.
+    pub failed: usize,
+    /// Whether somebody stopped it before it was through.
+    pub stopped: bool,
+    /// What did not end in order when it was all over.
+    pub untidy: Option<String>,
+}
+
+/// Seconds that a site takes to stand, for the estimate: processes, a file system, an empty log.
+pub const SETTING_UP: f64 = 3.0;
+
+/// Runs these points; `stop` is set by who wants it to end.
+///
+/// # Errors
+/// If results cannot be written: then nothing that comes after would last.
+pub fn run(
+    points: &[Point],
+    scene: &mut dyn Scene,
+    results: &mut Results,
+    watcher: &mut dyn Watcher,
+    stop: &AtomicBool,
+) -> Result<Ended, Error> {
+    let mut ended = Ended::default();
+    let mut pace = Pace::default();
+    for (number, point) in points.iter().enumerate() {
+        if stop.load(Ordering::Relaxed) {
+            ended.stopped = true;
+            break;
+        }
+        watcher.begins(point, number + 1, points.len(), pace.left(&points[number..]));
+        let begun = Instant::now();
+        let result = measure(point, scene);
+        pace.took(&points[..=number], begun.elapsed());
+        match result {
+            Ok(record) => {
+                watcher.ends(point, Ok(&record));
+                results.measured(record)?;
+                ended.measured += 1;
+            }
+            Err(_) if stop.load(Ordering::Relaxed) => {
+                ended.stopped = true;
+                break;
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                watcher.ends(point, Err(&reason));
+                results.left_out(&point.name, &reason)?;
+                ended.failed += 1;
+                // What a failed point leaves is nothing to measure the next one on.
+                if let Err(error) = scene.clear() {
+                    ended.untidy = Some(error.to_string());
+                }
+            }
+        }
+    }
+    if let Err(error) = scene.clear() {
+        ended.untidy = Some(error.to_string());
+    }
+    Ok(ended)
+}
+
+/// All runs of a point.
+fn measure(point: &Point, scene: &mut dyn Scene) -> Result<Record, Error> {
+    let (begun, began) = (Instant::now(), SystemTime::now());
+    scene.set(&point.site)?;
+    let mut found = Vec::new();
+    for _ in 0..point.runs.max(1) {
+        found.push(scene.run(point)?);
+    }
+    let first =
+        |found: &Found| found.outcome.figures.first().map_or(f64::NAN, |figure| figure.value);
+    let runs: Vec<f64> = found.iter().map(first).collect();
+    if runs.iter().any(|value| !value.is_finite()) {
+        return Err(Error::Settings("the workload found no figure".to_owned()));
+    }
+    let Found { outcome, counted, taints, notes } = found.swap_remove(median(&runs));
+    Ok(Record {
+        point: point.name.clone(),
+        settings: settings(point),
+        outcome,
+        runs,
+        counted,
+        taints,
+        notes,
+        began: began.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        took: begun.elapsed().as_secs_f64(),
+    })
+}
+
+/// Which of these is in their middle; of an even number, the lower of the two there.
+fn median(values: &[f64]) -> usize {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
+    order[(order.len() - 1) / 2]
+}
+
+/// Seconds that points take by what they say of themselves. A site that follows itself is not set up
+/// again.
+#[must_use]
+pub fn estimate(points: &[Point]) -> f64 {
+    (0..points.len()).map(|number| said(&points[..=number])).sum()
+}
+
+/// What the last of these says, after those before it.
+fn said(points: &[Point]) -> f64 {
+    let Some((point, before)) = points.split_last() else { return 0.0 };
+    let stands = before.last().is_some_and(|it| it.site == point.site);
+    f64::from(point.runs.max(1)) * point.seconds + if stands { 0.0 } else { SETTING_UP }
+}
+
+/// How much longer points take than they say.
+#[derive(Default)]
+struct Pace {
+    said: f64,
+    took: f64,
+}
+
+/// As if points that say so many seconds had taken just these: the first few do not turn it over.
+const TRUSTED: f64 = 20.0;
+
+impl Pace {
+    fn took(&mut self, points: &[Point], took: Duration) {
+        self.said += said(points);
+        self.took += took.as_secs_f64();
+    }
+
+    fn left(&self, points: &[Point]) -> Duration {
+        let factor = (self.took + TRUSTED) / (self.said + TRUSTED);
+        Duration::from_secs_f64((estimate(points) * factor).clamp(0.0, 1e9))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Site, results::tests::point};
+    use std::sync::atomic::AtomicU32;
+    use workload::Outcome;
+
+    /// A scene that only keeps what was asked of it.
+    #[derive(Default)]
+    struct Fake<'a> {
+        acts: Vec<String>,
+        stands: Option<Site>,
+        fails: &'a str,
+        /// Set when this point runs.
+        stop: Option<(&'a str, &'a AtomicBool)>,
+        runs: AtomicU32,
+    }
+
+    impl Scene for Fake<'_> {
+        fn set(&mut self, site: &Site) -> Result<(), Error> {
+            if self.stands.as_ref() != Some(site) {
+                self.acts.push(format!("set {}", site.session.connections));
+                self.stands = Some(site.clone());
+            }
+            Ok(())
+        }
+
+        fn run(&mut self, point: &Point) -> Result<Found, Error> {
+            self.acts.push(format!("run {}", point.name));
+            if let Some((_, stop)) = self.stop.filter(|(name, _)| *name == point.name) {
+                stop.store(true, Ordering::Relaxed);
+                return Err(Error::Stopped);
+            }
+            if point.name == self.fails {
+                return Err(Error::Settings("it broke".to_owned()));
+            }
+            // 3, 1, 2, 3, 1, 2, …
+            let value = f64::from((self.runs.fetch_add(2, Ordering::Relaxed) + 2) % 3 + 1);
+            Ok(Found {
+                outcome: Outcome::default().figure("rate", "1/s", value),
+                ..Found::default()
+            })
+        }
+
+        fn clear(&mut self) -> Result<(), Error> {
+            self.acts.push("clear".to_owned());
+            self.stands = None;
+            Ok(())
+        }
+    }
+
+    #[derive(Default)]
+    struct Seen(Vec<String>);
+
+    impl Watcher for Seen {
+        fn begins(&mut self, point: &Point, number: usize, of: usize, left: Duration) {
+            self.0.push(format!("{} {number}/{of} {:.0}", point.name, left.as_secs_f64()));
+        }
+
+        fn ends(&mut self, point: &Point, result: Result<&Record, &str>) {
+            if let Err(reason) = result {
+                self.0.push(format!("{}: {reason}", point.name));
+            }
+        }
+    }
+
+    fn all() -> Vec<Point> {
+        let mut points: Vec<Point> = ["a", "b", "c"].into_iter().map(point).collect();
+        points[2].site.session.connections = 4;
+        points
+    }
+
+    #[test]
+    fn points_run_in_order_and_a_site_that_stays_is_set_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut results = Results::open(folder.path()).unwrap();
+        let (mut scene, mut seen) = (Fake::default(), Seen::default());
+        let stop = AtomicBool::new(false);
+        let ended = run(&all(), &mut scene, &mut results, &mut seen, &stop).unwrap();
+        assert_eq!(scene.acts, ["set 1", "run a", "run b", "set 4", "run c", "clear"]);
+        assert_eq!(ended, Ended { measured: 3, ..Ended::default() });
+        assert_eq!(results.of_all(&all()).0.len(), 3);
+        assert_eq!(seen.0[0], "a 1/3 9", "three of a second, two sites of three");
+    }
+
+    #[test]
+    fn a_point_that_fails_is_left_out_with_its_reason_and_the_next_has_a_new_site() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut results = Results::open(folder.path()).unwrap();
+        let mut scene = Fake { fails: "a", ..Fake::default() };
+        let (mut seen, stop) = (Seen::default(), AtomicBool::new(false));
+        let ended = run(&all(), &mut scene, &mut results, &mut seen, &stop).unwrap();
+        assert_eq!(
+            scene.acts,
+            ["set 1", "run a", "clear", "set 1", "run b", "set 4", "run c", "clear"]
+        );
+        assert_eq!((ended.measured, ended.failed), (2, 1));
+        assert!(seen.0.contains(&"a: it broke".to_owned()), "{:?}", seen.0);
+        let (records, left_out) = results.of_all(&all());
+        assert_eq!((records.len(), &*left_out[0].left_out), (2, "it broke"));
+    }
+
+    #[test]
+    fn who_stops_a_run_loses_the_point_under_way_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut results = Results::open(folder.path()).unwrap();
+        let stop = AtomicBool::new(false);
+        let mut scene = Fake { stop: Some(("b", &stop)), ..Fake::default() };
+        let mut seen = Seen::default();
+        let ended = run(&all(), &mut scene, &mut results, &mut seen, &stop).unwrap();
+        assert!(ended.stopped && ended.measured == 1 && ended.failed == 0, "{ended:?}");
+        assert_eq!(scene.acts.last().unwrap(), "clear");
+        let (records, left_out) = results.of_all(&all());
+        assert_eq!((records.len(), left_out.len()), (1, 0), "it can be gone on with");
+    }
+
+    #[test]
+    fn of_several_runs_the_one_in_the_middle_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut results = Results::open(folder.path()).unwrap();
+        let points = [Point { runs: 3, ..point("a") }];
+        let (mut scene, stop) = (Fake::default(), AtomicBool::new(false));
+        run(&points, &mut scene, &mut results, &mut Seen::default(), &stop).unwrap();
+        let record = results.of(&points[0]).unwrap();
+        assert_eq!(
+            (&record.runs[..], record.outcome.get("rate")),
+            (&[3.0, 2.0, 1.0][..], Some(2.0))
+        );
+        assert_eq!(median(&[4.0, 1.0]), 1);
+    }
+
+    #[test]
+    fn an_estimate_follows_what_was_taken() {
+        let points = all();
+        assert_eq!(estimate(&points), 3.0 + 2.0 * SETTING_UP);
+        let mut pace = Pace::default();
+        pace.took(&points[..1], Duration::from_secs(4));
+        assert_eq!(pace.left(&points[..1]), Duration::from_secs(4));
+        pace.took(&points[..1], Duration::from_secs(1000));
+        assert!(pace.left(&points[..1]) > Duration::from_secs(100));
+    }
+}

@@ -1,0 +1,266 @@
+//! Points on a file system: the paper's application benchmarks. Their far disk is the array, but where another one is
+//! said.
+
+use workload::{Build, Postmark, Sdet, Task};
+
+use super::lines::{FEW, JUMBO, WAYS, Way, backbone, disk, gigabit};
+use crate::{Beside, Gateway, Host, Point, Scale, Server, Site};
+
+/// How metadata is written: by name, and as options of a mount.
+const SOFT: (&str, &str) = ("soft", "");
+const SYNC: (&str, &str) = ("sync", "sync,dirsync");
+
+/// A workload by its name here, with seconds that it takes where nothing slows it, and round trips that it waits for
+/// with synchronous metadata.
+struct Application {
+    name: &'static str,
+    task: Task,
+    seconds: f64,
+    trips: f64,
+}
+
+impl Application {
+    /// Seconds over a way; a cache on it hides the far side.
+    fn seconds(&self, way: Way, is_sync: bool, is_cached: bool) -> f64 {
+        let delay = match way {
+            Way::Delay(delay) => f64::from(delay),
+            _ => 0.0,
+        };
+        let trip = if is_cached { 0.0005 } else { 0.002 + 2.0 * delay / 1000.0 };
+        self.seconds + if is_sync { self.trips * trip } else { 0.0 }
+    }
+}
+
+fn volume(scale: Scale) -> Site {
+    Site { disk: disk("array", scale), bytes: scale.pick(384, 2048) << 20, ..Site::default() }
+}
+
+fn mounted(site: Site, options: &str) -> Site {
+    Site { host: Host::Mounted(options.to_owned()), ..site }
+}
+
+/// With a gateway at the host's side, as far as there is a side: the disk of the host itself has none.
+fn with_gateway(site: Site, gateway: Gateway) -> Site {
+    let beside = if site.server == Server::Host { Beside::Attach } else { gateway.beside };
+    Site { gateway: Some(Gateway { beside, ..gateway }), ..site }
+}
+
+/// A cache that the workloads do not fill.
+fn large() -> Gateway {
+    Gateway { log: 256 << 20, dram: 128 << 20, ..Gateway::default() }
+}
+
+/// PostMark with so many files and transactions.
+fn postmark(files: u32, transactions: u32) -> Application {
+    Application {
+        name: "postmark",
+        task: Task::Postmark(Postmark { files, transactions, ..Postmark::default() }),
+        seconds: 0.5 + f64::from(files + transactions) / 5000.0,
+        // A transaction is a creation or deletion, and a read or an append; each waits for some blocks one after the
+        // other.
+        trips: f64::from(files) * 12.0 + f64::from(transactions) * 12.0,
+    }
+}
+
+/// The five of Table 2, as far as this version has them.
+fn all(scale: Scale, is_sync: bool) -> Vec<Application> {
+    let (files, transactions) = match (scale, is_sync) {
+        (Scale::Quick, true) => (10, 20),
+        (Scale::Quick, false) => (300, 1000),
+        (Scale::Full, true) => (50, 200),
+        (Scale::Full, false) => (5000, 20_000),
+    };
+    let scripts = scale.pick(4, 32);
+    vec![
+        Application {
+            name: "build",
+            task: Task::Build(Build::default()),
+            seconds: 40.0,
+            trips: 4000.0,
+        },
+        Application {
+            name: "sdet",
+            task: Task::Sdet(Sdet { scripts, rounds: 1 }),
+            seconds: f64::from(scripts) * 0.6,
+            trips: 300.0,
+        },
+        postmark(files, transactions),
+    ]
+}
+
+/// Table 2: applications over distance, with metadata written later or at once, without and with a gateway.
+pub(super) fn table_2(scale: Scale) -> Vec<Point> {
+    let mut points = Vec::new();
+    for (meta, options) in [SOFT, SYNC] {
+        for how in ["plain", "gateway"] {
+            let ways: &[Way] = scale.pick(&FEW, &WAYS);
+            for way in ways {
+                let plain = way.over(mounted(volume(scale), options));
+                let site = if how == "gateway" { with_gateway(plain, large()) } else { plain };
+                for application in all(scale, meta == "sync") {
+                    let seconds = application.seconds(*way, meta == "sync", how == "gateway");
+                    if scale == Scale::Quick && (seconds > 20.0 || application.name == "build") {
+                        // A build takes longer than all else; what is slow is in the full run.
+                        continue;
+                    }
+                    points.push(Point {
+                        name: format!("table-2/{}/{meta}/{how}/{}", application.name, way.name()),
+                        site: site.clone(),
+                        task: application.task,
+                        runs: 1,
+                        seconds,
+                        windows: false,
+                    });
+                }
+            }
+        }
+    }
+    points
+}
+
+/// Table 3: background traffic on the backbone.
+pub(super) fn table_3(scale: Scale) -> Vec<Point> {
+    let loads: &[u32] = scale.pick(&[0, 50, 75], &[0, 20, 30, 35, 40, 50, 55, 60, 70, 75]);
+    let mut points = Vec::new();
+    for (meta, options) in [SOFT, SYNC] {
+        for load in loads {
+            let site = mounted(volume(scale), options);
+            let site = Site { link: Some(backbone(*load)), ..site };
+            let application = match meta {
+                "soft" => postmark(scale.pick(300, 5000), scale.pick(1000, 20_000)),
+                _ => postmark(scale.pick(10, 100), scale.pick(20, 400)),
+            };
+            let seconds = application.seconds(Way::Delay(1), meta == "sync", false);
+            points.push(Point {
+                name: format!("table-3/postmark/{meta}/{load}"),
+                site,
+                task: application.task,
+                runs: scale.pick(1, 3),
+                seconds,
+                windows: false,
+            });
+        }
+    }
+    points
+}
+
+/// Figure 4: SDET on one disk and on the array.
+pub(super) fn figure_4(scale: Scale) -> Vec<Point> {
+    let mut points = Vec::new();
+    for name in ["ddys", "array"] {
+        let metas = scale.pick(&[SOFT][..], &[SOFT, SYNC]);
+        for (meta, options) in metas {
+            let ways: &[Way] = scale.pick(&FEW, &WAYS);
+            for way in ways {
+                let site = Site { disk: disk(name, scale), ..volume(scale) };
+                let scripts = scale.pick(4, 16);
+                points.push(Point {
+                    name: format!("figure-4/{name}/{meta}/{}", way.name()),
+                    site: way.over(mounted(site, options)),
+                    task: Task::Sdet(Sdet { scripts, rounds: 1 }),
+                    runs: 1,
+                    seconds: f64::from(scripts) * 0.6 + if *meta == "sync" { 30.0 } else { 0.0 },
+                    windows: false,
+                });
+            }
+        }
+    }
+    points
+}
+
+/// A cache as small as ours can be made: a log of 8 MiB, and 2 MiB of memory.
+fn small(beside: Beside) -> Gateway {
+    Gateway { beside, log: 8 << 20, dram: 2 << 20, nvram: 1 << 20, ..Gateway::default() }
+}
+
+/// Figure 5: a small cache at the host's side of the link, at the node's, and none.
+pub(super) fn figure_5(scale: Scale) -> Vec<Point> {
+    let places = [("none", None), ("host", Some(Beside::Host)), ("node", Some(Beside::Node))];
+    let delays: &[u32] = scale.pick(&[0, 8], &[0, 1, 2, 4, 8]);
+    let mut points = Vec::new();
+    for (place, beside) in places {
+        for delay in delays {
+            let way = Way::Delay(*delay);
+            let site = way.over(mounted(volume(scale), SYNC.1));
+            let gateway = beside.map(small);
+            let application = postmark(scale.pick(10, 100), scale.pick(20, 400));
+            points.push(Point {
+                name: format!("figure-5/{place}/{}", way.name()),
+                site: Site { gateway, ..site },
+                seconds: application.seconds(way, true, place == "host"),
+                task: application.task,
+                runs: 1,
+                windows: false,
+            });
+        }
+    }
+    points
+}
+
+/// Figure 6: caches of two sizes under background traffic.
+pub(super) fn figure_6(scale: Scale) -> Vec<Point> {
+    let caches = [("none", None), ("small", Some(small(Beside::Host))), ("large", Some(large()))];
+    let loads: &[u32] = scale.pick(&[0, 70], &[0, 30, 50, 60, 70, 75]);
+    let mut points = Vec::new();
+    for (cache, gateway) in caches {
+        for load in loads {
+            let site = mounted(volume(scale), SYNC.1);
+            let is_cached = gateway.is_some();
+            let application = postmark(scale.pick(10, 400), scale.pick(20, 1000));
+            points.push(Point {
+                name: format!("figure-6/{cache}/{load}"),
+                site: Site { link: Some(backbone(*load)), gateway: gateway.clone(), ..site },
+                seconds: application.seconds(Way::Delay(1), true, is_cached),
+                task: application.task,
+                runs: 1,
+                windows: false,
+            });
+        }
+    }
+    points
+}
+
+/// Section 4.3.1: frames of 1.5 and 8 KB under PostMark.
+pub(super) fn mtu(scale: Scale) -> Vec<Point> {
+    let mut points = Vec::new();
+    for delay in scale.pick(&[0][..], &[0, 1, 8]) {
+        for mtu in [1500, JUMBO] {
+            let site = mounted(volume(scale), SYNC.1);
+            let application = postmark(scale.pick(10, 100), scale.pick(20, 200));
+            points.push(Point {
+                name: format!("mtu/postmark/{mtu}/{delay}ms"),
+                site: Site { link: Some(gigabit(*delay, mtu)), ..site },
+                seconds: application.seconds(Way::Delay(*delay), true, false),
+                task: application.task,
+                runs: scale.pick(1, 3),
+                windows: false,
+            });
+        }
+    }
+    points
+}
+
+/// The paper's windows, by the names of points.
+pub(super) const WINDOWS: [(&str, u64); 2] = [("64k", 64 << 10), ("640k", 640 << 10)];
+
+/// Section 4.3.1: windows of 64 KB and of ten times that, under PostMark.
+pub(super) fn window(scale: Scale) -> Vec<Point> {
+    let mut points = Vec::new();
+    for (word, bytes) in WINDOWS {
+        for delay in scale.pick(&[8][..], &[0, 1, 8]) {
+            let way = Way::Delay(*delay);
+            let mut site = way.over(mounted(volume(scale), SYNC.1));
+            site.session.socket_buffer = Some(bytes);
+            let application = postmark(scale.pick(5, 50), scale.pick(10, 100));
+            points.push(Point {
+                name: format!("window/postmark/{word}/{delay}ms"),
+                site,
+                seconds: application.seconds(way, true, false),
+                task: application.task,
+                runs: scale.pick(1, 3),
+                windows: false,
+            });
+        }
+    }
+    points
+}

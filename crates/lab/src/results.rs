@@ -1,0 +1,208 @@
+//! The file of results, `results.jsonl`: a line for each point that was measured or left out, written as soon as it
+//! is known. Of two lines of one point with the same settings the later one counts.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{Error, Point, Record};
+
+/// A line.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(untagged)]
+enum Line {
+    Measured(Box<Record>),
+    LeftOut(LeftOut),
+}
+
+/// A point without a record.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftOut {
+    /// Its name.
+    pub point: String,
+    /// Why.
+    pub left_out: String,
+}
+
+/// The results in a folder, for one run at a time.
+#[derive(Debug)]
+pub struct Results {
+    path: PathBuf,
+    file: File,
+    lines: Vec<Line>,
+}
+
+impl Results {
+    /// Opens what is there, or begins.
+    ///
+    /// # Errors
+    /// If another run has them, or a line is none. The last line may be half a one: its run was killed, and it
+    /// is taken away.
+    pub fn open(folder: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
+        let path = folder.join("results.jsonl");
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(Error::file("open", &path))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| Error::Folder(format!("another run writes to {}", path.display())))?;
+        let text = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(Error::file("mend", &path))?;
+        }
+        let lines = (1..).zip(text[..whole].lines()).map(|(number, line)| {
+            let read = serde_json::from_str(line);
+            read.map_err(|error| {
+                let file = path.display();
+                Error::Folder(format!("line {number} of {file} is no result: {error}"))
+            })
+        });
+        let lines = lines.collect::<Result<_, _>>()?;
+        Ok(Self { path, file, lines })
+    }
+
+    /// The record of a point, if it was measured with the same settings.
+    #[must_use]
+    pub fn of(&self, point: &Point) -> Option<&Record> {
+        let wanted = settings(point);
+        self.lines.iter().rev().find_map(|line| match line {
+            Line::Measured(record) if record.point == point.name && record.settings == wanted => {
+                Some(&**record)
+            }
+            _ => None,
+        })
+    }
+
+    /// Of these points what was measured, in their order, and what was left out.
+    #[must_use]
+    pub fn of_all(&self, points: &[Point]) -> (Vec<Record>, Vec<LeftOut>) {
+        let mut reasons = HashMap::new();
+        for line in &self.lines {
+            if let Line::LeftOut(left_out) = line {
+                reasons.insert(left_out.point.as_str(), left_out);
+            }
+        }
+        let (mut records, mut left_out) = (Vec::new(), Vec::new());
+        for point in points {
+            match (self.of(point), reasons.get(point.name.as_str())) {
+                (Some(record), _) => records.push(record.clone()),
+                (None, Some(reason)) => left_out.push((*reason).clone()),
+                (None, None) => {}
+            }
+        }
+        (records, left_out)
+    }
+
+    /// Adds what was measured.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn measured(&mut self, record: Record) -> Result<(), Error> {
+        self.add(Line::Measured(Box::new(record)))
+    }
+
+    /// Adds that a point was left out.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn left_out(&mut self, point: &str, reason: &str) -> Result<(), Error> {
+        self.add(Line::LeftOut(LeftOut { point: point.to_owned(), left_out: reason.to_owned() }))
+    }
+
+    fn add(&mut self, line: Line) -> Result<(), Error> {
+        let failed = || Error::file("write", &self.path);
+        let mut text =
+            serde_json::to_string(&line).map_err(|error| failed()(std::io::Error::other(error)))?;
+        text.push('\n');
+        self.file.write_all(text.as_bytes()).map_err(failed())?;
+        self.file.sync_data().map_err(failed())?;
+        self.lines.push(line);
+        Ok(())
+    }
+}
+
+/// What a point is measured with: the same gives the same result. How long it takes is not of it.
+#[must_use]
+pub fn settings(point: &Point) -> Value {
+    json!({ "site": point.site, "task": point.task, "runs": point.runs, "windows": point.windows })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::Site;
+    use workload::{Outcome, Postmark, Task};
+
+    pub fn point(name: &str) -> Point {
+        Point {
+            name: name.to_owned(),
+            site: Site::default(),
+            task: Task::Postmark(Postmark::default()),
+            runs: 1,
+            seconds: 1.0,
+            windows: false,
+        }
+    }
+
+    fn record(point: &Point) -> Record {
+        Record {
+            point: point.name.clone(),
+            settings: settings(point),
+            outcome: Outcome::default().figure("transactions", "1/s", 0.1 + 0.2),
+            runs: vec![0.3],
+            counted: Vec::new(),
+            taints: Vec::new(),
+            notes: Default::default(),
+            began: 1,
+            took: 2.5,
+        }
+    }
+
+    #[test]
+    fn what_was_measured_is_found_again_with_the_same_settings_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (point("one"), point("two"));
+        let mut results = Results::open(folder.path()).unwrap();
+        results.measured(record(&one)).unwrap();
+        results.left_out("two", "no room").unwrap();
+        drop(results);
+        let results = Results::open(folder.path()).unwrap();
+        assert_eq!(results.of(&one), Some(&record(&one)));
+        let mut other = one.clone();
+        other.site.session.connections = 4;
+        assert_eq!(results.of(&other), None);
+        let slower = Point { seconds: 9.0, ..one.clone() };
+        assert!(results.of(&slower).is_some(), "the estimate is no setting");
+        let (records, left_out) = results.of_all(&[two, one, point("three")]);
+        assert_eq!((records.len(), left_out.len()), (1, 1));
+        assert_eq!(left_out[0].left_out, "no room");
+    }
+
+    #[test]
+    fn half_a_line_of_a_killed_run_is_taken_away_and_damage_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.jsonl");
+        let mut results = Results::open(folder.path()).unwrap();
+        results.measured(record(&point("one"))).unwrap();
+        let error = Results::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("another run"), "{error}");
+        drop(results);
+        File::options().append(true).open(&path).unwrap().write_all(b"{\"point\":\"tw").unwrap();
+        let mut results = Results::open(folder.path()).unwrap();
+        results.measured(record(&point("two"))).unwrap();
+        drop(results);
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2);
+        assert!(Results::open(folder.path()).unwrap().of(&point("two")).is_some());
+        File::options().append(true).open(&path).unwrap().write_all(b"nonsense\n").unwrap();
+        let error = Results::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("line 3"), "{error}");
+    }
+}

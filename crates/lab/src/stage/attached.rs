@@ -1,0 +1,112 @@
+//! A volume at the host: `forebay attach`, as a device or with a file system mounted.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::AtomicBool,
+    time::Duration,
+};
+
+use rustix::process::Signal;
+use workload::Place;
+
+use super::{
+    process::{self, Namespace, Patience, Process},
+    settings::TARGET,
+};
+use crate::{Error, Host};
+
+/// A log is filled first, and a file system made over the link without its delay.
+const READY: Duration = Duration::from_secs(300);
+/// The last writes leave over the link with its delay.
+const END: Duration = Duration::from_secs(180);
+/// Away with what is mounted on a process that is gone.
+const UNMOUNT: Duration = Duration::from_secs(20);
+
+/// One that is there.
+pub(crate) struct Attached {
+    process: Process,
+    pub place: Place,
+    mounted: Option<PathBuf>,
+}
+
+impl Attached {
+    /// Attaches a volume with these settings, and makes and mounts the file system that `host` wants.
+    pub fn start(
+        number: u8,
+        program: &Path,
+        folder: &Path,
+        namespace: &Namespace,
+        settings: &str,
+        host: &Host,
+        stop: &AtomicBool,
+    ) -> Result<Self, Error> {
+        let path = folder.join(format!("host-{number}.toml"));
+        fs::write(&path, settings).map_err(Error::file("write", &path))?;
+        let mut command = Command::new(program);
+        command.args(["attach", TARGET, "--config"]).arg(&path).stdin(Stdio::null());
+        let mut mounted = None;
+        if let Host::Mounted(options) = host {
+            let mount = folder.join(format!("mnt-{number}"));
+            fs::create_dir(&mount).map_err(Error::file("make", &mount))?;
+            // The kernel's thread that clears tables of inodes would write beside the workload.
+            let options = [options.as_str(), "noinit_itable"].join(",");
+            command.args(["--mkfs", "ext4", "--mount-options", options.trim_start_matches(',')]);
+            command.arg("--mount").arg(&mount);
+            mounted = Some(mount);
+        }
+        let events = folder.join(format!("host-{number}.events"));
+        let name = format!("the attachment of volume {number}");
+        let mut process = Process::start(name, &mut command, namespace, &events, Signal::TERM)?;
+        let ready = process.line(Patience { limit: READY, stop })?;
+        let device = ready.strip_prefix("ready ").and_then(|it| it.split(' ').next());
+        let place = match (&mounted, device) {
+            (Some(mount), Some(_)) => Place::Folder(mount.clone()),
+            (None, Some(device)) => Place::Device(device.into()),
+            (_, None) => {
+                let name = format!("the attachment of volume {number}");
+                let what = "does not say which device it made".to_owned();
+                return Err(Error::Program { name, what, said: ready });
+            }
+        };
+        Ok(Self { process, place, mounted })
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Takes it away, when everything is written.
+    pub fn end(self, folder: &Path) -> Result<(), Error> {
+        let ended = self.process.end(END);
+        if ended.is_err() && self.mounted.is_some() {
+            unmount_all(folder);
+        }
+        ended
+    }
+}
+
+/// Takes away what is mounted below a folder and has nobody behind it any more.
+pub(crate) fn unmount_all(folder: &Path) {
+    let stop = AtomicBool::new(false);
+    for number in 1..=4_u8 {
+        let mount = folder.join(format!("mnt-{number}"));
+        if !is_mounted(&mount) {
+            continue;
+        }
+        let mut command = Command::new("umount");
+        command.arg("--lazy").arg(&mount);
+        let patience = Patience { limit: UNMOUNT, stop: &stop };
+        // What stays is named by who wants to remove the folder.
+        let _ =
+            process::run("umount", &mut command, &None, &folder.join("umount.events"), patience);
+    }
+}
+
+fn is_mounted(folder: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let wanted = folder.display().to_string();
+    mounts.lines().any(|line| line.split(' ').nth(1) == Some(&wanted))
+}

@@ -1,0 +1,240 @@
+//! What is counted around a workload: figures of processes as JSON, flattened and set against what they
+//! were before.
+
+use std::{collections::BTreeMap, fs};
+
+use serde_json::Value;
+use workload::Figure;
+
+/// Numbers by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Counted {
+    counts: BTreeMap<String, f64>,
+    /// Calls and their sum in microseconds.
+    times: BTreeMap<String, (f64, f64)>,
+}
+
+/// Clock ticks a second in /proc (proc(5), sysconf(_SC_CLK_TCK)): 100 on all that Linux runs on.
+const TICKS: f64 = 100.0;
+
+impl Counted {
+    /// Of what `forebay status --json` says of a node or gateway called `name`.
+    pub fn of_status(name: &str, status: &Value) -> Self {
+        let mut counted = Self::default();
+        counted.add(name, &status["counters"]);
+        for target in items(&status["targets"]) {
+            for layer in items(&target["units"]).flat_map(|unit| items(&unit["layers"])) {
+                let kind = layer["layer"].as_str().unwrap_or("layer");
+                counted.add(&format!("{name} {kind}"), &layer["figures"]);
+            }
+        }
+        counted
+    }
+
+    /// Of a link's report, as JSON.
+    pub fn of_link(report: &Value) -> Self {
+        let mut counted = Self::default();
+        for way in ["near_to_far", "far_to_near"] {
+            counted.add(&format!("link {way}"), &report[way]);
+        }
+        counted
+    }
+
+    /// The processor time of a process, in seconds.
+    pub fn add_processor(&mut self, name: &str, seconds: f64) {
+        *self.counts.entry(format!("cpu {name}")).or_default() += seconds;
+    }
+
+    /// The processor time of all of them together.
+    pub fn processor(&self) -> f64 {
+        self.processors().values().sum()
+    }
+
+    /// The processor time of each.
+    pub fn processors(&self) -> BTreeMap<String, f64> {
+        let times = self.counts.iter().filter(|(name, _)| name.starts_with("cpu "));
+        times.map(|(name, time)| (name.clone(), *time)).collect()
+    }
+
+    /// Puts back what it was at another time.
+    pub fn set_processors(&mut self, times: BTreeMap<String, f64>) {
+        self.counts.extend(times);
+    }
+
+    /// With others.
+    pub fn join(&mut self, other: Self) {
+        for (name, value) in other.counts {
+            *self.counts.entry(name).or_default() += value;
+        }
+        self.times.extend(other.times);
+    }
+
+    /// What came to it since `before`; what did not change is left out.
+    pub fn since(&self, before: &Self) -> Vec<Figure> {
+        let figure = |name: &str, unit: &str, value: f64| Figure {
+            name: name.to_owned(),
+            unit: unit.to_owned(),
+            value,
+        };
+        let counts = self.counts.iter().filter_map(|(name, now)| {
+            let more = now - before.counts.get(name).copied().unwrap_or(0.0);
+            let unit = match name {
+                it if it.starts_with("cpu ") => "s",
+                it if it.ends_with("bytes") => "bytes",
+                _ => "",
+            };
+            (more != 0.0).then(|| figure(name, unit, more))
+        });
+        let times = self.times.iter().filter_map(|(name, (calls, sum))| {
+            let (calls_before, sum_before) = before.times.get(name).copied().unwrap_or_default();
+            let calls = calls - calls_before;
+            let mean = (sum - sum_before) / calls;
+            (calls > 0.0 && mean.is_finite())
+                .then(|| [figure(&format!("{name} calls"), "", calls), figure(name, "us", mean)])
+        });
+        counts.chain(times.flatten()).collect()
+    }
+
+    fn add(&mut self, name: &str, value: &Value) {
+        match value {
+            Value::Number(number) => {
+                let number = number.as_f64().unwrap_or_default();
+                *self.counts.entry(name.to_owned()).or_default() += number;
+            }
+            Value::Object(map) => {
+                if let (Some(calls), Some(mean)) =
+                    (number(map.get("count")), number(map.get("mean_us")))
+                {
+                    let time = self.times.entry(name.to_owned()).or_default();
+                    *time = (time.0 + calls, time.1 + calls * mean);
+                    return;
+                }
+                map.iter().for_each(|(key, value)| self.add(&format!("{name} {key}"), value));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn number(value: Option<&Value>) -> Option<f64> {
+    value?.as_f64()
+}
+
+/// Seconds of processor time that a process has used.
+pub(crate) fn processor_of(process: u32) -> f64 {
+    ticks(&format!("/proc/{process}/stat"), 14).unwrap_or(0.0)
+}
+
+/// Of this process, and of its children that have ended with theirs.
+pub(crate) fn processor_here() -> (f64, f64) {
+    let of = |field| ticks("/proc/self/stat", field).unwrap_or(0.0);
+    (of(14), of(16))
+}
+
+/// The field (from 1, proc(5)) and the next, user and system time, in seconds.
+fn ticks(path: &str, field: usize) -> Option<f64> {
+    let stat = fs::read_to_string(path).ok()?;
+    // The name may hold anything; after it comes the third field.
+    let after = stat.rsplit_once(") ")?.1;
+    let mut fields = after.split_whitespace().skip(field - 3).map(str::parse::<f64>);
+    Some((fields.next()?.ok()? + fields.next()?.ok()?) / TICKS)
+}
+
+/// All processors of this machine since it started, in seconds: busy and stolen, and how many there are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Machine {
+    pub all: f64,
+    pub busy: f64,
+    pub stolen: f64,
+}
+
+impl Machine {
+    /// Now; all zero if the system does not say.
+    pub fn now() -> Self {
+        fs::read_to_string("/proc/stat")
+            .ok()
+            .and_then(|stat| Self::parse(&stat))
+            .unwrap_or_default()
+    }
+
+    /// The first line: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+    fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        let fields: Option<Vec<f64>> =
+            line.split_whitespace().take(8).map(|field| field.parse().ok()).collect();
+        let fields = fields.filter(|fields| fields.len() == 8)?;
+        let busy = fields[0] + fields[1] + fields[2];
+        let all = fields.iter().sum::<f64>();
+        Some(Self { all: all / TICKS, busy: busy / TICKS, stolen: fields[7] / TICKS })
+    }
+
+    /// Why what was measured from `before` until now is in doubt; `ours` is our processor time in it.
+    pub fn taints(self, before: Self, ours: f64) -> Vec<String> {
+        let all = self.all - before.all;
+        if all <= 0.0 {
+            return Vec::new();
+        }
+        let stolen = (self.stolen - before.stolen) / all;
+        let others = (self.busy - before.busy - ours) / all;
+        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        let mut taints = Vec::new();
+        if stolen > STOLEN {
+            taints.push(format!("{} of this machine's time was stolen", percent(stolen)));
+        }
+        if others > OTHERS {
+            taints.push(format!("others had {} of this machine's processors", percent(others)));
+        }
+        taints
+    }
+}
+
+/// As the link has it.
+const STOLEN: f64 = 0.01;
+/// Kernel threads work for us, too (loop devices, journals), and are not told from others here: up to a
+/// tenth of two processors with PostMark.
+const OTHERS: f64 = 0.2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn status(reads: u64, calls: u64, mean: f64) -> Value {
+        json!({
+            "counters": { "commands": calls, "commands_by_kind": { "READ(10)": reads }, "time_read": { "count": calls,
+                "mean_us": mean, "classes_us": [[1, 2]] } },
+            "targets": [ { "units": [ { "layers": [ { "layer": "cache", "figures": { "reads_lower": reads, "order": "x",
+                "read_bytes": 8 } } ] } ] } ]
+        })
+    }
+
+    #[test]
+    fn what_came_since_is_told_with_means_of_the_interval() {
+        let before = Counted::of_status("node 1", &status(5, 10, 100.0));
+        let after = Counted::of_status("node 1", &status(7, 20, 200.0));
+        let figures = after.since(&before);
+        let get = |name: &str| figures.iter().find(|it| it.name == name).map(|it| it.value);
+        assert_eq!(get("node 1 commands_by_kind READ(10)"), Some(2.0));
+        assert_eq!(get("node 1 cache reads_lower"), Some(2.0));
+        assert_eq!(get("node 1 cache read_bytes"), None, "it did not change");
+        assert_eq!(get("node 1 time_read calls"), Some(10.0));
+        assert_eq!(get("node 1 time_read"), Some(300.0));
+        assert_eq!(before.since(&before), []);
+        assert_eq!(Counted::of_status("x", &json!(null)), Counted::default());
+    }
+
+    #[test]
+    fn a_machine_that_works_for_others_taints() {
+        let before = Machine::parse("cpu  0 0 0 0 0 0 0 0\n").unwrap();
+        let after = Machine::parse("cpu  50 0 50 100 0 0 0 0 7 7\n").unwrap();
+        assert_eq!(after.taints(before, 0.9), [""; 0]);
+        assert_eq!(after.taints(before, 0.1).len(), 1);
+        assert_eq!(before.taints(before, 0.0), [""; 0]);
+        assert!(Machine::parse("cpu 1 2").is_none() && Machine::now().all > 0.0);
+        assert!(processor_of(std::process::id()) >= 0.0);
+    }
+}

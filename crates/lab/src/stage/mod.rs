@@ -1,0 +1,285 @@
+//! From a site to processes: a link in this process, nodes at its far end, a gateway and the attached
+//! volumes at its near end, and workloads there.
+
+mod process;
+mod settings;
+mod counted;
+mod served;
+mod attached;
+pub(crate) mod peer;
+mod standing;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use rustix::process::Signal;
+use workload::{Figure, Outcome, Place, Task};
+
+pub(crate) use self::standing::{available, check};
+use self::{
+    counted::{Machine, processor_here},
+    process::{Patience, Process},
+    settings::Folders,
+    standing::Standing,
+};
+use crate::{Error, Point, Site};
+
+/// Where points are run.
+pub trait Scene {
+    /// Makes sure that this site stands, and nothing else.
+    ///
+    /// # Errors
+    /// What does not start; then nothing stands.
+    fn set(&mut self, site: &Site) -> Result<(), Error>;
+
+    /// Runs a point's task once on the site that stands. Its chance is the same each time: runs differ by
+    /// the machine alone.
+    ///
+    /// # Errors
+    /// If it fails, or takes much longer than the point says.
+    fn run(&mut self, point: &Point) -> Result<Found, Error>;
+
+    /// Ends what stands.
+    ///
+    /// # Errors
+    /// What did not end in order; it was killed.
+    fn clear(&mut self) -> Result<(), Error>;
+}
+
+/// What one run gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// What the workload found.
+    pub outcome: Outcome,
+    /// What was counted around it.
+    pub counted: Vec<Figure>,
+    /// Why the figures may not be trusted.
+    pub taints: Vec<String>,
+    /// Other notes.
+    pub notes: BTreeMap<String, String>,
+}
+
+/// The scene of real processes.
+pub struct Stage {
+    place: Setting,
+    standing: Option<Standing>,
+}
+
+/// What a stage is made with.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The program: `forebay`.
+    pub program: PathBuf,
+    /// The link's name: namespaces are `NAME-near` and `NAME-far`.
+    pub name: String,
+    /// A folder on the disk for volumes and logs. What is in it is removed.
+    pub disk: PathBuf,
+    /// A folder in memory for settings, control sockets, NVRAM and mount points. What is in it is removed.
+    pub memory: PathBuf,
+    /// Set by who wants the run to end.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// A run may take this many times as long as its point says, and then some: the estimate is of another
+/// machine.
+const SLOWER: f64 = 10.0;
+const AT_LEAST: Duration = Duration::from_secs(120);
+
+impl Setting {
+    fn folders(&self) -> Folders<'_> {
+        Folders { disk: &self.disk, memory: &self.memory }
+    }
+}
+
+impl Stage {
+    /// Takes up what a run that was killed has left, of the same name and in the same folders.
+    ///
+    /// # Errors
+    /// If its folders cannot be made, or another run has the namespaces.
+    pub fn new(place: Setting) -> Result<Self, Error> {
+        attached::unmount_all(&place.memory);
+        for folder in [&place.disk, &place.memory] {
+            match fs::remove_dir_all(folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::file("remove", folder)(error));
+                }
+                _ => {}
+            }
+            make_private(folder)?;
+        }
+        process::adopt()?;
+        Ok(Self { place, standing: None })
+    }
+
+    fn workload(&self, number: usize, place: &Place, task: &Task) -> Result<Process, Error> {
+        let standing =
+            self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
+        let mut command = Command::new(&self.place.program);
+        command.args(["lab", "workload", "--on", &place.to_string(), "--json", "--given"]);
+        if !matches!(place, Place::Folder(_)) {
+            command.arg("--overwrite");
+        }
+        command.stdin(Stdio::piped());
+        let events = self.place.memory.join(format!("workload-{number}.events"));
+        // Of this run only: what it says last is told if it fails.
+        let _ = fs::remove_file(&events);
+        let mut process =
+            Process::start("the workload", &mut command, standing.near(), &events, Signal::KILL)?;
+        let given = serde_json::to_vec(task).map_err(|error| Error::Settings(error.to_string()))?;
+        if let Some(mut stdin) = process.stdin() {
+            // If it has ended, its end says why.
+            let _ = stdin.write_all(&given);
+        }
+        Ok(process)
+    }
+
+    /// Runs a task on every place at once.
+    fn run_all(&self, point: &Point) -> Result<Outcome, Error> {
+        let standing =
+            self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
+        let limit = Duration::from_secs_f64((point.seconds * SLOWER).clamp(0.0, 1e6)) + AT_LEAST;
+        let patience = Patience { limit, stop: &self.place.stop };
+        let places = standing.places();
+        let started =
+            (0..).zip(&places).map(|(number, place)| self.workload(number, place, &point.task));
+        let mut started = started.collect::<Result<Vec<_>, _>>()?;
+        let outcomes = started.iter_mut().map(|process| {
+            let said = process.finish(patience)?;
+            serde_json::from_str(&said).map_err(|error| Error::Program {
+                name: "the workload".to_owned(),
+                what: "said what cannot be read".to_owned(),
+                said: error.to_string(),
+            })
+        });
+        Ok(together(outcomes.collect::<Result<Vec<Outcome>, _>>()?))
+    }
+}
+
+impl Scene for Stage {
+    fn set(&mut self, site: &Site) -> Result<(), Error> {
+        if let Some(standing) = &mut self.standing {
+            if standing.becomes(site)? {
+                return Ok(());
+            }
+        }
+        self.clear()?;
+        self.standing = Some(Standing::raise(&self.place, site)?);
+        Ok(())
+    }
+
+    fn run(&mut self, point: &Point) -> Result<Found, Error> {
+        let standing =
+            self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
+        let stop = &self.place.stop;
+        standing.drain(stop)?;
+        let (before, machine) = (standing.counted(stop)?, Machine::now());
+        let (own, children) = processor_here();
+        let outcome = self.run_all(point)?;
+        let (own_after, children_after) = processor_here();
+        let now = Machine::now();
+        let mut after = standing.counted(stop)?;
+        let standing_time = after.processor() - before.processor();
+        let mut taints =
+            now.taints(machine, standing_time + (own_after - own) + (children_after - children));
+        taints.extend(standing.taints()?);
+        let mut notes = BTreeMap::new();
+        if let Ok(load) = fs::read_to_string("/proc/loadavg") {
+            notes.insert("load after".to_owned(), load.trim().to_owned());
+        }
+        // What the workload has left to be sent crosses the link, too.
+        match standing.drain(stop)? {
+            Some(took) => {
+                let processors = after.processors();
+                after = standing.counted(stop)?;
+                after.set_processors(processors);
+                if took > Duration::from_secs(1) {
+                    notes
+                        .insert("drained after".to_owned(), format!("{:.1} s", took.as_secs_f64()));
+                }
+            }
+            None => taints.push(
+                "the gateway was not empty in time: the link's figures lack what it kept"
+                    .to_owned(),
+            ),
+        }
+        let mut counted = after.since(&before);
+        let seconds =
+            |name: &str, value: f64| Figure { name: name.to_owned(), unit: "s".to_owned(), value };
+        counted.push(seconds("cpu link", own_after - own));
+        counted.push(seconds("cpu workload", children_after - children));
+        counted.push(seconds("cpu machine", now.busy - machine.busy));
+        Ok(Found { outcome, counted, taints, notes })
+    }
+
+    fn clear(&mut self) -> Result<(), Error> {
+        let ended = self.standing.take().map_or(Ok(()), |standing| {
+            process::end_orphans(&standing.processes());
+            standing.end(&self.place.memory)
+        });
+        // A disk's worth of volumes, and settings with the old ports.
+        for folder in [&self.place.disk, &self.place.memory] {
+            for entry in fs::read_dir(folder).map_err(Error::file("read", folder))?.flatten() {
+                let path = entry.path();
+                let removed =
+                    if path.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) };
+                removed.map_err(Error::file("remove", &path))?;
+            }
+        }
+        ended
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // Who wants to know what went wrong has called `clear`.
+        let _ = self.clear();
+        for folder in [&self.place.disk, &self.place.memory] {
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+/// A folder for us alone, that is not there yet.
+fn make_private(folder: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = fs::DirBuilder::new().mode(0o700).create(folder);
+    made.map_err(Error::file("make", folder))
+}
+
+/// One outcome of several at once: rates and counts add up, times are those of the slowest.
+fn together(mut outcomes: Vec<Outcome>) -> Outcome {
+    if outcomes.len() < 2 {
+        return outcomes.pop().unwrap_or_default();
+    }
+    let mut sum = outcomes[0].clone();
+    for figure in &mut sum.figures {
+        let all = outcomes.iter().filter_map(|outcome| outcome.get(&figure.name));
+        figure.value = match figure.unit.as_str() {
+            "s" | "ms" | "us" => all.fold(0.0, f64::max),
+            _ => all.sum(),
+        };
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_nodes_did_is_one_outcome() {
+        let of = |rate: f64, time: f64| {
+            Outcome::default().figure("transactions", "1/s", rate).figure("time", "s", time)
+        };
+        assert_eq!(together(vec![of(3.0, 4.0)]), of(3.0, 4.0));
+        assert_eq!(together(vec![of(3.0, 4.0), of(5.0, 2.0)]), of(8.0, 4.0));
+        assert_eq!(together(Vec::new()), Outcome::default());
+    }
+}

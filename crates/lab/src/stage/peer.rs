@@ -1,0 +1,191 @@
+//! Programs of others in the places of ours: tgt as the node, qemu-storage-daemon as the host's initiator.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use workload::{Place, Tool};
+
+use super::process::{self, Namespace, Patience, Process};
+use crate::Error;
+
+/// Its daemon and the tool that tells it what to serve.
+pub(crate) const TGT: [Tool; 2] =
+    [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
+/// QEMU's, and what makes a block device of the file that it shows.
+pub(crate) const QEMU: [Tool; 2] = [
+    Tool { program: "qemu-storage-daemon", package: "qemu-system-common" },
+    Tool { program: "losetup", package: "mount" },
+];
+
+/// Either is ready in a fraction of that, or never.
+const READY: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The port of tgt, alone in its namespace. Where it shares the host's, this one is not iSCSI's own.
+const PORT: u16 = 13260;
+/// The target's name.
+const NAME: &str = "iqn.2026-11.io.forebay.lab:tgt";
+
+/// A tgtd with one unit. It ignores SIGTERM while it has targets: dropping it kills it.
+pub(crate) struct Tgt {
+    process: Process,
+    pub url: String,
+}
+
+impl Tgt {
+    /// Starts it with a unit over a file of so many bytes, listening at an address.
+    pub fn start(
+        node: u8,
+        address: &str,
+        backing: &Path,
+        bytes: u64,
+        folder: &Path,
+        namespace: &Namespace,
+        stop: &AtomicBool,
+    ) -> Result<Self, Error> {
+        let missing = |error: workload::Error| Error::Settings(error.to_string());
+        let [daemon, tool] = [TGT[0].find().map_err(missing)?, TGT[1].find().map_err(missing)?];
+        let file = File::create(backing).map_err(Error::file("make", backing))?;
+        file.set_len(bytes).map_err(Error::file("give its size to", backing))?;
+        // Its control channel is numbered; ours must not meet that of a tgtd of somebody else.
+        let control = (1000 + std::process::id() % 30_000 + u32::from(node)).to_string();
+        let port = PORT + u16::from(node);
+        let events = folder.join(format!("tgt-{node}.events"));
+        let mut command = Command::new(daemon);
+        command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}:{port}")]);
+        command.stdin(Stdio::null());
+        let process = Process::start("tgtd", &mut command, namespace, &events, Signal::KILL)?;
+        let admin = |arguments: &[&str]| {
+            let mut command = Command::new(&tool);
+            command.args(["-C", &control, "--lld", "iscsi", "--mode"]).args(arguments);
+            process::run(
+                "tgtadm",
+                &mut command,
+                namespace,
+                &events,
+                Patience { limit: READY, stop },
+            )
+        };
+        let deadline = Instant::now() + READY;
+        while let Err(error) = admin(&["system", "--op", "show"]) {
+            if Instant::now() > deadline {
+                return Err(error);
+            }
+            std::thread::sleep(LOOK);
+        }
+        let backing = backing.display().to_string();
+        admin(&["target", "--op", "new", "--tid", "1", "-T", NAME])?;
+        admin(&["logicalunit", "--op", "new", "--tid", "1", "--lun", "1", "-b", &backing])?;
+        admin(&["target", "--op", "bind", "--tid", "1", "-I", "ALL"])?;
+        // tgt keeps number 0 for itself.
+        Ok(Self { process, url: format!("iscsi://{address}:{port}/{NAME}/1") })
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+/// A volume that qemu-storage-daemon shows as a file, and a loop device on that.
+pub(crate) struct Shown {
+    process: Process,
+    pub place: Place,
+    device: Option<PathBuf>,
+    events: PathBuf,
+}
+
+impl Shown {
+    /// Logs in to a URL of ours and shows it.
+    pub fn start(
+        number: u8,
+        url: &str,
+        folder: &Path,
+        namespace: &Namespace,
+        stop: &AtomicBool,
+    ) -> Result<Self, Error> {
+        let missing = |error: workload::Error| Error::Settings(error.to_string());
+        let daemon = QEMU[0].find().map_err(missing)?;
+        let mut parts = url.trim_start_matches("iscsi://").split('/');
+        let part = |it: Option<&str>| it.unwrap_or_default().to_owned();
+        let [portal, target, lun] = [part(parts.next()), part(parts.next()), part(parts.next())];
+        let file = folder.join(format!("shown-{number}"));
+        File::create(&file).map_err(Error::file("make", &file))?;
+        let events = folder.join(format!("qemu-{number}.events"));
+        let blockdev = format!(
+            "driver=iscsi,node-name=far,transport=tcp,portal={portal},target={target},lun={lun},\
+             initiator-name=iqn.2026-11.io.forebay.lab:qemu,cache.direct=on"
+        );
+        let export = format!("fuse,id=far,node-name=far,mountpoint={},writable=on", file.display());
+        let mut command = Command::new(daemon);
+        command.args(["--blockdev", &blockdev, "--export", &export]).stdin(Stdio::null());
+        let name = "qemu-storage-daemon";
+        let process = Process::start(name, &mut command, namespace, &events, Signal::TERM)?;
+        let mut shown = Self {
+            process,
+            place: Place::Folder(file.clone()),
+            device: None,
+            events: events.clone(),
+        };
+        // It is there when the file has the volume's size.
+        let deadline = Instant::now() + READY;
+        while file.metadata().map_or(0, |about| about.len()) == 0 {
+            let patience = Patience { limit: LOOK, stop };
+            match shown.process.finish(patience) {
+                Err(Error::Late { .. }) if Instant::now() < deadline => {}
+                Err(error) => return Err(error),
+                Ok(said) => {
+                    let what = "ended before it was ready".to_owned();
+                    return Err(Error::Program { name: name.to_owned(), what, said });
+                }
+            }
+        }
+        let mut command = losetup(&["--direct-io=on", "--find", "--show"]);
+        let patience = Patience { limit: READY, stop };
+        let said = process::run("losetup", command.arg(&file), &None, &events, patience)?;
+        let device = PathBuf::from(said.trim());
+        shown.device = Some(device.clone());
+        shown.place = Place::Device(device);
+        Ok(shown)
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Takes it away.
+    pub fn end(mut self) -> Result<(), Error> {
+        self.detach()?;
+        let Self { process, .. } = &mut self;
+        // It ends well at SIGTERM.
+        process.ask_to_end(READY)
+    }
+
+    fn detach(&mut self) -> Result<(), Error> {
+        let Some(device) = self.device.take() else { return Ok(()) };
+        let stop = AtomicBool::new(false);
+        let patience = Patience { limit: READY, stop: &stop };
+        let mut command = losetup(&["--detach"]);
+        process::run("losetup", command.arg(device), &None, &self.events, patience).map(drop)
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        // What goes wrong here, goes wrong with the process killed after it, too.
+        let _ = self.detach();
+    }
+}
+
+fn losetup(arguments: &[&str]) -> Command {
+    let mut command = Command::new(QEMU[1].find().unwrap_or_else(|_| "losetup".into()));
+    command.args(arguments);
+    command
+}

@@ -1,0 +1,138 @@
+//! A node or gateway of a stage: `forebay serve` with settings of its own.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::process::{self, Namespace, Patience, Process};
+use crate::Error;
+
+/// From start to listening: a volume or log of some gigabytes is filled with zeros first.
+const READY: Duration = Duration::from_secs(300);
+/// One question over the control socket.
+const ANSWER: Duration = Duration::from_secs(20);
+/// It waits for commands under way and for its log.
+const END: Duration = Duration::from_secs(60);
+/// Some hundred megabytes over a line with little room.
+const DRAIN: Duration = Duration::from_secs(300);
+/// How often a gateway is asked whether it has dirty data still.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// One that listens.
+pub(crate) struct Served {
+    pub name: String,
+    process: Process,
+    program: PathBuf,
+    settings: PathBuf,
+    pub portal: SocketAddr,
+}
+
+impl Served {
+    /// Starts it, and waits until it listens.
+    pub fn start(
+        name: &str,
+        program: &Path,
+        folder: &Path,
+        namespace: &Namespace,
+        settings: &str,
+        stop: &AtomicBool,
+    ) -> Result<Self, Error> {
+        let file = |end: &str| folder.join(format!("{}.{end}", name.replace(' ', "-")));
+        let path = file("toml");
+        fs::write(&path, settings).map_err(Error::file("write", &path))?;
+        let mut command = Command::new(program);
+        command.arg("serve").arg("--config").arg(&path).stdin(Stdio::null());
+        let mut process =
+            Process::start(name, &mut command, namespace, &file("events"), Signal::TERM)?;
+        let ready = process.line(Patience { limit: READY, stop })?;
+        let portal = ready.strip_prefix("ready ").and_then(|it| it.split(' ').next()?.parse().ok());
+        let portal = portal.ok_or_else(|| Error::Program {
+            name: name.to_owned(),
+            what: "does not say where it listens".to_owned(),
+            said: ready,
+        })?;
+        Ok(Self {
+            name: name.to_owned(),
+            process,
+            program: program.to_owned(),
+            settings: path,
+            portal,
+        })
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The URL of unit 0 of a target there.
+    pub fn url(&self, target: &str) -> String {
+        format!("iscsi://{}/{target}/0", self.portal)
+    }
+
+    /// What `forebay status --json` says.
+    pub fn status(&self, stop: &AtomicBool) -> Result<Value, Error> {
+        let mut command = Command::new(&self.program);
+        command.args(["status", "--json", "--config"]).arg(&self.settings);
+        let patience = Patience { limit: ANSWER, stop };
+        let name = format!("the status of {}", self.name);
+        let events = self.settings.with_extension("events");
+        let said = process::run(&name, &mut command, &None, &events, patience)?;
+        serde_json::from_str(&said).map_err(|error| Error::Program {
+            name,
+            what: "cannot be read".to_owned(),
+            said: error.to_string(),
+        })
+    }
+
+    /// Waits until no cache of it has dirty data. How long it took, or `None` if there still is some after
+    /// [`DRAIN`].
+    pub fn drain(&self, stop: &AtomicBool) -> Result<Option<Duration>, Error> {
+        let begun = Instant::now();
+        while dirty(&self.status(stop)?) > 0 {
+            if begun.elapsed() > DRAIN {
+                return Ok(None);
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(Some(begun.elapsed()))
+    }
+
+    /// Ends it in order.
+    pub fn end(self) -> Result<(), Error> {
+        self.process.end(END)
+    }
+}
+
+/// Bytes that caches of a process have and what is below them does not.
+fn dirty(status: &Value) -> u64 {
+    let of = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let units = of(status, "targets").into_iter().flat_map(|target| of(&target, "units"));
+    let layers = units.flat_map(|unit| of(&unit, "layers"));
+    layers.filter_map(|layer| layer["figures"]["dirty_bytes"].as_u64()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dirty_data_of_all_units_is_counted() {
+        let unit = |bytes: u64| {
+            serde_json::json!({ "layers": [
+                { "layer": "remote", "figures": {} }, { "layer": "cache", "figures": { "dirty_bytes": bytes } } ] })
+        };
+        let status = serde_json::json!({ "targets": [
+            { "units": [unit(4096)] }, { "units": [unit(8192), unit(0)] } ] });
+        assert_eq!(dirty(&status), 12288);
+        assert_eq!(dirty(&Value::Null), 0);
+    }
+}

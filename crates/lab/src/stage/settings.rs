@@ -1,0 +1,160 @@
+//! What a site means as settings of `forebay serve` and `forebay attach`.
+
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+
+use crate::{
+    Site,
+    site::{Beside, Data, Gateway, Session},
+};
+
+/// The name of every target of the laboratory; nodes are told apart by their ports.
+pub(crate) const TARGET: &str = "iqn.2026-11.io.forebay.lab:disk";
+/// And of a gateway's, one for each node.
+pub(crate) fn gateway_target(node: u8) -> String {
+    format!("iqn.2026-11.io.forebay.lab:gateway-{node}")
+}
+
+/// Folders of a stage.
+#[derive(Clone, Copy)]
+pub(crate) struct Folders<'a> {
+    /// On the disk of this machine.
+    pub disk: &'a Path,
+    /// In memory.
+    pub memory: &'a Path,
+}
+
+/// Of a node, listening at this address.
+pub(crate) fn node(site: &Site, node: u8, address: &str, folders: Folders<'_>) -> String {
+    let mut layers = disk(site, node, folders);
+    if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == Beside::Node) {
+        layers.push(cache(gateway, node, folders));
+    }
+    format!(
+        "control = \"node-{node}.sock\"\nlisten = [{}]\n{}{}",
+        text(&format!("{address}:0")),
+        iscsi(&site.session),
+        target(TARGET, &layers)
+    )
+}
+
+/// Of a gateway before these nodes, listening on the loopback of its namespace.
+pub(crate) fn gateway(
+    site: &Site,
+    gateway: &Gateway,
+    urls: &[String],
+    folders: Folders<'_>,
+) -> String {
+    let mut settings = format!(
+        "control = \"gateway.sock\"\nlisten = [\"127.0.0.1:0\"]\n{}",
+        iscsi(&Session { socket_buffer: None, ..site.session.clone() })
+    );
+    for (node, url) in (1..).zip(urls) {
+        let layers = [remote(&site.session, url), cache(gateway, node, folders)];
+        settings += &target(&gateway_target(node), &layers);
+    }
+    settings
+}
+
+/// Of the host's attachment of a volume; `url` is that of the node or gateway, or `None` if the disk is
+/// the host's own.
+pub(crate) fn host(site: &Site, node: u8, url: Option<&str>, folders: Folders<'_>) -> String {
+    let mut layers = match url {
+        Some(url) => vec![remote(&site.session, url)],
+        None => disk(site, node, folders),
+    };
+    if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == Beside::Attach) {
+        layers.push(cache(gateway, node, folders));
+    }
+    target(TARGET, &layers)
+}
+
+fn target(name: &str, layers: &[String]) -> String {
+    let layers: String = layers.iter().map(|layer| format!("  {layer},\n")).collect();
+    format!("[[target]]\nname = {}\n[[target.unit]]\nstack = [\n{layers}]\n", text(name))
+}
+
+fn disk(site: &Site, node: u8, folders: Folders<'_>) -> Vec<String> {
+    let size = text(&format!("{}B", site.bytes));
+    let bottom = match site.disk.data {
+        Data::Memory => format!("{{ memory = {{ size = {size} }} }}"),
+        Data::File => {
+            let path = folders.disk.join(format!("far-{node}.img"));
+            let path = text(&path.display().to_string());
+            format!("{{ file = {{ path = {path}, size = {size}, preallocate = true }} }}")
+        }
+    };
+    let model = site.disk.model.as_ref();
+    let more = more(&site.disk.more, ", ");
+    let model = model.map(|model| format!("{{ disk = {{ model = {}{more} }} }}", text(model)));
+    [bottom].into_iter().chain(model).collect()
+}
+
+fn remote(session: &Session, url: &str) -> String {
+    let mut layer = format!(
+        "{{ remote = {{ url = {}, connections = {}, congestion = {}",
+        text(url),
+        session.connections,
+        text(&session.congestion)
+    );
+    if let Some(bytes) = session.socket_buffer {
+        let _ = write!(layer, ", {SOCKET_BUFFER} = \"{bytes}B\"");
+    }
+    layer + " } }"
+}
+
+/// The key of `[iscsi]` and of a remote layer.
+const SOCKET_BUFFER: &str = "socket_buffer";
+
+fn cache(gateway: &Gateway, node: u8, folders: Folders<'_>) -> String {
+    let log = folders.disk.join(format!("log-{node}"));
+    let nvram = folders.memory.join(format!("nvram-{node}"));
+    let mut layer = format!(
+        "{{ cache = {{ log = {}, log_size = \"{}B\", dram = \"{}B\", nvram = {}, nvram_size = \"{}B\", report = {}",
+        text(&log.display().to_string()),
+        gateway.log,
+        gateway.dram,
+        text(&nvram.display().to_string()),
+        gateway.nvram,
+        text(&gateway.report)
+    );
+    if gateway.stable_nvram {
+        layer += ", nvram_survives = \"power-loss\"";
+    }
+    layer += &more(&gateway.more, ", ");
+    layer + " } }"
+}
+
+fn iscsi(session: &Session) -> String {
+    let mut section = format!("[iscsi]\ncongestion = {}\n", text(&session.congestion));
+    if let Some(bytes) = session.socket_buffer {
+        let _ = writeln!(section, "{SOCKET_BUFFER} = \"{bytes}B\"");
+    }
+    let more = more(&session.iscsi, "\n");
+    section + more.trim_start() + if more.is_empty() { "" } else { "\n" }
+}
+
+/// Keys with their values: numbers and truth as they are, all else in quotes.
+fn more(keys: &BTreeMap<String, String>, before: &str) -> String {
+    let line = |(key, value): (&String, &String)| {
+        let is_bare = value == "true" || value == "false" || value.parse::<f64>().is_ok();
+        let value = if is_bare { value.clone() } else { text(value) };
+        format!("{before}{key} = {value}")
+    };
+    keys.iter().map(line).collect()
+}
+
+/// A text of TOML.
+fn text(words: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in words.chars() {
+        match character {
+            '"' => quoted += "\\\"",
+            '\\' => quoted += "\\\\",
+            control if control.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted + "\""
+}

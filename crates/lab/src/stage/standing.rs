@@ -1,0 +1,336 @@
+//! A site that stands: its processes and its link, in the order in which they end.
+
+use std::{fs::File, os::fd::AsFd, path::Path, sync::atomic::AtomicBool, time::Duration};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use wan::{End, Link, Options};
+use workload::Place;
+
+use super::{
+    Setting,
+    attached::Attached,
+    counted::{Counted, processor_of},
+    peer::{Shown, Tgt},
+    process::Namespace,
+    served::Served,
+    settings::{self, TARGET, gateway_target},
+};
+use crate::{
+    Error, Site,
+    site::{Beside, Data, Host, Server},
+};
+
+/// What stands. The order of the fields is that in which they are dropped: what uses before what is used.
+pub(crate) struct Standing {
+    site: Site,
+    hosts: Vec<Seat>,
+    gateway: Option<Served>,
+    nodes: Vec<Node>,
+    near: Namespace,
+    link: Option<Link>,
+}
+
+/// Where a workload sits.
+enum Seat {
+    Attached(Attached),
+    Shown(Shown),
+    Url(String),
+}
+
+enum Node {
+    Ours(Served),
+    Tgt(Tgt),
+}
+
+impl Standing {
+    /// Starts all of a site; on the way to it the link has no delay and loses nothing.
+    pub fn raise(place: &Setting, site: &Site) -> Result<Self, Error> {
+        check(site)?;
+        let (program, folder, stop) = (&place.program, &place.memory, &place.stop);
+        let folders = place.folders();
+        let link = site.link.as_ref().map(|line| {
+            // The MTU has to be there from the beginning: it is agreed on when a connection is made.
+            let plain = |of: &wan::Settings| wan::Settings {
+                mtu: of.mtu,
+                queue_bytes: of.queue_bytes,
+                ..wan::Settings::default()
+            };
+            Link::open(&Options {
+                name: place.name.clone(),
+                settings: [plain(&line.near_to_far), plain(&line.far_to_near)],
+                seed: line.seed,
+                capture: None,
+            })
+        });
+        let link = link.transpose()?;
+        let [near, far] = match &link {
+            Some(_) => [open(End::Near, &place.name)?, open(End::Far, &place.name)?],
+            None => [None, None],
+        };
+        for namespace in [&near, &far] {
+            tune(namespace, site)?;
+        }
+        let address = if link.is_some() { End::Far.address() } else { "127.0.0.1" };
+        let mut standing = Self {
+            site: site.clone(),
+            hosts: Vec::new(),
+            gateway: None,
+            nodes: Vec::new(),
+            near,
+            link,
+        };
+        if site.server != Server::Host {
+            for number in 1..=site.nodes {
+                standing.nodes.push(match site.server {
+                    Server::Tgt => {
+                        let backing = match site.disk.data {
+                            Data::Memory => folders.memory,
+                            Data::File => folders.disk,
+                        };
+                        let backing = backing.join(format!("tgt-{number}.img"));
+                        Node::Tgt(Tgt::start(
+                            number, address, &backing, site.bytes, folder, &far, stop,
+                        )?)
+                    }
+                    _ => {
+                        let settings = settings::node(site, number, address, folders);
+                        let name = format!("node {number}");
+                        Node::Ours(Served::start(&name, program, folder, &far, &settings, stop)?)
+                    }
+                });
+            }
+        }
+        let mut urls: Vec<String> = standing.nodes.iter().map(Node::url).collect();
+        if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == Beside::Host) {
+            let settings = settings::gateway(site, gateway, &urls, folders);
+            let served =
+                Served::start("gateway", program, folder, &standing.near, &settings, stop)?;
+            urls = (1..=site.nodes).map(|node| served.url(&gateway_target(node))).collect();
+            standing.gateway = Some(served);
+        }
+        for number in 1..=site.nodes {
+            let url = urls.get(usize::from(number) - 1).map(String::as_str);
+            let near = &standing.near;
+            let seat = match (&site.host, url) {
+                (Host::Url, Some(url)) => Seat::Url(url.to_owned()),
+                (Host::QemuStorageDaemon, Some(url)) => {
+                    Seat::Shown(Shown::start(number, url, folder, near, stop)?)
+                }
+                _ => {
+                    let settings = settings::host(site, number, url, folders);
+                    Seat::Attached(Attached::start(
+                        number, program, folder, near, &settings, &site.host, stop,
+                    )?)
+                }
+            };
+            standing.hosts.push(seat);
+        }
+        // From here on it is as far away as the site says.
+        if let (Some(link), Some(line)) = (&mut standing.link, &site.link) {
+            link.change(line.settings())?;
+        }
+        Ok(standing)
+    }
+
+    /// Whether it is this site now: it is, or only its link is another one, and that can be changed.
+    pub fn becomes(&mut self, site: &Site) -> Result<bool, Error> {
+        let (Some(link), Some(old), Some(new)) = (&mut self.link, &self.site.link, &site.link)
+        else {
+            return Ok(self.site == *site);
+        };
+        // Connections keep the packet size that they began with, and chance its seed.
+        let mtu = |line: &crate::Line| (line.near_to_far.mtu, line.far_to_near.mtu, line.seed);
+        let same = Site { link: site.link.clone(), ..self.site.clone() } == *site;
+        if !same || mtu(old) != mtu(new) {
+            return Ok(false);
+        }
+        if old != new {
+            link.change(new.settings())?;
+            self.site = site.clone();
+        }
+        Ok(true)
+    }
+
+    /// The host's namespace.
+    pub fn near(&self) -> &Namespace {
+        &self.near
+    }
+
+    /// Where workloads run.
+    pub fn places(&self) -> Vec<Place> {
+        let place = |seat: &Seat| match seat {
+            Seat::Attached(attached) => attached.place.clone(),
+            Seat::Shown(shown) => shown.place.clone(),
+            Seat::Url(url) => Place::Url(url.clone()),
+        };
+        self.hosts.iter().map(place).collect()
+    }
+
+    /// The processes of it.
+    pub fn processes(&self) -> Vec<u32> {
+        self.named().into_iter().map(|(_, process)| process).collect()
+    }
+
+    fn named(&self) -> Vec<(&'static str, u32)> {
+        let hosts = self.hosts.iter().filter_map(|seat| match seat {
+            Seat::Attached(attached) => Some(("host", attached.id())),
+            Seat::Shown(shown) => Some(("host", shown.id())),
+            Seat::Url(_) => None,
+        });
+        let gateway = self.gateway.iter().map(|gateway| ("gateway", gateway.id()));
+        let nodes = self.nodes.iter().map(|node| match node {
+            Node::Ours(served) => ("node", served.id()),
+            Node::Tgt(tgt) => ("node", tgt.id()),
+        });
+        hosts.chain(gateway).chain(nodes).collect()
+    }
+
+    /// All that it has counted until now.
+    pub fn counted(&self, stop: &AtomicBool) -> Result<Counted, Error> {
+        let mut counted = Counted::default();
+        for served in self.served() {
+            counted.join(Counted::of_status(&served.name, &served.status(stop)?));
+        }
+        if let Some(link) = &self.link {
+            let report = serde_json::to_value(link.report()?).unwrap_or_default();
+            counted.join(Counted::of_link(&report));
+        }
+        for (name, process) in self.named() {
+            counted.add_processor(name, processor_of(process));
+        }
+        Ok(counted)
+    }
+
+    /// What the link says against its own figures.
+    pub fn taints(&self) -> Result<Vec<String>, Error> {
+        let report = self.link.as_ref().map(Link::report).transpose()?;
+        Ok(report.map(|report| report.tainted).unwrap_or_default())
+    }
+
+    /// Waits until no gateway has dirty data; `None` if one still has some.
+    pub fn drain(&self, stop: &AtomicBool) -> Result<Option<Duration>, Error> {
+        let mut longest = Duration::ZERO;
+        if self.site.gateway.is_some() {
+            for served in self.served() {
+                let Some(took) = served.drain(stop)? else { return Ok(None) };
+                longest = longest.max(took);
+            }
+        }
+        Ok(Some(longest))
+    }
+
+    fn served(&self) -> impl Iterator<Item = &Served> {
+        let nodes = self.nodes.iter().filter_map(|node| match node {
+            Node::Ours(served) => Some(served),
+            Node::Tgt(_) => None,
+        });
+        self.gateway.iter().chain(nodes)
+    }
+
+    /// Ends it in order: the first that goes wrong is told, the rest ends all the same.
+    pub fn end(mut self, folder: &Path) -> Result<(), Error> {
+        // What is still to be written crosses a line without delay and loss.
+        if let (Some(link), Some(line)) = (&mut self.link, &self.site.link) {
+            let plain = |of: wan::Settings| wan::Settings {
+                mtu: of.mtu,
+                queue_bytes: of.queue_bytes,
+                ..wan::Settings::default()
+            };
+            // A link that is broken is told by what uses it.
+            let _ = link.change(line.settings().map(plain));
+        }
+        let mut results = Vec::new();
+        for seat in self.hosts.drain(..) {
+            results.push(match seat {
+                Seat::Attached(attached) => attached.end(folder),
+                Seat::Shown(shown) => shown.end(),
+                Seat::Url(_) => Ok(()),
+            });
+        }
+        results.extend(self.gateway.take().map(Served::end));
+        for node in self.nodes.drain(..) {
+            // tgt is killed: it does not end while it has targets.
+            if let Node::Ours(served) = node {
+                results.push(served.end());
+            }
+        }
+        results.into_iter().collect()
+    }
+}
+
+impl Node {
+    fn url(&self) -> String {
+        match self {
+            Self::Ours(served) => served.url(TARGET),
+            Self::Tgt(tgt) => tgt.url.clone(),
+        }
+    }
+}
+
+/// What does not go together.
+pub(crate) fn check(site: &Site) -> Result<(), Error> {
+    let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+    let beside = site.gateway.as_ref().map(|gateway| gateway.beside);
+    match site {
+        Site { nodes: 0 | 5.., .. } => wrong("a site has 1 to 4 nodes"),
+        Site { bytes: 0, .. } => wrong("a volume needs a size"),
+        Site { server: Server::Host, link: Some(_), .. } => {
+            wrong("the host's own disk has no link before it")
+        }
+        Site { server: Server::Host, .. }
+            if matches!(beside, Some(Beside::Host | Beside::Node)) =>
+        {
+            wrong("beside the host's own disk there is no node and no gateway")
+        }
+        Site { server: Server::Host, host: Host::Url | Host::QemuStorageDaemon, .. } => {
+            wrong("nobody serves the host's own disk: attach it")
+        }
+        Site { host: Host::Url | Host::QemuStorageDaemon, .. }
+            if beside == Some(Beside::Attach) =>
+        {
+            wrong("a cache in the process that attaches needs an attached volume")
+        }
+        Site { server: Server::Tgt, disk, .. } if disk.model.is_some() => {
+            wrong("tgt has no simulated disks")
+        }
+        Site { server: Server::Tgt, .. } if beside == Some(Beside::Node) => {
+            wrong("tgt has no cache of ours")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open(end: End, link: &str) -> Result<Namespace, Error> {
+    let path = end.path(link);
+    File::open(&path).map(Some).map_err(Error::file("open", &path))
+}
+
+/// Makes the kernel's defaults in a namespace those of the site; the host's own is left as it is.
+fn tune(namespace: &Namespace, site: &Site) -> Result<(), Error> {
+    let Some(namespace) = namespace else { return Ok(()) };
+    let write = |name: &str, value: &str| {
+        let path = Path::new("/proc/sys/net/ipv4").join(name);
+        std::fs::write(&path, value).map_err(Error::file("write", &path))
+    };
+    std::thread::scope(|scope| {
+        // These files are those of the namespace of the thread that opens them.
+        let thread = scope.spawn(|| {
+            let kind = Some(LinkNameSpaceType::Network);
+            let moved = move_into_link_name_space(namespace.as_fd(), kind);
+            moved.map_err(|error| Error::system("enter a namespace")(error.into()))?;
+            // A connection must not begin with what an earlier one has learned over another delay.
+            write("tcp_no_metrics_save", "1")?;
+            let name = &site.session.congestion;
+            let is_kernels = available()?.iter().any(|known| known == name);
+            if is_kernels { write("tcp_congestion_control", name) } else { Ok(()) }
+        });
+        thread.join().expect("writing settings does not panic")
+    })
+}
+
+/// The congestion controls that this kernel has.
+pub(crate) fn available() -> Result<Vec<String>, Error> {
+    let path = Path::new("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    let read = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
+    Ok(read.split_whitespace().map(str::to_owned).collect())
+}
