@@ -103,5 +103,9 @@ fn lane_for_people(lane: &LaneReport) -> String {
             let _ = write!(text, ", {count} {what}");
         }
     }
+    let classes = counters.packets_by_length.classes();
+    let classes: Vec<String> =
+        classes.iter().map(|(class, count)| format!("{class}: {count}")).collect();
+    let _ = write!(text, "\n  by bytes of their frame {}", classes.join(", "));
     text
 }

@@ -119,6 +119,7 @@ impl Direction {
     pub fn admit(&mut self, now: Instant, bytes: u64) -> Fate {
         self.counters.packets += 1;
         self.counters.bytes += bytes;
+        self.counters.packets_by_length.count(bytes);
         let settings = &self.settings;
         // All is drawn for every packet, so that no row depends on what happens to it.
         let is_lost = self.loss.loses(&settings.loss);

@@ -26,7 +26,7 @@ mod emulator;
 mod namespace;
 mod link;
 
-pub use counters::Counters;
+pub use counters::{Counters, Lengths};
 pub use direction::{Cause, Direction, Fate, Passage};
 pub use emulator::{LaneReport, Report};
 pub use error::Error;
