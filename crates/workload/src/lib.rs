@@ -18,6 +18,7 @@ mod build;
 mod sdet;
 mod postmark;
 mod commands;
+mod trace;
 mod task;
 
 pub use build::{Build, Fetched, fetch};
@@ -29,4 +30,5 @@ pub use postmark::Postmark;
 pub use sdet::Sdet;
 pub use task::Task;
 pub use tool::Tool;
+pub use trace::Trace;
 pub use workload::{Run, Workload};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Build, Commands, Error, Outcome, Postmark, Run, Sdet, Workload};
+use crate::{Build, Commands, Error, Outcome, Postmark, Run, Sdet, Trace, Workload};
 
 /// A workload with its settings.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Subcommand)]
@@ -16,6 +16,8 @@ pub enum Task {
     Postmark(Postmark),
     /// Scripts of a software developer's day, many at once; needs a folder
     Sdet(Sdet),
+    /// A trace like EMC-tel at its times: small requests, most of them writes; needs a device or iSCSI unit of 900 MB
+    Trace(Trace),
 }
 
 impl Task {
@@ -27,6 +29,7 @@ impl Task {
             Self::Commands(it) => it,
             Self::Postmark(it) => it,
             Self::Sdet(it) => it,
+            Self::Trace(it) => it,
         }
     }
 

@@ -1,0 +1,247 @@
+//! A trace like EMC-tel, replayed at its times on a device or unit: "STICS", 5.2 and 5.3.4.
+
+mod events;
+mod replay;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use initiator::RemoteVolume;
+use serde::{Deserialize, Serialize};
+use volume::{FileVolume, Options, Stack};
+
+use crate::{Error, Outcome, Place, Run, Series, Tool, Workload, place::open_device};
+use events::{BLOCK_BYTES, Events, REQUESTS, SET_BLOCKS};
+use replay::{Answered, Replay};
+
+/// Settings of a replay.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
+#[serde(default, deny_unknown_fields)]
+pub struct Trace {
+    /// How many requests from the beginning, 1 to 230370
+    #[arg(long, default_value_t = REQUESTS)]
+    pub requests: u64,
+    /// Seconds of the trace in a second, 0.01 to 100
+    #[arg(long, default_value_t = 1.0)]
+    pub speed: f64,
+    /// Writes are stable when they are answered (FUA)
+    #[arg(long)]
+    pub durable: bool,
+    /// How many written blocks are read back at the end and compared, spread over all of them
+    #[arg(long, default_value_t = 1000)]
+    pub check: u64,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self { requests: REQUESTS, speed: 1.0, durable: false, check: 1000 }
+    }
+}
+
+impl Workload for Trace {
+    fn needs(&self) -> Vec<Tool> {
+        Vec::new()
+    }
+
+    fn space(&self) -> u64 {
+        SET_BLOCKS * u64::from(BLOCK_BYTES)
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        self.check()?;
+        // One thread replays and drives the session: a request waits for no other processor.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(Error::system("start a runtime"))?;
+        runtime.block_on(async {
+            let opened = Opened::open(run.place).await?;
+            let answered = self.replay(&opened.stack, run).await;
+            opened.close().await;
+            Ok(self.outcome(answered?))
+        })
+    }
+}
+
+impl Trace {
+    fn check(&self) -> Result<(), Error> {
+        if !(1..=REQUESTS).contains(&self.requests) {
+            return Err(Error::Settings(format!("the trace has 1 to {REQUESTS} requests")));
+        }
+        if !(0.01..=100.0).contains(&self.speed) {
+            return Err(Error::Settings("the speed of the trace is 0.01 to 100".to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn replay(&self, stack: &Stack, run: &Run<'_>) -> Result<Answered, Error> {
+        let free = stack.geometry().bytes();
+        let needed = self.space();
+        if free < needed {
+            return Err(Error::Space { needed, free });
+        }
+        let mut replay = Replay::new(&**stack, run.seed, self.durable);
+        replay.put(Events::new(run.seed, self.requests), self.speed, run.progress).await?;
+        replay.read_back(self.check).await?;
+        Ok(replay.answered())
+    }
+
+    fn outcome(&self, answered: Answered) -> Outcome {
+        let Answered { requests, held, compared } = answered;
+        let of = |write: Option<bool>| {
+            let wanted = requests.iter().filter(|it| write.is_none_or(|write| it.write == write));
+            let mut times: Vec<f64> = wanted.map(|it| it.response.as_secs_f64() * 1e3).collect();
+            times.sort_by(f64::total_cmp);
+            times
+        };
+        let (all, reads, writes) = (of(None), of(Some(false)), of(Some(true)));
+        let end = requests.iter().map(|it| it.due + it.response).max().unwrap_or_default();
+        // Three digits after the point are microseconds of the response: no clock here is better.
+        let rounded = |seconds: f64| (seconds * 1e6).round() / 1e6;
+        let points = requests
+            .iter()
+            .map(|it| [rounded(it.due.as_secs_f64()), rounded(it.response.as_secs_f64()) * 1e3]);
+        let series = Series {
+            name: "responses".to_owned(),
+            x: "time, s".to_owned(),
+            y: "response, ms".to_owned(),
+            points: points.collect(),
+        };
+        Outcome {
+            verified: format!(
+                "every block that was read after it was written, {compared} reads; those of the end included"
+            ),
+            series: vec![series],
+            ..Outcome::default()
+        }
+        .figure("response", "ms", mean(&all))
+        .figure("median response", "ms", quantile(&all, 0.5))
+        .figure("99 % respond within", "ms", quantile(&all, 0.99))
+        .figure("longest response", "ms", quantile(&all, 1.0))
+        .figure("response of reads", "ms", mean(&reads))
+        .figure("response of writes", "ms", mean(&writes))
+        .figure("requests", "1/s", all.len() as f64 / end.as_secs_f64())
+        .figure("requests that waited for one of their block", "", held as f64)
+    }
+}
+
+fn mean(times: &[f64]) -> f64 {
+    times.iter().sum::<f64>() / times.len().max(1) as f64
+}
+
+/// Of sorted times; 0 if there are none.
+fn quantile(times: &[f64], part: f64) -> f64 {
+    let last = times.len().saturating_sub(1);
+    times.get((last as f64 * part).round() as usize).copied().unwrap_or(0.0)
+}
+
+/// What a trace is replayed on.
+struct Opened {
+    stack: Stack,
+    /// To be closed at the end.
+    remote: Option<Arc<RemoteVolume>>,
+}
+
+impl Opened {
+    async fn open(place: &Place) -> Result<Self, Error> {
+        match place {
+            Place::Device(path) => Ok(Self { stack: device(path)?, remote: None }),
+            Place::Url(url) => {
+                let remote = Arc::new(log_in(url).await?);
+                Ok(Self { stack: remote.clone(), remote: Some(remote) })
+            }
+            Place::Folder(_) => {
+                let (workload, wanted) = ("the trace", "a block device or an iSCSI unit");
+                Err(Error::Place { workload, wanted, place: place.to_string() })
+            }
+        }
+    }
+
+    async fn close(self) {
+        if let Some(remote) = self.remote {
+            remote.close().await;
+        }
+    }
+}
+
+/// A block device past the page cache, which nobody else uses.
+fn device(path: &Path) -> Result<Stack, Error> {
+    drop(open_device(path, rustix::fs::OFlags::empty())?);
+    let options = Options { direct: true, ..Options::new(path) };
+    match FileVolume::open(&options) {
+        Ok(volume) if !volume.is_direct() => Err(Error::Settings(format!(
+            "{} cannot be read past the page cache in blocks of 512 bytes",
+            path.display()
+        ))),
+        Ok(volume) => Ok(Arc::new(volume)),
+        Err(error) => {
+            Err(Error::Session { act: "open the device".to_owned(), reason: error.to_string() })
+        }
+    }
+}
+
+async fn log_in(url: &str) -> Result<RemoteVolume, Error> {
+    let url: initiator::Url = url.parse().map_err(|error| Error::Settings(format!("{error}")))?;
+    let settings = initiator::Settings::from_url(&url)
+        .ok_or_else(|| Error::Settings(format!("{url} names no target")))?;
+    let settings = initiator::Settings {
+        initiator_name: "iqn.2026-11.io.forebay:workload".to_owned(),
+        ..settings
+    };
+    RemoteVolume::connect(settings)
+        .await
+        .map_err(|error| Error::Session { act: "log in".to_owned(), reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use volume::{Call, Fault, Geometry, MemVolume, Rule, Symptom};
+
+    use super::*;
+
+    fn memory() -> Stack {
+        Arc::new(MemVolume::new(Geometry::with_blocks(900_000_000 / 512)))
+    }
+
+    fn replay(stack: &Stack, trace: &Trace) -> Result<Answered, Error> {
+        let (place, scratch) = (Place::Url(String::new()), std::path::Path::new("/"));
+        let run = Run { place: &place, scratch, seed: 3, progress: &|_| () };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(trace.replay(stack, &run))
+    }
+
+    #[test]
+    fn a_trace_is_replayed_at_its_times_and_compared() {
+        let trace = Trace { requests: 2000, speed: 10.0, ..Trace::default() };
+        let answered = replay(&memory(), &trace).unwrap();
+        assert_eq!(answered.requests.len(), 2000);
+        assert!(answered.compared > 500, "{}", answered.compared);
+        assert!(answered.requests.iter().all(|it| it.response < Duration::from_secs(5)));
+        let outcome = trace.outcome(answered);
+        // At the times of the trace: 333 a second, ten times as fast.
+        let rate = outcome.get("requests").unwrap();
+        assert!((2000.0..4500.0).contains(&rate), "{rate}");
+        assert!(outcome.get("response").unwrap() > 0.0, "{outcome:?}");
+        assert_eq!(outcome.series[0].points.len(), 2000);
+        assert!(outcome.series[0].points.is_sorted_by_key(|point| point[0]));
+    }
+
+    #[test]
+    fn a_disk_that_lies_is_found() {
+        let disk = Fault::new(memory());
+        disk.faults().add(Rule::always(Call::Write, Symptom::Lies).after(300).times(40));
+        let trace = Trace { requests: 1000, speed: 20.0, ..Trace::default() };
+        let error = replay(&(Arc::new(disk) as Stack), &trace).unwrap_err();
+        assert!(matches!(error, Error::Wrong(_)), "{error}");
+    }
+
+    #[test]
+    fn a_volume_that_is_too_small_or_a_trace_that_is_none_is_said_first() {
+        let small: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(1000)));
+        assert!(matches!(replay(&small, &Trace::default()), Err(Error::Space { .. })));
+        let trace = Trace { requests: 0, ..Trace::default() };
+        assert!(matches!(trace.check(), Err(Error::Settings(_))));
+        let trace = Trace { speed: f64::NAN, ..Trace::default() };
+        assert!(matches!(trace.check(), Err(Error::Settings(_))));
+    }
+}

@@ -1,0 +1,229 @@
+//! Requests when they are due, whatever has been answered, and every read compared with what was written.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    num::NonZeroU64,
+    thread,
+    time::{Duration, Instant},
+};
+
+use futures_util::{
+    StreamExt,
+    future::{BoxFuture, FutureExt},
+    stream::FuturesUnordered,
+};
+use sim::Rng;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use volume::{Data, Durability, Extent, Lba, Volume};
+
+use super::events::{BLOCK_BYTES, Event, Events};
+use crate::Error;
+
+/// A replay on a volume.
+pub(super) struct Replay<'a> {
+    volume: &'a dyn Volume,
+    seed: u64,
+    durability: Durability,
+    in_flight: FuturesUnordered<BoxFuture<'a, Done>>,
+    /// Blocks with a request in flight: another one for them waits, as a file system lets it.
+    busy: HashSet<u32>,
+    held: VecDeque<Event>,
+    /// How often each block was written; what it holds follows from that.
+    versions: HashMap<u32, u32>,
+    answered: Answered,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Answered {
+    /// In the order in which they were due.
+    pub requests: Vec<Request>,
+    /// How many waited for one of the same block.
+    pub held: u64,
+    /// Reads that were compared.
+    pub compared: u64,
+}
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// When it was due, from the beginning.
+    pub due: Duration,
+    pub write: bool,
+    /// From then to its answer.
+    pub response: Duration,
+}
+
+struct Done {
+    event: Event,
+    at: Instant,
+    found: Result<Option<Data>, volume::Error>,
+}
+
+const SECTORS: u32 = BLOCK_BYTES / 512;
+/// Requests in flight when blocks are read back.
+const AT_ONCE: usize = 32;
+/// Of so many answers, one is told as progress.
+const TELL: usize = 64;
+
+impl<'a> Replay<'a> {
+    pub fn new(volume: &'a dyn Volume, seed: u64, durable: bool) -> Self {
+        Self {
+            volume,
+            seed,
+            durability: if durable { Durability::Stable } else { Durability::Volatile },
+            in_flight: FuturesUnordered::new(),
+            busy: HashSet::new(),
+            held: VecDeque::new(),
+            versions: HashMap::new(),
+            answered: Answered::default(),
+        }
+    }
+
+    /// All events, `speed` times as fast as they came.
+    pub async fn put(
+        &mut self,
+        events: Events,
+        speed: f64,
+        progress: &(dyn Fn(f64) + Sync),
+    ) -> Result<(), Error> {
+        let events: Vec<Event> =
+            events.map(|it| Event { at: it.at.div_f64(speed), ..it }).collect();
+        let count = events.len();
+        let begun = Instant::now();
+        let mut due = at_their_times(begun, events)?;
+        loop {
+            tokio::select! {
+                Some(event) = due.recv() => self.begin_or_hold(event),
+                Some(done) = self.in_flight.next() => {
+                    let Done { event, at, .. } = done;
+                    // The clock of the trace does not stop for a request that waits.
+                    let response = at.saturating_duration_since(begun + event.at);
+                    let request = Request { due: event.at, write: event.write, response };
+                    self.answered.requests.push(request);
+                    self.answer(done)?;
+                    self.begin_held();
+                    let so_far = self.answered.requests.len();
+                    if so_far % TELL == 0 {
+                        progress(so_far as f64 / count as f64);
+                    }
+                }
+                else => break,
+            }
+        }
+        self.answered.requests.sort_by_key(|request| request.due);
+        Ok(())
+    }
+
+    /// Makes all writes stable, and reads so many of the written blocks again.
+    pub async fn read_back(&mut self, most: u64) -> Result<(), Error> {
+        self.volume.flush().await.map_err(failed("flush"))?;
+        let mut blocks: Vec<u32> = self.versions.keys().copied().collect();
+        blocks.sort_unstable();
+        let step = (blocks.len() as u64).div_ceil(most.max(1)).max(1);
+        let mut blocks = blocks.into_iter().step_by(step as usize);
+        if most == 0 {
+            return Ok(());
+        }
+        loop {
+            while self.in_flight.len() < AT_ONCE
+                && let Some(block) = blocks.next()
+            {
+                self.begin(Event { at: Duration::ZERO, block, write: false });
+            }
+            match self.in_flight.next().await {
+                Some(done) => self.answer(done)?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    pub fn answered(self) -> Answered {
+        self.answered
+    }
+
+    fn begin_or_hold(&mut self, event: Event) {
+        let waits = self.held.iter().any(|held| held.block == event.block);
+        if waits || self.busy.contains(&event.block) {
+            self.answered.held += 1;
+            self.held.push_back(event);
+        } else {
+            self.begin(event);
+        }
+    }
+
+    fn begin_held(&mut self) {
+        let free = self.held.iter().position(|event| !self.busy.contains(&event.block));
+        if let Some(event) = free.and_then(|at| self.held.remove(at)) {
+            self.begin(event);
+        }
+    }
+
+    fn begin(&mut self, event: Event) {
+        let volume = self.volume;
+        let lba = Lba(u64::from(event.block) * u64::from(SECTORS));
+        self.busy.insert(event.block);
+        let call: BoxFuture<'a, Result<Option<Data>, volume::Error>> = if event.write {
+            let version = self.versions.entry(event.block).or_default();
+            *version += 1;
+            let mut data = Data::new();
+            data.push(content(self.seed, event.block, *version).into());
+            let durability = self.durability;
+            async move { volume.write(lba, data, durability).await.map(|()| None) }.boxed()
+        } else {
+            let extent = Extent { lba, blocks: SECTORS };
+            async move { volume.read(extent).await.map(Some) }.boxed()
+        };
+        let timed = async move {
+            let found = call.await;
+            Done { event, at: Instant::now(), found }
+        };
+        self.in_flight.push(timed.boxed());
+    }
+
+    fn answer(&mut self, done: Done) -> Result<(), Error> {
+        let Done { event: Event { block, write, .. }, found, .. } = done;
+        self.busy.remove(&block);
+        let found = found.map_err(failed(if write { "write" } else { "read" }))?;
+        // What a block held before the trace is not known.
+        let (Some(found), Some(version)) = (found, self.versions.get(&block)) else {
+            return Ok(());
+        };
+        self.answered.compared += 1;
+        if found.into_bytes() == content(self.seed, block, *version) {
+            return Ok(());
+        }
+        let what = format!("block {block} of 2 KiB is not as write {version} to it left it");
+        Err(Error::Wrong(what))
+    }
+}
+
+/// Events from a thread of its own, each when it is due: the runtime's timers count in milliseconds.
+fn at_their_times(begun: Instant, events: Vec<Event>) -> Result<UnboundedReceiver<Event>, Error> {
+    // It holds what waits for the replay to have time, at most the trace.
+    let (sender, receiver) = unbounded_channel();
+    let thread = thread::Builder::new().name("trace".to_owned()).spawn(move || {
+        // Without it the kernel may take 50 us more to wake us.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        for event in events {
+            thread::sleep((begun + event.at).saturating_duration_since(Instant::now()));
+            // The replay has ended early.
+            if sender.send(event).is_err() {
+                return;
+            }
+        }
+    });
+    thread.map(|_| receiver).map_err(Error::system("start a thread"))
+}
+
+/// What a block holds after so many writes to it.
+fn content(seed: u64, block: u32, version: u32) -> Vec<u8> {
+    let place = u64::from(block) << 32 | u64::from(version);
+    let mut bytes = vec![0; BLOCK_BYTES as usize];
+    Rng::new(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15)).fill(&mut bytes);
+    bytes
+}
+
+fn failed(act: &'static str) -> impl FnOnce(volume::Error) -> Error {
+    move |error| Error::Session { act: act.to_owned(), reason: error.to_string() }
+}
