@@ -107,7 +107,7 @@ fn a_workload_is_taken_as_json() {
 #[test]
 fn a_device_is_not_overwritten_unasked_nor_while_it_is_in_use() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(device) = Loop::over(folder.path(), 4) else { return };
+    let Some(device) = Loop::over(folder.path(), 64) else { return };
     if !is_installed("postmark") {
         return;
     }

@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Outcome, Run, Tool, Workload, child, made::Made, witness::Witness};
+use crate::{Error, Outcome, Run, Tool, Workload, child, own::Own, witness::Witness};
 
 const TOOL: Tool = Tool { program: "postmark", package: "postmark" };
 /// The papers' longest runs took hours on their far disks; ours are scaled to minutes.
@@ -56,9 +56,9 @@ impl Workload for Postmark {
         self.check()?;
         let tool = TOOL.find()?;
         let witness = Witness::write(folder, run.seed)?;
-        let made = Made::folder(folder, "postmark")?;
+        let all = Own::make(folder, "forebay-lab-postmark", self.space())?;
         let one = |process: u32| -> Result<(String, Duration), Error> {
-            let own = made.path().join(process.to_string());
+            let own = all.path().join(process.to_string());
             fs::create_dir(&own).map_err(Error::system(format!("make {}", own.display())))?;
             let script = run.scratch.join(format!("postmark-{process}"));
             let seed = run.seed.wrapping_add(process.into()) % (1 << 31);
@@ -84,6 +84,7 @@ impl Workload for Postmark {
             })?;
             moved = [moved[0] + data[0], moved[1] + data[1]];
         }
+        all.remove()?;
         witness.compare()?;
         let longest = runs.iter().map(|(_, took)| took.as_secs_f64()).fold(0.0, f64::max);
         let transactions = f64::from(self.transactions) * f64::from(self.processes);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Build, Commands, Error, Outcome, Postmark, Run, Sdet, Trace, Workload};
+use crate::{Build, Commands, Error, Micro, Outcome, Postmark, Run, Sdet, Trace, Workload};
 
 /// A workload with its settings.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Subcommand)]
@@ -12,6 +12,8 @@ pub enum Task {
     Build(Build),
     /// SCSI commands over one session, so many at a time; needs a URL
     Commands(Commands),
+    /// Reads or writes of one size, one at a time, from one thread; on a folder, device or unit
+    Micro(Micro),
     /// PostMark: mail and news as many small files; needs a folder
     Postmark(Postmark),
     /// Scripts of a software developer's day, many at once; needs a folder
@@ -27,6 +29,7 @@ impl Task {
         match self {
             Self::Build(it) => it,
             Self::Commands(it) => it,
+            Self::Micro(it) => it,
             Self::Postmark(it) => it,
             Self::Sdet(it) => it,
             Self::Trace(it) => it,

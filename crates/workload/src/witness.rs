@@ -10,14 +10,14 @@ use std::{
 use rustix::fs::{Advice, fadvise};
 use sim::Rng;
 
-use crate::{Error, made::Made};
+use crate::{Error, own::Own};
 
 /// The sizes of the files in bytes: around a page, across pages, and some of many requests.
 const SIZES: [usize; 6] = [1, 4095, 4096, 65_537, 1 << 20, 3 << 20];
 
 /// Files that are there while it runs; removed when this is dropped.
 pub(crate) struct Witness {
-    folder: Made,
+    folder: Own,
     seed: u64,
 }
 
@@ -30,7 +30,7 @@ impl Witness {
 
     /// Writes them below `folder`; they are stable when this returns.
     pub(crate) fn write(folder: &Path, seed: u64) -> Result<Self, Error> {
-        let witness = Self { folder: Made::folder(folder, "witness")?, seed };
+        let witness = Self { folder: Own::make(folder, "forebay-lab-witness", Self::SPACE)?, seed };
         for (number, size) in SIZES.into_iter().enumerate() {
             let path = witness.path(number);
             let write = || -> io::Result<()> {

@@ -1,0 +1,443 @@
+//! Reads or writes of one size from one thread, one at a time: the microbenchmarks of the paper on
+//! storage outsourcing (section 4.1, Table 1).
+
+mod sector;
+mod store;
+mod set;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use sim::Rng;
+
+use self::{
+    set::{Set, version_of},
+    store::{Aligned, Store},
+};
+use crate::{Error, Outcome, Place, Run, Tool, Workload};
+
+/// The working set's file in a folder.
+const FILE: &str = "forebay-lab-micro";
+/// Blocks that are read back after writes: four seconds of a round trip of 16 ms.
+const SAMPLE: usize = 256;
+/// A day: no point of any experiment takes as long.
+const MOST_SECONDS: u32 = 86_400;
+
+/// Settings of a run; the defaults are those of the paper's Table 1, but for the working set, which is
+/// to be some times larger than the caches below.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
+#[serde(deny_unknown_fields)]
+pub struct Micro {
+    /// What is done
+    #[arg(long, value_enum, default_value_t = Access::Read)]
+    pub access: Access,
+    /// In which order
+    #[arg(long, value_enum, default_value_t = Pattern::Random)]
+    pub pattern: Pattern,
+    /// Size of each read or write in KiB: 1, 2, 4, 8, 16, 32 or 64
+    #[arg(long, default_value_t = 8)]
+    pub block_kib: u32,
+    /// Size of the working set in MiB
+    #[arg(long, default_value_t = 64)]
+    pub set_mib: u32,
+    /// How long is measured, in seconds
+    #[arg(long, default_value_t = 10)]
+    pub seconds: u32,
+    /// How many reads or writes are measured, in place of a time
+    #[arg(long)]
+    #[serde(default)]
+    pub count: Option<u32>,
+    /// How long the same is done before, in seconds
+    #[arg(long, default_value_t = 1)]
+    pub warm_up_seconds: u32,
+    /// Each write is on stable storage before the next
+    #[arg(long)]
+    #[serde(default)]
+    pub stable: bool,
+    /// Leave the working set in the folder for the next run (on a device it stays anyway)
+    #[arg(long)]
+    #[serde(default)]
+    pub keep: bool,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+}
+
+/// Which block comes next.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// Any of the working set.
+    Random,
+    /// The one behind the last; after the end of the working set its beginning.
+    Sequential,
+    /// Always the same.
+    Identical,
+}
+
+impl Default for Micro {
+    fn default() -> Self {
+        Self {
+            access: Access::Read,
+            pattern: Pattern::Random,
+            block_kib: 8,
+            set_mib: 64,
+            seconds: 10,
+            count: None,
+            warm_up_seconds: 1,
+            stable: false,
+            keep: false,
+        }
+    }
+}
+
+impl Workload for Micro {
+    fn needs(&self) -> Vec<Tool> {
+        Vec::new()
+    }
+
+    fn space(&self) -> u64 {
+        Set::takes(self.set_bytes())
+    }
+
+    fn left_behind(&self, place: &Place) -> u64 {
+        match place {
+            Place::Folder(folder) => fs::metadata(folder.join(FILE)).map_or(0, |file| file.len()),
+            _ => 0,
+        }
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        self.check()?;
+        let _kept = match run.place {
+            Place::Folder(folder) if !self.keep => Some(Removed(folder.join(FILE))),
+            _ => None,
+        };
+        let store = self.open(run)?;
+        // Filling takes longer than all else where it has to be done.
+        let set =
+            Set::open(&store, self.set_bytes(), run.seed, &|share| (run.progress)(share / 2.0))?;
+        let mut measured = Measuring::new(self, set, run.seed)?;
+        measured.go(Duration::from_secs(self.warm_up_seconds.into()), None, &|_| ())?;
+        measured.forget();
+        let limit = match self.count {
+            Some(_) => Duration::MAX,
+            None => Duration::from_secs(self.seconds.into()),
+        };
+        measured.go(limit, self.count, &|share| (run.progress)(0.5 + share / 2.0))?;
+        store.flush()?;
+        let verified = measured.read_back()?;
+        Ok(measured.outcome(verified, store.is_direct()))
+    }
+}
+
+impl Micro {
+    fn set_bytes(&self) -> u64 {
+        u64::from(self.set_mib) << 20
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { block_kib, .. } if !block_kib.is_power_of_two() || *block_kib > 64 => {
+                wrong("blocks have 1, 2, 4, 8, 16, 32 or 64 KiB")
+            }
+            Self { set_mib: 0, .. } => wrong("the working set has at least 1 MiB"),
+            Self { count: None, seconds: 0, .. } | Self { count: Some(0), .. } => {
+                wrong("something is to be measured")
+            }
+            Self { seconds, warm_up_seconds, .. }
+                if *seconds > MOST_SECONDS || *warm_up_seconds > MOST_SECONDS =>
+            {
+                wrong("a day is the longest")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&self, run: &Run<'_>) -> Result<Store, Error> {
+        match run.place {
+            Place::Folder(_) => Store::file(run.folder("micro")?.join(FILE), self.stable),
+            Place::Device(path) => Store::device(path, self.stable),
+            Place::Url(url) => {
+                let store = Store::remote(url, self.stable)?;
+                match store.bytes() {
+                    Some(free) if free < self.space() => {
+                        Err(Error::Space { needed: self.space(), free })
+                    }
+                    _ => Ok(store),
+                }
+            }
+        }
+    }
+}
+
+/// A file that is removed when this is dropped.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(AsRef::<Path>::as_ref(&self.0));
+    }
+}
+
+/// A run under way.
+struct Measuring<'a> {
+    task: &'a Micro,
+    set: Set<'a>,
+    buffer: Aligned,
+    rng: Rng,
+    /// Of the next block in order.
+    next: u64,
+    /// Its number among the runs that wrote, and how many writes it has done.
+    writes: [u32; 2],
+    /// The last version of each block that was written.
+    written: BTreeMap<u64, u64>,
+    /// How long each took, in nanoseconds.
+    times: Histogram<u64>,
+    total: Duration,
+}
+
+impl<'a> Measuring<'a> {
+    fn new(task: &'a Micro, mut set: Set<'a>, seed: u64) -> Result<Self, Error> {
+        let number = match task.access {
+            Access::Read => 0,
+            Access::Write => set.begin_writing()?,
+        };
+        Ok(Self {
+            task,
+            set,
+            buffer: Aligned::zeros(task.block_kib as usize * 1024),
+            rng: Rng::new(seed),
+            next: 0,
+            writes: [number, 0],
+            written: BTreeMap::new(),
+            times: Histogram::new(3).expect("three digits are allowed"),
+            total: Duration::ZERO,
+        })
+    }
+
+    /// Goes on for this long, or so many times.
+    fn go(
+        &mut self,
+        limit: Duration,
+        count: Option<u32>,
+        progress: &dyn Fn(f64),
+    ) -> Result<(), Error> {
+        let begun = Instant::now();
+        let mut done = 0;
+        while begun.elapsed() < limit && count.is_none_or(|count| done < count) {
+            self.one()?;
+            done += 1;
+            if done % TOLD_EVERY == 0 {
+                progress(match count {
+                    Some(count) => f64::from(done) / f64::from(count),
+                    None => begun.elapsed().as_secs_f64() / limit.as_secs_f64(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// One read or write. Only the storage is timed, neither making what is written nor comparing
+    /// what was read.
+    fn one(&mut self) -> Result<(), Error> {
+        let at = self.place();
+        let took = match self.task.access {
+            Access::Read => {
+                let begun = Instant::now();
+                self.set.read(at, &mut self.buffer)?;
+                let took = begun.elapsed();
+                self.set.check(at, &self.buffer, None)?;
+                took
+            }
+            Access::Write => {
+                let [run, write] = &mut self.writes;
+                *write = write.checked_add(1).ok_or_else(|| {
+                    Error::Settings(
+                        "more writes than are counted: measure for less long".to_owned(),
+                    )
+                })?;
+                let version = version_of(*run, *write);
+                self.set.content(at, version, &mut self.buffer);
+                let begun = Instant::now();
+                self.set.write(at, &self.buffer)?;
+                let took = begun.elapsed();
+                self.written.insert(at, version);
+                took
+            }
+        };
+        self.times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        self.total += took;
+        Ok(())
+    }
+
+    /// Where the next block is, in bytes of the set.
+    fn place(&mut self) -> u64 {
+        let block = self.buffer.len() as u64;
+        let blocks = self.task.set_bytes() / block;
+        let number = match self.task.pattern {
+            Pattern::Random => self.rng.below(blocks),
+            Pattern::Sequential => {
+                let number = self.next;
+                self.next = (number + 1) % blocks;
+                number
+            }
+            Pattern::Identical => 0,
+        };
+        number * block
+    }
+
+    /// Takes no account of what was done so far.
+    fn forget(&mut self) {
+        self.times.reset();
+        self.total = Duration::ZERO;
+    }
+
+    /// Reads a sample of what was written and compares it; what was verified in all.
+    fn read_back(&mut self) -> Result<String, Error> {
+        if self.task.access == Access::Read {
+            return Ok("every block that was read: its place, and all of its content".to_owned());
+        }
+        // The last write of all is always in it.
+        let last = self.written.iter().max_by_key(|(_, version)| **version);
+        let last = last.map(|(at, version)| (*at, *version));
+        let every = self.written.len().div_ceil(SAMPLE).max(1);
+        let some = self.written.iter().step_by(every).map(|(at, version)| (*at, *version));
+        let sample: BTreeMap<u64, u64> = some.chain(last).collect();
+        for (at, version) in &sample {
+            self.set.read(*at, &mut self.buffer)?;
+            self.set.check(*at, &self.buffer, Some(*version))?;
+        }
+        let (compared, all) = (sample.len(), self.written.len());
+        Ok(format!("{compared} of the {all} blocks that were written: each held its last write"))
+    }
+
+    fn outcome(&self, verified: String, direct: bool) -> Outcome {
+        let count = self.times.len();
+        let mean = self.total.as_secs_f64() / count.max(1) as f64;
+        let us = |nanos: u64| nanos as f64 / 1e3;
+        let kib = f64::from(self.task.block_kib);
+        Outcome { verified, ..Outcome::default() }
+            .figure("throughput", "MB/s of 1000 KiB", kib / 1000.0 / mean)
+            .figure("response time", "us", mean * 1e6)
+            .figure("response time, median", "us", us(self.times.value_at_quantile(0.5)))
+            .figure("response time, 99 %", "us", us(self.times.value_at_quantile(0.99)))
+            .figure("response time, longest", "us", us(self.times.max()))
+            .figure("operations", "", count as f64)
+            .figure("past the page cache", "", f64::from(u8::from(direct)))
+    }
+}
+
+/// How often progress is told: often enough at 20 ms each, and without a part in what is measured.
+const TOLD_EVERY: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn small(access: Access, pattern: Pattern) -> Micro {
+        let count = Some(300);
+        Micro { access, pattern, set_mib: 1, count, warm_up_seconds: 0, ..Micro::default() }
+    }
+
+    fn run(folder: &Path, task: &Micro, seed: u64) -> Result<Outcome, Error> {
+        let place = Place::Folder(folder.to_owned());
+        task.run(&Run { place: &place, scratch: folder, seed, progress: &|_| () })
+    }
+
+    #[test]
+    fn every_pattern_is_measured_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        for access in [Access::Read, Access::Write] {
+            for pattern in [Pattern::Random, Pattern::Sequential, Pattern::Identical] {
+                for block_kib in [4, 64] {
+                    let task = Micro { block_kib, ..small(access, pattern) };
+                    let outcome = run(folder.path(), &task, 1).unwrap();
+                    assert_eq!(outcome.get("operations"), Some(300.0));
+                    let ms = outcome.get("response time").unwrap() / 1e3;
+                    let expected = f64::from(block_kib) / ms;
+                    let throughput = outcome.get("throughput").unwrap();
+                    assert!((throughput / expected - 1.0).abs() < 1e-9, "{outcome:?}");
+                    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_measured_by_time_takes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let task = Micro { count: None, seconds: 1, ..small(Access::Read, Pattern::Random) };
+        let begun = Instant::now();
+        run(folder.path(), &task, 1).unwrap();
+        assert!(begun.elapsed() >= Duration::from_secs(1));
+    }
+
+    /// The second finds what the first left, whatever it was called to write.
+    #[test]
+    fn a_set_that_is_kept_is_not_filled_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let keep = |access| Micro { keep: true, ..small(access, Pattern::Random) };
+        let fills = |task: &Micro, seed| {
+            let place = Place::Folder(folder.path().to_owned());
+            let told = std::sync::Mutex::new(0);
+            let progress = |share: f64| *told.lock().unwrap() += usize::from(share < 0.5);
+            let run = Run { place: &place, scratch: folder.path(), seed, progress: &progress };
+            task.run(&run).unwrap();
+            *told.lock().unwrap() > 0
+        };
+        assert!(fills(&keep(Access::Read), 1));
+        assert!(!fills(&keep(Access::Write), 2));
+        assert!(!fills(&keep(Access::Write), 2));
+        assert!(!fills(&keep(Access::Read), 3));
+        assert!(fills(&Micro { set_mib: 2, ..keep(Access::Read) }, 4), "it is too small");
+        assert!(!fills(&small(Access::Read, Pattern::Random), 5));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn wrong_data_is_no_figure() {
+        let folder = tempfile::tempdir().unwrap();
+        let task = Micro { keep: true, ..small(Access::Read, Pattern::Sequential) };
+        run(folder.path(), &task, 1).unwrap();
+        let file = fs::OpenOptions::new().read(true).write(true).open(folder.path().join(FILE));
+        let (file, mut byte) = (file.unwrap(), [0]);
+        file.read_exact_at(&mut byte, 70_000).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], 70_000).unwrap();
+        let error = run(folder.path(), &task, 1).unwrap_err();
+        assert!(matches!(error, Error::Wrong(_)), "{error}");
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let usual = small(Access::Read, Pattern::Random);
+        for task in [
+            Micro { block_kib: 0, ..usual.clone() },
+            Micro { block_kib: 3, ..usual.clone() },
+            Micro { block_kib: 128, ..usual.clone() },
+            Micro { set_mib: 0, ..usual.clone() },
+            Micro { count: Some(0), ..usual.clone() },
+            Micro { seconds: u32::MAX, ..usual },
+        ] {
+            let error = run(folder.path(), &task, 1).unwrap_err();
+            assert!(matches!(error, Error::Settings(_)), "{error}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What stands in each 512 bytes: where they belong, whose they are, which write they are of, and words
+//! that follow from these three.
+
+use sim::Rng;
+
+/// The smallest block that a disk has: what was written tells whether it was torn at any boundary.
+pub(super) const SECTOR: usize = 512;
+
+/// Fills whole sectors, of which the first has this number.
+pub(super) fn fill(bytes: &mut [u8], first: u64, seed: u64, version: u64) {
+    for (number, sector) in (first..).zip(bytes.chunks_exact_mut(SECTOR)) {
+        for (word, bytes) in words(number, seed, version).zip(sector.chunks_exact_mut(8)) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+}
+
+/// Which versions may be there.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expected {
+    /// This one.
+    Exactly(u64),
+    /// Any to this one.
+    UpTo(u64),
+}
+
+/// Compares whole sectors with what belongs there.
+///
+/// # Errors
+/// What the first one that is wrong holds.
+pub(super) fn check(bytes: &[u8], first: u64, seed: u64, expected: Expected) -> Result<(), String> {
+    for (number, sector) in (first..).zip(bytes.chunks_exact(SECTOR)) {
+        let version = word(sector, 2);
+        let allowed = match expected {
+            Expected::Exactly(exactly) => version == exactly,
+            Expected::UpTo(most) => version <= most,
+        };
+        let found = sector.chunks_exact(8).map(|bytes| word(bytes, 0));
+        if !allowed || !found.eq(words(number, seed, version)) {
+            return Err(told(sector, number, seed, expected));
+        }
+    }
+    Ok(())
+}
+
+/// The words of a sector.
+fn words(number: u64, seed: u64, version: u64) -> impl Iterator<Item = u64> {
+    let begin = number ^ seed.rotate_left(21) ^ version.rotate_left(42);
+    let mut rng = Rng::new(begin);
+    let rest = std::iter::repeat_with(move || rng.next_u64());
+    [number, seed, version].into_iter().chain(rest).take(SECTOR / 8)
+}
+
+fn word(bytes: &[u8], number: usize) -> u64 {
+    let bytes = bytes[8 * number..8 * number + 8].try_into().expect("eight");
+    u64::from_le_bytes(bytes)
+}
+
+/// What is wrong, for people.
+fn told(sector: &[u8], number: u64, seed: u64, expected: Expected) -> String {
+    let at = format!("the 512 bytes at {}", number * SECTOR as u64);
+    if sector.iter().all(|byte| *byte == 0) {
+        return format!("{at} are zeros");
+    }
+    match (word(sector, 0), word(sector, 1), word(sector, 2), expected) {
+        (other, whose, ..) if other != number && whose == seed => {
+            format!("{at} hold what belongs at {}", other.wrapping_mul(SECTOR as u64))
+        }
+        (_, whose, ..) if whose != seed => format!("{at} hold what was never written there"),
+        (_, _, found, Expected::Exactly(written)) if found != written => {
+            format!("{at} are of write {found:#x}, and {written:#x} was the last")
+        }
+        (_, _, found, Expected::UpTo(last)) if found > last => {
+            format!("{at} are of write {found:#x}, and {last:#x} was the last")
+        }
+        _ => format!("{at} are changed in part"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_found_and_named() {
+        let mut bytes = vec![0; 4 * SECTOR];
+        fill(&mut bytes, 8, 7, 3);
+        assert_eq!(check(&bytes, 8, 7, Expected::Exactly(3)), Ok(()));
+        assert_eq!(check(&bytes, 8, 7, Expected::UpTo(5)), Ok(()));
+        let wrong = |bytes: &[u8], expected| check(bytes, 8, 7, expected).unwrap_err();
+        // A lost write, a write of somebody later.
+        assert!(wrong(&bytes, Expected::Exactly(4)).contains("of write 0x3, and 0x4"));
+        assert!(wrong(&bytes, Expected::UpTo(2)).contains("of write 0x3, and 0x2"));
+        // One that went elsewhere.
+        let said = check(&bytes, 16, 7, Expected::Exactly(3)).unwrap_err();
+        assert_eq!(said, "the 512 bytes at 8192 hold what belongs at 4096");
+        // Of another set.
+        let said = check(&bytes, 8, 9, Expected::Exactly(3)).unwrap_err();
+        assert!(said.ends_with("what was never written there"), "{said}");
+        // One bit in the last sector; a torn write; nothing at all.
+        let mut bit = bytes.clone();
+        bit[4 * SECTOR - 1] ^= 1;
+        let said = wrong(&bit, Expected::Exactly(3));
+        assert_eq!(said, format!("the 512 bytes at {} are changed in part", 11 * SECTOR));
+        fill(&mut bytes[2 * SECTOR..], 10, 7, 4);
+        assert!(wrong(&bytes, Expected::Exactly(4)).contains("at 4096 are of write 0x3"));
+        assert!(wrong(&[0; SECTOR], Expected::UpTo(9)).contains("are zeros"));
+    }
+}

@@ -1,0 +1,199 @@
+//! Where the blocks are: a device or file past the page cache, or a remote unit; one request at a time.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    ops::{Deref, DerefMut},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use initiator::{RemoteVolume, Settings, Url};
+use rustix::{
+    fs::{Advice, OFlags, fadvise},
+    io::Errno,
+};
+use tokio::runtime::{Builder, Runtime};
+use volume::{Data, Durability, Extent, Lba, Volume};
+
+use crate::{Error, place::open_device};
+
+/// Bytes that are read and written at places that are multiples of a disk's blocks.
+pub(super) enum Store {
+    /// A device or a file.
+    File {
+        file: File,
+        path: PathBuf,
+        /// It goes past the page cache.
+        direct: bool,
+    },
+    /// A unit of a target, by a session of our own.
+    Remote { runtime: Runtime, volume: RemoteVolume, durability: Durability },
+}
+
+impl Store {
+    /// A block device that nobody else uses.
+    pub(super) fn device(path: &Path, stable: bool) -> Result<Self, Error> {
+        let file = open_device(path, OFlags::DIRECT | sync(stable))?;
+        Ok(Self::File { file, path: path.to_owned(), direct: true })
+    }
+
+    /// A file, made if it is not there. Where the file system knows no direct I/O it goes through
+    /// the page cache.
+    pub(super) fn file(path: PathBuf, stable: bool) -> Result<Self, Error> {
+        let open = |more: OFlags| {
+            let flags = (sync(stable) | more).bits().cast_signed();
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            options.custom_flags(flags).open(&path)
+        };
+        let (opened, direct) = match open(OFlags::DIRECT) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
+                (open(OFlags::empty()), false)
+            }
+            opened => (opened, true),
+        };
+        let file = opened.map_err(Error::system(format!("open {}", path.display())))?;
+        Ok(Self::File { file, path, direct })
+    }
+
+    /// A unit, with a session of one connection.
+    pub(super) fn remote(url: &str, stable: bool) -> Result<Self, Error> {
+        let read = url.parse::<Url>().map_err(|error| Error::Settings(error.to_string()))?;
+        let settings = Settings::from_url(&read).ok_or_else(|| {
+            Error::Settings(format!("{url} names no target: iscsi://HOST/TARGET/LUN"))
+        })?;
+        // The caller's own thread does all of it: nothing is handed to another for a command.
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(Error::system("start a runtime"))?;
+        let volume = runtime.block_on(RemoteVolume::connect(settings)).map_err(|error| {
+            Error::System { act: format!("use {url}"), error: io::Error::other(error) }
+        })?;
+        let durability = if stable { Durability::Stable } else { Durability::Volatile };
+        Ok(Self::Remote { runtime, volume, durability })
+    }
+
+    /// How large it is, where it does not grow.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        match self {
+            Self::File { .. } => None,
+            Self::Remote { volume, .. } => Some(volume.geometry().bytes()),
+        }
+    }
+
+    /// Whether reads and writes go past this machine's page cache.
+    pub(super) fn is_direct(&self) -> bool {
+        !matches!(self, Self::File { direct: false, .. })
+    }
+
+    /// Reads all of `into`.
+    pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Error> {
+        match self {
+            Self::File { file, .. } => file.read_exact_at(into, at),
+            Self::Remote { runtime, volume, .. } => whole(volume, at, into.len())
+                .and_then(|extent| runtime.block_on(volume.read(extent)).map_err(io::Error::other))
+                .map(|data| data.copy_to_slice(into)),
+        }
+        .map_err(|error| self.failed("read", at, into.len(), error))
+    }
+
+    /// Writes all of `bytes`.
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        match self {
+            Self::File { file, .. } => file.write_all_at(bytes, at),
+            Self::Remote { runtime, volume, durability } => whole(volume, at, bytes.len())
+                .and_then(|extent| {
+                    let data = Data::from(Bytes::copy_from_slice(bytes));
+                    let written = volume.write(extent.lba, data, *durability);
+                    runtime.block_on(written).map_err(io::Error::other)
+                }),
+        }
+        .map_err(|error| self.failed("write", at, bytes.len(), error))
+    }
+
+    /// Makes what was written stable, and forgets what this machine remembers of it.
+    pub(super) fn flush(&self) -> Result<(), Error> {
+        match self {
+            Self::File { file, .. } => {
+                file.sync_all().and_then(|()| Ok(fadvise(file, 0, None, Advice::DontNeed)?))
+            }
+            Self::Remote { runtime, volume, .. } => {
+                runtime.block_on(volume.flush()).map_err(io::Error::other)
+            }
+        }
+        .map_err(Error::system(format!("flush {}", self.name())))
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::File { path, .. } => path.display().to_string(),
+            Self::Remote { volume, .. } => format!("unit {}", volume.identity()),
+        }
+    }
+
+    fn failed(&self, act: &str, at: u64, length: usize, error: io::Error) -> Error {
+        if Errno::from_io_error(&error) == Some(Errno::INVAL) && self.is_direct() {
+            let name = self.name();
+            return Error::Settings(format!("{name} takes no blocks as small as {length} bytes"));
+        }
+        Error::System { act: format!("{act} {length} bytes at {at} of {}", self.name()), error }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Self::Remote { runtime, volume, .. } = self {
+            runtime.block_on(volume.close());
+        }
+    }
+}
+
+fn sync(stable: bool) -> OFlags {
+    if stable { OFlags::DSYNC } else { OFlags::empty() }
+}
+
+/// The blocks of a run of bytes, if it has no part of one.
+fn whole(volume: &RemoteVolume, at: u64, length: usize) -> io::Result<Extent> {
+    let block = u64::from(volume.geometry().block_size);
+    let length = length as u64;
+    if !at.is_multiple_of(block) || !length.is_multiple_of(block) {
+        return Err(Errno::INVAL.into());
+    }
+    let blocks = u32::try_from(length / block).map_err(io::Error::other)?;
+    Ok(Extent { lba: Lba(at / block), blocks })
+}
+
+/// Memory at an address that every disk takes.
+pub(super) struct Aligned {
+    /// `ALIGNMENT` longer than what is used of it. Never grows, so that it stays where it is.
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+/// A page: no disk wants more.
+const ALIGNMENT: usize = 4096;
+
+impl Aligned {
+    /// Zeros.
+    pub(super) fn zeros(length: usize) -> Self {
+        let bytes = vec![0; length + ALIGNMENT];
+        let start = bytes.as_ptr().align_offset(ALIGNMENT);
+        Self { bytes, start, length }
+    }
+}
+
+impl Deref for Aligned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.length]
+    }
+}
+
+impl DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
