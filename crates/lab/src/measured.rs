@@ -87,8 +87,8 @@ impl<'a> Measured<'a> {
         Curve::ours(name, points)
     }
 
-    /// What the data lay on at the points whose names begin with `start`, as words for a sentence: "memory behind
-    /// the service times of `dnes`, or a file on this machine's disk". Empty if none was measured.
+    /// What the data lay on at the points whose names begin with `start`, as words for a sentence: "a simulated
+    /// disk (dnes) over memory, or a file on this machine's disk". Empty if none was measured.
     #[must_use]
     pub fn disks(&self, start: &str) -> String {
         let mut disks = vec![];
@@ -135,7 +135,7 @@ fn described(site: &Site) -> String {
         Data::File => "a file on this machine's disk",
     };
     let disk = match model {
-        Some(model) => format!("{data} behind the service times of `{model}`"),
+        Some(model) => format!("a simulated disk ({model}) over {data}"),
         None => data.to_owned(),
     };
     match server {
@@ -251,7 +251,7 @@ mod tests {
             record("t/d", "", "", 0.0),
         ];
         let measured = Measured::new(&records);
-        assert_eq!(measured.disks("t/"), "memory behind the service times of `dnes`, or memory");
+        assert_eq!(measured.disks("t/"), "a simulated disk (dnes) over memory, or memory");
         assert_eq!(measured.disks("u/"), "");
     }
 

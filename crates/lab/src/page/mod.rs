@@ -86,7 +86,7 @@ fn summary(out: &mut String, report: &Report) -> fmt::Result {
             write!(out, ", <span class=\"bad\">{} do not</span>", missed.len())?;
         }
         if unmeasured > 0 {
-            write!(out, ", {unmeasured} were not measured")?;
+            write!(out, ", not measured: {unmeasured}")?;
         }
         out.push_str(".</p>\n");
         list(
@@ -134,7 +134,7 @@ fn write_section(out: &mut String, n: usize, section: &Section) -> fmt::Result {
         }
     }
     apart(out, "Deviations", &section.deviations)?;
-    apart(out, "In print", &section.misprints)?;
+    apart(out, "Misprints of the paper", &section.misprints)?;
     out.push_str("</section>\n");
     Ok(())
 }

@@ -6,6 +6,14 @@ use crate::{Bar, Cell, Column, Table, factor, markup::escaped, number};
 
 /// Writes a table; `id` makes the names of its footnotes its own.
 pub fn write(out: &mut String, id: &str, table: &Table) -> fmt::Result {
+    if let Some(reasons) = reasons(table) {
+        return writeln!(
+            out,
+            "<p class=\"none\">{}: {}.</p>",
+            escaped(&table.title),
+            escaped(&reasons.join("; "))
+        );
+    }
     let mut notes = Notes { id, texts: vec![] };
     write!(
         out,
@@ -23,6 +31,23 @@ pub fn write(out: &mut String, id: &str, table: &Table) -> fmt::Result {
     }
     out.push_str("</tbody>\n</table></div>\n");
     notes.write(out)
+}
+
+/// Of a table without any number, why not: each reason once.
+fn reasons(table: &Table) -> Option<Vec<&str>> {
+    let mut reasons = vec![];
+    for cell in table.rows.iter().flat_map(|row| &row.cells) {
+        if cell.ours.is_some() || cell.paper.is_some() || cell.bar.is_some() {
+            return None;
+        }
+        if !cell.note.is_empty() && !reasons.contains(&cell.note.as_str()) {
+            reasons.push(&cell.note);
+        }
+    }
+    if reasons.is_empty() {
+        reasons.push("not measured");
+    }
+    Some(reasons)
 }
 
 /// One line of heads, or two if neighbours have something in common.
@@ -58,9 +83,8 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
     match cell.ours {
         Some(ours) => write!(out, "<span class=\"ours\">{}</span>", number(ours))?,
         None if cell.note.is_empty() && cell.paper.is_none() => {
-            out.push_str("<span class=\"none\">–</span>")
+            out.push_str("<span class=\"none\">–</span>");
         }
-        None if cell.paper.is_some() => out.push_str("<span class=\"none\">–</span>"),
         None => {}
     }
     for taint in &cell.taints {
@@ -71,7 +95,7 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
         "" => {}
         // What is long would make the column wide: it stands below.
         note if note.chars().count() > SHORT => {
-            if cell.ours.is_none() && cell.paper.is_none() {
+            if cell.ours.is_none() {
                 out.push_str("<span class=\"none\">–</span>");
             }
             write!(out, "<sup>{}</sup>", notes.mark(note))?;

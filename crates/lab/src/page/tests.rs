@@ -43,7 +43,7 @@ fn a_page_has_ours_the_papers_and_their_ratio() {
         "<span class=\"ref good\">≤ 200: holds</span>",
         "<span class=\"ref bad\">≤ 351: missed</span>",
         "<span class=\"ref\">≤ 450: not measured</span>",
-        "Of 3 figures with a promise <span class=\"good\">1 hold</span>, <span class=\"bad\">1 do not</span>, 1 were not measured.",
+        "Of 3 figures with a promise <span class=\"good\">1 hold</span>, <span class=\"bad\">1 do not</span>, not measured: 1.",
         "<a href=\"#s1\">Turnaround of writes: 2, Fair-TCP mean</a>",
         "not measured: tgt is not installed",
         "<li>Slower at 2 ms.</li>",
@@ -69,6 +69,21 @@ fn no_page_has_what_is_not_a_number_or_is_somewhere_else() {
     for wrong in ["NaN", "inf<", "http:", "https:", "<script", "src=", "url("] {
         assert!(!page.contains(wrong), "{wrong} in {page}");
     }
+}
+
+#[test]
+fn a_table_of_nothing_is_a_line_with_its_reasons() {
+    let absent = || Cell::words("not measured: tgt is not installed");
+    let table = Table::new("Peers", "delay")
+        .column("tgt", "ms")
+        .row("0 ms", [absent()])
+        .row("1 ms", [absent()]);
+    let page = page(&Report::new("r").section(Section::new("s").table(table)));
+    assert!(!page.contains("<table>"), "{page}");
+    assert!(
+        page.contains("<p class=\"none\">Peers: not measured: tgt is not installed.</p>"),
+        "{page}"
+    );
 }
 
 #[test]

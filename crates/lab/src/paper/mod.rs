@@ -35,7 +35,7 @@ impl Misprint {
     /// As a sentence for a report.
     #[must_use]
     pub fn text(&self) -> String {
-        format!("{} prints {}; {}", self.place, self.printed, self.taken)
+        format!("{} prints {}; {}.", self.place, self.printed, self.taken)
     }
 }
 

@@ -11,7 +11,7 @@ pub fn number(value: f64) -> String {
         return "0".to_owned();
     }
     if !(1e-4..1e15).contains(&size) {
-        return format!("{value:.2e}");
+        return power_of_ten(value);
     }
     // Whole numbers, such as counts, keep all of their digits.
     if size.fract() == 0.0 || size >= 1000.0 {
@@ -33,6 +33,17 @@ pub fn factor(value: f64) -> String {
         0.0..100.0 => format!("×{value:.2}"),
         _ => format!("×{}", number(value)),
     }
+}
+
+/// A number far from 1, such as a share of lost packets: "2×10⁻⁶".
+fn power_of_ten(value: f64) -> String {
+    let text = format!("{value:.2e}");
+    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    let raised = exponent.chars().map(|c| match c {
+        '0'..='9' => ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'][c as usize - '0' as usize],
+        _ => '⁻',
+    });
+    format!("{}×10{}", trimmed(digits), raised.collect::<String>())
 }
 
 /// A whole number with a thin gap at every thousand, if it has five digits or more.
@@ -74,8 +85,8 @@ mod tests {
             (-2.5, "−2.5"),
             (4253.7, "4254"),
             (3_353_821.0, "3\u{202f}353\u{202f}821"),
-            (1e20, "1.00e20"),
-            (1e-9, "1.00e-9"),
+            (1e20, "1×10²⁰"),
+            (-2.5e-6, "−2.5×10⁻⁶"),
         ];
         for (value, text) in shown {
             assert_eq!(number(value), text);

@@ -27,7 +27,8 @@ pub fn table_1(measured: &Measured<'_>) -> Section {
         );
     let iscsi = equation::protocol(measured);
     for (n, disk) in DISKS.into_iter().enumerate() {
-        section = section.table(table(measured, n)).plot(plot(measured, n, iscsi));
+        section = section.table(times(measured, n)).plot(plot(measured, n, iscsi));
+        section = section.table(rates(measured, n));
         section.deviations.extend(slopes(measured, n, disk));
     }
     section.misprints.extend(MISPRINTS[..2].iter().map(crate::paper::Misprint::text));
@@ -39,30 +40,43 @@ pub fn point(disk: &str, access: &str, way: &str) -> String {
     format!("table-1/{disk}/{access}/{way}")
 }
 
-fn table(measured: &Measured<'_>, n: usize) -> Table {
+fn times(measured: &Measured<'_>, n: usize) -> Table {
     let disk = DISKS[n];
-    let mut table = Table::new(SHOWN[n], "one-way delay");
-    let all = || ACCESSES.into_iter().chain(["identical-read", "identical-write"]);
-    for access in all() {
-        table = table.column_of("response time", &access.replace('-', " "), "ms");
-    }
-    for access in ACCESSES {
-        table = table.column_of("throughput", &access.replace('-', " "), "MB/s");
+    let mut table = Table::new(&format!("{}: response time", SHOWN[n]), "one-way delay");
+    let is_there =
+        |access: &&str| measured.starting(&format!("table-1/{disk}/{access}/")).next().is_some();
+    let hits = ["identical-read", "identical-write"].into_iter().filter(is_there);
+    let accesses: Vec<&str> = ACCESSES.into_iter().chain(hits).collect();
+    for access in &accesses {
+        table = table.column(&access.replace('-', " "), "ms");
     }
     table.rows(
         WAYS.into_iter().enumerate(),
         |(_, at)| way(at),
         |&(row, at)| {
-            let times = all().enumerate().map(move |(column, access)| {
+            let time = |(column, access): (usize, &&str)| {
                 let paper = RESPONSE_MS[row][n].get(column).copied();
                 measured.cell(&point(disk, access, at), "", "ms").beside(paper)
-            });
-            let rates = ACCESSES.into_iter().enumerate().map(move |(column, access)| {
-                let mut cell = measured.cell(&point(disk, access, at), "", "ms");
+            };
+            accesses.iter().enumerate().map(time).collect::<Vec<_>>()
+        },
+    )
+}
+
+fn rates(measured: &Measured<'_>, n: usize) -> Table {
+    let mut table = Table::new(&format!("{}: throughput", SHOWN[n]), "one-way delay");
+    for access in ACCESSES {
+        table = table.column(&access.replace('-', " "), "MB/s");
+    }
+    table.rows(
+        WAYS.into_iter().enumerate(),
+        |(_, at)| way(at),
+        |&(row, at)| {
+            ACCESSES.into_iter().enumerate().map(move |(column, access)| {
+                let mut cell = measured.cell(&point(DISKS[n], access, at), "", "ms");
                 cell.ours = cell.ours.map(|ms| throughput(REQUEST_BYTES, ms));
                 cell.beside(THROUGHPUT_MB_S[row][n][column])
-            });
-            times.chain(rates).collect::<Vec<_>>()
+            })
         },
     )
 }
@@ -73,7 +87,8 @@ fn throughput(bytes: f64, ms: f64) -> f64 {
 }
 
 fn plot(measured: &Measured<'_>, n: usize, iscsi: Option<f64>) -> Plot {
-    let mut plot = Plot::new(SHOWN[n], "one-way delay, ms", "response time, ms").y_logarithmic();
+    let title = format!("{}: response time over distance", SHOWN[n]);
+    let mut plot = Plot::new(&title, "one-way delay, ms", "response time, ms").y_logarithmic();
     for (column, access) in ACCESSES.into_iter().enumerate() {
         let name = access.replace('-', " ");
         let sweep = delays().map(|(delay, at)| (delay, point(DISKS[n], access, at)));

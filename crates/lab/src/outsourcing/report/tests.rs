@@ -57,7 +57,7 @@ fn the_papers_own_numbers_are_the_papers() {
     assert_eq!(off, 2, "{ratios:?}");
     assert_eq!(table_1.deviations, Vec::<String>::new());
     assert!(
-        table_1.text.iter().any(|text| text.contains("memory behind the service times of `dnes`")),
+        table_1.text.iter().any(|text| text.contains("a simulated disk (dnes) over memory")),
         "{:?}",
         table_1.text
     );
