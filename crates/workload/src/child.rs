@@ -82,7 +82,7 @@ pub(crate) fn group(child: &Child) -> Pid {
 }
 
 /// A file without a name, gone when it is closed.
-fn unnamed() -> std::io::Result<File> {
+pub(crate) fn unnamed() -> std::io::Result<File> {
     use rustix::fs::{MemfdFlags, memfd_create};
     Ok(memfd_create("said", MemfdFlags::CLOEXEC)?.into())
 }
@@ -94,7 +94,8 @@ fn all_of(mut file: File) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn told(ending: ExitStatus) -> String {
+/// How a program ended, for people.
+pub(crate) fn told(ending: ExitStatus) -> String {
     match (ending.code(), ending.signal()) {
         (Some(code), _) => format!("ended with {code}"),
         (None, Some(signal)) => format!("was ended by signal {signal}"),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Build, Commands, Error, Micro, Outcome, Postmark, Run, Sdet, Trace, Workload};
+use crate::{Build, Commands, Error, Micro, Outcome, Postmark, Run, Sdet, Tpcc, Trace, Workload};
 
 /// A workload with its settings.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Subcommand)]
@@ -20,6 +20,8 @@ pub enum Task {
     Sdet(Sdet),
     /// A trace like EMC-tel at its times: small requests, most of them writes; needs a device or iSCSI unit of 900 MB
     Trace(Trace),
+    /// TPC-C on PostgreSQL: orders of a wholesale supplier; needs a folder
+    Tpcc(Tpcc),
 }
 
 impl Task {
@@ -33,6 +35,7 @@ impl Task {
             Self::Postmark(it) => it,
             Self::Sdet(it) => it,
             Self::Trace(it) => it,
+            Self::Tpcc(it) => it,
         }
     }
 

@@ -23,10 +23,20 @@ impl Tool {
     /// [`Error::Missing`].
     pub fn find(self) -> Result<PathBuf, Error> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = std::env::split_paths(&path).chain(SYSTEM.map(PathBuf::from));
+        let system = SYSTEM.map(PathBuf::from).into_iter().chain(of_postgresql());
+        let folders = std::env::split_paths(&path).chain(system);
         let mut files = folders.map(|folder| folder.join(self.program));
         files.find(|file| file.is_file()).ok_or(Error::Missing(self))
     }
+}
+
+/// Where Debian has PostgreSQL's programs, the newest version first.
+fn of_postgresql() -> Vec<PathBuf> {
+    let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let folders = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
+    folders.sort_by_key(|path| std::cmp::Reverse(version(path)));
+    folders.into_iter().map(|folder| folder.join("bin")).collect()
 }
 
 impl fmt::Display for Tool {

@@ -18,6 +18,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("tgtd", "tgt"),
     ("fio", "fio"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("ed", "ed"),
+    ("nroff", "groff-base"),
 ];
 
 /// QEMU's iSCSI driver is a library without a command of its own.
@@ -65,6 +67,10 @@ fn missing() -> Vec<&'static str> {
         .collect();
     if !has_qemu_driver() {
         missing.push(QEMU_DRIVER);
+    }
+    // Its programs are in a folder of their version, and on no PATH.
+    if !fs::exists("/usr/lib/postgresql").unwrap_or(false) {
+        missing.push("postgresql");
     }
     missing.dedup();
     missing

@@ -1,0 +1,188 @@
+//! A PostgreSQL cluster of the workload's own: made on the folder, reached by a Unix socket only.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use postgres::{Client, Config, NoTls};
+use rustix::process::Signal;
+
+use super::{STATEMENT_LIMIT, Tpcc, failed};
+use crate::{Error, Tool, child, cold, own::Own, service::Service, user::User};
+
+pub(super) const INITDB: Tool = Tool { program: "initdb", package: "postgresql" };
+/// initdb, a start after a stop, a stop with all that is to be written: on far disks with a slow line.
+const LIMIT: Duration = Duration::from_secs(1800);
+/// Between two tries to connect to a database that starts; against a second that it takes.
+const LOOK: Duration = Duration::from_millis(20);
+/// Connections beside those of the clients: ours, and those that the database keeps for its superuser.
+const SPARE: u32 = 6;
+/// Bytes of the database's log at most; PostgreSQL's own default.
+pub(super) const LOG: u64 = 1 << 30;
+
+/// A cluster, running or not.
+pub(super) struct Cluster {
+    // Dropped in this order: what runs ends before its files go.
+    server: Option<Service>,
+    data: Own,
+    sockets: Own,
+    user: User,
+    programs: PathBuf,
+    settings: Vec<String>,
+}
+
+impl Cluster {
+    /// Makes an empty cluster with checksums of its pages. Where we are root it is another user's:
+    /// PostgreSQL refuses to be root.
+    pub(super) fn make(
+        folder: &Path,
+        scratch: &Path,
+        tpcc: &Tpcc,
+        space: u64,
+    ) -> Result<Self, Error> {
+        // It may be a link; the others stand beside the program itself.
+        let initdb = INITDB.find()?.canonicalize().map_err(Error::system("find initdb"))?;
+        let programs = initdb.parent().expect("a program is in a folder").to_owned();
+        let user = User::without_privilege(&["postgres", "nobody"])?;
+        let data = Own::make(folder, "forebay-lab-tpcc", space)?;
+        let sockets = Own::make(scratch, "pg", 0)?;
+        user.take(data.path())?;
+        user.take(sockets.path())?;
+        let settings = vec![
+            "listen_addresses=".to_owned(),
+            format!("unix_socket_directories={}", sockets.path().display()),
+            format!("max_connections={}", tpcc.clients + SPARE),
+            format!("shared_buffers={}MB", tpcc.shared_buffers),
+            format!("max_wal_size={}MB", LOG >> 20),
+            // PostgreSQL's defaults, said because all depends on them.
+            "fsync=on".to_owned(),
+            "synchronous_commit=on".to_owned(),
+            "full_page_writes=on".to_owned(),
+        ];
+        let cluster = Self { server: None, data, sockets, user, programs, settings };
+        let mut command = cluster.program("initdb");
+        command.args(["--data-checksums", "--encoding=UTF8", "--locale=C", "--auth=trust"]);
+        child::run(command.args(["--username=postgres", "--pgdata"]).arg(cluster.data()), LIMIT)?;
+        Ok(cluster)
+    }
+
+    /// Starts it, and waits until it answers.
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        let mut command = self.program("postgres");
+        command.arg("-D").arg(self.data());
+        command.args(self.settings.iter().flat_map(|setting| ["-c", setting]));
+        let server = self.server.insert(Service::start(&mut command, Signal::QUIT)?);
+        let begun = Instant::now();
+        while let Err(error) = connect(self.sockets.path()) {
+            server.check()?;
+            if begun.elapsed() > LIMIT {
+                return Err(failed(error));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// One more connection.
+    pub(super) fn connect(&self) -> Result<Client, Error> {
+        connect(self.sockets.path()).map_err(failed)
+    }
+
+    /// Stops it in good order, and has its files forgotten by this machine's memory.
+    pub(super) fn stop(&mut self) -> Result<(), Error> {
+        if let Some(server) = self.server.take() {
+            server.stop(Signal::INT, LIMIT)?;
+        }
+        cold::forget(&self.data())
+    }
+
+    /// Compares every page of the stopped cluster with its checksum.
+    pub(super) fn check_pages(&self) -> Result<(), Error> {
+        let mut command = self.program("pg_checksums");
+        let checked = child::run(command.args(["--check", "--pgdata"]).arg(self.data()), LIMIT);
+        match checked {
+            Ok(_) => Ok(()),
+            Err(Error::Program { said, .. }) if said.contains("checksum verification failed") => {
+                Err(Error::Wrong(said))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what it has left.
+    pub(super) fn remove(self) -> Result<(), Error> {
+        let Self { server, data, sockets, .. } = self;
+        drop(server);
+        sockets.remove()?;
+        data.remove()
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
+        // What the user has set for other clusters is not for this one.
+        for (key, _) in
+            std::env::vars_os().filter(|(key, _)| key.to_string_lossy().starts_with("PG"))
+        {
+            command.env_remove(key);
+        }
+        // Its messages are read.
+        command.env("LC_ALL", "C").current_dir(self.data.path());
+        self.user.run(&mut command);
+        command
+    }
+
+    fn data(&self) -> PathBuf {
+        // initdb wants to make its folder's mode its own.
+        self.data.path().join("data")
+    }
+}
+
+fn connect(sockets: &Path) -> Result<Client, postgres::Error> {
+    let mut config = Config::new();
+    config.host_path(sockets).user("postgres").dbname("postgres");
+    config.options(&format!("-c statement_timeout={}", STATEMENT_LIMIT.as_millis()));
+    config.connect_timeout(Duration::from_secs(30)).connect(NoTls)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{FileExt, PermissionsExt},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_page_that_changed_is_wrong() {
+        if INITDB.find().is_err() {
+            return println!("not run: postgresql is not installed");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut cluster = Cluster::make(folder.path(), folder.path(), &Tpcc::default(), 1).unwrap();
+        cluster.start().unwrap();
+        let mut client = cluster.connect().unwrap();
+        client.batch_execute("CREATE TABLE t AS SELECT generate_series(1, 1000) AS n").unwrap();
+        let file: String =
+            client.query_one("SELECT pg_relation_filepath('t')", &[]).unwrap().get(0);
+        drop(client);
+        cluster.stop().unwrap();
+        cluster.check_pages().unwrap();
+        let file = fs::OpenOptions::new().write(true).open(cluster.data().join(file)).unwrap();
+        file.write_all_at(b"wrong", 5000).unwrap();
+        let error = cluster.check_pages().unwrap_err();
+        assert!(matches!(error, Error::Wrong(_)), "{error}");
+        cluster.start().unwrap();
+        let mut client = cluster.connect().unwrap();
+        let error = failed(client.query_one("SELECT sum(n) FROM t", &[]).unwrap_err());
+        assert!(matches!(error, Error::Wrong(_)), "{error}");
+        drop(client);
+        // Dropped while it runs: nothing of it stays.
+        drop(cluster);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,84 @@
+//! What must hold of the tables at any time (clause 3.3.2), and what must be there after a run.
+
+use postgres::Client;
+
+use super::{Error, failed, terminal::Done};
+
+/// Conditions 1 to 4, each as the number of places where it does not hold.
+const CONDITIONS: [&str; 4] = [
+    "SELECT count(*) FROM warehouse
+     WHERE w_ytd IS DISTINCT FROM (SELECT sum(d_ytd) FROM district WHERE d_w_id = w_id)",
+    "SELECT count(*) FROM district
+     LEFT JOIN (SELECT o_w_id, o_d_id, max(o_id) AS last FROM orders GROUP BY 1, 2) o
+         ON o_w_id = d_w_id AND o_d_id = d_id
+     LEFT JOIN (SELECT no_w_id, no_d_id, max(no_o_id) AS last FROM new_order GROUP BY 1, 2) n
+         ON no_w_id = d_w_id AND no_d_id = d_id
+     WHERE d_next_o_id - 1 IS DISTINCT FROM o.last
+        OR d_next_o_id - 1 <> n.last",
+    "SELECT count(*) FROM
+         (SELECT max(no_o_id) - min(no_o_id) + 1 AS span, count(*) AS rows
+          FROM new_order GROUP BY no_w_id, no_d_id) n
+     WHERE span <> rows",
+    "SELECT count(*) FROM
+         (SELECT o_w_id, o_d_id, sum(o_ol_cnt) AS lines FROM orders GROUP BY 1, 2) o
+     FULL JOIN (SELECT ol_w_id, ol_d_id, count(*) AS rows FROM order_line GROUP BY 1, 2) l
+         ON o_w_id = ol_w_id AND o_d_id = ol_d_id
+     WHERE lines IS DISTINCT FROM rows",
+];
+
+/// That the four conditions hold.
+pub(super) fn check(client: &mut Client) -> Result<(), Error> {
+    for (number, condition) in (1..).zip(CONDITIONS) {
+        let places: i64 = client.query_one(condition, &[]).map_err(failed)?.get(0);
+        if places > 0 {
+            let what =
+                format!("TPC-C's consistency condition {number} does not hold in {places} places");
+            return Err(Error::Wrong(what));
+        }
+    }
+    Ok(())
+}
+
+/// What the tables say was ever done.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Count {
+    orders: i64,
+    payments: i64,
+}
+
+pub(super) fn count(client: &mut Client) -> Result<Count, Error> {
+    let mut one = |query: &str| client.query_one(query, &[]).map(|row| row.get(0)).map_err(failed);
+    let orders = one("SELECT count(*) FROM orders")?;
+    Ok(Count { orders, payments: one("SELECT count(*) FROM history")? })
+}
+
+/// That what is there now is what was there, and what was done since: nothing that was committed is
+/// missing, and nothing is there twice.
+pub(super) fn compare(before: Count, after: Count, done: &Done) -> Result<(), Error> {
+    let all = [
+        ("orders", after.orders - before.orders, done.orders),
+        ("payments", after.payments - before.payments, done.payments),
+    ];
+    for (what, found, committed) in all {
+        if found != committed as i64 {
+            let what = format!("{committed} {what} were committed, and {found} are there");
+            return Err(Error::Wrong(what));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_order_and_a_payment_that_is_there_twice_are_wrong() {
+        let count = |orders, payments| Count { orders, payments };
+        let done = Done { orders: 5, payments: 7, ..Done::default() };
+        compare(count(30, 30), count(35, 37), &done).unwrap();
+        let error = compare(count(30, 30), count(34, 37), &done).unwrap_err().to_string();
+        assert!(error.contains("5 orders were committed, and 4 are there"), "{error}");
+        assert!(compare(count(30, 30), count(35, 38), &done).is_err());
+    }
+}

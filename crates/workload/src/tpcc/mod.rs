@@ -1,0 +1,225 @@
+//! TPC-C on PostgreSQL: orders of a wholesale supplier, after the TPC's standard, revision 5.11.
+//!
+//! The five transactions with their data and mix are the standard's; what it asks of a published result
+//! (think times, scale, hours of steady state) is a matter of settings. `docs/workloads.md` says what differs.
+
+mod random;
+mod cluster;
+mod schema;
+mod populate;
+mod transaction;
+mod terminal;
+mod consistency;
+
+use std::time::Duration;
+
+use postgres::error::SqlState;
+use serde::{Deserialize, Serialize};
+
+use self::{
+    cluster::Cluster,
+    random::{Constants, Random},
+    terminal::Terminals,
+};
+use crate::{Error, Outcome, Run, Tool, Workload};
+
+/// Settings of a run.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tpcc {
+    /// Warehouses, each some 100 MB of data
+    #[arg(long, default_value_t = 1)]
+    pub warehouses: u32,
+    /// Customers of each of a warehouse's ten districts; the standard says 3000
+    #[arg(long, default_value_t = 3000)]
+    pub customers: u32,
+    /// Items, all of them in stock in each warehouse; the standard says 100000
+    #[arg(long, default_value_t = 100_000)]
+    pub items: u32,
+    /// Clients at once
+    #[arg(long, default_value_t = 10)]
+    pub clients: u32,
+    /// Seconds that are measured
+    #[arg(long, default_value_t = 60)]
+    pub seconds: u32,
+    /// Seconds before these, with the same load
+    #[arg(long, default_value_t = 5)]
+    pub warm_up: u32,
+    /// MiB of the database's own cache (shared_buffers): less than its data, or the storage has little to read
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    pub shared_buffers: u32,
+    /// Let clients take the standard's time to key in and to think: some 21 s for each transaction
+    #[arg(long)]
+    pub think: bool,
+}
+
+impl Default for Tpcc {
+    fn default() -> Self {
+        Self {
+            warehouses: 1,
+            customers: 3000,
+            items: 100_000,
+            clients: 10,
+            seconds: 60,
+            warm_up: 5,
+            shared_buffers: 64,
+            think: false,
+        }
+    }
+}
+
+impl Workload for Tpcc {
+    fn needs(&self) -> Vec<Tool> {
+        vec![cluster::INITDB]
+    }
+
+    fn space(&self) -> u64 {
+        let [warehouses, customers, items] =
+            [self.warehouses, self.customers, self.items].map(u64::from);
+        // As measured of a populated database, with what lies beside: a row of stock takes 400 bytes, a
+        // customer with an order of ten lines 2200, an item 120.
+        let data = warehouses * (items * 400 + 10 * customers * 2200) + items * 120;
+        // The log's, and what a fast machine adds in a second.
+        data + cluster::LOG + (64 << 20) + u64::from(self.seconds + self.warm_up) * (4 << 20)
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        let folder = run.folder("tpcc")?;
+        self.check()?;
+        let progress =
+            |begin: f64, share: f64| move |done: f64| (run.progress)(begin + share * done);
+        let mut cluster = Cluster::make(folder, run.scratch, self, self.space())?;
+        cluster.start()?;
+        let mut random = Random::new(run.seed);
+        let constants = Constants::choose(&mut random);
+        let mut client = cluster.connect()?;
+        populate::populate(&mut client, self, &constants, &mut random, &progress(0.0, 0.4))?;
+        let before = consistency::count(&mut client)?;
+        let done = Terminals { cluster: &cluster, settings: self, constants: &constants }
+            .run(&mut random, &progress(0.4, 0.4))?;
+        consistency::check(&mut client)?;
+        drop(client);
+        // What the database says again from its files alone.
+        cluster.stop()?;
+        cluster.check_pages()?;
+        cluster.start()?;
+        let mut client = cluster.connect()?;
+        consistency::check(&mut client)?;
+        let after = consistency::count(&mut client)?;
+        consistency::compare(before, after, &done)?;
+        drop(client);
+        cluster.stop()?;
+        cluster.remove()?;
+        (run.progress)(1.0);
+        Ok(self.outcome(&done))
+    }
+}
+
+impl Tpcc {
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { warehouses: 0 | 10_001.., .. } => wrong("TPC-C here has 1 to 10000 warehouses"),
+            Self { customers: 0..30 | 3001.., .. } => {
+                wrong("a district of TPC-C has 30 to 3000 customers")
+            }
+            Self { items: 0..100 | 100_001.., .. } => wrong("TPC-C has 100 to 100000 items"),
+            Self { clients: 0 | 501.., .. } => wrong("TPC-C here has 1 to 500 clients"),
+            Self { seconds: 0, .. } => wrong("TPC-C runs for a second at least"),
+            Self { shared_buffers: 0 | 1_000_000.., .. } => {
+                wrong("the database's cache has 1 to 999999 MiB")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn outcome(&self, done: &terminal::Done) -> Outcome {
+        let minutes = f64::from(self.seconds) / 60.0;
+        let counted: u64 = done.measured.iter().sum();
+        let cut = |name: &str, is: u32, all: u32| {
+            if is == all { String::new() } else { format!("; {name} cut from {all} to {is}") }
+        };
+        let mut outcome = Outcome {
+            verified: format!(
+                "consistency conditions 1 to 4, every page's checksum, and that each of {} orders and {} payments \
+                 is there once, after the database was stopped and read again from storage{}{}",
+                done.orders,
+                done.payments,
+                cut("customers of a district", self.customers, 3000),
+                cut("items", self.items, 100_000),
+            ),
+            ..Outcome::default()
+        }
+        .figure("transactions", "1/min", counted as f64 / minutes)
+        .figure("new orders (tpmC)", "1/min", done.measured[0] as f64 / minutes)
+        .figure("payments", "", done.measured[1] as f64)
+        .figure("order status", "", done.measured[2] as f64)
+        .figure("deliveries", "", done.measured[3] as f64)
+        .figure("stock level", "", done.measured[4] as f64)
+        .figure("rolled back as the standard wants", "", done.rolled_back as f64)
+        .figure("tried again", "", done.tried_again as f64);
+        for (name, share) in [("new order, half within", 0.5), ("new order, 90 % within", 0.9)] {
+            if let Some(time) = done.within(share) {
+                outcome = outcome.figure(name, "ms", time);
+            }
+        }
+        outcome
+    }
+}
+
+/// An answer of the database, that it holds wrong data among them.
+fn failed(error: postgres::Error) -> Error {
+    let said = match error.as_db_error() {
+        Some(db) => format!("{}: {}", db.code().code(), db.message()),
+        None => error.to_string(),
+    };
+    let corrupted = [SqlState::DATA_CORRUPTED, SqlState::INDEX_CORRUPTED];
+    if error.code().is_some_and(|code| corrupted.contains(code)) {
+        return Error::Wrong(format!("PostgreSQL found {said}"));
+    }
+    Error::Program { program: "PostgreSQL".to_owned(), ending: "answered".to_owned(), said }
+}
+
+/// The longest that one statement may take; a database that is this slow on a far disk is stuck.
+const STATEMENT_LIMIT: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+    use crate::Place;
+
+    /// A folder to which the database's user can come.
+    fn open_folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        folder
+    }
+
+    #[test]
+    fn it_runs_compares_and_leaves_nothing() {
+        if cluster::INITDB.find().is_err() {
+            return println!("not run: postgresql is not installed");
+        }
+        let (folder, scratch) = (open_folder(), open_folder());
+        let place = Place::Folder(folder.path().to_owned());
+        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let task = Tpcc {
+            warehouses: 2,
+            customers: 60,
+            items: 200,
+            clients: 4,
+            seconds: 2,
+            warm_up: 0,
+            ..Tpcc::default()
+        };
+        let outcome = task.run(&run).unwrap();
+        println!("{outcome:?}");
+        for figure in ["transactions", "new orders (tpmC)", "payments"] {
+            assert!(outcome.get(figure).unwrap() > 0.0, "{outcome:?}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,179 @@
+//! The clients: each does one transaction after the other until the time is over.
+
+use std::time::{Duration, Instant};
+
+use postgres::{Client, error::SqlState};
+
+use super::{
+    Constants, Error, Random, Tpcc,
+    cluster::Cluster,
+    failed,
+    transaction::{Ending, Home, Kind, Source, Statements, perform},
+};
+use crate::watch::{Watch, within};
+
+/// How often a transaction is tried again that the database has put off for others: with hundreds of
+/// clients at one row some are; this many times is no chance.
+const TRIES: u32 = 100;
+
+/// All clients.
+pub(super) struct Terminals<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) settings: &'a Tpcc,
+    pub(super) constants: &'a Constants,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Done {
+    /// Orders committed, also while nothing was measured.
+    pub(super) orders: u64,
+    /// Payments committed, likewise.
+    pub(super) payments: u64,
+    /// Transactions of each kind that were committed in the time that is measured.
+    pub(super) measured: [u64; 5],
+    /// Orders of something that there is not, in that time.
+    pub(super) rolled_back: u64,
+    /// How often one was tried again.
+    pub(super) tried_again: u64,
+    /// Milliseconds of the measured orders, least first when all is over.
+    pub(super) times: Vec<f64>,
+}
+
+impl Done {
+    /// Milliseconds within which this share of the measured orders was answered, if there are any.
+    pub(super) fn within(&self, share: f64) -> Option<f64> {
+        within(&self.times, share)
+    }
+
+    fn add(&mut self, other: Self) {
+        self.orders += other.orders;
+        self.payments += other.payments;
+        self.measured.iter_mut().zip(other.measured).for_each(|(all, more)| *all += more);
+        self.rolled_back += other.rolled_back;
+        self.tried_again += other.tried_again;
+        self.times.extend(other.times);
+    }
+
+    fn count(&mut self, kind: Kind, ending: &Ending, took: Duration, is_measured: bool) {
+        match (kind, ending) {
+            (Kind::NewOrder, Ending::Committed) => self.orders += 1,
+            (Kind::Payment, Ending::Committed) => self.payments += 1,
+            _ => (),
+        }
+        if !is_measured {
+            return;
+        }
+        match ending {
+            Ending::Committed => self.measured[kind as usize] += 1,
+            Ending::RolledBack | Ending::Wrong(_) => self.rolled_back += 1,
+        }
+        if kind == Kind::NewOrder {
+            self.times.push(took.as_secs_f64() * 1e3);
+        }
+    }
+}
+
+impl Terminals<'_> {
+    /// Runs all until the time is over.
+    ///
+    /// # Errors
+    /// The first that one of them met.
+    pub(super) fn run(&self, random: &mut Random, progress: &dyn Fn(f64)) -> Result<Done, Error> {
+        let settings = self.settings;
+        let ready = (0..settings.clients).map(|number| self.connect(number, random));
+        let ready = ready.collect::<Result<Vec<Terminal<'_>>, Error>>()?;
+        let workers =
+            ready.into_iter().map(|mut terminal| move |watch: &Watch| terminal.work(watch));
+        let watch = Watch::start(settings.warm_up, settings.seconds);
+        let mut all = Done::default();
+        watch.run(workers.collect(), progress)?.into_iter().for_each(|done| all.add(done));
+        all.times.sort_by(f64::total_cmp);
+        Ok(all)
+    }
+
+    /// Clients stand evenly in the warehouses, and ask for the stock of one district after the other.
+    fn connect(&self, number: u32, random: &mut Random) -> Result<Terminal<'_>, Error> {
+        let settings = self.settings;
+        let mut client = self.cluster.connect()?;
+        let statements = Statements::prepare(&mut client).map_err(failed)?;
+        let (row, place) = (number / settings.warehouses, number % settings.warehouses);
+        let home = Home { warehouse: place as i32 + 1, district: (row % 10) as i32 + 1 };
+        let source = Source { tpcc: settings, constants: self.constants, home };
+        Ok(Terminal { client, statements, source, random: random.fork() })
+    }
+}
+
+/// One client.
+struct Terminal<'a> {
+    client: Client,
+    statements: Statements,
+    source: Source<'a>,
+    random: Random,
+}
+
+impl Terminal<'_> {
+    fn work(&mut self, watch: &Watch) -> Result<Done, Error> {
+        let mut done = Done::default();
+        while !watch.is_over() {
+            let kind = Kind::choose(&mut self.random);
+            let [keying, thinking] = kind.pauses();
+            if self.source.tpcc.think {
+                watch.pause(keying);
+                if watch.is_over() {
+                    break;
+                }
+            }
+            let begun = Instant::now();
+            let ending = self.one(kind, &mut done.tried_again)?;
+            let now = Instant::now();
+            done.count(kind, &ending, now - begun, watch.is_measured(now));
+            if let Ending::Wrong(what) = ending {
+                return Err(Error::Wrong(what));
+            }
+            if self.source.tpcc.think {
+                // Exponential, and not beyond ten times its mean (clause 5.2.5.4).
+                let pause = -(1.0 - self.random.share()).ln() * thinking;
+                watch.pause(pause.min(10.0 * thinking));
+            }
+        }
+        Ok(done)
+    }
+
+    /// One transaction, tried again where the database puts it off for others.
+    fn one(&mut self, kind: Kind, tried_again: &mut u64) -> Result<Ending, Error> {
+        let input = self.source.draw(kind, &mut self.random);
+        for _ in 1..TRIES {
+            match perform(&mut self.client, &self.statements, self.source.home, &input) {
+                Err(error) if is_put_off(&error) => *tried_again += 1,
+                result => return result.map_err(failed),
+            }
+        }
+        perform(&mut self.client, &self.statements, self.source.home, &input).map_err(failed)
+    }
+}
+
+fn is_put_off(error: &postgres::Error) -> bool {
+    let put_off = [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED];
+    error.code().is_some_and(|code| put_off.contains(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_is_counted_and_what_was_committed_always() {
+        let mut done = Done::default();
+        let second = Duration::from_secs(1);
+        done.count(Kind::NewOrder, &Ending::Committed, second, false);
+        done.count(Kind::NewOrder, &Ending::Committed, second, true);
+        done.count(Kind::NewOrder, &Ending::RolledBack, 3 * second, true);
+        done.count(Kind::StockLevel, &Ending::Committed, 9 * second, true);
+        let mut all = Done::default();
+        all.add(done);
+        assert_eq!((all.orders, all.measured, all.rolled_back), (2, [1, 0, 0, 0, 1], 1));
+        assert_eq!((all.within(0.5), all.within(0.9)), (Some(1000.0), Some(3000.0)));
+        assert_eq!(Done::default().within(0.9), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! Many workers at once for a time: when is measured, when all is over, and what they found.
+
+use std::{
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::Error;
+
+/// Between two looks how far we are; also how late a worker in a pause sees that another has failed.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What all workers of a run keep to.
+pub(crate) struct Watch {
+    begun: Instant,
+    measured_from: Instant,
+    until: Instant,
+    /// One has failed: the others need not go on.
+    has_failed: AtomicBool,
+}
+
+impl Watch {
+    /// From now on, so many seconds that are not measured, and then so many that are.
+    pub(crate) fn start(warm_up: u32, seconds: u32) -> Self {
+        let [warm_up, seconds] = [warm_up, seconds].map(|s| Duration::from_secs(s.into()));
+        let begun = Instant::now();
+        let measured_from = begun + warm_up;
+        Self { begun, measured_from, until: measured_from + seconds, has_failed: false.into() }
+    }
+
+    /// Whether nothing more is to be begun.
+    pub(crate) fn is_over(&self) -> bool {
+        Instant::now() >= self.until || self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Whether what ends now counts.
+    pub(crate) fn is_measured(&self, now: Instant) -> bool {
+        (self.measured_from..=self.until).contains(&now)
+    }
+
+    /// Waits, but not beyond the end.
+    pub(crate) fn pause(&self, seconds: f64) {
+        let longest = self.until.saturating_duration_since(self.begun);
+        let pause = Duration::try_from_secs_f64(seconds).unwrap_or(longest).min(longest);
+        let until = (Instant::now() + pause).min(self.until);
+        while !self.is_over() && Instant::now() < until {
+            thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    /// Runs all workers, each in a thread of its own, until each has ended.
+    ///
+    /// # Errors
+    /// That of the first of them that failed; the others are told, and end early.
+    pub(crate) fn run<T: Send>(
+        &self,
+        workers: Vec<impl FnOnce(&Self) -> Result<T, Error> + Send>,
+        progress: &dyn Fn(f64),
+    ) -> Result<Vec<T>, Error> {
+        thread::scope(|scope| {
+            // Nothing is sent: all have ended when nobody can send any more.
+            let (running, all_ended) = mpsc::channel::<()>();
+            let start = |worker| {
+                let running = running.clone();
+                scope.spawn(move || self.one(worker, running))
+            };
+            let started: Vec<_> = workers.into_iter().map(start).collect();
+            drop(running);
+            let whole = self.until - self.begun;
+            while let Err(mpsc::RecvTimeoutError::Timeout) = all_ended.recv_timeout(LOOK) {
+                progress(self.begun.elapsed().div_duration_f64(whole).min(1.0));
+            }
+            let found = started.into_iter().map(|one| one.join().expect("it does not panic"));
+            found.collect()
+        })
+    }
+
+    /// One worker; `running` is dropped when it has ended.
+    fn one<T>(
+        &self,
+        worker: impl FnOnce(&Self) -> Result<T, Error>,
+        running: mpsc::Sender<()>,
+    ) -> Result<T, Error> {
+        let found = worker(self);
+        if found.is_err() {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
+        drop(running);
+        found
+    }
+}
+
+/// The value within which this share of all is, if there are any. They are in order, the least first.
+pub(crate) fn within(sorted: &[f64], share: f64) -> Option<f64> {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_fails_ends_the_others() {
+        let watch = Watch::start(0, 1000);
+        let begun = Instant::now();
+        let worker = |number: u32| {
+            move |watch: &Watch| {
+                if number == 3 {
+                    return Err(Error::Settings("no".to_owned()));
+                }
+                watch.pause(f64::INFINITY);
+                Ok(number)
+            }
+        };
+        let error = watch.run((0..5).map(worker).collect(), &|_| ()).unwrap_err();
+        assert_eq!(error.to_string(), "no");
+        assert!(begun.elapsed() < Duration::from_secs(100));
+    }
+
+    #[test]
+    fn shares_are_of_the_nearest_rank() {
+        let ten: Vec<f64> = (1..=10).map(f64::from).collect();
+        assert_eq!(
+            [0.0, 0.5, 0.9, 0.91, 1.0].map(|s| within(&ten, s)),
+            [1.0, 5.0, 9.0, 10.0, 10.0].map(Some)
+        );
+        assert_eq!(within(&[], 0.5), None);
+    }
+}
