@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Build, Commands, Error, Micro, Outcome, Postmark, Run, Sdet, Tpcc, Trace, Workload};
+use crate::{Build, Commands, Error, Micro, Outcome, Postmark, Run, Sdet, Surge, Tpcc, Trace, Workload};
 
 /// A workload with its settings.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Subcommand)]
@@ -20,6 +20,8 @@ pub enum Task {
     Sdet(Sdet),
     /// A trace like EMC-tel at its times: small requests, most of them writes; needs a device or iSCSI unit of 900 MB
     Trace(Trace),
+    /// A web server under Surge's users: nginx, and what it logs; needs a folder
+    Surge(Surge),
     /// TPC-C on PostgreSQL: orders of a wholesale supplier; needs a folder
     Tpcc(Tpcc),
 }
@@ -35,6 +37,7 @@ impl Task {
             Self::Postmark(it) => it,
             Self::Sdet(it) => it,
             Self::Trace(it) => it,
+            Self::Surge(it) => it,
             Self::Tpcc(it) => it,
         }
     }

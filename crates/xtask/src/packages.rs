@@ -20,6 +20,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("ed", "ed"),
     ("nroff", "groff-base"),
+    ("nginx", "nginx-light"),
 ];
 
 /// QEMU's iSCSI driver is a library without a command of its own.

@@ -1,0 +1,133 @@
+//! One user of the site: asks for files over a connection that is kept, and compares each answer.
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use super::site::{PIECE, Site};
+use crate::Error;
+
+/// For one answer: a storage that takes longer is stuck.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Lines before the content, each of at most so many bytes; nginx sends some eight.
+const HEADER: (usize, u64) = (100, 8192);
+
+/// A connection to the server.
+pub(super) struct Client {
+    connection: BufReader<UnixStream>,
+    piece: Vec<u8>,
+}
+
+impl Client {
+    pub(super) fn connect(socket: &Path) -> std::io::Result<Self> {
+        let connection = UnixStream::connect(socket)?;
+        connection.set_read_timeout(Some(LIMIT))?;
+        connection.set_write_timeout(Some(LIMIT))?;
+        Ok(Self {
+            connection: BufReader::with_capacity(64 * 1024, connection),
+            piece: vec![0; PIECE],
+        })
+    }
+
+    /// Asks for a file, and answers with the time until all of it was there and was right.
+    ///
+    /// # Errors
+    /// [`Error::Wrong`] if it is not what the file holds.
+    pub(super) fn get(&mut self, site: &Site, file: u32) -> Result<Duration, Error> {
+        let failed = || Error::system(format!("get file {file} from nginx"));
+        let begun = Instant::now();
+        let path = Site::path(file);
+        write!(self.connection.get_mut(), "GET /{path} HTTP/1.1\r\nHost: lab\r\n\r\n")
+            .map_err(failed())?;
+        let length = self.length().map_err(failed())?;
+        if length != site.size(file) {
+            let what = format!("file {file} has {} bytes, and {length} came", site.size(file));
+            return Err(Error::Wrong(what));
+        }
+        let (mut content, mut at) = (site.content(file), 0);
+        while let Some(expected) = content.next_piece() {
+            let piece = &mut self.piece[..expected.len()];
+            self.connection.read_exact(piece).map_err(failed())?;
+            if let Some(wrong) = expected.iter().zip(&*piece).position(|(one, other)| one != other)
+            {
+                return Err(Error::Wrong(format!("file {file} differs at byte {}", at + wrong)));
+            }
+            at += expected.len();
+        }
+        Ok(begun.elapsed())
+    }
+
+    /// Reads what is before the content, and answers with the content's length.
+    fn length(&mut self) -> std::io::Result<u64> {
+        let unreadable = |what: &str| std::io::Error::new(ErrorKind::InvalidData, what.to_owned());
+        let mut length = None;
+        for number in 0..HEADER.0 {
+            let mut line = String::new();
+            (&mut self.connection).take(HEADER.1).read_line(&mut line)?;
+            let line =
+                line.strip_suffix("\r\n").ok_or_else(|| unreadable("a header that ends early"))?;
+            if number == 0 && !line.starts_with("HTTP/1.1 200 ") {
+                return Err(unreadable(line));
+            }
+            if line.is_empty() {
+                return length.ok_or_else(|| unreadable("an answer without its length"));
+            }
+            let field = line
+                .split_once(':')
+                .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+            if let Some((_, value)) = field {
+                length = Some(value.trim().parse().map_err(|_| unreadable(line))?);
+            }
+        }
+        Err(unreadable("a header without end"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a client makes of this answer.
+    fn of(site: &Site, answer: Vec<u8>) -> Result<Duration, Error> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut client = Client { connection: BufReader::new(ours), piece: vec![0; PIECE] };
+        let server = std::thread::spawn(move || {
+            let _ = theirs.write_all(&answer);
+            let _ = theirs.shutdown(std::net::Shutdown::Write);
+            theirs
+        });
+        let result = client.get(site, 0);
+        drop(client);
+        drop(server.join().unwrap());
+        result
+    }
+
+    #[test]
+    fn an_answer_is_compared_to_its_last_byte() {
+        let site = Site::new(1, 9);
+        let mut content = site.content(0);
+        let mut all = Vec::new();
+        while let Some(piece) = content.next_piece() {
+            all.extend_from_slice(piece);
+        }
+        let answer = |length: usize, body: &[u8]| {
+            let mut answer =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n").into_bytes();
+            answer.extend_from_slice(body);
+            answer
+        };
+        of(&site, answer(all.len(), &all)).unwrap();
+        let error = of(&site, answer(all.len() - 1, &all)).unwrap_err();
+        assert!(matches!(error, Error::Wrong(_)), "{error}");
+        let error = of(&site, answer(all.len(), &all[1..])).unwrap_err();
+        assert!(!error.to_string().is_empty());
+        *all.last_mut().unwrap() ^= 1;
+        let error = of(&site, answer(all.len(), &all)).unwrap_err().to_string();
+        assert!(error.contains(&format!("differs at byte {}", all.len() - 1)), "{error}");
+        let error = of(&site, b"HTTP/1.1 404 Not Found\r\n\r\n".to_vec()).unwrap_err().to_string();
+        assert!(error.contains("404"), "{error}");
+    }
+}

@@ -1,0 +1,331 @@
+//! A web server under the load of Surge's users: nginx serves files of a folder, and logs to it.
+
+mod distribution;
+mod site;
+mod client;
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use sim::Rng;
+
+use self::{
+    client::Client,
+    distribution::{ACTIVE_OFF, INACTIVE_OFF, PAGE},
+    site::Site,
+};
+use crate::{
+    Error, Outcome, Run, Tool, Workload, cold,
+    own::Own,
+    service::Service,
+    user::User,
+    watch::{Watch, within},
+};
+
+const TOOL: Tool = Tool { program: "nginx", package: "nginx-light" };
+/// For nginx to start, and to end when all connections are closed.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Between two tries to connect to a server that starts.
+const LOOK: Duration = Duration::from_millis(10);
+/// A line of the log, as measured, rounded up; and so many in each second at most.
+const LOGGED: u64 = 100 * 20_000;
+
+/// Settings of a run.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
+#[serde(deny_unknown_fields, default)]
+pub struct Surge {
+    /// Files of the site, some 50 KB each; the paper has 20000
+    #[arg(long, default_value_t = 2000)]
+    pub files: u32,
+    /// Users at once
+    #[arg(long, default_value_t = 100)]
+    pub users: u32,
+    /// Seconds that are measured
+    #[arg(long, default_value_t = 60)]
+    pub seconds: u32,
+    /// Seconds before these, with the same load
+    #[arg(long, default_value_t = 5)]
+    pub warm_up: u32,
+    /// How many times as fast as Surge's the users read what they got
+    #[arg(long, default_value_t = 1.0)]
+    pub pace: f64,
+}
+
+impl Default for Surge {
+    fn default() -> Self {
+        Self { files: 2000, users: 100, seconds: 60, warm_up: 5, pace: 1.0 }
+    }
+}
+
+impl Workload for Surge {
+    fn needs(&self) -> Vec<Tool> {
+        vec![TOOL]
+    }
+
+    fn space(&self) -> u64 {
+        // Twice the mean, for what the seed may make of it.
+        let files = 2 * site::MEAN * u64::from(self.files) + (8 << 20);
+        files + LOGGED * u64::from(self.seconds + self.warm_up)
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        let folder = run.folder("surge")?;
+        self.check()?;
+        let user = User::without_privilege(&["www-data", "nobody"])?;
+        let own = Own::make(folder, "forebay-lab-surge", self.space())?;
+        let local = Own::make(run.scratch, "nginx", 0)?;
+        for name in ["files", "log"] {
+            fs::create_dir(own.path().join(name)).map_err(Error::system("make the site"))?;
+        }
+        let site = Site::new(self.files, run.seed);
+        site.write(&own.path().join("files"), &|done| (run.progress)(0.3 * done))?;
+        user.take(&own.path().join("log"))?;
+        user.take(local.path())?;
+        // The server has seen none of it yet.
+        cold::forget(own.path())?;
+        let (mut server, clients) = self.start(&user, own.path(), local.path())?;
+        let sequence = site.sequence();
+        let load = Load { site: &site, sequence: &sequence, next: AtomicUsize::new(0) };
+        let mut rng = Rng::new(run.seed.rotate_left(13));
+        let load = &load;
+        let workers = clients.into_iter().map(|client| {
+            let own = Visitor { client, rng: rng.fork(), pace: self.pace };
+            move |watch: &Watch| own.work(watch, load)
+        });
+        let watch = Watch::start(self.warm_up, self.seconds);
+        let found = watch.run(workers.collect(), &|done| (run.progress)(0.3 + 0.7 * done))?;
+        server.check()?;
+        server.stop(Signal::QUIT, LIMIT)?;
+        let mut all = Found::default();
+        found.into_iter().for_each(|one| all.add(one));
+        let log = own.path().join("log/access.log");
+        cold::forget(own.path())?;
+        compare(&log, all.answered)?;
+        let logged = log.metadata().map_err(Error::system("look at the log"))?.len();
+        own.remove()?;
+        local.remove()?;
+        Ok(self.outcome(&all, &site, logged))
+    }
+}
+
+/// What all users share.
+struct Load<'a> {
+    site: &'a Site,
+    /// Begun anew when it is over.
+    sequence: &'a [u32],
+    next: AtomicUsize,
+}
+
+impl Load<'_> {
+    fn next(&self) -> u32 {
+        self.sequence[self.next.fetch_add(1, Ordering::Relaxed) % self.sequence.len()]
+    }
+}
+
+/// What was found.
+#[derive(Default)]
+struct Found {
+    /// Answers, also while nothing was measured.
+    answered: u64,
+    /// Milliseconds of those that were measured.
+    times: Vec<f64>,
+    /// Bytes of these.
+    bytes: u64,
+}
+
+impl Found {
+    fn add(&mut self, other: Self) {
+        self.answered += other.answered;
+        self.times.extend(other.times);
+        self.bytes += other.bytes;
+    }
+}
+
+/// A user: a page's files one after the other, then time to read.
+struct Visitor {
+    client: Client,
+    rng: Rng,
+    pace: f64,
+}
+
+impl Visitor {
+    fn work(mut self, watch: &Watch, load: &Load<'_>) -> Result<Found, Error> {
+        let mut found = Found::default();
+        // Not all at once: each begins somewhere in a user's time to read.
+        let first = self.rng.below(1000) as f64 / 1000.0;
+        watch.pause(first * INACTIVE_OFF.draw(&mut self.rng) / self.pace);
+        while !watch.is_over() {
+            // A page without end would be a user that never reads; a thousand files is no page.
+            let files = PAGE.draw(&mut self.rng).min(1000.0) as u32;
+            for number in 0..files {
+                if number > 0 {
+                    watch.pause(ACTIVE_OFF.draw(&mut self.rng) / self.pace);
+                }
+                if watch.is_over() {
+                    break;
+                }
+                let file = load.next();
+                let took = self.client.get(load.site, file)?;
+                found.answered += 1;
+                if watch.is_measured(Instant::now()) {
+                    found.times.push(took.as_secs_f64() * 1e3);
+                    found.bytes += load.site.size(file);
+                }
+            }
+            watch.pause(INACTIVE_OFF.draw(&mut self.rng) / self.pace);
+        }
+        Ok(found)
+    }
+}
+
+impl Surge {
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { files: 0 | 1_000_001.., .. } => wrong("a site has 1 to 1000000 files"),
+            Self { users: 0 | 1001.., .. } => wrong("a site has 1 to 1000 users here"),
+            Self { seconds: 0, .. } => wrong("users come for a second at least"),
+            Self { pace, .. } if !(0.001..=1e6).contains(pace) => {
+                wrong("the pace is 0.001 to 1000000")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts the server, and connects all users.
+    fn start(
+        &self,
+        user: &User,
+        folder: &Path,
+        local: &Path,
+    ) -> Result<(Service, Vec<Client>), Error> {
+        let settings = local.join("nginx.conf");
+        let text = self.settings(folder, local);
+        fs::write(&settings, text).map_err(Error::system("write nginx's settings"))?;
+        let mut command = Command::new(TOOL.find()?);
+        command.args(["-e", "stderr", "-c"]).arg(&settings).current_dir(local);
+        let mut server = Service::start(user.run(&mut command), Signal::TERM)?;
+        let (socket, begun) = (local.join("socket"), Instant::now());
+        let mut connect = || loop {
+            match Client::connect(&socket) {
+                Ok(client) => return Ok(client),
+                Err(error) if begun.elapsed() > LIMIT => {
+                    return Err(Error::system("connect to nginx")(error));
+                }
+                Err(_) => server.check()?,
+            }
+            thread::sleep(LOOK);
+        };
+        let clients = (0..self.users).map(|_| connect()).collect::<Result<_, _>>()?;
+        Ok((server, clients))
+    }
+
+    /// The server has its log on the folder, in the form that every nginx has; all else is local.
+    fn settings(&self, folder: &Path, local: &Path) -> String {
+        let (folder, local) = (folder.display(), local.display());
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|name| format!("{name}_temp_path \"{local}/{name}\";\n"))
+            .concat();
+        // A worker has a connection for each user, and some files of its own.
+        let connections = self.users + 64;
+        format!(
+            "daemon off;\nworker_processes 2;\npid \"{local}/pid\";\n\
+             worker_rlimit_nofile {files};\nevents {{ worker_connections {connections}; }}\n\
+             http {{\n{temporary}access_log \"{folder}/log/access.log\" combined;\n\
+             default_type application/octet-stream;\nsendfile on;\n\
+             keepalive_timeout 1d;\nkeepalive_requests 1000000000;\n\
+             server {{ listen \"unix:{local}/socket\"; root \"{folder}/files\"; }}\n}}\n",
+            files = 2 * connections
+        )
+    }
+
+    fn outcome(&self, all: &Found, site: &Site, logged: u64) -> Outcome {
+        let mut times = all.times.clone();
+        times.sort_by(f64::total_cmp);
+        let seconds = f64::from(self.seconds);
+        let mut outcome = Outcome {
+            verified: format!(
+                "every byte of {} answers, and the log, read from storage, with a line for each",
+                all.answered
+            ),
+            ..Outcome::default()
+        }
+        .figure("requests", "1/s", times.len() as f64 / seconds)
+        .figure("answers", "MB/s", all.bytes as f64 / seconds / 1e6)
+        .figure("site", "bytes", site.total() as f64)
+        .figure("log", "bytes", logged as f64);
+        for (name, share) in [("answer, half within", 0.5), ("answer, 90 % within", 0.9)] {
+            if let Some(time) = within(&times, share) {
+                outcome = outcome.figure(name, "ms", time);
+            }
+        }
+        outcome
+    }
+}
+
+/// That the log has a line for each answer.
+fn compare(log: &Path, answered: u64) -> Result<(), Error> {
+    let failed = || Error::system(format!("read {}", log.display()));
+    let mut logged = 0;
+    for line in BufReader::new(File::open(log).map_err(failed())?).split(b'\n') {
+        let line = line.map_err(failed())?;
+        logged += u64::from(line.windows(6).any(|part| part == b"\" 200 "));
+    }
+    if logged != answered {
+        let what = format!("{answered} answers came, and the log has {logged}");
+        return Err(Error::Wrong(what));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::Place;
+
+    /// A folder to which the server's user can come.
+    fn open_folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        folder
+    }
+
+    #[test]
+    fn it_runs_compares_and_leaves_nothing() {
+        if TOOL.find().is_err() {
+            return println!("not run: nginx is not installed");
+        }
+        let (folder, scratch) = (open_folder(), open_folder());
+        let place = Place::Folder(folder.path().to_owned());
+        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let task = Surge { files: 40, users: 3, seconds: 1, warm_up: 0, pace: 1000.0 };
+        let outcome = task.run(&run).unwrap();
+        println!("{outcome:?}");
+        assert!(outcome.get("requests").unwrap() > 0.0, "{outcome:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_line_that_the_log_lost_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let line =
+            "unix: - - [22/Nov/2026:18:00:00 +0000] \"GET /0/1 HTTP/1.1\" 200 512 \"-\" \"-\"\n";
+        fs::write(&log, line.repeat(3)).unwrap();
+        compare(&log, 3).unwrap();
+        let error = compare(&log, 4).unwrap_err().to_string();
+        assert!(error.contains("4 answers came, and the log has 3"), "{error}");
+    }
+}

@@ -1,0 +1,192 @@
+//! The files that are served: how large each is, what it holds, and in which order they are asked for.
+
+use std::{
+    fs::{self, File},
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use sim::Rng;
+
+use super::distribution::{BODY, STACK, TAIL, TAIL_PERCENT};
+use crate::Error;
+
+/// Bytes of the largest file. Surge's tail has no end; with this one 20,000 files are 1 GB, as in the paper.
+const LARGEST: f64 = 4_194_304.0;
+/// Of all files the mean, as measured; for what they take up together.
+pub(super) const MEAN: u64 = 52_000;
+/// Files in a folder.
+const IN_FOLDER: u32 = 1000;
+/// Bytes that are made and compared at once; a multiple of what one number fills.
+pub(super) const PIECE: usize = 16 * 1024;
+/// Among how many neighbours in the stack the next file is chosen, on either side.
+const WINDOW: usize = 5;
+
+/// The files of a site, by number.
+pub(super) struct Site {
+    seed: u64,
+    sizes: Vec<u64>,
+}
+
+impl Site {
+    /// As the seed wants it.
+    pub(super) fn new(files: u32, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        Self { seed, sizes: (0..files).map(|_| size(&mut rng)).collect() }
+    }
+
+    /// Bytes of a file.
+    pub(super) fn size(&self, file: u32) -> u64 {
+        self.sizes[file as usize]
+    }
+
+    /// Bytes of all.
+    pub(super) fn total(&self) -> u64 {
+        self.sizes.iter().sum()
+    }
+
+    /// Where a file is in the folder that is served.
+    pub(super) fn path(file: u32) -> String {
+        format!("{}/{file}", file / IN_FOLDER)
+    }
+
+    /// What a file holds, piece by piece.
+    pub(super) fn content(&self, file: u32) -> Content {
+        let seed = Rng::new(self.seed ^ (u64::from(file) + 1).rotate_left(24)).next_u64();
+        Content { rng: Rng::new(seed), left: self.size(file), piece: vec![0; PIECE] }
+    }
+
+    /// Writes all files.
+    pub(super) fn write(&self, folder: &Path, progress: &dyn Fn(f64)) -> Result<(), Error> {
+        let failed = |path: &PathBuf| Error::system(format!("write {}", path.display()));
+        for file in 0..self.sizes.len() as u32 {
+            let path = folder.join(Self::path(file));
+            let parent = path.parent().expect("it is in a folder").to_owned();
+            if file % IN_FOLDER == 0 {
+                fs::create_dir(&parent).map_err(failed(&parent))?;
+            }
+            let write = || {
+                let mut to = BufWriter::new(File::create_new(&path)?);
+                let mut content = self.content(file);
+                while let Some(piece) = content.next_piece() {
+                    to.write_all(piece)?;
+                }
+                to.flush()
+            };
+            write().map_err(failed(&path))?;
+            progress(f64::from(file + 1) / self.sizes.len() as f64);
+        }
+        Ok(())
+    }
+
+    /// The files that are asked for, one after the other: of the file of rank r so often as Zipf's law wants,
+    /// 1/r of the first, and of the last once; those that were asked for lately first, by Surge's stack.
+    pub(super) fn sequence(&self) -> Vec<u32> {
+        let files = self.sizes.len();
+        let mut rng = Rng::new(self.seed.rotate_left(7));
+        // (file, how often it still comes); the last is the one that was asked for last.
+        let mut stack: Vec<(u32, u64)> =
+            (0..files).map(|rank| (rank as u32, (files / (rank + 1)) as u64)).collect();
+        // Which file has which rank, and where it stands at the beginning, is no matter of its size.
+        let mut names: Vec<u32> = (0..files as u32).collect();
+        rng.shuffle(&mut names);
+        stack.iter_mut().for_each(|(file, _)| *file = names[*file as usize]);
+        rng.shuffle(&mut stack);
+        let mut sequence = Vec::new();
+        while !stack.is_empty() {
+            let at = choose(&stack, STACK.draw(&mut rng), &mut rng);
+            let (file, left) = stack.remove(at);
+            sequence.push(file);
+            if left > 1 {
+                stack.push((file, left - 1));
+            }
+        }
+        sequence
+    }
+}
+
+/// One of those around this distance from the top, the more likely the more often it still comes.
+fn choose(stack: &[(u32, u64)], distance: f64, rng: &mut Rng) -> usize {
+    let depth = (distance as usize).min(stack.len() - 1);
+    let centre = stack.len() - 1 - depth;
+    let (first, last) = (centre.saturating_sub(WINDOW), (centre + WINDOW).min(stack.len() - 1));
+    let all: u64 = stack[first..=last].iter().map(|(_, left)| left).sum();
+    let mut drawn = rng.below(all);
+    for (at, (_, left)) in (first..).zip(&stack[first..=last]) {
+        if drawn < *left {
+            return at;
+        }
+        drawn -= left;
+    }
+    last
+}
+
+fn size(rng: &mut Rng) -> u64 {
+    let draw = if rng.chance(TAIL_PERCENT) { TAIL } else { BODY };
+    // An empty file would be no test of what it holds.
+    draw.draw(rng).clamp(1.0, LARGEST) as u64
+}
+
+/// What a file holds.
+pub(super) struct Content {
+    rng: Rng,
+    left: u64,
+    piece: Vec<u8>,
+}
+
+impl Content {
+    /// The next bytes, if there are more.
+    pub(super) fn next_piece(&mut self) -> Option<&[u8]> {
+        let length = self.left.min(PIECE as u64) as usize;
+        self.left -= length as u64;
+        let piece = &mut self.piece[..length];
+        self.rng.fill(piece);
+        (length > 0).then_some(piece)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twenty_thousand_files_are_a_gigabyte() {
+        let site = Site::new(20_000, 1);
+        let total = site.total() as f64;
+        assert!((0.85e9..1.25e9).contains(&total), "{total}");
+        let large = (0..20_000).filter(|file| site.size(*file) >= 133_000).count();
+        // 7 % of the tail, and of the body what is as large: 3.3 deviations above its middle, 3 %.
+        assert!((1700..2400).contains(&large), "{large}");
+    }
+
+    #[test]
+    fn files_are_asked_for_by_zipfs_law_and_again_soon() {
+        let site = Site::new(1000, 2);
+        let sequence = site.sequence();
+        let mut counts = vec![0u64; 1000];
+        sequence.iter().for_each(|file| counts[*file as usize] += 1);
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        assert_eq!([counts[0], counts[1], counts[9], counts[999]], [1000, 500, 100, 1]);
+        // In any order one request in ten would be for one of the ten before; here most are.
+        let again = sequence.windows(11).filter(|ten| ten[..10].contains(&ten[10])).count();
+        assert!(again * 2 > sequence.len(), "{again} of {}", sequence.len());
+        assert_eq!(sequence, Site::new(1000, 2).sequence());
+        assert_ne!(sequence, Site::new(1000, 3).sequence());
+    }
+
+    #[test]
+    fn a_file_holds_always_the_same_and_no_two_do() {
+        let site = Site::new(10, 1);
+        let first = |file: u32| site.content(file).next_piece().unwrap()[..1].to_vec();
+        assert_eq!(first(3), first(3));
+        let all = |file: u32| {
+            let (mut content, mut all) = (site.content(file), Vec::new());
+            while let Some(piece) = content.next_piece() {
+                all.extend_from_slice(piece);
+            }
+            all
+        };
+        assert_eq!(all(3).len() as u64, site.size(3));
+        assert_ne!(all(3)[..], all(4)[..]);
+    }
+}
