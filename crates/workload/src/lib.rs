@@ -37,6 +37,6 @@ pub use sdet::Sdet;
 pub use surge::Surge;
 pub use task::Task;
 pub use tool::Tool;
-pub use trace::Trace;
 pub use tpcc::Tpcc;
+pub use trace::Trace;
 pub use workload::{Run, Workload};

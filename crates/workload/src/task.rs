@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Build, Commands, Error, Micro, Outcome, Postmark, Run, Sdet, Surge, Tpcc, Trace, Workload};
+use crate::{
+    Build, Commands, Error, Micro, Outcome, Postmark, Run, Sdet, Surge, Tpcc, Trace, Workload,
+};
 
 /// A workload with its settings.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Subcommand)]
