@@ -14,6 +14,7 @@ mod measured;
 mod point;
 mod windows;
 mod error;
+mod beside;
 mod stage;
 pub mod outsourcing;
 pub mod stics;
@@ -24,6 +25,7 @@ pub mod engine;
 mod before;
 
 pub use before::{Means, Plan};
+pub use beside::beside;
 pub use csv::csv;
 pub use error::Error;
 pub use experiment::Experiment;

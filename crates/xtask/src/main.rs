@@ -132,9 +132,9 @@ enum Task {
         /// Write a page with what was found to this file.
         #[arg(long, value_name = "FILE")]
         markdown: Option<PathBuf>,
-        /// Write what was measured (scenario `peers`) to this file, as comma-separated values.
+        /// Write what was measured (scenario `peers`) to this file, as JSON for `forebay lab run --beside`.
         #[arg(long, value_name = "FILE")]
-        csv: Option<PathBuf>,
+        figures: Option<PathBuf>,
     },
     /// Put one load on a target that runs already: 4 KiB random commands, or as said.
     Load(bench::visit::Visit),
@@ -218,9 +218,9 @@ fn main() -> ExitCode {
             vm::list();
             ExitCode::SUCCESS
         }
-        Task::VmTest { scenario, list: false, all, fresh, keep, program, markdown, csv } => {
+        Task::VmTest { scenario, list: false, all, fresh, keep, program, markdown, figures } => {
             let scenarios = scenario;
-            let wanted = vm::Wanted { scenarios, all, fresh, keep, program, markdown, csv };
+            let wanted = vm::Wanted { scenarios, all, fresh, keep, program, markdown, figures };
             report(vm::test(&wanted))
         }
         Task::Load(visit) => report(visit.measure().map(|()| true)),

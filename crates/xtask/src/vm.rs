@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use crate::check;
 use crate::node;
@@ -38,8 +39,8 @@ pub struct Wanted {
     pub program: Option<PathBuf>,
     /// Write a page with what was found to this file.
     pub markdown: Option<PathBuf>,
-    /// Write what was measured to this file, as comma-separated values.
-    pub csv: Option<PathBuf>,
+    /// Write what was measured to this file, as JSON.
+    pub figures: Option<PathBuf>,
 }
 
 /// How a scenario went.
@@ -101,19 +102,18 @@ pub fn test(wanted: &Wanted) -> Result<bool> {
         fs::write(markdown, page::page(&image, &played, emulated))
             .with_context(|| markdown.display().to_string())?;
     }
-    if let Some(csv) = &wanted.csv {
-        fs::write(csv, figures(&played)).with_context(|| csv.display().to_string())?;
+    if let Some(file) = &wanted.figures {
+        fs::write(file, figures(&played)).with_context(|| file.display().to_string())?;
     }
     Ok(finish(&played))
 }
 
-/// What was measured, for programs. No name has a comma or a quote that would have to be escaped, but for
-/// those that separate words.
+/// What was measured, for programs: `forebay lab run --beside` takes it.
 fn figures(played: &[Played]) -> String {
     let all = played.iter().flat_map(|played| &played.figures);
-    let lines =
-        all.map(|it| format!("\"{}\",\"{}\",{},{:.3}\n", it.what, it.name, it.unit, it.value));
-    "what,with,unit,value\n".to_owned() + &lines.collect::<String>()
+    let all = all
+        .map(|it| json!({ "what": it.what, "with": it.name, "unit": it.unit, "value": it.value }));
+    Value::Array(all.collect()).to_string()
 }
 
 fn play(scenario: &Scenario, program: &Path, image: &Image, wanted: &Wanted) -> Result<Played> {

@@ -76,6 +76,10 @@ pub struct Measure {
     #[arg(long)]
     pub again: bool,
 
+    /// Add figures from this file as a section of the report: what `cargo xtask vm-test --figures FILE` wrote
+    #[arg(long, value_name = "FILE")]
+    pub beside: Option<PathBuf>,
+
     /// The name of the link's namespaces (NAME-near, NAME-far), for runs beside each other
     #[arg(long, default_value = "lab")]
     pub name: String,

@@ -15,7 +15,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lab::{
-    Experiment, LeftOut, Means, Plan, Point, Record, Results, Scale, Setting, Stage,
+    Experiment, LeftOut, Means, Plan, Point, Record, Results, Scale, Section, Setting, Stage,
     engine::{self, Ended, Watcher},
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,6 +37,7 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
         return Err(Failure::settings("no point of this experiment has such a name")
             .remedy(format!("its parts are {sections}")));
     }
+    let beside = args.beside.as_deref().map(beside).transpose()?;
     let out = args.out.clone().unwrap_or_else(|| default_folder(experiment, scale));
     let mut results = Results::open(&out).map_err(failed)?;
     let wanted: Vec<Point> =
@@ -60,7 +61,7 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
     } else {
         measure(&plan.run, args, &out, &mut results)?
     };
-    write(experiment, scale, &all, &results, &out)?;
+    write(experiment, scale, &all, &results, beside, &out)?;
     finish(&ended, &plan, &out)
 }
 
@@ -263,6 +264,7 @@ fn write(
     scale: Scale,
     all: &[Point],
     results: &Results,
+    beside: Option<Section>,
     out: &Path,
 ) -> Result<(), Failure> {
     let (records, left_out) = results.of_all(all);
@@ -271,6 +273,7 @@ fn write(
     let facts = facts(scale);
     let mut report = experiment.report(&records, &left_out);
     report.facts.extend(facts.iter().cloned());
+    report.sections.extend(beside);
     let facts: BTreeMap<String, String> = facts.into_iter().collect();
     let settings =
         serde_json::json!({ "experiment": experiment.name(), "facts": facts, "points": all });
@@ -285,6 +288,13 @@ fn write(
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))?;
     }
     Ok(())
+}
+
+/// What was measured elsewhere.
+fn beside(file: &Path) -> Result<Section, Failure> {
+    let text = fs::read_to_string(file)
+        .map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display())))?;
+    lab::beside(&text).map_err(failed)
 }
 
 /// What it was measured with.

@@ -1,0 +1,66 @@
+//! Figures that were measured elsewhere, as a section of a report: those of `cargo xtask vm-test`, whose peers need
+//! a kernel that this host does not have.
+
+use serde::Deserialize;
+
+use crate::{Cell, Error, Section, Table};
+
+/// So many are read from one file.
+const MOST: usize = 1000;
+
+/// One figure, as the file has it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Found {
+    what: String,
+    with: String,
+    unit: String,
+    value: f64,
+}
+
+/// A section of what the text of such a file says.
+///
+/// # Errors
+/// If it is no list of figures, or too long a one.
+pub fn beside(text: &str) -> Result<Section, Error> {
+    let found: Vec<Found> = serde_json::from_str(text)
+        .map_err(|error| Error::Settings(format!("figures from elsewhere: {error}")))?;
+    if found.len() > MOST {
+        return Err(Error::Settings(format!("figures from elsewhere: more than {MOST}")));
+    }
+    let mut section = Section::new("Peers that need another kernel").text(
+        "Measured by `cargo xtask vm-test` with Debian's kernel in a virtual machine. Where that is emulated, only figures of this \
+         section compare with each other: system calls and packets of the machine take ten times as long as on its host.",
+    );
+    let mut whats: Vec<&str> = found.iter().map(|it| it.what.as_str()).collect();
+    whats.dedup();
+    for what in whats {
+        let rows: Vec<&Found> = found.iter().filter(|it| it.what == what).collect();
+        let unit = rows.first().map_or("", |it| it.unit.as_str());
+        let table = Table::new(what, "with").column("measured", unit).rows(
+            rows,
+            |it| it.with.clone(),
+            |it| vec![Cell::ours(it.value)],
+        );
+        section = section.table(table);
+    }
+    Ok(section)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_elsewhere_stands_in_tables_by_what_was_done() {
+        let text = r#"[{"what":"PostMark","with":"LIO","unit":"1/s","value":3.4},
+            {"what":"PostMark","with":"dm-writecache","unit":"1/s","value":14.3},
+            {"what":"fio","with":"LIO","unit":"MB/s","value":1.0}]"#;
+        let section = beside(text).unwrap();
+        assert_eq!(section.cells().count(), 3);
+        assert_eq!(section.parts.len(), 2);
+        for wrong in ["", "{}", r#"[{"what":"x"}]"#] {
+            assert!(beside(wrong).is_err(), "{wrong}");
+        }
+    }
+}
