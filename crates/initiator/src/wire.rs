@@ -24,6 +24,8 @@ pub(crate) struct Wire {
     pub(crate) cid: Cid,
     bytes_in: u64,
     bytes_out: u64,
+    /// What had got through at the last look.
+    carried: u64,
 }
 
 /// What has passed a connection since its login, in bytes of PDUs, and as it crossed the link.
@@ -65,7 +67,7 @@ impl Wire {
         }
         decoder.configure(BUFFER_BYTES, limit, parameters.digests);
         stream.set_read_bytes(BUFFER_BYTES);
-        Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0 }
+        Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0, carried: 0 }
     }
 
     /// Gives it the congestion control of its session.
@@ -88,6 +90,16 @@ impl Wire {
             None => (bytes_in, bytes_out),
         };
         Traffic { bytes_in, bytes_out, link_in, link_out }
+    }
+
+    /// Whether bytes have got through since this was asked last, in either direction.
+    pub(crate) fn carries(&mut self) -> bool {
+        let traffic = self.traffic();
+        let Ok(waiting) = self.stream.unacknowledged() else { return false };
+        let carried = traffic.link_in + traffic.link_out.saturating_sub(waiting);
+        let more = carried > self.carried;
+        self.carried = carried.max(self.carried);
+        more
     }
 
     /// Writes what the socket takes. True if that was all.

@@ -159,6 +159,11 @@ impl Wires {
 
     /// Time passed.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        for wire in &mut self.wires {
+            if wire.carries() {
+                self.session.note_carried(wire.cid, now);
+            }
+        }
         self.session.handle_timeout(now);
     }
 

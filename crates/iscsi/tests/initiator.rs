@@ -690,6 +690,20 @@ fn a_suspended_process_asks_before_it_judges() {
     assert_eq!(scene.pass(SECOND), Err(Error::Silent));
 }
 
+/// Over a slow link a ping waits behind seconds of data: connections of a session were taken for failed one
+/// after the other, and their data sent anew on the next.
+#[test]
+fn a_connection_that_carries_bytes_has_not_failed() {
+    let mut scene = Scene::new();
+    scene.pass(5 * SECOND).unwrap();
+    assert!(matches!(scene.sent()[..], [Pdu::NopOut(_)]));
+    for _ in 0..20 {
+        scene.pass(4 * SECOND).unwrap();
+        scene.session.note_carried(Cid(0), scene.now);
+    }
+    assert_eq!(scene.pass(5 * SECOND), Err(Error::Silent));
+}
+
 /// Whoever sets one of the two times may leave the other at its default.
 #[test]
 fn a_ping_may_be_given_up_sooner_than_a_stall_is_noticed() {

@@ -8,12 +8,16 @@ use std::{
 
 use bytes::BytesMut;
 use iscsi::keys::Compression;
+use rustix::ioctl;
 use tokio::net::TcpStream;
 
 use crate::{
     compressed::{Compressed, LinkBytes, Lower},
     secured::Secured,
 };
+
+/// linux/sockios.h; the same number as TIOCOUTQ.
+const SIOCOUTQ: ioctl::Opcode = 0x5411;
 
 /// One connection. Plain TCP costs one branch more than a bare socket.
 #[derive(Debug)]
@@ -47,6 +51,19 @@ impl Stream {
     /// What the system says.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp().local_addr()
+    }
+
+    /// Bytes that the kernel has of ours and the peer's has not acknowledged.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn unacknowledged(&self) -> io::Result<u64> {
+        // SAFETY: SIOCOUTQ (tcp(7)) writes one int, and is what this getter was made for.
+        let bytes = unsafe {
+            let ask = ioctl::Getter::<SIOCOUTQ, i32>::new();
+            ioctl::ioctl(self.tcp(), ask)?
+        };
+        Ok(u64::try_from(bytes).unwrap_or(0))
     }
 
     /// Waits until there is input, or nothing more will come.

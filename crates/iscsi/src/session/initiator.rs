@@ -39,7 +39,8 @@ use crate::{
 pub struct Timing {
     /// After so long without hearing anything, ping.
     pub ping_after: Duration,
-    /// After so long without hearing anything since the ping, the connection is dead.
+    /// After so long without hearing anything since the ping, and without a byte getting through
+    /// ([`Session::note_carried`]), the connection is dead.
     pub ping_time_out: Duration,
     /// How long the answer to a task management function or a logout may take.
     pub abort_time_out: Duration,
@@ -48,7 +49,8 @@ pub struct Timing {
     /// where nothing can be done about a loss: at level 0 with one connection.
     pub probe_after: Duration,
     /// A ping that takes longer than this, and four times what pings took lately, makes the others
-    /// of the session be asked; a connection that is then the only silent one has failed.
+    /// of the session be asked; a connection that is then the only silent one, and on which no byte gets
+    /// through ([`Session::note_carried`]), has failed.
     pub stall_time_out: Duration,
 }
 

@@ -39,6 +39,9 @@ pub(super) struct Connection {
     bursts: VecDeque<Burst>,
     /// When anything was last heard.
     pub(super) heard: Instant,
+    /// When it was last noted that bytes get through, in either direction, without a PDU of them being
+    /// whole yet: what is asked waits behind them.
+    pub(super) carried: Instant,
     pub(super) ping: Option<Ping>,
     /// How long to wait, with commands on their way and nothing heard, before asking.
     pub(super) probe_after: Duration,
@@ -163,6 +166,7 @@ impl Connection {
             output: Output::default(),
             bursts: VecDeque::new(),
             heard: now,
+            carried: now,
             ping: None,
             probe_after: timing.probe_after,
             missing_since: None,

@@ -317,8 +317,8 @@ impl Connection {
         let mut next = match &self.ping {
             None => self.ping_due(commands, heard_elsewhere),
             Some(ping) => {
-                let judged = self.heard.max(ping.sent) + self.timing.ping_time_out;
-                let suspected = ping.sent + self.suspect_after(commands);
+                let judged = self.silent_since(ping) + self.timing.ping_time_out;
+                let suspected = self.carried.max(ping.sent) + self.suspect_after(commands);
                 // The others are asked whether it is the target that is silent.
                 let is_suspect = heard_elsewhere.is_some() && self.heard <= ping.sent;
                 if is_suspect && !ping.suspected { judged.min(suspected) } else { judged }
@@ -364,16 +364,18 @@ impl Connection {
         }
         let suspect_after = self.suspect_after(commands);
         let ping_due = self.ping_due(commands, heard_elsewhere);
+        let silent_since = self.ping.as_ref().map(|ping| self.silent_since(ping));
         match &mut self.ping {
-            // Counted from the ping, so that a process that was suspended asks before it judges.
-            Some(ping) if self.heard.max(ping.sent) + self.timing.ping_time_out <= now => {
+            Some(_)
+                if silent_since.is_some_and(|since| since + self.timing.ping_time_out <= now) =>
+            {
                 Err(Error::Silent)
             }
             Some(ping)
                 if heard_elsewhere.is_some()
                     && !ping.suspected
                     && self.heard <= ping.sent
-                    && ping.sent + suspect_after <= now =>
+                    && self.carried.max(ping.sent) + suspect_after <= now =>
             {
                 ping.suspected = true;
                 Ok(true)
@@ -392,6 +394,20 @@ impl Connection {
         ping.suspected
             && self.heard <= ping.sent
             && heard_elsewhere.is_some_and(|heard| heard > ping.sent)
+    }
+
+    /// Bytes get through: a connection that is slow has not failed, and what it was asked waits behind
+    /// what it carries.
+    pub(super) fn note_carried(&mut self, now: Instant) {
+        self.carried = now;
+        if let Some(ping) = &mut self.ping {
+            ping.suspected = false;
+        }
+    }
+
+    /// Counted from the ping, so that a process that was suspended asks before it judges.
+    fn silent_since(&self, ping: &Ping) -> Instant {
+        self.heard.max(self.carried).max(ping.sent)
     }
 
     fn suspect_after(&self, commands: &Commands) -> Duration {

@@ -272,6 +272,16 @@ impl Session {
         connections.chain(recovery).chain(deadline).min()
     }
 
+    /// Bytes got through on a connection since this was told last, in either direction, as its transport
+    /// knows: the target's host acknowledged some, or some came. Not needed for whole PDUs that come. To be
+    /// told before [`Session::handle_timeout`]: a connection that is slow is then not taken for one that
+    /// has failed.
+    pub fn note_carried(&mut self, cid: Cid, now: Instant) {
+        if let Some(connection) = self.connection_mut(cid) {
+            connection.note_carried(now);
+        }
+    }
+
     /// Time passed. Connections that failed in it come out as [`Event::Closed`].
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.is_over() {
