@@ -282,7 +282,7 @@ impl Measured {
         let ms = |us: f64| us / 1000.0;
         let bits = commands as f64 * f64::from(block) * 8.0;
         Outcome { verified, ..Outcome::default() }
-            .figure("throughput", "Mb/s", bits / time / 1e6)
+            .figure("throughput", "Mbit/s", bits / time / 1e6)
             .figure("commands", "", commands as f64)
             .figure("turnaround mean", "ms", ms(self.turnaround.mean()))
             .figure("turnaround deviation", "ms", ms(self.turnaround.stdev()))

@@ -1,9 +1,208 @@
-//! What is measured.
+//! What is measured. Names of points, by which the report finds them; WINDOWS is reno, each (our program with a window for each
+//! connection), ensemble, cubic or bbr; WAY is the one-way delay: 0ms to 10ms.
+//!
+//! - `writes/WINDOWS/WAY`, `reads/WINDOWS/WAY`: commands of 128 KiB, 32 at a time.
+//! - `per-ack/WINDOWS/WAY`: the same writes where windows grow by acknowledgment, of each and ensemble.
+//! - `postmark-1/WINDOWS/WAY`, `postmark-10/WINDOWS/WAY`: PostMark on ext4, so many processes.
+//! - `build/WINDOWS/WAY`: a software build on ext4.
 
-use crate::{Point, Scale};
+use std::time::Duration;
+
+use wan::Loss;
+use workload::{Build, Commands, Postmark, Task};
+
+use crate::{Host, Line, Point, Scale, Session, Site, paper::fair_tcp::LOSS};
+
+/// How windows are kept: the word in the points' names, and that of the settings.
+pub(super) const ALL: [(&str, &str); 5] = [
+    ("reno", "reno"),
+    ("each", "ensemble per connection"),
+    ("ensemble", "ensemble"),
+    ("cubic", "cubic"),
+    ("bbr", "bbr"),
+];
+
+/// Those of whole applications: what the paper compares.
+pub(super) const BOTH: [(&str, &str); 2] = [ALL[0], ALL[2]];
+
+/// As Linux 2.4 grew them.
+pub(super) const PER_ACK: [(&str, &str); 2] =
+    [("each", "ensemble per connection per ack"), ("ensemble", "ensemble per ack")];
+
+/// The paper's, in milliseconds.
+pub(super) const DELAYS: [u32; 6] = [0, 2, 4, 6, 8, 10];
+/// Those of a quick run.
+const FEW: [u32; 3] = [0, 4, 10];
+/// Where a quick run takes one: that of the paper's Figures 2 and 3.
+const ONE: [u32; 1] = [4];
 
 /// All points, in the order in which they are run: those of one site stand together.
 #[must_use]
-pub fn points(_scale: Scale) -> Vec<Point> {
-    Vec::new()
+pub fn points(scale: Scale) -> Vec<Point> {
+    let many: &[u32] = scale.pick(&FEW, &DELAYS);
+    let few: &[u32] = scale.pick(&ONE, &DELAYS);
+    let mut points = vec![];
+    let mut add = |experiment: &str, delays: &[u32], windows: &[(&str, &str)], of: &Of| {
+        for (name, congestion) in windows {
+            points.extend(delays.iter().map(|delay| Point {
+                name: format!("{experiment}/{name}/{delay}ms"),
+                site: of.use_.site(congestion, *delay),
+                task: (of.task)(congestion),
+                runs: of.runs,
+                seconds: of.seconds,
+                windows: of.windows,
+            }));
+        }
+    };
+    let length = scale.pick(8.0, 30.0);
+    let commands = |use_: Use, runs: u32, extra: f64| Of {
+        use_,
+        task: Box::new(move |congestion| commands(congestion, use_ == Use::Reads, length)),
+        runs,
+        // Logging in and settling before, and what is on its way at the end.
+        seconds: length + 6.0 + extra,
+        windows: use_ == Use::Writes,
+    };
+    add("writes", many, &ALL, &commands(Use::Writes, scale.pick(1, 3), 0.0));
+    add("per-ack", many, &PER_ACK, &commands(Use::Writes, 1, 0.0));
+    // What is read has to be written first.
+    add("reads", few, &BOTH, &commands(Use::Reads, 1, 6.0));
+    for processes in [1, 10] {
+        let of = files(postmark(scale, processes), scale.pick(25.0, 90.0));
+        add(&format!("postmark-{processes}"), few, &BOTH, &of);
+    }
+    if scale == Scale::Full {
+        add("build", few, &BOTH, &files(Task::Build(Build::default()), 90.0));
+    }
+    points
+}
+
+/// What is run at several delays and with several kinds of windows.
+struct Of {
+    use_: Use,
+    task: Box<dyn Fn(&str) -> Task>,
+    runs: u32,
+    seconds: f64,
+    windows: bool,
+}
+
+/// Where data goes, and with it where it is lost.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Use {
+    /// To the node.
+    Writes,
+    /// From it.
+    Reads,
+    /// Both ways, from a file system.
+    Files,
+}
+
+impl Use {
+    /// The paper's testbed (section 3.2), with this congestion control.
+    fn site(self, congestion: &str, delay_ms: u32) -> Site {
+        let delay = Duration::from_millis(delay_ms.into());
+        let clear = wan::Settings { delay, ..wan::Settings::default() };
+        let lossy = wan::Settings { loss: Loss::Random(LOSS), ..clear.clone() };
+        let (near_to_far, far_to_near) = match self {
+            Self::Writes => (lossy, clear),
+            Self::Reads => (clear, lossy),
+            Self::Files => (lossy.clone(), lossy),
+        };
+        let host = match self {
+            Self::Writes | Self::Reads => Host::Url,
+            Self::Files => Host::Mounted(String::new()),
+        };
+        Site {
+            bytes: if self == Self::Files { 1 << 30 } else { 128 << 20 },
+            link: Some(Line { near_to_far, far_to_near, seed: 1 }),
+            host,
+            session: Session {
+                connections: CONNECTIONS,
+                congestion: congestion.to_owned(),
+                socket_buffer: Some(BUFFER.into()),
+                ..Session::default()
+            },
+            ..Site::default()
+        }
+    }
+}
+
+/// As many as the paper's sessions have.
+const CONNECTIONS: u8 = 4;
+/// The paper's socket buffers.
+const BUFFER: u32 = 512 << 10;
+
+/// Commands of the size that the paper's kernel made of a file's writes.
+fn commands(congestion: &str, read: bool, seconds: f64) -> Task {
+    Task::Commands(Commands {
+        read,
+        connections: CONNECTIONS.into(),
+        congestion: congestion.parse().expect("each of the words above is one"),
+        socket_buffer: Some(BUFFER),
+        warm: 3.0,
+        seconds,
+        // Twice what is on its way, and so little that it is soon written before it is read.
+        span: 16 << 20,
+        check: 8,
+        ..Commands::default()
+    })
+}
+
+/// The paper's Table 6, so much of it as fits: 20,000 files and 50,000 transactions take the better part of a day
+/// over a line like this.
+fn postmark(scale: Scale, processes: u32) -> Task {
+    let (files, transactions) = scale.pick((400, 400), (2000, 2000));
+    Task::Postmark(Postmark {
+        files: files / processes,
+        transactions: transactions / processes,
+        least: 500,
+        most: 100_000,
+        processes,
+        ..Postmark::default()
+    })
+}
+
+fn files(task: Task, seconds: f64) -> Of {
+    Of { use_: Use::Files, task: Box::new(move |_| task.clone()), runs: 1, seconds, windows: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::engine::estimate;
+
+    #[test]
+    fn every_point_has_a_name_of_its_own_and_goes_together() {
+        for scale in [Scale::Quick, Scale::Full] {
+            let points = points(scale);
+            let names: BTreeSet<&str> = points.iter().map(|point| point.name.as_str()).collect();
+            assert_eq!(names.len(), points.len());
+            for point in &points {
+                crate::stage::check(&point.site)
+                    .unwrap_or_else(|it| panic!("{}: {it}", point.name));
+                let wanted = point.task.workload().space();
+                assert!(wanted < point.site.bytes, "{} takes {wanted}", point.name);
+            }
+        }
+    }
+
+    #[test]
+    fn quick_is_quick_and_full_ends() {
+        let [quick, full] = [Scale::Quick, Scale::Full].map(|scale| estimate(&points(scale)));
+        assert!(quick < 600.0, "{quick} s");
+        assert!(full < 3.0 * 3600.0 && full > quick, "{full} s");
+    }
+
+    /// The kernel's default may be any: a point that took it would be measured under a false name.
+    #[test]
+    fn every_point_says_which_congestion_control() {
+        for point in points(Scale::Full) {
+            assert_ne!(point.site.session.congestion, "kernel default", "{}", point.name);
+            if let Task::Commands(commands) = &point.task {
+                assert_eq!(commands.congestion.to_string(), point.site.session.congestion);
+            }
+        }
+    }
 }

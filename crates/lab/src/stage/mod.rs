@@ -29,7 +29,7 @@ use self::{
     settings::Folders,
     standing::Standing,
 };
-use crate::{Error, Point, Site};
+use crate::{Error, Point, Sampler, Site};
 
 /// Where points are run.
 pub trait Scene {
@@ -181,7 +181,15 @@ impl Scene for Stage {
         standing.drain(stop)?;
         let (before, machine) = (standing.counted(stop)?, Machine::now());
         let (own, children) = processor_here();
-        let outcome = self.run_all(point)?;
+        let sampler = point.windows.then(|| standing.watch(&self.place.name)).flatten();
+        let sampler = sampler
+            .map(Sampler::start)
+            .transpose()
+            .map_err(Error::system("look at the windows of connections"))?;
+        let outcome = self.run_all(point);
+        let windows = sampler.map(Sampler::stop).unwrap_or_default();
+        let mut outcome = outcome?;
+        outcome.series.extend(windows.series);
         let (own_after, children_after) = processor_here();
         let now = Machine::now();
         let mut after = standing.counted(stop)?;
@@ -212,6 +220,7 @@ impl Scene for Stage {
         let mut counted = after.since(&before);
         let seconds =
             |name: &str, value: f64| Figure { name: name.to_owned(), unit: "s".to_owned(), value };
+        counted.extend(windows.figures);
         counted.push(seconds("cpu link", own_after - own));
         counted.push(seconds("cpu workload", children_after - children));
         counted.push(seconds("cpu machine", now.busy - machine.busy));

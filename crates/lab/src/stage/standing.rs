@@ -16,7 +16,7 @@ use super::{
     settings::{self, TARGET, gateway_target},
 };
 use crate::{
-    Error, Site,
+    Error, Site, Watch,
     site::{Beside, Data, Host, Server},
 };
 
@@ -164,6 +164,16 @@ impl Standing {
             Seat::Url(url) => Place::Url(url.clone()),
         };
         self.hosts.iter().map(place).collect()
+    }
+
+    /// Whose windows are those of the session over the link: the host's sockets to the first node, which
+    /// send what is written. `None` without a node.
+    pub fn watch(&self, link: &str) -> Option<Watch> {
+        let url = self.nodes.first()?.url();
+        let portal = url.strip_prefix("iscsi://")?.split('/').next()?;
+        let port = portal.rsplit_once(':')?.1.parse().ok()?;
+        let namespace = self.link.as_ref().map(|_| End::Near.path(link));
+        Some(Watch { namespace, port, at_target: false })
     }
 
     /// The processes of it.
@@ -322,7 +332,13 @@ fn tune(namespace: &Namespace, site: &Site) -> Result<(), Error> {
             write("tcp_no_metrics_save", "1")?;
             let name = &site.session.congestion;
             let is_kernels = available()?.iter().any(|known| known == name);
-            if is_kernels { write("tcp_congestion_control", name) } else { Ok(()) }
+            // What an ensemble takes over from should not be BBR, which has sockets paced for good.
+            let is_ensemble = name.starts_with("ensemble");
+            match (is_kernels, is_ensemble) {
+                (true, _) => write("tcp_congestion_control", name),
+                (false, true) => write("tcp_congestion_control", "reno"),
+                (false, false) => Ok(()),
+            }
         });
         thread.join().expect("writing settings does not panic")
     })

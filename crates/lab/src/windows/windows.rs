@@ -84,7 +84,7 @@ impl Looks {
             figure("window of one mean", "segments", mean(|it| it.mean));
             figure("window of one deviation", "segments", mean(Moments::deviation));
             figure("round trip mean", "ms", self.round_trip_ms.mean);
-            figure("delivery rate mean", "Mb/s", self.delivery.mean);
+            figure("delivery rate mean", "Mbit/s", self.delivery.mean);
         }
         if self.difference.count > 0 {
             figure("difference mean", "segments", self.difference.mean);

@@ -1,0 +1,54 @@
+//! What was found, beside what the paper says.
+
+mod applications;
+mod commands;
+mod windows;
+
+use crate::{Measured, Record, Report, Section, paper::fair_tcp::MISPRINTS};
+
+/// The report of these records, and of the points that were left out: name and reason.
+#[must_use]
+pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
+    let measured = Measured::new(records).left_out(left_out.iter().cloned());
+    let report = Report::new("Fair-TCP")
+        .about(
+            "What it gives an iSCSI session that its TCP connections share a congestion window: the tables and figures of \"Performance \
+             Evaluation of Multiple TCP connections in iSCSI\" (Kumar, Narayan and Gopinath), measured again.",
+        )
+        .about(
+            "As in the paper (section 3.2): four connections in a session, socket buffers of 512 KiB, an MTU of 1500 bytes, 2.7 % of packets \
+             lost at random. They are lost in the direction of the data: from the host to the node where commands write, from the node where they \
+             read, both ways under a file system. The line has no set rate, so it is the windows that limit. The far side is memory of a node.",
+        )
+        .about(
+            "Columns: reno is the kernel's own; each is our program with a window for each connection, which is Reno by other means; ensemble is one \
+             window for all four. CUBIC and BBR, which the paper does not have, stand beside them. The kernel's default is never taken.",
+        )
+        .section(commands::writes(&measured))
+        .section(commands::turnaround(&measured))
+        .section(windows::table_2(&measured))
+        .section(windows::figures_2_and_3(&measured))
+        .section(windows::figure_6(&measured))
+        .section(commands::reads(&measured))
+        .section(applications::postmark(&measured))
+        .section(applications::build(&measured))
+        .section(applications::missing());
+    let errors = Section::new("Errors in print");
+    report.section(MISPRINTS.iter().fold(errors, |section, it| section.misprint(&it.text())))
+}
+
+/// Delays of the paper: its place in the tables, and its word in the points' names.
+fn delays() -> impl Iterator<Item = (usize, u32)> {
+    super::points::DELAYS.into_iter().enumerate()
+}
+
+fn row(delay: &(usize, u32)) -> String {
+    format!("{} ms", delay.1)
+}
+
+fn point(experiment: &str, windows: &str, delay: u32) -> String {
+    format!("{experiment}/{windows}/{delay}ms")
+}
+
+#[cfg(test)]
+mod tests;
