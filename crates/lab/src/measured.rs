@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use workload::{Figure, Series};
 
-use crate::{Cell, Curve, Data, Disk, Record, Server, Site};
+use crate::{Cell, Curve, Data, Disk, NOT_MEASURED, Record, Server, Site};
 
 /// The records of an experiment by the names of their points, and why some are not there.
 #[derive(Clone, Debug, Default)]
@@ -123,7 +123,7 @@ impl<'a> Measured<'a> {
         };
         match self.left_out.iter().find(|(name, _)| covers(name)) {
             Some((_, reason)) => format!("not measured: {reason}"),
-            None => "not measured".to_owned(),
+            None => NOT_MEASURED.to_owned(),
         }
     }
 }

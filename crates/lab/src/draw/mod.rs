@@ -1,38 +1,39 @@
 //! A plot as SVG inside a page: lines with markers, dots, bars, ticks and a legend. Colours are classes that
 //! the page gives a colour in light and in dark, so that a drawing fits both.
 
+mod look;
 mod marker;
 mod scale;
 mod thin;
 
-use std::{collections::BTreeSet, fmt::Write};
+use std::fmt::Write;
 
 use crate::{Curve, Drawn, Plot, Source, markup::escaped, number};
 
-use marker::Marker;
+use look::{Look, legend};
 use scale::Scale;
+use thin::Dots;
 
 /// A plot as a `figure`: heading, drawing, legend, and notes of what is not in it.
 pub fn figure(plot: &Plot) -> String {
     let canvas = Canvas::new(plot);
     let mut out = format!("<figure><figcaption>{}</figcaption>\n", escaped(&plot.title));
-    let drawn = plot.curves.iter().any(|curve| !canvas.places(curve).is_empty());
-    if drawn {
+    if plot.curves.iter().any(|curve| canvas.draws(curve)) {
         let _ = write!(
             out,
-            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n{}{}</svg>\n{}",
+            "<div class=\"scroll\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n{}{}</svg></div>\n{}",
             escaped(&plot.title),
             canvas.axes(),
             canvas.curves(),
-            legend(plot),
+            legend(plot, |curve| canvas.draws(curve)),
         );
     } else {
         out.push_str("<p class=\"none\">Nothing to draw: not measured.</p>\n");
     }
-    for note in
-        [plot.note.clone()].into_iter().chain(canvas.notes()).filter(|note| !note.is_empty())
-    {
-        let _ = writeln!(out, "<p class=\"note\">{}</p>", escaped(&note));
+    for note in [plot.note.clone()].into_iter().chain(canvas.notes()) {
+        if !note.is_empty() {
+            let _ = writeln!(out, "<p class=\"note\">{}</p>", escaped(&note));
+        }
     }
     out.push_str("</figure>\n");
     out
@@ -47,10 +48,6 @@ const LEFT: f64 = 68.0;
 const RIGHT: f64 = 700.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 326.0;
-
-/// Colours that the page has, and that the human eye tells apart also where it sees fewer of them (Okabe and Ito,
-/// "Color universal design", 2008). A ninth curve begins again with other markers.
-const COLOURS: usize = 8;
 
 /// Points of a line above which single ones are not marked.
 const MOST_MARKED: usize = 60;
@@ -91,6 +88,16 @@ impl<'a> Canvas<'a> {
             Some([LEFT + x * (RIGHT - LEFT), BOTTOM - y * (BOTTOM - TOP)])
         };
         curve.points.iter().filter_map(place).collect()
+    }
+
+    /// Whether anything of a curve is to be seen.
+    fn draws(&self, curve: &Curve) -> bool {
+        curve.points.iter().any(|point| self.shows(point))
+    }
+
+    /// Whether a point can be shown.
+    fn shows(&self, [x, y]: &[f64; 2]) -> bool {
+        self.x.place(*x).is_some() && self.y.place(*y).is_some()
     }
 
     /// The room of the bars of one place: what is between the two nearest ones, less a gap.
@@ -170,10 +177,7 @@ impl<'a> Canvas<'a> {
         }
         out.push_str("\"/>");
         if is_marked {
-            let shown = curve
-                .points
-                .iter()
-                .filter(|[x, y]| self.x.place(*x).and(self.y.place(*y)).is_some());
+            let shown = curve.points.iter().filter(|point| self.shows(point));
             for (at, [x, y]) in thin.iter().zip(shown) {
                 let text = format!("{}: {}, {}", curve.name, number(*x), number(*y));
                 let _ = write!(
@@ -207,6 +211,11 @@ impl<'a> Canvas<'a> {
     /// What the drawing does not show of the data.
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![];
+        let absent = self.plot.curves.iter().filter(|curve| curve.points.is_empty());
+        let absent: Vec<&str> = absent.map(|curve| curve.name.as_str()).collect();
+        if !absent.is_empty() && absent.len() < self.plot.curves.len() {
+            notes.push(format!("Not measured: {}.", absent.join(", ")));
+        }
         for curve in &self.plot.curves {
             let places = self.places(curve);
             let (all, shown) = (curve.points.len(), places.len());
@@ -223,18 +232,28 @@ impl<'a> Canvas<'a> {
                     number(all as f64)
                 ));
             }
-            let (drawn, how) = match curve.drawn {
-                Drawn::Dots => (thin::dots(places).len(), "others lie on or beside one of them"),
-                Drawn::Line => (thin::line(places).len(), "others lie between them"),
-                Drawn::Bars => continue,
-            };
-            if drawn < shown {
-                notes.push(format!(
-                    "{}: {} of {} points are drawn; {how}.",
-                    curve.name,
-                    number(drawn as f64),
-                    number(shown as f64)
-                ));
+            match curve.drawn {
+                Drawn::Dots => {
+                    if let Dots::Squares(..) = thin::dots(places) {
+                        notes.push(format!(
+                            "{}: {} points; each square stands for those in it, the darker for the more.",
+                            curve.name,
+                            number(shown as f64)
+                        ));
+                    }
+                }
+                Drawn::Line => {
+                    let drawn = thin::line(places).len();
+                    if drawn < shown {
+                        notes.push(format!(
+                            "{}: {} of {} points are drawn; others lie between them.",
+                            curve.name,
+                            number(drawn as f64),
+                            number(shown as f64)
+                        ));
+                    }
+                }
+                Drawn::Bars => {}
             }
         }
         notes
@@ -258,85 +277,40 @@ fn least_gap(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 fn dots(out: &mut String, places: Vec<[f64; 2]>, look: Look) {
-    let places = thin::dots(places);
-    if places.len() <= MOST_MARKED {
-        for place in places {
-            let _ = write!(out, "<path d=\"{}\"/>", look.marker.path(place));
-        }
-        return;
-    }
-    // A line without length and with round ends is a dot, in a third of a circle's text.
-    out.push_str("<path class=\"cloud\" d=\"");
-    for [x, y] in places {
-        let _ = write!(out, "M{x:.1} {y:.1}h0");
-    }
-    out.push_str("\"/>");
-}
-
-/// How a curve looks.
-#[derive(Clone, Copy)]
-struct Look {
-    colour: usize,
-    marker: Marker,
-    source: Source,
-    drawn: Drawn,
-}
-
-impl Look {
-    /// Curves of one name have one colour and marker.
-    fn of(curve: &Curve, plot: &Plot) -> Self {
-        let mut seen = BTreeSet::new();
-        let names = plot.curves.iter().map(|curve| &curve.name).filter(|name| seen.insert(*name));
-        let n = names.into_iter().position(|name| *name == curve.name).unwrap_or(0);
-        Self {
-            colour: n % COLOURS,
-            marker: Marker::nth(n + n / COLOURS),
-            source: curve.source,
-            drawn: curve.drawn,
-        }
-    }
-
-    fn classes(self) -> String {
-        let source = match self.source {
-            Source::Ours => "ours",
-            Source::Paper => "paper",
-            Source::Model => "model",
-        };
-        format!("k{} {source}", self.colour)
-    }
-}
-
-fn legend(plot: &Plot) -> String {
-    let mut out = String::from("<ul class=\"legend\">");
-    for curve in &plot.curves {
-        let look = Look::of(curve, plot);
-        let sample = match look.drawn {
-            Drawn::Line if look.source == Source::Model => {
-                "<path class=\"line\" d=\"M1 7H33\"/>".to_owned()
+    match thin::dots(places) {
+        Dots::Single(places) if places.len() <= MOST_MARKED => {
+            for place in places {
+                let _ = write!(out, "<path d=\"{}\"/>", look.marker.path(place));
             }
-            Drawn::Line => {
-                format!(
-                    "<path class=\"line\" d=\"M1 7H33\"/><path d=\"{}\"/>",
-                    look.marker.path([17.0, 7.0])
-                )
+        }
+        Dots::Single(places) => {
+            // A line without length and with round ends is a dot, in a third of a circle's text.
+            out.push_str("<path class=\"cloud\" d=\"");
+            for [x, y] in places {
+                let _ = write!(out, "M{x:.1} {y:.1}h0");
             }
-            Drawn::Dots => format!("<path d=\"{}\"/>", look.marker.path([17.0, 7.0])),
-            Drawn::Bars => "<rect x=\"8\" y=\"2\" width=\"18\" height=\"10\"/>".to_owned(),
-        };
-        let whose = match look.source {
-            Source::Ours => "",
-            Source::Paper => " (paper)",
-            Source::Model => " (model)",
-        };
+            out.push_str("\"/>");
+        }
+        Dots::Squares(side, squares) => self::squares(out, side, &squares),
+    }
+}
+
+/// Squares in four shades: of one dot, of up to 4, 16, and more.
+fn squares(out: &mut String, side: f64, squares: &[([f64; 2], usize)]) {
+    let shades = [(1, 0.35), (4, 0.55), (16, 0.75), (usize::MAX, 1.0)];
+    let mut above = 0;
+    for (most, opacity) in shades {
+        let of_shade = squares.iter().filter(|(_, count)| (above + 1..=most).contains(count));
         let _ = write!(
             out,
-            "<li><svg viewBox=\"0 0 34 14\" aria-hidden=\"true\"><g class=\"{}\">{sample}</g></svg>{}{whose}</li>",
-            look.classes(),
-            escaped(&curve.name),
+            "<path class=\"squares\" style=\"stroke-width:{side:.1}px\" opacity=\"{opacity}\" d=\""
         );
+        for ([x, y], _) in of_shade {
+            let _ = write!(out, "M{:.1} {y:.1}h{side:.1}", x - side / 2.0);
+        }
+        out.push_str("\"/>");
+        above = most;
     }
-    out.push_str("</ul>\n");
-    out
 }
 
 #[cfg(test)]

@@ -51,6 +51,15 @@ fn a_plot_without_data_says_so() {
 }
 
 #[test]
+fn a_curve_without_points_is_in_words_and_not_in_the_legend() {
+    let plot = Plot::new("t", "x", "y")
+        .curve(Curve::ours("here", [[0.0, 1.0]]))
+        .curve(Curve::ours("TPC-C", []));
+    let text = checked(&plot);
+    assert!(text.contains("Not measured: TPC-C.") && !text.contains("</svg>TPC-C"), "{text}");
+}
+
+#[test]
 fn paper_and_ours_of_one_name_share_a_colour_and_others_do_not() {
     let points = [[0.0, 1.0], [1.0, 2.0]];
     let plot = Plot::new("t", "x", "y")
@@ -70,8 +79,11 @@ fn a_quarter_of_a_million_dots_stay_a_small_drawing() {
     let text = checked(
         &Plot::new("trace", "time, s", "response, ms").curve(Curve::ours("all", points).dots()),
     );
-    assert!(text.len() < 120_000, "{} bytes", text.len());
-    assert!(text.contains("of 230\u{202f}370 points are drawn"), "no note");
+    assert!(text.len() < 200_000, "{} bytes", text.len());
+    assert!(
+        text.contains("all: 230\u{202f}370 points; each square stands for those in it"),
+        "no note"
+    );
 }
 
 #[test]

@@ -1,25 +1,42 @@
-//! Fewer points that look the same: what a drawing of thousands of requests is bounded by.
+//! Fewer points that show the same: what a drawing of thousands of requests is bounded by.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 
-/// Dots that a plot draws at most: about 50 KB of text.
-pub const MOST_DOTS: usize = 4000;
+/// Dots, or squares that stand for them, that a curve draws at most: about 100 KB of text.
+pub const MOST_DOTS: usize = 8000;
 
 /// Points of a line that are drawn at most: two for each of the 640 places along the bottom, and the ends.
 pub const MOST_ON_LINE: usize = 1500;
 
-/// Of dots, given in units of the drawing, one for each square that any are in: the smallest squares, from one
-/// unit up, that leave at most [`MOST_DOTS`].
-pub fn dots(points: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
-    let mut side = 1.0;
-    let mut kept = points;
-    while kept.len() > MOST_DOTS {
-        let mut taken = HashSet::new();
-        let square = |at: f64| (at / side).floor() as i64;
-        kept.retain(|[x, y]| taken.insert([square(*x), square(*y)]));
-        side *= 1.5;
+/// Dots as they are, or squares with the number of dots in each.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Dots {
+    /// Each where it is.
+    Single(Vec<[f64; 2]>),
+    /// The middle of each square that any are in, with how many; and how long the squares' sides are.
+    Squares(f64, Vec<([f64; 2], usize)>),
+}
+
+/// Of dots, given in units of the drawing, each if there are few, else squares: the smallest, from two units up, of
+/// which at most [`MOST_DOTS`] have any in them.
+pub fn dots(points: Vec<[f64; 2]>) -> Dots {
+    if points.len() <= MOST_DOTS {
+        return Dots::Single(points);
     }
-    kept
+    let mut side = 2.0;
+    loop {
+        let mut counts = BTreeMap::new();
+        let square = |at: f64| (at / side).floor() as i64;
+        for [x, y] in &points {
+            *counts.entry([square(*x), square(*y)]).or_insert(0) += 1;
+        }
+        if counts.len() <= MOST_DOTS {
+            let middle = |square: i64| (square as f64 + 0.5) * side;
+            let squares = counts.into_iter().map(|([x, y], count)| ([middle(x), middle(y)], count));
+            return Dots::Squares(side, squares.collect());
+        }
+        side *= 1.25;
+    }
 }
 
 /// Of a line with x in order, given in units of the drawing, the lowest and the highest of each unit of x. A
@@ -51,17 +68,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dots_are_bounded_and_the_farthest_stay() {
-        let cloud = (0..100_000).map(|n| [f64::from(n % 600), f64::from(n % 389)]);
-        let thin = dots(cloud.chain([[599.0, 5000.0]]).collect());
-        assert!(thin.len() <= MOST_DOTS, "{}", thin.len());
-        assert!(thin.contains(&[599.0, 5000.0]));
+    fn dots_are_bounded_and_every_one_counts() {
+        let cloud = (0..100_000).map(|n| [f64::from(n % 601), f64::from(n % 389)]);
+        let Dots::Squares(side, squares) = dots(cloud.chain([[599.0, 5000.0]]).collect()) else {
+            panic!("too many for single dots");
+        };
+        assert!(squares.len() <= MOST_DOTS, "{}", squares.len());
+        assert_eq!(squares.iter().map(|(_, count)| count).sum::<usize>(), 100_001);
+        let ([x, y], count) = squares.iter().find(|([_, y], _)| *y > 1000.0).unwrap();
+        assert!((x - 599.0).abs() <= side && (y - 5000.0).abs() <= side && *count == 1);
     }
 
     #[test]
     fn few_points_stay_as_they_are() {
         let few = vec![[1.0, 1.0], [1.0, 1.0]];
-        assert_eq!(dots(few.clone()), few);
+        assert_eq!(dots(few.clone()), Dots::Single(few.clone()));
         assert_eq!(line(few.clone()), few);
     }
 

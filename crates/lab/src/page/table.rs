@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use crate::{Bar, Cell, Column, Table, factor, markup::escaped, number};
+use crate::{Bar, Cell, Column, NOT_MEASURED, Table, factor, markup::escaped, number};
 
 /// Writes a table; `id` makes the names of its footnotes its own.
 pub fn write(out: &mut String, id: &str, table: &Table) -> fmt::Result {
@@ -45,7 +45,7 @@ fn reasons(table: &Table) -> Option<Vec<&str>> {
         }
     }
     if reasons.is_empty() {
-        reasons.push("not measured");
+        reasons.push(NOT_MEASURED);
     }
     Some(reasons)
 }
@@ -117,7 +117,7 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
         let (class, word) = match cell.holds() {
             Some(true) => ("ref good", "holds"),
             Some(false) => ("ref bad", "missed"),
-            None => ("ref", "not measured"),
+            None => ("ref", NOT_MEASURED),
         };
         write!(out, "<span class=\"{class}\">{sign} {}: {word}</span>", number(value))?;
     }

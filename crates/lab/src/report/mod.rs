@@ -6,7 +6,7 @@ mod table;
 
 pub use number::{factor, number};
 pub use plot::{Axis, Curve, Drawn, Plot, Source};
-pub use table::{Bar, Cell, Column, Row, Table};
+pub use table::{Bar, Cell, Column, NOT_MEASURED, Row, Table};
 
 /// A whole report.
 #[derive(Clone, Debug, Default, PartialEq)]

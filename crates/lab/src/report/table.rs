@@ -109,6 +109,26 @@ impl Table {
         of.into_iter().fold(self, |table, one| table.row(&name(&one), cells(&one)))
     }
 
+    /// Without rows and columns of which nothing is known, neither a number nor why there is none: what a quick
+    /// run does not ask for.
+    #[must_use]
+    pub fn without_blanks(mut self) -> Self {
+        self.rows.retain(|row| !row.cells.iter().all(Cell::is_blank));
+        let kept: Vec<bool> = (0..self.columns.len())
+            .map(|n| {
+                self.rows.iter().any(|row| row.cells.get(n).is_some_and(|cell| !cell.is_blank()))
+            })
+            .collect();
+        let is_kept = |n: usize| kept.get(n).copied().unwrap_or(false);
+        let mut n = 0..;
+        self.columns.retain(|_| n.next().is_some_and(is_kept));
+        for row in &mut self.rows {
+            let mut n = 0..;
+            row.cells.retain(|_| n.next().is_some_and(is_kept));
+        }
+        self
+    }
+
     /// Whether any cell was measured.
     #[must_use]
     pub fn is_measured(&self) -> bool {
@@ -184,8 +204,14 @@ impl Cell {
         };
         match ratio {
             Some(ratio) => Self::ours(ratio).tainted(&self.taints).tainted(&other.taints),
-            None => Self::words("not measured"),
+            None => Self::words(NOT_MEASURED),
         }
+    }
+
+    /// Whether nothing at all is known of it.
+    fn is_blank(&self) -> bool {
+        let has_number = self.ours.is_some() || self.paper.is_some() || self.bar.is_some();
+        !has_number && (self.note.is_empty() || self.note == NOT_MEASURED)
     }
 
     /// Ours by the paper's, if both are there and the paper's is not zero.
@@ -204,6 +230,9 @@ impl Cell {
         })
     }
 }
+
+/// The words of a cell without a number and without a reason.
+pub const NOT_MEASURED: &str = "not measured";
 
 /// One by another, where that is a number.
 fn divided(over: f64, under: f64) -> Option<f64> {
@@ -230,6 +259,24 @@ mod tests {
         assert_eq!(Cell::ours(0.2).at_most(0.21).holds(), Some(true));
         assert_eq!(Cell::ours(f64::NAN).at_most(0.21).holds(), Some(false));
         assert_eq!(Cell::words("not measured").at_least(1.0).holds(), None);
+    }
+
+    #[test]
+    fn blanks_go_and_reasons_stay() {
+        let blank = || Cell::words(NOT_MEASURED);
+        let table = Table::new("t", "delay")
+            .column("a", "")
+            .column("b", "")
+            .column("c", "")
+            .row("0 ms", [Cell::ours(1.0), blank(), blank()])
+            .row("1 ms", [blank(), blank(), blank()])
+            .row("2 ms", [blank(), blank(), Cell::words("not measured: tgt is not installed")])
+            .without_blanks();
+        let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+        assert_eq!(names, ["a", "c"]);
+        let rows: Vec<_> =
+            table.rows.iter().map(|row| (row.name.as_str(), row.cells.len())).collect();
+        assert_eq!(rows, [("0 ms", 2), ("2 ms", 2)]);
     }
 
     #[test]

@@ -199,6 +199,6 @@ pub fn figure_4(measured: &Measured<'_>) -> Section {
              paper's figure is a drawing without numbers; its text says that the array suffers more from distance.",
         )
         .text(&far_side(measured, "figure-4/"))
-        .table(table)
+        .table(table.without_blanks())
         .plot(plot)
 }

@@ -6,12 +6,50 @@ use crate::{
     paper::outsourcing::{MTU_APPLICATIONS, MTU_RANDOM_WRITE, WINDOW},
 };
 
-/// A workload that is measured with both: its word in the points' names, for people, and its figure's unit.
-const WORKLOADS: [(&str, &str, &str); 2] =
-    [("random-write", "random write of 8 KiB", "ms"), ("postmark", "PostMark", "1/s")];
+/// A workload that is measured with two settings: its word in the points' names, for people, its figure's unit,
+/// and what the paper has for the first setting by the second, at which delay alone.
+struct Compared {
+    word: &'static str,
+    name: &'static str,
+    unit: &'static str,
+    paper: Option<f64>,
+    at: Option<f64>,
+}
 
 /// The section.
 pub fn section(measured: &Measured<'_>) -> Section {
+    let frames = [
+        Compared {
+            word: "random-write",
+            name: "random write of 8 KiB",
+            unit: "ms",
+            paper: Some(1.0 / MTU_RANDOM_WRITE),
+            at: Some(0.0),
+        },
+        Compared {
+            word: "postmark",
+            name: "PostMark",
+            unit: "1/s",
+            paper: Some(MTU_APPLICATIONS.middle()),
+            at: Some(0.0),
+        },
+    ];
+    let windows = [
+        Compared {
+            word: "sequential-write",
+            name: "sequential write of 64 KiB",
+            unit: "ms",
+            paper: None,
+            at: None,
+        },
+        Compared {
+            word: "postmark",
+            name: "PostMark",
+            unit: "1/s",
+            paper: Some(WINDOW.middle()),
+            at: None,
+        },
+    ];
     Section::new("Section 4.3.1: packet length and window")
         .text(&format!(
             "The paper finds a random write of 8 KB 15 % faster with an MTU of 8 KB than with 1500 bytes, and applications 1 to 9 % \
@@ -20,51 +58,37 @@ pub fn section(measured: &Measured<'_>) -> Section {
             MTU_APPLICATIONS.least, MTU_APPLICATIONS.most
         ))
         .text(&far_side(measured, "mtu/"))
-        .table(compared(measured, "MTU of 1500 bytes by 8192 bytes", "mtu", ["1500", "8192"], |workload, delay| {
-            match workload {
-                "random-write" => (delay == 0.0).then_some(1.0 / MTU_RANDOM_WRITE),
-                _ => (delay == 0.0).then(|| MTU_APPLICATIONS.middle()),
-            }
-        }))
-        .table(compared(measured, "Socket buffers of 64 KB by 640 KB", "window", ["64k", "640k"], |workload, _| {
-            (workload == "postmark").then(|| WINDOW.middle())
-        }))
+        .table(table(measured, "MTU of 1500 bytes by 8192 bytes", "mtu", ["1500", "8192"], &frames))
+        .table(table(measured, "Socket buffers of 64 KB by 640 KB", "window", ["64k", "640k"], &windows))
 }
 
-/// Performance with the first of two settings by that with the second.
-fn compared(
+/// Performance with the first of two settings, with the second, and the one by the other.
+fn table(
     measured: &Measured<'_>,
     title: &str,
     start: &str,
     settings: [&str; 2],
-    paper: impl Fn(&str, f64) -> Option<f64>,
+    workloads: &[Compared],
 ) -> Table {
     let mut table = Table::new(title, "one-way delay");
-    for (_, name, unit) in WORKLOADS {
+    for Compared { name, unit, .. } in workloads {
         for setting in settings {
             table = table.column_of(name, setting, unit);
         }
         table = table.column_of(name, "ratio", "performance");
     }
-    table.rows(
-        delays(),
-        |(_, at)| way(at),
-        |(delay, at)| {
-            let mut cells: Vec<Cell> = vec![];
-            for (workload, _, unit) in WORKLOADS {
-                let both = settings.map(|setting| {
-                    measured.cell(&format!("{start}/{workload}/{setting}/{at}"), "", unit)
-                });
-                // Of a time the shorter one is better.
-                let ratio = if unit == "ms" {
-                    share(&both[1], &both[0])
-                } else {
-                    share(&both[0], &both[1])
-                };
-                cells.extend(both);
-                cells.push(ratio.beside(paper(workload, *delay)));
-            }
-            cells
-        },
-    )
+    let cells = |&(delay, at): &(f64, &str)| {
+        let mut cells: Vec<Cell> = vec![];
+        for Compared { word, unit, paper, at: only, .. } in workloads {
+            let both = settings
+                .map(|setting| measured.cell(&format!("{start}/{word}/{setting}/{at}"), "", unit));
+            // Of a time the shorter one is better.
+            let ratio =
+                if *unit == "ms" { share(&both[1], &both[0]) } else { share(&both[0], &both[1]) };
+            cells.extend(both);
+            cells.push(ratio.beside(paper.filter(|_| only.is_none_or(|only| only == delay))));
+        }
+        cells
+    };
+    table.rows(delays(), |(_, at)| way(at), cells).without_blanks()
 }

@@ -182,7 +182,7 @@ pub fn sweep(measured: &Measured<'_>) -> Section {
             |(size, _)| format!("{} KiB", size / 1024.0),
             |(size, word)| delays().map(|(_, at)| rate(*size, word, at)).collect::<Vec<Cell>>(),
         );
-        section = section.table(table).plot(plot);
+        section = section.table(table.without_blanks()).plot(plot);
     }
     section
 }

@@ -9,7 +9,7 @@ mod line;
 mod micro;
 mod peer;
 
-use crate::{Cell, Measured, Record, Report, paper::outsourcing as paper};
+use crate::{Cell, Measured, NOT_MEASURED, Record, Report, paper::outsourcing as paper};
 
 /// The report of these records, and of the points that were left out: name and reason.
 #[must_use]
@@ -65,7 +65,7 @@ fn share(of: &Cell, whole: &Cell) -> Cell {
         return quotient;
     }
     let reasons = [of, whole].map(|cell| cell.note.as_str());
-    let reason = reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or("not measured");
+    let reason = reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or(NOT_MEASURED);
     Cell::words(reason)
 }
 

@@ -51,7 +51,7 @@ pub fn section(measured: &Measured<'_>) -> Section {
                     .collect()
             },
         );
-        section = section.table(table).plot(plot);
+        section = section.table(table.without_blanks()).plot(plot);
     }
     section
 }

@@ -1,0 +1,78 @@
+//! How curves look, and the legend that says so.
+
+use std::{collections::BTreeSet, fmt::Write};
+
+use super::marker::Marker;
+use crate::{Curve, Drawn, Plot, Source, markup::escaped};
+
+/// Colours that the page has, and that the human eye tells apart also where it sees fewer of them (Okabe and Ito,
+/// "Color universal design", 2008). A ninth curve begins again with other markers.
+const COLOURS: usize = 8;
+
+/// How a curve looks.
+#[derive(Clone, Copy)]
+pub struct Look {
+    colour: usize,
+    pub marker: Marker,
+    source: Source,
+    drawn: Drawn,
+}
+
+impl Look {
+    /// Curves of one name have one colour and marker.
+    pub fn of(curve: &Curve, plot: &Plot) -> Self {
+        let mut seen = BTreeSet::new();
+        let names = plot.curves.iter().map(|curve| &curve.name).filter(|name| seen.insert(*name));
+        let n = names.into_iter().position(|name| *name == curve.name).unwrap_or(0);
+        Self {
+            colour: n % COLOURS,
+            marker: Marker::nth(n + n / COLOURS),
+            source: curve.source,
+            drawn: curve.drawn,
+        }
+    }
+
+    /// The classes that the page colours it by.
+    pub fn classes(self) -> String {
+        let source = match self.source {
+            Source::Ours => "ours",
+            Source::Paper => "paper",
+            Source::Model => "model",
+        };
+        format!("k{} {source}", self.colour)
+    }
+}
+
+/// The legend of the curves of a plot that are drawn.
+pub fn legend(plot: &Plot, is_drawn: impl Fn(&Curve) -> bool) -> String {
+    let mut out = String::from("<ul class=\"legend\">");
+    for curve in plot.curves.iter().filter(|curve| is_drawn(curve)) {
+        let look = Look::of(curve, plot);
+        let sample = match look.drawn {
+            Drawn::Line if look.source == Source::Model => {
+                "<path class=\"line\" d=\"M1 7H33\"/>".to_owned()
+            }
+            Drawn::Line => {
+                format!(
+                    "<path class=\"line\" d=\"M1 7H33\"/><path d=\"{}\"/>",
+                    look.marker.path([17.0, 7.0])
+                )
+            }
+            Drawn::Dots => format!("<path d=\"{}\"/>", look.marker.path([17.0, 7.0])),
+            Drawn::Bars => "<rect x=\"8\" y=\"2\" width=\"18\" height=\"10\"/>".to_owned(),
+        };
+        let whose = match look.source {
+            Source::Ours => "",
+            Source::Paper => " (paper)",
+            Source::Model => " (model)",
+        };
+        let _ = write!(
+            out,
+            "<li><svg viewBox=\"0 0 34 14\" aria-hidden=\"true\"><g class=\"{}\">{sample}</g></svg>{}{whose}</li>",
+            look.classes(),
+            escaped(&curve.name),
+        );
+    }
+    out.push_str("</ul>\n");
+    out
+}
