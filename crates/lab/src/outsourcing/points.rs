@@ -21,6 +21,7 @@
 
 mod applications;
 mod lines;
+mod raw;
 
 use crate::{Point, Scale};
 
@@ -28,13 +29,20 @@ use crate::{Point, Scale};
 #[must_use]
 pub fn points(scale: Scale) -> Vec<Point> {
     [
+        raw::table_1(scale),
+        raw::sweep(scale),
+        raw::figure_2(scale),
         applications::table_2(scale),
         applications::table_3(scale),
         applications::figure_4(scale),
         applications::figure_5(scale),
         applications::figure_6(scale),
+        raw::figure_7(scale),
+        raw::mtu(scale),
         applications::mtu(scale),
+        raw::window(scale),
         applications::window(scale),
+        raw::peers(scale),
     ]
     .concat()
 }

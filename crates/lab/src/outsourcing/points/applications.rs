@@ -32,7 +32,7 @@ impl Application {
 }
 
 fn volume(scale: Scale) -> Site {
-    Site { disk: disk("array", scale), bytes: scale.pick(384, 2048) << 20, ..Site::default() }
+    Site { disk: disk("array", Scale::Full), bytes: scale.pick(384, 2048) << 20, ..Site::default() }
 }
 
 fn mounted(site: Site, options: &str) -> Site {
@@ -152,7 +152,7 @@ pub(super) fn figure_4(scale: Scale) -> Vec<Point> {
         for (meta, options) in metas {
             let ways: &[Way] = scale.pick(&FEW, &WAYS);
             for way in ways {
-                let site = Site { disk: disk(name, scale), ..volume(scale) };
+                let site = Site { disk: disk(name, Scale::Full), ..volume(scale) };
                 let scripts = scale.pick(4, 16);
                 points.push(Point {
                     name: format!("figure-4/{name}/{meta}/{}", way.name()),

@@ -1,7 +1,5 @@
 //! Figure 2: where the time of a single 8 KiB request goes.
 
-use workload::Figure;
-
 use super::far_side;
 use crate::{
     Cell, Measured, Section, Table,
@@ -14,44 +12,57 @@ pub fn figure_2(measured: &Measured<'_>) -> Section {
         .text(
             "The paper times its kernels' parts of one request of 8 KB over 0 ms: its T_iSCSI of 408 µs is twice SCSI, gateway and \
              TCP/IP and once the switch, each for 8 KB of data and for the answer of 64 bytes. Our parts are other ones: what is \
-             counted in our own path while the requests run, each as its mean.",
+             counted at the node while the requests run, and what a request takes longer for each part that it goes through.",
         )
         .text(&far_side(measured, "figure-2/"))
         .table(whole(measured));
-    for way in ["read", "write"] {
-        let Some(record) = measured.record(&format!("figure-2/{way}")) else { continue };
-        let times: Vec<&Figure> = record.counted.iter().filter(|figure| is_time(figure)).collect();
-        if times.is_empty() {
-            continue;
-        }
-        let mut table =
-            Table::new(&format!("Our parts of a {way} of 8 KiB"), "part").column("mean", "µs");
-        for figure in times {
-            let us = measured.value(&record.point, &figure.name, "us");
-            table = table.row(
-                &figure.name,
-                [us.map_or_else(Cell::default, Cell::ours).tainted(&record.taints)],
-            );
-        }
-        section = section.table(table);
+    for way in WAYS {
+        section = section.table(parts(measured, way));
     }
     section.table(papers())
 }
 
-fn is_time(figure: &Figure) -> bool {
-    matches!(figure.unit.as_str(), "ns" | "us" | "ms")
-}
+const WAYS: [&str; 2] = ["read", "write"];
+
+/// How a request is made, by the names of points, and for people.
+const HOWS: [(&str, &str); 3] = [
+    ("device", "from an attached device"),
+    ("url", "from our initiator, without the kernel's block layer"),
+    ("loopback", "the same, without a link"),
+];
 
 fn whole(measured: &Measured<'_>) -> Table {
-    let table = Table::new("One request over 0 ms", "request").column("the whole request", "ms");
+    let table = Table::new("One request of 8 KiB over 0 ms", "request")
+        .column("read", "ms")
+        .column("write", "ms");
+    // The paper's sum is what is added to the disk; ours is all of it.
     table.rows(
-        ["read", "write"],
-        |way| format!("{way} of 8 KiB"),
-        |way| {
-            // The paper's sum is what is added to the disk; ours is all of it.
-            [measured.cell(&format!("figure-2/{way}"), "", "ms")]
-        },
+        HOWS,
+        |(_, shown)| (*shown).to_owned(),
+        |(how, _)| WAYS.map(|way| measured.cell(&format!("figure-2/{how}/{way}"), "", "ms")),
     )
+}
+
+/// What each part adds: differences between requests that go through it and such that do not, and what
+/// the node counted itself.
+fn parts(measured: &Measured<'_>, way: &str) -> Table {
+    let whole = |how: &str| measured.value(&format!("figure-2/{how}/{way}"), "", "us");
+    let node =
+        measured.value(&format!("figure-2/loopback/{way}"), &format!("node 1 time_{way}"), "us");
+    let less = |of: Option<f64>, without: Option<f64>| Some(of? - without?);
+    let parts = [
+        ("kernel's block layer, loop device and FUSE", less(whole("device"), whole("url"))),
+        ("link of no delay", less(whole("url"), whole("loopback"))),
+        ("initiator, and TCP on both ends", less(whole("loopback"), node)),
+        ("node, from command to answer, with its disk", node),
+    ];
+    let cell = |us: Option<f64>| us.map_or_else(|| Cell::words("not measured"), Cell::ours);
+    let mut table =
+        Table::new(&format!("Our parts of a {way} of 8 KiB"), "part").column("mean", "µs");
+    for (part, us) in parts {
+        table = table.row(part, [cell(us)]);
+    }
+    table
 }
 
 fn papers() -> Table {
