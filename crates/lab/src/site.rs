@@ -158,6 +158,17 @@ impl Default for Site {
     }
 }
 
+impl Site {
+    /// Whether only the settings of the link differ, and a link that runs can take the other's: connections keep
+    /// the packet size that they began with, and chance its seed.
+    #[must_use]
+    pub fn is_but_for_its_line(&self, other: &Self) -> bool {
+        let kept = |line: &Line| (line.near_to_far.mtu, line.far_to_near.mtu, line.seed);
+        self.link.as_ref().map(kept) == other.link.as_ref().map(kept)
+            && Self { link: other.link.clone(), ..self.clone() } == *other
+    }
+}
+
 impl Default for Gateway {
     /// As the papers': acknowledged by an NVRAM that counts as stable.
     fn default() -> Self {

@@ -134,20 +134,15 @@ impl Standing {
 
     /// Whether it is this site now: it is, or only its link is another one, and that can be changed.
     pub fn becomes(&mut self, site: &Site) -> Result<bool, Error> {
-        let (Some(link), Some(old), Some(new)) = (&mut self.link, &self.site.link, &site.link)
-        else {
-            return Ok(self.site == *site);
-        };
-        // Connections keep the packet size that they began with, and chance its seed.
-        let mtu = |line: &crate::Line| (line.near_to_far.mtu, line.far_to_near.mtu, line.seed);
-        let same = Site { link: site.link.clone(), ..self.site.clone() } == *site;
-        if !same || mtu(old) != mtu(new) {
+        if !self.site.is_but_for_its_line(site) {
             return Ok(false);
         }
-        if old != new {
-            link.change(new.settings())?;
-            self.site = site.clone();
+        if let (Some(link), Some(line)) = (&mut self.link, &site.link) {
+            if self.site.link.as_ref() != Some(line) {
+                link.change(line.settings())?;
+            }
         }
+        self.site = site.clone();
         Ok(true)
     }
 
