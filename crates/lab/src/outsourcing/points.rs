@@ -8,7 +8,7 @@
 //!   (attached), url (the initiator alone) or loopback (the same without a link).
 //! - `table-2/WORKLOAD/META/HOW/WAY`: WORKLOAD is build, sdet, postmark, surge or tpcc; META is soft (ext4 as it is) or sync
 //!   (metadata synchronous); HOW is plain or gateway.
-//! - `table-3/WORKLOAD/META/LOAD`: LOAD is the background's percentage: 0, 20, 30, 35, 40, 50, 55, 60, 70, 75.
+//! - `table-3/WORKLOAD/META/LOAD`: WORKLOAD is postmark or tpcc; LOAD is the background's percentage: 0, 20, 30, 35, 40, 50, 55, 60, 70, 75.
 //! - `figure-4/DISK/META/WAY`: SDET; DISK is ddys or array.
 //! - `figure-5/PLACE/WAY`: PostMark; PLACE of a small cache is none, host or node.
 //! - `figure-6/CACHE/LOAD`: PostMark with synchronous metadata; CACHE at the host's side is none, small (as small as ours can be:

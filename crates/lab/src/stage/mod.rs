@@ -255,10 +255,11 @@ impl Drop for Stage {
     }
 }
 
-/// A folder for us alone, that is not there yet.
+/// A folder that is not there yet. Servers that workloads start are other users', and go through it to what is mounted there;
+/// nobody else sees what is in it.
 fn make_private(folder: &Path) -> Result<(), Error> {
     use std::os::unix::fs::DirBuilderExt;
-    let made = fs::DirBuilder::new().mode(0o700).create(folder);
+    let made = fs::DirBuilder::new().mode(0o711).create(folder);
     made.map_err(Error::file("make", folder))
 }
 

@@ -29,6 +29,9 @@ pub(super) const WAYS: [Way; 7] = [
 /// Those of a quick run where a workload takes seconds.
 pub(super) const FEW: [Way; 3] = [Way::Local, Way::Delay(0), Way::Delay(8)];
 
+/// And where the others say enough.
+pub(super) const FEWER: [Way; 1] = [Way::Delay(8)];
+
 impl Way {
     pub fn name(self) -> String {
         match self {

@@ -52,7 +52,7 @@ pub(super) fn table_1(scale: Scale) -> Vec<Point> {
                     task.warm_up_seconds = scale.pick(1, if name == "array" { 25 } else { 10 });
                 }
                 let name = format!("table-1/{name}/{word}/{}", way.name());
-                points.push(point(name, way.over(base.clone()), task, scale.pick(1, 3)));
+                points.push(point(name, way.over(base.clone()), task, scale.pick(1, 2)));
             }
         }
     }
