@@ -19,6 +19,7 @@ use lab::{
     engine::{self, Ended, Watcher},
 };
 use tokio::signal::unix::{SignalKind, signal};
+use workload::Task;
 
 use super::arguments::Measure;
 use crate::{
@@ -44,9 +45,15 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
         chosen.iter().filter(|point| args.again || results.of(point).is_none()).cloned().collect();
     let there = chosen.len() - wanted.len();
     let mut plan = plan(&wanted, args, &out)?;
-    if args.install && !plan.missing.is_empty() {
-        install(&plan)?;
-        plan = self::plan(&wanted, args, &out)?;
+    if args.install {
+        if !plan.missing.is_empty() {
+            install(&plan)?;
+            plan = self::plan(&wanted, args, &out)?;
+        }
+        if plan.run.iter().any(|point| matches!(point.task, Task::Build(_))) {
+            let fetched = workload::fetch(None).map_err(Failure::new)?;
+            print_line(format_args!("to be built: {}", fetched.file.display()))?;
+        }
     }
     for LeftOut { point, left_out } in &plan.left_out {
         results.left_out(point, left_out).map_err(failed)?;

@@ -32,7 +32,7 @@ fn micro(pattern: Pattern, access: Access, block_kib: u32, set_mib: u32, scale: 
 
 fn point(name: String, site: Site, micro: Micro, runs: u32) -> Point {
     // After writes a sample is read back.
-    let after = if micro.access == Access::Write { 1.0 } else { 0.2 };
+    let after = if micro.access == Access::Write { 1.2 } else { 0.2 };
     let seconds = f64::from(micro.seconds + micro.warm_up_seconds) + after;
     Point { name, site, task: Task::Micro(micro), runs, seconds, windows: false }
 }

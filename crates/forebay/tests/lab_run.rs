@@ -1,0 +1,142 @@
+//! `forebay lab run` as a user runs it: a look before the start, points over a real link, results that a
+//! second run goes on from. Needs root, TUN, `ip` and FUSE; where they are missing the tests say so and end.
+
+mod support;
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use support::{forebay, stderr};
+
+/// Two quick points and their way there and back take some seconds; a machine that is busy, some times as many.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn is_possible() -> bool {
+    let opens = |path| fs::OpenOptions::new().read(true).write(true).open(path).is_ok();
+    let devices = ["/dev/net/tun", "/dev/fuse", "/dev/loop-control"].into_iter().all(opens);
+    let ip = Command::new("ip").arg("-Version").stdout(Stdio::null()).status().is_ok();
+    let possible = rustix::process::geteuid().is_root() && devices && ip;
+    if !possible {
+        println!("not run: needs root, /dev/net/tun, FUSE, loop devices and ip");
+    }
+    possible
+}
+
+/// The link's name of a test.
+fn name(test: &str) -> String {
+    format!("{test}{}", std::process::id())
+}
+
+fn run(name: &str, out: &Path, more: &[&str]) -> Output {
+    let mut command = forebay();
+    command.args(["lab", "run", "outsourcing", "--quick", "--name", name, "--out"]).arg(out);
+    command.args(more).output().expect("the binary runs")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn results(out: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(out.join("results.jsonl")).expect("results");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+/// Nothing of a run is left: no namespace, no folder in memory, no volume.
+fn assert_tidy(name: &str, out: &Path) {
+    for end in ["near", "far"] {
+        assert!(!Path::new("/run/netns").join(format!("{name}-{end}")).exists());
+    }
+    assert!(!Path::new("/dev/shm").join(format!("forebay-lab-{name}")).exists());
+    assert!(!out.join("work").exists());
+}
+
+#[test]
+fn points_are_measured_over_a_link_once_and_come_into_a_page() {
+    if !is_possible() {
+        return;
+    }
+    let (name, folder) = (name("run"), tempfile::tempdir().expect("a folder"));
+    let out = folder.path().join("out");
+    let only =
+        ["--only", "table-1/null/random-write/2ms", "--only", "table-1/null/random-read/2ms"];
+    let begun = Instant::now();
+    let first = run(&name, &out, &only);
+    assert!(first.status.success(), "{}{}", text(&first), stderr(&first));
+    assert!(begun.elapsed() < LIMIT);
+    assert!(text(&first).contains("to be measured: 2 points"), "{}", text(&first));
+    let measured = results(&out);
+    assert_eq!(measured.len(), 2);
+    for record in &measured {
+        // There and back takes 4 ms at least.
+        let figures = record["outcome"]["figures"].as_array().expect("figures");
+        let time = figures.iter().find(|figure| figure["name"] == "response time").expect("a time");
+        assert!(time["value"].as_f64().expect("a number") > 4000.0, "{time}");
+        let counted = record["counted"].as_array().expect("what was counted");
+        let packets = |way: &str| {
+            let name = format!("link {way} passed_packets");
+            counted.iter().any(|figure| figure["name"] == name.as_str())
+        };
+        assert!(packets("near_to_far") && packets("far_to_near"), "{counted:?}");
+        assert!(counted.iter().any(|figure| figure["name"] == "node 1 commands"));
+    }
+    let page = fs::read_to_string(out.join("report.html")).expect("a page");
+    assert!(page.contains("Table 1") && !page.contains(folder.path().to_str().expect("text")));
+    assert!(fs::metadata(out.join("report.csv")).expect("a table").len() > 100);
+    let settings = fs::read_to_string(out.join("settings.json")).expect("settings");
+    let settings: Value = serde_json::from_str(&settings).expect("JSON");
+    assert_eq!(settings["experiment"], "outsourcing");
+    assert_tidy(&name, &out);
+
+    // What is there is not measured again.
+    let second = run(&name, &out, &only);
+    assert!(second.status.success(), "{}", stderr(&second));
+    assert!(text(&second).contains("there already: 2"), "{}", text(&second));
+    assert_eq!(results(&out), measured);
+}
+
+#[test]
+fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
+    if !is_possible() {
+        return;
+    }
+    let (name, folder) = (name("stop"), tempfile::tempdir().expect("a folder"));
+    let out = folder.path().join("out");
+    let mut command = forebay();
+    command.args(["lab", "run", "outsourcing", "--quick", "--name", &name, "--out"]).arg(&out);
+    command.args(["--only", "table-1/null"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the binary runs");
+    let begun = Instant::now();
+    while !out.join("results.jsonl").exists() || results(&out).is_empty() {
+        assert!(begun.elapsed() < LIMIT, "nothing is measured");
+        std::thread::yield_now();
+    }
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
+    let said = stderr(&ended);
+    assert!(said.contains("stopped; ") && said.contains("goes on where it was"), "{said}");
+    assert!(out.join("report.html").exists());
+    assert_tidy(&name, &out);
+}
+
+#[test]
+fn what_cannot_be_is_said_before_anything_is_started() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wrong = run(&name("none"), folder.path(), &["--only", "table-9"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(stderr(&wrong).contains("its parts are table-1"), "{}", stderr(&wrong));
+
+    // Nobody may do what most points need.
+    if !rustix::process::geteuid().is_root() {
+        let poor = run(&name("poor"), folder.path(), &["--only", "table-1"]);
+        assert_eq!(poor.status.code(), Some(2), "{}", stderr(&poor));
+        assert!(text(&poor).contains("left out"), "{}", text(&poor));
+    }
+}
