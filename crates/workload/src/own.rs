@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -25,8 +26,17 @@ impl Own {
         if free < space {
             return Err(Error::Space { needed: space, free });
         }
-        let path = parent.join(name);
-        fs::create_dir(&path).map_err(Error::system(format!("make {}", path.display())))?;
+        // Programs that run elsewhere are told of it.
+        let failed = Error::system(format!("find {}", parent.display()));
+        let path = parent.canonicalize().map_err(failed)?.join(name);
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let path = path.display();
+                let what = "a run goes on there, or one was killed and left it: then remove it";
+                return Err(Error::Settings(format!("{path} is there already: {what}")));
+            }
+            made => made.map_err(Error::system(format!("make {}", path.display())))?,
+        }
         Ok(Self(path))
     }
 

@@ -95,6 +95,8 @@ impl Drop for Service {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{WaitOptions, waitpid};
+
     use super::*;
 
     fn shell(script: &str) -> Service {
@@ -114,6 +116,21 @@ mod tests {
             service.check().unwrap();
         }
         service.stop(Signal::TERM, Duration::from_secs(20)).unwrap();
+    }
+
+    #[test]
+    fn it_ends_with_the_thread_that_started_it() {
+        let starting = std::thread::spawn(|| {
+            let mut service = shell("exec sleep 1000");
+            service.check().unwrap();
+            let process = child::group(&service.child);
+            // As if we were killed: nothing is dropped.
+            std::mem::forget(service);
+            process
+        });
+        let process = starting.join().unwrap();
+        let (_, ended) = waitpid(Some(process), WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(ended.terminating_signal(), Some(Signal::TERM.as_raw()));
     }
 
     #[test]

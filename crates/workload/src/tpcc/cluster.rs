@@ -20,8 +20,6 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const LOOK: Duration = Duration::from_millis(20);
 /// Connections beside those of the clients: ours, and those that the database keeps for its superuser.
 const SPARE: u32 = 6;
-/// Bytes of the database's log at most; PostgreSQL's own default.
-pub(super) const LOG: u64 = 1 << 30;
 
 /// A cluster, running or not.
 pub(super) struct Cluster {
@@ -56,7 +54,8 @@ impl Cluster {
             format!("unix_socket_directories={}", sockets.path().display()),
             format!("max_connections={}", tpcc.clients + SPARE),
             format!("shared_buffers={}MB", tpcc.shared_buffers),
-            format!("max_wal_size={}MB", LOG >> 20),
+            format!("max_wal_size={}MB", tpcc.log),
+            format!("min_wal_size={}MB", tpcc.log.min(80)),
             // PostgreSQL's defaults, said because all depends on them.
             "fsync=on".to_owned(),
             "synchronous_commit=on".to_owned(),
