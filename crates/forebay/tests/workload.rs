@@ -123,3 +123,54 @@ fn a_device_is_not_overwritten_unasked_nor_while_it_is_in_use() {
     let output = on(&device.0, &["--overwrite", "postmark"]);
     assert!(stderr(&output).contains("runs on a folder"), "{output:?}");
 }
+
+/// On a unit over our own session; what its file then holds is what was written.
+#[test]
+fn a_unit_is_read_and_written_and_wrong_data_is_told() {
+    let place = support::Place::new();
+    let node = place.serve("node", &support::node(place.folder.path(), 0));
+    let url = PathBuf::from(node.url("iqn.2026-11.test:node"));
+    let micro = |access| {
+        let what =
+            ["--overwrite", "micro", "--set-mib", "4", "--count", "200", "--warm-up-seconds"];
+        on(&url, &[&what[..], &["0", "--access", access]].concat())
+    };
+    assert_eq!(figure(&micro("write"), "operations"), 200.0);
+    assert!(figure(&micro("read"), "throughput") > 0.0);
+    // Behind the unit's back, in all blocks: every read meets one.
+    let file = fs::OpenOptions::new().write(true).open(place.path("node.img")).unwrap();
+    for at in (65536..5 << 20).step_by(1024) {
+        std::os::unix::fs::FileExt::write_all_at(&file, b"x", at).unwrap();
+    }
+    let output = micro("read");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("wrong data"), "{output:?}");
+    let output = on(&url, &["micro"]);
+    assert!(stderr(&output).contains("--overwrite"), "{output:?}");
+    let output = on(&url, &["--overwrite", "micro", "--set-mib", "64"]);
+    assert!(stderr(&output).contains("bytes are needed"), "{output:?}");
+}
+
+#[test]
+fn a_device_keeps_the_set_for_the_next_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(device) = Loop::over(folder.path(), 8) else { return };
+    for access in ["read", "write", "read"] {
+        let what = ["--overwrite", "micro", "--set-mib", "4", "--count", "50", "--access", access];
+        let output = on(&device.0, &what);
+        assert_eq!(figure(&output, "past the page cache"), 1.0);
+    }
+}
+
+#[test]
+fn fio_runs_on_a_device_with_several_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(device) = Loop::over(folder.path(), 8) else { return };
+    if is_installed("fio") {
+        let what = ["--overwrite", "fio", "--size-mib", "8", "--seconds", "1", "--depth", "4"];
+        assert!(
+            figure(&on(&device.0, &[&what[..], &["--processes", "2"]].concat()), "throughput")
+                > 0.0
+        );
+    }
+}

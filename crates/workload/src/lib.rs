@@ -22,13 +22,17 @@ mod sdet;
 mod surge;
 mod tpcc;
 mod postmark;
+mod bonnie;
+mod fio;
 mod commands;
 mod trace;
 mod task;
 
+pub use bonnie::Bonnie;
 pub use build::{Build, Fetched, fetch};
 pub use commands::Commands;
 pub use error::Error;
+pub use fio::{Fio, Shape};
 pub use micro::{Access, Micro, Pattern};
 pub use outcome::{Figure, Outcome, Series};
 pub use place::Place;

@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
 /// Settings of a run; the defaults are PostMark's, but for the block size.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Postmark {
     /// Files at once, in each process
     #[arg(long, default_value_t = 500)]

@@ -3,17 +3,22 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Build, Commands, Error, Micro, Outcome, Postmark, Run, Sdet, Surge, Tpcc, Trace, Workload,
+    Bonnie, Build, Commands, Error, Fio, Micro, Outcome, Postmark, Run, Sdet, Surge, Tpcc, Trace,
+    Workload,
 };
 
 /// A workload with its settings.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Subcommand)]
 #[serde(tag = "workload", rename_all = "kebab-case")]
 pub enum Task {
+    /// Bonnie++: a large file written, rewritten, read and sought in; needs a folder
+    Bonnie(Bonnie),
     /// A software build: unpack, configure, make; needs a folder
     Build(Build),
     /// SCSI commands over one session, so many at a time; needs a URL
     Commands(Commands),
+    /// fio, shaped like Iometer, IOzone or vxbench; needs a folder or device
+    Fio(Fio),
     /// Reads or writes of one size, one at a time, from one thread; on a folder, device or unit
     Micro(Micro),
     /// PostMark: mail and news as many small files; needs a folder
@@ -33,8 +38,10 @@ impl Task {
     #[must_use]
     pub fn workload(&self) -> &dyn Workload {
         match self {
+            Self::Bonnie(it) => it,
             Self::Build(it) => it,
             Self::Commands(it) => it,
+            Self::Fio(it) => it,
             Self::Micro(it) => it,
             Self::Postmark(it) => it,
             Self::Sdet(it) => it,

@@ -17,6 +17,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("qemu-io", "qemu-utils"),
     ("tgtd", "tgt"),
     ("fio", "fio"),
+    ("bonnie++", "bonnie++"),
+    ("postmark", "postmark"),
     ("mkfs.ext4", "e2fsprogs"),
     ("ed", "ed"),
     ("nroff", "groff-base"),

@@ -32,7 +32,7 @@ const MOST_SECONDS: u32 = 86_400;
 /// Settings of a run; the defaults are those of the paper's Table 1, but for the working set, which is
 /// to be some times larger than the caches below.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Micro {
     /// What is done
     #[arg(long, value_enum, default_value_t = Access::Read)]
@@ -51,18 +51,15 @@ pub struct Micro {
     pub seconds: u32,
     /// How many reads or writes are measured, in place of a time
     #[arg(long)]
-    #[serde(default)]
     pub count: Option<u32>,
     /// How long the same is done before, in seconds
     #[arg(long, default_value_t = 1)]
     pub warm_up_seconds: u32,
     /// Each write is on stable storage before the next
     #[arg(long)]
-    #[serde(default)]
     pub stable: bool,
     /// Leave the working set in the folder for the next run (on a device it stays anyway)
     #[arg(long)]
-    #[serde(default)]
     pub keep: bool,
 }
 

@@ -1,0 +1,242 @@
+//! Bonnie++, Debian's, in its fast mode: a large file written, rewritten and read in blocks, then sought in
+//! (Coker; the Fair-TCP paper, section 4.3).
+
+use std::{path::Path, process::Command, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Outcome, Run, Tool, Workload, child, own::Own, witness::Witness};
+
+const TOOL: Tool = Tool { program: "bonnie++", package: "bonnie++" };
+/// The paper's slowest rewrites, 279 KB/s, took an hour for the gigabyte.
+const LIMIT: Duration = Duration::from_secs(3 * 3600);
+/// For the call that makes or removes semaphores.
+const AT_ONCE: Duration = Duration::from_secs(20);
+
+/// Settings of a run; the defaults are the paper's.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bonnie {
+    /// Size of the file of each process in MiB; more than twice this machine's memory leaves nothing of it in
+    /// the page cache
+    #[arg(long, default_value_t = 1024)]
+    pub file_mib: u32,
+    /// What Bonnie++ takes for this machine's memory in MiB: it refuses files that are not twice as large. 0:
+    /// any file is right
+    #[arg(long, default_value_t = 0)]
+    pub ram_mib: u32,
+    /// Bytes of each read and write: a power of two, 256 to 1048576
+    #[arg(long, default_value_t = 1024)]
+    pub block: u32,
+    /// Seeks of each process
+    #[arg(long, default_value_t = 8192)]
+    pub seeks: u32,
+    /// Processes that seek at once, in each process
+    #[arg(long, default_value_t = 3)]
+    pub seekers: u32,
+    /// Processes at once, each with a file of its own; they begin each test together
+    #[arg(long, default_value_t = 1)]
+    pub processes: u32,
+}
+
+impl Default for Bonnie {
+    fn default() -> Self {
+        let (file_mib, ram_mib, block) = (1024, 0, 1024);
+        Self { file_mib, ram_mib, block, seeks: 8192, seekers: 3, processes: 1 }
+    }
+}
+
+impl Workload for Bonnie {
+    fn needs(&self) -> Vec<Tool> {
+        vec![TOOL]
+    }
+
+    fn space(&self) -> u64 {
+        (u64::from(self.file_mib) << 20).saturating_mul(self.processes.into()) + Witness::SPACE
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        let folder = run.folder("bonnie")?;
+        self.check()?;
+        let witness = Witness::write(folder, run.seed)?;
+        let all = Own::make(folder, "forebay-lab-bonnie", self.space())?;
+        let together = (self.processes > 1).then(|| Together::make(self.processes)).transpose()?;
+        let one = |process: u32| {
+            let own = Own::make(all.path(), &process.to_string(), 0)?;
+            let ran = self.process(own.path(), run.seed, together.is_some());
+            if let (Err(_), Some(together)) = (&ran, &together) {
+                // The others would wait for this one.
+                together.remove();
+            }
+            ran
+        };
+        let tables = std::thread::scope(|scope| {
+            let one = &one;
+            let all: Vec<_> =
+                (0..self.processes).map(|process| scope.spawn(move || one(process))).collect();
+            all.into_iter()
+                .map(|run| run.join().expect("it does not panic"))
+                .collect::<Result<Vec<_>, _>>()
+        })?;
+        drop(together);
+        all.remove()?;
+        witness.compare()?;
+        let verified = format!("nothing of what Bonnie++ reads; {}", Witness::VERIFIED);
+        outcome(&tables, Outcome { verified, ..Outcome::default() })
+    }
+}
+
+impl Bonnie {
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { processes: 0 | 65.., .. } => wrong("Bonnie++ runs as 1 to 64 processes"),
+            Self { file_mib: 0, .. } => wrong("Bonnie++ needs a file of some MiB"),
+            Self { block, .. } if !block.is_power_of_two() || !(256..=1 << 20).contains(block) => {
+                wrong("Bonnie++ takes blocks of 256 to 1048576 bytes, powers of two")
+            }
+            Self { seeks: 0, .. } | Self { seekers: 0 | 65.., .. } => {
+                wrong("Bonnie++ needs seeks, and 1 to 64 processes that do them")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// One process to its end; what its line of values says.
+    fn process(&self, folder: &Path, seed: u64, together: bool) -> Result<Table, Error> {
+        let Self { file_mib, ram_mib, block, seeks, seekers, .. } = self;
+        let mut command = bonnie()?;
+        command.arg("-d").arg(folder).args(["-f", "-q", "-n", "0", "-m", NAME]);
+        command.arg("-s").arg(format!("{file_mib}:{block}:{seeks}:{seekers}"));
+        command.arg("-r").arg(ram_mib.to_string()).arg("-z").arg((seed % (1 << 31)).to_string());
+        if together {
+            command.arg("-ys");
+        }
+        let (said, _) = child::run(&mut command, LIMIT)?;
+        Table::read(&said).ok_or_else(|| unreadable(child::tail(&said)))
+    }
+}
+
+/// The semaphores that processes begin each test by. There is one set of them on a host: who finds others'
+/// is told so by Bonnie++.
+struct Together;
+
+impl Together {
+    fn make(processes: u32) -> Result<Self, Error> {
+        child::run(bonnie()?.args(["-p", &processes.to_string()]), AT_ONCE)?;
+        Ok(Self)
+    }
+
+    fn remove(&self) {
+        let _ = bonnie().and_then(|mut command| child::run(command.args(["-p", "-1"]), AT_ONCE));
+    }
+}
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// The program, which wants to be told that it may run as root.
+fn bonnie() -> Result<Command, Error> {
+    let mut command = Command::new(TOOL.find()?);
+    if rustix::process::geteuid().is_root() {
+        command.args(["-u", "0:0"]);
+    }
+    Ok(command)
+}
+
+/// What the line of values begins with: its version, the program's, and the name that we gave.
+const FORMAT: &str = "1.98";
+const NAME: &str = "forebay";
+/// What is told, and which value of the line it is.
+const VALUES: [(&str, &str, usize); 4] = [
+    ("rewrite", "KiB/s", 13),
+    ("seeks", "1/s", 19),
+    ("block write", "KiB/s", 11),
+    ("block read", "KiB/s", 17),
+];
+
+/// What one process found, in the order of [`VALUES`]; none where a test was too short for it.
+struct Table([Option<f64>; 4]);
+
+impl Table {
+    fn read(said: &str) -> Option<Self> {
+        let lines = said.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let mut ours = lines.filter(|line| line.len() > 20 && line[0] == FORMAT && line[2] == NAME);
+        let line = ours.next()?;
+        // "+++++" is a test of less than half a second; anything else would be another format.
+        let is_known = |text: &str| text.starts_with('+') || text.parse::<f64>().is_ok();
+        let known = VALUES.iter().all(|(.., at)| is_known(line[*at]));
+        known.then(|| Self(VALUES.map(|(.., at)| line[at].parse().ok())))
+    }
+}
+
+/// The sums over all processes, of what all have a value of.
+fn outcome(tables: &[Table], mut outcome: Outcome) -> Result<Outcome, Error> {
+    for (number, (name, unit, _)) in VALUES.into_iter().enumerate() {
+        let sum: Option<f64> = tables.iter().map(|table| table.0[number]).sum();
+        if let Some(sum) = sum {
+            outcome = outcome.figure(name, unit, sum);
+        }
+    }
+    if outcome.figures.is_empty() {
+        let what = "every test took less than half a second, which Bonnie++ does not tell as a number: \
+                    take a larger file";
+        return Err(unreadable(what.to_owned()));
+    }
+    Ok(outcome)
+}
+
+fn unreadable(what: String) -> Error {
+    Error::Unreadable { program: TOOL.program.to_owned(), what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Place;
+
+    #[test]
+    fn a_line_of_values_is_read() {
+        let said = "Using uid:0, gid:0.\n1.98,2.00a,forebay,1,7,512M,,1000,3,,,190865,62,422988,78,,,\
+                    +++++,+++,93.9,+++,,,,,,,,,,,,,,,,,,,19075us,8454us,,11168us,46us,,,,,,\n";
+        let table = Table::read(said).unwrap();
+        assert_eq!(table.0, [Some(422_988.0), Some(93.9), Some(190_865.0), None]);
+        let both = outcome(&[table, Table::read(said).unwrap()], Outcome::default()).unwrap();
+        assert_eq!(both.get("seeks"), Some(187.8));
+        assert_eq!(both.get("block read"), None);
+        assert!(Table::read(&said.replace("1.98", "1.99")).is_none());
+        assert!(Table::read(&said.replace("93.9", "x")).is_none());
+        assert!(Table::read("Can't open file").is_none());
+    }
+
+    #[test]
+    fn one_and_several_run_and_leave_nothing() {
+        if TOOL.find().is_err() {
+            return println!("not run: bonnie++ is not installed");
+        }
+        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let place = Place::Folder(folder.path().to_owned());
+        for processes in [1, 2] {
+            let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+            // Small enough for a test, which is too short for values on most machines.
+            let task = Bonnie { file_mib: 16, seeks: 500, processes, ..Bonnie::default() };
+            match task.run(&run) {
+                Ok(outcome) => assert!(outcome.figures[0].value > 0.0),
+                Err(Error::Unreadable { what, .. }) => {
+                    assert!(what.contains("half a second"), "{what}");
+                }
+                Err(error) => panic!("{error}"),
+            }
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
+        // The file is not twice as large as that: one fails, and nobody waits for it.
+        let task = Bonnie { file_mib: 16, ram_mib: 64, processes: 2, ..Bonnie::default() };
+        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let error = task.run(&run).unwrap_err();
+        assert!(matches!(error, Error::Program { .. }), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,402 @@
+//! fio, Debian's, in the shapes of three programs of the papers: Iometer, IOzone and vxbench (STICS, sections
+//! 5.3.2 and 5.3.3), with fio's own verification.
+
+use std::{ffi::OsString, fs, path::Path, process::Command, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Outcome, Place, Run, Tool, Workload, child, own::Own};
+
+const TOOL: Tool = Tool { program: "fio", package: "fio" };
+/// For each of the three calls, beside what is to be measured: the set of the papers, 512 MB, at 100 KB/s.
+const LIMIT: Duration = Duration::from_secs(5400);
+
+/// Settings of a run. What is not given has the shape's default.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fio {
+    /// Like which program
+    #[arg(long, value_enum, default_value_t = Shape::Iometer)]
+    pub shape: Shape,
+    /// Size of each read and write in KiB, 1 to 1024 [default: 4; of vxbench 8]
+    #[arg(long)]
+    pub block_kib: Option<u32>,
+    /// Size of what is read and written in MiB, over all processes
+    #[arg(long, default_value_t = 512)]
+    pub size_mib: u32,
+    /// How much of a hundred are reads [default: of iometer 67, iozone 0, vxbench 50]
+    #[arg(long, value_name = "PERCENT")]
+    pub reads: Option<u8>,
+    /// One block behind the other, in place of any order
+    #[arg(long)]
+    pub sequential: bool,
+    /// Each write is on stable storage before the next (O_SYNC) [default: of iozone true, else false]
+    #[arg(long, value_name = "BOOL")]
+    pub sync: Option<bool>,
+    /// Past the page cache (O_DIRECT) [default: of iometer true, else false]
+    #[arg(long, value_name = "BOOL")]
+    pub direct: Option<bool>,
+    /// Reads and writes at once, in each process; more than one only past the page cache
+    #[arg(long, default_value_t = 1)]
+    pub depth: u32,
+    /// Processes at once, each on a part of its own
+    #[arg(long, default_value_t = 1)]
+    pub processes: u32,
+    /// It ends after so many seconds, or when every block had its turn
+    #[arg(long, default_value_t = 30)]
+    pub seconds: u32,
+}
+
+/// Like which program.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// Reads and writes past the page cache, by default its "Default": 67 % reads in any order.
+    Iometer,
+    /// Reads or writes in any order, synchronous.
+    Iozone,
+    /// Reads and writes mixed, by the page cache.
+    Vxbench,
+}
+
+impl Default for Fio {
+    fn default() -> Self {
+        Self {
+            shape: Shape::Iometer,
+            block_kib: None,
+            size_mib: 512,
+            reads: None,
+            sequential: false,
+            sync: None,
+            direct: None,
+            depth: 1,
+            processes: 1,
+            seconds: 30,
+        }
+    }
+}
+
+impl Workload for Fio {
+    fn needs(&self) -> Vec<Tool> {
+        vec![TOOL]
+    }
+
+    fn space(&self) -> u64 {
+        u64::from(self.size_mib) << 20
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        self.check()?;
+        let (own, place) = match run.place {
+            Place::Device(device) => (None, device.as_path()),
+            Place::Folder(folder) => {
+                (Some(Own::make(folder, "forebay-lab-fio", self.space())?), folder.as_path())
+            }
+            Place::Url(_) => {
+                let (wanted, place) = ("a folder or a block device", run.place.to_string());
+                return Err(Error::Place { workload: "fio", wanted, place });
+            }
+        };
+        let place = own.as_ref().map_or(place, Own::path);
+        let calls = Calls { task: self, run, place, is_device: own.is_none() };
+        let outcome = calls.all()?;
+        own.map_or(Ok(()), Own::remove)?;
+        Ok(outcome)
+    }
+}
+
+impl Fio {
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { block_kib: Some(0 | 1025..), .. } => wrong("blocks have 1 to 1024 KiB"),
+            Self { reads: Some(101..), .. } => wrong("there are at most 100 reads of a hundred"),
+            Self { processes: 0 | 65.., .. } => wrong("fio runs as 1 to 64 processes"),
+            Self { depth: 0 | 257.., .. } => wrong("1 to 256 reads and writes are at once"),
+            Self { seconds: 0 | 86_401.., .. } => wrong("it runs for 1 s to a day"),
+            Self { size_mib, processes, .. } if size_mib < processes => {
+                wrong("each process has at least 1 MiB")
+            }
+            _ if self.depth > 1 && !self.direct() => {
+                wrong("several at once go only past the page cache: --direct true")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn block_kib(&self) -> u32 {
+        self.block_kib.unwrap_or(if self.shape == Shape::Vxbench { 8 } else { 4 })
+    }
+
+    fn reads(&self) -> u8 {
+        self.reads.unwrap_or(match self.shape {
+            Shape::Iometer => 67,
+            Shape::Iozone => 0,
+            Shape::Vxbench => 50,
+        })
+    }
+
+    fn sync(&self) -> bool {
+        self.sync.unwrap_or(self.shape == Shape::Iozone)
+    }
+
+    fn direct(&self) -> bool {
+        self.direct.unwrap_or(self.shape == Shape::Iometer)
+    }
+}
+
+/// The calls of fio in one run: what is to be read is written, then comes what is measured, then what was
+/// written is compared.
+struct Calls<'a> {
+    task: &'a Fio,
+    run: &'a Run<'a>,
+    place: &'a Path,
+    is_device: bool,
+}
+
+impl Calls<'_> {
+    fn all(&self) -> Result<Outcome, Error> {
+        let (reads, progress) = (self.task.reads(), self.run.progress);
+        // What is there before is not what the measured writes leave: one that is lost is found.
+        let fill = if reads == 0 { &[][..] } else { &VERIFY };
+        self.call("fill", &[&["--rw=write", "--bs=1m", "--end_fsync=1", "--do_verify=0"], fill])?;
+        progress(0.3);
+        let before = Processors::now()?;
+        let shape = self.shape();
+        let shape: Vec<&str> = shape.iter().map(String::as_str).collect();
+        let runtime = format!("--runtime={}", self.task.seconds);
+        let measured = ["--do_verify=0", "--verify_state_save=1", "--end_fsync=1", &runtime];
+        let report = self.call("measured", &[&shape, &VERIFY, &measured])?;
+        let busy = Processors::now()?.share_since(before);
+        progress(0.8);
+        let verified = match reads {
+            0 => {
+                let again = ["--verify_only=1", "--verify_state_load=1"];
+                self.call("compare", &[&shape, &VERIFY, &again])?;
+                "every block that was written, by fio (crc32c)"
+            }
+            100 => "every block that was read, by fio (crc32c)",
+            _ => {
+                self.call("compare", &[&["--rw=read", "--bs=1m"], &VERIFY])?;
+                "every block of the set after it, by fio (crc32c and place; not whether its last write is there)"
+            }
+        };
+        let mut outcome = report.outcome()?;
+        outcome.verified = verified.to_owned();
+        let processes = f64::from(self.task.processes);
+        let own = report.number(&["usr_cpu"])? + report.number(&["sys_cpu"])?;
+        Ok(outcome.figure("processor time of fio", "% of one", own * processes).figure(
+            "processor time of this host",
+            "% of all",
+            busy * 100.0,
+        ))
+    }
+
+    /// The reads and writes that are measured.
+    fn shape(&self) -> Vec<String> {
+        let task = self.task;
+        let random = if task.sequential { "" } else { "rand" };
+        let kind = match (task.reads(), task.sequential) {
+            (0, _) => "write",
+            (100, _) => "read",
+            _ => "rw",
+        };
+        vec![
+            format!("--rw={random}{kind}"),
+            format!("--rwmixread={}", task.reads()),
+            format!("--bs={}k", task.block_kib()),
+            format!("--sync={}", u8::from(task.sync())),
+            format!("--direct={}", u8::from(task.direct())),
+            format!("--ioengine={}", if task.depth > 1 { "libaio" } else { "psync" }),
+            format!("--iodepth={}", task.depth),
+        ]
+    }
+
+    /// Calls fio to its end.
+    fn call(&self, name: &str, arguments: &[&[&str]]) -> Result<Report, Error> {
+        let task = self.task;
+        let said = self.run.scratch.join(format!("fio-{name}.json"));
+        let mut command = Command::new(TOOL.find()?);
+        // One name in all calls: by it fio finds its files again, and the state of its writes.
+        command.args(["--name=set", "--output-format=json", "--thread", "--group_reporting"]);
+        command.arg(option("output", &said)).arg(option("aux-path", self.run.scratch));
+        let each = task.size_mib / task.processes;
+        command.arg(format!("--size={each}m")).arg(format!("--numjobs={}", task.processes));
+        command.arg(format!("--randseed={}", self.run.seed));
+        command.arg(format!("--verify_interval={}k", task.block_kib()));
+        if self.is_device {
+            command.arg(place("filename", self.place));
+            command.arg(format!("--offset_increment={each}m"));
+        } else {
+            command.arg(place("directory", self.place));
+        }
+        command.args(arguments.concat());
+        let ran = child::run(&mut command, LIMIT + Duration::from_secs(task.seconds.into()));
+        match ran {
+            Err(Error::Program { said, .. }) if said.contains("verify:") => Err(Error::Wrong(said)),
+            ran => ran.map(drop),
+        }?;
+        let json = fs::read(&said).map_err(Error::system("read what fio found"))?;
+        let json = serde_json::from_slice(&json).map_err(|error| unreadable(error.to_string()))?;
+        Ok(Report(json))
+    }
+}
+
+/// Each block carries its place and a checksum, and the first that is wrong ends it.
+const VERIFY: [&str; 2] = ["--verify=crc32c", "--verify_fatal=1"];
+
+/// An option with a path.
+fn option(option: &str, path: &Path) -> OsString {
+    let mut text = OsString::from(format!("--{option}="));
+    text.push(path);
+    text
+}
+
+/// The same where fio takes several, parted by colons.
+fn place(name: &str, path: &Path) -> OsString {
+    option(name, Path::new(&path.display().to_string().replace(':', "\\:")))
+}
+
+/// What fio says of all processes together.
+struct Report(serde_json::Value);
+
+impl Report {
+    fn number(&self, path: &[&str]) -> Result<f64, Error> {
+        let job = &self.0["jobs"][0];
+        let value = path.iter().fold(job, |value, name| &value[name]);
+        value.as_f64().ok_or_else(|| unreadable(format!("there is no {}", path.join("."))))
+    }
+
+    fn outcome(&self) -> Result<Outcome, Error> {
+        let kinds = ["read", "write"];
+        let sum = |name| {
+            let [read, write] = kinds.map(|kind| self.number(&[kind, name]));
+            Ok::<_, Error>([read?, write?])
+        };
+        let (bytes, operations, ms) = (sum("io_bytes")?, sum("total_ios")?, sum("runtime")?);
+        // Both kinds go on for as long as the run; a millisecond is the shortest that fio tells.
+        let seconds = ms[0].max(ms[1]).max(1.0) / 1e3;
+        let mut outcome = Outcome::default()
+            .figure("throughput", "KiB/s", (bytes[0] + bytes[1]) / 1024.0 / seconds)
+            .figure("operations", "1/s", (operations[0] + operations[1]) / seconds)
+            .figure("time", "s", seconds);
+        for (kind, _) in kinds.iter().zip(operations).filter(|(_, operations)| *operations > 0.0) {
+            let mean = self.number(&[kind, "lat_ns", "mean"])?;
+            let most = self.number(&[kind, "clat_ns", "percentile", "99.000000"])?;
+            outcome = outcome.figure(&format!("{kind} response time"), "us", mean / 1e3).figure(
+                &format!("{kind} response time, 99 %"),
+                "us",
+                most / 1e3,
+            );
+        }
+        Ok(outcome)
+    }
+}
+
+fn unreadable(what: String) -> Error {
+    Error::Unreadable { program: TOOL.program.to_owned(), what }
+}
+
+/// What all processors of this host have done so far, in ticks.
+#[derive(Clone, Copy)]
+struct Processors {
+    busy: f64,
+    all: f64,
+}
+
+impl Processors {
+    fn now() -> Result<Self, Error> {
+        let text = fs::read_to_string("/proc/stat").map_err(Error::system("read /proc/stat"))?;
+        Self::read(&text).ok_or_else(|| Error::Unreadable {
+            program: "the kernel".to_owned(),
+            what: "the first line of /proc/stat".to_owned(),
+        })
+    }
+
+    /// The first line: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+    fn read(text: &str) -> Option<Self> {
+        let ticks = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+        let ticks: Vec<f64> = ticks.take(8).map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let all = ticks.iter().sum();
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        Some(Self { busy: all - idle, all })
+    }
+
+    fn share_since(self, before: Self) -> f64 {
+        (self.busy - before.busy) / (self.all - before.all).max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_time_that_processors_work() {
+        let before = Processors::read("cpu  10 0 10 70 10 0 0 0 5 5\ncpu0 1\n").unwrap();
+        let after = Processors::read("cpu  30 0 20 120 20 5 5 0 9 9\n").unwrap();
+        assert!((after.share_since(before) - 0.4).abs() < 1e-9);
+        assert!(Processors::read("intr 5").is_none());
+    }
+
+    fn small(shape: Shape) -> Fio {
+        Fio { shape, size_mib: 4, seconds: 1, direct: Some(false), ..Fio::default() }
+    }
+
+    #[test]
+    fn every_shape_runs_and_leaves_nothing() {
+        if TOOL.find().is_err() {
+            return println!("not run: fio is not installed");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::Folder(folder.path().to_owned());
+        for task in [
+            small(Shape::Iometer),
+            small(Shape::Iozone),
+            Fio { reads: Some(100), ..small(Shape::Iozone) },
+            Fio { processes: 2, sequential: true, ..small(Shape::Vxbench) },
+        ] {
+            let scratch = tempfile::tempdir().unwrap();
+            let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+            let outcome = task.run(&run).unwrap();
+            assert!(outcome.get("throughput").unwrap() > 0.0, "{outcome:?}");
+            let has = |kind: &str| outcome.get(&format!("{kind} response time, 99 %")).is_some();
+            assert_eq!((has("read"), has("write")), (task.reads() > 0, task.reads() < 100));
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
+    }
+
+    /// The first call is really done, the others on a file that was put back: the writes are lost.
+    #[test]
+    fn a_lost_write_is_found() {
+        if TOOL.find().is_err() {
+            return println!("not run: fio is not installed");
+        }
+        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (task, place) = (small(Shape::Iozone), Place::Folder(folder.path().to_owned()));
+        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let calls = Calls { task: &task, run: &run, place: folder.path(), is_device: false };
+        let shape = calls.shape();
+        let shape: Vec<&str> = shape.iter().map(String::as_str).collect();
+        let measured = ["--do_verify=0", "--verify_state_save=1", "--number_ios=100"];
+        calls.call("measured", &[&shape, &VERIFY, &measured]).unwrap();
+        let again = ["--verify_only=1", "--verify_state_load=1"];
+        let file = folder.path().join("set.0.0");
+        fs::write(&file, vec![0; 4 << 20]).unwrap();
+        let error = calls.call("compare", &[&shape, &VERIFY, &again]).err().unwrap();
+        assert!(matches!(error, Error::Wrong(_)), "{error}");
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused() {
+        for task in [
+            Fio { block_kib: Some(0), ..Fio::default() },
+            Fio { reads: Some(101), ..Fio::default() },
+            Fio { depth: 2, ..small(Shape::Vxbench) },
+            Fio { processes: 5, ..small(Shape::Iozone) },
+            Fio { seconds: 0, ..Fio::default() },
+        ] {
+            assert!(matches!(task.check(), Err(Error::Settings(_))), "{task:?}");
+        }
+    }
+}
