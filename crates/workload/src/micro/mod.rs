@@ -119,11 +119,11 @@ impl Workload for Micro {
 
     fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
         self.check()?;
-        let _kept = match run.place {
+        let store = self.open(run)?;
+        let _removed = match run.place {
             Place::Folder(folder) if !self.keep => Some(Removed(folder.join(FILE))),
             _ => None,
         };
-        let store = self.open(run)?;
         // Filling takes longer than all else where it has to be done.
         let set =
             Set::open(&store, self.set_bytes(), run.seed, &|share| (run.progress)(share / 2.0))?;
@@ -406,6 +406,18 @@ mod tests {
         assert!(fills(&Micro { set_mib: 2, ..keep(Access::Read) }, 4), "it is too small");
         assert!(!fills(&small(Access::Read, Pattern::Random), 5));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_another_run_uses_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        let other = Store::file(path.clone(), false).unwrap();
+        let error = run(folder.path(), &small(Access::Write, Pattern::Random), 1).unwrap_err();
+        assert!(error.to_string().contains("another run uses"), "{error}");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        drop(other);
+        run(folder.path(), &small(Access::Write, Pattern::Random), 1).unwrap();
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The working set: blocks that tell what belongs in them, behind a mark that says that they are there, so that
 //! several runs on one storage fill it once.
 
+use std::io::ErrorKind;
+
 use sim::Rng;
 
 use super::{
@@ -42,8 +44,12 @@ impl<'a> Set<'a> {
         progress: &dyn Fn(f64),
     ) -> Result<Self, Error> {
         let mut mark = Aligned::zeros(MARK);
-        // A new file ends before its mark.
-        let there = store.read(0, &mut mark).ok().and_then(|()| read_mark(&mark));
+        let there = match store.read(0, &mut mark) {
+            Ok(()) => read_mark(&mark),
+            // A new file ends before its mark.
+            Err(Error::System { error, .. }) if error.kind() == ErrorKind::UnexpectedEof => None,
+            Err(error) => return Err(error),
+        };
         match there {
             Some([seed, had, runs]) if had >= bytes && runs < u64::from(u32::MAX) => {
                 Ok(Self { store, seed, bytes, runs: runs as u32 })

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use initiator::{RemoteVolume, Settings, Url};
 use rustix::{
-    fs::{Advice, OFlags, fadvise},
+    fs::{Advice, FlockOperation, OFlags, fadvise, flock},
     io::Errno,
 };
 use tokio::runtime::{Builder, Runtime};
@@ -39,7 +39,7 @@ impl Store {
         Ok(Self::File { file, path: path.to_owned(), direct: true })
     }
 
-    /// A file, made if it is not there. Where the file system knows no direct I/O it goes through
+    /// A file that no other run uses, made if it is not there. Where the file system knows no direct I/O it goes through
     /// the page cache.
     pub(super) fn file(path: PathBuf, stable: bool) -> Result<Self, Error> {
         let open = |more: OFlags| {
@@ -55,6 +55,9 @@ impl Store {
             opened => (opened, true),
         };
         let file = opened.map_err(Error::system(format!("open {}", path.display())))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            Error::Settings(format!("another run uses {}; nothing was touched", path.display()))
+        })?;
         Ok(Self::File { file, path, direct })
     }
 
