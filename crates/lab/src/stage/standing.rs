@@ -326,14 +326,16 @@ fn tune(namespace: &Namespace, site: &Site) -> Result<(), Error> {
             // A connection must not begin with what an earlier one has learned over another delay.
             write("tcp_no_metrics_save", "1")?;
             let name = &site.session.congestion;
-            let is_kernels = available()?.iter().any(|known| known == name);
+            let default = |name: &str| write("tcp_congestion_control", name);
             // What an ensemble takes over from should not be BBR, which has sockets paced for good.
-            let is_ensemble = name.starts_with("ensemble");
-            match (is_kernels, is_ensemble) {
-                (true, _) => write("tcp_congestion_control", name),
-                (false, true) => write("tcp_congestion_control", "reno"),
-                (false, false) => Ok(()),
+            if name.starts_with("ensemble") {
+                return default("reno");
             }
+            if !available()?.iter().any(|known| known == name) {
+                return Ok(());
+            }
+            // Only what every user may select can be a namespace's default; root has its sockets select it.
+            default(name).or_else(|_| default("reno"))
         });
         thread.join().expect("writing settings does not panic")
     })
