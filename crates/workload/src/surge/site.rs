@@ -19,6 +19,8 @@ pub(super) const MEAN: u64 = 52_000;
 const IN_FOLDER: u32 = 1000;
 /// Bytes that are made and compared at once; a multiple of what one number fills.
 pub(super) const PIECE: usize = 16 * 1024;
+/// Bytes of one write at most: where each is synchronous it should be no small one.
+const BUFFER: usize = 256 * 1024;
 /// Among how many neighbours in the stack the next file is chosen, on either side.
 const WINDOW: usize = 5;
 
@@ -66,7 +68,7 @@ impl Site {
                 fs::create_dir(&parent).map_err(failed(&parent))?;
             }
             let write = || {
-                let mut to = BufWriter::new(File::create_new(&path)?);
+                let mut to = BufWriter::with_capacity(BUFFER, File::create_new(&path)?);
                 let mut content = self.content(file);
                 while let Some(piece) = content.next_piece() {
                     to.write_all(piece)?;
