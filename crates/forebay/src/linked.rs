@@ -57,11 +57,14 @@ impl Linked {
             let _ = writeln!(text, "{way}: {}\n{}", words.join(", "), lane_for_people(lane));
         }
         let late = &report.lateness;
-        let _ = writeln!(
-            text,
-            "late: {:.0} us in the median, 99 % {:.0} us, 99.9 % {:.0} us, most {:.0} us",
-            late.median_us, late.p99_us, late.p999_us, late.max_us
-        );
+        // Nothing was given yet, or by the kernel, which does not say.
+        if late.count > 0 {
+            let _ = writeln!(
+                text,
+                "late: {:.0} us in the median, 99 % {:.0} us, 99.9 % {:.0} us, most {:.0} us",
+                late.median_us, late.p99_us, late.p999_us, late.max_us
+            );
+        }
         if !report.real_time {
             text += "not a real-time thread: this host does not allow it\n";
         }
@@ -104,8 +107,10 @@ fn lane_for_people(lane: &LaneReport) -> String {
         }
     }
     let classes = counters.packets_by_length.classes();
-    let classes: Vec<String> =
-        classes.iter().map(|(class, count)| format!("{class}: {count}")).collect();
-    let _ = write!(text, "\n  by bytes of their frame {}", classes.join(", "));
+    if classes.iter().any(|(_, count)| *count > 0) {
+        let classes: Vec<String> =
+            classes.iter().map(|(class, count)| format!("{class}: {count}")).collect();
+        let _ = write!(text, "\n  by bytes of their frame {}", classes.join(", "));
+    }
     text
 }

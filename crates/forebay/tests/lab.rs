@@ -180,5 +180,37 @@ fn what_is_wrong_is_said_before_anything_is_made() {
         let is_said = said.contains("are for root") && said.contains("forebay quickstart");
         assert!(is_said || said.contains("failed to execute"), "{said}");
         assert!(!namespaces(&name).iter().any(|path| path.exists()));
+
+        // A kernel that has netem makes the link; one that has not says so, and nothing stays.
+        let mut command = forebay();
+        command.args(["lab", "wan", "run", "--netem", "--delay", "1ms", "--name", &name]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        if line.starts_with("ready ") {
+            let id = rustix::process::Pid::from_child(&child);
+            rustix::process::kill_process(id, Signal::TERM).expect("it runs");
+            assert!(child.wait().unwrap().success());
+        } else {
+            let said = stderr(&child.wait_with_output().unwrap());
+            assert!(said.contains("this kernel has no netem"), "{said}");
+            assert!(said.contains("leave --netem out"), "{said}");
+        }
+        assert!(!namespaces(&name).iter().any(|path| path.exists()));
+
+        // What is missing, in a mount namespace where it is hidden.
+        for (hidden, path, words, remedy) in [
+            ("/dev/net", "/usr/bin:/bin", "cannot open /dev/net/tun", "modprobe tun"),
+            ("/usr/sbin", "/nowhere", "the program `ip` (iproute2) is not installed", "iproute2"),
+        ] {
+            let script = format!(
+                "mount -t tmpfs none {hidden} && PATH={path} exec \"$0\" lab wan run --name {name}"
+            );
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", &script]).arg(forebay().get_program());
+            let said = stderr(&command.output().expect("unshare runs"));
+            assert!(said.contains(words) && said.contains(remedy), "{hidden}: {said}");
+            assert!(!namespaces(&name).iter().any(|path| path.exists()));
+        }
     }
 }

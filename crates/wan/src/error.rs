@@ -44,6 +44,20 @@ pub enum Error {
         /// What it said.
         said: String,
     },
+    /// The program that gives devices to netem is not there.
+    #[error("the program `tc` (iproute2) is not installed")]
+    NoTc,
+    /// `tc` failed.
+    #[error("`tc {arguments}` failed: {said}")]
+    Tc {
+        /// What it was told to do.
+        arguments: String,
+        /// What it said.
+        said: String,
+    },
+    /// The kernel has no netem, or no tbf for the rate.
+    #[error("this kernel has no netem: {0}")]
+    NoNetem(String),
     /// Something else of the system failed.
     #[error("cannot {act}: {error}")]
     System {

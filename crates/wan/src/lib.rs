@@ -25,6 +25,7 @@ mod system;
 mod emulator;
 mod namespace;
 mod link;
+mod netem;
 
 pub use counters::{Counters, Lengths};
 pub use direction::{Cause, Direction, Fate, Passage};
@@ -32,5 +33,6 @@ pub use emulator::{LaneReport, Report};
 pub use error::Error;
 pub use health::Lateness;
 pub use link::{DEVICE, End, Link, Options, check, clear};
+pub use netem::Netem;
 pub use problem::Problem;
 pub use settings::{Burst, Loss, Settings};

@@ -122,17 +122,24 @@ impl End {
 }
 
 /// Both, in the order of everything that there is two of.
-const ENDS: [End; 2] = [End::Near, End::Far];
+pub(crate) const ENDS: [End; 2] = [End::Near, End::Far];
 
 /// Whether a link with these options can be made here. Changes nothing.
 ///
 /// # Errors
 /// What is in the way: settings, privilege, `/dev/net/tun`, `ip`, a namespace of the same name.
 pub fn check(options: &Options) -> Result<(), Error> {
-    check_name(&options.name)?;
     options.settings.iter().try_for_each(Settings::check)?;
+    check_name(&options.name)?;
     check_privilege()?;
     system::open_tun().map_err(Error::NoTun)?;
+    vacant(options)
+}
+
+/// That there can be namespaces of this name, and nobody has them.
+pub(crate) fn vacant(options: &Options) -> Result<(), Error> {
+    check_name(&options.name)?;
+    check_privilege()?;
     namespace::find_ip()?;
     for end in ENDS {
         let namespace = end.namespace(&options.name);
@@ -213,15 +220,7 @@ impl Link {
     /// the new MTU.
     pub fn change(&mut self, settings: [Settings; 2]) -> Result<(), Error> {
         settings.iter().try_for_each(Settings::check)?;
-        // The kernel takes IPv6 away from the device there, and gives it back in another way.
-        let crosses =
-            |(old, new): (&Settings, &Settings)| (old.mtu < IPV6_MTU) != (new.mtu < IPV6_MTU);
-        if self.settings.iter().zip(&settings).any(crosses) {
-            let reason = format!(
-                "the MTU of a link cannot pass {IPV6_MTU}, where IPv6 begins, while it runs: make it anew"
-            );
-            return Err(Problem::Together(reason).into());
-        }
+        crosses_ipv6(&self.settings, &settings)?;
         for ((namespace, old), new) in self.namespaces.iter().zip(&self.settings).zip(&settings) {
             if old.mtu != new.mtu {
                 namespace.ip(&["link", "set", DEVICE, "mtu", &new.mtu.to_string()])?;
@@ -267,6 +266,19 @@ impl Drop for Link {
     }
 }
 
+/// That no MTU passes the one where IPv6 begins: the kernel takes IPv6 away from the device there, and gives it back in
+/// another way.
+pub(crate) fn crosses_ipv6(old: &[Settings; 2], new: &[Settings; 2]) -> Result<(), Problem> {
+    let crosses = |(old, new): (&Settings, &Settings)| (old.mtu < IPV6_MTU) != (new.mtu < IPV6_MTU);
+    if old.iter().zip(new).any(crosses) {
+        let reason = format!(
+            "the MTU of a link cannot pass {IPV6_MTU}, where IPv6 begins, while it runs: make it anew"
+        );
+        return Err(Problem::Together(reason));
+    }
+    Ok(())
+}
+
 fn check_name(name: &str) -> Result<(), Error> {
     let is_sound = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
     // An option of `ip` begins with a dash.
@@ -305,7 +317,13 @@ fn make_device(namespace: &Namespace, end: End, settings: &Settings) -> Result<O
         });
         thread.join().expect("making a device does not panic")
     })?;
-    let (own, other, mtu) = (end.address(), end.other().address(), settings.mtu);
+    namespace.ip_batch(&addresses(end, settings.mtu))?;
+    Ok(made)
+}
+
+/// What `ip -batch` is told of the device at an end: up, with its addresses.
+pub(crate) fn addresses(end: End, mtu: u16) -> String {
+    let (own, other) = (end.address(), end.other().address());
     // Without link-local addresses nobody but the programs at the ends sends anything.
     let mut lines = format!(
         "link set lo up\n\
@@ -319,8 +337,7 @@ fn make_device(namespace: &Namespace, end: End, settings: &Settings) -> Result<O
     } else {
         lines = lines.replace(&format!("link set {DEVICE} addrgenmode none\n"), "");
     }
-    namespace.ip_batch(&lines)?;
-    Ok(made)
+    lines
 }
 
 #[cfg(test)]

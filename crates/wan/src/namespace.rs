@@ -55,6 +55,10 @@ impl Namespace {
         Ok(made)
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// What stands before an act of `ip` in it, and the act.
     pub fn ip(&self, arguments: &[&str]) -> Result<String, Error> {
         ip(&[&["-n", &self.name], arguments].concat())

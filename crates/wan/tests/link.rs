@@ -66,10 +66,10 @@ fn udp(end: End) -> UdpSocket {
     socket
 }
 
-/// The median of the time that a packet takes there and back. The far kernel answers by itself, and
+/// The times that packets take there and back, shortest first. The far kernel answers by itself, and
 /// the near program runs before others and waits awake: so this is the time of the link, and not that
 /// of programs that are waked on a machine with other work.
-fn round_trip(link: &str, delay: Duration, count: u8) -> Duration {
+fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let one = move |number| {
         let icmp = Some(rustix::net::ipproto::ICMP);
@@ -98,7 +98,7 @@ fn round_trip(link: &str, delay: Duration, count: u8) -> Duration {
             let _ = Command::new("chrt").args(["--fifo", "--pid", "1", &own]).status();
             let mut times: Vec<Duration> = (0..count).map(one).collect();
             times.sort_unstable();
-            times[times.len() / 2]
+            times
         });
         pinged.join().unwrap()
     })
@@ -116,7 +116,7 @@ fn the_delay_is_what_was_set_within_100_us() {
             let delay = delay * MS;
             let settings = Settings { delay, ..Settings::default() };
             link.change([settings.clone(), settings]).unwrap();
-            let median = round_trip(&options.name, delay, count);
+            let median = round_trips(&options.name, delay, count)[usize::from(count / 2)];
             println!("delay {delay:?}: there and back in {median:?}");
             // Two ways of 100 us each.
             if median < 2 * delay || median > 2 * delay + MS / 5 {
@@ -131,14 +131,58 @@ fn the_delay_is_what_was_set_within_100_us() {
 }
 
 #[test]
+#[ignore = "waits for 50 ms a hundred times, and wants a quiet machine: cargo test -p wan --test link -- --ignored --nocapture"]
+fn the_delay_is_met_at_all_distances_of_the_papers() {
+    let Some(options) = options(Settings::default()) else { return };
+    let mut link = Link::open(&options).unwrap();
+    for (delay, count) in [(0, 250), (1, 250), (4, 250), (10, 250), (50, 120)] {
+        let delay = delay * MS;
+        let settings = Settings { delay, ..Settings::default() };
+        link.change([settings.clone(), settings]).unwrap();
+        // What others do on this machine may come between.
+        let is_met = (0..3).any(|_| {
+            let times = round_trips(&options.name, delay, count);
+            let at = |part: usize| times[times.len() * part / 100];
+            println!("delay {delay:?}: there and back {:?}, 99 % {:?}", at(50), at(99));
+            // Two ways: of each the median within 100 us, and 99 of 100 within 1 ms.
+            times[0] >= 2 * delay && at(50) <= 2 * delay + MS / 5 && at(99) <= 2 * delay + 2 * MS
+        });
+        assert!(is_met, "delay {delay:?}: {:?}", link.report().unwrap());
+    }
+}
+
+#[test]
 fn exactly_those_packets_are_lost_that_the_seed_says() {
     const PACKETS: u32 = 20_000;
-    const AT_ONCE: u32 = 100;
     let settings = Settings { loss: Loss::Random(0.027), delay: MS, ..Settings::default() };
     let Some(options) = options(settings.clone()) else { return };
-    let link = Link::open(&options).unwrap();
+    let arrived = arrivals(&options, PACKETS);
+    let mut model = Direction::new(settings, options.seed, Instant::now()).unwrap();
+    let passes = |_: &u32| matches!(model.admit(Instant::now(), 32), Fate::Passes(_));
+    let expected: Vec<u32> = (0..PACKETS).filter(passes).collect();
+    assert!(arrived == expected, "{} arrived, {} expected", arrived.len(), expected.len());
+    let lost = 1.0 - expected.len() as f64 / f64::from(PACKETS);
+    println!("{:.2} % lost", lost * 100.0);
+    assert!((lost / 0.027 - 1.0).abs() < 0.1);
+}
+
+#[test]
+fn two_links_with_one_seed_lose_the_same_packets_of_a_sequence() {
+    const PACKETS: u32 = 5000;
+    let settings = Settings { loss: Loss::Random(0.05), ..Settings::default() };
+    let Some(options) = options(settings) else { return };
+    let first = arrivals(&options, PACKETS);
+    assert!((4500..4950).contains(&first.len()), "{}", first.len());
+    assert_eq!(first, arrivals(&options, PACKETS));
+    assert_ne!(first, arrivals(&Options { seed: 8, ..options }, PACKETS));
+}
+
+/// The numbers of those that arrive of so many packets, sent through a link that is made for it.
+fn arrivals(options: &Options, packets: u32) -> Vec<u32> {
+    const AT_ONCE: u32 = 100;
+    let link = Link::open(options).unwrap();
     let received = AtomicU32::new(0);
-    let arrived = thread::scope(|scope| {
+    thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
         let received = &received;
         let receiver = at(scope, End::Far, &options.name, move || {
@@ -162,7 +206,7 @@ fn exactly_those_packets_are_lost_that_the_seed_says() {
             let socket = udp(End::Near);
             let far = (End::Far.address(), 7);
             let begun = Instant::now();
-            for first in (0..PACKETS).step_by(AT_ONCE as usize) {
+            for first in (0..packets).step_by(AT_ONCE as usize) {
                 for number in first..first + AT_ONCE {
                     socket.send_to(&number.to_be_bytes(), far).expect("sent");
                 }
@@ -183,14 +227,7 @@ fn exactly_those_packets_are_lost_that_the_seed_says() {
             (0..20).for_each(|_| drop(socket.send_to(&u32::MAX.to_be_bytes(), far)));
         });
         receiver.join().unwrap()
-    });
-    let mut model = Direction::new(settings, options.seed, Instant::now()).unwrap();
-    let passes = |_: &u32| matches!(model.admit(Instant::now(), 32), Fate::Passes(_));
-    let expected: Vec<u32> = (0..PACKETS).filter(passes).collect();
-    assert!(arrived == expected, "{} arrived, {} expected", arrived.len(), expected.len());
-    let lost = 1.0 - expected.len() as f64 / f64::from(PACKETS);
-    println!("{:.2} % lost", lost * 100.0);
-    assert!((lost / 0.027 - 1.0).abs() < 0.1);
+    })
 }
 
 /// Sends so many bytes to the far end and compares what comes.

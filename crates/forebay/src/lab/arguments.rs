@@ -187,6 +187,11 @@ pub struct Run {
     #[command(flatten)]
     pub ways: Ways,
 
+    /// Let the kernel's netem carry packets where it has it: less work for the processors, but no background traffic, no
+    /// capture, no --seed, and packets on their way are given up by a change
+    #[arg(long)]
+    pub netem: bool,
+
     /// What loss and other chance come from: with one seed the same packets of a sequence are lost
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

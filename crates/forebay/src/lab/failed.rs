@@ -18,7 +18,10 @@ pub fn failed(error: Error) -> Failure {
             "load the driver: modprobe tun (in a container: --device /dev/net/tun --cap-add NET_ADMIN \
              --cap-add SYS_ADMIN)",
         ),
-        Error::NoIp => failure.remedy("install iproute2"),
+        Error::NoIp | Error::NoTc => failure.remedy("install iproute2"),
+        Error::NoNetem(_) => failure.remedy(
+            "leave --netem out: the emulator needs none; or load it where the kernel has it as a module: modprobe sch_netem",
+        ),
         Error::InUse { .. } => failure.remedy("stop that one, or give this one another --name"),
         Error::Foreign { namespace } => failure.remedy(format!(
             "give this one another --name, or remove it if nobody needs it: ip netns delete {namespace}"

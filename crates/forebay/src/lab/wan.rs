@@ -11,7 +11,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     task::spawn_blocking,
 };
-use wan::{End, Link, Options, Settings};
+use wan::{End, Error, Link, Netem, Options, Report, Settings};
 
 use super::{
     arguments::{Change, Named, Run, Status},
@@ -40,22 +40,69 @@ pub fn run(args: &Run) -> Result<(), Failure> {
         seed: args.seed,
         capture: args.pcap.clone(),
     };
-    wan::check(&options).map_err(failed)?;
+    let checked = if args.netem { Netem::check(&options) } else { wan::check(&options) };
+    checked.map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::new)?;
-    let result = runtime.block_on(serve(&options, args.json));
+    let result = runtime.block_on(serve(&options, args.netem, args.json));
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
 
 /// A link that answers.
 struct Running {
-    link: Link,
+    link: Carried,
     name: String,
     seed: u64,
 }
 
-async fn serve(options: &Options, json: bool) -> Result<(), Failure> {
+/// A link by who carries its packets.
+enum Carried {
+    /// The emulator.
+    Emulated(Link),
+    /// The kernel.
+    ByNetem(Netem),
+}
+
+impl Carried {
+    fn open(options: &Options, by_netem: bool) -> Result<Self, Error> {
+        if by_netem {
+            Netem::open(options).map(Self::ByNetem)
+        } else {
+            Link::open(options).map(Self::Emulated)
+        }
+    }
+
+    fn settings(&self) -> &[Settings; 2] {
+        match self {
+            Self::Emulated(link) => link.settings(),
+            Self::ByNetem(link) => link.settings(),
+        }
+    }
+
+    fn change(&mut self, settings: [Settings; 2]) -> Result<(), Error> {
+        match self {
+            Self::Emulated(link) => link.change(settings),
+            Self::ByNetem(link) => link.change(settings),
+        }
+    }
+
+    fn report(&self) -> Result<Report, Error> {
+        match self {
+            Self::Emulated(link) => link.report(),
+            Self::ByNetem(link) => link.report(),
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        match self {
+            Self::Emulated(link) => link.is_there(),
+            Self::ByNetem(link) => link.is_there(),
+        }
+    }
+}
+
+async fn serve(options: &Options, by_netem: bool, json: bool) -> Result<(), Failure> {
     let caught = |kind| signal(kind).map_err(Failure::new);
     let mut terminate = caught(SignalKind::terminate())?;
     let mut interrupt = caught(SignalKind::interrupt())?;
@@ -64,7 +111,7 @@ async fn serve(options: &Options, json: bool) -> Result<(), Failure> {
         remedy: Some("stop that one, or give this one another --name".to_owned()),
         ..failure
     })?;
-    let link = Link::open(options).map_err(failed)?;
+    let link = Carried::open(options, by_netem).map_err(failed)?;
     let running = Running { link, name: options.name.clone(), seed: options.seed };
     let running = Arc::new(Mutex::new(running));
     let asked = Arc::clone(&running);

@@ -1,0 +1,305 @@
+//! The same link by the kernel's own emulator (netem, with tbf for the rate), where it has them: a pair of virtual
+//! Ethernet devices, and what each end sends goes through a queueing discipline. Costs less than a program that
+//! carries packets; what it cannot do is refused.
+
+use std::{io::ErrorKind, process::Command, time::Duration};
+
+use crate::{
+    Burst, Counters, DEVICE, Error, LaneReport, Lateness, Loss, Options, Problem, Report, Settings,
+    link::{ENDS, addresses, crosses_ipv6, vacant},
+    namespace::Namespace,
+};
+
+/// A link by netem that is there. Removed, with its namespaces, when dropped.
+#[derive(Debug)]
+pub struct Netem {
+    settings: [Settings; 2],
+    namespaces: [Namespace; 2],
+}
+
+/// What `tc` may be called, as `ip`.
+const PROGRAMS: [&str; 3] = ["tc", "/usr/sbin/tc", "/sbin/tc"];
+/// Packets that may be on their way: a second of packets of 1500 bytes at 1 Gbit/s.
+const ON_THE_WAY: u32 = 83_000;
+/// What the kernel counts of an Ethernet frame beside its IP packet.
+const COUNTED: u64 = 14;
+/// The longest that a rate may save up, so that packets leave one by one: two of the longest.
+const SAVED_PACKETS: u64 = 2;
+
+impl Netem {
+    /// Whether a link with these options can be made here, as far as that can be told before it is: whether the
+    /// kernel has netem shows when it is asked for.
+    ///
+    /// # Errors
+    /// What is in the way, or which setting netem does not have.
+    pub fn check(options: &Options) -> Result<(), Error> {
+        vacant(options)?;
+        find_tc()?;
+        if options.capture.is_some() {
+            return Err(cannot("write a capture: run tcpdump at an end").into());
+        }
+        options.settings.iter().try_for_each(fits).map_err(Error::from)
+    }
+
+    /// Makes namespaces, devices and disciplines.
+    ///
+    /// # Errors
+    /// As [`Self::check`], [`Error::NoNetem`], or what the system says; then nothing is left behind.
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        Self::check(options)?;
+        let [near, far] = ENDS.map(|end| Namespace::make(end.namespace(&options.name)));
+        let namespaces = [near?, far?];
+        let peer = namespaces[1].name();
+        namespaces[0]
+            .ip(&["link", "add", DEVICE, "type", "veth", "peer", "name", DEVICE, "netns", peer])?;
+        for ((namespace, end), settings) in namespaces.iter().zip(ENDS).zip(&options.settings) {
+            // Of several segments in one piece all would be lost together, and count as one.
+            let lines = format!("link set {DEVICE} gso_max_segs 1\n");
+            namespace.ip_batch(&(lines + &addresses(end, settings.mtu)))?;
+        }
+        for (namespace, settings) in namespaces.iter().zip(&options.settings) {
+            set(namespace, settings)?;
+        }
+        Ok(Self { settings: options.settings.clone(), namespaces })
+    }
+
+    /// What it is like at present: from the near end to the far one, and back.
+    #[must_use]
+    pub fn settings(&self) -> &[Settings; 2] {
+        &self.settings
+    }
+
+    /// Changes what it is like. Packets on their way are given up: the kernel makes its queue anew.
+    ///
+    /// # Errors
+    /// If a setting is wrong, or netem does not have it; then nothing was changed. Or what the system says.
+    pub fn change(&mut self, settings: [Settings; 2]) -> Result<(), Error> {
+        settings.iter().try_for_each(fits)?;
+        crosses_ipv6(&self.settings, &settings)?;
+        for ((namespace, old), new) in self.namespaces.iter().zip(&self.settings).zip(&settings) {
+            if old.mtu != new.mtu {
+                namespace.ip(&["link", "set", DEVICE, "mtu", &new.mtu.to_string()])?;
+            }
+            set(namespace, new)?;
+        }
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// How it is, as far as the kernel counts: since the last change.
+    ///
+    /// # Errors
+    /// If the link is broken.
+    pub fn report(&self) -> Result<Report, Error> {
+        let lane = |namespace: &Namespace| {
+            let said = tc(&["-n", namespace.name(), "-s", "qdisc", "show", "dev", DEVICE])?;
+            let counters =
+                counted(&said).ok_or_else(|| Error::Broken(format!("tc says: {}", said.trim())))?;
+            let (no_room, malformed, refused, in_flight_bytes) = (0, 0, 0, 0);
+            Ok::<_, Error>(LaneReport { counters, no_room, malformed, refused, in_flight_bytes })
+        };
+        Ok(Report {
+            near_to_far: lane(&self.namespaces[0])?,
+            far_to_near: lane(&self.namespaces[1])?,
+            lateness: Lateness::default(),
+            stolen: None,
+            real_time: true,
+            tainted: Vec::new(),
+            capture_missed: None,
+        })
+    }
+
+    /// Whether its namespaces are there.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.namespaces.iter().all(|it| crate::namespace::path(it.name()).exists())
+    }
+}
+
+/// What netem cannot do as the model has it.
+fn fits(settings: &Settings) -> Result<(), Problem> {
+    settings.check()?;
+    if settings.background > 0.0 {
+        return Err(cannot("make background traffic"));
+    }
+    if settings.jitter > Duration::ZERO && !settings.jitter_reorders {
+        return Err(cannot("keep the order of packets with jitter: set jitter-reorders as well"));
+    }
+    if settings.reorder > 0.0 && settings.delay.is_zero() {
+        return Err(cannot("reorder without a delay: what is reordered goes at once"));
+    }
+    Ok(())
+}
+
+fn cannot(act: &str) -> Problem {
+    Problem::Together(format!("netem cannot {act}"))
+}
+
+/// Gives what an end sends this nature.
+fn set(namespace: &Namespace, settings: &Settings) -> Result<(), Error> {
+    for line in lines(settings) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let all = [&["-n", namespace.name(), "qdisc"], &words[..]].concat();
+        match tc(&all) {
+            Err(Error::Tc { said, .. }) if said.contains("qdisc kind is unknown") => {
+                return Err(Error::NoNetem(said));
+            }
+            done => done.map(drop)?,
+        }
+    }
+    Ok(())
+}
+
+/// What `tc qdisc` is told: netem first (loss, then the delay), below it the wire with its queue.
+fn lines(settings: &Settings) -> Vec<String> {
+    let us = |time: Duration| format!("{}us", time.as_micros());
+    let percent = |share: f64| format!("{}%", (share * 1e8).round() / 1e6);
+    let mut netem = format!("replace dev {DEVICE} root handle 1: netem limit {ON_THE_WAY}");
+    // Ours adds up to the jitter, netem draws around its delay.
+    let half = settings.jitter / 2;
+    netem += &format!(" delay {}", us(settings.delay + half));
+    if !half.is_zero() {
+        netem += &format!(" {}", us(half));
+    }
+    netem += &match settings.loss {
+        _ if !settings.is_up => " loss random 100%".to_owned(),
+        Loss::Random(0.0) => String::new(),
+        Loss::Random(share) => format!(" loss random {}", percent(share)),
+        Loss::Bursts(Burst { begin, end, loss_bad, loss_good }) => {
+            let [begin, end, bad, good] = [begin, end, loss_bad, loss_good].map(percent);
+            format!(" loss gemodel {begin} {end} {bad} {good}")
+        }
+    };
+    for (word, share) in [
+        ("duplicate", settings.duplicate),
+        ("corrupt", settings.corrupt),
+        ("reorder", settings.reorder),
+    ] {
+        if share > 0.0 {
+            netem += &format!(" {word} {}", percent(share));
+        }
+    }
+    let Some(rate) = settings.rate else { return vec![netem] };
+    let longest = u64::from(settings.mtu) + settings.overhead.max(COUNTED);
+    let overhead = settings.overhead.saturating_sub(COUNTED);
+    let tbf = format!(
+        "replace dev {DEVICE} parent 1:1 handle 2: tbf rate {rate}bit burst {} limit {} overhead {overhead}",
+        longest * SAVED_PACKETS,
+        settings.queue_bytes,
+    );
+    vec![netem, tbf]
+}
+
+/// What `tc -s` counts: of the whole by netem at the root, of the queue by tbf.
+fn counted(said: &str) -> Option<Counters> {
+    let of = |kind: &str| {
+        let (_, rest) = said.split_once(&format!("qdisc {kind} "))?;
+        let (_, sent) = rest.split_once("Sent ")?;
+        let number = |text: &str| text.split_whitespace().next()?.parse::<u64>().ok();
+        let bytes = number(sent)?;
+        let packets = number(sent.split_once("bytes ")?.1)?;
+        let dropped = sent.split_once("dropped ")?.1;
+        let dropped = dropped.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()?;
+        Some((bytes, packets, dropped))
+    };
+    let (bytes, packets, dropped) = of("netem")?;
+    let queue_full = of("tbf").map_or(0, |(_, _, dropped)| dropped);
+    // The frame's header is not part of the IP packet.
+    let bytes = bytes.saturating_sub(packets * COUNTED);
+    Some(Counters {
+        packets: packets + dropped,
+        passed_packets: packets,
+        passed_bytes: bytes,
+        bytes,
+        lost: dropped.saturating_sub(queue_full),
+        queue_full,
+        ..Counters::default()
+    })
+}
+
+fn find_tc() -> Result<&'static str, Error> {
+    let is_there = |program: &&&str| {
+        let shown = Command::new(program).arg("-Version").output();
+        !shown.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    PROGRAMS.iter().find(is_there).copied().ok_or(Error::NoTc)
+}
+
+fn tc(arguments: &[&str]) -> Result<String, Error> {
+    let output = Command::new(find_tc()?).args(arguments).output();
+    let output = output.map_err(Error::system("run `tc`"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::Tc { arguments: arguments.join(" "), said })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn settings_become_words_of_tc() {
+        let usual = Settings::default;
+        assert_eq!(
+            lines(&Settings { delay: 4 * MS, ..usual() }),
+            ["replace dev wan0 root handle 1: netem limit 83000 delay 4000us"]
+        );
+        let settings = Settings {
+            delay: 4 * MS,
+            jitter: 2 * MS,
+            jitter_reorders: true,
+            rate: Some(155_000_000),
+            queue_bytes: 100_000,
+            loss: Loss::Random(0.027),
+            duplicate: 0.01,
+            corrupt: 0.0001,
+            reorder: 0.005,
+            ..usual()
+        };
+        assert_eq!(fits(&settings), Ok(()));
+        assert_eq!(
+            lines(&settings),
+            [
+                "replace dev wan0 root handle 1: netem limit 83000 delay 5000us 1000us loss random 2.7% duplicate 1% corrupt \
+                 0.01% reorder 0.5%",
+                "replace dev wan0 parent 1:1 handle 2: tbf rate 155000000bit burst 3076 limit 100000 overhead 24",
+            ]
+        );
+        let burst = Burst { begin: 0.005, end: 0.2, loss_bad: 1.0, loss_good: 0.0 };
+        let bursts = Settings { loss: Loss::Bursts(burst), ..usual() };
+        assert!(lines(&bursts)[0].ends_with("loss gemodel 0.5% 20% 100% 0%"));
+        assert!(lines(&Settings { is_up: false, ..bursts })[0].ends_with("loss random 100%"));
+    }
+
+    #[test]
+    fn what_netem_does_otherwise_is_refused() {
+        let background =
+            Settings { rate: Some(155_000_000), background: 0.2, ..Settings::default() };
+        let order = Settings { delay: MS, jitter: MS, ..Settings::default() };
+        let reorder = Settings { reorder: 0.1, ..Settings::default() };
+        for (settings, words) in [
+            (background, "background traffic"),
+            (order, "jitter-reorders"),
+            (reorder, "without a delay"),
+        ] {
+            let text = fits(&settings).unwrap_err().to_string();
+            assert!(text.starts_with("netem cannot") && text.contains(words), "{text}");
+        }
+    }
+
+    #[test]
+    fn counts_are_read() {
+        let said = "qdisc netem 1: root refcnt 2 limit 83000 delay 4ms loss 2.7%\n \
+                    Sent 151400 bytes 100 pkt (dropped 7, overlimits 0 requeues 0) \n backlog 0b 0p requeues 0\n\
+                    qdisc tbf 2: parent 1:1 rate 155Mbit burst 3076b lat 5ms \n \
+                    Sent 151400 bytes 100 pkt (dropped 3, overlimits 12 requeues 0) \n backlog 0b 0p requeues 0\n";
+        let counters = counted(said).unwrap();
+        assert_eq!((counters.packets, counters.passed_packets), (107, 100));
+        assert_eq!((counters.passed_bytes, counters.lost, counters.queue_full), (150_000, 4, 3));
+        assert_eq!(counted("qdisc noqueue 0: root refcnt 2\n"), None);
+    }
+}
