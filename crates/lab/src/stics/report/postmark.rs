@@ -1,0 +1,122 @@
+//! Figures 6 and 7 and Table 8: PostMark.
+
+use super::{claimed, deviation};
+use crate::{
+    Cell, Measured, Plot, Section, Table,
+    paper::stics::{self as paper, BLOCKS},
+    stics::points::POOLS,
+};
+
+const WHY: &str = "The far disk's share differs: in the paper every command costs round trips of a target of its time, here the disk's time is all \
+                   there is to save, and all of it is.";
+
+/// Figure 6 (100 Mbit/s) or 7 (1 Gbit/s).
+pub(super) fn figure(measured: &Measured<'_>, number: u8) -> Section {
+    let (rate, after, immediate) = match number {
+        6 => ("100 Mbit/s", paper::POSTMARK_100M, paper::POSTMARK_100M_IMMEDIATE),
+        _ => ("1 Gbit/s", paper::POSTMARK_1G, paper::POSTMARK_1G_IMMEDIATE),
+    };
+    let cell = |pool: &str, block: u32, how: &str| {
+        measured.cell(&format!("figure-{number}/{pool}/{block}/{how}"), "transactions", "1/s")
+    };
+    let mut table = Table::new(&format!("PostMark at {rate}"), "pool, block size in bytes")
+        .column_of("transactions", "iSCSI", "1/s")
+        .column_of("transactions", "report after complete", "1/s")
+        .column_of("transactions", "immediate report", "1/s")
+        .column_of("by iSCSI's", "report after complete", "")
+        .column_of("by iSCSI's", "immediate report", "");
+    let mut ratios = [Vec::new(), Vec::new()];
+    for pool in POOLS {
+        for block in BLOCKS {
+            let cells = ["iscsi", "after-complete", "immediate"].map(|how| cell(pool, block, how));
+            if cells.iter().all(|cell| cell.ours.is_none()) {
+                continue;
+            }
+            let gains = [cells[1].by(&cells[0]), cells[2].by(&cells[0])];
+            let [first, second] = gains.clone();
+            ratios[0].push(first);
+            ratios[1].push(second);
+            let [first, second] = gains;
+            let gains = [claimed(first, &after), claimed(second, &immediate)];
+            table = table.row(&format!("{pool}, {block}"), cells.into_iter().chain(gains));
+        }
+    }
+    let mut section = Section::new(&format!("Figure {number}: PostMark at {rate}"));
+    if !table.is_measured() {
+        let why = measured.why_not(&format!("figure-{number}"));
+        return section.text(&format!("PostMark at {rate}: {why}."));
+    }
+    for pool in POOLS {
+        let mut plot = Plot::new(
+            &format!("PostMark, {pool} pool, {rate}"),
+            "block size, bytes",
+            "transactions, 1/s",
+        )
+        .x_logarithmic();
+        for (name, how) in [
+            ("iSCSI", "iscsi"),
+            ("report after complete", "after-complete"),
+            ("immediate report", "immediate"),
+        ] {
+            let points = BLOCKS
+                .map(|block| (f64::from(block), format!("figure-{number}/{pool}/{block}/{how}")));
+            plot = plot.curve(measured.curve(name, points, "transactions", "1/s"));
+        }
+        section = section.plot(plot);
+    }
+    for (ratios, claim) in ratios.iter().zip([&after, &immediate]) {
+        if let Some(text) = deviation(ratios, claim, WHY) {
+            section = section.deviation(&text);
+        }
+    }
+    section.table(table)
+}
+
+/// Table 8: several nodes at once.
+pub(super) fn table_8(measured: &Measured<'_>) -> Section {
+    let mut table =
+        Table::new("PostMark on all nodes at once, 1 Gbit/s", "nodes, block size in bytes")
+            .column("iSCSI", "1/s")
+            .column("report after complete", "1/s")
+            .column("by iSCSI's", "");
+    for nodes in 1..=4 {
+        for (block, both) in BLOCKS.into_iter().zip(paper::FOUR_TARGETS) {
+            let cell = |how: &str, number: f64| {
+                let point = format!("table-8/{nodes}/{block}/{how}");
+                let cell = measured.cell(&point, "transactions", "1/s");
+                cell.beside((nodes == 4).then_some(number))
+            };
+            let [iscsi, stics] = [cell("iscsi", both.iscsi), cell("after-complete", both.stics)];
+            let ratio = stics.by(&iscsi).beside((nodes == 4).then_some(both.stics / both.iscsi));
+            if nodes == 4 || iscsi.ours.is_some() || stics.ours.is_some() {
+                table = table.row(&format!("{nodes}, {block}"), [iscsi, stics, ratio]);
+            }
+        }
+    }
+    let mut section = Section::new("Table 8: one to four nodes")
+        .text(
+            "Each node has a volume and a PostMark of its own, all at once; transactions add up. The paper has four nodes. All of ours \
+             share two processors with the host.",
+        )
+        .table(table);
+    for misprint in paper::MISPRINTS.iter().filter(|it| it.place == "Table 8") {
+        section = section.misprint(&misprint.text());
+    }
+    let gain = |nodes: u8| {
+        let of = |how: &str| {
+            measured.value(&format!("table-8/{nodes}/4096/{how}"), "transactions", "1/s")
+        };
+        Some((nodes, of("after-complete")? / of("iscsi")?))
+    };
+    if let (Some((_, one)), Some((_, four))) = (gain(1), gain(4)) {
+        section = section.text(&format!(
+            "With blocks of 4096 bytes the gateway gains {one:.2} times with one node and {four:.2} times with four."
+        ));
+    }
+    section
+}
+
+/// What a cell says when it has no number.
+pub(super) fn or_words(cell: Option<f64>, why: &str) -> Cell {
+    cell.map_or_else(|| Cell::words(why), Cell::ours)
+}

@@ -1,0 +1,125 @@
+//! Reports of nothing, of all, and of what the paper's own numbers would give.
+
+use workload::{Figure, Outcome, Series};
+
+use super::*;
+use crate::{Scale, stics::points};
+
+fn record(point: &str, outcome: Outcome, counted: &[(&str, f64)]) -> Record {
+    let figure = |(name, value): &(&str, f64)| Figure {
+        name: (*name).to_owned(),
+        unit: String::new(),
+        value: *value,
+    };
+    Record {
+        point: point.to_owned(),
+        settings: serde_json::Value::Null,
+        runs: outcome.figures.first().map(|first| first.value).into_iter().collect(),
+        outcome,
+        counted: counted.iter().map(figure).collect(),
+        taints: vec![],
+        notes: std::collections::BTreeMap::new(),
+        began: 0,
+        took: 1.0,
+    }
+}
+
+/// Every point of the experiment, with figures of the names that workloads have.
+fn all() -> Vec<Record> {
+    let responses = Series {
+        name: "responses".to_owned(),
+        x: "time, s".to_owned(),
+        y: "response, ms".to_owned(),
+        points: vec![[0.0, 1.0], [0.5, 30.0]],
+    };
+    points(Scale::Quick)
+        .iter()
+        .map(|point| {
+            let speed = if point.name.ends_with("iscsi") { 10.0 } else { 20.0 };
+            let mut outcome = match point.name.split('/').next().unwrap_or_default() {
+                "figure-8" => Outcome::default().figure("throughput", "MB/s of 1000 KiB", speed),
+                "figure-11" => Outcome::default()
+                    .figure("response", "ms", 100.0 / speed)
+                    .figure("median response", "ms", 1.0)
+                    .figure("99 % respond within", "ms", 1.0)
+                    .figure("longest response", "ms", 1.0),
+                _ => Outcome::default().figure("transactions", "1/s", speed),
+            };
+            if point.name.starts_with("figure-11") {
+                outcome.series.push(responses.clone());
+            }
+            let scale = if point.name.ends_with("iscsi") { 2.0 } else { 1.0 };
+            let counts = [
+                ("link near_to_far packets", 100.0 * scale),
+                ("link far_to_near packets", 100.0 * scale),
+                ("link near_to_far bytes", 1e5 * scale),
+                ("link far_to_near bytes", 1e4 * scale),
+                ("link near_to_far packets_by_length from_1024", 60.0 * scale),
+                ("link near_to_far packets_by_length to_127", 40.0 * scale),
+                ("link far_to_near packets_by_length to_127", 100.0 * scale),
+                ("node 1 commands_by_kind READ(10)", 30.0 * scale),
+                ("node 1 commands_by_kind WRITE(10)", 50.0 * scale),
+                ("node 1 commands_by_kind READ CAPACITY(16)", 1.0),
+                ("gateway commands_by_kind READ(10)", 100.0),
+                ("gateway commands_by_kind WRITE(10)", 100.0),
+                ("gateway cache reads_dram", 70.0),
+                ("cpu machine", 1.5),
+            ];
+            record(&point.name, outcome, &counts)
+        })
+        .collect()
+}
+
+fn cell<'a>(report: &'a Report, row: &str, column: &str) -> &'a Cell {
+    let mut cells = report.sections.iter().flat_map(|section| section.cells());
+    let found = cells.find(|(_, name, head, _)| *name == row && head.to_string() == column);
+    found.unwrap_or_else(|| panic!("no {row}, {column}")).3
+}
+
+#[test]
+fn a_report_of_nothing_says_why() {
+    let report = report(&[], &[("figure-6".to_owned(), "postmark is not installed".to_owned())]);
+    assert_eq!(report.sections.len(), 9);
+    let text = format!("{report:?}");
+    assert!(text.contains("not measured: postmark is not installed"), "{text}");
+    assert!(report.sections.iter().all(|section| !section.title.is_empty()));
+}
+
+#[test]
+fn every_point_is_in_the_report() {
+    let report = report(&all(), &[]);
+    let near = |cell: &Cell, value: f64| (cell.ours.unwrap() - value).abs() < 1e-9;
+    assert!(near(cell(&report, "small, 4096", "by iSCSI's report after complete"), 2.0));
+    assert!(near(cell(&report, "packets", "report after complete"), 200.0));
+    // 110,000 bytes in IP packets, and 14 of each frame.
+    assert!(near(cell(&report, "bytes", "report after complete"), 112_800.0));
+    assert!(near(cell(&report, "65 to 127", "iSCSI"), 280.0));
+    assert!(near(cell(&report, "READ", "iSCSI"), 60.0), "READ CAPACITY is another command");
+    assert!(near(cell(&report, "READ CAPACITY", "iSCSI"), 1.0));
+    assert!(near(cell(&report, "share that did not reach the node", "ours"), 0.6));
+    assert!(near(cell(&report, "immediate report", "iSCSI's mean by this"), 2.0));
+    assert!(near(cell(&report, "immediate report", "share where the paper's most are"), 0.5));
+    assert!(near(cell(&report, "4, 4096", "by iSCSI's"), 2.0));
+    for section in &report.sections {
+        for (table, row, column, cell) in section.cells() {
+            let is_fewer = section.title.starts_with("Table 8") && cell.ours.is_none();
+            assert!(
+                cell.ours.is_some() || cell.note == "not measured" && is_fewer,
+                "{}: {}, {row}, {column}: {}",
+                section.title,
+                table.title,
+                cell.note
+            );
+        }
+    }
+}
+
+#[test]
+fn what_the_paper_errs_in_is_told() {
+    let report = report(&all(), &[]);
+    let misprints: Vec<&String> = report.sections.iter().flat_map(|it| &it.misprints).collect();
+    assert!(misprints.iter().any(|text| text.contains("839,100") && text.contains("1,039,100")));
+    assert_eq!(misprints.len(), crate::paper::stics::MISPRINTS.len());
+    let packets = cell(&report, "packets", "by iSCSI's");
+    assert!((packets.paper.unwrap() - 0.310).abs() < 0.001, "{packets:?}");
+}
