@@ -174,3 +174,19 @@ fn fio_runs_on_a_device_with_several_at_once() {
         );
     }
 }
+
+#[test]
+fn a_trace_is_replayed_on_a_device_at_its_times() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(disk) = Loop::over(folder.path(), 900) else { return };
+    let arguments = ["--overwrite", "trace", "--requests", "300", "--speed", "4"];
+    let output = on(&disk.0, &arguments);
+    assert!(figure(&output, "requests") > 300.0);
+    assert!(figure(&output, "response") > 0.0);
+    // The set has 900 MB: on less nothing is written.
+    let small = tempfile::tempdir().expect("a folder");
+    let Some(disk) = Loop::over(small.path(), 100) else { return };
+    assert!(stderr(&on(&disk.0, &arguments)).contains("bytes are needed"));
+    let output = on(folder.path(), &["trace"]);
+    assert!(stderr(&output).contains("runs on a block device or an iSCSI unit"), "{output:?}");
+}
