@@ -35,7 +35,7 @@ pub(super) fn packets(measured: &Measured<'_>) -> Section {
         .column("by iSCSI's", "");
     for ((class, name), paper) in CLASSES.into_iter().zip(paper::PACKETS) {
         let (plain, cached) = (of(ISCSI, class), of(STICS, class));
-        let ratio = cached.by(&plain).beside(paper.stics as f64 / paper.iscsi as f64);
+        let ratio = by(&cached, &plain, paper.stics as f64 / paper.iscsi as f64);
         let cells = [plain.beside(paper.iscsi as f64), cached.beside(paper.stics as f64), ratio];
         lengths = lengths.row(name, cells);
     }
@@ -57,7 +57,7 @@ pub(super) fn packets(measured: &Measured<'_>) -> Section {
     ];
     for (name, value, paper) in rows {
         let [plain, cached] = [0, 1].map(|at| or_words(totals[at].as_ref().map(value), &why[at]));
-        let ratio = cached.by(&plain).beside(paper.stics / paper.iscsi);
+        let ratio = by(&cached, &plain, paper.stics / paper.iscsi);
         table = table.row(name, [plain.beside(paper.iscsi), cached.beside(paper.stics), ratio]);
     }
     let mut section = Section::new("Tables 3 and 4: packets and bytes on the wire")
@@ -75,6 +75,14 @@ pub(super) fn packets(measured: &Measured<'_>) -> Section {
         section = section.misprint(&misprint.text());
     }
     section
+}
+
+/// One count by another.
+fn by(cached: &Cell, plain: &Cell, paper: f64) -> Cell {
+    if plain.ours == Some(0.0) {
+        return Cell::words("iSCSI has none").beside(paper);
+    }
+    cached.by(plain).beside(paper)
 }
 
 /// Of a point's link, both ways.
@@ -149,7 +157,7 @@ pub(super) fn commands(measured: &Measured<'_>) -> Section {
             })
         };
         let (plain, cached): (Cell, Cell) = (at_node(ISCSI), at_node(STICS));
-        let ratio = cached.by(&plain).beside(paper.stics / paper.iscsi);
+        let ratio = by(&cached, &plain, paper.stics / paper.iscsi);
         table = table.row(command, [plain.beside(paper.iscsi), cached.beside(paper.stics), ratio]);
     }
     Section::new("Table 6: SCSI commands")
