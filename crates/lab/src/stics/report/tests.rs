@@ -8,7 +8,7 @@ use crate::{Scale, stics::points};
 fn record(point: &str, outcome: Outcome, counted: &[(&str, f64)]) -> Record {
     let figure = |(name, value): &(&str, f64)| Figure {
         name: (*name).to_owned(),
-        unit: String::new(),
+        unit: if name.starts_with("cpu ") { "s" } else { "" }.to_owned(),
         value: *value,
     };
     Record {
@@ -38,9 +38,11 @@ fn all() -> Vec<Record> {
             let speed = if point.name.ends_with("iscsi") { 10.0 } else { 20.0 };
             let mut outcome = match point.name.split('/').next().unwrap_or_default() {
                 "figure-8" => Outcome::default().figure("throughput", "MB/s of 1000 KiB", speed),
-                "figure-9" => Outcome::default()
-                    .figure("throughput", "KiB/s", speed)
-                    .figure("processor time of this host", "% of all", 30.0),
+                "figure-9" => Outcome::default().figure("throughput", "KiB/s", speed).figure(
+                    "processor time of this host",
+                    "% of all",
+                    30.0,
+                ),
                 "figure-11" => Outcome::default()
                     .figure("response", "ms", 100.0 / speed)
                     .figure("median response", "ms", 1.0)
