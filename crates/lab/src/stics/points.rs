@@ -5,12 +5,14 @@
 //!   counted around `figure-6/small/4096/HOW`.
 //! - `figure-7/POOL/BLOCK/HOW`: the same at 1 Gbit/s.
 //! - `figure-8/ACCESS/SIZE/HOW`: random reads or writes on a device, synchronous, 100 Mbit/s; ACCESS is read or write, SIZE 1k to 32k.
+//! - `figure-9/ACCESS/HOW`: fio like vxbench, 8 KiB at random places of a device, 100 Mbit/s; ACCESS is write or mixed. Figure 10 is the
+//!   processor time that it takes.
 //! - `figure-11/HOW`: the trace at 1 Gbit/s; Figure 12 is its histogram.
 //! - `table-8/NODES/BLOCK/HOW`: PostMark on 1 to 4 nodes at once, 1 Gbit/s.
 
 use std::collections::BTreeMap;
 
-use workload::{Access, Micro, Pattern, Postmark, Task, Trace};
+use workload::{Access, Fio, Micro, Pattern, Postmark, Shape, Task, Trace};
 
 use crate::{Disk, Gateway, Host, Line, Point, Scale, Site};
 
@@ -109,6 +111,27 @@ fn device(scale: Scale) -> Vec<Point> {
                     windows: false,
                 });
             }
+        }
+        for (name, reads) in [("write", 0), ("mixed", 50)] {
+            let size_mib = scale.pick(16, 128);
+            let task = Fio {
+                shape: Shape::Vxbench,
+                reads: Some(reads),
+                size_mib,
+                seconds,
+                // A device has no file system whose pages could be full, as those of the paper's host were.
+                direct: Some(true),
+                ..Fio::default()
+            };
+            points.push(Point {
+                name: format!("figure-9/{name}/{how}"),
+                site: site.clone(),
+                task: Task::Fio(task),
+                runs: 1,
+                // Written before and compared after, each at the link's rate.
+                seconds: f64::from(seconds) + f64::from(size_mib) / 4.0,
+                windows: false,
+            });
         }
     }
     points
