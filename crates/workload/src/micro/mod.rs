@@ -222,7 +222,7 @@ impl<'a> Measuring<'a> {
             next: 0,
             writes: [number, 0],
             written: BTreeMap::new(),
-            times: Histogram::new(3).expect("three digits are allowed"),
+            times: Histogram::new_with_bounds(1, LONGEST_NANOS, 3).expect("bounds in order"),
             total: Duration::ZERO,
         })
     }
@@ -339,6 +339,9 @@ impl<'a> Measuring<'a> {
     }
 }
 
+/// Response times above an hour count as one: nobody waits so long for a block.
+const LONGEST_NANOS: u64 = 3_600_000_000_000;
+
 /// How often progress is told: often enough at 20 ms each, and without a part in what is measured.
 const TOLD_EVERY: u32 = 16;
 
@@ -368,6 +371,9 @@ mod tests {
                     let outcome = run(folder.path(), &task, 1).unwrap();
                     assert_eq!(outcome.get("operations"), Some(300.0));
                     let ms = outcome.get("response time").unwrap() / 1e3;
+                    let [median, longest] = ["median", "longest"]
+                        .map(|of| outcome.get(&format!("response time, {of}")).unwrap() / 1e3);
+                    assert!(median > 0.0 && median <= longest && ms <= longest, "{outcome:?}");
                     let expected = f64::from(block_kib) / ms;
                     let throughput = outcome.get("throughput").unwrap();
                     assert!((throughput / expected - 1.0).abs() < 1e-9, "{outcome:?}");
