@@ -236,7 +236,7 @@ impl<'a> Canvas<'a> {
                 Drawn::Dots => {
                     if let Dots::Squares(..) = thin::dots(places) {
                         notes.push(format!(
-                            "{}: {} points; each square stands for those in it, the darker for the more.",
+                            "{}: {} points; each square stands for those in it: the fuller its colour, the more.",
                             curve.name,
                             number(shown as f64)
                         ));
@@ -295,9 +295,12 @@ fn dots(out: &mut String, places: Vec<[f64; 2]>, look: Look) {
     }
 }
 
-/// Squares in four shades: of one dot, of up to 4, 16, and more.
+/// Squares in four shades, each for counts up to a power of the largest one: its fourth root, its square root, and
+/// so on.
 fn squares(out: &mut String, side: f64, squares: &[([f64; 2], usize)]) {
-    let shades = [(1, 0.35), (4, 0.55), (16, 0.75), (usize::MAX, 1.0)];
+    let most = squares.iter().map(|(_, count)| *count).max().unwrap_or(1) as f64;
+    let up_to = |power: f64| most.powf(power).ceil() as usize;
+    let shades = [(up_to(0.25), 0.3), (up_to(0.5), 0.5), (up_to(0.75), 0.75), (usize::MAX, 1.0)];
     let mut above = 0;
     for (most, opacity) in shades {
         let of_shade = squares.iter().filter(|(_, count)| (above + 1..=most).contains(count));
