@@ -158,3 +158,57 @@ fn text(words: &str) -> String {
     }
     quoted + "\""
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Disk;
+
+    fn folders() -> (std::path::PathBuf, std::path::PathBuf) {
+        ("/disk".into(), "/memory".into())
+    }
+
+    #[test]
+    fn a_node_has_its_disk_and_the_session_that_the_site_says() {
+        let (disk, memory) = folders();
+        let folders = Folders { disk: &disk, memory: &memory };
+        let mut site = Site { bytes: 4096, ..Site::default() };
+        site.disk =
+            Disk { data: Data::File, model: Some("ibm-dnes".to_owned()), ..Disk::default() };
+        site.disk.more.insert("cache_protected".to_owned(), "true".to_owned());
+        site.disk.more.insert("cache".to_owned(), "2MiB".to_owned());
+        site.session.socket_buffer = Some(65536);
+        let text = node(&site, 2, "10.99.0.2", folders);
+        assert_eq!(
+            text,
+            "control = \"node-2.sock\"\nlisten = [\"10.99.0.2:0\"]\n[iscsi]\ncongestion = \"reno\"\n\
+             socket_buffer = \"65536B\"\n[[target]]\nname = \"iqn.2026-11.io.forebay.lab:disk\"\n[[target.unit]]\nstack = [\n  \
+             { file = { path = \"/disk/far-2.img\", size = \"4096B\", preallocate = true } },\n  \
+             { disk = { model = \"ibm-dnes\", cache = \"2MiB\", cache_protected = true } },\n]\n"
+        );
+    }
+
+    #[test]
+    fn a_gateway_stands_where_the_site_says() {
+        let (disk, memory) = folders();
+        let folders = Folders { disk: &disk, memory: &memory };
+        let has_cache = |text: &str| text.contains("{ cache = ");
+        for beside in [Beside::Host, Beside::Node, Beside::Attach] {
+            let cached = Gateway { beside, ..Gateway::default() };
+            let site = Site { gateway: Some(cached.clone()), ..Site::default() };
+            let url = "iscsi://10.99.0.2:1/x/0";
+            assert_eq!(has_cache(&node(&site, 1, "10.99.0.2", folders)), beside == Beside::Node);
+            let host = host(&site, 1, Some(url), folders);
+            assert_eq!(has_cache(&host), beside == Beside::Attach);
+            assert!(host.contains(url));
+            let gateway = gateway(&site, &cached, &[url.to_owned(), url.to_owned()], folders);
+            assert_eq!(gateway.matches("{ cache = ").count(), 2);
+            assert!(gateway.contains("/disk/log-2") && gateway.contains("/memory/nvram-1"));
+        }
+    }
+
+    #[test]
+    fn text_is_quoted() {
+        assert_eq!(text("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000a\"");
+    }
+}

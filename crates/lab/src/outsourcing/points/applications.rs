@@ -31,10 +31,18 @@ impl Application {
     }
 }
 
-fn volume() -> Site {
-    // A PostgreSQL keeps up to a gigabyte of log.
-    Site { disk: disk("array", Scale::Full), bytes: 2048 << 20, ..Site::default() }
+/// A volume of so many MiB. Small ones are made faster: what mkfs discards goes through a gateway's log.
+fn volume(mib: u64) -> Site {
+    Site { disk: disk("array", Scale::Full), bytes: mib << 20, ..Site::default() }
 }
+
+/// MiB for all of them.
+fn roomy(scale: Scale) -> u64 {
+    scale.pick(256, 2048)
+}
+
+/// MiB for PostMark and scripts.
+const TIGHT: u64 = 256;
 
 fn mounted(site: Site, options: &str) -> Site {
     Site { host: Host::Mounted(options.to_owned()), ..site }
@@ -72,6 +80,7 @@ fn tpcc(scale: Scale) -> Application {
         seconds: scale.pick(4, 30),
         warm_up: scale.pick(1, 5),
         shared_buffers: scale.pick(16, 32),
+        log: scale.pick(64, 1024),
         ..Tpcc::default()
     };
     // Made, run, stopped, started and checked.
@@ -139,7 +148,7 @@ pub(super) fn table_2(scale: Scale) -> Vec<Point> {
         for how in ["plain", "gateway"] {
             let quick: &[Way] = if how == "gateway" { &FEWER } else { &FEW };
             for way in scale.pick(quick, &WAYS) {
-                let plain = way.over(mounted(volume(), options));
+                let plain = way.over(mounted(volume(roomy(scale)), options));
                 let site = if how == "gateway" { with_gateway(plain, large()) } else { plain };
                 for application in all(scale, meta == "sync") {
                     points.push(Point {
@@ -163,7 +172,7 @@ pub(super) fn table_3(scale: Scale) -> Vec<Point> {
     let mut points = Vec::new();
     for (meta, options) in [SOFT, SYNC] {
         for load in loads {
-            let site = mounted(volume(), options);
+            let site = mounted(volume(roomy(scale)), options);
             let site = Site { link: Some(backbone(*load)), ..site };
             let applications = match meta {
                 "soft" => {
@@ -195,7 +204,7 @@ pub(super) fn figure_4(scale: Scale) -> Vec<Point> {
         for (meta, options) in metas {
             let ways: &[Way] = scale.pick(&FEW, &WAYS);
             for way in ways {
-                let site = Site { disk: disk(name, Scale::Full), ..volume() };
+                let site = Site { disk: disk(name, Scale::Full), ..volume(TIGHT) };
                 let scripts = scale.pick(2, 16);
                 points.push(Point {
                     name: format!("figure-4/{name}/{meta}/{}", way.name()),
@@ -224,7 +233,7 @@ pub(super) fn figure_5(scale: Scale) -> Vec<Point> {
     for (place, beside) in places {
         for delay in delays {
             let way = Way::Delay(*delay);
-            let site = way.over(mounted(volume(), SYNC.1));
+            let site = way.over(mounted(volume(TIGHT), SYNC.1));
             let gateway = beside.map(small);
             let application = postmark(scale.pick(10, 100), scale.pick(20, 400));
             points.push(Point {
@@ -247,7 +256,7 @@ pub(super) fn figure_6(scale: Scale) -> Vec<Point> {
     let mut points = Vec::new();
     for (cache, gateway) in caches {
         for load in loads {
-            let site = mounted(volume(), SYNC.1);
+            let site = mounted(volume(TIGHT), SYNC.1);
             let is_cached = gateway.is_some();
             let application = postmark(scale.pick(10, 400), scale.pick(20, 1000));
             points.push(Point {
@@ -268,7 +277,7 @@ pub(super) fn mtu(scale: Scale) -> Vec<Point> {
     let mut points = Vec::new();
     for delay in scale.pick(&[0][..], &[0, 1, 8]) {
         for mtu in [1500, JUMBO] {
-            let site = mounted(volume(), SYNC.1);
+            let site = mounted(volume(TIGHT), SYNC.1);
             let application = postmark(scale.pick(10, 100), scale.pick(20, 200));
             points.push(Point {
                 name: format!("mtu/postmark/{mtu}/{delay}ms"),
@@ -292,7 +301,7 @@ pub(super) fn window(scale: Scale) -> Vec<Point> {
     for (word, bytes) in WINDOWS {
         for delay in scale.pick(&[8][..], &[0, 1, 8]) {
             let way = Way::Delay(*delay);
-            let mut site = way.over(mounted(volume(), SYNC.1));
+            let mut site = way.over(mounted(volume(TIGHT), SYNC.1));
             site.session.socket_buffer = Some(bytes);
             let application = postmark(scale.pick(5, 50), scale.pick(10, 100));
             points.push(Point {
