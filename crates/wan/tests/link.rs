@@ -135,7 +135,7 @@ fn the_delay_is_what_was_set_within_100_us() {
 fn the_delay_is_met_at_all_distances_of_the_papers() {
     let Some(options) = options(Settings::default()) else { return };
     let mut link = Link::open(&options).unwrap();
-    for (delay, count) in [(0, 250), (1, 250), (4, 250), (10, 250), (50, 120)] {
+    for (delay, count) in [(0, 240), (1, 240), (4, 240), (10, 240), (50, 120)] {
         let delay = delay * MS;
         let settings = Settings { delay, ..Settings::default() };
         link.change([settings.clone(), settings]).unwrap();

@@ -64,7 +64,7 @@ fn all() -> Vec<Record> {
                 ("link far_to_near packets_by_length to_127", 100.0 * scale),
                 ("node 1 commands_by_kind READ(10)", 30.0 * scale),
                 ("node 1 commands_by_kind WRITE(10)", 50.0 * scale),
-                ("node 1 commands_by_kind READ CAPACITY(16)", 1.0),
+                ("node 1 commands_by_kind SERVICE ACTION IN(16)", 1.0),
                 ("gateway commands_by_kind READ(10)", 100.0),
                 ("gateway commands_by_kind WRITE(10)", 100.0),
                 ("gateway cache reads_dram", 70.0),
