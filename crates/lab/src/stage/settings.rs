@@ -33,8 +33,14 @@ pub(crate) fn node(site: &Site, node: u8, address: &str, folders: Folders<'_>) -
         "control = \"node-{node}.sock\"\nlisten = [{}]\n{}{}",
         text(&format!("{address}:0")),
         iscsi(&site.session),
-        target(TARGET, &layers)
+        // The same target at another node is another volume: a host that attaches both goes by the serial number.
+        target(TARGET, &layers) + &serial(site, node)
     )
+}
+
+/// The key of a unit that tells nodes apart, where there are several.
+fn serial(site: &Site, node: u8) -> String {
+    if site.nodes > 1 { format!("serial = \"LAB-{node}\"\n") } else { String::new() }
 }
 
 /// Of a gateway before these nodes, listening on the loopback of its namespace.
