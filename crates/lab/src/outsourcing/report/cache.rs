@@ -118,16 +118,18 @@ fn by_delay(
     point: impl Fn(&str, &str) -> String,
 ) -> Table {
     let table = Table::new(of.title, "one-way delay");
-    columns(table, of, caches).rows(
-        delays(),
-        |(_, at)| way(at),
-        |(_, at)| {
-            caches
-                .iter()
-                .map(|(cache, _)| measured.cell(&point(cache, at), "", of.unit))
-                .collect::<Vec<_>>()
-        },
-    )
+    columns(table, of, caches)
+        .rows(
+            delays(),
+            |(_, at)| way(at),
+            |(_, at)| {
+                caches
+                    .iter()
+                    .map(|(cache, _)| measured.cell(&point(cache, at), "", of.unit))
+                    .collect::<Vec<_>>()
+            },
+        )
+        .without_blanks()
 }
 
 fn by_load(
@@ -137,16 +139,18 @@ fn by_load(
     point: impl Fn(&str, u32) -> String,
 ) -> Table {
     let table = Table::new(of.title, "load, % of 155 Mbit/s");
-    columns(table, of, caches).rows(
-        CONGESTION,
-        |row| row.load.to_string(),
-        |row| {
-            caches
-                .iter()
-                .map(|(cache, _)| measured.cell(&point(cache, row.load), "", of.unit))
-                .collect::<Vec<_>>()
-        },
-    )
+    columns(table, of, caches)
+        .rows(
+            CONGESTION,
+            |row| row.load.to_string(),
+            |row| {
+                caches
+                    .iter()
+                    .map(|(cache, _)| measured.cell(&point(cache, row.load), "", of.unit))
+                    .collect::<Vec<_>>()
+            },
+        )
+        .without_blanks()
 }
 
 fn columns(table: Table, of: Of, caches: &[(&str, &str)]) -> Table {

@@ -9,7 +9,10 @@ mod line;
 mod micro;
 mod peer;
 
-use crate::{Cell, Measured, NOT_MEASURED, Record, Report, paper::outsourcing as paper};
+use crate::{
+    Cell, Column, Measured, NOT_MEASURED, Record, Report, Table, number,
+    paper::outsourcing as paper,
+};
 
 /// The report of these records, and of the points that were left out: name and reason.
 #[must_use]
@@ -67,6 +70,26 @@ fn share(of: &Cell, whole: &Cell) -> Cell {
     let reasons = [of, whole].map(|cell| cell.note.as_str());
     let reason = reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or(NOT_MEASURED);
     Cell::words(reason)
+}
+
+/// Of each column of a table of shares, the row where ours is farthest from the paper's, if by more than
+/// `tolerance`.
+fn farthest(table: &Table, tolerance: f64) -> Vec<String> {
+    let of_column = |(n, column): (usize, &Column)| {
+        let cells = table.rows.iter().filter_map(|row| {
+            let cell = row.cells.get(n)?;
+            Some((row.name.as_str(), cell.ours?, cell.paper?))
+        });
+        let (row, ours, paper) = cells
+            .filter(|(_, ours, paper)| (ours - paper).abs() > tolerance)
+            .max_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs()))?;
+        let [ours, paper] = [ours, paper].map(number);
+        Some(format!(
+            "{}, {column}: farthest from the paper at {row}, {ours} instead of {paper}.",
+            table.title
+        ))
+    };
+    table.columns.iter().enumerate().filter_map(of_column).collect()
 }
 
 #[cfg(test)]

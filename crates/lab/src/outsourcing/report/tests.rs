@@ -128,6 +128,19 @@ fn a_delay_that_costs_something_else_is_told_with_the_disks_own_time() {
 }
 
 #[test]
+fn load_that_costs_something_else_is_told_at_its_worst() {
+    let records = [
+        record("table-3/postmark/soft/0", "1/s", 200.0),
+        record("table-3/postmark/soft/60", "1/s", 100.0),
+        record("table-3/postmark/soft/70", "1/s", 72.0),
+    ];
+    let report = report(&records, &[]);
+    let deviations = &section(&report, "Table 3").deviations;
+    let told = "As a share of no load, PostMark, ext4: farthest from the paper at 60, 0.5 instead of 0.675.";
+    assert_eq!(deviations, &[told]);
+}
+
+#[test]
 fn a_gateway_is_held_to_what_it_promises() {
     let records = [
         record("table-2/surge/soft/plain/local", "1/s", 100.0),
