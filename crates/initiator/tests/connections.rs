@@ -119,25 +119,3 @@ async fn a_stalled_connection_does_not_stall_the_other() {
     assert!(statistics.connections_lost >= 1, "it was given up: {statistics:?}");
     has_connections(&volume, 2).await;
 }
-
-/// A ping waits behind seconds of data. Connections were given up for that one after the other, and what
-/// they had carried was sent anew.
-#[tokio::test]
-async fn a_slow_link_is_not_a_stalled_one() {
-    let node = Node::start(Geometry::with_blocks(65536)).await;
-    let relay = Relay::start_narrow(node.address).await;
-    let mut settings = node.settings();
-    settings.portal = relay.address.to_string();
-    settings.connections = 2;
-    settings.socket = transport::SocketOptions::buffers(Some(512 << 10));
-    let volume = RemoteVolume::connect(settings).await.expect("a session");
-    has_connections(&volume, 2).await;
-    relay.slow();
-    let writes = (0..8).map(|number| {
-        let lba = Lba(256 * number);
-        volume.write(lba, blocks(lba.0, 256, 1), Durability::Volatile)
-    });
-    let written = futures_util::future::try_join_all(writes).await;
-    written.expect("it is slow, and goes on");
-    assert_eq!(volume.statistics().connections_lost, 0, "{:?}", volume.statistics());
-}

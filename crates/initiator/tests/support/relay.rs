@@ -6,14 +6,13 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
-        TcpListener, TcpSocket, TcpStream,
+        TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::watch,
@@ -25,8 +24,6 @@ enum State {
     Passes,
     /// Nothing gets through, in either direction; the sockets stay open.
     Stalls,
-    /// About 200 KB get through in a second.
-    Slows,
     /// What gets through has every bit turned.
     Damages,
     Cut,
@@ -42,18 +39,7 @@ pub struct Relay {
 
 impl Relay {
     pub async fn start(to: SocketAddr) -> Self {
-        Self::accept(TcpListener::bind("127.0.0.1:0").await.expect("loopback"), to)
-    }
-
-    /// Holds little that it has not passed yet, as a link does.
-    pub async fn start_narrow(to: SocketAddr) -> Self {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_recv_buffer_size(16 << 10).expect("a size");
-        socket.bind("127.0.0.1:0".parse().expect("an address")).expect("loopback");
-        Self::accept(socket.listen(64).expect("bound"), to)
-    }
-
-    fn accept(listener: TcpListener, to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound");
         let lines = Arc::new(Mutex::new(Vec::new()));
         let all = lines.clone();
@@ -104,11 +90,6 @@ impl Relay {
         self.standing(which).send_replace(State::Stalls);
     }
 
-    /// Lets little through on all that stand.
-    pub fn slow(&self) {
-        self.lines.lock().iter().for_each(|line| _ = line.send_replace(State::Slows));
-    }
-
     /// Turns every bit that one of those that stand passes from now on.
     pub fn damage(&self, which: usize) {
         self.standing(which).send_replace(State::Damages);
@@ -150,18 +131,14 @@ async fn pass(
         if now == State::Cut {
             return;
         }
-        let most = if now == State::Slows { 4096 } else { buffer.len() };
         let count = tokio::select! {
-            read = from.read(&mut buffer[..most]) => match read {
+            read = from.read(&mut buffer) => match read {
                 Ok(0) | Err(_) => return,
                 Ok(count) => count,
             },
             _ = state.changed() => continue,
         };
         passed.fetch_add(count as u64, Ordering::Relaxed);
-        if now == State::Slows {
-            tokio::time::sleep(Duration::from_micros(5 * count as u64)).await;
-        }
         if *state.borrow() == State::Damages {
             buffer[..count].iter_mut().for_each(|byte| *byte = !*byte);
         }
