@@ -147,7 +147,8 @@ pub(super) fn table_2(scale: Scale) -> Vec<Point> {
     for (meta, options) in [SOFT, SYNC] {
         for how in ["plain", "gateway"] {
             let quick: &[Way] = if how == "gateway" { &FEWER } else { &FEW };
-            for way in scale.pick(quick, &WAYS) {
+            let full: &[Way] = if how == "gateway" { &FEW } else { &WAYS };
+            for way in scale.pick(quick, full) {
                 let plain = way.over(mounted(volume(roomy(scale)), options));
                 let site = if how == "gateway" { with_gateway(plain, large()) } else { plain };
                 for application in all(scale, meta == "sync") {

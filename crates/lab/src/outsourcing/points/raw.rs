@@ -24,7 +24,7 @@ fn micro(pattern: Pattern, access: Access, block_kib: u32, set_mib: u32, scale: 
         pattern,
         block_kib,
         set_mib,
-        seconds: scale.pick(1, 4),
+        seconds: scale.pick(1, 3),
         warm_up_seconds: scale.pick(0, 1),
         ..Micro::default()
     }
@@ -52,7 +52,7 @@ pub(super) fn table_1(scale: Scale) -> Vec<Point> {
                     task.warm_up_seconds = scale.pick(1, if name == "array" { 25 } else { 10 });
                 }
                 let name = format!("table-1/{name}/{word}/{}", way.name());
-                points.push(point(name, way.over(base.clone()), task, scale.pick(1, 2)));
+                points.push(point(name, way.over(base.clone()), task, 1));
             }
         }
     }
@@ -64,10 +64,10 @@ pub(super) fn sweep(scale: Scale) -> Vec<Point> {
     let set = scale.pick(16, 64);
     let base = device(disk("null", scale), u64::from(set) + 16);
     let sizes: &[u32] = scale.pick(&[1, 8, 64], &[1, 2, 4, 8, 16, 32, 64]);
-    let ways: &[Way] = scale.pick(&[Way::Delay(0), Way::Delay(4)], &WAYS);
+    let ways: &[Way] = scale.pick(&[Way::Delay(0), Way::Delay(4)], &[Way::Delay(0), Way::Delay(8)]);
     let mut points = Vec::new();
     for way in ways {
-        for (word, pattern, access) in ACCESSES.into_iter().take(scale.pick(2, 4)) {
+        for (word, pattern, access) in ACCESSES.into_iter().take(scale.pick(1, 4)) {
             for size in sizes {
                 let name = format!("sweep/null/{word}/{size}k/{}", way.name());
                 let task = micro(pattern, access, *size, set, scale);
@@ -114,8 +114,8 @@ pub(super) fn figure_7(scale: Scale) -> Vec<Point> {
         let base = Site { gateway, ..device(disk("array", scale), u64::from(set) + 16) };
         let mut add = |name: String, link: Line| {
             let mut task = micro(Pattern::Random, Access::Read, 8, set, scale);
-            task.seconds = scale.pick(2, 15);
-            task.warm_up_seconds = scale.pick(2, 60);
+            task.seconds = scale.pick(1, 8);
+            task.warm_up_seconds = scale.pick(1, 12);
             let site = Site { link: Some(link), ..base.clone() };
             points.push(point(name, site, task, 1));
         };
