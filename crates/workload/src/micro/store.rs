@@ -29,7 +29,7 @@ pub(super) enum Store {
         direct: bool,
     },
     /// A unit of a target, by a session of our own.
-    Remote { runtime: Runtime, volume: RemoteVolume, durability: Durability },
+    Remote { runtime: Runtime, volume: Box<RemoteVolume>, durability: Durability },
 }
 
 impl Store {
@@ -74,7 +74,7 @@ impl Store {
             Error::System { act: format!("use {url}"), error: io::Error::other(error) }
         })?;
         let durability = if stable { Durability::Stable } else { Durability::Volatile };
-        Ok(Self::Remote { runtime, volume, durability })
+        Ok(Self::Remote { runtime, volume: Box::new(volume), durability })
     }
 
     /// How large it is, where it does not grow.
