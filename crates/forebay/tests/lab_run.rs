@@ -53,7 +53,7 @@ fn assert_tidy(name: &str, out: &Path) {
         assert!(!Path::new("/run/netns").join(format!("{name}-{end}")).exists());
     }
     assert!(!Path::new("/dev/shm").join(format!("forebay-lab-{name}")).exists());
-    assert!(!out.join("work").exists());
+    assert!(!out.join("forebay-lab-work").exists());
 }
 
 #[test]
@@ -124,6 +124,42 @@ fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
     assert!(said.contains("stopped; ") && said.contains("goes on where it was"), "{said}");
     assert!(out.join("report.html").exists());
     assert_tidy(&name, &out);
+}
+
+#[test]
+fn folders_of_others_are_left_alone() {
+    if !is_possible() {
+        return;
+    }
+    let (name, folder) = (name("other"), tempfile::tempdir().expect("a folder"));
+    let only = ["--only", "table-1/null/random-read/2ms"];
+    // A user's own folder, as where the results go as within it.
+    fs::create_dir(folder.path().join("work")).expect("a folder");
+    let refused = run(&name, folder.path(), &only);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("no results.jsonl"), "{}", stderr(&refused));
+    let out = folder.path().join("out");
+    let work = out.join("forebay-lab-work");
+    fs::create_dir_all(&work).expect("a folder");
+    fs::write(work.join("thesis"), "years of work").expect("a file");
+    fs::write(out.join("results.jsonl"), "").expect("a file");
+    let refused = run(&name, &out, &only);
+    assert!(stderr(&refused).contains("not made by a run"), "{}", stderr(&refused));
+    assert!(work.join("thesis").exists());
+    // What another run of the name has in memory stays, and no point counts as left out because of it.
+    let other = Path::new("/dev/shm").join(format!("forebay-lab-{name}"));
+    fs::create_dir(&other).expect("a folder");
+    fs::write(other.join("node-1.toml"), "").expect("a file");
+    fs::write(other.join(".forebay-lab"), "").expect("a file");
+    let lock = fs::File::open(&other).expect("it is there");
+    lock.lock().expect("nobody has it");
+    let refused = run(&name, &folder.path().join("second"), &only);
+    assert!(stderr(&refused).contains("another run uses"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--name"), "{}", stderr(&refused));
+    assert!(
+        other.join("node-1.toml").exists() && results(&folder.path().join("second")).is_empty()
+    );
+    fs::remove_dir_all(&other).expect("it is ours");
 }
 
 #[test]

@@ -44,11 +44,18 @@ impl Results {
     /// Opens what is there, or begins.
     ///
     /// # Errors
-    /// If another run has them, or a line is none. The last line may be half a one: its run was killed, and it
-    /// is taken away.
+    /// If another run has them, the folder has other things and no results, or a line is none. The last line may be
+    /// half a one: its run was killed, and it is taken away.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
         let path = folder.join("results.jsonl");
+        let mut there = fs::read_dir(folder).map_err(Error::file("read", folder))?;
+        if !path.exists() && there.next().is_some() {
+            let folder = folder.display();
+            return Err(Error::Folder(format!(
+                "{folder} has other things in it and no results.jsonl; nothing in it was touched"
+            )));
+        }
         let file = File::options().create(true).append(true).open(&path);
         let file = file.map_err(Error::file("open", &path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
@@ -184,6 +191,18 @@ pub(crate) mod tests {
         let (records, left_out) = results.of_all(&[two, one, point("three")]);
         assert_eq!((records.len(), left_out.len()), (1, 1));
         assert_eq!(left_out[0].left_out, "no room");
+    }
+
+    #[test]
+    fn results_are_not_put_among_other_things() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("report.html"), "mine").unwrap();
+        let error = Results::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("other things"), "{error}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        // An interrupted run may have written nothing yet but this.
+        fs::write(folder.path().join("results.jsonl"), "").unwrap();
+        Results::open(folder.path()).unwrap();
     }
 
     #[test]

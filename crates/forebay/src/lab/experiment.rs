@@ -41,6 +41,9 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
     let beside = args.beside.as_deref().map(beside).transpose()?;
     let out = args.out.clone().unwrap_or_else(|| default_folder(experiment, scale));
     let mut results = Results::open(&out).map_err(failed)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    // Before anything is looked at: of two runs of one name the second says so, and leaves nothing out because of it.
+    let mut stage = stage(args, &out, &stop)?;
     let wanted: Vec<Point> =
         chosen.iter().filter(|point| args.again || results.of(point).is_none()).cloned().collect();
     let there = chosen.len() - wanted.len();
@@ -66,8 +69,9 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
     let ended = if plan.run.is_empty() {
         Ended::default()
     } else {
-        measure(&plan.run, args, &out, &mut results)?
+        measure(&plan.run, &mut stage, &mut results, &stop)?
     };
+    drop(stage);
     write(experiment, scale, &all, &results, beside, &out)?;
     finish(&ended, &plan, &out)
 }
@@ -156,30 +160,33 @@ fn sections(points: &[Point]) -> Vec<&str> {
         .collect()
 }
 
-fn measure(
-    points: &[Point],
-    args: &Measure,
-    out: &Path,
-    results: &mut Results,
-) -> Result<Ended, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    stop_at_signals(Arc::clone(&stop))?;
+/// Where points are run, with nothing on it.
+fn stage(args: &Measure, out: &Path, stop: &Arc<AtomicBool>) -> Result<Stage, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program: {error}")))?;
     let out = fs::canonicalize(out)
         .map_err(|error| Failure::new(format!("{}: {error}", out.display())))?;
     let memory = ["/dev/shm", "/tmp"].map(PathBuf::from).into_iter().find(|folder| folder.is_dir());
     let memory = memory.unwrap_or_else(std::env::temp_dir);
-    let mut stage = Stage::new(Setting {
+    let setting = Setting {
         program,
         name: args.name.clone(),
-        disk: out.join("work"),
+        disk: out.join("forebay-lab-work"),
         memory: memory.join(format!("forebay-lab-{}", args.name)),
-        stop: Arc::clone(&stop),
-    })
-    .map_err(failed)?;
+        stop: Arc::clone(stop),
+    };
+    Stage::new(setting).map_err(failed)
+}
+
+fn measure(
+    points: &[Point],
+    stage: &mut Stage,
+    results: &mut Results,
+    stop: &Arc<AtomicBool>,
+) -> Result<Ended, Failure> {
+    stop_at_signals(Arc::clone(stop))?;
     let mut bar = Bar::new()?;
-    let ended = engine::run(points, &mut stage, results, &mut bar, &stop).map_err(failed)?;
+    let ended = engine::run(points, stage, results, &mut bar, stop).map_err(failed)?;
     bar.bar.finish_and_clear();
     Ok(ended)
 }
@@ -363,7 +370,9 @@ fn failed(error: lab::Error) -> Failure {
     match error {
         lab::Error::Link(error) => super::failed::failed(error),
         lab::Error::Settings(_) => Failure::settings(error),
-        lab::Error::Folder(_) => Failure::new(error).remedy("choose another folder with --out"),
+        lab::Error::Folder(_) => {
+            Failure::new(error).remedy("choose another --out, or another --name")
+        }
         error => Failure::new(error),
     }
 }

@@ -1,6 +1,7 @@
 //! From a site to processes: a link in this process, nodes at its far end, a gateway and the attached
 //! volumes at its near end, and workloads there.
 
+mod folder;
 mod process;
 mod settings;
 mod counted;
@@ -13,7 +14,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::Write as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -25,6 +26,7 @@ use workload::{Figure, Outcome, Place, Task};
 pub(crate) use self::standing::{available, check};
 use self::{
     counted::{Machine, processor_here},
+    folder::Folder,
     process::{Patience, Process},
     settings::Folders,
     standing::Standing,
@@ -70,6 +72,8 @@ pub struct Found {
 pub struct Stage {
     place: Setting,
     standing: Option<Standing>,
+    /// Those of the place: removed after what stands in them.
+    folders: [Folder; 2],
 }
 
 /// What a stage is made with.
@@ -79,9 +83,10 @@ pub struct Setting {
     pub program: PathBuf,
     /// The link's name: namespaces are `NAME-near` and `NAME-far`.
     pub name: String,
-    /// A folder on the disk for volumes and logs. What is in it is removed.
+    /// A folder on the disk for volumes and logs. It is made, and removed; one that is there is taken only if a run has
+    /// left it.
     pub disk: PathBuf,
-    /// A folder in memory for settings, control sockets, NVRAM and mount points. What is in it is removed.
+    /// The same in memory, for settings, control sockets, NVRAM and mount points.
     pub memory: PathBuf,
     /// Set by who wants the run to end.
     pub stop: Arc<AtomicBool>,
@@ -99,23 +104,19 @@ impl Setting {
 }
 
 impl Stage {
-    /// Takes up what a run that was killed has left, of the same name and in the same folders.
+    /// Takes up what a run that was killed has left in the same folders.
     ///
     /// # Errors
-    /// If its folders cannot be made, or another run has the namespaces.
+    /// [`Error::Folder`] if another run has them, or they are no run's; or if they cannot be made.
     pub fn new(place: Setting) -> Result<Self, Error> {
+        // Both are ours before anything in one is touched.
+        let folders = [Folder::take(&place.memory)?, Folder::take(&place.disk)?];
         attached::unmount_all(&place.memory);
-        for folder in [&place.disk, &place.memory] {
-            match fs::remove_dir_all(folder) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::file("remove", folder)(error));
-                }
-                _ => {}
-            }
-            make_private(folder)?;
+        for folder in &folders {
+            folder.empty()?;
         }
         process::adopt()?;
-        Ok(Self { place, standing: None })
+        Ok(Self { place, standing: None, folders })
     }
 
     fn workload(&self, number: usize, place: &Place, task: &Task) -> Result<Process, Error> {
@@ -233,15 +234,8 @@ impl Scene for Stage {
             standing.end(&self.place.memory)
         });
         // A disk's worth of volumes, and settings with the old ports.
-        for folder in [&self.place.disk, &self.place.memory] {
-            for entry in fs::read_dir(folder).map_err(Error::file("read", folder))?.flatten() {
-                let path = entry.path();
-                let removed =
-                    if path.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) };
-                removed.map_err(Error::file("remove", &path))?;
-            }
-        }
-        ended
+        let cleared: Result<(), Error> = self.folders.iter().map(Folder::clear).collect();
+        ended.and(cleared)
     }
 }
 
@@ -249,18 +243,7 @@ impl Drop for Stage {
     fn drop(&mut self) {
         // Who wants to know what went wrong has called `clear`.
         let _ = self.clear();
-        for folder in [&self.place.disk, &self.place.memory] {
-            let _ = fs::remove_dir(folder);
-        }
     }
-}
-
-/// A folder that is not there yet. Servers that workloads start are other users', and go through it to what is mounted there;
-/// nobody else sees what is in it.
-fn make_private(folder: &Path) -> Result<(), Error> {
-    use std::os::unix::fs::DirBuilderExt;
-    let made = fs::DirBuilder::new().mode(0o711).create(folder);
-    made.map_err(Error::file("make", folder))
 }
 
 /// One outcome of several at once: rates and counts add up, times are those of the slowest.

@@ -1,0 +1,189 @@
+//! A folder of a run: made by one, marked, for one run at a time, and emptied by the next. Nobody else's is touched.
+
+use std::{
+    fs::{self, DirBuilder, DirEntry, File},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use crate::Error;
+
+/// In a folder of a run: that it is one.
+const MARK: &str = ".forebay-lab";
+const WORDS: &str =
+    "Made by `forebay lab run`. The next run here removes what is in this folder.\n";
+/// A run that ends removes its folder in the moment in which another takes it. That many in a row do not.
+const ATTEMPTS: usize = 8;
+
+/// One that this run has. Removed when dropped, if nothing is left in it.
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// The folder itself, locked.
+    lock: File,
+}
+
+impl Folder {
+    /// Makes it, or takes the one that a run has left.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] if another run has it, or no run has made it; then nothing of it was touched.
+    pub fn take(path: &Path) -> Result<Self, Error> {
+        for _ in 0..ATTEMPTS {
+            if let Some(folder) = Self::attempt(path)? {
+                return Ok(folder);
+            }
+        }
+        Err(Error::Folder(format!("other runs use {}", path.display())))
+    }
+
+    fn attempt(path: &Path) -> Result<Option<Self>, Error> {
+        let shown = path.display();
+        let refused =
+            |why: &str| Err(Error::Folder(format!("{shown} {why}; nothing in it was touched")));
+        // Servers that workloads start are other users', and go through it to what is mounted there; nobody else
+        // sees what is in it.
+        match DirBuilder::new().mode(0o711).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Error::file("make", path)(error));
+            }
+            _ => {}
+        }
+        let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
+        let lock = match File::options().read(true).custom_flags(flags).open(path) {
+            Ok(opened) => opened,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(_) if !fs::symlink_metadata(path).is_ok_and(|it| it.is_dir()) => {
+                return refused("is no folder");
+            }
+            Err(error) => return Err(Error::file("open", path)(error)),
+        };
+        let opened = lock.metadata().map_err(Error::file("look at", path))?;
+        if opened.uid() != rustix::process::geteuid().as_raw() {
+            return refused("is another user's");
+        }
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(Error::Folder(format!("another run uses {shown}")));
+        }
+        match fs::symlink_metadata(path) {
+            Ok(now) if (now.dev(), now.ino()) == (opened.dev(), opened.ino()) => {}
+            // Who had it has just removed it.
+            _ => return Ok(None),
+        }
+        let mark = path.join(MARK);
+        if !fs::symlink_metadata(&mark).is_ok_and(|it| it.is_file()) {
+            if fs::read_dir(path).map_err(Error::file("read", path))?.next().is_some() {
+                return refused("was not made by a run of the laboratory");
+            }
+            let made = File::options().write(true).create_new(true).open(&mark);
+            let written = made.and_then(|mut file| file.write_all(WORDS.as_bytes()));
+            written.map_err(Error::file("write", &mark))?;
+        }
+        Ok(Some(Self { path: path.to_owned(), lock }))
+    }
+
+    /// Removes all that an earlier run has left, with what is in it. Nothing may be mounted there.
+    pub fn empty(&self) -> Result<(), Error> {
+        let here = self.lock.metadata().map_err(Error::file("look at", &self.path))?.dev();
+        for entry in self.entries()? {
+            let path = entry.path();
+            let about = fs::symlink_metadata(&path).map_err(Error::file("look at", &path))?;
+            if about.dev() != here {
+                return Err(Error::Folder(format!(
+                    "something is mounted at {}: unmount it first",
+                    path.display()
+                )));
+            }
+            let removed =
+                if about.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(Error::file("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what is left of a site that has ended: files, and folders with nothing in them.
+    pub fn clear(&self) -> Result<(), Error> {
+        for entry in self.entries()? {
+            let path = entry.path();
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let removed = if is_folder { fs::remove_dir(&path) } else { fs::remove_file(&path) };
+            removed.map_err(Error::file("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    /// What is in it beside the mark.
+    fn entries(&self) -> Result<Vec<DirEntry>, Error> {
+        let failed = || Error::file("read", &self.path);
+        let listed = fs::read_dir(&self.path).map_err(failed())?;
+        let listed = listed.collect::<io::Result<Vec<_>>>().map_err(failed())?;
+        Ok(listed.into_iter().filter(|entry| entry.file_name() != MARK).collect())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // With something in it it keeps its mark, for the next run.
+        if self.entries().is_ok_and(|left| left.is_empty()) {
+            let _ = fs::remove_file(self.path.join(MARK));
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(path: &Path) -> String {
+        match Folder::take(path) {
+            Err(Error::Folder(why)) => why,
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("{} was taken", path.display()),
+        }
+    }
+
+    #[test]
+    fn a_folder_of_a_run_is_for_one_at_a_time_and_emptied_by_the_next() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("work");
+        let first = Folder::take(&path).unwrap();
+        fs::create_dir_all(path.join("volume/deep")).unwrap();
+        fs::write(path.join("volume/deep/file"), "data").unwrap();
+        assert!(refusal(&path).contains("another run uses"));
+        assert!(first.clear().is_err(), "what is not empty stays");
+        drop(first);
+        assert!(path.join("volume/deep/file").exists(), "as after a run that was killed");
+        let next = Folder::take(&path).unwrap();
+        next.empty().unwrap();
+        assert!(!path.join("volume").exists());
+        assert!(refusal(&path).contains("another run uses"), "it is locked still");
+        drop(next);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_no_run_has_made_is_left_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let own = place.path().join("own");
+        fs::create_dir(&own).unwrap();
+        fs::write(own.join("thesis"), "years of work").unwrap();
+        assert!(refusal(&own).contains("not made by a run"));
+        assert!(own.join("thesis").exists());
+        let other = place.path().join("other");
+        std::os::unix::fs::symlink(&own, &other).unwrap();
+        assert!(refusal(&other).contains("is no folder"));
+        fs::write(place.path().join("file"), "").unwrap();
+        assert!(refusal(&place.path().join("file")).contains("is no folder"));
+        if rustix::process::geteuid().is_root() {
+            let foreign = place.path().join("foreign");
+            fs::create_dir(&foreign).unwrap();
+            std::os::unix::fs::chown(&foreign, Some(12345), None).unwrap();
+            assert!(refusal(&foreign).contains("another user's"));
+            assert!(foreign.exists() && !foreign.join(MARK).exists());
+        }
+        assert_eq!(fs::read_dir(&own).unwrap().count(), 1);
+    }
+}
