@@ -12,7 +12,8 @@ use rustix::process::Signal;
 use workload::Place;
 
 use super::{
-    process::{self, Namespace, Patience, Process},
+    mounts::{mount_point, unmount_all},
+    process::{Namespace, Patience, Process},
     settings::TARGET,
 };
 use crate::{Error, Host};
@@ -21,8 +22,8 @@ use crate::{Error, Host};
 const READY: Duration = Duration::from_secs(300);
 /// The last writes leave over the link with its delay.
 const END: Duration = Duration::from_secs(180);
-/// Away with what is mounted on a process that is gone.
-const UNMOUNT: Duration = Duration::from_secs(20);
+/// One that did not get ready has little to write.
+const GIVEN_UP: Duration = Duration::from_secs(20);
 
 /// One that is there.
 pub(crate) struct Attached {
@@ -48,7 +49,7 @@ impl Attached {
         command.args(["attach", TARGET, "--config"]).arg(&path).stdin(Stdio::null());
         let mut mounted = None;
         if let Host::Mounted(options) = host {
-            let mount = folder.join(format!("mnt-{number}"));
+            let mount = mount_point(folder, number);
             fs::create_dir(&mount).map_err(Error::file("make", &mount))?;
             // The kernel's thread that clears tables of inodes would write beside the workload.
             let options = [options.as_str(), "noinit_itable"].join(",");
@@ -59,7 +60,10 @@ impl Attached {
         let events = folder.join(format!("host-{number}.events"));
         let name = format!("the attachment of volume {number}");
         let mut process = Process::start(name, &mut command, namespace, &events, Signal::TERM)?;
-        let ready = process.line(Patience { limit: READY, stop })?;
+        let ready = process.line(Patience { limit: READY, stop }).inspect_err(|_| {
+            // Killed it would leave its device and what is mounted on that.
+            let _ = process.ask_to_end(GIVEN_UP);
+        })?;
         let device = ready.strip_prefix("ready ").and_then(|it| it.split(' ').next());
         let place = match (&mounted, device) {
             (Some(mount), Some(_)) => Place::Folder(mount.clone()),
@@ -86,27 +90,4 @@ impl Attached {
         }
         ended
     }
-}
-
-/// Takes away what is mounted below a folder and has nobody behind it any more.
-pub(crate) fn unmount_all(folder: &Path) {
-    let stop = AtomicBool::new(false);
-    for number in 1..=4_u8 {
-        let mount = folder.join(format!("mnt-{number}"));
-        if !is_mounted(&mount) {
-            continue;
-        }
-        let mut command = Command::new("umount");
-        command.arg("--lazy").arg(&mount);
-        let patience = Patience { limit: UNMOUNT, stop: &stop };
-        // What stays is named by who wants to remove the folder.
-        let _ =
-            process::run("umount", &mut command, &None, &folder.join("umount.events"), patience);
-    }
-}
-
-fn is_mounted(folder: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let wanted = folder.display().to_string();
-    mounts.lines().any(|line| line.split(' ').nth(1) == Some(&wanted))
 }

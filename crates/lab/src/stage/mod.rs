@@ -3,6 +3,8 @@
 
 mod folder;
 mod process;
+mod orphans;
+mod mounts;
 mod settings;
 mod counted;
 mod served;
@@ -27,6 +29,7 @@ pub(crate) use self::standing::{available, check};
 use self::{
     counted::{Machine, processor_here},
     folder::Folder,
+    orphans::Orphans,
     process::{Patience, Process},
     settings::Folders,
     standing::Standing,
@@ -72,6 +75,8 @@ pub struct Found {
 pub struct Stage {
     place: Setting,
     standing: Option<Standing>,
+    /// From the first site on.
+    orphans: Option<Orphans>,
     /// Those of the place: removed after what stands in them.
     folders: [Folder; 2],
 }
@@ -111,12 +116,11 @@ impl Stage {
     pub fn new(place: Setting) -> Result<Self, Error> {
         // Both are ours before anything in one is touched.
         let folders = [Folder::take(&place.memory)?, Folder::take(&place.disk)?];
-        attached::unmount_all(&place.memory);
+        mounts::unmount_all(&place.memory);
         for folder in &folders {
             folder.empty()?;
         }
-        process::adopt()?;
-        Ok(Self { place, standing: None, folders })
+        Ok(Self { place, standing: None, orphans: None, folders })
     }
 
     fn workload(&self, number: usize, place: &Place, task: &Task) -> Result<Process, Error> {
@@ -139,6 +143,12 @@ impl Stage {
             let _ = stdin.write_all(&given);
         }
         Ok(process)
+    }
+
+    fn end_orphans(&self, ours: &[u32]) {
+        if let Some(orphans) = &self.orphans {
+            orphans.end(ours, &[&self.place.memory, &self.place.disk]);
+        }
     }
 
     /// Runs a task on every place at once.
@@ -169,6 +179,9 @@ impl Scene for Stage {
             if standing.becomes(site)? {
                 return Ok(());
             }
+        }
+        if self.orphans.is_none() {
+            self.orphans = Some(Orphans::adopt()?);
         }
         self.clear()?;
         self.standing = Some(Standing::raise(&self.place, site)?);
@@ -229,10 +242,13 @@ impl Scene for Stage {
     }
 
     fn clear(&mut self) -> Result<(), Error> {
-        let ended = self.standing.take().map_or(Ok(()), |standing| {
-            process::end_orphans(&standing.processes());
-            standing.end(&self.place.memory)
-        });
+        let standing = self.standing.take();
+        let ours = standing.as_ref().map(Standing::processes).unwrap_or_default();
+        self.end_orphans(&ours);
+        let ended = standing.map_or(Ok(()), |standing| standing.end(&self.place.memory));
+        // One that waited for a volume that has ended now; and what is mounted with nobody behind it.
+        self.end_orphans(&[]);
+        mounts::unmount_all(&self.place.memory);
         // A disk's worth of volumes, and settings with the old ports.
         let cleared: Result<(), Error> = self.folders.iter().map(Folder::clear).collect();
         ended.and(cleared)

@@ -11,17 +11,18 @@ use std::{
 use rustix::process::Signal;
 use workload::{Place, Tool};
 
-use super::process::{self, Namespace, Patience, Process};
+use super::{
+    mounts::{self, LOSETUP, losetup},
+    process::{self, Namespace, Patience, Process},
+};
 use crate::Error;
 
 /// Its daemon and the tool that tells it what to serve.
 pub(crate) const TGT: [Tool; 2] =
     [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
 /// QEMU's, and what makes a block device of the file that it shows.
-pub(crate) const QEMU: [Tool; 2] = [
-    Tool { program: "qemu-storage-daemon", package: "qemu-system-common" },
-    Tool { program: "losetup", package: "mount" },
-];
+pub(crate) const QEMU: [Tool; 2] =
+    [Tool { program: "qemu-storage-daemon", package: "qemu-system-common" }, LOSETUP];
 
 /// Either is ready in a fraction of that, or never.
 const READY: Duration = Duration::from_secs(20);
@@ -115,7 +116,7 @@ impl Shown {
         let mut parts = url.trim_start_matches("iscsi://").split('/');
         let part = |it: Option<&str>| it.unwrap_or_default().to_owned();
         let [portal, target, lun] = [part(parts.next()), part(parts.next()), part(parts.next())];
-        let file = folder.join(format!("shown-{number}"));
+        let file = mounts::shown(folder, number);
         File::create(&file).map_err(Error::file("make", &file))?;
         let events = folder.join(format!("qemu-{number}.events"));
         let blockdev = format!(
@@ -179,13 +180,9 @@ impl Shown {
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        // What goes wrong here, goes wrong with the process killed after it, too.
+        // What goes wrong here, goes wrong with the process killed after it, too. Killed at once it would leave its file
+        // mounted.
         let _ = self.detach();
+        let _ = self.process.ask_to_end(READY);
     }
-}
-
-fn losetup(arguments: &[&str]) -> Command {
-    let mut command = Command::new(QEMU[1].find().unwrap_or_else(|_| "losetup".into()));
-    command.args(arguments);
-    command
 }

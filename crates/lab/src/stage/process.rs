@@ -1,7 +1,7 @@
 //! A program of a stage: started in its namespace, ended in order, and gone when we are.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{Read, Seek, SeekFrom},
     os::{
         fd::AsFd,
@@ -24,6 +24,11 @@ use crate::Error;
 /// What is told of a program's events when it fails.
 const TAIL_BYTES: u64 = 2000;
 const TAIL_LINES: usize = 4;
+/// In the environment of all that is started here, with our number: what they start has it, too.
+pub(crate) const MARK: &str = "FOREBAY_LAB_RUN";
+/// A killed program is gone at once, but for one that waits for a disk: it goes when its volume has ended, and must
+/// not keep us from ending that.
+const GONE: Duration = Duration::from_secs(5);
 /// How often a wait looks whether somebody asked to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -65,6 +70,7 @@ impl Process {
         let stderr = File::options().create(true).append(true).open(events);
         let stderr = stderr.map_err(Error::file("write", events))?;
         command.stdout(stdout).stderr(stderr).process_group(0);
+        command.env(MARK, std::process::id().to_string());
         let entered = namespace.as_ref().map(File::try_clone).transpose().map_err(failed())?;
         // SAFETY: between fork and exec only system calls are made, which are async-signal-safe, and nothing is
         // allocated.
@@ -190,7 +196,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.ended(GONE);
     }
 }
 
@@ -233,43 +239,6 @@ fn tail(events: &Path) -> String {
     let said = String::from_utf8_lossy(&read().unwrap_or_default()).into_owned();
     let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(TAIL_LINES)..].join("; ")
-}
-
-/// Kills every process that has come to be a child of ours though we did not start it: what a workload
-/// left behind when it was ended ([`adopt`]).
-pub(crate) fn end_orphans(ours: &[u32]) {
-    let own = Pid::as_raw(Some(rustix::process::getpid())).cast_unsigned();
-    // What is killed may have children of its own, which come to us then.
-    for _ in 0..16 {
-        let orphans: Vec<u32> =
-            children_of(own).into_iter().filter(|child| !ours.contains(child)).collect();
-        if orphans.is_empty() {
-            return;
-        }
-        for orphan in orphans {
-            let Some(pid) = Pid::from_raw(orphan.cast_signed()) else { continue };
-            let _ = kill_process(pid, Signal::KILL);
-            let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
-        }
-    }
-}
-
-/// From now on orphans of our children are our children.
-pub(crate) fn adopt() -> Result<(), Error> {
-    let adopted = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-    adopted.map_err(|error| Error::system("become the parent of orphans")(error.into()))
-}
-
-fn children_of(parent: u32) -> Vec<u32> {
-    let Ok(listed) = fs::read_dir("/proc") else { return Vec::new() };
-    let numbers = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.filter(|process| parent_of(*process) == Some(parent)).collect()
-}
-
-fn parent_of(process: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may hold anything; after it come the state and the parent (proc(5)).
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -43,11 +43,23 @@ enum Node {
 }
 
 impl Standing {
-    /// Starts all of a site; on the way to it the link has no delay and loses nothing.
+    /// Starts all of a site; on the way to it the link has no delay and loses nothing. If something does not start, what
+    /// did is ended in order.
     pub fn raise(place: &Setting, site: &Site) -> Result<Self, Error> {
         check(site)?;
-        let (program, folder, stop) = (&place.program, &place.memory, &place.stop);
-        let folders = place.folders();
+        let (mut standing, far) = Self::with_link(place, site)?;
+        match standing.start(place, &far) {
+            Ok(()) => Ok(standing),
+            Err(error) => {
+                // Why it does not stand is told, not what came of that.
+                let _ = standing.end(&place.memory);
+                Err(error)
+            }
+        }
+    }
+
+    /// The link alone, and its far end.
+    fn with_link(place: &Setting, site: &Site) -> Result<(Self, Namespace), Error> {
         let link = site.link.as_ref().map(|line| {
             // The MTU has to be there from the beginning: it is agreed on when a connection is made.
             let plain = |of: &wan::Settings| wan::Settings {
@@ -70,8 +82,7 @@ impl Standing {
         for namespace in [&near, &far] {
             tune(namespace, site)?;
         }
-        let address = if link.is_some() { End::Far.address() } else { "127.0.0.1" };
-        let mut standing = Self {
+        let standing = Self {
             site: site.clone(),
             hosts: Vec::new(),
             gateway: None,
@@ -79,9 +90,18 @@ impl Standing {
             near,
             link,
         };
+        Ok((standing, far))
+    }
+
+    /// Nodes, gateway and hosts, and then the distance.
+    fn start(&mut self, place: &Setting, far: &Namespace) -> Result<(), Error> {
+        let (program, folder, stop) = (&place.program, &place.memory, &place.stop);
+        let folders = place.folders();
+        let site = &self.site;
+        let address = if self.link.is_some() { End::Far.address() } else { "127.0.0.1" };
         if site.server != Server::Host {
             for number in 1..=site.nodes {
-                standing.nodes.push(match site.server {
+                self.nodes.push(match site.server {
                     Server::Tgt => {
                         let backing = match site.disk.data {
                             Data::Memory => folders.memory,
@@ -89,28 +109,27 @@ impl Standing {
                         };
                         let backing = backing.join(format!("tgt-{number}.img"));
                         Node::Tgt(Tgt::start(
-                            number, address, &backing, site.bytes, folder, &far, stop,
+                            number, address, &backing, site.bytes, folder, far, stop,
                         )?)
                     }
                     _ => {
                         let settings = settings::node(site, number, address, folders);
                         let name = format!("node {number}");
-                        Node::Ours(Served::start(&name, program, folder, &far, &settings, stop)?)
+                        Node::Ours(Served::start(&name, program, folder, far, &settings, stop)?)
                     }
                 });
             }
         }
-        let mut urls: Vec<String> = standing.nodes.iter().map(Node::url).collect();
+        let mut urls: Vec<String> = self.nodes.iter().map(Node::url).collect();
         if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == Beside::Host) {
             let settings = settings::gateway(site, gateway, &urls, folders);
-            let served =
-                Served::start("gateway", program, folder, &standing.near, &settings, stop)?;
+            let served = Served::start("gateway", program, folder, &self.near, &settings, stop)?;
             urls = (1..=site.nodes).map(|node| served.url(&gateway_target(node))).collect();
-            standing.gateway = Some(served);
+            self.gateway = Some(served);
         }
         for number in 1..=site.nodes {
             let url = urls.get(usize::from(number) - 1).map(String::as_str);
-            let near = &standing.near;
+            let near = &self.near;
             let seat = match (&site.host, url) {
                 (Host::Url, Some(url)) => Seat::Url(url.to_owned()),
                 (Host::QemuStorageDaemon, Some(url)) => {
@@ -123,13 +142,13 @@ impl Standing {
                     )?)
                 }
             };
-            standing.hosts.push(seat);
+            self.hosts.push(seat);
         }
         // From here on it is as far away as the site says.
-        if let (Some(link), Some(line)) = (&mut standing.link, &site.link) {
+        if let (Some(link), Some(line)) = (&mut self.link, &site.link) {
             link.change(line.settings())?;
         }
-        Ok(standing)
+        Ok(())
     }
 
     /// Whether it is this site now: it is, or only its link is another one, and that can be changed.

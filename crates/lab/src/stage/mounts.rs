@@ -1,0 +1,100 @@
+//! What is mounted in a run's folder: file systems of attached volumes, and a volume that a peer shows as a file.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::AtomicBool,
+    time::Duration,
+};
+
+use workload::Tool;
+
+use super::process::{self, Patience};
+
+/// Makes block devices of files.
+pub(crate) const LOSETUP: Tool = Tool { program: "losetup", package: "mount" };
+/// Away with what is mounted on a process that is gone.
+const UNMOUNT: Duration = Duration::from_secs(20);
+/// A site has so many nodes, and a volume of each.
+const VOLUMES: u8 = 4;
+
+/// Where the file system of a volume is mounted.
+pub(crate) fn mount_point(folder: &Path, volume: u8) -> PathBuf {
+    folder.join(format!("mnt-{volume}"))
+}
+
+/// The file that a peer shows a volume as.
+pub(crate) fn shown(folder: &Path, volume: u8) -> PathBuf {
+    folder.join(format!("shown-{volume}"))
+}
+
+/// Takes away what is mounted below a folder and has nobody behind it any more, with the loop devices on it.
+pub(crate) fn unmount_all(folder: &Path) {
+    let stop = AtomicBool::new(false);
+    let events = folder.join("umount.events");
+    // What stays is named by who wants to remove the folder.
+    let run = |command: &mut Command| {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let _ =
+            process::run(&name, command, &None, &events, Patience { limit: UNMOUNT, stop: &stop });
+    };
+    let volumes = 1..=VOLUMES;
+    for path in volumes.flat_map(|volume| [mount_point(folder, volume), shown(folder, volume)]) {
+        if !is_mounted(&path) {
+            continue;
+        }
+        for device in loops_on(&path) {
+            run(losetup(&["--detach"]).arg(device));
+        }
+        run(Command::new("umount").arg("--lazy").arg(&path));
+    }
+}
+
+/// The program with these arguments.
+pub(crate) fn losetup(arguments: &[&str]) -> Command {
+    let mut command = Command::new(LOSETUP.find().unwrap_or_else(|_| LOSETUP.program.into()));
+    command.args(arguments);
+    command
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let wanted = path.display().to_string();
+    mounts.lines().any(|line| line.split(' ').nth(1) == Some(&wanted))
+}
+
+/// The loop devices on a file. That may have nobody behind it: it is not touched.
+fn loops_on(file: &Path) -> Vec<PathBuf> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let on_it = |sys: &Path| {
+        let backing = fs::read_to_string(sys.join("loop/backing_file"));
+        backing.is_ok_and(|path| Path::new(path.trim_end_matches('\n')) == file)
+    };
+    let devices = devices.filter(|entry| on_it(&entry.path()));
+    devices.map(|entry| Path::new("/dev").join(entry.file_name())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_a_peer_has_shown_goes_with_its_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let (backing, shown) = (folder.path().join("backing"), shown(folder.path(), 1));
+        fs::write(&backing, vec![0; 1 << 20]).unwrap();
+        fs::write(&shown, "").unwrap();
+        let mut mount = Command::new("mount");
+        let mounted = mount.arg("--bind").args([&backing, &shown]).output();
+        if !mounted.is_ok_and(|output| output.status.success()) {
+            println!("not run: needs root");
+            return;
+        }
+        let looped = losetup(&["--find"]).arg(&shown).output().unwrap();
+        assert!(!looped.status.success() || loops_on(&shown).len() == 1);
+        unmount_all(folder.path());
+        assert!(!is_mounted(&shown) && loops_on(&shown).is_empty());
+        fs::remove_file(&shown).unwrap();
+    }
+}
