@@ -167,7 +167,11 @@ impl Micro {
 
     fn open(&self, run: &Run<'_>) -> Result<Store, Error> {
         match run.place {
-            Place::Folder(_) => Store::file(run.folder("micro")?.join(FILE), self.stable),
+            Place::Folder(_) => {
+                let store = Store::file(run.folder("micro")?.join(FILE), self.stable)?;
+                Set::refuse_others(&store)?;
+                Ok(store)
+            }
             Place::Device(path) => Store::device(path, self.stable),
             Place::Url(url) => {
                 let store = Store::remote(url, self.stable)?;
@@ -424,6 +428,31 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
         drop(other);
         run(folder.path(), &small(Access::Write, Pattern::Random), 1).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_no_set_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        let refused = |why: &str| {
+            let error = run(folder.path(), &small(Access::Write, Pattern::Random), 1).unwrap_err();
+            assert!(matches!(error, Error::Settings(_)), "{error}");
+            assert!(error.to_string().contains(why), "{error}");
+        };
+        for content in [vec![7; 10], vec![7; 100_000]] {
+            fs::write(&path, &content).unwrap();
+            refused("no working set");
+            assert_eq!(fs::read(&path).unwrap(), content);
+        }
+        let other = folder.path().join("other");
+        fs::rename(&path, &other).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        refused("symbolic link");
+        assert_eq!(fs::read(&other).unwrap(), vec![7; 100_000]);
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(run(folder.path(), &small(Access::Write, Pattern::Random), 1).is_err());
+        assert!(path.exists());
     }
 
     #[test]

@@ -36,6 +36,20 @@ impl<'a> Set<'a> {
         START + bytes
     }
 
+    /// That a file has nothing in it, or a set, whole or not: any other is not ours to fill.
+    ///
+    /// # Errors
+    /// [`Error::Settings`]; nothing was touched.
+    pub(super) fn refuse_others(store: &Store) -> Result<(), Error> {
+        if store.is_empty()? || mark_on(store)?.is_some() {
+            return Ok(());
+        }
+        Err(Error::Settings(format!(
+            "{} is no working set of this workload; nothing was touched",
+            store.name()
+        )))
+    }
+
     /// The set that is on a store, if it is large enough; otherwise it is filled anew.
     pub(super) fn open(
         store: &'a Store,
@@ -43,14 +57,7 @@ impl<'a> Set<'a> {
         seed: u64,
         progress: &dyn Fn(f64),
     ) -> Result<Self, Error> {
-        let mut mark = Aligned::zeros(MARK);
-        let there = match store.read(0, &mut mark) {
-            Ok(()) => read_mark(&mark),
-            // A new file ends before its mark.
-            Err(Error::System { error, .. }) if error.kind() == ErrorKind::UnexpectedEof => None,
-            Err(error) => return Err(error),
-        };
-        match there {
+        match mark_on(store)? {
             Some([seed, had, runs]) if had >= bytes && runs < u64::from(u32::MAX) => {
                 Ok(Self { store, seed, bytes, runs: runs as u32 })
             }
@@ -60,9 +67,8 @@ impl<'a> Set<'a> {
 
     /// Filled with version 0.
     fn filled(self, progress: &dyn Fn(f64)) -> Result<Self, Error> {
-        // Not marked until it is whole, whatever stood there.
-        self.store.write(0, &Aligned::zeros(MARK))?;
-        self.store.flush()?;
+        // Marked as one with nothing in it until it is whole, whatever stood there.
+        self.mark(0)?;
         let mut piece = Aligned::zeros(PIECE);
         for at in (0..self.bytes).step_by(PIECE) {
             let length = (self.bytes - at).min(PIECE as u64) as usize;
@@ -130,6 +136,17 @@ pub(super) fn version_of(run: u32, write: u32) -> u64 {
 
 fn number(at: u64) -> u64 {
     at / SECTOR as u64
+}
+
+/// The mark of a store, if it has one.
+fn mark_on(store: &Store) -> Result<Option<[u64; 3]>, Error> {
+    let mut mark = Aligned::zeros(MARK);
+    match store.read(0, &mut mark) {
+        Ok(()) => Ok(read_mark(&mark)),
+        // A new file ends before its mark.
+        Err(Error::System { error, .. }) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Seed, bytes and runs of a mark, if it is one.

@@ -39,11 +39,11 @@ impl Store {
         Ok(Self::File { file, path: path.to_owned(), direct: true })
     }
 
-    /// A file that no other run uses, made if it is not there. Where the file system knows no direct I/O it goes through
-    /// the page cache.
+    /// A regular file that no other run uses, made if it is not there. Where the file system knows no direct I/O it
+    /// goes through the page cache.
     pub(super) fn file(path: PathBuf, stable: bool) -> Result<Self, Error> {
         let open = |more: OFlags| {
-            let flags = (sync(stable) | more).bits().cast_signed();
+            let flags = (sync(stable) | OFlags::NOFOLLOW | more).bits().cast_signed();
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false);
             options.custom_flags(flags).open(&path)
@@ -54,7 +54,19 @@ impl Store {
             }
             opened => (opened, true),
         };
-        let file = opened.map_err(Error::system(format!("open {}", path.display())))?;
+        let refused = |why: &str| {
+            Err(Error::Settings(format!("{} {why}; nothing was touched", path.display())))
+        };
+        let failed = || Error::system(format!("open {}", path.display()));
+        let file = match opened {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
+                return refused("is a symbolic link");
+            }
+            opened => opened.map_err(failed())?,
+        };
+        if !file.metadata().map_err(failed())?.is_file() {
+            return refused("is no regular file");
+        }
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             Error::Settings(format!("another run uses {}; nothing was touched", path.display()))
         })?;
@@ -82,6 +94,18 @@ impl Store {
         match self {
             Self::File { .. } => None,
             Self::Remote { volume, .. } => Some(volume.geometry().bytes()),
+        }
+    }
+
+    /// Whether it is a file with nothing in it.
+    pub(super) fn is_empty(&self) -> Result<bool, Error> {
+        match self {
+            Self::File { file, .. } => {
+                let about = file.metadata();
+                let about = about.map_err(Error::system(format!("look at {}", self.name())))?;
+                Ok(about.is_file() && about.len() == 0)
+            }
+            Self::Remote { .. } => Ok(false),
         }
     }
 
@@ -128,7 +152,8 @@ impl Store {
         .map_err(Error::system(format!("flush {}", self.name())))
     }
 
-    fn name(&self) -> String {
+    /// What it is called where something is said of it.
+    pub(super) fn name(&self) -> String {
         match self {
             Self::File { path, .. } => path.display().to_string(),
             Self::Remote { volume, .. } => format!("unit {}", volume.identity()),
