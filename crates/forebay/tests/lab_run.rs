@@ -7,9 +7,11 @@ use std::{
     fs,
     path::Path,
     process::{Command, Output, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use lab::{Host, Scene as _, Setting, Site, Stage};
 use serde_json::Value;
 use support::{forebay, stderr};
 
@@ -66,7 +68,21 @@ fn points_are_measured_over_a_link_once_and_come_into_a_page() {
     let only =
         ["--only", "table-1/null/random-write/2ms", "--only", "table-1/null/random-read/2ms"];
     let begun = Instant::now();
-    let first = run(&name, &out, &only);
+    // By a shell that has a job and becomes the program: the job is its child then, and not its to end.
+    let script = "sleep 200 & echo $! >\"$0\"; exec \"$@\"";
+    let job = folder.path().join("job");
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(&job).arg(forebay().get_program());
+    command.args(["lab", "run", "outsourcing", "--quick", "--name", &name, "--out"]).arg(&out);
+    let (said, told) = (folder.path().join("said"), folder.path().join("told"));
+    command.stdout(fs::File::create(&said).expect("a file"));
+    command.stderr(fs::File::create(&told).expect("a file"));
+    let status = command.args(only).status().expect("the shell runs");
+    let read = |path| fs::read(path).expect("it was written");
+    let first = Output { status, stdout: read(&said), stderr: read(&told) };
+    let job: i32 = fs::read_to_string(job).expect("its number").trim().parse().expect("a number");
+    let job = rustix::process::Pid::from_raw(job).expect("a process");
+    rustix::process::kill_process(job, rustix::process::Signal::KILL).expect("the job runs still");
     assert!(first.status.success(), "{}{}", text(&first), stderr(&first));
     assert!(begun.elapsed() < LIMIT);
     assert!(text(&first).contains("to be measured: 2 points"), "{}", text(&first));
@@ -127,6 +143,45 @@ fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
 }
 
 #[test]
+fn a_site_that_does_not_stand_leaves_nothing_mounted() {
+    if !is_possible() {
+        return;
+    }
+    let (name, folder) = (name("raise"), tempfile::tempdir().expect("a folder"));
+    // The second attachment fails, when the first has a file system mounted. Written by another process: a file that
+    // one of ours has open for writing cannot be run.
+    let program = folder.path().join("program");
+    let real = forebay().get_program().to_owned();
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *host-2.toml*) exit 3;; esac\nexec {} \"$@\"\n",
+        Path::new(&real).display()
+    );
+    let mut writes = Command::new("sh");
+    writes.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]).arg(&program).arg(script);
+    assert!(writes.status().expect("a shell").success());
+    let memory = Path::new("/dev/shm").join(format!("forebay-lab-{name}"));
+    let mut stage = Stage::new(Setting {
+        program,
+        name: name.clone(),
+        disk: folder.path().join("disk"),
+        memory: memory.clone(),
+        stop: Arc::default(),
+    })
+    .expect("nobody has its folders");
+    let two =
+        Site { nodes: 2, bytes: 64 << 20, host: Host::Mounted(String::new()), ..Site::default() };
+    let error = stage.set(&two).expect_err("it cannot stand").to_string();
+    assert!(error.contains("attachment of volume 2"), "{error}");
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(!mounts.contains(memory.to_str().expect("text")), "{mounts}");
+    // The next stands.
+    stage.set(&Site { nodes: 1, ..two }).expect("one can");
+    stage.clear().expect("it ends in order");
+    drop(stage);
+    assert!(!memory.exists() && !folder.path().join("disk").exists());
+}
+
+#[test]
 fn folders_of_others_are_left_alone() {
     if !is_possible() {
         return;
@@ -136,7 +191,7 @@ fn folders_of_others_are_left_alone() {
     // A user's own folder, as where the results go as within it.
     fs::create_dir(folder.path().join("work")).expect("a folder");
     let refused = run(&name, folder.path(), &only);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(stderr(&refused).contains("no results.jsonl"), "{}", stderr(&refused));
     let out = folder.path().join("out");
     let work = out.join("forebay-lab-work");

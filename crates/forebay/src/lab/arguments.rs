@@ -59,8 +59,8 @@ pub struct Measure {
     #[arg(long)]
     pub quick: bool,
 
-    /// The folder for results and report, and while it runs for volumes and logs
-    /// [default: forebay-lab-EXPERIMENT here, with -quick after it]
+    /// The folder for results and report, and while it runs for volumes and logs; a new or empty one, or one that has
+    /// results already [default: forebay-lab-EXPERIMENT here, with -quick after it]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
@@ -68,7 +68,8 @@ pub struct Measure {
     #[arg(long, value_name = "WORD")]
     pub only: Vec<String>,
 
-    /// Install Debian's packages of programs that are missing (apt-get)
+    /// Install Debian's packages of programs that are missing (apt-get). Debian starts their services, which stay: a web
+    /// server, a database, an iSCSI target
     #[arg(long)]
     pub install: bool,
 

@@ -69,7 +69,7 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
     let ended = if plan.run.is_empty() {
         Ended::default()
     } else {
-        measure(&plan.run, &mut stage, &mut results, &stop)?
+        measure(&plan.run, &mut stage, &mut results, &stop, what_stays(args, &out))?
     };
     drop(stage);
     write(experiment, scale, &all, &results, beside, &out)?;
@@ -82,6 +82,13 @@ fn plan(points: &[Point], args: &Measure, out: &Path) -> Result<Plan, Failure> {
     Ok(means.plan(points.to_vec()))
 }
 
+/// Packages that come with services, and what those are: the ports are the defaults of Debian.
+const SERVICES: [(&str, &str); 3] = [
+    ("nginx-light", "a web server on port 80 (systemctl disable --now nginx)"),
+    ("postgresql", "a database on port 5432 of localhost (systemctl disable --now postgresql)"),
+    ("tgt", "an iSCSI target on port 3260 (systemctl disable --now tgt)"),
+];
+
 fn install(plan: &Plan) -> Result<(), Failure> {
     let packages: Vec<&str> = plan.missing.iter().map(|tool| tool.package).collect();
     let mut command = Command::new("apt-get");
@@ -89,6 +96,17 @@ fn install(plan: &Plan) -> Result<(), Failure> {
     command.env("DEBIAN_FRONTEND", "noninteractive");
     let shown = format!("apt-get install {}", packages.join(" "));
     print_line(&shown)?;
+    let services: Vec<&str> = SERVICES
+        .iter()
+        .filter(|(package, _)| packages.contains(package))
+        .map(|(_, said)| *said)
+        .collect();
+    if !services.is_empty() {
+        let services = services.join("; ");
+        print_line(format_args!(
+            "Debian starts what it installs, now and with the machine: {services}"
+        ))?;
+    }
     let status = command.status();
     let status = status.map_err(|error| Failure::new(format!("cannot run apt-get: {error}")))?;
     if status.success() {
@@ -160,19 +178,27 @@ fn sections(points: &[Point]) -> Vec<&str> {
         .collect()
 }
 
+/// For volumes and logs while a run goes on, in the folder of its results.
+const WORK: &str = "forebay-lab-work";
+
+/// For what a run of this name has in memory.
+fn in_memory(name: &str) -> PathBuf {
+    let folders = ["/dev/shm", "/tmp"].map(PathBuf::from);
+    let folder = folders.into_iter().find(|folder| folder.is_dir());
+    folder.unwrap_or_else(std::env::temp_dir).join(format!("forebay-lab-{name}"))
+}
+
 /// Where points are run, with nothing on it.
 fn stage(args: &Measure, out: &Path, stop: &Arc<AtomicBool>) -> Result<Stage, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find this program: {error}")))?;
     let out = fs::canonicalize(out)
         .map_err(|error| Failure::new(format!("{}: {error}", out.display())))?;
-    let memory = ["/dev/shm", "/tmp"].map(PathBuf::from).into_iter().find(|folder| folder.is_dir());
-    let memory = memory.unwrap_or_else(std::env::temp_dir);
     let setting = Setting {
         program,
         name: args.name.clone(),
-        disk: out.join("forebay-lab-work"),
-        memory: memory.join(format!("forebay-lab-{}", args.name)),
+        disk: out.join(WORK),
+        memory: in_memory(&args.name),
         stop: Arc::clone(stop),
     };
     Stage::new(setting).map_err(failed)
@@ -183,16 +209,18 @@ fn measure(
     stage: &mut Stage,
     results: &mut Results,
     stop: &Arc<AtomicBool>,
+    stays: String,
 ) -> Result<Ended, Failure> {
-    stop_at_signals(Arc::clone(stop))?;
+    stop_at_signals(Arc::clone(stop), stays)?;
     let mut bar = Bar::new()?;
     let ended = engine::run(points, stage, results, &mut bar, stop).map_err(failed)?;
     bar.bar.finish_and_clear();
     Ok(ended)
 }
 
-/// Has SIGINT, SIGTERM and SIGHUP set this, so that all is ended in order.
-fn stop_at_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {
+/// Has SIGINT, SIGTERM and SIGHUP set this, so that all is ended in order. Who sends a second one does not want
+/// to wait for that.
+fn stop_at_signals(stop: Arc<AtomicBool>, stays: String) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::new)?;
     let caught = {
@@ -205,7 +233,7 @@ fn stop_at_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {
         terminate.map_err(Failure::new)?,
         hangup.map_err(Failure::new)?,
     );
-    let wait = move || {
+    let mut wait = move || {
         runtime.block_on(async {
             tokio::select! {
                 _ = interrupt.recv() => {}
@@ -213,11 +241,28 @@ fn stop_at_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {
                 _ = hangup.recv() => {}
             }
         });
-        stop.store(true, Ordering::Relaxed);
-        eprintln!("stopping: what was started is ended in order");
     };
-    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
+    let act = move || {
+        wait();
+        stop.store(true, Ordering::Relaxed);
+        eprintln!("stopping: what was started is ended in order; at a second signal it is left");
+        wait();
+        eprintln!("left as it is: {stays}");
+        // The kernel tells every program that was started (prctl(2), PR_SET_PDEATHSIG).
+        std::process::exit(1);
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(act);
     thread.map(drop).map_err(|error| Failure::new(format!("cannot start a thread: {error}")))
+}
+
+/// What a run that leaves at once leaves, and who takes it away.
+fn what_stays(args: &Measure, out: &Path) -> String {
+    let (name, disk, memory) = (&args.name, out.join(WORK), in_memory(&args.name));
+    format!(
+        "the namespaces {name}-near and {name}-far, {} and {}; the same command removes them before it goes on",
+        disk.display(),
+        memory.display()
+    )
 }
 
 /// Shows how far a run is.
@@ -371,7 +416,7 @@ fn failed(error: lab::Error) -> Failure {
         lab::Error::Link(error) => super::failed::failed(error),
         lab::Error::Settings(_) => Failure::settings(error),
         lab::Error::Folder(_) => {
-            Failure::new(error).remedy("choose another --out, or another --name")
+            Failure::settings(error).remedy("choose another --out, or another --name")
         }
         error => Failure::new(error),
     }
