@@ -114,7 +114,7 @@ impl Commands {
             _ if times.iter().any(|time| !(0.0..=86_400.0).contains(time)) => {
                 wrong("a measurement takes from nothing to a day")
             }
-            // No two commands at once are for the same block.
+            // There is always a block that no command is on its way to.
             _ if self.slots() < 2 * u64::from(self.depth) => {
                 wrong("the span is shorter than twice what is on its way at once")
             }
@@ -146,7 +146,7 @@ impl Commands {
         };
         volume.close().await;
         let is_all = sent >= self.most();
-        let mut outcome = measured.outcome(self.block, is_all, verified).figure(
+        let mut outcome = measured.outcome(self.block, is_all, verified)?.figure(
             "connections lost",
             "",
             lost as f64,
@@ -228,11 +228,13 @@ impl Commands {
             while next.get() < most && Instant::now() < end {
                 let number = next.replace(next.get() + 1);
                 let sent = Instant::now();
+                let slot = slots.take();
                 if self.read {
-                    slots.read(number % slots.count).await?;
+                    slots.read(slot).await?;
                 } else {
-                    slots.write(number % slots.count).await?;
+                    slots.write(slot).await?;
                 }
+                slots.give_back(slot);
                 measured.borrow_mut().add(sent, Instant::now());
                 let by_time = started.elapsed().as_secs_f64() / length;
                 let by_total = (number + 1) as f64 / most as f64;
@@ -275,27 +277,42 @@ impl Measured {
     }
 
     /// `is_all`: it ended before its time, with all that was to be moved.
-    fn outcome(&self, block: u32, is_all: bool, verified: String) -> Outcome {
+    ///
+    /// # Errors
+    /// If nothing was answered in the time of the measurement: that is no measurement.
+    fn outcome(&self, block: u32, is_all: bool, verified: String) -> Result<Outcome, Error> {
         let commands = self.turnaround.len();
+        if commands == 0 && is_all {
+            let what = "all of the total was moved before the measurement began: choose more, or warm for less long";
+            return Err(Error::Settings(what.to_owned()));
+        }
+        if commands == 0 {
+            let reason = "no command was answered in the time of the measurement".to_owned();
+            return Err(Error::Session { act: "measure".to_owned(), reason });
+        }
         let end = if is_all { self.last } else { self.end };
         let time = (end - self.begin).as_secs_f64().max(1e-6);
         let ms = |us: f64| us / 1000.0;
         let bits = commands as f64 * f64::from(block) * 8.0;
-        Outcome { verified, ..Outcome::default() }
+        Ok(Outcome { verified, ..Outcome::default() }
             .figure("throughput", "Mbit/s", bits / time / 1e6)
             .figure("commands", "", commands as f64)
             .figure("turnaround mean", "ms", ms(self.turnaround.mean()))
             .figure("turnaround deviation", "ms", ms(self.turnaround.stdev()))
             .figure("turnaround p99", "ms", ms(self.turnaround.value_at_quantile(0.99) as f64))
-            .figure("turnaround longest", "ms", ms(self.turnaround.max() as f64))
+            .figure("turnaround longest", "ms", ms(self.turnaround.max() as f64)))
     }
 }
 
 /// The part of the volume that is used, in blocks of a command, and what was last written to each.
 struct Slots<'a> {
-    volume: &'a RemoteVolume,
+    volume: &'a dyn Volume,
     block: u32,
     count: u64,
+    /// The one after the last that was taken.
+    next: Cell<u64>,
+    /// Those that a command is on its way to.
+    taken: RefCell<Vec<bool>>,
     content: Content,
     /// How often each was written; 0: never.
     written: RefCell<Vec<u32>>,
@@ -303,7 +320,7 @@ struct Slots<'a> {
 
 impl<'a> Slots<'a> {
     fn new(
-        volume: &'a RemoteVolume,
+        volume: &'a dyn Volume,
         block: u32,
         count: u64,
         content: Content,
@@ -321,7 +338,24 @@ impl<'a> Slots<'a> {
             return Err(Error::Settings(format!("the unit has blocks of {size} bytes")));
         }
         let written = RefCell::new(vec![0; count as usize]);
-        Ok(Self { volume, block, count, content, written })
+        let taken = RefCell::new(vec![false; count as usize]);
+        Ok(Self { volume, block, count, next: Cell::new(0), taken, content, written })
+    }
+
+    /// The next in order that no command is on its way to: one that is held up on a connection would meet
+    /// another for the same block, and which of two writes is the last nobody could say.
+    fn take(&self) -> u64 {
+        let mut taken = self.taken.borrow_mut();
+        loop {
+            let slot = self.next.replace((self.next.get() + 1) % self.count);
+            if !std::mem::replace(&mut taken[slot as usize], true) {
+                return slot;
+            }
+        }
+    }
+
+    fn give_back(&self, slot: u64) {
+        self.taken.borrow_mut()[slot as usize] = false;
     }
 
     fn extent(&self, slot: u64) -> Extent {
@@ -438,6 +472,13 @@ fn shares(before: &[ConnectionStatistics], after: &[ConnectionStatistics], read:
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use volume::{Geometry, Io, MemVolume};
+
     use super::*;
 
     #[test]
@@ -461,12 +502,90 @@ mod tests {
         for (sent, answered) in [(0, 900), (900, 1100), (1900, 1999), (1500, 2000)] {
             measured.add(at(sent), at(answered));
         }
-        let outcome = measured.outcome(1 << 20, false, String::new());
+        let outcome = measured.outcome(1 << 20, false, String::new()).unwrap();
         assert_eq!(outcome.get("commands"), Some(2.0));
         let throughput = outcome.get("throughput").unwrap();
         assert!((throughput - 2.0 * 8.0 * 1.048_576).abs() < 1e-6, "{throughput}");
         let mean = outcome.get("turnaround mean").unwrap();
         assert!((mean - 149.5).abs() < 0.5, "{mean}");
+    }
+
+    #[test]
+    fn a_measurement_of_nothing_is_no_success() {
+        let zero = Instant::now();
+        let at = |ms: u64| zero + Duration::from_millis(ms);
+        let mut measured = Measured::new(at(1000), at(2000));
+        measured.add(at(0), at(900));
+        let error = measured.outcome(4096, true, String::new()).unwrap_err().to_string();
+        assert!(error.contains("before the measurement began"), "{error}");
+        let error = measured.outcome(4096, false, String::new()).unwrap_err().to_string();
+        assert!(error.contains("no command was answered"), "{error}");
+    }
+
+    /// Memory whose first write is held up until so many others were done. It counts the writes that came
+    /// to a block while another was on its way there.
+    struct HoldingUp {
+        memory: MemVolume,
+        writes: AtomicU32,
+        released: tokio::sync::Notify,
+        on_their_way: Mutex<Vec<Lba>>,
+        met: AtomicU32,
+    }
+
+    const OTHERS: u32 = 20;
+
+    impl Volume for HoldingUp {
+        fn geometry(&self) -> Geometry {
+            self.memory.geometry()
+        }
+
+        fn read(&self, extent: Extent) -> Io<'_, Data> {
+            self.memory.read(extent)
+        }
+
+        fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+            Box::pin(async move {
+                let here = |it: &&Lba| **it == lba;
+                let met = self.on_their_way.lock().unwrap().iter().filter(here).count();
+                self.met.fetch_add(met as u32, Ordering::Relaxed);
+                self.on_their_way.lock().unwrap().push(lba);
+                match self.writes.fetch_add(1, Ordering::Relaxed) {
+                    0 => self.released.notified().await,
+                    OTHERS => self.released.notify_one(),
+                    _ => tokio::task::yield_now().await,
+                }
+                self.on_their_way.lock().unwrap().retain(|it| *it != lba);
+                self.memory.write(lba, data, durability).await
+            })
+        }
+
+        fn flush(&self) -> Io<'_, ()> {
+            self.memory.flush()
+        }
+
+        fn discard(&self, extent: Extent) -> Io<'_, ()> {
+            self.memory.discard(extent)
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_held_up_meets_no_other_for_its_block() {
+        let held = HoldingUp {
+            memory: MemVolume::new(Geometry::with_blocks(32)),
+            writes: AtomicU32::new(0),
+            released: tokio::sync::Notify::new(),
+            on_their_way: Mutex::default(),
+            met: AtomicU32::new(0),
+        };
+        let task = Commands { block: 4096, depth: 2, span: 16 << 10, ..Commands::default() };
+        let task = Commands { total: 40 * 4096, warm: 0.0, seconds: 60.0, ..task };
+        let (place, scratch) = (Place::Url(String::new()), std::path::Path::new("/"));
+        let run = Run { place: &place, scratch, seed: 3, progress: &|_| () };
+        let slots = Slots::new(&held, 4096, task.slots(), Content::new(3, 4096)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (_, sent) = runtime.block_on(task.measure(&slots, &run)).unwrap();
+        assert_eq!(runtime.block_on(slots.read_back(4)).unwrap(), 4);
+        assert_eq!((sent, held.writes.into_inner(), held.met.into_inner()), (40, 40, 0));
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod client;
 
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     path::Path,
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
@@ -32,6 +32,8 @@ use crate::{
 };
 
 const TOOL: Tool = Tool { program: "nginx", package: "nginx-light" };
+/// The file of its settings.
+const SETTINGS: &str = "nginx.conf";
 /// For nginx to start, and to end when all connections are closed.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Between two tries to connect to a server that starts.
@@ -88,11 +90,13 @@ impl Workload for Surge {
         }
         let site = Site::new(self.files, run.seed);
         site.write(&own.path().join("files"), &|done| (run.progress)(0.3 * done))?;
+        // Before the folder is another user's, who could put something else in its place.
+        self.write_settings(own.path(), local.path())?;
         user.take(&own.path().join("log"))?;
         user.take(local.path())?;
         // The server has seen none of it yet.
         cold::forget(own.path())?;
-        let (mut server, clients) = self.start(&user, own.path(), local.path())?;
+        let (mut server, clients) = self.start(&user, local.path())?;
         let sequence = site.sequence();
         let load = Load { site: &site, sequence: &sequence, next: AtomicUsize::new(0) };
         let mut rng = Rng::new(run.seed.rotate_left(13));
@@ -202,17 +206,9 @@ impl Surge {
     }
 
     /// Starts the server, and connects all users.
-    fn start(
-        &self,
-        user: &User,
-        folder: &Path,
-        local: &Path,
-    ) -> Result<(Service, Vec<Client>), Error> {
-        let settings = local.join("nginx.conf");
-        let text = self.settings(folder, local);
-        fs::write(&settings, text).map_err(Error::system("write nginx's settings"))?;
+    fn start(&self, user: &User, local: &Path) -> Result<(Service, Vec<Client>), Error> {
         let mut command = Command::new(TOOL.find()?);
-        command.args(["-e", "stderr", "-c"]).arg(&settings).current_dir(local);
+        command.args(["-e", "stderr", "-c"]).arg(local.join(SETTINGS)).current_dir(local);
         let mut server = Service::start(user.run(&mut command), Signal::TERM)?;
         let (socket, begun) = (local.join("socket"), Instant::now());
         let mut connect = || loop {
@@ -227,6 +223,12 @@ impl Surge {
         };
         let clients = (0..self.users).map(|_| connect()).collect::<Result<_, _>>()?;
         Ok((server, clients))
+    }
+
+    fn write_settings(&self, folder: &Path, local: &Path) -> Result<(), Error> {
+        let file = File::create_new(local.join(SETTINGS));
+        let written = file.and_then(|mut it| it.write_all(self.settings(folder, local).as_bytes()));
+        written.map_err(Error::system("write nginx's settings"))
     }
 
     /// The server has its log on the folder, in the form that every nginx has; all else is local.

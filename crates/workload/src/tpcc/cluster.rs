@@ -52,6 +52,8 @@ impl Cluster {
         let settings = vec![
             "listen_addresses=".to_owned(),
             format!("unix_socket_directories={}", sockets.path().display()),
+            // Whoever comes to the socket is superuser: only its owner and root do.
+            "unix_socket_permissions=0700".to_owned(),
             format!("max_connections={}", tpcc.clients + SPARE),
             format!("shared_buffers={}MB", tpcc.shared_buffers),
             format!("max_wal_size={}MB", tpcc.log),
@@ -164,6 +166,8 @@ mod tests {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut cluster = Cluster::make(folder.path(), folder.path(), &Tpcc::default(), 1).unwrap();
         cluster.start().unwrap();
+        let socket = cluster.sockets.path().join(".s.PGSQL.5432").metadata().unwrap();
+        assert_eq!(socket.permissions().mode() & 0o077, 0, "others come to the database");
         let mut client = cluster.connect().unwrap();
         client.batch_execute("CREATE TABLE t AS SELECT generate_series(1, 1000) AS n").unwrap();
         let file: String =
