@@ -51,8 +51,24 @@ impl Workload for Bonnie {
         vec![TOOL]
     }
 
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { processes: 0 | 65.., .. } => wrong("Bonnie++ runs as 1 to 64 processes"),
+            Self { file_mib: 0, .. } => wrong("Bonnie++ needs a file of some MiB"),
+            Self { block, .. } if !block.is_power_of_two() || !(256..=1 << 20).contains(block) => {
+                wrong("Bonnie++ takes blocks of 256 to 1048576 bytes, powers of two")
+            }
+            Self { seeks: 0, .. } | Self { seekers: 0 | 65.., .. } => {
+                wrong("Bonnie++ needs seeks, and 1 to 64 processes that do them")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn space(&self) -> u64 {
-        (u64::from(self.file_mib) << 20).saturating_mul(self.processes.into()) + Witness::SPACE
+        let files = (u64::from(self.file_mib) << 20).saturating_mul(self.processes.into());
+        files.saturating_add(Witness::SPACE)
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
@@ -87,21 +103,6 @@ impl Workload for Bonnie {
 }
 
 impl Bonnie {
-    fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
-        match self {
-            Self { processes: 0 | 65.., .. } => wrong("Bonnie++ runs as 1 to 64 processes"),
-            Self { file_mib: 0, .. } => wrong("Bonnie++ needs a file of some MiB"),
-            Self { block, .. } if !block.is_power_of_two() || !(256..=1 << 20).contains(block) => {
-                wrong("Bonnie++ takes blocks of 256 to 1048576 bytes, powers of two")
-            }
-            Self { seeks: 0, .. } | Self { seekers: 0 | 65.., .. } => {
-                wrong("Bonnie++ needs seeks, and 1 to 64 processes that do them")
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// One process to its end; what its line of values says.
     fn process(&self, folder: &Path, seed: u64, together: bool) -> Result<Table, Error> {
         let Self { file_mib, ram_mib, block, seeks, seekers, .. } = self;

@@ -17,6 +17,8 @@ use rustix::{
 
 use crate::Error;
 
+/// For a program that was killed to be gone: a thread or two of it at work in the kernel.
+const KILLED_LIMIT: Duration = Duration::from_secs(5);
 /// Of what a program says, the last that an error tells.
 const TAIL_LINES: usize = 8;
 
@@ -35,8 +37,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(String, Dur
     let begun = Instant::now();
     let mut child = command.spawn().map_err(failed())?;
     let Some(ending) = ending(&mut child, limit).map_err(failed())? else {
-        let _ = kill_process_group(group(&child), Signal::KILL);
-        let _ = child.wait();
+        kill(&mut child);
         return Err(Error::Late { program, limit });
     };
     let took = begun.elapsed();
@@ -45,6 +46,14 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(String, Dur
         return Ok((said, took));
     }
     Err(Error::Program { program, ending: told(ending), said: tail(&said) })
+}
+
+/// Ends a program with all that it has started in its group.
+pub(crate) fn kill(child: &mut Child) {
+    let _ = kill_process_group(group(child), Signal::KILL);
+    // One that waits for storage that does not answer does not die before: whoever takes the storage away
+    // must not wait for that.
+    let _ = ending(child, KILLED_LIMIT);
 }
 
 /// Lets a program be a group of its own, and be told by this signal when the thread that starts it is no

@@ -85,23 +85,6 @@ impl Workload for Commands {
         Vec::new()
     }
 
-    fn space(&self) -> u64 {
-        self.span
-    }
-
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
-        self.check()?;
-        let Place::Url(url) = run.place else {
-            let (workload, wanted) = ("commands", "an iSCSI unit (iscsi://HOST/TARGET/LUN)");
-            return Err(Error::Place { workload, wanted, place: run.place.to_string() });
-        };
-        // One thread drives the session and fills its queue: nothing waits for another processor.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map_err(Error::system("start a runtime"))?.block_on(self.drive(url, run))
-    }
-}
-
-impl Commands {
     fn check(&self) -> Result<(), Error> {
         let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
         let times = [self.warm, self.seconds];
@@ -122,6 +105,23 @@ impl Commands {
         }
     }
 
+    fn space(&self) -> u64 {
+        self.span
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        self.check()?;
+        let Place::Url(url) = run.place else {
+            let (workload, wanted) = ("commands", "an iSCSI unit (iscsi://HOST/TARGET/LUN)");
+            return Err(Error::Place { workload, wanted, place: run.place.to_string() });
+        };
+        // One thread drives the session and fills its queue: nothing waits for another processor.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map_err(Error::system("start a runtime"))?.block_on(self.drive(url, run))
+    }
+}
+
+impl Commands {
     fn slots(&self) -> u64 {
         self.span / u64::from(self.block)
     }

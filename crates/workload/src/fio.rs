@@ -81,6 +81,24 @@ impl Workload for Fio {
         vec![TOOL]
     }
 
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { block_kib: Some(0 | 1025..), .. } => wrong("blocks have 1 to 1024 KiB"),
+            Self { reads: Some(101..), .. } => wrong("there are at most 100 reads of a hundred"),
+            Self { processes: 0 | 65.., .. } => wrong("fio runs as 1 to 64 processes"),
+            Self { depth: 0 | 257.., .. } => wrong("1 to 256 reads and writes are at once"),
+            Self { seconds: 0 | 86_401.., .. } => wrong("it runs for 1 s to a day"),
+            Self { size_mib, processes, .. } if size_mib < processes => {
+                wrong("each process has at least 1 MiB")
+            }
+            _ if self.depth > 1 && !self.direct() => {
+                wrong("several at once go only past the page cache: --direct true")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn space(&self) -> u64 {
         u64::from(self.size_mib) << 20
     }
@@ -106,24 +124,6 @@ impl Workload for Fio {
 }
 
 impl Fio {
-    fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
-        match self {
-            Self { block_kib: Some(0 | 1025..), .. } => wrong("blocks have 1 to 1024 KiB"),
-            Self { reads: Some(101..), .. } => wrong("there are at most 100 reads of a hundred"),
-            Self { processes: 0 | 65.., .. } => wrong("fio runs as 1 to 64 processes"),
-            Self { depth: 0 | 257.., .. } => wrong("1 to 256 reads and writes are at once"),
-            Self { seconds: 0 | 86_401.., .. } => wrong("it runs for 1 s to a day"),
-            Self { size_mib, processes, .. } if size_mib < processes => {
-                wrong("each process has at least 1 MiB")
-            }
-            _ if self.depth > 1 && !self.direct() => {
-                wrong("several at once go only past the page cache: --direct true")
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn block_kib(&self) -> u32 {
         self.block_kib.unwrap_or(if self.shape == Shape::Vxbench { 8 } else { 4 })
     }

@@ -45,6 +45,20 @@ impl Workload for Postmark {
         vec![TOOL]
     }
 
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { processes: 0 | 65.., .. } => wrong("PostMark runs as 1 to 64 processes"),
+            Self { files: 0, .. } | Self { block: 0, .. } => {
+                wrong("PostMark needs files, and blocks of some bytes")
+            }
+            Self { least, most, .. } if least > most => {
+                wrong("the smallest file is larger than the largest")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn space(&self) -> u64 {
         // Files grow when they are appended to; creations and deletions keep their number about the same.
         let each = u64::from(self.files).saturating_mul(u64::from(self.most) * 2);
@@ -103,20 +117,6 @@ impl Workload for Postmark {
 }
 
 impl Postmark {
-    fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
-        match self {
-            Self { processes: 0 | 65.., .. } => wrong("PostMark runs as 1 to 64 processes"),
-            Self { files: 0, .. } | Self { block: 0, .. } => {
-                wrong("PostMark needs files, and blocks of some bytes")
-            }
-            Self { least, most, .. } if least > most => {
-                wrong("the smallest file is larger than the largest")
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn script(&self, folder: &Path, seed: u64) -> String {
         let Self { files, transactions, least, most, block, .. } = self;
         let place = folder.display();

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Signal, kill_process, kill_process_group};
+use rustix::process::{Signal, kill_process};
 
 use crate::{Error, child};
 
@@ -87,8 +87,7 @@ impl Drop for Service {
         }
         let _ = kill_process(child::group(&self.child), self.quit);
         if !matches!(child::ending(&mut self.child, LAST_LIMIT), Ok(Some(_))) {
-            let _ = kill_process_group(child::group(&self.child), Signal::KILL);
-            let _ = self.child.wait();
+            child::kill(&mut self.child);
         }
     }
 }

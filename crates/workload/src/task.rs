@@ -51,12 +51,13 @@ impl Task {
         }
     }
 
-    /// Runs it, once its programs, its place and room for it are there.
+    /// Runs it, once its settings are right and its programs, its place and room for it are there.
     ///
     /// # Errors
     /// What is missing, before anything is touched; then those of [`Workload::run`].
     pub fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
         let workload = self.workload();
+        workload.check()?;
         for tool in workload.needs() {
             tool.find()?;
         }
@@ -74,6 +75,26 @@ impl Task {
 mod tests {
     use super::*;
     use crate::Place;
+
+    #[test]
+    fn settings_without_measure_are_refused_before_anything_is_reckoned_with_them() {
+        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let place = Place::Folder(folder.path().to_owned());
+        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let (most, log) = (u32::MAX, 32);
+        for task in [
+            Task::Tpcc(Tpcc { warehouses: most, items: most, customers: most, ..Tpcc::default() }),
+            Task::Tpcc(Tpcc { seconds: most, warm_up: most, log, ..Tpcc::default() }),
+            Task::Surge(Surge { seconds: most, warm_up: 1, ..Surge::default() }),
+            Task::Sdet(Sdet { scripts: most, rounds: most }),
+            Task::Bonnie(Bonnie { file_mib: most, processes: most, ..Bonnie::default() }),
+            Task::Surge(Surge { warm_up: most, ..Surge::default() }),
+        ] {
+            // What a plan asks of settings that it was given.
+            assert!(task.workload().space() > 0);
+            assert!(matches!(task.run(&run), Err(Error::Settings(_))), "{task:?}");
+        }
+    }
 
     #[test]
     fn what_needs_more_room_than_there_is_does_not_begin() {

@@ -9,6 +9,12 @@ pub trait Workload {
     /// Programs without which it does not run.
     fn needs(&self) -> Vec<Tool>;
 
+    /// That its settings make sense. What they need is asked only then.
+    ///
+    /// # Errors
+    /// [`Error::Settings`].
+    fn check(&self) -> Result<(), Error>;
+
     /// Bytes that it takes up on its place, at most.
     fn space(&self) -> u64;
 

@@ -85,6 +85,15 @@ impl Workload for Build {
         TOOLS.to_vec()
     }
 
+    fn check(&self) -> Result<(), Error> {
+        if self.iterations == 0 || self.jobs == 0 {
+            return Err(Error::Settings(
+                "a build needs an iteration and a job at least".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
     fn space(&self) -> u64 {
         SPACE
     }
@@ -146,15 +155,6 @@ impl Phases {
 }
 
 impl Build {
-    fn check(&self) -> Result<(), Error> {
-        if self.iterations == 0 || self.jobs == 0 {
-            return Err(Error::Settings(
-                "a build needs an iteration and a job at least".to_owned(),
-            ));
-        }
-        Ok(())
-    }
-
     /// The phases one after the other, with the file system's cache as the one before left it.
     fn build(&self, source: &Path, folder: &Path, done: &dyn Fn(f64)) -> Result<Phases, Error> {
         let unpack = self.unpack(source, folder)?;

@@ -106,6 +106,25 @@ impl Workload for Micro {
         Vec::new()
     }
 
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { block_kib, .. } if !block_kib.is_power_of_two() || *block_kib > 64 => {
+                wrong("blocks have 1, 2, 4, 8, 16, 32 or 64 KiB")
+            }
+            Self { set_mib: 0, .. } => wrong("the working set has at least 1 MiB"),
+            Self { count: None, seconds: 0, .. } | Self { count: Some(0), .. } => {
+                wrong("something is to be measured")
+            }
+            Self { seconds, warm_up_seconds, .. }
+                if *seconds > MOST_SECONDS || *warm_up_seconds > MOST_SECONDS =>
+            {
+                wrong("a day is the longest")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn space(&self) -> u64 {
         Set::takes(self.set_bytes())
     }
@@ -144,25 +163,6 @@ impl Workload for Micro {
 impl Micro {
     fn set_bytes(&self) -> u64 {
         u64::from(self.set_mib) << 20
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
-        match self {
-            Self { block_kib, .. } if !block_kib.is_power_of_two() || *block_kib > 64 => {
-                wrong("blocks have 1, 2, 4, 8, 16, 32 or 64 KiB")
-            }
-            Self { set_mib: 0, .. } => wrong("the working set has at least 1 MiB"),
-            Self { count: None, seconds: 0, .. } | Self { count: Some(0), .. } => {
-                wrong("something is to be measured")
-            }
-            Self { seconds, warm_up_seconds, .. }
-                if *seconds > MOST_SECONDS || *warm_up_seconds > MOST_SECONDS =>
-            {
-                wrong("a day is the longest")
-            }
-            _ => Ok(()),
-        }
     }
 
     fn open(&self, run: &Run<'_>) -> Result<Store, Error> {

@@ -57,17 +57,22 @@ impl Workload for Sdet {
         TOOLS.to_vec()
     }
 
-    fn space(&self) -> u64 {
-        // What a script makes at most before it removes it, rounded up.
-        u64::from(self.scripts) * (u64::from(self.rounds) << 20)
-    }
-
-    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
-        let folder = run.folder("sdet")?;
+    fn check(&self) -> Result<(), Error> {
         if !(1..=MOST_SCRIPTS).contains(&self.scripts) || self.rounds == 0 {
             let what = format!("1 to {MOST_SCRIPTS} scripts run at once, each a round at least");
             return Err(Error::Settings(what));
         }
+        Ok(())
+    }
+
+    fn space(&self) -> u64 {
+        // What a script makes at most before it removes it, rounded up.
+        (u64::from(self.rounds) << 20).saturating_mul(self.scripts.into())
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        let folder = run.folder("sdet")?;
+        self.check()?;
         let scripts: Vec<String> =
             (0..self.scripts).map(|number| script::write(run.seed, number, self.rounds)).collect();
         // First on this machine's own disk, for what is to be said, and what is to be there at the end.

@@ -73,10 +73,25 @@ impl Workload for Surge {
         vec![TOOL]
     }
 
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { files: 0 | 1_000_001.., .. } => wrong("a site has 1 to 1000000 files"),
+            Self { users: 0 | 1001.., .. } => wrong("a site has 1 to 1000 users here"),
+            Self { seconds: 0 | 86_401.., .. } | Self { warm_up: 86_401.., .. } => {
+                wrong("users come for a second to a day, after a day at most")
+            }
+            Self { pace, .. } if !(0.001..=1e6).contains(pace) => {
+                wrong("the pace is 0.001 to 1000000")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn space(&self) -> u64 {
         // Twice the mean, for what the seed may make of it.
         let files = 2 * site::MEAN * u64::from(self.files) + (8 << 20);
-        files + LOGGED * u64::from(self.seconds + self.warm_up)
+        files + LOGGED * (u64::from(self.seconds) + u64::from(self.warm_up))
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
@@ -192,19 +207,6 @@ impl Visitor {
 }
 
 impl Surge {
-    fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
-        match self {
-            Self { files: 0 | 1_000_001.., .. } => wrong("a site has 1 to 1000000 files"),
-            Self { users: 0 | 1001.., .. } => wrong("a site has 1 to 1000 users here"),
-            Self { seconds: 0, .. } => wrong("users come for a second at least"),
-            Self { pace, .. } if !(0.001..=1e6).contains(pace) => {
-                wrong("the pace is 0.001 to 1000000")
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Starts the server, and connects all users.
     fn start(&self, user: &User, local: &Path) -> Result<(Service, Vec<Client>), Error> {
         let mut command = Command::new(TOOL.find()?);

@@ -77,16 +77,39 @@ impl Workload for Tpcc {
         vec![cluster::INITDB]
     }
 
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        match self {
+            Self { warehouses: 0 | 10_001.., .. } => wrong("TPC-C here has 1 to 10000 warehouses"),
+            Self { customers: 0..30 | 3001.., .. } => {
+                wrong("a district of TPC-C has 30 to 3000 customers")
+            }
+            Self { items: 0..100 | 100_001.., .. } => wrong("TPC-C has 100 to 100000 items"),
+            Self { clients: 0 | 501.., .. } => wrong("TPC-C here has 1 to 500 clients"),
+            Self { seconds: 0 | 86_401.., .. } | Self { warm_up: 86_401.., .. } => {
+                wrong("TPC-C runs for a second to a day, after a day at most")
+            }
+            Self { shared_buffers: 0 | 1_000_000.., .. } => {
+                wrong("the database's cache has 1 to 999999 MiB")
+            }
+            // PostgreSQL wants two of its segments of 16 MiB for the smaller bound of its log.
+            Self { log: 0..32 | 1_000_000.., .. } => {
+                wrong("the database's log has 32 to 999999 MiB")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn space(&self) -> u64 {
         let [warehouses, customers, items] =
             [self.warehouses, self.customers, self.items].map(u64::from);
         // As measured of a populated database, with what lies beside: a row of stock takes 400 bytes, a
         // customer with an order of ten lines 2200, an item 120.
-        let data = warehouses * (items * 400 + 10 * customers * 2200) + items * 120;
+        let warehouse = items * 400 + 10 * customers * 2200;
+        let data = warehouses.saturating_mul(warehouse).saturating_add(items * 120);
         // The log's, that of an empty cluster, and what a fast machine adds in a second.
-        data + (u64::from(self.log) << 20)
-            + (64 << 20)
-            + u64::from(self.seconds + self.warm_up) * (4 << 20)
+        let seconds = u64::from(self.seconds) + u64::from(self.warm_up);
+        data.saturating_add((u64::from(self.log) << 20) + (64 << 20) + seconds * (4 << 20))
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
@@ -122,27 +145,6 @@ impl Workload for Tpcc {
 }
 
 impl Tpcc {
-    fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
-        match self {
-            Self { warehouses: 0 | 10_001.., .. } => wrong("TPC-C here has 1 to 10000 warehouses"),
-            Self { customers: 0..30 | 3001.., .. } => {
-                wrong("a district of TPC-C has 30 to 3000 customers")
-            }
-            Self { items: 0..100 | 100_001.., .. } => wrong("TPC-C has 100 to 100000 items"),
-            Self { clients: 0 | 501.., .. } => wrong("TPC-C here has 1 to 500 clients"),
-            Self { seconds: 0, .. } => wrong("TPC-C runs for a second at least"),
-            Self { shared_buffers: 0 | 1_000_000.., .. } => {
-                wrong("the database's cache has 1 to 999999 MiB")
-            }
-            // PostgreSQL wants two of its segments of 16 MiB for the smaller bound of its log.
-            Self { log: 0..32 | 1_000_000.., .. } => {
-                wrong("the database's log has 32 to 999999 MiB")
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn outcome(&self, done: &terminal::Done) -> Outcome {
         let minutes = f64::from(self.seconds) / 60.0;
         let counted: u64 = done.measured.iter().sum();

@@ -43,6 +43,16 @@ impl Workload for Trace {
         Vec::new()
     }
 
+    fn check(&self) -> Result<(), Error> {
+        if !(1..=REQUESTS).contains(&self.requests) {
+            return Err(Error::Settings(format!("the trace has 1 to {REQUESTS} requests")));
+        }
+        if !(0.01..=100.0).contains(&self.speed) {
+            return Err(Error::Settings("the speed of the trace is 0.01 to 100".to_owned()));
+        }
+        Ok(())
+    }
+
     fn space(&self) -> u64 {
         SET_BLOCKS * u64::from(BLOCK_BYTES)
     }
@@ -62,16 +72,6 @@ impl Workload for Trace {
 }
 
 impl Trace {
-    fn check(&self) -> Result<(), Error> {
-        if !(1..=REQUESTS).contains(&self.requests) {
-            return Err(Error::Settings(format!("the trace has 1 to {REQUESTS} requests")));
-        }
-        if !(0.01..=100.0).contains(&self.speed) {
-            return Err(Error::Settings("the speed of the trace is 0.01 to 100".to_owned()));
-        }
-        Ok(())
-    }
-
     async fn replay(&self, stack: &Stack, run: &Run<'_>) -> Result<Answered, Error> {
         let free = stack.geometry().bytes();
         let needed = self.space();
