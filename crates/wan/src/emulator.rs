@@ -22,7 +22,7 @@ use crate::{
     Counters, Direction, Fate, Settings,
     capture::Capture,
     flight::{Arriving, Flight},
-    health::{Health, Lateness, taints},
+    health::{Health, Lateness},
     oversleep::Oversleep,
     packet::{LONGEST, OFFLOAD_HEADER, Packet},
     system,
@@ -49,6 +49,8 @@ pub(crate) struct Emulator {
 pub(crate) enum Order {
     /// Be like this from now on, settings that were checked.
     Change(Box<[Settings; 2]>),
+    /// Judge the machine by what happens from now on.
+    JudgeFromNow,
     /// Say how it is.
     Report(SyncSender<Report>),
     /// End.
@@ -213,6 +215,7 @@ impl Emulator {
                         debug_assert_eq!(changed, Ok(()), "they were checked");
                     }
                 }
+                Ok(Order::JudgeFromNow) => self.health = Health::since(self.no_room()),
                 Ok(Order::Report(answer)) => {
                     // Who asked may have given up.
                     let _ = answer.try_send(self.report());
@@ -288,19 +291,23 @@ impl Emulator {
         Ok(())
     }
 
+    /// Packets for which there was no memory, since the beginning.
+    fn no_room(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.no_room).sum()
+    }
+
     fn report(&mut self) -> Report {
         let now = Instant::now();
         self.lanes.iter_mut().for_each(|lane| lane.direction.advance(now));
         let [near_to_far, far_to_near] = self.lanes.each_ref().map(Lane::report);
         let (lateness, stolen) = (self.health.lateness(), self.health.stolen());
-        let no_room = near_to_far.no_room + far_to_near.no_room;
         Report {
             near_to_far,
             far_to_near,
             lateness,
             stolen,
             real_time: self.is_real_time,
-            tainted: taints(&lateness, stolen, no_room),
+            tainted: self.health.taints(&lateness, stolen, self.no_room()),
             capture_missed: self.capture.as_ref().map(Capture::missed),
         }
     }

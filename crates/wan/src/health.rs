@@ -6,11 +6,13 @@ use std::{fs, time::Duration};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Lateness and stolen time since it was made.
+/// Lateness, stolen time and packets lost here since it was made.
 #[derive(Debug)]
 pub(crate) struct Health {
     late: Histogram<u64>,
     begun: Option<Ticks>,
+    /// Packets without room before.
+    no_room: u64,
 }
 
 /// How late packets were given to their receiver: after the time at which they should have arrived, in microseconds.
@@ -38,11 +40,12 @@ const STOLEN: f64 = 0.01;
 const LATEST: Duration = Duration::from_secs(20);
 
 impl Health {
-    pub fn new() -> Self {
+    /// From now on; `no_room` packets had none before.
+    pub fn since(no_room: u64) -> Self {
         // Two digits: a percent is exact enough, in 20 KiB.
         let late = Histogram::new_with_bounds(1, LATEST.as_nanos() as u64, 2)
             .expect("bounds that a histogram can have");
-        Self { late, begun: Ticks::now() }
+        Self { late, begun: Ticks::now(), no_room }
     }
 
     /// Something was given so much too late.
@@ -70,26 +73,30 @@ impl Health {
         let all = now.all.checked_sub(begun.all).filter(|all| *all > 0)?;
         Some(now.stolen.saturating_sub(begun.stolen) as f64 / all as f64)
     }
-}
 
-/// Why a run with such figures cannot be trusted; empty if it can.
-pub(crate) fn taints(lateness: &Lateness, stolen: Option<f64>, no_room: u64) -> Vec<String> {
-    let mut taints = Vec::new();
-    let Lateness { median_us, p99_us, .. } = *lateness;
-    if median_us > LATE_MEDIAN_US {
-        taints.push(format!("packets came {median_us:.0} us late in the median, more than 100"));
+    /// Why a run with such figures cannot be trusted; empty if it can. `no_room` packets had none since
+    /// the link was made.
+    pub fn taints(&self, lateness: &Lateness, stolen: Option<f64>, no_room: u64) -> Vec<String> {
+        let mut taints = Vec::new();
+        let Lateness { median_us, p99_us, .. } = *lateness;
+        if median_us > LATE_MEDIAN_US {
+            taints
+                .push(format!("packets came {median_us:.0} us late in the median, more than 100"));
+        }
+        if p99_us > LATE_P99_US {
+            taints
+                .push(format!("one packet of a hundred came {p99_us:.0} us late, more than 1000"));
+        }
+        if let Some(stolen) = stolen.filter(|stolen| *stolen > STOLEN) {
+            let percent = stolen * 100.0;
+            taints.push(format!("{percent:.1} % of this machine's time was stolen, more than 1"));
+        }
+        let no_room = no_room.saturating_sub(self.no_room);
+        if no_room > 0 {
+            taints.push(format!("{no_room} packets were dropped for lack of memory"));
+        }
+        taints
     }
-    if p99_us > LATE_P99_US {
-        taints.push(format!("one packet of a hundred came {p99_us:.0} us late, more than 1000"));
-    }
-    if let Some(stolen) = stolen.filter(|stolen| *stolen > STOLEN) {
-        let percent = stolen * 100.0;
-        taints.push(format!("{percent:.1} % of this machine's time was stolen, more than 1"));
-    }
-    if no_room > 0 {
-        taints.push(format!("{no_room} packets were dropped for lack of memory"));
-    }
-    taints
 }
 
 /// Of all CPUs since the machine started, in its clock ticks.
@@ -130,14 +137,14 @@ mod tests {
 
     #[test]
     fn a_machine_that_is_busy_elsewhere_taints_a_run() {
-        let mut health = Health::new();
+        let mut health = Health::since(2);
         (0..1000).for_each(|_| health.late(Duration::from_micros(30)));
         let good = health.lateness();
         assert!((29.0..31.0).contains(&good.median_us), "{good:?}");
-        assert_eq!(taints(&good, Some(0.002), 0), [""; 0]);
+        assert_eq!(health.taints(&good, Some(0.002), 2), [""; 0]);
         (0..20).for_each(|_| health.late(Duration::from_millis(5)));
-        assert_eq!(taints(&health.lateness(), Some(0.002), 0).len(), 1);
-        assert_eq!(taints(&good, Some(0.02), 3).len(), 2);
-        assert_eq!(taints(&Lateness::default(), None, 0), [""; 0]);
+        assert_eq!(health.taints(&health.lateness(), Some(0.002), 2).len(), 1);
+        assert_eq!(health.taints(&good, Some(0.02), 5).len(), 2);
+        assert_eq!(health.taints(&Lateness::default(), None, 2), [""; 0]);
     }
 }

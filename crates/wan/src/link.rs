@@ -196,7 +196,7 @@ impl Link {
             lanes,
             orders: receiver,
             wake: Arc::clone(&wake),
-            health: Health::new(),
+            health: Health::since(0),
             capture,
             is_real_time: false,
             oversleep: Oversleep::new(std::thread::available_parallelism().map_or(1, usize::from)),
@@ -229,6 +229,15 @@ impl Link {
         self.tell(Order::Change(Box::new(settings.clone())))?;
         self.settings = settings;
         Ok(())
+    }
+
+    /// Judges the machine by what happens from now on: lateness, stolen time and what taints a report are
+    /// those since this call. Counters go on.
+    ///
+    /// # Errors
+    /// If the link is broken.
+    pub fn judge_from_now(&self) -> Result<(), Error> {
+        self.tell(Order::JudgeFromNow)
     }
 
     /// How it is.

@@ -394,6 +394,21 @@ fn nothing_is_left_behind_and_nothing_of_others_is_taken() {
 }
 
 #[test]
+fn the_machine_is_judged_from_when_it_is_asked_on() {
+    let Some(options) = options(Settings::default()) else { return };
+    let link = Link::open(&options).unwrap();
+    round_trip(&options.name, Duration::ZERO, 50);
+    let before = link.report().unwrap();
+    link.judge_from_now().unwrap();
+    let after = link.report().unwrap();
+    // A few packets of the kernel's own may come between.
+    assert!(before.lateness.count >= 100 && after.lateness.count < 20, "{before:?} {after:?}");
+    assert!(
+        after.near_to_far.counters.passed_packets >= before.near_to_far.counters.passed_packets
+    );
+}
+
+#[test]
 fn a_link_whose_device_is_taken_away_says_so() {
     let Some(options) = options(Settings::default()) else { return };
     let link = Link::open(&options).unwrap();

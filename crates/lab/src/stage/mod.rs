@@ -193,6 +193,7 @@ impl Scene for Stage {
             self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
         let stop = &self.place.stop;
         standing.drain(stop)?;
+        standing.begin()?;
         let (before, machine) = (standing.counted(stop)?, Machine::now());
         let (own, children) = processor_here();
         let sampler = point.windows.then(|| standing.watch(&self.place.name)).flatten();

@@ -225,7 +225,12 @@ impl Standing {
         Ok(counted)
     }
 
-    /// What the link says against its own figures.
+    /// A run begins: what the machine did to the link before is not held against it.
+    pub fn begin(&self) -> Result<(), Error> {
+        Ok(self.link.as_ref().map_or(Ok(()), Link::judge_from_now)?)
+    }
+
+    /// What the link says against its own figures since the run began.
     pub fn taints(&self) -> Result<Vec<String>, Error> {
         let report = self.link.as_ref().map(Link::report).transpose()?;
         Ok(report.map(|report| report.tainted).unwrap_or_default())
