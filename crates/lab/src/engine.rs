@@ -96,7 +96,18 @@ fn measure(point: &Point, scene: &mut dyn Scene) -> Result<Record, Error> {
     if runs.iter().any(|value| !value.is_finite()) {
         return Err(Error::Settings("the workload found no figure".to_owned()));
     }
-    let Found { outcome, counted, taints, notes } = found.swap_remove(median(&runs));
+    // What puts one run in doubt puts the median in doubt: it may be the median because of it.
+    let mut taints: Vec<String> = Vec::new();
+    for (number, run) in (1..).zip(&found) {
+        for taint in &run.taints {
+            let taint = match found.len() {
+                1 => taint.clone(),
+                of => format!("run {number} of {of}: {taint}"),
+            };
+            taints.push(taint);
+        }
+    }
+    let Found { outcome, counted, notes, .. } = found.swap_remove(median(&runs));
     Ok(Record {
         point: point.name.clone(),
         settings: settings(point),
@@ -191,8 +202,10 @@ mod tests {
             }
             // 3, 1, 2, 3, 1, 2, …
             let value = f64::from((self.runs.fetch_add(2, Ordering::Relaxed) + 2) % 3 + 1);
+            let taints = if value > 2.5 { vec!["late".to_owned()] } else { Vec::new() };
             Ok(Found {
                 outcome: Outcome::default().figure("rate", "1/s", value),
+                taints,
                 ..Found::default()
             })
         }
@@ -281,6 +294,7 @@ mod tests {
             (&record.runs[..], record.outcome.get("rate")),
             (&[3.0, 2.0, 1.0][..], Some(2.0))
         );
+        assert_eq!(record.taints, ["run 1 of 3: late"], "though it is not the run that counts");
         assert_eq!(median(&[4.0, 1.0]), 1);
     }
 

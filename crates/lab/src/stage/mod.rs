@@ -192,7 +192,12 @@ impl Scene for Stage {
         let standing =
             self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
         let stop = &self.place.stop;
-        standing.drain(stop)?;
+        let mut taints = Vec::new();
+        if standing.drain(&self.place.memory, stop)?.is_none() {
+            taints.push(
+                "what was there before was not written in time: it is counted here".to_owned(),
+            );
+        }
         standing.begin()?;
         let (before, machine) = (standing.counted(stop)?, Machine::now());
         let (own, children) = processor_here();
@@ -209,15 +214,16 @@ impl Scene for Stage {
         let now = Machine::now();
         let mut after = standing.counted(stop)?;
         let standing_time = after.processor() - before.processor();
-        let mut taints =
-            now.taints(machine, standing_time + (own_after - own) + (children_after - children));
+        taints.extend(
+            now.taints(machine, standing_time + (own_after - own) + (children_after - children)),
+        );
         taints.extend(standing.taints()?);
         let mut notes = BTreeMap::new();
         if let Ok(load) = fs::read_to_string("/proc/loadavg") {
             notes.insert("load after".to_owned(), load.trim().to_owned());
         }
         // What the workload has left to be sent crosses the link, too.
-        match standing.drain(stop)? {
+        match standing.drain(&self.place.memory, stop)? {
             Some(took) => {
                 let processors = after.processors();
                 after = standing.counted(stop)?;
@@ -228,8 +234,7 @@ impl Scene for Stage {
                 }
             }
             None => taints.push(
-                "the gateway was not empty in time: the link's figures lack what it kept"
-                    .to_owned(),
+                "not all was written in time: the link's figures lack what was kept".to_owned(),
             ),
         }
         let mut counted = after.since(&before);
@@ -263,24 +268,54 @@ impl Drop for Stage {
     }
 }
 
-/// One outcome of several at once: rates and counts add up, times are those of the slowest.
+/// Figures without a unit that say whether something was so, 1, or not, 0.
+const FLAGS: [&str; 1] = ["past the page cache"];
+
+/// One outcome of several at once: rates and amounts add up, times are those of the slowest, and a share,
+/// which is in "%" or called so, is the mean. What has no unit is a count and adds up, but a flag, 0 or 1
+/// at each, is one of all: 1 only where it is at each. Series have the number of their place in their names.
 fn together(mut outcomes: Vec<Outcome>) -> Outcome {
     if outcomes.len() < 2 {
         return outcomes.pop().unwrap_or_default();
     }
     let mut sum = outcomes[0].clone();
     for figure in &mut sum.figures {
-        let all = outcomes.iter().filter_map(|outcome| outcome.get(&figure.name));
+        let all: Vec<f64> =
+            outcomes.iter().filter_map(|outcome| outcome.get(&figure.name)).collect();
+        let total: f64 = all.iter().sum();
         figure.value = match figure.unit.as_str() {
-            "s" | "ms" | "us" => all.fold(0.0, f64::max),
-            _ => all.sum(),
+            "s" | "ms" | "us" => all.iter().copied().fold(0.0, f64::max),
+            "%" => total / all.len() as f64,
+            "" if figure.name.starts_with("share") => total / all.len() as f64,
+            "" if FLAGS.contains(&figure.name.as_str()) => {
+                all.iter().copied().fold(f64::INFINITY, f64::min)
+            }
+            _ => total,
         };
     }
+    let mut verified: Vec<String> = Vec::new();
+    for outcome in &outcomes {
+        if !verified.contains(&outcome.verified) {
+            verified.push(outcome.verified.clone());
+        }
+    }
+    sum.verified = verified.join("; ");
+    sum.series = (1..)
+        .zip(&mut outcomes)
+        .flat_map(|(number, outcome)| {
+            outcome.series.drain(..).map(move |mut series| {
+                series.name = format!("{}, place {number}", series.name);
+                series
+            })
+        })
+        .collect();
     sum
 }
 
 #[cfg(test)]
 mod tests {
+    use workload::Series;
+
     use super::*;
 
     #[test]
@@ -291,5 +326,28 @@ mod tests {
         assert_eq!(together(vec![of(3.0, 4.0)]), of(3.0, 4.0));
         assert_eq!(together(vec![of(3.0, 4.0), of(5.0, 2.0)]), of(8.0, 4.0));
         assert_eq!(together(Vec::new()), Outcome::default());
+    }
+
+    #[test]
+    fn what_is_no_amount_does_not_add_up_and_nothing_that_was_compared_is_lost() {
+        let of = |direct: f64, share: f64, verified: &str| {
+            let series = Series {
+                name: "rate".to_owned(),
+                x: "time, s".to_owned(),
+                y: "1/s".to_owned(),
+                points: vec![[0.0, share]],
+            };
+            Outcome { verified: verified.to_owned(), series: vec![series], ..Outcome::default() }
+                .figure("past the page cache", "", direct)
+                .figure("share of connection 1", "", share)
+                .figure("spread", "%", 100.0 * share)
+                .figure("commands", "", 10.0)
+        };
+        let all = together(vec![of(1.0, 0.25, "3 of 9"), of(0.0, 0.75, "9"), of(1.0, 0.5, "9")]);
+        let names = ["past the page cache", "share of connection 1", "spread", "commands"];
+        assert_eq!(names.map(|name| all.get(name).unwrap()), [0.0, 0.5, 50.0, 30.0]);
+        assert_eq!(all.verified, "3 of 9; 9");
+        let series: Vec<&str> = all.series.iter().map(|series| series.name.as_str()).collect();
+        assert_eq!(series, ["rate, place 1", "rate, place 2", "rate, place 3"]);
     }
 }

@@ -1,6 +1,13 @@
 //! A site that stands: its processes and its link, in the order in which they end.
 
-use std::{fs::File, os::fd::AsFd, path::Path, sync::atomic::AtomicBool, time::Duration};
+use std::{
+    fs::File,
+    os::fd::AsFd,
+    path::Path,
+    process::Command,
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use wan::{End, Link, Options};
@@ -11,7 +18,7 @@ use super::{
     attached::Attached,
     counted::{Counted, processor_of},
     peer::{Shown, Tgt},
-    process::Namespace,
+    process::{self, Namespace, Patience},
     served::Served,
     settings::{self, TARGET, gateway_target},
 };
@@ -236,16 +243,23 @@ impl Standing {
         Ok(report.map(|report| report.tainted).unwrap_or_default())
     }
 
-    /// Waits until no gateway has dirty data; `None` if one still has some.
-    pub fn drain(&self, stop: &AtomicBool) -> Result<Option<Duration>, Error> {
-        let mut longest = Duration::ZERO;
-        if self.site.gateway.is_some() {
-            for served in self.served() {
-                let Some(took) = served.drain(stop)? else { return Ok(None) };
-                longest = longest.max(took);
+    /// Has what hosts keep in memory written out, and waits until no gateway has dirty data; `None` if that
+    /// is not done in time.
+    pub fn drain(&self, folder: &Path, stop: &AtomicBool) -> Result<Option<Duration>, Error> {
+        let begun = Instant::now();
+        for place in self.places() {
+            if !write_out(&place, folder, stop)? {
+                return Ok(None);
             }
         }
-        Ok(Some(longest))
+        if self.site.gateway.is_some() {
+            for served in self.served() {
+                if served.drain(stop)?.is_none() {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(begun.elapsed()))
     }
 
     fn served(&self) -> impl Iterator<Item = &Served> {
@@ -293,6 +307,28 @@ impl Node {
             Self::Ours(served) => served.url(TARGET),
             Self::Tgt(tgt) => tgt.url.clone(),
         }
+    }
+}
+
+/// A page cache of some gigabytes over a line with little room.
+const WRITE_OUT: Duration = Duration::from_secs(300);
+
+/// Has the kernel write out what it keeps of a place in memory; false if that takes too long. In a process of
+/// its own: who waits for a volume that hangs cannot be called back.
+fn write_out(place: &Place, folder: &Path, stop: &AtomicBool) -> Result<bool, Error> {
+    let mut command = Command::new("sync");
+    match place {
+        Place::Folder(path) => command.arg("--file-system").arg(path),
+        Place::Device(path) => command.arg(path),
+        // Nothing is kept of it.
+        Place::Url(_) => return Ok(true),
+    };
+    let name = format!("writing out {place}");
+    let patience = Patience { limit: WRITE_OUT, stop };
+    match process::run(&name, &mut command, &None, &folder.join("sync.events"), patience) {
+        Ok(_) => Ok(true),
+        Err(Error::Late { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -370,4 +406,21 @@ pub(crate) fn available() -> Result<Vec<String>, Error> {
     let path = Path::new("/proc/sys/net/ipv4/tcp_available_congestion_control");
     let read = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
     Ok(read.split_whitespace().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_in_memory_is_written_out_or_it_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let written =
+            |name: &str| write_out(&Place::Folder(folder.path().join(name)), folder.path(), &stop);
+        assert!(written("").unwrap());
+        assert!(matches!(written("none"), Err(Error::Program { .. })));
+        let url = Place::Url("iscsi://a/b/0".to_owned());
+        assert!(write_out(&url, folder.path(), &stop).unwrap());
+    }
 }
