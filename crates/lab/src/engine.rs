@@ -2,6 +2,7 @@
 //! point that fails is left out, and the run goes on.
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -111,6 +112,8 @@ fn measure(point: &Point, scene: &mut dyn Scene) -> Result<Record, Error> {
     Ok(Record {
         point: point.name.clone(),
         settings: settings(point),
+        // Results say it.
+        maker: BTreeMap::new(),
         outcome,
         runs,
         counted,

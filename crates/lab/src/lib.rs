@@ -1,6 +1,7 @@
 //! The laboratory: nodes, gateways and hosts with distance between them on one machine, workloads run
 //! there, and a report that sets what a paper says beside what was found.
 
+mod maker;
 mod record;
 mod report;
 mod markup;
@@ -29,6 +30,7 @@ pub use beside::beside;
 pub use csv::csv;
 pub use error::Error;
 pub use experiment::Experiment;
+pub use maker::maker;
 pub use measured::Measured;
 pub use page::page;
 pub use point::{Point, Scale};

@@ -204,6 +204,7 @@ mod tests {
             point: point.to_owned(),
             settings: serde_json::Value::Null,
             outcome: Outcome::default().figure(figure, unit, value),
+            maker: Default::default(),
             runs: vec![value],
             counted: vec![],
             taints: vec!["stolen time".to_owned()],

@@ -13,6 +13,9 @@ pub struct Record {
     pub point: String,
     /// All that it was measured with, as data: the same settings give the same point.
     pub settings: serde_json::Value,
+    /// With what it was measured ([`crate::maker`]).
+    #[serde(default)]
+    pub maker: BTreeMap<String, String>,
     /// What the workload found; of several runs the one with the median of its first figure.
     pub outcome: Outcome,
     /// The first figure of each run, in their order.

@@ -1,8 +1,9 @@
 //! The file of results, `results.jsonl`: a line for each point that was measured or left out, written as soon as it
-//! is known. Of two lines of one point with the same settings the later one counts.
+//! is known. Of all lines of a point the last one counts, but for those with other settings or of another program
+//! or machine.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fs::{self, File},
     io::Write as _,
     path::{Path, PathBuf},
@@ -12,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Error, Point, Record};
+use crate::{Error, Point, Record, maker};
 
 /// A line.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -38,6 +39,7 @@ pub struct Results {
     path: PathBuf,
     file: File,
     lines: Vec<Line>,
+    maker: BTreeMap<String, String>,
 }
 
 impl Results {
@@ -47,6 +49,10 @@ impl Results {
     /// If another run has them, the folder has other things and no results, or a line is none. The last line may be
     /// half a one: its run was killed, and it is taken away.
     pub fn open(folder: &Path) -> Result<Self, Error> {
+        Self::of_maker(folder, maker())
+    }
+
+    fn of_maker(folder: &Path, maker: BTreeMap<String, String>) -> Result<Self, Error> {
         fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
         let path = folder.join("results.jsonl");
         let mut there = fs::read_dir(folder).map_err(Error::file("read", folder))?;
@@ -73,39 +79,62 @@ impl Results {
             })
         });
         let lines = lines.collect::<Result<_, _>>()?;
-        Ok(Self { path, file, lines })
+        Ok(Self { path, file, lines, maker })
     }
 
-    /// The record of a point, if it was measured with the same settings.
+    /// The record of a point, if it was measured with the same settings by this program on this machine, and was not
+    /// left out since.
     #[must_use]
     pub fn of(&self, point: &Point) -> Option<&Record> {
+        match self.last(point)? {
+            Line::Measured(record) => Some(record),
+            Line::LeftOut(_) => None,
+        }
+    }
+
+    /// Whether a point was measured with these settings, but by another program or on another machine, and not here.
+    #[must_use]
+    pub fn is_of_others(&self, point: &Point) -> bool {
         let wanted = settings(point);
-        self.lines.iter().rev().find_map(|line| match line {
-            Line::Measured(record) if record.point == point.name && record.settings == wanted => {
-                Some(&**record)
+        let is_it = |line: &Line| matches!(line, Line::Measured(it) if it.point == point.name && it.settings == wanted);
+        self.last(point).is_none() && self.lines.iter().any(is_it)
+    }
+
+    /// The last line that says something of a point as it is measured here.
+    fn last(&self, point: &Point) -> Option<&Line> {
+        let wanted = settings(point);
+        self.lines.iter().rev().find(|line| match line {
+            Line::Measured(record) => {
+                record.point == point.name
+                    && record.settings == wanted
+                    && record.maker == self.maker
             }
-            _ => None,
+            Line::LeftOut(left_out) => left_out.point == point.name,
         })
     }
 
     /// Of these points what was measured, in their order, and what was left out.
     #[must_use]
     pub fn of_all(&self, points: &[Point]) -> (Vec<Record>, Vec<LeftOut>) {
-        let mut reasons = HashMap::new();
-        for line in &self.lines {
-            if let Line::LeftOut(left_out) = line {
-                reasons.insert(left_out.point.as_str(), left_out);
-            }
-        }
         let (mut records, mut left_out) = (Vec::new(), Vec::new());
         for point in points {
-            match (self.of(point), reasons.get(point.name.as_str())) {
-                (Some(record), _) => records.push(record.clone()),
-                (None, Some(reason)) => left_out.push((*reason).clone()),
-                (None, None) => {}
+            match self.last(point) {
+                Some(Line::Measured(record)) => records.push((**record).clone()),
+                Some(Line::LeftOut(reason)) => left_out.push(reason.clone()),
+                None if self.is_of_others(point) => left_out.push(LeftOut {
+                    point: point.name.clone(),
+                    left_out: "it was measured by another program or on another machine".to_owned(),
+                }),
+                None => {}
             }
         }
         (records, left_out)
+    }
+
+    /// With what all that is added is measured.
+    #[must_use]
+    pub fn maker(&self) -> &BTreeMap<String, String> {
+        &self.maker
     }
 
     /// Adds what was measured.
@@ -113,7 +142,7 @@ impl Results {
     /// # Errors
     /// If it cannot be written.
     pub fn measured(&mut self, record: Record) -> Result<(), Error> {
-        self.add(Line::Measured(Box::new(record)))
+        self.add(Line::Measured(Box::new(Record { maker: self.maker.clone(), ..record })))
     }
 
     /// Adds that a point was left out.
@@ -164,6 +193,7 @@ pub(crate) mod tests {
             point: point.name.clone(),
             settings: settings(point),
             outcome: Outcome::default().figure("transactions", "1/s", 0.1 + 0.2),
+            maker: Default::default(),
             runs: vec![0.3],
             counted: Vec::new(),
             taints: Vec::new(),
@@ -182,7 +212,7 @@ pub(crate) mod tests {
         results.left_out("two", "no room").unwrap();
         drop(results);
         let results = Results::open(folder.path()).unwrap();
-        assert_eq!(results.of(&one), Some(&record(&one)));
+        assert_eq!(results.of(&one), Some(&Record { maker: maker(), ..record(&one) }));
         let mut other = one.clone();
         other.site.session.connections = 4;
         assert_eq!(results.of(&other), None);
@@ -203,6 +233,40 @@ pub(crate) mod tests {
         // An interrupted run may have written nothing yet but this.
         fs::write(folder.path().join("results.jsonl"), "").unwrap();
         Results::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn the_last_that_happened_to_a_point_decides() {
+        let folder = tempfile::tempdir().unwrap();
+        let one = point("one");
+        let mut results = Results::open(folder.path()).unwrap();
+        results.measured(record(&one)).unwrap();
+        results.left_out("one", "it broke").unwrap();
+        assert_eq!(results.of(&one), None, "it is tried again");
+        let (records, left_out) = results.of_all(std::slice::from_ref(&one));
+        assert_eq!((records.len(), &*left_out[0].left_out), (0, "it broke"));
+        results.measured(record(&one)).unwrap();
+        assert!(results.of(&one).is_some());
+        assert_eq!(results.of_all(&[one]).1, []);
+    }
+
+    #[test]
+    fn what_another_program_has_measured_is_not_ours() {
+        let folder = tempfile::tempdir().unwrap();
+        let one = point("one");
+        let by = |program: &str| {
+            let maker = BTreeMap::from([("forebay".to_owned(), program.to_owned())]);
+            Results::of_maker(folder.path(), maker).unwrap()
+        };
+        by("old").measured(record(&one)).unwrap();
+        let mut results = by("new");
+        assert!(results.of(&one).is_none() && results.is_of_others(&one));
+        let (records, left_out) = results.of_all(std::slice::from_ref(&one));
+        assert_eq!((records.len(), left_out.len()), (0, 1));
+        assert!(left_out[0].left_out.contains("another program"), "{left_out:?}");
+        results.measured(record(&one)).unwrap();
+        drop(results);
+        assert!(by("new").of(&one).is_some() && by("old").of(&one).is_some());
     }
 
     #[test]

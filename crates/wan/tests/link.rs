@@ -397,7 +397,7 @@ fn nothing_is_left_behind_and_nothing_of_others_is_taken() {
 fn the_machine_is_judged_from_when_it_is_asked_on() {
     let Some(options) = options(Settings::default()) else { return };
     let link = Link::open(&options).unwrap();
-    round_trip(&options.name, Duration::ZERO, 50);
+    round_trips(&options.name, Duration::ZERO, 50);
     let before = link.report().unwrap();
     link.judge_from_now().unwrap();
     let after = link.report().unwrap();

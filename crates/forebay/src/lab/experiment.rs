@@ -47,6 +47,7 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
     let wanted: Vec<Point> =
         chosen.iter().filter(|point| args.again || results.of(point).is_none()).cloned().collect();
     let there = chosen.len() - wanted.len();
+    let others = wanted.iter().filter(|point| results.is_of_others(point)).count();
     let mut plan = plan(&wanted, args, &out)?;
     if args.install {
         if !plan.missing.is_empty() {
@@ -61,7 +62,7 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
     for LeftOut { point, left_out } in &plan.left_out {
         results.left_out(point, left_out).map_err(failed)?;
     }
-    print(describe(experiment, &plan, there, &out))?;
+    print(describe(experiment, &plan, [there, others], &out))?;
     if plan.run.is_empty() && there == 0 {
         return Err(Failure::settings("nothing of it can be measured on this machine")
             .remedy(remedy(&plan)));
@@ -116,8 +117,14 @@ fn install(plan: &Plan) -> Result<(), Failure> {
         .remedy("install them by hand, or run without --install: what needs them is left out"))
 }
 
-/// One list: what will be measured, what not and why, and how long it takes.
-fn describe(experiment: Experiment, plan: &Plan, there: usize, out: &Path) -> String {
+/// One list: what will be measured, what not and why, and how long it takes; so many points are there already, and
+/// so many were measured by others.
+fn describe(
+    experiment: Experiment,
+    plan: &Plan,
+    [there, others]: [usize; 2],
+    out: &Path,
+) -> String {
     let mut text = format!("{}, into {}\n", experiment.name(), out.display());
     let about = minutes(Duration::from_secs_f64(plan.seconds));
     text += &format!("  to be measured: {} points, about {about}\n", plan.run.len());
@@ -126,6 +133,11 @@ fn describe(experiment: Experiment, plan: &Plan, there: usize, out: &Path) -> St
     }
     if there > 0 {
         text += &format!("  there already: {there} (--again measures them anew)\n");
+    }
+    if others > 0 {
+        text += &format!(
+            "  measured by another program or on another machine: {others} points, to be measured anew\n"
+        );
     }
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for LeftOut { point, left_out } in &plan.left_out {
@@ -329,7 +341,7 @@ fn write(
     let (records, left_out) = results.of_all(all);
     let left_out: Vec<(String, String)> =
         left_out.into_iter().map(|it| (it.point, it.left_out)).collect();
-    let facts = facts(scale);
+    let facts = facts(scale, results);
     let mut report = experiment.report(&records, &left_out);
     report.facts.extend(facts.iter().cloned());
     report.sections.extend(beside);
@@ -356,30 +368,15 @@ fn beside(file: &Path) -> Result<Section, Failure> {
     lab::beside(&text).map_err(failed)
 }
 
-/// What it was measured with.
-fn facts(scale: Scale) -> Vec<(String, String)> {
-    let first = |path: &str, key: &str| -> Option<String> {
-        let text = fs::read_to_string(path).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-        Some(line.trim_start_matches([' ', '\t', ':']).trim().to_owned())
-    };
-    let system = rustix::system::uname();
-    let text = |value: &std::ffi::CStr| value.to_string_lossy().into_owned();
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+/// With what all of it was measured, and when it was written.
+fn facts(scale: Scale, results: &Results) -> Vec<(String, String)> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = jiff::Timestamp::from_second(now.as_secs() as i64).map(|it| it.to_string());
-    [
-        ("scale", Some(if scale == Scale::Quick { "quick" } else { "full" }.to_owned())),
-        ("forebay", Some(env!("CARGO_PKG_VERSION").to_owned())),
-        ("kernel", Some(format!("{} {}", text(system.sysname()), text(system.release())))),
-        ("processor", first("/proc/cpuinfo", "model name")),
-        ("processors", Some(processors.to_string())),
-        ("memory", first("/proc/meminfo", "MemTotal:")),
-        ("written", now.ok()),
-    ]
-    .into_iter()
-    .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-    .collect()
+    let scale = if scale == Scale::Quick { "quick" } else { "full" };
+    let mut facts = vec![("scale".to_owned(), scale.to_owned())];
+    facts.extend(results.maker().clone());
+    facts.extend(now.ok().map(|now| ("written".to_owned(), now)));
+    facts
 }
 
 /// Where a run without `--out` writes.

@@ -30,6 +30,7 @@ fn record(point: &str, throughput: f64, turnaround: f64, spread: f64) -> Record 
         point: point.to_owned(),
         settings: serde_json::Value::Null,
         outcome,
+        maker: Default::default(),
         runs: vec![throughput],
         counted: vec![
             figure("window mean", "segments", 30.0),

@@ -15,6 +15,7 @@ fn record(point: &str, unit: &str, value: f64) -> Record {
         point: point.to_owned(),
         settings: serde_json::json!({ "site": site }),
         outcome: Outcome::default().figure("found", unit, value),
+        maker: Default::default(),
         runs: vec![value],
         counted: vec![],
         taints: vec![],

@@ -14,6 +14,7 @@ fn record(point: &str, outcome: Outcome, counted: &[(&str, f64)]) -> Record {
     Record {
         point: point.to_owned(),
         settings: serde_json::Value::Null,
+        maker: Default::default(),
         runs: outcome.figures.first().map(|first| first.value).into_iter().collect(),
         outcome,
         counted: counted.iter().map(figure).collect(),

@@ -1,0 +1,70 @@
+//! With what something was measured: results of another program or machine are not those of this one.
+
+use std::{
+    collections::BTreeMap,
+    ffi::CStr,
+    fs::{self, File},
+    hash::{DefaultHasher, Hasher},
+    io::Read as _,
+};
+
+/// The program, the kernel and the processors here, for people, by their names.
+#[must_use]
+pub fn maker() -> BTreeMap<String, String> {
+    let system = rustix::system::uname();
+    let text = |value: &CStr| value.to_string_lossy().into_owned();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    [
+        ("forebay", Some(program())),
+        ("kernel", Some(format!("{} {}", text(system.sysname()), text(system.release())))),
+        ("processor", first("/proc/cpuinfo", "model name")),
+        ("processors", Some(processors.to_string())),
+        ("memory", first("/proc/meminfo", "MemTotal:")),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+    .collect()
+}
+
+/// What stands after a key, on the first line that begins with it.
+fn first(path: &str, key: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    Some(line.trim_start_matches([' ', '\t', ':']).trim().to_owned())
+}
+
+/// Its version, and a sum of its file: two builds of one version may be as far apart as two versions.
+fn program() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    // The file that runs, also if another one has its path by now.
+    match sum("/proc/self/exe") {
+        Ok(sum) => format!("{version}, build {sum:016x}"),
+        Err(_) => format!("{version}, of an unknown build"),
+    }
+}
+
+/// SipHash of 64 bits, against mistakes and not against malice.
+fn sum(path: &str) -> std::io::Result<u64> {
+    // Large enough that calls do not count.
+    let (mut file, mut piece) = (File::open(path)?, vec![0; 1 << 20]);
+    let mut hasher = DefaultHasher::new();
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hasher.finish()),
+            read => hasher.write(&piece[..read]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_program_on_the_same_machine_is_the_same() {
+        let once = maker();
+        assert_eq!(once, maker());
+        assert!(once["forebay"].starts_with(concat!(env!("CARGO_PKG_VERSION"), ", build ")));
+        assert!(once["kernel"].starts_with("Linux "), "{once:?}");
+    }
+}
