@@ -129,13 +129,17 @@ impl<'a> Measured<'a> {
 }
 
 fn described(site: &Site) -> String {
-    let Site { disk: Disk { data, model, .. }, server, .. } = site;
+    let Site { disk: Disk { data, model, more }, server, .. } = site;
     let data = match data {
         Data::Memory => "memory",
         Data::File => "a file on this machine's disk",
     };
     let disk = match model {
-        Some(model) => format!("a simulated disk ({model}) over {data}"),
+        Some(model) => {
+            // What its settings make of the model is told as it stands there.
+            let more = more.iter().map(|(key, value)| format!(", {key} {value}"));
+            format!("a simulated disk ({model}{}) over {data}", more.collect::<String>())
+        }
         None => data.to_owned(),
     };
     match server {
@@ -254,6 +258,15 @@ mod tests {
         let measured = Measured::new(&records);
         assert_eq!(measured.disks("t/"), "a simulated disk (dnes) over memory, or memory");
         assert_eq!(measured.disks("u/"), "");
+        let mut small = Site::default();
+        small.disk.model = Some("array".to_owned());
+        small.disk.more.insert("cache".to_owned(), "128KiB".to_owned());
+        let mut told = record("v/a", "mean", "ms", 1.0);
+        told.settings = serde_json::json!({ "site": small });
+        assert_eq!(
+            Measured::new(&[told]).disks("v/"),
+            "a simulated disk (array, cache 128KiB) over memory"
+        );
     }
 
     #[test]

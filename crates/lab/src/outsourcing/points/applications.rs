@@ -204,7 +204,8 @@ pub(super) fn figure_4(scale: Scale) -> Vec<Point> {
         let metas = scale.pick(&[SOFT][..], &[SOFT, SYNC]);
         for (meta, options) in metas {
             let ways: &[Way] = scale.pick(&FEW, &WAYS);
-            for way in ways {
+            // The figure is over delays alone.
+            for way in ways.iter().filter(|way| matches!(way, Way::Delay(_))) {
                 let site = Site { disk: disk(name, Scale::Full), ..volume(TIGHT) };
                 let scripts = scale.pick(2, 16);
                 points.push(Point {
