@@ -34,7 +34,7 @@ pub fn postmark(measured: &Measured<'_>) -> Section {
         )
         .text("The paper's throughputs (Figures 13 and 14) change as its times do. Promised is that ten processes take Reno 1.17 times as long.");
     let reason = "what PostMark waits for is mostly single commands one after the other, which take a round trip and a few lost packets whatever the window";
-    missed(section, &ten, reason).table(one).table(ten).plot(plot)
+    missed(measured, section, &ten, "postmark-10", reason).table(one).table(ten).plot(plot)
 }
 
 /// Figure 15.

@@ -34,10 +34,16 @@ pub fn table_2(measured: &Measured<'_>) -> Section {
              0.87 / sqrt(p) for each connection. Linux today counts what is acknowledged, 1.22 / sqrt(p), which for 2.7 % is 7.4, about 30 for four. The last table is of windows that \
              grow by acknowledgment, by our program: it is to be set beside the paper's.",
         );
-    missed(section, &by, "the spread of a few seconds is itself good to a percent or two")
-        .table(spread)
-        .table(by)
-        .table(per_ack)
+    missed(
+        measured,
+        section,
+        &by,
+        "writes",
+        "the spread of a few seconds is itself good to a percent or two",
+    )
+    .table(spread)
+    .table(by)
+    .table(per_ack)
 }
 
 fn table(
