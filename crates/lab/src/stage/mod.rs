@@ -240,6 +240,9 @@ impl Scene for Stage {
         let mut counted = after.since(&before);
         let seconds =
             |name: &str, value: f64| Figure { name: name.to_owned(), unit: "s".to_owned(), value };
+        if windows.missed > 0 {
+            taints.push(format!("{} looks at windows had no answer", windows.missed));
+        }
         counted.extend(windows.figures);
         counted.push(seconds("cpu link", own_after - own));
         counted.push(seconds("cpu workload", children_after - children));

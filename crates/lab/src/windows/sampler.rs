@@ -15,6 +15,7 @@ use std::{
 };
 
 use rustix::{
+    io::Errno,
     net::{
         AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt,
         sockopt::Timeout,
@@ -109,6 +110,9 @@ struct Looking {
     buffer: Vec<u8>,
     sockets: Vec<Seen>,
     looks: Looks,
+    /// The number of the last request.
+    asked: u32,
+    missed: u64,
 }
 
 /// A socket with what it told first and last.
@@ -130,7 +134,8 @@ impl Looking {
         )?;
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_LIMIT))?;
         let (buffer, sockets) = (vec![0; BUFFER_BYTES], vec![]);
-        let mut looking = Self { watch, socket, buffer, sockets, looks: Looks::default() };
+        let looks = Looks::default();
+        let mut looking = Self { watch, socket, buffer, sockets, looks, asked: 0, missed: 0 };
         // If this kernel tells nothing, that is said now.
         looking.list()?;
         Ok(looking)
@@ -159,7 +164,7 @@ impl Looking {
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let mut found = vec![];
             self.ask(
-                &sock_diag::list(family.as_raw() as u8, remote, local),
+                sock_diag::list(family.as_raw() as u8, remote, local),
                 |answer| match answer {
                     Answer::Socket(id, info) => {
                         found.push((id, info));
@@ -183,38 +188,60 @@ impl Looking {
     /// Asks for each that is known.
     fn look(&mut self, at: Duration) {
         let mut sockets = std::mem::take(&mut self.sockets);
+        let missed = self.missed;
+        let mut now = Vec::with_capacity(sockets.len());
         for seen in sockets.iter_mut().filter(|seen| seen.is_there) {
-            let request = sock_diag::one(seen.family.as_raw() as u8, &seen.id);
-            let mut told = None;
-            let asked = self.ask(&request, |answer| {
-                told = Some(answer);
-                Ok(true)
-            });
-            match (asked, told) {
-                (Ok(()), Some(Answer::Socket(id, info))) if id == seen.id => seen.last = info,
-                _ => seen.is_there = false,
+            // Once more, if an answer was lost; the next look asks again in any case.
+            match self.one(seen).or_else(|_| self.one(seen)) {
+                Ok(Some(info)) => {
+                    seen.last = info;
+                    now.push(info);
+                }
+                Ok(None) => seen.is_there = false,
+                Err(_) => self.missed += 1,
             }
         }
         self.sockets = sockets;
-        let now: Vec<TcpInfo> =
-            self.sockets.iter().filter(|it| it.is_there).map(|it| it.last).collect();
-        self.looks.add(at, &now);
+        // A sum that lacks one would be another sum.
+        if self.missed == missed {
+            self.looks.add(at, &now);
+        }
+    }
+
+    /// What the kernel tells of a socket; `None` if there is none any more, or it is being closed.
+    fn one(&mut self, seen: &Seen) -> io::Result<Option<TcpInfo>> {
+        let mut told = None;
+        let request = sock_diag::one(seen.family.as_raw() as u8, &seen.id);
+        self.ask(request, |answer| {
+            told = Some(answer);
+            Ok(true)
+        })?;
+        match told {
+            Some(Answer::Socket(id, info)) if id == seen.id => Ok(Some(info)),
+            Some(Answer::Failed(number)) if number != Errno::NOENT.raw_os_error() => {
+                Err(io::Error::from_raw_os_error(number))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Sends a question and hands over what is answered, until that says it was all.
     fn ask(
         &mut self,
-        request: &[u8],
+        mut request: Vec<u8>,
         mut take: impl FnMut(Answer) -> io::Result<bool>,
     ) -> io::Result<()> {
-        rustix::net::send(&self.socket, request, SendFlags::empty())?;
+        self.asked = self.asked.wrapping_add(1);
+        sock_diag::number(&mut request, self.asked);
+        rustix::net::send(&self.socket, &request, SendFlags::empty())?;
         loop {
             let (length, _) =
                 rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
             let mut is_empty = true;
-            for answer in sock_diag::read(&self.buffer[..length]) {
+            for (number, answer) in sock_diag::read(&self.buffer[..length]) {
                 is_empty = false;
-                if take(answer)? {
+                // What comes late answers a question that was given up.
+                if number == self.asked && take(answer)? {
                     return Ok(());
                 }
             }
@@ -227,7 +254,7 @@ impl Looking {
     fn windows(self) -> Windows {
         let mut counted = Counted::default();
         self.sockets.iter().for_each(|seen| counted.add(&seen.first, &seen.last));
-        self.looks.windows(counted)
+        Windows { missed: self.missed, ..self.looks.windows(counted) }
     }
 }
 

@@ -56,12 +56,17 @@ pub fn one(family: u8, id: &SocketId) -> Vec<u8> {
     request(NLM_F_REQUEST, family, u32::MAX, id)
 }
 
+/// Gives a request the number that its answers have.
+pub fn number(request: &mut [u8], number: u32) {
+    request[8..12].copy_from_slice(&number.to_ne_bytes());
+}
+
 fn request(flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(REQUEST_BYTES);
     bytes.extend((REQUEST_BYTES as u32).to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
-    // Its number and ours: one question at a time, so neither matters.
+    // Its number, which is given when it is asked, and ours, which the kernel knows.
     bytes.extend([0; 8]);
     bytes.extend([family, IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0]);
     bytes.extend(states.to_ne_bytes());
@@ -69,21 +74,23 @@ fn request(flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
     bytes
 }
 
-/// The messages that stand in what was received at once. What is too short for what it says ends them.
-pub fn read(bytes: &[u8]) -> impl Iterator<Item = Answer> {
+/// The messages that stand in what was received at once, each with the number of the request it answers. What is too short for what it says ends them.
+pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u32, Answer)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let length = word(rest, 0)? as usize;
         let message = rest.get(..length).filter(|it| it.len() >= HEADER_BYTES)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         let kind = u16::from_ne_bytes(*message.get(4..)?.first_chunk()?);
+        let number = word(message, 8)?;
         let body = &message[HEADER_BYTES..];
-        Some(match kind {
+        let answer = match kind {
             NLMSG_DONE => Answer::Done,
             NLMSG_ERROR => Answer::Failed(word(body, 0).map_or(0, |it| -(it as i32))),
             SOCK_DIAG_BY_FAMILY => socket(body).unwrap_or(Answer::Other),
             _ => Answer::Other,
-        })
+        };
+        Some((number, answer))
     })
 }
 
@@ -197,7 +204,9 @@ mod tests {
             Answer::Failed(2),
             Answer::Done,
         ];
-        assert_eq!(read(&bytes).collect::<Vec<_>>(), expected);
+        assert_eq!(read(&bytes).map(|(_, answer)| answer).collect::<Vec<_>>(), expected);
+        number(&mut bytes, 77);
+        assert_eq!(read(&bytes).map(|(number, _)| number).collect::<Vec<_>>(), [77, 0, 0, 0]);
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct Windows {
     /// Of the first two connections: their windows for 1.2 s, their difference for 50 s (the paper's
     /// Figures 3 and 2), and the sum of all for as long.
     pub series: Vec<Series>,
+    /// Looks at a connection that the kernel did not answer: that moment is missing.
+    pub missed: u64,
 }
 
 /// So long windows open from their start; then they are looked at.
@@ -112,7 +114,7 @@ impl Looks {
             series("window of all", self.sums),
         ];
         let series = series.into_iter().filter(|it| !it.points.is_empty()).collect();
-        Windows { figures, series }
+        Windows { figures, series, missed: 0 }
     }
 }
 

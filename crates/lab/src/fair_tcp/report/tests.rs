@@ -56,6 +56,7 @@ fn what_is_promised_and_not_there_is_a_deviation_with_its_reason() {
     // The gain, mean and deviation of turnaround, the spread; it is less than Reno's all the same.
     assert_eq!(missed.len(), 4, "{missed:#?}");
     assert!(missed[0].contains("reno at 4 ms: 1.20. A known cause"), "{missed:#?}");
+    assert!(missed[0].ends_with("ensemble: retransmitted 2.7 %."), "{missed:#?}");
 }
 
 #[test]
