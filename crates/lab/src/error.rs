@@ -34,7 +34,7 @@ pub enum Error {
     /// Somebody asked to stop.
     #[error("stopped")]
     Stopped,
-    /// Another run uses the folder, or has left what cannot be read.
+    /// A folder is another run's, or nobody's that we know, or has in it what cannot be read.
     #[error("{0}")]
     Folder(String),
     /// The system failed.
