@@ -28,7 +28,12 @@ mod volume;
 pub use discovery::{DiscoveredTarget, ListedUnit, discover, list_units};
 pub use error::{CommandError, Error};
 pub use facts::Facts;
-pub use iscsi::{Isid, keys::Offer, login::chap, session::initiator::Transfer};
+pub use iscsi::{
+    Isid,
+    keys::Offer,
+    login::chap,
+    session::initiator::{Spread, Transfer},
+};
 pub use locate::{Locate, Locating, Place};
 pub use pending::Answer;
 pub use session::Session;

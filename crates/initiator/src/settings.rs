@@ -6,7 +6,12 @@ use std::{
     time::Duration,
 };
 
-use iscsi::{Isid, keys::Offer, login::chap::Chap, session::initiator::Timing};
+use iscsi::{
+    Isid,
+    keys::Offer,
+    login::chap::Chap,
+    session::initiator::{Spread, Timing},
+};
 
 use transport::{Congestion, SocketOptions, TlsClient};
 
@@ -52,9 +57,11 @@ pub struct Settings {
     /// Digests, burst lengths and so on, as proposed at login; connections and error recovery level
     /// are taken from the fields below.
     pub offer: Offer,
-    /// Connections of the session, 1 to 8, as many as the target takes. Default 1. Commands go to
-    /// the one with the least to do; where one stalls, the others go on.
+    /// Connections of the session, 1 to 8, as many as the target takes. Default 1.
     pub connections: u16,
+    /// Which of them a command goes to. Default: the one with the least to do; where one stalls, the
+    /// others go on.
+    pub spread: Spread,
     /// The most of error recovery that is asked for (RFC 7143, 7.1.5): 0, the session is made anew
     /// and commands are sent again; 1, what is lost or damaged is asked for again; 2, commands of a
     /// connection that fails go on where they were on another one. Default 2; the target may have
@@ -112,6 +119,7 @@ impl Settings {
             // The target says how long it needs; what it needs not is waited for by nobody.
             offer: Offer { default_time2wait: 0, ..Offer::initiator() },
             connections: 1,
+            spread: Spread::default(),
             error_recovery_level: 2,
             reserve: false,
             queue_depth: 64,

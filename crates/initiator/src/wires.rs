@@ -51,7 +51,8 @@ impl Wires {
         let window = Window::new(established.cmd_sn, established.max_cmd_sn);
         let (depth, timing) = (settings.queue_depth, settings.timing);
         let parameters = established.parameters;
-        let session = Session::new(parameters, window, depth, timing, first, now());
+        let mut session = Session::new(parameters, window, depth, timing, first, now());
+        session.set_spread(settings.spread);
         let congestion = Arc::new(settings.congestion.session());
         wire.take_into(&congestion);
         let (wires, tsih, tpgt) = (vec![wire], established.tsih, established.tpgt);

@@ -14,7 +14,7 @@ use iscsi::{
         TaskFunctionResult, TaskResponse, TextResponse,
     },
     session::initiator::{
-        Error, Event, Failure, Joined, Request, Session, Timing, Transfer, Window,
+        Error, Event, Failure, Joined, Request, Session, Spread, Timing, Transfer, Window,
     },
 };
 use proptest::prelude::*;
@@ -702,6 +702,43 @@ fn a_connection_that_carries_bytes_has_not_failed() {
         scene.session.note_carried(Cid(0), scene.now);
     }
     assert_eq!(scene.pass(5 * SECOND), Err(Error::Silent));
+}
+
+/// Eight reads, of which every other is long: the connections that the commands leave on.
+fn spread_over_two(spread: Spread) -> [usize; 2] {
+    let mut scene = Scene::new();
+    let first = Joined {
+        cid: Cid(1),
+        digests: Digests::default(),
+        max_send_data_segment_length: 1024,
+        exp_stat_sn: Serial(7),
+        exp_cmd_sn: Serial(1),
+        max_cmd_sn: Serial(32),
+    };
+    scene.session.join(first, scene.now);
+    scene.session.set_spread(spread);
+    for tag in 0..8 {
+        let request = Request {
+            tag,
+            lun: Lun(0),
+            cdb: Cdb::new(&[0x28, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            transfer: Transfer::In(if tag % 2 == 0 { 512 } else { 64 * 512 }),
+            time_out: 30 * SECOND,
+        };
+        scene.session.submit(request, scene.now).expect("there is room");
+    }
+    scene.session.transmit();
+    [Cid(0), Cid(1)].map(|cid| scene.session.load(cid).expect("it is there").commands as usize)
+}
+
+#[test]
+fn commands_go_to_the_connection_with_the_least_to_do_or_in_turn() {
+    assert_eq!(spread_over_two(Spread::InTurn), [4, 4]);
+    let [first, second] = spread_over_two(Spread::LeastToDo);
+    assert!(
+        first + second == 8 && first != second,
+        "{first} and {second}: by bytes, not by number"
+    );
 }
 
 /// Whoever sets one of the two times may leave the other at its default.

@@ -10,7 +10,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use hdrhistogram::Histogram;
-use initiator::{ConnectionStatistics, RemoteVolume, Session};
+use initiator::{ConnectionStatistics, RemoteVolume, Session, Spread};
 use serde::{Deserialize, Serialize};
 use sim::Rng;
 use transport::{CongestionChoice, SocketOptions};
@@ -34,6 +34,9 @@ pub struct Commands {
     /// Connections of the session, 1 to 8
     #[arg(long, default_value_t = 4)]
     pub connections: u16,
+    /// Give commands to the connections in turn, not to the one with the least to do
+    #[arg(long)]
+    pub in_turn: bool,
     /// The congestion control of our end, as `congestion` in the settings
     #[arg(long, value_name = "NAME", default_value = "kernel default")]
     pub congestion: CongestionChoice,
@@ -64,6 +67,7 @@ impl Default for Commands {
             block: 128 << 10,
             depth: 32,
             connections: 4,
+            in_turn: false,
             congestion: CongestionChoice::KernelDefault,
             socket_buffer: None,
             warm: 1.0,
@@ -171,6 +175,7 @@ impl Commands {
         let settings = initiator::Settings {
             initiator_name: "iqn.2026-11.io.forebay:workload".to_owned(),
             connections: self.connections,
+            spread: if self.in_turn { Spread::InTurn } else { Spread::LeastToDo },
             queue_depth: self.depth.into(),
             socket: SocketOptions::buffers(self.socket_buffer.map(|bytes| bytes as usize)),
             congestion,

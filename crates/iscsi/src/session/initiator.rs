@@ -25,7 +25,7 @@ use scsi::{Lun, Sense};
 
 pub use connection::Counters;
 pub use recovery::MOST_PATIENCE;
-pub use session::{Joined, Load, Session};
+pub use session::{Joined, Load, Session, Spread};
 pub use task::{Failure, Outcome, Request, Transfer};
 pub use window::Window;
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::{
     Error, Event, Request, Timing, Window,
@@ -27,7 +28,10 @@ use crate::{
 pub struct Session {
     pub(super) commands: Commands,
     pub(super) timing: Timing,
-    /// At most eight or so: looked through, never indexed.
+    spread: Spread,
+    /// Commands sent so far, for [`Spread::InTurn`].
+    turn: usize,
+    /// At most eight or so: looked through.
     pub(super) connections: Vec<Connection>,
     /// The number given last.
     last_cid: Cid,
@@ -37,6 +41,18 @@ pub struct Session {
     pub(super) kept_until: Option<Instant>,
     /// Why the session cannot go on.
     pub(super) over: Option<Error>,
+}
+
+/// Which connection of several a command goes to.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Spread {
+    /// The one with the least to do, bytes before commands: what comes slowly off one connection goes to
+    /// the others.
+    #[default]
+    LeastToDo,
+    /// Each in its turn, as initiators of the Fair-TCP paper's time did: all wait for the slowest. To
+    /// measure the other by.
+    InTurn,
 }
 
 /// A connection that has just logged in.
@@ -91,6 +107,8 @@ impl Session {
         let mut session = Self {
             commands: Commands::new(parameters, window, depth),
             timing,
+            spread: Spread::default(),
+            turn: 0,
             connections: Vec::new(),
             last_cid: first.cid,
             lost: VecDeque::new(),
@@ -117,6 +135,11 @@ impl Session {
         self.commands.window.update(&numbers);
         self.note_reinstated(cid, now);
         self.recover(now);
+    }
+
+    /// Spreads commands in this way from now on.
+    pub fn set_spread(&mut self, spread: Spread) {
+        self.spread = spread;
     }
 
     /// What was negotiated by the first connection.
@@ -340,20 +363,39 @@ impl Session {
         }
     }
 
-    /// Sends a command on the connection with the least to do, bytes before commands: what comes
-    /// slowly off one connection goes to the others.
+    /// Sends a command on the connection whose it is. False if there is none to send, or none that has room.
     fn send_command(&mut self) -> bool {
-        let several = self.connections.len() > 1;
-        let open = self.connections.iter_mut().filter(|c| c.is_open() && c.has_room());
-        // One that does not answer a ping gets nothing while another one does.
-        let in_doubt = |c: &Connection| several && c.ping.is_some() && c.load.commands > 0;
-        let Some(connection) = open.min_by_key(|c| (in_doubt(c), c.load)) else { return false };
+        let chosen = match self.spread {
+            Spread::LeastToDo => self.least_to_do(),
+            Spread::InTurn => self.next_in_turn(),
+        };
+        let Some(at) = chosen else { return false };
+        let connection = &mut self.connections[at];
         match self.commands.next_to_send() {
             None => return false,
             Some(Next::New(waiting)) => connection.send_new(&mut self.commands, waiting),
             Some(Next::Again(itt)) => connection.send_again(&mut self.commands, itt),
         }
+        self.turn = self.turn.wrapping_add(1);
         true
+    }
+
+    fn least_to_do(&self) -> Option<usize> {
+        let several = self.connections.len() > 1;
+        // One that does not answer a ping gets nothing while another one does.
+        let in_doubt = |c: &Connection| several && c.ping.is_some() && c.load.commands > 0;
+        let all = self.connections.iter().enumerate();
+        let open = all.filter(|(_, c)| c.is_open() && c.has_room());
+        Some(open.min_by_key(|(_, c)| (in_doubt(c), c.load))?.0)
+    }
+
+    /// Nothing goes past one whose turn it is and that has no room.
+    fn next_in_turn(&self) -> Option<usize> {
+        let all = self.connections.iter().enumerate();
+        let open: SmallVec<[usize; 8]> =
+            all.filter(|(_, c)| c.is_open()).map(|(at, _)| at).collect();
+        let at = *open.get(self.turn.checked_rem(open.len())?)?;
+        self.connections[at].has_room().then_some(at)
     }
 
     /// Asks for text keys, for example `SendTargets=All`; the answer is an [`Event::Text`]. False,
