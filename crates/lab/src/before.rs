@@ -8,7 +8,7 @@ use workload::Tool;
 use crate::{
     Error, LeftOut, Point, Site, engine,
     site::{Data, Host, Server},
-    stage::{available, check, peer},
+    stage::{available, can_be_limited, check, peer},
 };
 
 /// What this machine has.
@@ -19,6 +19,8 @@ pub struct Means {
     pub attach: Result<(), String>,
     /// Whether connections can share a window, or why not.
     pub ensembles: Result<(), String>,
+    /// Whether a workload's memory can be limited, or why not.
+    pub limits: Result<(), String>,
     /// The kernel's congestion controls.
     pub congestion: Vec<String>,
     /// Whether a program is installed.
@@ -71,6 +73,7 @@ impl Means {
             link: wan::check(&options).map_err(|error| error.to_string()),
             attach: attach(),
             ensembles,
+            limits: can_be_limited(),
             congestion: available()?,
             installed: Box::new(|tool| tool.find().is_ok()),
             disk: room.f_bavail * room.f_frsize,
@@ -117,6 +120,11 @@ impl Means {
         }
         if matches!(site.host, Host::Device | Host::Mounted(_) | Host::QemuStorageDaemon) {
             if let Err(why) = &self.attach {
+                return Some(why.clone());
+            }
+        }
+        if site.memory.is_some() {
+            if let Err(why) = &self.limits {
                 return Some(why.clone());
             }
         }
@@ -217,6 +225,7 @@ mod tests {
             link: Ok(()),
             attach: Ok(()),
             ensembles: Ok(()),
+            limits: Ok(()),
             congestion: vec!["reno".to_owned()],
             installed: Box::new(|_| true),
             disk: 10 << 30,
@@ -264,6 +273,15 @@ mod tests {
         assert_eq!(reason(&no_bpf, mounted()), None);
         url.site.session.congestion = "bbr".to_owned();
         assert!(reason(&rich(), url).unwrap().contains("no congestion control bbr"));
+    }
+
+    #[test]
+    fn a_host_with_little_memory_needs_control_groups() {
+        let mut little = mounted();
+        little.site.memory = Some(64 << 20);
+        let means = Means { limits: Err("no control groups".to_owned()), ..rich() };
+        assert_eq!(reason(&means, little).unwrap(), "no control groups");
+        assert_eq!(reason(&means, mounted()), None);
     }
 
     #[test]

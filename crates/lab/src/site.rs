@@ -25,6 +25,9 @@ pub struct Site {
     pub host: Host,
     /// The sessions over the link.
     pub session: Session,
+    /// Bytes of memory that the workload has for itself and for pages of files; `None`: this machine's. What is
+    /// larger has to be written before the workload is done.
+    pub memory: Option<u64>,
 }
 
 /// What the data of a volume lies on.
@@ -154,6 +157,7 @@ impl Default for Site {
             gateway: None,
             host: Host::default(),
             session: Session::default(),
+            memory: None,
         }
     }
 }

@@ -7,6 +7,7 @@ mod orphans;
 mod mounts;
 mod settings;
 mod counted;
+mod memory;
 mod served;
 mod attached;
 pub(crate) mod peer;
@@ -25,14 +26,18 @@ use std::{
 use rustix::process::Signal;
 use workload::{Figure, Outcome, Place, Task};
 
-pub(crate) use self::standing::{available, check};
 use self::{
     counted::{Machine, processor_here},
     folder::Folder,
+    memory::Memory,
     orphans::Orphans,
     process::{Patience, Process},
     settings::Folders,
     standing::Standing,
+};
+pub(crate) use self::{
+    memory::can_be_limited,
+    standing::{available, check},
 };
 use crate::{Error, Point, Sampler, Site};
 
@@ -123,13 +128,22 @@ impl Stage {
         Ok(Self { place, standing: None, orphans: None, folders })
     }
 
-    fn workload(&self, number: usize, place: &Place, task: &Task) -> Result<Process, Error> {
+    fn workload(
+        &self,
+        number: usize,
+        place: &Place,
+        task: &Task,
+        memory: Option<&Memory>,
+    ) -> Result<Process, Error> {
         let standing =
             self.standing.as_ref().ok_or_else(|| Error::Settings("no site stands".to_owned()))?;
         let mut command = Command::new(&self.place.program);
         command.args(["lab", "workload", "--on", &place.to_string(), "--json", "--given"]);
         if !matches!(place, Place::Folder(_)) {
             command.arg("--overwrite");
+        }
+        if let Some(memory) = memory {
+            memory.take_in(&mut command)?;
         }
         command.stdin(Stdio::piped());
         let events = self.place.memory.join(format!("workload-{number}.events"));
@@ -158,8 +172,11 @@ impl Stage {
         let limit = Duration::from_secs_f64((point.seconds * SLOWER).clamp(0.0, 1e6)) + AT_LEAST;
         let patience = Patience { limit, stop: &self.place.stop };
         let places = standing.places();
-        let started =
-            (0..).zip(&places).map(|(number, place)| self.workload(number, place, &point.task));
+        let limited = |bytes| Memory::limited(&self.place.name, bytes);
+        let memory = point.site.memory.map(limited).transpose()?;
+        let started = (0..)
+            .zip(&places)
+            .map(|(number, place)| self.workload(number, place, &point.task, memory.as_ref()));
         let mut started = started.collect::<Result<Vec<_>, _>>()?;
         let outcomes = started.iter_mut().map(|process| {
             let said = process.finish(patience)?;

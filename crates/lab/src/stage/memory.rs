@@ -1,0 +1,105 @@
+//! A host with little memory: a control group (cgroups(7)) whose programs have so many bytes for themselves and for
+//! the pages of files that they use. A program that writes more than that has to wait for what it writes, as on
+//! the papers' hosts, whose memory was smaller than their sets.
+
+use std::{
+    fs::{self, File},
+    io::{ErrorKind, Write},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::Error;
+
+/// Where the memory controller is, of version 2 and of version 1, with the file of the limit.
+const PLACES: [(&str, &str); 2] =
+    [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")];
+
+/// A group. Removed when dropped: its programs have ended before.
+pub(super) struct Memory {
+    folder: PathBuf,
+}
+
+impl Memory {
+    /// A group of this name. One that a run that was killed has left is taken up.
+    pub(super) fn limited(name: &str, bytes: u64) -> Result<Self, Error> {
+        let (parent, file) = place().ok_or_else(|| Error::Settings(NONE.to_owned()))?;
+        let folder = parent.join(format!("forebay-lab-{name}"));
+        match fs::create_dir(&folder) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(Error::file("make", &folder)(error));
+            }
+            _ => {}
+        }
+        let group = Self { folder };
+        let limit = group.folder.join(file);
+        fs::write(&limit, bytes.to_string()).map_err(Error::file("write", &limit))?;
+        Ok(group)
+    }
+
+    /// Has a program begin in it.
+    pub(super) fn take_in(&self, command: &mut Command) -> Result<(), Error> {
+        let path = self.folder.join("cgroup.procs");
+        let members = File::options().write(true).open(&path);
+        let mut members = members.map_err(Error::file("open", &path))?;
+        // SAFETY: between fork and exec one write(2) is made, of bytes that are there; it is async-signal-safe. 0 is
+        // whoever writes it.
+        unsafe {
+            command.pre_exec(move || members.write_all(b"0"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // If it does not go, the next run takes it up.
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+const NONE: &str = "this system has no control groups with a memory controller for us";
+
+/// Whether a host's memory can be limited, or why not.
+pub(crate) fn can_be_limited() -> Result<(), String> {
+    place().map(drop).ok_or_else(|| NONE.to_owned())
+}
+
+/// Where groups are made.
+fn place() -> Option<(&'static Path, &'static str)> {
+    let [(second, limit), first] = PLACES;
+    let has_memory = |list: &str| {
+        let list = fs::read_to_string(Path::new(second).join(list)).unwrap_or_default();
+        list.split_whitespace().any(|word| word == "memory")
+    };
+    if has_memory("cgroup.subtree_control") {
+        return Some((Path::new(second), limit));
+    }
+    Path::new(first.0).join(first.1).is_file().then_some((Path::new(first.0), first.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Needs the right to make groups; where it is missing the test says so and ends.
+    #[test]
+    fn a_program_that_takes_more_is_ended_and_nothing_is_left() {
+        let group = match Memory::limited(&format!("test-{}", std::process::id()), 16 << 20) {
+            Ok(group) => group,
+            Err(error) => return println!("not run: {error}"),
+        };
+        let folder = group.folder.clone();
+        let run = |bytes: &str| {
+            let mut command = Command::new("dd");
+            command.args(["if=/dev/zero", "of=/dev/null", "count=1", &format!("bs={bytes}")]);
+            group.take_in(&mut command).unwrap();
+            command.output().unwrap().status.success()
+        };
+        assert!(run("1M"));
+        assert!(!run("64M"), "it has a buffer of 64 MiB in a group of 16");
+        drop(group);
+        assert!(!folder.exists());
+    }
+}
