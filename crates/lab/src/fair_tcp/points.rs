@@ -2,14 +2,16 @@
 //! connection), ensemble, cubic or bbr; WAY is the one-way delay: 0ms to 10ms.
 //!
 //! - `writes/WINDOWS/WAY`, `reads/WINDOWS/WAY`: commands of 128 KiB, 32 at a time.
+//! - `in-turn/WINDOWS/WAY`: the same writes, given to the connections in turn, of reno and ensemble.
 //! - `per-ack/WINDOWS/WAY`: the same writes where windows grow by acknowledgment, of each and ensemble.
 //! - `postmark-1/WINDOWS/WAY`, `postmark-10/WINDOWS/WAY`: PostMark on ext4, so many processes.
+//! - `bonnie-1/WINDOWS/WAY`, `bonnie-4/WINDOWS/WAY`: Bonnie++ on ext4, so many processes; in full only, like the next.
 //! - `build/WINDOWS/WAY`: a software build on ext4.
 
 use std::time::Duration;
 
 use wan::Loss;
-use workload::{Build, Commands, Postmark, Task};
+use workload::{Bonnie, Build, Commands, Postmark, Task};
 
 use crate::{Host, Line, Point, Scale, Session, Site, paper::fair_tcp::LOSS};
 
@@ -55,23 +57,37 @@ pub fn points(scale: Scale) -> Vec<Point> {
         }
     };
     let length = scale.pick(8.0, 30.0);
-    let commands = |use_: Use, runs: u32, extra: f64| Of {
+    let send = |use_: Use, runs: u32, extra: f64| Of {
         use_,
-        task: Box::new(move |congestion| commands(congestion, use_ == Use::Reads, length)),
+        task: Box::new(move |congestion| {
+            Task::Commands(commands(congestion, use_ == Use::Reads, length))
+        }),
         runs,
         // Logging in and settling before, and what is on its way at the end.
         seconds: length + 6.0 + extra,
         windows: use_ == Use::Writes,
     };
-    add("writes", many, &ALL, &commands(Use::Writes, scale.pick(1, 3), 0.0));
-    add("per-ack", many, &PER_ACK, &commands(Use::Writes, 1, 0.0));
+    add("writes", many, &ALL, &send(Use::Writes, scale.pick(1, 3), 0.0));
+    let in_turn = Of {
+        task: Box::new(move |congestion| {
+            Task::Commands(Commands { in_turn: true, ..commands(congestion, false, length) })
+        }),
+        windows: false,
+        ..send(Use::Writes, 1, 0.0)
+    };
+    add("in-turn", few, &BOTH, &in_turn);
+    add("per-ack", many, &PER_ACK, &send(Use::Writes, 1, 0.0));
     // What is read has to be written first.
-    add("reads", few, &BOTH, &commands(Use::Reads, 1, 6.0));
+    add("reads", few, &BOTH, &send(Use::Reads, 1, 6.0));
     for processes in [1, 10] {
         let of = files(Use::Cramped, postmark(scale, processes), scale.pick(25.0, 90.0));
         add(&format!("postmark-{processes}"), few, &BOTH, &of);
     }
     if scale == Scale::Full {
+        for processes in [1, 4] {
+            let of = files(Use::Cramped, bonnie(processes), 120.0);
+            add(&format!("bonnie-{processes}"), &FEW, &BOTH, &of);
+        }
         add("build", few, &BOTH, &files(Use::Files, Task::Build(Build::default()), 90.0));
     }
     points
@@ -130,16 +146,16 @@ impl Use {
     }
 }
 
-/// For ten processes of PostMark and what they have in files: a third of a quick run's.
-const CRAMPED: u64 = 24 << 20;
+/// For ten processes of PostMark and pages of their files, which take 50 MB and more.
+const CRAMPED: u64 = 16 << 20;
 /// As many as the paper's sessions have.
 const CONNECTIONS: u8 = 4;
 /// The paper's socket buffers.
 const BUFFER: u32 = 512 << 10;
 
 /// Commands of the size that the paper's kernel made of a file's writes.
-fn commands(congestion: &str, read: bool, seconds: f64) -> Task {
-    Task::Commands(Commands {
+fn commands(congestion: &str, read: bool, seconds: f64) -> Commands {
+    Commands {
         read,
         connections: CONNECTIONS.into(),
         congestion: congestion.parse().expect("each of the words above is one"),
@@ -150,27 +166,29 @@ fn commands(congestion: &str, read: bool, seconds: f64) -> Task {
         span: 16 << 20,
         check: 8,
         ..Commands::default()
-    })
+    }
 }
 
 /// The paper's Table 6, so much of it as fits: 20,000 files and 50,000 transactions take the better part of a day
 /// over a line like this.
 fn postmark(scale: Scale, processes: u32) -> Task {
-    let each = match (scale, processes) {
-        (Scale::Quick, 1) => 60,
-        (Scale::Quick, _) => 300,
-        (Scale::Full, 1) => 200,
-        (Scale::Full, _) => 1000,
-    };
+    // All files take three times the memory and more; half a minute of writing at 4 ms.
+    let (files, transactions) = scale.pick((1000, 300), (2000, 1000));
     Task::Postmark(Postmark {
-        files: each / processes,
-        transactions: each / processes,
+        files: files / processes,
+        transactions: transactions / processes,
         least: 500,
         most: 100_000,
         block: 4096,
         processes,
         ..Postmark::default()
     })
+}
+
+/// Of the paper's gigabyte so much as is written, rewritten and read in two minutes at 4 ms.
+fn bonnie(processes: u32) -> Task {
+    let file_mib = 64 / processes;
+    Task::Bonnie(Bonnie { file_mib, seeks: 400 / processes, processes, ..Bonnie::default() })
 }
 
 fn files(use_: Use, task: Task, seconds: f64) -> Of {

@@ -30,9 +30,9 @@ pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
         .section(windows::figures_2_and_3(&measured))
         .section(windows::figure_6(&measured))
         .section(commands::reads(&measured))
+        .section(applications::bonnie(&measured))
         .section(applications::postmark(&measured))
-        .section(applications::build(&measured))
-        .section(applications::missing());
+        .section(applications::build(&measured));
     let errors = Section::new("Errors in print");
     report.section(MISPRINTS.iter().fold(errors, |section, it| section.misprint(&it.text())))
 }
