@@ -104,6 +104,32 @@ fn a_workload_is_taken_as_json() {
     }
 }
 
+/// One of ours, and one that is a program.
+#[test]
+fn a_workload_that_is_stopped_leaves_nothing() {
+    let ours: &[&str] = &["micro", "--seconds", "1000", "--set-mib", "4"];
+    let programs: &[&str] = &["postmark", "--transactions", "100000000"];
+    let wanted = if is_installed("postmark") { vec![ours, programs] } else { vec![ours] };
+    for task in wanted {
+        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut command = forebay();
+        command.args(["lab", "workload", "--on"]).arg(folder.path()).args(task);
+        command.env("TMPDIR", scratch.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary runs");
+        let is_empty = |folder: &Path| fs::read_dir(folder).unwrap().next().is_none();
+        while is_empty(folder.path()) {
+            assert!(child.try_wait().unwrap().is_none(), "it ended");
+            std::thread::yield_now();
+        }
+        let number = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(number, rustix::process::Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(stderr(&output).contains("stopped by a signal"), "{output:?}");
+        assert!(is_empty(folder.path()) && is_empty(scratch.path()), "{task:?}");
+    }
+}
+
 #[test]
 fn a_device_is_not_overwritten_unasked_nor_while_it_is_in_use() {
     let folder = tempfile::tempdir().unwrap();

@@ -18,10 +18,9 @@ use lab::{
     Experiment, LeftOut, Means, Plan, Point, Record, Results, Scale, Section, Setting, Stage,
     engine::{self, Ended, Watcher},
 };
-use tokio::signal::unix::{SignalKind, signal};
 use workload::Task;
 
-use super::arguments::Measure;
+use super::{arguments::Measure, signals};
 use crate::{
     failure::Failure,
     output::{print, print_line},
@@ -233,38 +232,11 @@ fn measure(
 /// Has SIGINT, SIGTERM and SIGHUP set this, so that all is ended in order. Who sends a second one does not want
 /// to wait for that.
 fn stop_at_signals(stop: Arc<AtomicBool>, stays: String) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(Failure::new)?;
-    let caught = {
-        let _inside = runtime.enter();
-        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal)
-    };
-    let [interrupt, terminate, hangup] = caught;
-    let (mut interrupt, mut terminate, mut hangup) = (
-        interrupt.map_err(Failure::new)?,
-        terminate.map_err(Failure::new)?,
-        hangup.map_err(Failure::new)?,
-    );
-    let mut wait = move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                _ = hangup.recv() => {}
-            }
-        });
-    };
-    let act = move || {
-        wait();
+    let first = move || {
         stop.store(true, Ordering::Relaxed);
         eprintln!("stopping: what was started is ended in order; at a second signal it is left");
-        wait();
-        eprintln!("left as it is: {stays}");
-        // The kernel tells every program that was started (prctl(2), PR_SET_PDEATHSIG).
-        std::process::exit(1);
     };
-    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(act);
-    thread.map(drop).map_err(|error| Failure::new(format!("cannot start a thread: {error}")))
+    signals::act(first, move || eprintln!("left as it is: {stays}"))
 }
 
 /// What a run that leaves at once leaves, and who takes it away.

@@ -5,6 +5,8 @@ mod arguments;
 mod failed;
 mod wan;
 mod enter;
+mod signals;
+mod stop;
 mod work;
 mod experiment;
 

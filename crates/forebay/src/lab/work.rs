@@ -6,7 +6,10 @@ use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use workload::{Error, Outcome, Run, Task};
 
-use super::arguments::{Fetch, Workload};
+use super::{
+    arguments::{Fetch, Workload},
+    stop::Stop,
+};
 use crate::{failure::Failure, output::print_line};
 
 /// The progress bar goes to this.
@@ -27,9 +30,18 @@ pub fn run(args: &Workload) -> Result<(), Failure> {
     bar.set_length(PARTS);
     let style = ProgressStyle::with_template("{wide_bar} {percent} % {elapsed}, {eta} to go");
     bar.set_style(style.map_err(Failure::new)?);
-    let progress = |share: f64| bar.set_position((share * PARTS as f64) as u64);
+    let stays = format!("{} and forebay-lab-... on {}", scratch.0.display(), args.on);
+    let stop = Stop::at_signals(stays)?;
+    let our_thread = std::thread::current().id();
+    let progress = |share: f64| {
+        bar.set_position((share * PARTS as f64) as u64);
+        // The others have their programs ended, and end with them.
+        if std::thread::current().id() == our_thread {
+            stop.look();
+        }
+    };
     let run = Run { place: &args.on, scratch: &scratch.0, seed: args.seed, progress: &progress };
-    let outcome = task.run(&run).map_err(failed)?;
+    let outcome = stop.run(|| task.run(&run))?.map_err(failed)?;
     bar.finish_and_clear();
     if args.json {
         return print_line(serde_json::to_string(&outcome).map_err(Failure::new)?);

@@ -1,0 +1,44 @@
+//! SIGINT, SIGTERM and SIGHUP while something of the laboratory runs.
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::failure::Failure;
+
+/// Has the first of them do one thing, so that all is ended in order. Who sends a second one does not want to
+/// wait for that: then another is done, and the process ends.
+pub fn act(
+    at_first: impl FnOnce() + Send + 'static,
+    at_second: impl FnOnce() + Send + 'static,
+) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Failure::new)?;
+    let caught = {
+        let _inside = runtime.enter();
+        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal)
+    };
+    let [interrupt, terminate, hangup] = caught;
+    let (mut interrupt, mut terminate, mut hangup) = (
+        interrupt.map_err(Failure::new)?,
+        terminate.map_err(Failure::new)?,
+        hangup.map_err(Failure::new)?,
+    );
+    let mut wait = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+        });
+    };
+    let act = move || {
+        wait();
+        at_first();
+        wait();
+        at_second();
+        // The kernel tells every program that was started (prctl(2), PR_SET_PDEATHSIG).
+        std::process::exit(1);
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(act);
+    thread.map(drop).map_err(|error| Failure::new(format!("cannot start a thread: {error}")))
+}
