@@ -113,20 +113,20 @@ impl Means {
         if let Err(error) = check(site) {
             return Some(error.to_string());
         }
-        if site.link.is_some() {
-            if let Err(why) = &self.link {
-                return Some(why.clone());
-            }
+        if site.link.is_some()
+            && let Err(why) = &self.link
+        {
+            return Some(why.clone());
         }
-        if matches!(site.host, Host::Device | Host::Mounted(_) | Host::QemuStorageDaemon) {
-            if let Err(why) = &self.attach {
-                return Some(why.clone());
-            }
+        if matches!(site.host, Host::Device | Host::Mounted(_) | Host::QemuStorageDaemon)
+            && let Err(why) = &self.attach
+        {
+            return Some(why.clone());
         }
-        if site.memory.is_some() {
-            if let Err(why) = &self.limits {
-                return Some(why.clone());
-            }
+        if site.memory.is_some()
+            && let Err(why) = &self.limits
+        {
+            return Some(why.clone());
         }
         if is_with_ensembles(point) {
             if let Err(why) = &self.ensembles {

@@ -93,7 +93,7 @@ impl Workload for Commands {
         let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
         let times = [self.warm, self.seconds];
         match self {
-            _ if self.block == 0 || self.block % 4096 != 0 || self.block > 1 << 20 => {
+            _ if self.block == 0 || !self.block.is_multiple_of(4096) || self.block > 1 << 20 => {
                 wrong("a command moves a multiple of 4096 bytes, 1 MiB at most")
             }
             _ if !(1..=1024).contains(&self.depth) => wrong("1 to 1024 commands at once"),
@@ -338,7 +338,7 @@ impl<'a> Slots<'a> {
         if needed > free {
             return Err(Error::Space { needed, free });
         }
-        if block % geometry.block_size != 0 {
+        if !block.is_multiple_of(geometry.block_size) {
             let size = geometry.block_size;
             return Err(Error::Settings(format!("the unit has blocks of {size} bytes")));
         }

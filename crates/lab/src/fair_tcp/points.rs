@@ -181,7 +181,6 @@ fn postmark(scale: Scale, processes: u32) -> Task {
         most: 100_000,
         block: 4096,
         processes,
-        ..Postmark::default()
     })
 }
 

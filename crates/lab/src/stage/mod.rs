@@ -192,10 +192,10 @@ impl Stage {
 
 impl Scene for Stage {
     fn set(&mut self, site: &Site) -> Result<(), Error> {
-        if let Some(standing) = &mut self.standing {
-            if standing.becomes(site)? {
-                return Ok(());
-            }
+        if let Some(standing) = &mut self.standing
+            && standing.becomes(site)?
+        {
+            return Ok(());
         }
         if self.orphans.is_none() {
             self.orphans = Some(Orphans::adopt()?);
@@ -276,7 +276,7 @@ impl Scene for Stage {
         self.end_orphans(&[]);
         mounts::unmount_all(&self.place.memory);
         // A disk's worth of volumes, and settings with the old ports.
-        let cleared: Result<(), Error> = self.folders.iter().map(Folder::clear).collect();
+        let cleared: Result<(), Error> = self.folders.iter().try_for_each(Folder::clear);
         ended.and(cleared)
     }
 }

@@ -163,10 +163,10 @@ impl Standing {
         if !self.site.is_but_for_its_line(site) {
             return Ok(false);
         }
-        if let (Some(link), Some(line)) = (&mut self.link, &site.link) {
-            if self.site.link.as_ref() != Some(line) {
-                link.change(line.settings())?;
-            }
+        if let (Some(link), Some(line)) = (&mut self.link, &site.link)
+            && self.site.link.as_ref() != Some(line)
+        {
+            link.change(line.settings())?;
         }
         self.site = site.clone();
         Ok(true)

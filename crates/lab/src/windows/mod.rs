@@ -2,8 +2,8 @@
 //! Table 2: "collected approximately every 10ms").
 
 mod sock_diag;
-mod windows;
+mod summary;
 mod sampler;
 
 pub use sampler::{Sampler, Watch};
-pub use windows::Windows;
+pub use summary::Windows;

@@ -25,7 +25,7 @@ use rustix::{
 
 use super::{
     sock_diag::{self, Answer, SocketId, TcpInfo},
-    windows::{Counted, Looks, Windows},
+    summary::{Counted, Looks, Windows},
 };
 
 /// Whose windows are looked at: those of the end that sends.

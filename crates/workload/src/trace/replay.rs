@@ -104,7 +104,7 @@ impl<'a> Replay<'a> {
                     self.answer(done)?;
                     self.begin_held();
                     let so_far = self.answered.requests.len();
-                    if so_far % TELL == 0 {
+                    if so_far.is_multiple_of(TELL) {
                         progress(so_far as f64 / count as f64);
                     }
                 }

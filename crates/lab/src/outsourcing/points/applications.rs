@@ -97,7 +97,6 @@ fn surge(scale: Scale) -> Application {
         // The paper's 400 users asked 3058 times a second: at Surge's own pace they would ask 30 times less often,
         // and what is measured would be how long they read.
         pace: 30.0,
-        ..Surge::default()
     };
     let seconds = f64::from(surge.seconds + surge.warm_up) + scale.pick(2.0, 10.0);
     Application {

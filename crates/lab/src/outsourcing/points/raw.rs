@@ -104,7 +104,7 @@ pub(super) fn figure_7(scale: Scale) -> Vec<Point> {
     let mut points = Vec::new();
     for percent in scale.pick(&[0, 30][..], &[0, 10, 30, 60]) {
         let gateway = (*percent > 0).then(|| Gateway {
-            dram: u64::from(set) * percent / 100 << 20,
+            dram: (u64::from(set) * percent / 100) << 20,
             nvram: 1 << 20,
             // What is read from the log is no miss either: as small as it can be.
             log: 8 << 20,

@@ -177,9 +177,9 @@ fn residuals(measured: &Measured<'_>, iscsi: f64) -> Table {
         |(_, at)| way(at),
         |at| {
             let mut cells = vec![];
-            for disk in 0..DISKS.len() {
-                for access in 0..ACCESSES.len() {
-                    let point = micro::point(DISKS[disk], ACCESSES[access], at.1);
+            for (disk, disk_name) in DISKS.iter().enumerate() {
+                for (access, access_name) in ACCESSES.iter().enumerate() {
+                    let point = micro::point(disk_name, access_name, at.1);
                     cells.push(match measured.request(Rule::Answered, disk, access, *at) {
                         Some((request, time)) => {
                             let taints = measured.cell(&point, "", "ms").taints;
@@ -198,7 +198,7 @@ fn residuals(measured: &Measured<'_>, iscsi: f64) -> Table {
 fn far_from_rule(measured: &Measured<'_>, iscsi: f64) -> Vec<String> {
     let mut deviations = vec![];
     for disk in 0..DISKS.len() {
-        for access in 0..ACCESSES.len() {
+        for (access, access_name) in ACCESSES.iter().enumerate() {
             let told = |at: (f64, &str)| {
                 let (request, time) = measured.request(Rule::Answered, disk, access, at)?;
                 Some((at.0, time, Rule::Answered.time(&request, iscsi)))
@@ -211,7 +211,7 @@ fn far_from_rule(measured: &Measured<'_>, iscsi: f64) -> Vec<String> {
                 deviations.push(format!(
                     "{}, {}: farthest from the rule at {delay} ms, {} ms instead of {} ms.",
                     micro::SHOWN[disk],
-                    ACCESSES[access].replace('-', " "),
+                    access_name.replace('-', " "),
                     number(time),
                     number(foretold),
                 ));

@@ -45,7 +45,9 @@ pub(super) fn packets(measured: &Measured<'_>) -> Section {
         .column("iSCSI", "")
         .column("report after complete", "")
         .column("by iSCSI's", "");
-    let rows: [(&str, fn(&Totals) -> f64, Both<f64>); 4] = [
+    /// A row's name, its figure, and the paper's.
+    type Row = (&'static str, fn(&Totals) -> f64, Both<f64>);
+    let rows: [Row; 4] = [
         ("packets", |it| it.packets, paper::TOTAL_PACKETS),
         (
             "packets of 1024 bytes and more by shorter ones",
