@@ -44,3 +44,39 @@ impl Experiment {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::engine::estimate;
+
+    const ALL: [Experiment; 3] = [Experiment::Outsourcing, Experiment::Stics, Experiment::FairTcp];
+
+    #[test]
+    fn every_point_has_a_name_of_its_own_and_goes_together() {
+        for (experiment, scale) in ALL.iter().flat_map(|it| [(it, Scale::Quick), (it, Scale::Full)])
+        {
+            let points = experiment.points(scale);
+            let names: BTreeSet<&str> = points.iter().map(|point| point.name.as_str()).collect();
+            assert_eq!(names.len(), points.len());
+            for point in &points {
+                crate::stage::check(&point.site)
+                    .unwrap_or_else(|it| panic!("{}: {it}", point.name));
+                let wanted = point.task.workload().space();
+                assert!(wanted < point.site.bytes, "{} takes {wanted}", point.name);
+            }
+        }
+    }
+
+    #[test]
+    fn quick_is_quick_and_full_ends() {
+        for experiment in ALL {
+            let [quick, full] =
+                [Scale::Quick, Scale::Full].map(|scale| estimate(&experiment.points(scale)));
+            assert!(quick < 600.0, "{}: {quick} s", experiment.name());
+            assert!(full < 3.0 * 3600.0 && full > quick, "{}: {full} s", experiment.name());
+        }
+    }
+}

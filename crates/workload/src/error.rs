@@ -2,14 +2,14 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use crate::Tool;
+use crate::Missing;
 
 /// Why there is no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A program is not installed.
-    #[error("{0} is not installed (Debian's package {package})", package = .0.package)]
-    Missing(Tool),
+    #[error(transparent)]
+    Missing(#[from] Missing),
     /// It does not run on a place of this kind.
     #[error("{workload} runs on {wanted}, and {place} is none")]
     Place {

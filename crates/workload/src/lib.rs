@@ -4,10 +4,10 @@
 //! Most are the real programs from Debian's archive. A [`Task`] is one of them with its settings; the
 //! settings are its command line, and what a report says of the run.
 
+mod tool;
 mod error;
 mod place;
 mod outcome;
-mod tool;
 mod child;
 mod service;
 mod user;
@@ -40,7 +40,7 @@ pub use postmark::Postmark;
 pub use sdet::Sdet;
 pub use surge::Surge;
 pub use task::Task;
-pub use tool::Tool;
+pub use tool::{Missing, Tool};
 pub use tpcc::Tpcc;
 pub use trace::Trace;
 pub use workload::{Run, Workload};

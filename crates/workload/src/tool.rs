@@ -2,8 +2,6 @@
 
 use std::{fmt, path::PathBuf};
 
-use crate::Error;
-
 /// A program and the package of Debian that has it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Tool {
@@ -13,6 +11,11 @@ pub struct Tool {
     pub package: &'static str,
 }
 
+/// One that is not installed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0} is not installed (Debian's package {package})", package = .0.package)]
+pub struct Missing(pub Tool);
+
 /// Where programs are beside `PATH`: not every user's has the system's.
 const SYSTEM: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
@@ -20,13 +23,13 @@ impl Tool {
     /// Where it is.
     ///
     /// # Errors
-    /// [`Error::Missing`].
-    pub fn find(self) -> Result<PathBuf, Error> {
+    /// [`Missing`].
+    pub fn find(self) -> Result<PathBuf, Missing> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let system = SYSTEM.map(PathBuf::from).into_iter().chain(of_postgresql());
         let folders = std::env::split_paths(&path).chain(system);
         let mut files = folders.map(|folder| folder.join(self.program));
-        files.find(|file| file.is_file()).ok_or(Error::Missing(self))
+        files.find(|file| file.is_file()).ok_or(Missing(self))
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
-use workload::{Error, Outcome, Run, Task};
+use workload::{Error, Missing, Outcome, Run, Task};
 
 use super::{
     arguments::{Fetch, Workload},
@@ -103,7 +103,9 @@ fn for_people(outcome: &Outcome) -> String {
 fn failed(error: Error) -> Failure {
     let failure = Failure::new(&error);
     match &error {
-        Error::Missing(tool) => failure.remedy(format!("apt-get install {}", tool.package)),
+        Error::Missing(Missing(tool)) => {
+            failure.remedy(format!("apt-get install {}", tool.package))
+        }
         Error::Settings(_) | Error::Place { .. } | Error::Absent(_) => Failure::settings(&error),
         Error::InUse(device) => {
             let device = device.display();

@@ -196,32 +196,7 @@ fn files(use_: Use, task: Task, seconds: f64) -> Of {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-    use crate::engine::estimate;
-
-    #[test]
-    fn every_point_has_a_name_of_its_own_and_goes_together() {
-        for scale in [Scale::Quick, Scale::Full] {
-            let points = points(scale);
-            let names: BTreeSet<&str> = points.iter().map(|point| point.name.as_str()).collect();
-            assert_eq!(names.len(), points.len());
-            for point in &points {
-                crate::stage::check(&point.site)
-                    .unwrap_or_else(|it| panic!("{}: {it}", point.name));
-                let wanted = point.task.workload().space();
-                assert!(wanted < point.site.bytes, "{} takes {wanted}", point.name);
-            }
-        }
-    }
-
-    #[test]
-    fn quick_is_quick_and_full_ends() {
-        let [quick, full] = [Scale::Quick, Scale::Full].map(|scale| estimate(&points(scale)));
-        assert!(quick < 600.0, "{quick} s");
-        assert!(full < 3.0 * 3600.0 && full > quick, "{full} s");
-    }
 
     /// The kernel's default may be any: a point that took it would be measured under a false name.
     #[test]

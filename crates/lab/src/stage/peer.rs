@@ -50,7 +50,7 @@ impl Tgt {
         namespace: &Namespace,
         stop: &AtomicBool,
     ) -> Result<Self, Error> {
-        let missing = |error: workload::Error| Error::Settings(error.to_string());
+        let missing = |error: workload::Missing| Error::Settings(error.to_string());
         let [daemon, tool] = [TGT[0].find().map_err(missing)?, TGT[1].find().map_err(missing)?];
         let file = File::create(backing).map_err(Error::file("make", backing))?;
         file.set_len(bytes).map_err(Error::file("give its size to", backing))?;
@@ -111,7 +111,7 @@ impl Shown {
         namespace: &Namespace,
         stop: &AtomicBool,
     ) -> Result<Self, Error> {
-        let missing = |error: workload::Error| Error::Settings(error.to_string());
+        let missing = |error: workload::Missing| Error::Settings(error.to_string());
         let daemon = QEMU[0].find().map_err(missing)?;
         let mut parts = url.trim_start_matches("iscsi://").split('/');
         let part = |it: Option<&str>| it.unwrap_or_default().to_owned();
