@@ -72,17 +72,21 @@ impl Netem {
     /// Changes what it is like. Packets on their way are given up: the kernel makes its queue anew.
     ///
     /// # Errors
-    /// If a setting is wrong, or netem does not have it; then nothing was changed. Or what the system says.
+    /// If a setting is wrong, or netem does not have it; then nothing was changed. Or what the system says: then
+    /// [`Self::settings`] tells what has been changed.
     pub fn change(&mut self, settings: [Settings; 2]) -> Result<(), Error> {
         settings.iter().try_for_each(fits)?;
         crosses_ipv6(&self.settings, &settings)?;
-        for ((namespace, old), new) in self.namespaces.iter().zip(&self.settings).zip(&settings) {
+        for ((namespace, old), new) in self.namespaces.iter().zip(&mut self.settings).zip(settings)
+        {
             if old.mtu != new.mtu {
                 namespace.ip(&["link", "set", DEVICE, "mtu", &new.mtu.to_string()])?;
             }
-            set(namespace, new)?;
+            // What netem is not told anew it keeps, and so does the queue below it.
+            tc(&["-n", namespace.name(), "qdisc", "del", "dev", DEVICE, "root"])?;
+            set(namespace, &new)?;
+            *old = new;
         }
-        self.settings = settings;
         Ok(())
     }
 
@@ -104,7 +108,7 @@ impl Netem {
             lateness: Lateness::default(),
             stolen: None,
             real_time: true,
-            tainted: Vec::new(),
+            tainted: vec![NOT_JUDGED.to_owned()],
             capture_missed: None,
         })
     }
@@ -115,6 +119,9 @@ impl Netem {
         self.namespaces.iter().all(|it| crate::namespace::path(it.name()).exists())
     }
 }
+
+/// Of every run: netem counts no more than this.
+const NOT_JUDGED: &str = "netem tells no lateness, no duplicates, changed or held-back packets and no lengths: their counts of 0 say nothing";
 
 /// What netem cannot do as the model has it.
 fn fits(settings: &Settings) -> Result<(), Problem> {

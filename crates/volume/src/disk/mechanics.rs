@@ -169,7 +169,7 @@ impl Mechanics {
                 0 => limit,
                 rate => (idle.as_secs_f64() * rate as f64) as u64,
             };
-            let wanted = (segment.read + limit).saturating_sub(segment.end);
+            let wanted = segment.read.saturating_add(limit).saturating_sub(segment.end);
             segment.end += passed.min(wanted);
             (arm.at, arm.free) = (segment.end, now);
         }
