@@ -3,7 +3,10 @@
 use std::{
     net::{SocketAddr, TcpListener},
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -27,9 +30,21 @@ pub struct Member {
 
 pub fn members() -> [Member; 2] {
     // Both are held until both are known, so that they differ.
-    let held = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let held = [0, 1].map(|_| free_port());
     let [a, b] = held.map(|listener| listener.local_addr().expect("an address"));
     [Member { name: "a", address: a }, Member { name: "b", address: b }]
+}
+
+/// A port below those that the kernel gives by itself (ip_local_port_range): given up and listened on a moment
+/// later, it is not another test's meanwhile.
+fn free_port() -> TcpListener {
+    const FROM: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(37);
+    let next = || FROM + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+    let mut ports = (0..COUNT).map(|_| TcpListener::bind(("127.0.0.1", next() as u16)));
+    ports.find_map(Result::ok).expect("a port")
 }
 
 /// Settings of one of the two, with more settings of its cache.
