@@ -146,6 +146,21 @@ impl Running {
     pub fn signal(&self, signal: rustix::process::Signal) {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, signal).expect("it runs");
+        let begun = Instant::now();
+        // Its threads run on for a moment after it was sent.
+        while signal == rustix::process::Signal::STOP && !self.is_stopped() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it does not stop");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether every thread is stopped (proc(5): the state stands after the name).
+    fn is_stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
+        tasks.flatten().all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+        })
     }
 }
 
