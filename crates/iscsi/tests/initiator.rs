@@ -741,6 +741,48 @@ fn commands_go_to_the_connection_with_the_least_to_do_or_in_turn() {
     );
 }
 
+/// What is made for a connection waits behind what that has to send, and commands that come after it in
+/// the order of the session wait for it with their own data sent long ago.
+#[test]
+fn a_connection_that_sends_nothing_is_given_little() {
+    const SIZE: usize = 128 << 10;
+    let parameters = Parameters {
+        first_burst_length: SIZE as u32,
+        max_send_data_segment_length: SIZE as u32,
+        ..Parameters::default()
+    };
+    let mut scene = Scene::timed(parameters, Timing::default());
+    scene.session.join(
+        Joined {
+            cid: Cid(1),
+            digests: Digests::default(),
+            max_send_data_segment_length: SIZE as u32,
+            exp_stat_sn: Serial(7),
+            exp_cmd_sn: Serial(1),
+            max_cmd_sn: Serial(32),
+        },
+        scene.now,
+    );
+    for tag in 0..16 {
+        let request = Request {
+            tag,
+            lun: Lun(0),
+            cdb: Cdb::new(&[0x2a, 0, 0, 0, 0, 0, 0, 1, 0, 0]),
+            transfer: Transfer::Out(vec![5; SIZE].into()),
+            time_out: 30 * SECOND,
+        };
+        scene.session.submit(request, scene.now).expect("there is room");
+    }
+    // The socket of one takes all that there is, that of the other nothing.
+    for _ in 0..16 {
+        scene.session.transmit();
+        let output = scene.session.output(Cid(0)).expect("it is there");
+        output.advance(output.len());
+    }
+    let commands = [Cid(0), Cid(1)].map(|cid| scene.session.load(cid).expect("there").commands);
+    assert_eq!(commands, [15, 1]);
+}
+
 /// Whoever sets one of the two times may leave the other at its default.
 #[test]
 fn a_ping_may_be_given_up_sooner_than_a_stall_is_noticed() {

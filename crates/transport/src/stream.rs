@@ -9,6 +9,7 @@ use std::{
 use bytes::BytesMut;
 use iscsi::keys::Compression;
 use rustix::ioctl;
+use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::{
@@ -64,6 +65,16 @@ impl Stream {
             ioctl::ioctl(self.tcp(), ask)?
         };
         Ok(u64::try_from(bytes).unwrap_or(0))
+    }
+
+    /// From now on the kernel takes no more output while it holds so many bytes that it has not sent yet
+    /// (TCP_NOTSENT_LOWAT; what it takes in one write may exceed it). What is sent and not acknowledged
+    /// does not count: the send buffer bounds it.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn limit_unsent(&self, bytes: u32) -> io::Result<()> {
+        SockRef::from(self.tcp()).set_tcp_notsent_lowat(bytes)
     }
 
     /// Waits until there is input, or nothing more will come.

@@ -258,3 +258,39 @@ async fn what_cannot_be_packed_ends_the_connection() {
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
     }
 }
+
+/// What a socket takes of a peer that reads nothing.
+async fn taken(limit: Option<u32>) -> usize {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (far, _) = listener.accept().await.unwrap();
+    let options = |send, receive| SocketOptions {
+        send_buffer_bytes: Some(send),
+        receive_buffer_bytes: Some(receive),
+    };
+    options(4 << 20, 64 << 10).apply(&near).unwrap();
+    options(64 << 10, 64 << 10).apply(&far).unwrap();
+    let near = Stream::from(near);
+    if let Some(bytes) = limit {
+        near.limit_unsent(bytes).unwrap();
+    }
+    let Stream::Plain(socket) = &near else { unreachable!() };
+    let mut taken = 0;
+    loop {
+        socket.writable().await.unwrap();
+        // Acknowledgments of what was taken may make room for more: until there is none.
+        match socket.try_write(&[0; 16 << 10]) {
+            Ok(bytes) => taken += bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return taken,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_limit_of_what_is_not_sent_yet_holds_for_a_large_buffer() {
+    let (without, with) = (taken(None).await, taken(Some(64 << 10)).await);
+    assert!(without > 1 << 20, "{without}");
+    // The peer's buffer, what the limit says, and one write beyond it.
+    assert!(with < 512 << 10, "{with} of {without}");
+}
