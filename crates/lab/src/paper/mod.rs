@@ -40,6 +40,12 @@ impl Misprint {
 }
 
 impl Claim {
+    /// One number.
+    #[must_use]
+    pub const fn number(place: &'static str, what: &'static str, number: f64) -> Self {
+        Self { place, what, least: number, most: number }
+    }
+
     /// The number, or the middle of the range: what a single column of a table can show.
     #[must_use]
     pub fn middle(&self) -> f64 {

@@ -1,6 +1,6 @@
 //! Figures 8 to 10: records at random places of a device.
 
-use super::{claimed, deviation};
+use super::{Ratio, claimed, farthest};
 use crate::{
     Measured, Plot, Section, Table,
     paper::stics::{IOZONE, VXBENCH},
@@ -9,7 +9,6 @@ use crate::{
 
 /// What the workload calls its rate.
 const THROUGHPUT: (&str, &str) = ("throughput", "MB/s of 1000 KiB");
-const WHY: &str = "A write that the gateway has in its log waits for neither disk nor link; a read that it does not have waits for both, as without it.";
 
 /// Figure 8.
 pub(super) fn figure_8(measured: &Measured<'_>) -> Section {
@@ -30,7 +29,13 @@ pub(super) fn figure_8(measured: &Measured<'_>) -> Section {
                 continue;
             }
             let ratio = cached.by(&plain);
-            ratios.push(ratio.clone());
+            let [of_plain, of_cached] = ["iscsi", "after-complete"].map(|how| point(kib, how));
+            ratios.push(Ratio {
+                name: format!("{access}s of {kib} KiB"),
+                cell: ratio.clone(),
+                plain: of_plain,
+                cached: of_cached,
+            });
             table = table.row(&kib.to_string(), [plain, cached, claimed(ratio, &IOZONE)]);
         }
         let mut plot =
@@ -44,10 +49,7 @@ pub(super) fn figure_8(measured: &Measured<'_>) -> Section {
     if ratios.is_empty() {
         section = section.text(&format!("Here: {}.", measured.why_not("figure-8")));
     }
-    match deviation(&ratios, &IOZONE, WHY) {
-        Some(text) => section.deviation(&text),
-        None => section,
-    }
+    farthest(measured, section, &ratios, &IOZONE)
 }
 
 /// Figures 9 and 10: random writes and a mix, with what they cost of the processors.
@@ -67,17 +69,16 @@ pub(super) fn figures_9_and_10(measured: &Measured<'_>) -> Section {
         let busy = ["iscsi", "after-complete"]
             .map(|how| of(how, "processor time of this host", "% of all"));
         let ratio = rates[1].by(&rates[0]);
-        ratios.push(ratio.clone());
+        let [plain, cached] =
+            ["iscsi", "after-complete"].map(|how| format!("figure-9/{access}/{how}"));
+        ratios.push(Ratio { name: name.to_owned(), cell: ratio.clone(), plain, cached });
         let ratio = claimed(ratio, &VXBENCH);
         table = table.row(name, rates.into_iter().chain([ratio]).chain(busy));
     }
     let section = Section::new("Figures 9 and 10: throughput and processor time")
         .text(
-            "vxbench is VERITAS's and for Solaris; in its place stands fio with blocks of 8 KiB at random places of the device. The processors are those              of host, gateway, node and link together, and the paper's those of the host alone.",
+            "vxbench is VERITAS's and for Solaris; in its place stands fio with blocks of 8 KiB at random places of the device. The processors are those of host, gateway, node and link together, and the paper's those of the host alone.",
         )
         .table(table);
-    match deviation(&ratios, &VXBENCH, WHY) {
-        Some(text) => section.deviation(&text),
-        None => section,
-    }
+    farthest(measured, section, &ratios, &VXBENCH)
 }

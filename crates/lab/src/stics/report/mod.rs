@@ -1,11 +1,13 @@
 //! What was found, beside what the paper says.
 
+mod why;
 mod device;
 mod postmark;
 mod traffic;
 mod trace;
 
-use crate::{Cell, Measured, Record, Report, paper::Claim};
+use crate::{Cell, Measured, Record, Report, Section, deviation, paper::Claim};
+use why::Pair;
 
 /// The report of these records, and of the points that were left out: name and reason.
 #[must_use]
@@ -39,34 +41,43 @@ pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
         .section(postmark::table_8(&measured))
 }
 
-/// A ratio of ours with what the paper says of it, in words.
+/// A ratio of ours beside what the paper says of it: the number in the middle, with the range in words.
 fn claimed(ratio: Cell, claim: &Claim) -> Cell {
     if ratio.ours.is_none() {
         return ratio;
     }
-    ratio.note(&format!("the paper: {} to {}", claim.least, claim.most))
+    ratio.beside(claim.middle()).note(&format!("the paper: {} to {}", claim.least, claim.most))
 }
 
-/// Ratios that are not where the paper has them, as a sentence; `None` if all are.
-fn deviation<'a>(
-    ratios: impl IntoIterator<Item = &'a Cell>,
-    claim: &Claim,
-    why: &str,
-) -> Option<String> {
-    let measured: Vec<f64> = ratios.into_iter().filter_map(|cell| cell.ours).collect();
-    let outside = measured.iter().filter(|ratio| !claim.holds(**ratio)).count();
-    if outside == 0 {
-        return None;
-    }
-    let (least, most) =
-        measured.iter().fold((f64::MAX, f64::MIN), |(l, m), it| (l.min(*it), m.max(*it)));
-    Some(format!(
-        "{} has {} to {} times iSCSI's; ours are {least:.2} to {most:.2}, {outside} of {} outside that range. {why}",
-        claim.place,
-        claim.least,
-        claim.most,
-        measured.len()
-    ))
+/// Of ratios that one claim is of, those that are elsewhere: the farthest, with its reasons, and how many there are. Each has
+/// its name, and the points that it is of.
+fn farthest(measured: &Measured<'_>, section: Section, ratios: &[Ratio], claim: &Claim) -> Section {
+    let far = |ratio: &Ratio| {
+        let value = ratio.cell.ours?;
+        let nearest = value.clamp(claim.least, claim.most);
+        Some((value / nearest).ln().abs())
+    };
+    let told = ratios.iter().filter_map(|ratio| {
+        let pair = Pair { measured, plain: &ratio.plain, cached: &ratio.cached };
+        let text = deviation(&ratio.name, &ratio.cell, claim, pair.all())?;
+        Some((far(ratio)?, text))
+    });
+    let told: Vec<(f64, String)> = told.collect();
+    let Some((_, text)) = told.iter().max_by(|a, b| a.0.total_cmp(&b.0)) else { return section };
+    let of = ratios.iter().filter(|ratio| ratio.cell.ours.is_some()).count();
+    let others = match told.len() {
+        1 => format!("The other {} are where the paper has them.", of - 1),
+        _ => format!("It is the farthest of {} of {of} that are elsewhere.", told.len()),
+    };
+    section.deviation(&if of > 1 { format!("{text} {others}") } else { text.clone() })
+}
+
+/// What a gateway gains at a point.
+struct Ratio {
+    name: String,
+    cell: Cell,
+    plain: String,
+    cached: String,
 }
 
 /// The sum of what was counted around a point under names that `is_one` picks; `None` without the point, or if nothing of

@@ -129,3 +129,45 @@ fn what_the_paper_errs_in_is_told() {
     let packets = cell(&report, "packets", "by iSCSI's");
     assert!((packets.paper.unwrap() - 0.310).abs() < 0.001, "{packets:?}");
 }
+
+#[test]
+fn what_is_not_where_the_paper_has_it_is_told_with_what_was_measured() {
+    let mut records = all();
+    for record in &mut records {
+        let mut add = |name: &str, unit: &str, value: f64| {
+            let [name, unit] = [name, unit].map(str::to_owned);
+            record.counted.push(Figure { name, unit, value });
+        };
+        if record.point.ends_with("iscsi") {
+            add("node 1 time_write", "us", 8000.0);
+        } else {
+            add("gateway cache time_write", "us", 400.0);
+            add("gateway cache written_bytes", "bytes", 1048576.0);
+            let gateway = crate::Gateway { log: 64 << 20, ..crate::Gateway::default() };
+            let site = crate::Site { gateway: Some(gateway), ..crate::Site::default() };
+            record.settings = serde_json::json!({ "site": site });
+        }
+    }
+    let report = report(&records, &[]);
+    let told = |start: &str| {
+        let mut sections = report.sections.iter();
+        sections.find(|it| it.title.starts_with(start)).expect("it").deviations.clone()
+    };
+    // After complete 2.0 is within 1.6 to 2.1; immediate 2.0 is not within 2.69 to 4.18.
+    let six = told("Figure 6");
+    assert_eq!(six.len(), 1, "{six:#?}");
+    assert!(six[0].contains("2 instead of 2.69 to 4.18"), "{six:#?}");
+    assert!(six[0].contains("0.4 ms in the gateway, and 8 ms in the node without one"), "{six:#?}");
+    assert!(six[0].contains("of the 1 MiB") && six[0].contains("its log of 64 MiB"), "{six:#?}");
+    assert!(six[0].ends_with("It is the farthest of 4 of 4 that are elsewhere."), "{six:#?}");
+    assert_eq!(told("Figure 8"), Vec::<String>::new());
+    assert_eq!(told("Figures 11").len(), 3);
+    // Nothing that the records lack is made up.
+    let bare = super::report(&all(), &[]);
+    let bare = bare.sections.iter().flat_map(|section| &section.deviations);
+    assert!(
+        bare.clone().any(|text| text.contains(crate::NO_REASON)),
+        "{:#?}",
+        bare.collect::<Vec<_>>()
+    );
+}

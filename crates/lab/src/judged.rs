@@ -1,0 +1,74 @@
+//! A figure of ours held against what a paper says: where it is elsewhere, a sentence with the reasons that the run itself
+//! gives for it.
+
+use crate::{Cell, factor, number, paper::Claim};
+
+/// How far from the paper a figure may be and still be the paper's, as a share of it: within so much equation (1) with masking
+/// foretells the paper's own Table 1.
+pub const TOLERANCE: f64 = 0.1;
+
+/// What is said where nothing measured explains it.
+pub const NO_REASON: &str = "No reason for it is known.";
+
+/// A sentence if `ours` was measured and is further from the claim than [`TOLERANCE`]; `what` names it. Reasons are those that
+/// were found in what was measured, in the order of their weight.
+#[must_use]
+pub fn deviation(
+    what: &str,
+    ours: &Cell,
+    claim: &Claim,
+    reasons: impl IntoIterator<Item = Option<String>>,
+) -> Option<String> {
+    let value = ours.ours?;
+    let nearest = value.clamp(claim.least, claim.most);
+    if (value - nearest).abs() <= TOLERANCE * nearest.abs() {
+        return None;
+    }
+    let range = if claim.least == claim.most {
+        number(claim.least)
+    } else {
+        format!("{} to {}", number(claim.least), number(claim.most))
+    };
+    let by = value / nearest;
+    let by = if by.is_finite() { format!(" ({} of it)", factor(by)) } else { String::new() };
+    let why = because(reasons, &ours.taints);
+    Some(format!("{}: {what}: {} instead of {range}{by}. {why}", claim.place, number(value)))
+}
+
+/// Reasons one after the other, doubts of the runs among them; [`NO_REASON`] without any.
+#[must_use]
+pub fn because(reasons: impl IntoIterator<Item = Option<String>>, taints: &[String]) -> String {
+    let doubts = (!taints.is_empty()).then(|| format!("In doubt: {}.", taints.join("; ")));
+    let reasons: Vec<String> = reasons.into_iter().flatten().chain(doubts).collect();
+    if reasons.is_empty() { NO_REASON.to_owned() } else { reasons.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLAIM: Claim = Claim { place: "Figure 5", what: "a share", least: 1.5, most: 2.0 };
+
+    #[test]
+    fn what_is_near_enough_or_was_not_measured_is_no_deviation() {
+        for value in [1.36, 1.5, 1.9, 2.0, 2.19] {
+            assert_eq!(deviation("x", &Cell::ours(value), &CLAIM, []), None, "{value}");
+        }
+        assert_eq!(deviation("x", &Cell::words("not measured"), &CLAIM, []), None);
+    }
+
+    #[test]
+    fn what_is_elsewhere_is_told_with_its_reasons_or_that_there_is_none() {
+        let far = Cell::ours(4.0);
+        assert_eq!(
+            deviation("gain", &far, &CLAIM, [None]).unwrap(),
+            "Figure 5: gain: 4 instead of 1.5 to 2 (×2.00 of it). No reason for it is known."
+        );
+        let doubtful = far.tainted(&["packets were late".to_owned()]);
+        let told = deviation("gain", &doubtful, &CLAIM, [None, Some("It is so.".to_owned())]);
+        assert!(told.unwrap().ends_with("It is so. In doubt: packets were late."));
+        let zero = Claim { least: 0.0, most: 0.0, ..CLAIM };
+        let told = deviation("gain", &Cell::ours(0.1), &zero, []).unwrap();
+        assert!(told.contains("0.1 instead of 0. No"), "{told}");
+    }
+}

@@ -1,0 +1,86 @@
+//! What runs without and with a gateway say of themselves that may explain what it gains.
+
+use serde::Deserialize as _;
+
+use super::counted;
+use crate::{Measured, Site, number};
+
+/// A point without a gateway and the same with one.
+#[derive(Clone, Copy)]
+pub(super) struct Pair<'a> {
+    pub measured: &'a Measured<'a>,
+    pub plain: &'a str,
+    pub cached: &'a str,
+}
+
+impl Pair<'_> {
+    /// All that is known, what weighs most first.
+    pub(super) fn all(self) -> Vec<Option<String>> {
+        vec![self.a_write(), self.reads(), self.fits_the_log(), self.busy()]
+    }
+
+    /// How long a write takes in the log, and without a gateway at the node.
+    pub(super) fn a_write(self) -> Option<String> {
+        let of = |point: &str, figure: &str| {
+            self.measured.value(point, figure, "ms").filter(|ms| *ms > 0.0)
+        };
+        let here = of(self.cached, "gateway cache time_write")?;
+        let there = of(self.plain, "node 1 time_write")?;
+        Some(format!(
+            "A write takes {} ms in the gateway, and {} ms in the node without one.",
+            number(here),
+            number(there)
+        ))
+    }
+
+    /// Which share of reads the gateway answered, and how much memory it has for that.
+    fn reads(self) -> Option<String> {
+        let of = |figure: &str| {
+            counted(self.measured, self.cached, |name| name == format!("gateway cache {figure}"))
+        };
+        // A handful of reads explains nothing.
+        let reads = of("reads").filter(|reads| *reads >= 20.0)?;
+        let share = 1.0 - of("reads_lower").unwrap_or(0.0) / reads;
+        let dram = self.site()?.gateway?.dram;
+        Some(format!(
+            "The gateway answers {} % of {} reads, with {} MiB of memory.",
+            number((share * 100.0).round()),
+            number(reads),
+            number((dram >> 20) as f64)
+        ))
+    }
+
+    /// Whether all that was written is less than the log holds: then nothing waited for the far disk.
+    fn fits_the_log(self) -> Option<String> {
+        let log = self.site()?.gateway?.log as f64;
+        let written = self.measured.value(self.cached, "gateway cache written_bytes", "bytes")?;
+        (written > 0.0 && written < log).then(|| {
+            let [written, log] = [written, log].map(|bytes| number((bytes / 1048576.0).round()));
+            format!("All of the {written} MiB that it is given have room in its log of {log} MiB: nothing waits for the far disk.")
+        })
+    }
+
+    /// Whether the machine had hardly a processor left.
+    fn busy(self) -> Option<String> {
+        let seconds = self.measured.value(self.cached, "time", "s")?;
+        let record = self.measured.record(self.cached)?;
+        let processors: f64 = record.maker.get("processors")?.parse().ok()?;
+        let busy = self.measured.value(self.cached, "cpu machine", "s")? / seconds / processors;
+        (busy > BUSY).then(|| {
+            format!(
+                "The machine's {} processors are busy for {} % of the time.",
+                number(processors),
+                // What is done before and after the workload's own time counts, too.
+                number((busy * 100.0).round().min(100.0))
+            )
+        })
+    }
+
+    fn site(self) -> Option<Site> {
+        let site = self.measured.record(self.cached)?.settings.get("site")?;
+        Site::deserialize(site).ok()
+    }
+}
+
+/// A share of all processors above which it is they that limit.
+const BUSY: f64 = 0.7;
