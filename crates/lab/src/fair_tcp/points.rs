@@ -2,8 +2,10 @@
 //! connection), ensemble, cubic or bbr; WAY is the one-way delay: 0ms to 10ms.
 //!
 //! - `writes/WINDOWS/WAY`, `reads/WINDOWS/WAY`: commands of 128 KiB, 32 at a time.
-//! - `in-turn/WINDOWS/WAY`: the same writes, given to the connections in turn, of reno and ensemble.
+//! - `in-turn/WINDOWS/WAY`: the same writes, given to the connections in turn, of reno and ensemble; in full at 4 ms of each, too.
 //! - `per-ack/WINDOWS/WAY`: the same writes where windows grow by acknowledgment, of each and ensemble.
+//! - `file-writes-SIZE/WINDOWS/WAY`, `file-reads-SIZE/WINDOWS/WAY`: a file on ext4 from its beginning to its end, in calls of so many
+//!   KiB: 1k, 8k, 64k. Reads in full only.
 //! - `postmark-1/WINDOWS/WAY`, `postmark-10/WINDOWS/WAY`: PostMark on ext4, so many processes.
 //! - `bonnie-1/WINDOWS/WAY`, `bonnie-4/WINDOWS/WAY`: Bonnie++ on ext4, so many processes; in full only, like the next.
 //! - `build/WINDOWS/WAY`: a software build on ext4.
@@ -11,7 +13,7 @@
 use std::time::Duration;
 
 use wan::Loss;
-use workload::{Bonnie, Build, Commands, Postmark, Task};
+use workload::{Bonnie, Build, Commands, Fio, Postmark, Shape, Task};
 
 use crate::{Host, Line, Point, Scale, Session, Site, paper::fair_tcp::LOSS};
 
@@ -30,6 +32,12 @@ pub(super) const BOTH: [(&str, &str); 2] = [ALL[0], ALL[2]];
 /// As Linux 2.4 grew them.
 pub(super) const PER_ACK: [(&str, &str); 2] =
     [("each", "ensemble per connection per ack"), ("ensemble", "ensemble per ack")];
+
+/// One window for each connection: what an ensemble is compared with where all else is to be alike.
+const EACH: [(&str, &str); 1] = [ALL[1]];
+
+/// Sizes of calls, KiB (Figures 7 and 8): from the paper's 1024 bytes on.
+pub(super) const CALLS_KIB: [u32; 3] = [1, 8, 64];
 
 /// The paper's, in milliseconds.
 pub(super) const DELAYS: [u32; 6] = [0, 2, 4, 6, 8, 10];
@@ -76,9 +84,27 @@ pub fn points(scale: Scale) -> Vec<Point> {
         ..send(Use::Writes, 1, 0.0)
     };
     add("in-turn", few, &BOTH, &in_turn);
+    if scale == Scale::Full {
+        add("in-turn", &ONE, &EACH, &in_turn);
+    }
     add("per-ack", many, &PER_ACK, &send(Use::Writes, 1, 0.0));
     // What is read has to be written first.
     add("reads", few, &BOTH, &send(Use::Reads, 1, 6.0));
+    for size in scale.pick(&[1, 64][..], &CALLS_KIB) {
+        let at: &[u32] = scale.pick(&ONE, &FEW);
+        // Written, measured, and read back, at half of what a line of 4 ms carries.
+        let seconds = scale.pick(8.0, 22.0);
+        add(
+            &file_calls("writes", *size),
+            at,
+            &BOTH,
+            &files(Use::Files, calls(scale, 0, *size), seconds),
+        );
+        if scale == Scale::Full {
+            let of = files(Use::Files, calls(scale, 100, *size), seconds);
+            add(&file_calls("reads", *size), at, &BOTH, &of);
+        }
+    }
     for processes in [1, 10] {
         let of = files(Use::Cramped, postmark(scale, processes), scale.pick(25.0, 90.0));
         add(&format!("postmark-{processes}"), few, &BOTH, &of);
@@ -167,6 +193,26 @@ fn commands(congestion: &str, read: bool, seconds: f64) -> Commands {
         check: 8,
         ..Commands::default()
     }
+}
+
+/// The experiment of calls of so many KiB; `what` is writes or reads.
+pub(super) fn file_calls(what: &str, size_kib: u32) -> String {
+    format!("file-{what}-{size_kib}k")
+}
+
+/// A file that is written and synced, or read, by calls of so many KiB through the page cache (sections 4.1 and 4.2). The
+/// paper's has a gigabyte.
+fn calls(scale: Scale, reads: u8, size_kib: u32) -> Task {
+    Task::Fio(Fio {
+        shape: Shape::Vxbench,
+        block_kib: Some(size_kib),
+        size_mib: scale.pick(8, 16),
+        reads: Some(reads),
+        sequential: true,
+        // It ends with the file.
+        seconds: 300,
+        ..Fio::default()
+    })
 }
 
 /// The paper's Table 6, so much of it as fits: 20,000 files and 50,000 transactions take the better part of a day
