@@ -170,8 +170,10 @@ fn tools(point: &Point) -> Vec<Tool> {
     if point.site.host == Host::QemuStorageDaemon {
         tools.extend(peer::QEMU);
     }
-    if point.site.server == Server::Tgt {
-        tools.extend(peer::TGT);
+    match point.site.server {
+        Server::Nbdkit => tools.push(peer::NBDKIT),
+        Server::Tgt => tools.extend(peer::TGT),
+        Server::Forebay | Server::Host => {}
     }
     tools
 }
@@ -295,6 +297,12 @@ mod tests {
         let mut peer = point("peer");
         peer.site.server = Server::Tgt;
         assert!(reason(&means, peer).unwrap().contains("package tgt"));
+        let means = Means { installed: Box::new(|tool| tool.program != "nbdkit"), ..rich() };
+        let mut peer = point("peer");
+        (peer.site.server, peer.site.host) = (Server::Nbdkit, Host::QemuStorageDaemon);
+        assert!(reason(&means, peer.clone()).unwrap().contains("package nbdkit"));
+        peer.site.host = Host::Url;
+        assert!(reason(&rich(), peer).unwrap().contains("qemu-storage-daemon alone"));
     }
 
     #[test]

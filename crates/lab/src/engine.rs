@@ -131,8 +131,7 @@ fn median(values: &[f64]) -> usize {
     order[(order.len() - 1) / 2]
 }
 
-/// Seconds that points take by what they say of themselves. A site that follows itself,
-/// or differs by its link alone, is not set up again.
+/// Seconds that points take by what they say of themselves. A site that can become the next one is not set up again.
 #[must_use]
 pub fn estimate(points: &[Point]) -> f64 {
     (0..points.len()).map(|number| said(&points[..=number])).sum()
@@ -141,7 +140,7 @@ pub fn estimate(points: &[Point]) -> f64 {
 /// What the last of these says, after those before it.
 fn said(points: &[Point]) -> f64 {
     let Some((point, before)) = points.split_last() else { return 0.0 };
-    let stands = before.last().is_some_and(|it| it.site.is_but_for_its_line(&point.site));
+    let stands = before.last().is_some_and(|it| it.site.can_become(&point.site));
     f64::from(point.runs.max(1)) * point.seconds + if stands { 0.0 } else { SETTING_UP }
 }
 

@@ -145,6 +145,7 @@ fn described(site: &Site) -> String {
     match server {
         Server::Forebay => disk,
         Server::Tgt => format!("{disk}, served by tgt"),
+        Server::Nbdkit => format!("{disk}, served by nbdkit"),
         Server::Host => format!("{disk}, the host's own"),
     }
 }

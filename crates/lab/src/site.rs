@@ -63,6 +63,8 @@ pub enum Server {
     Forebay,
     /// tgt, Debian's, its settings untouched.
     Tgt,
+    /// nbdkit, Debian's, with its memory plugin: it speaks NBD, so qemu-storage-daemon has to be the initiator.
+    Nbdkit,
     /// Nobody: the disk is the host's own. There is no link, and no session.
     Host,
 }
@@ -124,7 +126,7 @@ pub enum Host {
     Mounted(String),
     /// No device: the workload logs in itself.
     Url,
-    /// A peer: qemu-storage-daemon's initiator, which shows the volume as a file.
+    /// A peer: qemu-storage-daemon's initiator, of iSCSI or of NBD, which shows the volume as a file.
     QemuStorageDaemon,
 }
 
@@ -163,13 +165,14 @@ impl Default for Site {
 }
 
 impl Site {
-    /// Whether only the settings of the link differ, and a link that runs can take the other's: connections keep
-    /// the packet size that they began with, and chance its seed.
+    /// Whether only that differs which can be changed while it stands: the memory of workloads, each of which has its
+    /// own, and the settings of the link, if one that runs can take the other's. Connections keep the packet size that they
+    /// began with, and chance its seed.
     #[must_use]
-    pub fn is_but_for_its_line(&self, other: &Self) -> bool {
+    pub fn can_become(&self, other: &Self) -> bool {
         let kept = |line: &Line| (line.near_to_far.mtu, line.far_to_near.mtu, line.seed);
         self.link.as_ref().map(kept) == other.link.as_ref().map(kept)
-            && Self { link: other.link.clone(), ..self.clone() } == *other
+            && Self { link: other.link.clone(), memory: other.memory, ..self.clone() } == *other
     }
 }
 
@@ -217,5 +220,27 @@ impl Line {
     #[must_use]
     pub fn settings(&self) -> [wan::Settings; 2] {
         [self.near_to_far.clone(), self.far_to_near.clone()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_that_stands_takes_another_distance_and_other_memory_and_nothing_else() {
+        let site = Site { link: Some(Line::of_delay(Duration::ZERO)), ..Site::default() };
+        let far = Line::of_delay(Duration::from_millis(8));
+        let other = Site { link: Some(far.clone()), memory: Some(1 << 20), ..site.clone() };
+        assert!(site.can_become(&other) && other.can_become(&site));
+        let short = Line::alike(wan::Settings { mtu: 9000, ..far.near_to_far });
+        let differ = [
+            Site { link: Some(short), ..site.clone() },
+            Site { link: None, ..site.clone() },
+            Site { host: Host::Url, ..site.clone() },
+        ];
+        for other in differ {
+            assert!(!site.can_become(&other), "{other:?}");
+        }
     }
 }

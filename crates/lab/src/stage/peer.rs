@@ -1,4 +1,4 @@
-//! Programs of others in the places of ours: tgt as the node, qemu-storage-daemon as the host's initiator.
+//! Programs of others in the places of ours: tgt or nbdkit as the node, qemu-storage-daemon as the host's initiator.
 
 use std::{
     fs::File,
@@ -20,6 +20,8 @@ use crate::Error;
 /// Its daemon and the tool that tells it what to serve.
 pub(crate) const TGT: [Tool; 2] =
     [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
+/// With its plugin `memory`, which is in the same package.
+pub(crate) const NBDKIT: Tool = Tool { program: "nbdkit", package: "nbdkit" };
 /// QEMU's, and what makes a block device of the file that it shows.
 pub(crate) const QEMU: [Tool; 2] =
     [Tool { program: "qemu-storage-daemon", package: "qemu-system-common" }, LOSETUP];
@@ -30,6 +32,8 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// The port of tgt, alone in its namespace. Where it shares the host's, this one is not iSCSI's own.
 const PORT: u16 = 13260;
+/// That of nbdkit; for the same reason not NBD's own.
+const NBD_PORT: u16 = 11809;
 /// The target's name.
 const NAME: &str = "iqn.2026-11.io.forebay.lab:tgt";
 
@@ -94,6 +98,86 @@ impl Tgt {
     }
 }
 
+/// An nbdkit with a disk in its memory.
+pub(crate) struct Nbdkit {
+    process: Process,
+    pub url: String,
+}
+
+impl Nbdkit {
+    /// Starts it with a disk of so many bytes, listening at an address.
+    pub fn start(
+        node: u8,
+        address: &str,
+        bytes: u64,
+        folder: &Path,
+        namespace: &Namespace,
+        stop: &AtomicBool,
+    ) -> Result<Self, Error> {
+        let program =
+            NBDKIT.find().map_err(|error: workload::Missing| Error::Settings(error.to_string()))?;
+        let port = NBD_PORT + u16::from(node);
+        let file = |kind: &str| folder.join(format!("nbdkit-{node}.{kind}"));
+        let (ready, events) = (file("pid"), file("events"));
+        let mut command = Command::new(program);
+        command.args(["--foreground", "--ipaddr", address, "--port", &port.to_string()]);
+        command.arg("--pidfile").arg(&ready).args(["memory", &bytes.to_string()]);
+        command.stdin(Stdio::null());
+        let mut process = Process::start("nbdkit", &mut command, namespace, &events, Signal::TERM)?;
+        // It writes its number when it takes connections.
+        wait_for(&mut process, "nbdkit", &ready, stop)?;
+        Ok(Self { process, url: format!("nbd://{address}:{port}") })
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Ends it.
+    pub fn end(self) -> Result<(), Error> {
+        self.process.end(READY)
+    }
+}
+
+/// Waits until there is something in a file that a program fills when it is ready.
+fn wait_for(
+    process: &mut Process,
+    name: &str,
+    file: &Path,
+    stop: &AtomicBool,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + READY;
+    while file.metadata().map_or(0, |about| about.len()) == 0 {
+        match process.finish(Patience { limit: LOOK, stop }) {
+            Err(Error::Late { .. }) if Instant::now() < deadline => {}
+            Err(error) => return Err(error),
+            Ok(said) => {
+                let what = "ended before it was ready".to_owned();
+                return Err(Error::Program { name: name.to_owned(), what, said });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What QEMU calls the disk behind a URL of a node's.
+fn blockdev(url: &str) -> String {
+    let far = if let Some(address) = url.strip_prefix("nbd://") {
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+        format!("driver=nbd,server.type=inet,server.host={host},server.port={port}")
+    } else {
+        let mut parts = url.trim_start_matches("iscsi://").split('/');
+        let mut part = || parts.next().unwrap_or_default();
+        let [portal, target, lun] = [part(), part(), part()];
+        format!(
+            "driver=iscsi,transport=tcp,portal={portal},target={target},lun={lun},\
+             initiator-name=iqn.2026-11.io.forebay.lab:qemu"
+        )
+    };
+    format!("{far},node-name=far,cache.direct=on")
+}
+
 /// A volume that qemu-storage-daemon shows as a file, and a loop device on that.
 pub(crate) struct Shown {
     process: Process,
@@ -113,19 +197,12 @@ impl Shown {
     ) -> Result<Self, Error> {
         let missing = |error: workload::Missing| Error::Settings(error.to_string());
         let daemon = QEMU[0].find().map_err(missing)?;
-        let mut parts = url.trim_start_matches("iscsi://").split('/');
-        let part = |it: Option<&str>| it.unwrap_or_default().to_owned();
-        let [portal, target, lun] = [part(parts.next()), part(parts.next()), part(parts.next())];
         let file = mounts::shown(folder, number);
         File::create(&file).map_err(Error::file("make", &file))?;
         let events = folder.join(format!("qemu-{number}.events"));
-        let blockdev = format!(
-            "driver=iscsi,node-name=far,transport=tcp,portal={portal},target={target},lun={lun},\
-             initiator-name=iqn.2026-11.io.forebay.lab:qemu,cache.direct=on"
-        );
         let export = format!("fuse,id=far,node-name=far,mountpoint={},writable=on", file.display());
         let mut command = Command::new(daemon);
-        command.args(["--blockdev", &blockdev, "--export", &export]).stdin(Stdio::null());
+        command.args(["--blockdev", &blockdev(url), "--export", &export]).stdin(Stdio::null());
         let name = "qemu-storage-daemon";
         let process = Process::start(name, &mut command, namespace, &events, Signal::TERM)?;
         let mut shown = Self {
@@ -135,18 +212,7 @@ impl Shown {
             events: events.clone(),
         };
         // It is there when the file has the volume's size.
-        let deadline = Instant::now() + READY;
-        while file.metadata().map_or(0, |about| about.len()) == 0 {
-            let patience = Patience { limit: LOOK, stop };
-            match shown.process.finish(patience) {
-                Err(Error::Late { .. }) if Instant::now() < deadline => {}
-                Err(error) => return Err(error),
-                Ok(said) => {
-                    let what = "ended before it was ready".to_owned();
-                    return Err(Error::Program { name: name.to_owned(), what, said });
-                }
-            }
-        }
+        wait_for(&mut shown.process, name, &file, stop)?;
         // With direct I/O of the loop device QEMU 7.2 gives back wrong data: a request is begun in the buffer of
         // one that is under way. Without it nothing is kept in memory either: QEMU has its file opened for that.
         let mut command = losetup(&["--direct-io=off", "--find", "--show"]);
@@ -186,5 +252,23 @@ impl Drop for Shown {
         // mounted.
         let _ = self.detach();
         let _ = self.process.ask_to_end(READY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_reached_by_its_own_protocol() {
+        assert_eq!(
+            blockdev("iscsi://10.99.0.2:3260/iqn.x:disk/1"),
+            "driver=iscsi,transport=tcp,portal=10.99.0.2:3260,target=iqn.x:disk,lun=1,\
+             initiator-name=iqn.2026-11.io.forebay.lab:qemu,node-name=far,cache.direct=on"
+        );
+        assert_eq!(
+            blockdev("nbd://10.99.0.2:11810"),
+            "driver=nbd,server.type=inet,server.host=10.99.0.2,server.port=11810,node-name=far,cache.direct=on"
+        );
     }
 }

@@ -1,6 +1,11 @@
 //! What a site means as settings of `forebay serve` and `forebay attach`.
 
-use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    path::Path,
+};
 
 use crate::{
     Site,
@@ -33,14 +38,16 @@ pub(crate) fn node(site: &Site, node: u8, address: &str, folders: Folders<'_>) -
         "control = \"node-{node}.sock\"\nlisten = [{}]\n{}{}",
         text(&format!("{address}:0")),
         iscsi(&site.session),
-        // The same target at another node is another volume: a host that attaches both goes by the serial number.
-        target(TARGET, &layers) + &serial(site, node)
+        target(TARGET, &layers) + &serial("N", node, folders)
     )
 }
 
-/// The key of a unit that tells nodes apart, where there are several.
-fn serial(site: &Site, node: u8) -> String {
-    if site.nodes > 1 { format!("serial = \"LAB-{node}\"\n") } else { String::new() }
+/// The key of a unit that a host knows volumes by. The same target at another node, or of a run of another name on this machine, is
+/// another volume.
+fn serial(whose: &str, node: u8, folders: Folders<'_>) -> String {
+    let mut run = DefaultHasher::new();
+    folders.memory.hash(&mut run);
+    format!("serial = \"LAB-{:016x}-{whose}{node}\"\n", run.finish())
 }
 
 /// Of a gateway before these nodes, listening on the loopback of its namespace.
@@ -57,6 +64,7 @@ pub(crate) fn gateway(
     for (node, url) in (1..).zip(urls) {
         let layers = [remote(&site.session, url), cache(gateway, node, folders)];
         settings += &target(&gateway_target(node), &layers);
+        settings += &serial("G", node, folders);
     }
     settings
 }
@@ -71,7 +79,7 @@ pub(crate) fn host(site: &Site, node: u8, url: Option<&str>, folders: Folders<'_
     if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == Beside::Attach) {
         layers.push(cache(gateway, node, folders));
     }
-    target(TARGET, &layers)
+    target(TARGET, &layers) + &serial("H", node, folders)
 }
 
 fn target(name: &str, layers: &[String]) -> String {
@@ -191,7 +199,38 @@ mod tests {
              socket_buffer = \"65536B\"\n[[target]]\nname = \"iqn.2026-11.io.forebay.lab:disk\"\n[[target.unit]]\nstack = [\n  \
              { file = { path = \"/disk/far-2.img\", size = \"4096B\", preallocate = true } },\n  \
              { disk = { model = \"ibm-dnes\", cache = \"2MiB\", cache_protected = true } },\n]\n"
+                .to_owned()
+                + &serial("N", 2, folders)
         );
+    }
+
+    /// A host refuses to attach what it takes for the same volume twice.
+    #[test]
+    fn volumes_of_two_runs_and_of_two_nodes_are_not_taken_for_each_other() {
+        let disk = std::path::PathBuf::from("/disk");
+        let [one, other] = ["/dev/shm/forebay-lab-one", "/dev/shm/forebay-lab-other"]
+            .map(std::path::PathBuf::from);
+        let folders = |memory| Folders { disk: &disk, memory };
+        let site = Site::default();
+        let gateway_of = |memory| {
+            let urls = ["iscsi://10.99.0.2:1/x/0".to_owned()];
+            gateway(&site, &Gateway::default(), &urls, folders(memory))
+        };
+        let all = [
+            node(&site, 1, "10.99.0.2", folders(&one)),
+            node(&site, 2, "10.99.0.2", folders(&one)),
+            node(&site, 1, "10.99.0.2", folders(&other)),
+            host(&site, 1, None, folders(&one)),
+            host(&site, 1, None, folders(&other)),
+            gateway_of(&one),
+            gateway_of(&other),
+        ];
+        let serials: std::collections::BTreeSet<&str> = all
+            .iter()
+            .filter_map(|text| text.lines().find(|it| it.starts_with("serial")))
+            .collect();
+        assert_eq!(serials.len(), all.len(), "{serials:?}");
+        assert!(serials.iter().all(|it| it.len() - "serial = \"\"".len() <= 36));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{
     Setting,
     attached::Attached,
     counted::{Counted, processor_of},
-    peer::{Shown, Tgt},
+    peer::{Nbdkit, Shown, Tgt},
     process::{self, Namespace, Patience},
     served::Served,
     settings::{self, TARGET, gateway_target},
@@ -45,6 +45,7 @@ enum Seat {
 }
 
 enum Node {
+    Nbdkit(Nbdkit),
     Ours(Served),
     Tgt(Tgt),
 }
@@ -119,6 +120,9 @@ impl Standing {
                             number, address, &backing, site.bytes, folder, far, stop,
                         )?)
                     }
+                    Server::Nbdkit => {
+                        Node::Nbdkit(Nbdkit::start(number, address, site.bytes, folder, far, stop)?)
+                    }
                     _ => {
                         let settings = settings::node(site, number, address, folders);
                         let name = format!("node {number}");
@@ -158,9 +162,9 @@ impl Standing {
         Ok(())
     }
 
-    /// Whether it is this site now: it is, or only its link is another one, and that can be changed.
+    /// Whether it is this site now: it is, or what differs can be changed while it stands.
     pub fn becomes(&mut self, site: &Site) -> Result<bool, Error> {
-        if !self.site.is_but_for_its_line(site) {
+        if !self.site.can_become(site) {
             return Ok(false);
         }
         if let (Some(link), Some(line)) = (&mut self.link, &site.link)
@@ -210,6 +214,7 @@ impl Standing {
         });
         let gateway = self.gateway.iter().map(|gateway| ("gateway", gateway.id()));
         let nodes = self.nodes.iter().map(|node| match node {
+            Node::Nbdkit(nbdkit) => ("node", nbdkit.id()),
             Node::Ours(served) => ("node", served.id()),
             Node::Tgt(tgt) => ("node", tgt.id()),
         });
@@ -265,7 +270,7 @@ impl Standing {
     fn served(&self) -> impl Iterator<Item = &Served> {
         let nodes = self.nodes.iter().filter_map(|node| match node {
             Node::Ours(served) => Some(served),
-            Node::Tgt(_) => None,
+            Node::Nbdkit(_) | Node::Tgt(_) => None,
         });
         self.gateway.iter().chain(nodes)
     }
@@ -292,10 +297,12 @@ impl Standing {
         }
         results.extend(self.gateway.take().map(Served::end));
         for node in self.nodes.drain(..) {
-            // tgt is killed: it does not end while it has targets.
-            if let Node::Ours(served) = node {
-                results.push(served.end());
-            }
+            results.push(match node {
+                Node::Nbdkit(nbdkit) => nbdkit.end(),
+                Node::Ours(served) => served.end(),
+                // It does not end while it has targets: dropped, it is killed.
+                Node::Tgt(_) => Ok(()),
+            });
         }
         results.into_iter().collect()
     }
@@ -304,6 +311,7 @@ impl Standing {
 impl Node {
     fn url(&self) -> String {
         match self {
+            Self::Nbdkit(nbdkit) => nbdkit.url.clone(),
             Self::Ours(served) => served.url(TARGET),
             Self::Tgt(tgt) => tgt.url.clone(),
         }
@@ -360,6 +368,14 @@ pub(crate) fn check(site: &Site) -> Result<(), Error> {
         }
         Site { server: Server::Tgt, .. } if beside == Some(Beside::Node) => {
             wrong("tgt has no cache of ours")
+        }
+        Site { server: Server::Nbdkit, disk, gateway, host, .. }
+            if disk.model.is_some()
+                || disk.data != Data::Memory
+                || gateway.is_some()
+                || *host != Host::QemuStorageDaemon =>
+        {
+            wrong("nbdkit has a disk in memory here, which qemu-storage-daemon alone can log in to")
         }
         _ => Ok(()),
     }
