@@ -6,18 +6,19 @@
 //! - `sweep/null/ACCESS/SIZE/WAY`: SIZE is 1k, 2k, 4k, 8k, 16k, 32k, 64k.
 //! - `figure-2/HOW/read`, `figure-2/HOW/write`: one 8 KiB request at a time at 0 ms, with what was counted of it; HOW is device
 //!   (attached), url (the initiator alone) or loopback (the same without a link).
-//! - `table-2/WORKLOAD/META/HOW/WAY`: WORKLOAD is build, sdet, postmark, surge or tpcc; META is soft (ext4 as it is) or sync
-//!   (metadata synchronous); HOW is plain or gateway.
+//! - `table-2/WORKLOAD/META/HOW/WAY`: WORKLOAD is build, sdet, postmark, surge or tpcc; META is soft (ext4 as it is; PostMark
+//!   in little memory) or sync (metadata synchronous); HOW is plain or gateway.
 //! - `table-3/WORKLOAD/META/LOAD`: WORKLOAD is postmark or tpcc; LOAD is the background's percentage: 0, 20, 30, 35, 40, 50, 55, 60, 70, 75.
 //! - `figure-4/DISK/META/WAY`: SDET; DISK is ddys or array.
 //! - `figure-5/PLACE/WAY`: PostMark; PLACE of a small cache is none, host or node.
 //! - `figure-6/CACHE/LOAD`: PostMark with synchronous metadata; CACHE at the host's side is none, small (as small as ours can be:
 //!   a log of 8 MiB) or large (larger than all that is written).
-//! - `figure-7/load/CACHE/LOAD` and `figure-7/delay/CACHE/WAY`: random reads of 8 KiB that no cache of the host's system answers, as
-//!   little as the paper's did; CACHE is the percentage of the set that the gateway's memory has: none, 10, 30, 60.
+//! - `figure-7/load/CACHE/LOAD` and `figure-7/delay/CACHE/WAY`: PostMark on ext4 as it is, in little memory; CACHE is the percentage of its
+//!   files that the gateway's memory has: none, 10, 30, 60.
 //! - `mtu/WORKLOAD/MTU/WAY`: WORKLOAD is random-write or postmark; MTU is 1500 or 8192.
 //! - `window/WORKLOAD/BUFFER/WAY`: BUFFER is 64k or 640k.
-//! - `peers/WHO/ACCESS/WAY`: WHO is forebay, tgt or qemu-storage-daemon (the initiator, over a node of ours).
+//! - `peers/WHO/ACCESS/WAY`: WHO is forebay, tgt, qemu-storage-daemon (the initiator, over a node of ours) or
+//!   nbdkit (under the same).
 
 mod applications;
 mod lines;
@@ -37,7 +38,7 @@ pub fn points(scale: Scale) -> Vec<Point> {
         applications::figure_4(scale),
         applications::figure_5(scale),
         applications::figure_6(scale),
-        raw::figure_7(scale),
+        applications::figure_7(scale),
         raw::mtu(scale),
         applications::mtu(scale),
         raw::window(scale),

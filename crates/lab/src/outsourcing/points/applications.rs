@@ -4,14 +4,13 @@
 use workload::{Build, Postmark, Sdet, Surge, Task, Tpcc};
 
 use super::lines::{FEW, FEWER, JUMBO, WAYS, Way, backbone, disk, gigabit};
-use crate::{Beside, Gateway, Host, Point, Scale, Server, Site};
+use crate::{Beside, Gateway, Host, Line, Point, Scale, Site};
 
 /// How metadata is written: by name, and as options of a mount.
 const SOFT: (&str, &str) = ("soft", "");
 const SYNC: (&str, &str) = ("sync", "sync,dirsync");
 
-/// A workload by its name here, with seconds that it takes where nothing slows it, and round trips that it waits for
-/// with synchronous metadata.
+/// A workload by its name here, with seconds that it takes where nothing slows it, and round trips that it waits for.
 struct Application {
     name: &'static str,
     task: Task,
@@ -21,19 +20,19 @@ struct Application {
 
 impl Application {
     /// Seconds over a way; a cache on it hides the far side.
-    fn seconds(&self, way: Way, is_sync: bool, is_cached: bool) -> f64 {
+    fn seconds(&self, way: Way, is_cached: bool) -> f64 {
         let delay = match way {
             Way::Delay(delay) => f64::from(delay),
             _ => 0.0,
         };
         let trip = if is_cached { 0.0005 } else { 0.002 + 2.0 * delay / 1000.0 };
-        self.seconds + if is_sync { self.trips * trip } else { 0.0 }
+        self.seconds + self.trips * trip
     }
 }
 
 /// A volume of so many MiB. Small ones are made faster: what mkfs discards goes through a gateway's log.
 fn volume(mib: u64) -> Site {
-    Site { disk: disk("array", Scale::Full), bytes: mib << 20, ..Site::default() }
+    Site { disk: disk("array"), bytes: mib << 20, ..Site::default() }
 }
 
 /// MiB for all of them.
@@ -46,12 +45,6 @@ const TIGHT: u64 = 256;
 
 fn mounted(site: Site, options: &str) -> Site {
     Site { host: Host::Mounted(options.to_owned()), ..site }
-}
-
-/// With a gateway at the host's side, as far as there is a side: the disk of the host itself has none.
-fn with_gateway(site: Site, gateway: Gateway) -> Site {
-    let beside = if site.server == Server::Host { Beside::Attach } else { gateway.beside };
-    Site { gateway: Some(Gateway { beside, ..gateway }), ..site }
 }
 
 /// A cache that the workloads do not fill.
@@ -71,6 +64,31 @@ fn postmark(files: u32, transactions: u32) -> Application {
     }
 }
 
+/// PostMark as the paper has it: files of 512 bytes to 16 KB, in more than the memory that its host has for them, so
+/// that it waits for what it writes and for what it reads. So many files and transactions; a file takes 8 KiB.
+fn beyond_memory(files: u32, transactions: u32) -> Application {
+    let postmark =
+        Postmark { files, transactions, least: 512, most: 16 << 10, ..Postmark::default() };
+    Application {
+        name: "postmark",
+        task: Task::Postmark(postmark),
+        seconds: 1.0 + f64::from(files + transactions) / 1000.0,
+        // Half of the transactions read a file, or the end of one; writes wait together.
+        trips: f64::from(transactions) + f64::from(files) / 20.0,
+    }
+}
+
+/// Bytes of memory of a host that keeps few of PostMark's files (a tenth, section 4.3.1 has of Windows NT): our programs themselves
+/// take a part of it.
+fn little(scale: Scale) -> Option<u64> {
+    Some(scale.pick(12, 16) << 20)
+}
+
+/// Files and transactions for as much memory, and as much time.
+fn more_than_little(scale: Scale) -> Application {
+    beyond_memory(scale.pick(3000, 12_000), scale.pick(300, 3000))
+}
+
 /// TPC-C with a database as small as a run of seconds may have, or that of a warehouse.
 fn tpcc(scale: Scale) -> Application {
     let tpcc = Tpcc {
@@ -88,7 +106,7 @@ fn tpcc(scale: Scale) -> Application {
     Application { name: "tpcc", task: Task::Tpcc(tpcc), seconds, trips: 0.0 }
 }
 
-fn surge(scale: Scale) -> Application {
+fn surge(scale: Scale, is_sync: bool) -> Application {
     let surge = Surge {
         files: scale.pick(200, 2000),
         users: scale.pick(20, 100),
@@ -103,39 +121,41 @@ fn surge(scale: Scale) -> Application {
         name: "surge",
         task: Task::Surge(surge),
         seconds,
-        trips: scale.pick(600.0, 6000.0),
+        trips: if is_sync { scale.pick(600.0, 6000.0) } else { 0.0 },
     }
 }
 
-/// The five of Table 2.
-fn all(scale: Scale, is_sync: bool) -> Vec<Application> {
-    let (files, transactions) = match (scale, is_sync) {
-        (Scale::Quick, true) => (10, 20),
-        (Scale::Quick, false) => (300, 1000),
-        (Scale::Full, true) => (40, 100),
-        (Scale::Full, false) => (5000, 20_000),
-    };
+/// The five of Table 2, each with the memory that its host has for it.
+fn all(scale: Scale, is_sync: bool) -> Vec<(Application, Option<u64>)> {
+    let waits = |trips: f64| if is_sync { trips } else { 0.0 };
     let scripts = scale.pick(2, 16);
     let build = Application {
         name: "build",
         task: Task::Build(Build::default()),
         seconds: 30.0,
-        trips: 3000.0,
+        trips: waits(3000.0),
     };
     let sdet = Application {
         name: "sdet",
         task: Task::Sdet(Sdet { scripts, rounds: 1 }),
         seconds: f64::from(scripts) * 0.6,
-        trips: 300.0,
+        trips: waits(300.0),
     };
-    let mut all = vec![sdet, postmark(files, transactions)];
+    let postmark = if is_sync {
+        (postmark(scale.pick(10, 40), scale.pick(20, 100)), None)
+    } else {
+        (more_than_little(scale), little(scale))
+    };
+    let mut all = vec![(sdet, None), postmark];
     match (scale, is_sync) {
         // A build takes longer than all else together; what is slow with synchronous metadata is in the full run.
         (Scale::Quick, true) => {}
-        (Scale::Quick, false) => all.extend([surge(scale), tpcc(scale)]),
+        (Scale::Quick, false) => all.extend([(surge(scale, is_sync), None), (tpcc(scale), None)]),
         // A database syncs what has to be synced itself, and is made in hours over a mount that syncs all.
-        (Scale::Full, true) => all.extend([build, surge(scale)]),
-        (Scale::Full, false) => all.extend([build, surge(scale), tpcc(scale)]),
+        (Scale::Full, true) => all.extend([(build, None), (surge(scale, is_sync), None)]),
+        (Scale::Full, false) => {
+            all.extend([(build, None), (surge(scale, is_sync), None), (tpcc(scale), None)]);
+        }
     }
     all
 }
@@ -146,15 +166,17 @@ pub(super) fn table_2(scale: Scale) -> Vec<Point> {
     for (meta, options) in [SOFT, SYNC] {
         for how in ["plain", "gateway"] {
             let quick: &[Way] = if how == "gateway" { &FEWER } else { &FEW };
-            let full: &[Way] = if how == "gateway" { &FEW } else { &WAYS };
+            // A gateway is for what is far: no column is of one before a disk of the host's own.
+            let full: &[Way] = if how == "gateway" { &FEW[1..] } else { &WAYS };
             for way in scale.pick(quick, full) {
                 let plain = way.over(mounted(volume(roomy(scale)), options));
-                let site = if how == "gateway" { with_gateway(plain, large()) } else { plain };
-                for application in all(scale, meta == "sync") {
+                let gateway = (how == "gateway").then(large);
+                let site = Site { gateway, ..plain };
+                for (application, memory) in all(scale, meta == "sync") {
                     points.push(Point {
                         name: format!("table-2/{}/{meta}/{how}/{}", application.name, way.name()),
-                        site: site.clone(),
-                        seconds: application.seconds(*way, meta == "sync", how == "gateway"),
+                        site: Site { memory, ..site.clone() },
+                        seconds: application.seconds(*way, how == "gateway"),
                         task: application.task,
                         runs: 1,
                         windows: false,
@@ -175,17 +197,14 @@ pub(super) fn table_3(scale: Scale) -> Vec<Point> {
             let site = mounted(volume(roomy(scale)), options);
             let site = Site { link: Some(backbone(*load)), ..site };
             let applications = match meta {
-                "soft" => {
-                    let postmark = postmark(scale.pick(300, 5000), scale.pick(1000, 20_000));
-                    vec![postmark, tpcc(scale)]
-                }
-                _ => vec![postmark(scale.pick(10, 100), scale.pick(20, 400))],
+                "soft" => vec![(more_than_little(scale), little(scale)), (tpcc(scale), None)],
+                _ => vec![(postmark(scale.pick(10, 100), scale.pick(20, 400)), None)],
             };
-            for application in applications {
+            for (application, memory) in applications {
                 points.push(Point {
                     name: format!("table-3/{}/{meta}/{load}", application.name),
-                    site: site.clone(),
-                    seconds: application.seconds(Way::Delay(1), meta == "sync", false),
+                    site: Site { memory, ..site.clone() },
+                    seconds: application.seconds(Way::Delay(1), false),
                     task: application.task,
                     runs: 1,
                     windows: false,
@@ -205,7 +224,7 @@ pub(super) fn figure_4(scale: Scale) -> Vec<Point> {
             let ways: &[Way] = scale.pick(&FEW, &WAYS);
             // The figure is over delays alone.
             for way in ways.iter().filter(|way| matches!(way, Way::Delay(_))) {
-                let site = Site { disk: disk(name, Scale::Full), ..volume(TIGHT) };
+                let site = Site { disk: disk(name), ..volume(TIGHT) };
                 let scripts = scale.pick(2, 16);
                 points.push(Point {
                     name: format!("figure-4/{name}/{meta}/{}", way.name()),
@@ -240,7 +259,7 @@ pub(super) fn figure_5(scale: Scale) -> Vec<Point> {
             points.push(Point {
                 name: format!("figure-5/{place}/{}", way.name()),
                 site: Site { gateway, ..site },
-                seconds: application.seconds(way, true, place == "host"),
+                seconds: application.seconds(way, place == "host"),
                 task: application.task,
                 runs: 1,
                 windows: false,
@@ -263,7 +282,7 @@ pub(super) fn figure_6(scale: Scale) -> Vec<Point> {
             points.push(Point {
                 name: format!("figure-6/{cache}/{load}"),
                 site: Site { link: Some(backbone(*load)), gateway: gateway.clone(), ..site },
-                seconds: application.seconds(Way::Delay(1), true, is_cached),
+                seconds: application.seconds(Way::Delay(1), is_cached),
                 task: application.task,
                 runs: 1,
                 windows: false,
@@ -272,6 +291,66 @@ pub(super) fn figure_6(scale: Scale) -> Vec<Point> {
     }
     points
 }
+
+/// Figure 7: PostMark where the host keeps little of what it reads, with a cache at the host's side that has a share of the files.
+pub(super) fn figure_7(scale: Scale) -> Vec<Point> {
+    // What the files take.
+    let files = scale.pick(3000, 12_000);
+    let set = u64::from(files) * (8 << 10);
+    let mut points = Vec::new();
+    let mut add = |name: String, link: Line, percent: u64, way: Way| {
+        let gateway = (percent > 0).then(|| Gateway {
+            dram: (set * percent / 100).next_multiple_of(1 << 20),
+            nvram: 1 << 20,
+            // What is read from the log is no miss either: as small as it can be.
+            log: 8 << 20,
+            ..Gateway::default()
+        });
+        let application = beyond_memory(files, scale.pick(300, 2000));
+        points.push(Point {
+            name,
+            site: Site {
+                link: Some(link),
+                gateway,
+                memory: little(scale),
+                ..mounted(volume(scale.pick(TIGHT, 1024)), SOFT.1)
+            },
+            // A cache of a part answers a part of the reads.
+            seconds: application.seconds(way, false) * (1.0 - percent as f64 / 100.0),
+            task: application.task,
+            runs: 1,
+            windows: false,
+        });
+    };
+    let word = |percent: u64| match percent {
+        0 => "none".to_owned(),
+        percent => percent.to_string(),
+    };
+    // The paper's text has two numbers of it. A quick run has what these need.
+    let delays: &[(u64, &[u32])] =
+        scale.pick(&[(0, &[0, 8]), (60, &[8])], &[(0, &FAR), (10, &FAR), (30, &FAR), (60, &FAR)]);
+    for (percent, delays) in delays {
+        for delay in *delays {
+            let name = format!("figure-7/delay/{}/{delay}ms", word(*percent));
+            add(name, gigabit(*delay, JUMBO), *percent, Way::Delay(*delay));
+        }
+    }
+    let loads: &[(u64, &[u32])] = scale.pick(
+        &[(0, &[0, 70]), (30, &[70])],
+        &[(0, &LOADED), (10, &LOADED), (30, &LOADED), (60, &LOADED)],
+    );
+    for (percent, loads) in loads {
+        for load in *loads {
+            let name = format!("figure-7/load/{}/{load}", word(*percent));
+            add(name, backbone(*load), *percent, Way::Delay(1));
+        }
+    }
+    points
+}
+
+/// Delays and loads of Figure 7 in a full run.
+const FAR: [u32; 4] = [0, 2, 4, 8];
+const LOADED: [u32; 4] = [0, 30, 55, 70];
 
 /// Section 4.3.1: frames of 1.5 and 8 KB under PostMark.
 pub(super) fn mtu(scale: Scale) -> Vec<Point> {
@@ -283,7 +362,7 @@ pub(super) fn mtu(scale: Scale) -> Vec<Point> {
             points.push(Point {
                 name: format!("mtu/postmark/{mtu}/{delay}ms"),
                 site: Site { link: Some(gigabit(*delay, mtu)), ..site },
-                seconds: application.seconds(Way::Delay(*delay), true, false),
+                seconds: application.seconds(Way::Delay(*delay), false),
                 task: application.task,
                 runs: scale.pick(1, 3),
                 windows: false,
@@ -308,7 +387,7 @@ pub(super) fn window(scale: Scale) -> Vec<Point> {
             points.push(Point {
                 name: format!("window/postmark/{word}/{delay}ms"),
                 site,
-                seconds: application.seconds(way, true, false),
+                seconds: application.seconds(way, false),
                 task: application.task,
                 runs: scale.pick(1, 3),
                 windows: false,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Disk, Host, Line, Scale, Server, Session, Site};
+use crate::{Disk, Host, Line, Server, Session, Site};
 
 /// How far the storage is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -78,7 +78,7 @@ pub(super) fn backbone(load: u32) -> Line {
 }
 
 /// A disk of the paper by its name here. Their write caches are on, and the paper takes what they hold for safe.
-pub(super) fn disk(name: &str, scale: Scale) -> Disk {
+pub(super) fn disk(name: &str) -> Disk {
     let model = match name {
         "dnes" => "ibm-dnes",
         "ddys" => "ibm-ddys",
@@ -87,10 +87,6 @@ pub(super) fn disk(name: &str, scale: Scale) -> Disk {
     let mut disk = Disk { model: Some(model.to_owned()), ..Disk::default() };
     if name != "null" {
         disk.more.insert("cache_protected".to_owned(), "true".to_owned());
-        if scale == Scale::Quick {
-            // A cache that is full after a second of writes: then the disk's own time shows.
-            disk.more.insert("cache".to_owned(), "128KiB".to_owned());
-        }
     }
     disk
 }

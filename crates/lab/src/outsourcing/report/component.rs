@@ -2,8 +2,11 @@
 
 use super::far_side;
 use crate::{
-    Cell, Measured, Section, Table,
-    paper::outsourcing::{COMPONENTS_US, DISK_MS, ISCSI_MS},
+    Cell, Measured, Section, Table, deviation, number,
+    paper::{
+        Claim,
+        outsourcing::{COMPONENTS_US, DISK_MS, ISCSI_MS},
+    },
 };
 
 /// Figure 2.
@@ -17,9 +20,27 @@ pub fn figure_2(measured: &Measured<'_>) -> Section {
         .text(&far_side(measured, "figure-2/"))
         .table(whole(measured));
     for way in WAYS {
+        let cell = measured.cell(&format!("figure-2/device/{way}"), "", "ms");
+        let what = format!("a {way} from an attached device");
+        let claim = Claim::number("Figure 2", "T_iSCSI, ms", ISCSI_MS);
+        section.deviations.extend(deviation(&what, &cell, &claim, [made_of(measured, way)]));
         section = section.table(parts(measured, way));
     }
     section.table(papers())
+}
+
+/// What the sums are made of, ours and the paper's.
+fn made_of(measured: &Measured<'_>, way: &str) -> Option<String> {
+    let ours = times(measured, way)
+        .into_iter()
+        .map(|(part, us)| Some(format!("{part} {} µs", number(us?))))
+        .collect::<Option<Vec<_>>>()?;
+    let paper = COMPONENTS_US.map(|(name, [answer, _, data])| {
+        // All but the switch are passed twice each way.
+        let times = if name == "switch" { 1.0 } else { 2.0 };
+        format!("{name} {} µs", number(times * (answer + data)))
+    });
+    Some(format!("Ours is {}; the paper's is {}.", ours.join(", "), paper.join(", ")))
 }
 
 const WAYS: [&str; 2] = ["read", "write"];
@@ -35,31 +56,37 @@ fn whole(measured: &Measured<'_>) -> Table {
     let table = Table::new("One request of 8 KiB over 0 ms", "request")
         .column("read", "ms")
         .column("write", "ms");
-    // The paper's sum is what is added to the disk; ours is all of it.
+    // The paper's sum is what is added to the disk; ours is all of it, with a disk that takes no time.
     table.rows(
         HOWS,
         |(_, shown)| (*shown).to_owned(),
-        |(how, _)| WAYS.map(|way| measured.cell(&format!("figure-2/{how}/{way}"), "", "ms")),
+        |(how, _)| {
+            let paper = (*how == "device").then_some(ISCSI_MS);
+            WAYS.map(|way| measured.cell(&format!("figure-2/{how}/{way}"), "", "ms").beside(paper))
+        },
     )
 }
 
-/// What each part adds: differences between requests that go through it and such that do not, and what
-/// the node counted itself.
-fn parts(measured: &Measured<'_>, way: &str) -> Table {
+/// What each part adds, µs: differences between requests that go through it and such that do not, and what the node
+/// counted itself.
+fn times(measured: &Measured<'_>, way: &str) -> [(&'static str, Option<f64>); 4] {
     let whole = |how: &str| measured.value(&format!("figure-2/{how}/{way}"), "", "us");
     let node =
         measured.value(&format!("figure-2/loopback/{way}"), &format!("node 1 time_{way}"), "us");
     let less = |of: Option<f64>, without: Option<f64>| Some(of? - without?);
-    let parts = [
+    [
         ("kernel's block layer, loop device and FUSE", less(whole("device"), whole("url"))),
         ("link of no delay", less(whole("url"), whole("loopback"))),
         ("initiator, and TCP on both ends", less(whole("loopback"), node)),
         ("node, from command to answer, with its disk", node),
-    ];
+    ]
+}
+
+fn parts(measured: &Measured<'_>, way: &str) -> Table {
     let cell = |us: Option<f64>| us.map_or_else(|| Cell::words("not measured"), Cell::ours);
     let mut table =
         Table::new(&format!("Our parts of a {way} of 8 KiB"), "part").column("mean", "µs");
-    for (part, us) in parts {
+    for (part, us) in times(measured, way) {
         table = table.row(part, [cell(us)]);
     }
     table

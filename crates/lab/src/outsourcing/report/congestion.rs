@@ -1,6 +1,6 @@
 //! Table 3: background traffic on a backbone of 155 Mbit/s.
 
-use super::{far_side, farthest, share};
+use super::{far_side, farthest, reason, share};
 use crate::{
     Cell, Curve, Measured, Plot, Section, Table,
     paper::outsourcing::{CONGESTION, Congestion},
@@ -47,14 +47,14 @@ pub fn table_3(measured: &Measured<'_>) -> Section {
             kept.beside((column.3)(row).zip(first).map(|(paper, first)| paper / first))
         })
     });
-    let deviations = farthest(&shares, DIFFERENT);
+    let deviations = farthest(&shares, DIFFERENT, |n, load| why(measured, n, load));
     let mut section = Section::new("Table 3: congestion")
         .text(
             "A backbone of 155 Mbit/s with background traffic of the paper's profile (TCP 95 %, UDP 5 %; half of the packets below \
              44 bytes, three quarters below 576, nearly all below 1500). In the paper two hardware generators make it, between two \
              routers, and access is at 100 Mbit/s; here the emulator puts it into its queue. PostMark stands beside the paper's Soft \
              Updates and FFS, TPC-C beside its NTFS on Windows NT. Ours of PostMark are by the time of the whole run, creation and \
-             deletion included; without sync its set fits into this host's memory and is not synced, so the load shows less.",
+             deletion included; without sync it has little memory, so that it waits for what it writes and reads.",
         )
         .text(&far_side(measured, "table-3/"))
         .table(rates)
@@ -64,6 +64,25 @@ pub fn table_3(measured: &Measured<'_>) -> Section {
     section.deviations = deviations;
     section
 }
+
+/// Why a column is where it is at a load, as far as the runs tell.
+fn why(measured: &Measured<'_>, n: usize, load: &str) -> Vec<Option<String>> {
+    let (Some((_, (workload, meta, unit, paper))), Ok(load)) =
+        (COLUMNS.get(n), load.parse::<u32>())
+    else {
+        return vec![];
+    };
+    let point = |load: u32| format!("table-3/{workload}/{meta}/{load}");
+    let own = measured.value(&point(0), "", unit).zip(paper(&CONGESTION[0]));
+    let seconds = if *unit == "1/min" { 60.0 } else { 1.0 };
+    vec![
+        reason::sent(measured, &point(load), BACKBONE_MBIT_S, load),
+        own.and_then(|(ours, paper)| reason::own_time(ours / seconds, paper / seconds)),
+    ]
+}
+
+/// The backbone of the paper's congestion testbed.
+pub(super) const BACKBONE_MBIT_S: f64 = 155.0;
 
 /// Shares that differ by more are told of: twice what the paper's runs vary by in the mean (Table 2).
 const DIFFERENT: f64 = 0.1;

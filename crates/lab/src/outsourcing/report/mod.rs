@@ -1,5 +1,6 @@
 //! What was found, beside what the paper says.
 
+mod reason;
 mod application;
 mod cache;
 mod component;
@@ -10,7 +11,7 @@ mod micro;
 mod peer;
 
 use crate::{
-    Cell, Column, Measured, NOT_MEASURED, Record, Report, Table, number,
+    Cell, Column, Measured, NOT_MEASURED, Record, Report, Table, because, number,
     paper::outsourcing as paper,
 };
 
@@ -73,19 +74,24 @@ fn share(of: &Cell, whole: &Cell) -> Cell {
 }
 
 /// Of each column of a table of shares, the row where ours is farthest from the paper's, if by more than
-/// `tolerance`.
-fn farthest(table: &Table, tolerance: f64) -> Vec<String> {
+/// `tolerance`: with the reasons that `why` finds for this column, by its place, and this row, by its name.
+fn farthest(
+    table: &Table,
+    tolerance: f64,
+    why: impl Fn(usize, &str) -> Vec<Option<String>>,
+) -> Vec<String> {
     let of_column = |(n, column): (usize, &Column)| {
         let cells = table.rows.iter().filter_map(|row| {
             let cell = row.cells.get(n)?;
-            Some((row.name.as_str(), cell.ours?, cell.paper?))
+            Some((row.name.as_str(), cell, cell.ours?, cell.paper?))
         });
-        let (row, ours, paper) = cells
-            .filter(|(_, ours, paper)| (ours - paper).abs() > tolerance)
-            .max_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs()))?;
+        let (row, cell, ours, paper) = cells
+            .filter(|(_, _, ours, paper)| (ours - paper).abs() > tolerance)
+            .max_by(|a, b| (a.2 - a.3).abs().total_cmp(&(b.2 - b.3).abs()))?;
         let [ours, paper] = [ours, paper].map(number);
+        let why = because(why(n, row), &cell.taints);
         Some(format!(
-            "{}, {column}: farthest from the paper at {row}, {ours} instead of {paper}.",
+            "{}, {column}: farthest from the paper at {row}, {ours} instead of {paper}. {why}",
             table.title
         ))
     };

@@ -4,8 +4,12 @@ use super::{delays, far_side, way};
 use crate::{Cell, Curve, Measured, Plot, Section, Table};
 
 /// Word of the points' names, and for people.
-const PEERS: [(&str, &str); 3] =
-    [("forebay", "Forebay"), ("tgt", "tgt"), ("qemu-storage-daemon", "qemu-storage-daemon")];
+const PEERS: [(&str, &str); 4] = [
+    ("forebay", "Forebay"),
+    ("tgt", "tgt"),
+    ("qemu-storage-daemon", "qemu-storage-daemon"),
+    ("nbdkit", "qemu-storage-daemon, nbdkit"),
+];
 
 /// The accesses of Table 1, those of cache hits included.
 const ACCESSES: [&str; 6] = [
@@ -22,7 +26,8 @@ pub fn section(measured: &Measured<'_>) -> Section {
     let mut section = Section::new("Peers")
         .text(
             "Single requests of 8 KiB over the same link: Forebay at both ends, Debian's tgt as the node, and qemu-storage-daemon as the \
-             initiator over a node of ours. The paper has no such column.",
+             initiator over a node of ours, and over nbdkit, which speaks NBD instead of iSCSI: the last two columns show what \
+             another node and protocol make under the same initiator. The paper has no such column.",
         )
         .text(&far_side(measured, "peers/"));
     let point = |who: &str, access: &str, at: &str| format!("peers/{who}/{access}/{at}");

@@ -1,0 +1,129 @@
+//! What the runs say of themselves that may explain where their figures are.
+
+use crate::{Measured, number};
+
+/// Rates, a second, at no distance and over one; the round trip of that is between them, in ms.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// Where nothing is between.
+    pub near: f64,
+    /// Over the distance.
+    pub far: f64,
+}
+
+impl Rates {
+    /// Milliseconds that one takes where nothing is between, and round trips that it waits for over the distance.
+    fn taken_apart(self, round_trip_ms: f64) -> (f64, f64) {
+        let [near, far] = [self.near, self.far].map(|rate| 1000.0 / rate);
+        (near, (far - near) / round_trip_ms)
+    }
+}
+
+/// Why a share is another than the paper's: what one takes by itself, and how often it waits for a round trip, make it.
+pub fn waits(one: &str, ours: Rates, paper: Rates, round_trip_ms: f64) -> Option<String> {
+    let [(own, trips), (own_there, trips_there)] =
+        [ours, paper].map(|rates| rates.taken_apart(round_trip_ms));
+    if ![own, trips, own_there, trips_there].iter().all(|value| value.is_finite()) {
+        return None;
+    }
+    let told = format!(
+        "{one} takes {} ms without distance here and {} ms in the paper, and waits for {} round trips of {round_trip_ms} ms here \
+         and {} there",
+        number(own),
+        number(own_there),
+        number(trips),
+        number(trips_there)
+    );
+    let which = match (alike(own, own_there), alike(trips, trips_there)) {
+        (false, true) => ": its own time makes the difference",
+        (true, false) => ": how often it waits makes the difference",
+        _ => "",
+    };
+    Some(format!("{told}{which}."))
+}
+
+/// How long one takes where nothing slows it, by how many there are in a second here and in the paper; `None` if that is about the
+/// same.
+pub fn own_time(ours: f64, paper: f64) -> Option<String> {
+    let [here, there] = [ours, paper].map(|rate| 1000.0 / rate);
+    (!alike(here, there)).then(|| {
+        format!(
+            "Where nothing slows it one takes {} ms here and {} ms in the paper.",
+            number(here),
+            number(there)
+        )
+    })
+}
+
+/// Whether one is not more than twice the other.
+fn alike(a: f64, b: f64) -> bool {
+    (0.5..=2.0).contains(&(a / b))
+}
+
+/// How much of what is left of a line with background traffic a run has used; `None` if what it sent or how long it took is not
+/// known.
+pub fn sent(measured: &Measured<'_>, point: &str, rate_mbit_s: f64, load: u32) -> Option<String> {
+    let seconds = measured.value(point, "time", "s")?;
+    let way = |way: &str| measured.value(point, &format!("link {way} bytes"), "bytes");
+    let bytes = way("near_to_far")?.max(way("far_to_near").unwrap_or(0.0));
+    let sent = bytes * 8.0 / 1e6 / seconds;
+    let left = rate_mbit_s * (1.0 - f64::from(load) / 100.0);
+    let bound = if sent < left / 2.0 { ": bandwidth does not bind here" } else { "" };
+    sent.is_finite().then(|| {
+        format!(
+            "At a load of {load} % it sends {} of the {} Mbit/s that are left{bound}.",
+            number(sent),
+            number(left)
+        )
+    })
+}
+
+/// What a write takes at the node, in the mean, at each of these points, with what is special there.
+pub fn writes_at_node(measured: &Measured<'_>, points: [(&str, &str); 2]) -> Option<String> {
+    let [a, b] = points.map(|(point, with)| {
+        let mean = measured.value(point, "node 1 time_write", "ms")?;
+        Some(format!("{} ms {with}", number(mean)))
+    });
+    Some(format!("A write takes the node {} and {}.", a?, b?))
+}
+
+/// Where a gateway's reads were answered at a point, and of how much.
+pub fn reads_at_gateway(measured: &Measured<'_>, point: &str) -> Option<String> {
+    let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "");
+    let reads = of("reads").filter(|reads| *reads > 0.0)?;
+    let share = 1.0 - of("reads_lower").unwrap_or(0.0) / reads;
+    Some(format!(
+        "Of {} reads that the host's memory did not answer, the gateway answered {} %.",
+        number(reads),
+        number((share * 100.0).round())
+    ))
+}
+
+/// What a gateway kept from its node: of the bytes that were written, those that it has not sent.
+pub fn filtered(measured: &Measured<'_>, point: &str) -> Option<f64> {
+    let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "bytes");
+    let written = of("written_bytes").filter(|bytes| *bytes > 0.0)?;
+    Some(1.0 - of("destaged_bytes").unwrap_or(0.0) / written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_taken_apart_into_its_own_time_and_round_trips() {
+        // TPC-C: as many round trips, and sixty times the time of its own.
+        let ours = Rates { near: 700.0, far: 69.4 };
+        let paper = Rates { near: 12.25, far: 10.5 };
+        let told = waits("A transaction", ours, paper, 16.0).unwrap();
+        assert_eq!(
+            told,
+            "A transaction takes 1.429 ms without distance here and 81.63 ms in the paper, and waits for 0.8113 round trips of \
+             16 ms here and 0.8503 there: its own time makes the difference."
+        );
+        let often = Rates { near: 700.0, far: 10.0 };
+        let told = waits("A transaction", often, ours, 16.0).unwrap();
+        assert!(told.ends_with(": how often it waits makes the difference."), "{told}");
+        assert_eq!(waits("x", Rates { near: 0.0, far: 1.0 }, paper, 16.0), None);
+    }
+}
