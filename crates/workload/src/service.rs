@@ -1,15 +1,11 @@
 //! A program that runs beside a workload, such as a server, and ends with it.
 
-use std::{
-    fs::File,
-    io::{Read, Seek, SeekFrom},
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{process::Command, time::Duration};
 
-use rustix::process::{Signal, kill_process};
+use program::{Running, Said, ending};
+use rustix::process::Signal;
 
-use crate::{Error, child};
+use crate::{Error, child::tail};
 
 /// For a server that is told to drop everything.
 const LAST_LIMIT: Duration = Duration::from_secs(10);
@@ -17,9 +13,9 @@ const LAST_LIMIT: Duration = Duration::from_secs(10);
 /// A program that runs until it is stopped or this is dropped.
 pub(crate) struct Service {
     program: String,
-    child: Child,
+    running: Running,
     /// What it says on both its outputs.
-    said: File,
+    said: Said,
     /// The signal at which it drops everything at once.
     quit: Signal,
 }
@@ -33,12 +29,10 @@ impl Service {
     pub(crate) fn start(command: &mut Command, quit: Signal) -> Result<Self, Error> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = || Error::system(format!("run {program}"));
-        let said = child::unnamed().map_err(failed())?;
-        let again = |file: &File| file.try_clone().map_err(failed());
-        command.stdin(Stdio::null()).stdout(again(&said)?).stderr(again(&said)?);
-        child::tied(command, quit);
-        let child = command.spawn().map_err(failed())?;
-        Ok(Self { program, child, said, quit })
+        let said = Said::new().map_err(failed())?;
+        said.take_all_of(command).map_err(failed())?;
+        let running = Running::start(command, quit).map_err(failed())?;
+        Ok(Self { program, running, said, quit })
     }
 
     /// That it still runs.
@@ -47,9 +41,9 @@ impl Service {
     /// How it ended, and the last that it said.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         let failed = Error::system(format!("wait for {}", self.program));
-        match self.child.try_wait().map_err(failed)? {
+        match self.running.ended(Duration::ZERO).map_err(failed)? {
             None => Ok(()),
-            Some(ending) => Err(self.ended(child::told(ending))),
+            Some(status) => Err(self.failed(ending(status))),
         }
     }
 
@@ -59,42 +53,32 @@ impl Service {
     /// If it fails, or takes longer.
     pub(crate) fn stop(mut self, by: Signal, limit: Duration) -> Result<(), Error> {
         let failed = || Error::system(format!("stop {}", self.program));
-        kill_process(child::group(&self.child), by).map_err(|error| failed()(error.into()))?;
+        self.running.signal(by).map_err(failed())?;
         let failed = failed();
-        match child::ending(&mut self.child, limit).map_err(failed)? {
-            Some(ending) if ending.success() => Ok(()),
-            Some(ending) => Err(self.ended(child::told(ending))),
+        match self.running.ended(limit).map_err(failed)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(self.failed(ending(status))),
             None => Err(Error::Late { program: self.program.clone(), limit }),
         }
     }
 
-    fn ended(&mut self, ending: String) -> Error {
-        Error::Program { program: self.program.clone(), ending, said: child::tail(&self.said()) }
-    }
-
-    fn said(&mut self) -> String {
-        let mut bytes = Vec::new();
-        let _ = self.said.seek(SeekFrom::Start(0));
-        let _ = self.said.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
+    fn failed(&self, ending: String) -> Error {
+        let said = tail(&self.said.text().unwrap_or_default());
+        Error::Program { program: self.program.clone(), ending, said }
     }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        if !matches!(self.child.try_wait(), Ok(None)) {
-            return;
-        }
-        let _ = kill_process(child::group(&self.child), self.quit);
-        if !matches!(child::ending(&mut self.child, LAST_LIMIT), Ok(Some(_))) {
-            child::kill(&mut self.child);
-        }
+        // What does not end so is killed when `running` is dropped.
+        let _ = self.running.signal(self.quit);
+        let _ = self.running.ended(LAST_LIMIT);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::{WaitOptions, waitpid};
+    use rustix::process::{Pid, test_kill_process};
 
     use super::*;
 
@@ -106,30 +90,15 @@ mod tests {
     fn it_ends_when_it_is_asked_and_when_nobody_holds_it() {
         let mut service = shell("exec sleep 1000");
         service.check().unwrap();
-        let process = child::group(&service.child);
+        let process = Pid::from_raw(service.running.id().cast_signed()).unwrap();
         drop(service);
-        assert!(rustix::process::test_kill_process(process).is_err(), "it still runs");
+        assert!(test_kill_process(process).is_err(), "it still runs");
         // It says when it is ready to be asked.
         let mut service = shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done");
-        while !service.said().contains("ready") {
+        while !service.said.text().unwrap().contains("ready") {
             service.check().unwrap();
         }
         service.stop(Signal::TERM, Duration::from_secs(20)).unwrap();
-    }
-
-    #[test]
-    fn it_ends_with_the_thread_that_started_it() {
-        let starting = std::thread::spawn(|| {
-            let mut service = shell("exec sleep 1000");
-            service.check().unwrap();
-            let process = child::group(&service.child);
-            // As if we were killed: nothing is dropped.
-            std::mem::forget(service);
-            process
-        });
-        let process = starting.join().unwrap();
-        let (_, ended) = waitpid(Some(process), WaitOptions::empty()).unwrap().unwrap();
-        assert_eq!(ended.terminating_signal(), Some(Signal::TERM.as_raw()));
     }
 
     #[test]

@@ -3,19 +3,16 @@
 use std::{
     fs::File,
     io::{Read, Seek, SeekFrom},
-    os::{
-        fd::AsFd,
-        unix::process::{CommandExt, ExitStatusExt},
-    },
-    path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
+    os::{fd::AsFd, unix::process::CommandExt},
+    path::{Path, PathBuf},
+    process::{ChildStdin, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
+use program::{Running, Said, ending, last_lines};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, set_parent_process_death_signal},
+    process::Signal,
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
@@ -26,19 +23,16 @@ const TAIL_BYTES: u64 = 2000;
 const TAIL_LINES: usize = 4;
 /// In the environment of all that is started here, with our number: what they start has it, too.
 pub(crate) const MARK: &str = "FOREBAY_LAB_RUN";
-/// A killed program is gone at once, but for one that waits for a disk: it goes when its volume has ended, and must
-/// not keep us from ending that.
-const GONE: Duration = Duration::from_secs(5);
 /// How often a wait looks whether somebody asked to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A program that runs. Killed when dropped.
 pub(crate) struct Process {
     name: String,
-    child: Child,
-    /// What it says on stdout, as a file without a name: it never waits for a reader.
-    said: File,
-    events: std::path::PathBuf,
+    running: Running,
+    /// What it says on stdout.
+    said: Said,
+    events: PathBuf,
 }
 
 /// A network namespace; `None` is ours.
@@ -65,76 +59,71 @@ impl Process {
     ) -> Result<Self, Error> {
         let name = name.into();
         let failed = || Error::system(format!("start {name}"));
-        let said = unnamed().map_err(failed())?;
-        let stdout = said.try_clone().map_err(failed())?;
+        let said = Said::new().map_err(failed())?;
         let stderr = File::options().create(true).append(true).open(events);
         let stderr = stderr.map_err(Error::file("write", events))?;
-        command.stdout(stdout).stderr(stderr).process_group(0);
+        command.stdout(said.output().map_err(failed())?).stderr(stderr);
         command.env(MARK, std::process::id().to_string());
-        let entered = namespace.as_ref().map(File::try_clone).transpose().map_err(failed())?;
-        // SAFETY: between fork and exec only system calls are made, which are async-signal-safe, and nothing is
-        // allocated.
-        unsafe {
-            command.pre_exec(move || {
-                set_parent_process_death_signal(Some(when_we_die))?;
-                if let Some(namespace) = &entered {
-                    let kind = Some(LinkNameSpaceType::Network);
-                    move_into_link_name_space(namespace.as_fd(), kind)?;
-                }
-                Ok(())
-            });
+        if let Some(namespace) = namespace {
+            let namespace = namespace.try_clone().map_err(failed())?;
+            let kind = Some(LinkNameSpaceType::Network);
+            let enter = move || Ok(move_into_link_name_space(namespace.as_fd(), kind)?);
+            // SAFETY: between fork and exec only this one system call is made; nothing is allocated or locked.
+            unsafe { command.pre_exec(enter) };
         }
-        let child = command.spawn().map_err(failed())?;
-        Ok(Self { name, child, said, events: events.to_owned() })
+        let running = Running::start(command, when_we_die).map_err(failed())?;
+        Ok(Self { name, running, said, events: events.to_owned() })
     }
 
     /// Its number.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.running.id()
     }
 
     /// What it reads.
-    pub fn stdin(&mut self) -> Option<std::process::ChildStdin> {
-        self.child.stdin.take()
+    pub fn stdin(&mut self) -> Option<ChildStdin> {
+        self.running.stdin()
     }
 
     /// Its first line, once it has said one.
     pub fn line(&mut self, patience: Patience<'_>) -> Result<String, Error> {
-        let deadline = Instant::now() + patience.limit;
-        loop {
-            let said = self.said()?;
-            if let Some((line, _)) = said.split_once('\n') {
-                return Ok(line.to_owned());
+        self.wait("ready", patience, |process| {
+            if let Some((line, _)) = process.said()?.split_once('\n') {
+                return Ok(Some(line.to_owned()));
             }
-            if self.ended(LOOK / 10)?.is_some() {
-                return Err(self.failed("ended before it was ready"));
+            match process.ended(LOOK / 10)? {
+                Some(_) => Err(process.failed("ended before it was ready")),
+                None => Ok(None),
             }
-            if patience.stop.load(Ordering::Relaxed) {
-                return Err(Error::Stopped);
-            }
-            if Instant::now() > deadline {
-                let (name, limit) = (self.name.clone(), patience.limit);
-                return Err(Error::Late { name, what: "ready", limit });
-            }
-        }
+        })
     }
 
     /// Waits until it has ended well, and answers with what it said.
     pub fn finish(&mut self, patience: Patience<'_>) -> Result<String, Error> {
+        let status = self.wait("done", patience, |process| process.ended(LOOK))?;
+        if status.success() { self.said() } else { Err(self.failed(&ending(status))) }
+    }
+
+    /// Looks, which itself takes a moment, until something is found.
+    fn wait<T>(
+        &mut self,
+        what: &'static str,
+        patience: Patience<'_>,
+        look: impl Fn(&mut Self) -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
         let deadline = Instant::now() + patience.limit;
-        let status = loop {
-            if let Some(status) = self.ended(LOOK)? {
-                break status;
+        loop {
+            if let Some(found) = look(self)? {
+                return Ok(found);
             }
             if patience.stop.load(Ordering::Relaxed) {
                 return Err(Error::Stopped);
             }
             if Instant::now() > deadline {
                 let (name, limit) = (self.name.clone(), patience.limit);
-                return Err(Error::Late { name, what: "done", limit });
+                return Err(Error::Late { name, what, limit });
             }
-        };
-        if status.success() { self.said() } else { Err(self.failed(&told(status))) }
+        }
     }
 
     /// Asks it to end (SIGTERM), and kills it if it does not.
@@ -145,58 +134,26 @@ impl Process {
     /// The same for who has it as a part.
     pub fn ask_to_end(&mut self, limit: Duration) -> Result<(), Error> {
         let failed = Error::system(format!("end {}", self.name));
-        if self.ended(Duration::ZERO)?.is_none() {
-            kill_process(Pid::from_child(&self.child), Signal::TERM)
-                .map_err(|error| failed(error.into()))?;
-        }
+        self.running.signal(Signal::TERM).map_err(failed)?;
         match self.ended(limit)? {
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(self.failed(&told(status))),
+            Some(status) => Err(self.failed(&ending(status))),
             None => Err(Error::Late { name: self.name.clone(), what: "ended", limit }),
         }
     }
 
     /// How it ended, if it does within this time.
     fn ended(&mut self, within: Duration) -> Result<Option<ExitStatus>, Error> {
-        let failed = || Error::system(format!("wait for {}", self.name));
-        if let Some(status) = self.child.try_wait().map_err(failed())? {
-            return Ok(Some(status));
-        }
-        let handle = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty());
-        let handle = handle.map_err(|error| failed()(error.into()))?;
-        let deadline = Instant::now() + within;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).expect("limits are of minutes");
-            match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout)) {
-                Ok(_) => return self.child.try_wait().map_err(failed()),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(failed()(error.into())),
-            }
-        }
+        self.running.ended(within).map_err(Error::system(format!("wait for {}", self.name)))
     }
 
     fn said(&self) -> Result<String, Error> {
-        let failed = || Error::system(format!("read what {} says", self.name));
-        // Another descriptor of the same open file would share its place with the program, which writes there.
-        use std::os::unix::fs::FileExt;
-        let length = self.said.metadata().map_err(failed())?.len();
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
-        self.said.read_exact_at(&mut bytes, 0).map_err(failed())?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        self.said.text().map_err(Error::system(format!("read what {} says", self.name)))
     }
 
     fn failed(&self, what: &str) -> Error {
         let said = tail(&self.events);
         Error::Program { name: self.name.clone(), what: what.to_owned(), said }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.ended(GONE);
     }
 }
 
@@ -212,20 +169,6 @@ pub(crate) fn run(
     Process::start(name, command, namespace, events, Signal::KILL)?.finish(patience)
 }
 
-/// A file without a name, gone when it is closed.
-fn unnamed() -> std::io::Result<File> {
-    use rustix::fs::{MemfdFlags, memfd_create};
-    Ok(memfd_create("said", MemfdFlags::CLOEXEC)?.into())
-}
-
-fn told(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("ended with {code}"),
-        (None, Some(signal)) => format!("was ended by signal {signal}"),
-        (None, None) => status.to_string(),
-    }
-}
-
 /// The last lines of a file of events.
 fn tail(events: &Path) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
@@ -236,9 +179,7 @@ fn tail(events: &Path) -> String {
         file.read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    let said = String::from_utf8_lossy(&read().unwrap_or_default()).into_owned();
-    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(TAIL_LINES)..].join("; ")
+    last_lines(&String::from_utf8_lossy(&read().unwrap_or_default()), TAIL_LINES)
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ const PLACES: &[Place] = &[
     place("scsi", 0, &[]),
     place("volume", 0, &[]),
     place("tokens", 0, &[]),
+    place("program", 0, &[]),
     place("iscsi", 1, &["scsi"]),
     place("cache", 1, &["tokens", "volume"]),
     place("sim", 1, &["volume"]),
@@ -34,8 +35,8 @@ const PLACES: &[Place] = &[
     place("initiator", 3, &["transport", "iscsi", "scsi", "volume"]),
     place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
     place("attach", 3, &["volume"]),
-    place("workload", 4, &["fairtcp", "initiator", "transport", "sim", "volume"]),
-    place("lab", 5, &["fairtcp", "wan", "workload"]),
+    place("workload", 4, &["fairtcp", "initiator", "program", "transport", "sim", "volume"]),
+    place("lab", 5, &["fairtcp", "program", "wan", "workload"]),
     place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "lab", "names", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
     place("xtask", 7, &[]),
 ];

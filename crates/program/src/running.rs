@@ -1,0 +1,197 @@
+//! A program that runs.
+
+use std::{
+    io,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Child, ChildStdin, Command, ExitStatus},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{
+        Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open,
+        set_parent_process_death_signal,
+    },
+};
+
+/// A killed program is gone at once, but for one that waits for storage that does not answer: whoever takes that storage
+/// away must not wait for it.
+const GONE: Duration = Duration::from_secs(5);
+
+/// The first program of a group. Killed with its group when this is dropped, if it has not ended.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+}
+
+impl Running {
+    /// Starts it.
+    ///
+    /// To be called by a thread that lives as long as the program is needed: when that thread ends, the program gets the
+    /// signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG). So nothing stays behind if we are killed.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start(command: &mut Command, when_we_die: Signal) -> io::Result<Self> {
+        let tie = move || Ok(set_parent_process_death_signal(Some(when_we_die))?);
+        // SAFETY: between fork and exec only this one system call is made; nothing is allocated or locked.
+        unsafe { command.process_group(0).pre_exec(tie) };
+        Ok(Self { child: command.spawn()? })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it reads, if it was started with a pipe there; given once.
+    pub fn stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// How it ended, if it does within this time.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn ended(&mut self, within: Duration) -> io::Result<Option<ExitStatus>> {
+        if let Some(status) = self.child.try_wait()? {
+            return Ok(Some(status));
+        }
+        let handle = pidfd_open(self.pid(), PidfdFlags::empty())?;
+        let deadline = Instant::now() + within;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).expect("a limit is no age of the world");
+            match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&left)) {
+                Ok(_) => return self.child.try_wait(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends a signal to it alone; nothing if it has ended.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn signal(&mut self, signal: Signal) -> io::Result<()> {
+        // Once its end is known its number may be another's.
+        if self.child.try_wait()?.is_none() {
+            kill_process(self.pid(), signal)?;
+        }
+        Ok(())
+    }
+
+    /// Kills it with all that it has started in its group, and waits a moment for it to be gone.
+    pub fn kill(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process_group(self.pid(), Signal::KILL);
+            let _ = self.ended(GONE);
+        }
+    }
+
+    /// Also the number of its group.
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// How a program ended, for people.
+#[must_use]
+pub fn ending(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with {code}"),
+        (None, Some(signal)) => format!("was ended by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{WaitOptions, test_kill_process, waitpid};
+
+    use super::*;
+    use crate::Said;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> (Running, Said) {
+        let said = Said::new().unwrap();
+        let mut command = Command::new("sh");
+        said.take_all_of(command.args(["-c", script])).unwrap();
+        (Running::start(&mut command, Signal::TERM).unwrap(), said)
+    }
+
+    /// The first line, once it is there.
+    fn line(said: &Said) -> String {
+        let begun = Instant::now();
+        loop {
+            if let Some((line, _)) = said.text().unwrap().split_once('\n') {
+                return line.to_owned();
+            }
+            assert!(begun.elapsed() < LONG, "it says nothing");
+        }
+    }
+
+    #[test]
+    fn how_a_program_ended_is_told() {
+        let ended = |script: &str| ending(shell(script).0.ended(LONG).unwrap().unwrap());
+        assert_eq!(ended("exit 3"), "ended with 3");
+        assert_eq!(ended("kill -9 $$"), "was ended by signal 9");
+    }
+
+    #[test]
+    fn one_that_has_ended_is_told_again_and_gets_no_signal() {
+        let (mut running, _said) = shell("exit 3");
+        assert_eq!(running.ended(LONG).unwrap().unwrap().code(), Some(3));
+        assert_eq!(running.ended(Duration::ZERO).unwrap().unwrap().code(), Some(3));
+        running.signal(Signal::TERM).unwrap();
+        running.kill();
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_wanted() {
+        let (mut running, _said) = shell("exec sleep 1000");
+        assert!(running.ended(Duration::from_millis(20)).unwrap().is_none());
+        running.signal(Signal::TERM).unwrap();
+        assert_eq!(ending(running.ended(LONG).unwrap().unwrap()), "was ended by signal 15");
+    }
+
+    #[test]
+    fn a_dropped_program_is_gone_with_its_group() {
+        let (running, said) = shell("sleep 1000 & echo $!; wait");
+        let other: i32 = line(&said).parse().unwrap();
+        let pid = running.pid();
+        drop(running);
+        assert!(test_kill_process(pid).is_err());
+        // Its end comes to whoever takes in orphans, which may take a moment to look.
+        let state = || std::fs::read_to_string(format!("/proc/{other}/stat"));
+        let begun = Instant::now();
+        while state().is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(begun.elapsed() < LONG, "it still runs");
+        }
+    }
+
+    #[test]
+    fn it_ends_with_the_thread_that_started_it() {
+        let starting = std::thread::spawn(|| {
+            let (running, said) = shell("echo ready; exec sleep 1000");
+            line(&said);
+            let pid = running.pid();
+            // As if we were killed: nothing is dropped.
+            std::mem::forget(running);
+            pid
+        });
+        let pid = starting.join().unwrap();
+        let (_, ended) = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(ended.terminating_signal(), Some(Signal::TERM.as_raw()));
+    }
+}
