@@ -16,7 +16,10 @@ use sim::Rng;
 use transport::{CongestionChoice, SocketOptions};
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-use crate::{Error, Outcome, Place, Run, Tool, Workload};
+use crate::{
+    Error, Outcome, Place, Run, Tool, Workload,
+    remote::{self, failed},
+};
 
 /// Settings of a run. Sizes are in bytes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
@@ -119,9 +122,8 @@ impl Workload for Commands {
             let (workload, wanted) = ("commands", "an iSCSI unit (iscsi://HOST/TARGET/LUN)");
             return Err(Error::Place { workload, wanted, place: run.place.to_string() });
         };
-        // One thread drives the session and fills its queue: nothing waits for another processor.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map_err(Error::system("start a runtime"))?.block_on(self.drive(url, run))
+        // The thread that fills the queue drives the session, too.
+        remote::runtime()?.block_on(self.drive(url, run))
     }
 }
 
@@ -164,16 +166,12 @@ impl Commands {
     /// A session with all its connections and the congestion control that is wanted: another one would be
     /// measured under a false name.
     async fn log_in(&self, url: &str) -> Result<RemoteVolume, Error> {
-        let url: initiator::Url =
-            url.parse().map_err(|error| Error::Settings(format!("{error}")))?;
-        let settings = initiator::Settings::from_url(&url)
-            .ok_or_else(|| Error::Settings(format!("{url} names no target")))?;
+        let settings = remote::settings(url)?;
         let congestion = self.congestion.load().map_err(|error| {
             let remedy = error.remedy().map(|it| format!(" ({it})")).unwrap_or_default();
             Error::Settings(format!("no {}: {error}{remedy}", self.congestion))
         })?;
         let settings = initiator::Settings {
-            initiator_name: "iqn.2026-11.io.forebay:workload".to_owned(),
             connections: self.connections,
             spread: if self.in_turn { Spread::InTurn } else { Spread::LeastToDo },
             queue_depth: self.depth.into(),
@@ -181,10 +179,7 @@ impl Commands {
             congestion,
             ..settings
         };
-        let volume = RemoteVolume::connect(settings).await.map_err(|error| Error::Session {
-            act: "log in".to_owned(),
-            reason: error.to_string(),
-        })?;
+        let volume = remote::log_in(settings).await?;
         let wanted = usize::from(self.connections);
         let all_there = async {
             while volume.session().connections().len() < wanted {
@@ -456,11 +451,6 @@ impl Content {
     }
 }
 
-fn failed(act: &str) -> impl Fn(volume::Error) -> Error {
-    let act = act.to_owned();
-    move |error| Error::Session { act: act.clone(), reason: error.to_string() }
-}
-
 /// What part of the bytes each connection carried; those that were not there all the time carry none.
 fn shares(before: &[ConnectionStatistics], after: &[ConnectionStatistics], read: bool) -> Vec<f64> {
     let bytes = |it: &ConnectionStatistics| if read { it.bytes_in } else { it.bytes_out };
@@ -587,7 +577,7 @@ mod tests {
         let (place, scratch) = (Place::Url(String::new()), std::path::Path::new("/"));
         let run = Run { place: &place, scratch, seed: 3, progress: &|_| () };
         let slots = Slots::new(&held, 4096, task.slots(), Content::new(3, 4096)).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = remote::runtime().unwrap();
         let (_, sent) = runtime.block_on(task.measure(&slots, &run)).unwrap();
         assert_eq!(runtime.block_on(slots.read_back(4)).unwrap(), 4);
         assert_eq!((sent, held.writes.into_inner(), held.met.into_inner()), (40, 40, 0));

@@ -7,6 +7,7 @@
 mod tool;
 mod error;
 mod place;
+mod remote;
 mod outcome;
 mod child;
 mod service;

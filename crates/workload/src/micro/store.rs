@@ -9,15 +9,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use initiator::{RemoteVolume, Settings, Url};
+use initiator::RemoteVolume;
 use rustix::{
     fs::{Advice, FlockOperation, OFlags, fadvise, flock},
     io::Errno,
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-use crate::{Error, place::open_device};
+use crate::{Error, place::open_device, remote};
 
 /// Bytes that are read and written at places that are multiples of a disk's blocks.
 pub(super) enum Store {
@@ -75,16 +75,8 @@ impl Store {
 
     /// A unit, with a session of one connection.
     pub(super) fn remote(url: &str, stable: bool) -> Result<Self, Error> {
-        let read = url.parse::<Url>().map_err(|error| Error::Settings(error.to_string()))?;
-        let settings = Settings::from_url(&read).ok_or_else(|| {
-            Error::Settings(format!("{url} names no target: iscsi://HOST/TARGET/LUN"))
-        })?;
-        // The caller's own thread does all of it: nothing is handed to another for a command.
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(Error::system("start a runtime"))?;
-        let volume = runtime.block_on(RemoteVolume::connect(settings)).map_err(|error| {
-            Error::System { act: format!("use {url}"), error: io::Error::other(error) }
-        })?;
+        let runtime = remote::runtime()?;
+        let volume = runtime.block_on(remote::log_in(remote::settings(url)?))?;
         let durability = if stable { Durability::Stable } else { Durability::Volatile };
         Ok(Self::Remote { runtime, volume: Box::new(volume), durability })
     }

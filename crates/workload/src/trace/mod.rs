@@ -10,7 +10,7 @@ use initiator::RemoteVolume;
 use serde::{Deserialize, Serialize};
 use volume::{FileVolume, Options, Stack};
 
-use crate::{Error, Outcome, Place, Run, Series, Tool, Workload, place::open_device};
+use crate::{Error, Outcome, Place, Run, Series, Tool, Workload, place::open_device, remote};
 use events::{BLOCK_BYTES, Events, REQUESTS, SET_BLOCKS};
 use replay::{Answered, Replay};
 
@@ -59,10 +59,8 @@ impl Workload for Trace {
 
     fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
         self.check()?;
-        // One thread replays and drives the session: a request waits for no other processor.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(Error::system("start a runtime"))?;
-        runtime.block_on(async {
+        // The thread that replays drives the session, too.
+        remote::runtime()?.block_on(async {
             let opened = Opened::open(run.place).await?;
             let answered = self.replay(&opened.stack, run).await;
             opened.close().await;
@@ -145,7 +143,7 @@ impl Opened {
         match place {
             Place::Device(path) => Ok(Self { stack: device(path)?, remote: None }),
             Place::Url(url) => {
-                let remote = Arc::new(log_in(url).await?);
+                let remote = Arc::new(remote::log_in(remote::settings(url)?).await?);
                 Ok(Self { stack: remote.clone(), remote: Some(remote) })
             }
             Place::Folder(_) => {
@@ -178,19 +176,6 @@ fn device(path: &Path) -> Result<Stack, Error> {
     }
 }
 
-async fn log_in(url: &str) -> Result<RemoteVolume, Error> {
-    let url: initiator::Url = url.parse().map_err(|error| Error::Settings(format!("{error}")))?;
-    let settings = initiator::Settings::from_url(&url)
-        .ok_or_else(|| Error::Settings(format!("{url} names no target")))?;
-    let settings = initiator::Settings {
-        initiator_name: "iqn.2026-11.io.forebay:workload".to_owned(),
-        ..settings
-    };
-    RemoteVolume::connect(settings)
-        .await
-        .map_err(|error| Error::Session { act: "log in".to_owned(), reason: error.to_string() })
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -206,8 +191,7 @@ mod tests {
     fn replay(stack: &Stack, trace: &Trace) -> Result<Answered, Error> {
         let (place, scratch) = (Place::Url(String::new()), std::path::Path::new("/"));
         let run = Run { place: &place, scratch, seed: 3, progress: &|_| () };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(trace.replay(stack, &run))
+        remote::runtime().unwrap().block_on(trace.replay(stack, &run))
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use volume::{Data, Durability, Extent, Lba, Volume};
 
 use super::events::{BLOCK_BYTES, Event, Events};
-use crate::Error;
+use crate::{Error, remote::failed};
 
 /// A replay on a volume.
 pub(super) struct Replay<'a> {
@@ -222,8 +222,4 @@ fn content(seed: u64, block: u32, version: u32) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK_BYTES as usize];
     Rng::new(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15)).fill(&mut bytes);
     bytes
-}
-
-fn failed(act: &'static str) -> impl FnOnce(volume::Error) -> Error {
-    move |error| Error::Session { act: act.to_owned(), reason: error.to_string() }
 }

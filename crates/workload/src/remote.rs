@@ -1,0 +1,59 @@
+//! A unit of a target, reached by a session of the workload's own.
+
+use initiator::{RemoteVolume, Settings, Url};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::Error;
+
+/// Who we are to targets.
+const NAME: &str = "iqn.2026-11.io.forebay:workload";
+
+/// What drives a session: the thread that waits does all of it, so that no command waits for another processor.
+pub(crate) fn runtime() -> Result<Runtime, Error> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.map_err(Error::system("start a runtime"))
+}
+
+/// How to log in to the unit of a URL, over one connection.
+///
+/// # Errors
+/// [`Error::Settings`] if it names none.
+pub(crate) fn settings(url: &str) -> Result<Settings, Error> {
+    let read = url.parse::<Url>().map_err(|error| Error::Settings(error.to_string()))?;
+    let settings = Settings::from_url(&read).ok_or_else(|| {
+        Error::Settings(format!("{url} names no target: iscsi://HOST/TARGET/LUN"))
+    })?;
+    Ok(Settings { initiator_name: NAME.to_owned(), ..settings })
+}
+
+/// Logs in.
+///
+/// # Errors
+/// [`Error::Session`].
+pub(crate) async fn log_in(settings: Settings) -> Result<RemoteVolume, Error> {
+    let act = format!("use {} at {}", settings.target, settings.portal);
+    let connected = RemoteVolume::connect(settings).await;
+    connected.map_err(|error| Error::Session { act, reason: error.to_string() })
+}
+
+/// What a unit did not do.
+pub(crate) fn failed(act: &str) -> impl Fn(volume::Error) -> Error {
+    move |error| Error::Session { act: act.to_owned(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_names_no_unit_is_refused_before_anybody_is_asked() {
+        for wrong in ["iscsi://", "iscsi://host", "http://host/iqn.2026-11.test:a/0"] {
+            let error = settings(wrong).unwrap_err();
+            assert!(matches!(error, Error::Settings(_)), "{error}");
+            assert!(error.to_string().contains(wrong), "{error}");
+        }
+        let settings = settings("iscsi://host:3261/iqn.2026-11.test:a/5").unwrap();
+        assert_eq!((&*settings.portal, settings.lun), ("host:3261", 5));
+        assert_eq!((&*settings.initiator_name, settings.connections), (NAME, 1));
+    }
+}
