@@ -1,0 +1,64 @@
+//! What a block holds, so that it tells which it is and how often it was written.
+
+use bytes::{Bytes, BytesMut};
+use sim::Rng;
+use volume::Data;
+
+/// What a block holds: noise, the same in all, and in every 4 KiB of it which it is and how often it was
+/// written, so that a block in the wrong place, an old one and one of two halves are noticed.
+pub(super) struct Content {
+    noise: Bytes,
+    seed: u64,
+}
+
+const PAGE: usize = 4096;
+/// Slot, round and seed.
+const STAMP: usize = 24;
+
+impl Content {
+    pub(super) fn new(seed: u64, block: u32) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut noise = BytesMut::with_capacity(block as usize);
+        while noise.len() < block as usize {
+            noise.extend_from_slice(&rng.next_u64().to_le_bytes());
+        }
+        Self { noise: noise.freeze(), seed }
+    }
+
+    fn stamp(&self, slot: u64, round: u32) -> [u8; STAMP] {
+        let mut stamp = [0; STAMP];
+        for (at, word) in [slot, round.into(), self.seed].into_iter().enumerate() {
+            stamp[8 * at..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        stamp
+    }
+
+    pub(super) fn make(&self, slot: u64, round: u32) -> Bytes {
+        let stamp = self.stamp(slot, round);
+        let mut block = BytesMut::from(&self.noise[..]);
+        block.chunks_mut(PAGE).for_each(|page| page[..STAMP].copy_from_slice(&stamp));
+        block.freeze()
+    }
+
+    pub(super) fn is(&self, slot: u64, round: u32, data: &Data) -> bool {
+        data.len() == self.noise.len() && data.clone().into_bytes() == self.make(slot, round)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_tells_where_and_when_it_was_written() {
+        let content = Content::new(7, 8192);
+        let block = Data::from(content.make(3, 2));
+        assert!(content.is(3, 2, &block));
+        assert!(!content.is(4, 2, &block) && !content.is(3, 1, &block));
+        assert!(!Content::new(8, 8192).is(3, 2, &block));
+        // Its second half is from another round.
+        let mut torn = content.make(3, 2)[..PAGE].to_vec();
+        torn.extend_from_slice(&content.make(3, 1)[PAGE..]);
+        assert!(!content.is(3, 2, &Data::from(torn)));
+    }
+}

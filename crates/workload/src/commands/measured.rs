@@ -1,0 +1,102 @@
+//! What was counted of the commands that were answered in the time of the measurement.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::{Error, Outcome};
+
+/// A command that takes longer counts as this: the session has ended it long before.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// What was counted of the commands that were answered in the time of the measurement.
+pub(super) struct Measured {
+    begin: Instant,
+    end: Instant,
+    /// When the last of them was answered.
+    last: Instant,
+    /// Turnaround in microseconds, to three digits: a few hundred KiB however many there are.
+    turnaround: Histogram<u64>,
+}
+
+impl Measured {
+    pub(super) fn new(begin: Instant, end: Instant) -> Self {
+        let longest_us = LONGEST.as_micros() as u64;
+        let turnaround = Histogram::new_with_bounds(1, longest_us, 3).expect("bounds in order");
+        Self { begin, end, last: begin, turnaround }
+    }
+
+    pub(super) fn add(&mut self, sent: Instant, answered: Instant) {
+        if answered < self.begin || answered >= self.end {
+            return;
+        }
+        self.last = answered;
+        let us = (answered - sent).as_micros().try_into().unwrap_or(u64::MAX);
+        self.turnaround.saturating_record(us);
+    }
+
+    /// `is_all`: it ended before its time, with all that was to be moved.
+    ///
+    /// # Errors
+    /// If nothing was answered in the time of the measurement: that is no measurement.
+    pub(super) fn outcome(
+        &self,
+        block: u32,
+        is_all: bool,
+        verified: String,
+    ) -> Result<Outcome, Error> {
+        let commands = self.turnaround.len();
+        if commands == 0 && is_all {
+            let what = "all of the total was moved before the measurement began: choose more, or warm for less long";
+            return Err(Error::Settings(what.to_owned()));
+        }
+        if commands == 0 {
+            let reason = "no command was answered in the time of the measurement".to_owned();
+            return Err(Error::Session { act: "measure".to_owned(), reason });
+        }
+        let end = if is_all { self.last } else { self.end };
+        let time = (end - self.begin).as_secs_f64().max(1e-6);
+        let ms = |us: f64| us / 1000.0;
+        let bits = commands as f64 * f64::from(block) * 8.0;
+        Ok(Outcome { verified, ..Outcome::default() }
+            .figure("throughput", "Mbit/s", bits / time / 1e6)
+            .figure("commands", "", commands as f64)
+            .figure("turnaround mean", "ms", ms(self.turnaround.mean()))
+            .figure("turnaround deviation", "ms", ms(self.turnaround.stdev()))
+            .figure("turnaround p99", "ms", ms(self.turnaround.value_at_quantile(0.99) as f64))
+            .figure("turnaround longest", "ms", ms(self.turnaround.max() as f64)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_answered_in_time_counts() {
+        let zero = Instant::now();
+        let at = |ms: u64| zero + Duration::from_millis(ms);
+        let mut measured = Measured::new(at(1000), at(2000));
+        for (sent, answered) in [(0, 900), (900, 1100), (1900, 1999), (1500, 2000)] {
+            measured.add(at(sent), at(answered));
+        }
+        let outcome = measured.outcome(1 << 20, false, String::new()).unwrap();
+        assert_eq!(outcome.get("commands"), Some(2.0));
+        let throughput = outcome.get("throughput").unwrap();
+        assert!((throughput - 2.0 * 8.0 * 1.048_576).abs() < 1e-6, "{throughput}");
+        let mean = outcome.get("turnaround mean").unwrap();
+        assert!((mean - 149.5).abs() < 0.5, "{mean}");
+    }
+
+    #[test]
+    fn a_measurement_of_nothing_is_no_success() {
+        let zero = Instant::now();
+        let at = |ms: u64| zero + Duration::from_millis(ms);
+        let mut measured = Measured::new(at(1000), at(2000));
+        measured.add(at(0), at(900));
+        let error = measured.outcome(4096, true, String::new()).unwrap_err().to_string();
+        assert!(error.contains("before the measurement began"), "{error}");
+        let error = measured.outcome(4096, false, String::new()).unwrap_err().to_string();
+        assert!(error.contains("no command was answered"), "{error}");
+    }
+}

@@ -1,0 +1,291 @@
+//! SCSI commands over one iSCSI session, so many at a time: what the connections of a session make of a
+//! link, without a file system and without the kernel's block layer ("Performance Evaluation of Multiple
+//! TCP connections in iSCSI", 4.1: a sequential write in requests of 128 KB).
+
+mod content;
+mod measured;
+mod session;
+mod slots;
+
+use std::{
+    cell::{Cell, RefCell},
+    time::{Duration, Instant},
+};
+
+use futures_util::future::try_join_all;
+use serde::{Deserialize, Serialize};
+use transport::CongestionChoice;
+use volume::Volume;
+
+use self::{content::Content, measured::Measured, slots::Slots};
+use crate::{
+    Error, Outcome, Place, Run, Tool, Workload,
+    remote::{self, failed},
+};
+
+/// Settings of a run. Sizes are in bytes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
+#[serde(default, deny_unknown_fields)]
+pub struct Commands {
+    /// Read; what is read is written first, before the measurement
+    #[arg(long)]
+    pub read: bool,
+    /// Bytes of each command, a multiple of 4096, 1 MiB at most
+    #[arg(long, default_value_t = 128 << 10)]
+    pub block: u32,
+    /// Commands at once, 1 to 1024
+    #[arg(long, default_value_t = 32)]
+    pub depth: u16,
+    /// Connections of the session, 1 to 8
+    #[arg(long, default_value_t = 4)]
+    pub connections: u16,
+    /// Give commands to the connections in turn, not to the one with the least to do
+    #[arg(long)]
+    pub in_turn: bool,
+    /// The congestion control of our end, as `congestion` in the settings
+    #[arg(long, value_name = "NAME", default_value = "kernel default")]
+    pub congestion: CongestionChoice,
+    /// Send and receive buffer of each socket of our end in bytes; if left out, the kernel tunes them
+    #[arg(long, value_name = "BYTES")]
+    pub socket_buffer: Option<u32>,
+    /// Seconds before the measurement
+    #[arg(long, default_value_t = 1.0)]
+    pub warm: f64,
+    /// Seconds of the measurement, at most
+    #[arg(long, default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Bytes after which it ends earlier, those of `warm` included; 0: it does not
+    #[arg(long, default_value_t = 0)]
+    pub total: u64,
+    /// Bytes at the beginning of the volume that are used, one command after the other, then again
+    #[arg(long, default_value_t = 64 << 20)]
+    pub span: u64,
+    /// How many blocks are read back and compared at the end of writes, spread over what was written
+    #[arg(long, default_value_t = 32)]
+    pub check: u32,
+}
+
+impl Default for Commands {
+    fn default() -> Self {
+        Self {
+            read: false,
+            block: 128 << 10,
+            depth: 32,
+            connections: 4,
+            in_turn: false,
+            congestion: CongestionChoice::KernelDefault,
+            socket_buffer: None,
+            warm: 1.0,
+            seconds: 10.0,
+            total: 0,
+            span: 64 << 20,
+            check: 32,
+        }
+    }
+}
+
+impl Workload for Commands {
+    fn needs(&self) -> Vec<Tool> {
+        Vec::new()
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        let times = [self.warm, self.seconds];
+        match self {
+            _ if self.block == 0 || !self.block.is_multiple_of(4096) || self.block > 1 << 20 => {
+                wrong("a command moves a multiple of 4096 bytes, 1 MiB at most")
+            }
+            _ if !(1..=1024).contains(&self.depth) => wrong("1 to 1024 commands at once"),
+            _ if !(1..=8).contains(&self.connections) => wrong("a session has 1 to 8 connections"),
+            _ if times.iter().any(|time| !(0.0..=86_400.0).contains(time)) => {
+                wrong("a measurement takes from nothing to a day")
+            }
+            // There is always a block that no command is on its way to.
+            _ if self.slots() < 2 * u64::from(self.depth) => {
+                wrong("the span is shorter than twice what is on its way at once")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn space(&self) -> u64 {
+        self.span
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Outcome, Error> {
+        self.check()?;
+        let Place::Url(url) = run.place else {
+            let (workload, wanted) = ("commands", "an iSCSI unit (iscsi://HOST/TARGET/LUN)");
+            return Err(Error::Place { workload, wanted, place: run.place.to_string() });
+        };
+        // The thread that fills the queue drives the session, too.
+        remote::runtime()?.block_on(self.drive(url, run))
+    }
+}
+
+impl Commands {
+    fn slots(&self) -> u64 {
+        self.span / u64::from(self.block)
+    }
+
+    async fn drive(&self, url: &str, run: &Run<'_>) -> Result<Outcome, Error> {
+        let volume = session::open(self, url).await?;
+        let content = Content::new(run.seed, self.block);
+        let slots = Slots::new(&volume, self.block, self.slots(), content)?;
+        if self.read {
+            slots.fill(self.depth, run).await?;
+        }
+        let before = volume.session().connections();
+        let (measured, sent) = self.measure(&slots, run).await?;
+        let after = volume.session().connections();
+        let lost = volume.statistics().connections_lost;
+        let verified = if self.read {
+            "every block that was read".to_owned()
+        } else {
+            volume.flush().await.map_err(failed("flush"))?;
+            format!("{} of the blocks that were written", slots.read_back(self.check).await?)
+        };
+        volume.close().await;
+        let is_all = sent >= self.most();
+        let mut outcome = measured.outcome(self.block, is_all, verified)?.figure(
+            "connections lost",
+            "",
+            lost as f64,
+        );
+        for (number, share) in session::shares(&before, &after, self.read).into_iter().enumerate() {
+            outcome = outcome.figure(&format!("share of connection {}", number + 1), "", share);
+        }
+        Ok(outcome)
+    }
+
+    /// How many commands at most.
+    fn most(&self) -> u64 {
+        if self.total == 0 { u64::MAX } else { self.total.div_ceil(self.block.into()) }
+    }
+
+    /// Keeps `depth` commands on their way until the time is over or all is moved; also, how many were
+    /// sent.
+    async fn measure(&self, slots: &Slots<'_>, run: &Run<'_>) -> Result<(Measured, u64), Error> {
+        let started = Instant::now();
+        let begin = started + Duration::from_secs_f64(self.warm);
+        let end = begin + Duration::from_secs_f64(self.seconds);
+        let length = (end - started).as_secs_f64().max(f64::MIN_POSITIVE);
+        let most = self.most();
+        let next = Cell::new(0);
+        let measured = RefCell::new(Measured::new(begin, end));
+        let one_after_another = async || {
+            while next.get() < most && Instant::now() < end {
+                let number = next.replace(next.get() + 1);
+                let sent = Instant::now();
+                let slot = slots.take();
+                if self.read {
+                    slots.read(slot).await?;
+                } else {
+                    slots.write(slot).await?;
+                }
+                slots.give_back(slot);
+                measured.borrow_mut().add(sent, Instant::now());
+                let by_time = started.elapsed().as_secs_f64() / length;
+                let by_total = (number + 1) as f64 / most as f64;
+                (run.progress)(by_time.max(by_total).min(1.0));
+            }
+            Ok::<(), Error>(())
+        };
+        try_join_all((0..self.depth).map(|_| one_after_another())).await?;
+        Ok((measured.into_inner(), next.get()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use volume::{Data, Durability, Extent, Geometry, Io, Lba, MemVolume};
+
+    use super::*;
+
+    /// Memory whose first write is held up until so many others were done. It counts the writes that came
+    /// to a block while another was on its way there.
+    struct HoldingUp {
+        memory: MemVolume,
+        writes: AtomicU32,
+        released: tokio::sync::Notify,
+        on_their_way: Mutex<Vec<Lba>>,
+        met: AtomicU32,
+    }
+
+    const OTHERS: u32 = 20;
+
+    impl Volume for HoldingUp {
+        fn geometry(&self) -> Geometry {
+            self.memory.geometry()
+        }
+
+        fn read(&self, extent: Extent) -> Io<'_, Data> {
+            self.memory.read(extent)
+        }
+
+        fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+            Box::pin(async move {
+                let here = |it: &&Lba| **it == lba;
+                let met = self.on_their_way.lock().unwrap().iter().filter(here).count();
+                self.met.fetch_add(met as u32, Ordering::Relaxed);
+                self.on_their_way.lock().unwrap().push(lba);
+                match self.writes.fetch_add(1, Ordering::Relaxed) {
+                    0 => self.released.notified().await,
+                    OTHERS => self.released.notify_one(),
+                    _ => tokio::task::yield_now().await,
+                }
+                self.on_their_way.lock().unwrap().retain(|it| *it != lba);
+                self.memory.write(lba, data, durability).await
+            })
+        }
+
+        fn flush(&self) -> Io<'_, ()> {
+            self.memory.flush()
+        }
+
+        fn discard(&self, extent: Extent) -> Io<'_, ()> {
+            self.memory.discard(extent)
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_held_up_meets_no_other_for_its_block() {
+        let held = HoldingUp {
+            memory: MemVolume::new(Geometry::with_blocks(32)),
+            writes: AtomicU32::new(0),
+            released: tokio::sync::Notify::new(),
+            on_their_way: Mutex::default(),
+            met: AtomicU32::new(0),
+        };
+        let task = Commands { block: 4096, depth: 2, span: 16 << 10, ..Commands::default() };
+        let task = Commands { total: 40 * 4096, warm: 0.0, seconds: 60.0, ..task };
+        let (place, scratch) = (Place::Url(String::new()), std::path::Path::new("/"));
+        let run = Run { place: &place, scratch, seed: 3, progress: &|_| () };
+        let slots = Slots::new(&held, 4096, task.slots(), Content::new(3, 4096)).unwrap();
+        let runtime = remote::runtime().unwrap();
+        let (_, sent) = runtime.block_on(task.measure(&slots, &run)).unwrap();
+        assert_eq!(runtime.block_on(slots.read_back(4)).unwrap(), 4);
+        assert_eq!((sent, held.writes.into_inner(), held.met.into_inner()), (40, 40, 0));
+    }
+
+    #[test]
+    fn settings_that_cannot_be_are_refused() {
+        let wrong = |change: fn(&mut Commands)| {
+            let mut commands = Commands::default();
+            change(&mut commands);
+            assert!(matches!(commands.check(), Err(Error::Settings(_))), "{commands:?}");
+        };
+        assert!(Commands::default().check().is_ok());
+        wrong(|it| it.block = 1000);
+        wrong(|it| it.depth = 0);
+        wrong(|it| it.connections = 9);
+        wrong(|it| it.seconds = f64::NAN);
+        wrong(|it| it.span = 4 << 20);
+    }
+}

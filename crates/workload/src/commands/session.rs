@@ -1,0 +1,78 @@
+//! The session that is measured, with its connections.
+
+use std::time::Duration;
+
+use initiator::{ConnectionStatistics, RemoteVolume, Session, Settings, Spread};
+use transport::{CongestionChoice, SocketOptions};
+
+use super::Commands;
+use crate::{Error, remote};
+
+/// For further connections of the session to be there: as long as a login may take.
+const JOIN_LIMIT: Duration = Duration::from_secs(15);
+/// How often it is looked whether they are.
+const JOIN_LOOK: Duration = Duration::from_millis(10);
+
+/// A session with all its connections and the congestion control that is wanted: another one would be
+/// measured under a false name.
+pub(super) async fn open(commands: &Commands, url: &str) -> Result<RemoteVolume, Error> {
+    let settings = remote::settings(url)?;
+    let congestion = commands.congestion.load().map_err(|error| {
+        let remedy = error.remedy().map(|it| format!(" ({it})")).unwrap_or_default();
+        Error::Settings(format!("no {}: {error}{remedy}", commands.congestion))
+    })?;
+    let settings = Settings {
+        connections: commands.connections,
+        spread: if commands.in_turn { Spread::InTurn } else { Spread::LeastToDo },
+        queue_depth: commands.depth.into(),
+        socket: SocketOptions::buffers(commands.socket_buffer.map(|bytes| bytes as usize)),
+        congestion,
+        ..settings
+    };
+    let volume = remote::log_in(settings).await?;
+    let wanted = usize::from(commands.connections);
+    let all_there = async {
+        while volume.session().connections().len() < wanted {
+            tokio::time::sleep(JOIN_LOOK).await;
+        }
+    };
+    if tokio::time::timeout(JOIN_LIMIT, all_there).await.is_err() {
+        let there = volume.session().connections().len();
+        let reason = format!("the target takes {there} connections, and {wanted} are wanted");
+        return Err(Error::Session { act: "open the session".to_owned(), reason });
+    }
+    check(&commands.congestion, volume.session())?;
+    Ok(volume)
+}
+
+fn check(congestion: &CongestionChoice, session: &Session) -> Result<(), Error> {
+    let has = session.congestion().unwrap_or_default();
+    let is_so = match congestion {
+        CongestionChoice::KernelDefault => true,
+        CongestionChoice::Ensemble { .. } => has.ensemble.is_some_and(|it| it.members > 0),
+        CongestionChoice::Named(name) => has.name == *name,
+    };
+    if is_so {
+        return Ok(());
+    }
+    let reason = format!("its connections have {}, not {congestion}", has.name);
+    Err(Error::Session { act: "open the session".to_owned(), reason })
+}
+
+/// What part of the bytes each connection carried; those that were not there all the time carry none.
+pub(super) fn shares(
+    before: &[ConnectionStatistics],
+    after: &[ConnectionStatistics],
+    read: bool,
+) -> Vec<f64> {
+    let bytes = |it: &ConnectionStatistics| if read { it.bytes_in } else { it.bytes_out };
+    let moved: Vec<f64> = before
+        .iter()
+        .map(|then| {
+            let now = after.iter().find(|now| now.cid == then.cid).map_or(0, bytes);
+            now.saturating_sub(bytes(then)) as f64
+        })
+        .collect();
+    let all: f64 = moved.iter().sum();
+    moved.iter().map(|bytes| if all > 0.0 { bytes / all } else { 0.0 }).collect()
+}
