@@ -38,7 +38,7 @@ async fn open(tier: u64) -> Arc<Cache> {
 
 /// A number of which the first are asked for most, far from its neighbours.
 fn zipf(rng: &mut Rng) -> u64 {
-    let part = rng.below(1 << 53) as f64 / (1_u64 << 53) as f64;
+    let part = rng.share();
     let power = 0.1;
     let most = (SLOTS as f64 + 1.0).powf(power) - 1.0;
     let number = ((part * most + 1.0).powf(1.0 / power) - 1.0) as u64;

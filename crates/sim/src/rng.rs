@@ -50,6 +50,17 @@ impl Rng {
         range.start + self.below(range.end - range.start)
     }
 
+    /// A number from 0 to below 1, with as many bits as it has.
+    pub fn share(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A number of the exponential distribution with this mean: the time to the next of events that come
+    /// whenever they like.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.share()).ln()
+    }
+
     /// True in `percent` of a hundred cases.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < u64::from(percent)
@@ -93,6 +104,17 @@ mod tests {
         let mut seen = [0; 6];
         (0..600).for_each(|_| seen[rng.below(6) as usize] += 1);
         assert!(seen.iter().all(|&n| n > 50), "{seen:?}");
+    }
+
+    #[test]
+    fn shares_are_even_from_0_to_below_1_and_times_have_their_mean() {
+        let mut rng = Rng::new(3);
+        let mean = |numbers: &[f64]| numbers.iter().sum::<f64>() / numbers.len() as f64;
+        let shares: Vec<f64> = (0..100_000).map(|_| rng.share()).collect();
+        assert!(shares.iter().all(|share| (0.0..1.0).contains(share)));
+        assert!((mean(&shares) - 0.5).abs() < 0.01);
+        let times: Vec<f64> = (0..100_000).map(|_| rng.exponential(7.0)).collect();
+        assert!(times.iter().all(|time| *time >= 0.0) && (mean(&times) - 7.0).abs() < 0.1);
     }
 
     #[test]

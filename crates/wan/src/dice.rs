@@ -16,8 +16,7 @@ impl Dice {
 
     /// A number of 0 and more, below 1.
     pub fn unit(&mut self) -> f64 {
-        // As many bits as the number has.
-        (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+        self.0.share()
     }
 
     /// True with this probability.
@@ -32,7 +31,7 @@ impl Dice {
 
     /// The time to the next of events that come whenever they like, `mean` apart.
     pub fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.unit()).ln()
+        self.0.exponential(mean)
     }
 
     /// A number about zero with a standard deviation of one (Box and Muller, 1958).

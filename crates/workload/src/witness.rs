@@ -81,9 +81,9 @@ impl Witness {
     }
 
     fn content(&self, number: usize, size: usize) -> Vec<u8> {
-        let mut rng = Rng::new(self.seed.wrapping_add(number as u64));
-        let words = std::iter::repeat_with(|| rng.next_u64().to_le_bytes());
-        words.take(size.div_ceil(8)).flatten().take(size).collect()
+        let mut bytes = vec![0; size];
+        Rng::new(self.seed.wrapping_add(number as u64)).fill(&mut bytes);
+        bytes
     }
 }
 

@@ -90,7 +90,7 @@ impl Policy for Clock {
 
 /// Numbers of which the first of `count` are asked for most (Zipf, by the inverse of its integral).
 fn zipf(rng: &mut Rng, count: u64, exponent: f64) -> u64 {
-    let part = rng.below(1 << 53) as f64 / (1_u64 << 53) as f64;
+    let part = rng.share();
     let power = 1.0 - exponent;
     let most = (count as f64 + 1.0).powf(power) - 1.0;
     ((part * most + 1.0).powf(1.0 / power) - 1.0) as u64

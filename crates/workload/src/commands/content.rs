@@ -17,11 +17,8 @@ const STAMP: usize = 24;
 
 impl Content {
     pub(super) fn new(seed: u64, block: u32) -> Self {
-        let mut rng = Rng::new(seed);
-        let mut noise = BytesMut::with_capacity(block as usize);
-        while noise.len() < block as usize {
-            noise.extend_from_slice(&rng.next_u64().to_le_bytes());
-        }
+        let mut noise = BytesMut::zeroed(block as usize);
+        Rng::new(seed).fill(&mut noise);
         Self { noise: noise.freeze(), seed }
     }
 

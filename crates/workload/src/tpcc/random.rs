@@ -61,9 +61,9 @@ impl Random {
         self.0.chance(percent)
     }
 
-    /// From 0 up to but without 1.
-    pub(super) fn share(&mut self) -> f64 {
-        (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    /// Seconds of a pause, exponential about this mean.
+    pub(super) fn pause(&mut self, mean: f64) -> f64 {
+        self.0.exponential(mean)
     }
 
     /// NURand(A, x, y), clause 2.1.6.

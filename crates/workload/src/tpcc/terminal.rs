@@ -133,7 +133,7 @@ impl Terminal<'_> {
             }
             if self.source.tpcc.think {
                 // Exponential, and not beyond ten times its mean (clause 5.2.5.4).
-                let pause = -(1.0 - self.random.share()).ln() * thinking;
+                let pause = self.random.pause(thinking);
                 watch.pause(pause.min(10.0 * thinking));
             }
         }

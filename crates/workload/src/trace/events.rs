@@ -70,13 +70,13 @@ impl Events {
 
     fn place(&mut self, write: bool) -> u32 {
         let (sequential, again) = if write { (SEQUENTIAL, REWRITES) } else { (0.0, REREADS) };
-        let draw = self.even();
+        let draw = self.rng.share();
         if draw < sequential {
             return ((u64::from(self.last_write) + 1) % SET_BLOCKS) as u32;
         }
         if draw < sequential + again && !self.recent.is_empty() {
             let count = self.recent.len();
-            let back = self.exponential(DISTANCE) as usize % count;
+            let back = self.rng.exponential(DISTANCE) as usize % count;
             return self.recent[(self.newest + count - back) % count];
         }
         self.rng.below(SET_BLOCKS) as u32
@@ -91,15 +91,6 @@ impl Events {
             self.recent[self.newest] = block;
         }
     }
-
-    /// From 0 to below 1.
-    fn even(&mut self) -> f64 {
-        (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.even()).ln()
-    }
 }
 
 impl Iterator for Events {
@@ -110,11 +101,11 @@ impl Iterator for Events {
             return None;
         }
         // So that in the end there are as many writes as there have to be.
-        let write = self.even() * (self.left as f64) < self.writes_left as f64;
+        let write = self.rng.share() * (self.left as f64) < self.writes_left as f64;
         self.writes_left -= u64::from(write);
         self.left -= 1;
-        let is_pause = self.even() < 1.0 / BURST;
-        self.seconds += self.exponential(if is_pause { PAUSE } else { GAP });
+        let is_pause = self.rng.share() < 1.0 / BURST;
+        self.seconds += self.rng.exponential(if is_pause { PAUSE } else { GAP });
         let block = self.place(write);
         self.remember(block);
         if write {
