@@ -5,7 +5,13 @@ use std::{path::Path, process::Command, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Outcome, Run, Tool, Workload, child, own::Own, witness::Witness};
+use crate::{
+    Error, Outcome, Run, Tool, Workload,
+    at_once::{at_once, check_processes},
+    child,
+    own::Own,
+    witness::Witness,
+};
 
 const TOOL: Tool = Tool { program: "bonnie++", package: "bonnie++" };
 /// The paper's slowest rewrites, 279 KB/s, took an hour for the gigabyte.
@@ -52,9 +58,9 @@ impl Workload for Bonnie {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        check_processes("Bonnie++", self.processes)?;
+        let wrong = Error::wrong_setting;
         match self {
-            Self { processes: 0 | 65.., .. } => wrong("Bonnie++ runs as 1 to 64 processes"),
             Self { file_mib: 0, .. } => wrong("Bonnie++ needs a file of some MiB"),
             Self { block, .. } if !block.is_power_of_two() || !(256..=1 << 20).contains(block) => {
                 wrong("Bonnie++ takes blocks of 256 to 1048576 bytes, powers of two")
@@ -86,14 +92,7 @@ impl Workload for Bonnie {
             }
             ran
         };
-        let tables = std::thread::scope(|scope| {
-            let one = &one;
-            let all: Vec<_> =
-                (0..self.processes).map(|process| scope.spawn(move || one(process))).collect();
-            all.into_iter()
-                .map(|run| run.join().expect("it does not panic"))
-                .collect::<Result<Vec<_>, _>>()
-        })?;
+        let tables = at_once(self.processes, one)?;
         drop(together);
         all.remove()?;
         witness.compare()?;

@@ -85,6 +85,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// A setting that makes no sense, as the answer to who asked whether all do.
+    pub(crate) fn wrong_setting(why: &str) -> Result<(), Self> {
+        Err(Self::Settings(why.to_owned()))
+    }
+
     /// A failure of the system in an act.
     pub(crate) fn system(act: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let act = act.into();

@@ -5,7 +5,9 @@ use std::{ffi::OsString, fs, path::Path, process::Command, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Outcome, Place, Run, Tool, Workload, child, own::Own};
+use crate::{
+    Error, Outcome, Place, Run, Tool, Workload, at_once::check_processes, child, own::Own,
+};
 
 const TOOL: Tool = Tool { program: "fio", package: "fio" };
 /// For each of the three calls, beside what is to be measured: the set of the papers, 512 MB, at 100 KB/s.
@@ -82,11 +84,11 @@ impl Workload for Fio {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        check_processes("fio", self.processes)?;
+        let wrong = Error::wrong_setting;
         match self {
             Self { block_kib: Some(0 | 1025..), .. } => wrong("blocks have 1 to 1024 KiB"),
             Self { reads: Some(101..), .. } => wrong("there are at most 100 reads of a hundred"),
-            Self { processes: 0 | 65.., .. } => wrong("fio runs as 1 to 64 processes"),
             Self { depth: 0 | 257.., .. } => wrong("1 to 256 reads and writes are at once"),
             Self { seconds: 0 | 86_401.., .. } => wrong("it runs for 1 s to a day"),
             Self { size_mib, processes, .. } if size_mib < processes => {

@@ -6,6 +6,7 @@
 
 mod tool;
 mod error;
+mod at_once;
 mod place;
 mod remote;
 mod outcome;

@@ -4,7 +4,13 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Outcome, Run, Tool, Workload, child, own::Own, witness::Witness};
+use crate::{
+    Error, Outcome, Run, Tool, Workload,
+    at_once::{at_once, check_processes},
+    child,
+    own::Own,
+    witness::Witness,
+};
 
 const TOOL: Tool = Tool { program: "postmark", package: "postmark" };
 /// The papers' longest runs took hours on their far disks; ours are scaled to minutes.
@@ -46,9 +52,9 @@ impl Workload for Postmark {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        check_processes("PostMark", self.processes)?;
+        let wrong = Error::wrong_setting;
         match self {
-            Self { processes: 0 | 65.., .. } => wrong("PostMark runs as 1 to 64 processes"),
             Self { files: 0, .. } | Self { block: 0, .. } => {
                 wrong("PostMark needs files, and blocks of some bytes")
             }
@@ -82,14 +88,7 @@ impl Workload for Postmark {
             fs::remove_dir(&own).map_err(Error::system("remove PostMark's folder"))?;
             Ok(said)
         };
-        let runs = std::thread::scope(|scope| {
-            let one = &one;
-            let all: Vec<_> =
-                (0..self.processes).map(|process| scope.spawn(move || one(process))).collect();
-            all.into_iter()
-                .map(|run| run.join().expect("it does not panic"))
-                .collect::<Result<Vec<_>, _>>()
-        })?;
+        let runs = at_once(self.processes, one)?;
         let mut moved = [0.0; 2];
         for (said, _) in &runs {
             let data = data(said).ok_or_else(|| Error::Unreadable {

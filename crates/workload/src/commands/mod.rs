@@ -90,7 +90,7 @@ impl Workload for Commands {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        let wrong = Error::wrong_setting;
         let times = [self.warm, self.seconds];
         match self {
             _ if self.block == 0 || !self.block.is_multiple_of(4096) || self.block > 1 << 20 => {

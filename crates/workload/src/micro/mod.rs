@@ -107,7 +107,7 @@ impl Workload for Micro {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        let wrong = Error::wrong_setting;
         match self {
             Self { block_kib, .. } if !block_kib.is_power_of_two() || *block_kib > 64 => {
                 wrong("blocks have 1, 2, 4, 8, 16, 32 or 64 KiB")

@@ -10,13 +10,12 @@ use std::{
     path::Path,
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
-    thread,
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Outcome, Run, Tool, Workload, child, cold, own::Own};
+use crate::{Error, Outcome, Run, Tool, Workload, at_once::at_once, child, cold, own::Own};
 
 const TOOLS: [Tool; 9] = [
     Tool { program: "ed", package: "ed" },
@@ -80,9 +79,9 @@ impl Workload for Sdet {
         let done = AtomicU32::new(0);
         let one_done = || (run.progress)(f64::from(done.fetch_add(1, Ordering::Relaxed) + 1) / all);
         let here = Own::make(run.scratch, "sdet", self.space())?;
-        let (expected, _) = at_once(&scripts, here.path(), &one_done)?;
+        let (expected, _) = run_all(&scripts, here.path(), &one_done)?;
         let there = Own::make(folder, "forebay-lab-sdet", self.space())?;
-        let (said, took) = at_once(&scripts, there.path(), &one_done)?;
+        let (said, took) = run_all(&scripts, there.path(), &one_done)?;
         compare(&expected, &said)?;
         cold::forget(there.path())?;
         let (expected, kept) = (cold::sums(here.path())?, cold::sums(there.path())?);
@@ -104,7 +103,7 @@ impl Workload for Sdet {
 
 /// Runs all at the same time, each in a folder of its own: what each said, and how long it took until the
 /// last was done.
-fn at_once(
+fn run_all(
     scripts: &[String],
     folder: &Path,
     done: &(dyn Fn() + Sync),
@@ -115,17 +114,12 @@ fn at_once(
         fs::create_dir(own).map_err(Error::system(format!("make {}", own.display())))?;
     }
     let begun = Instant::now();
-    let said = thread::scope(|scope| {
-        let one = |script, own| {
-            let mut command = Command::new("sh");
-            let said = child::run(command.args(["-c", script]).current_dir(own), LIMIT);
-            done();
-            said
-        };
-        let all = scripts.iter().zip(&folders);
-        let all: Vec<_> = all.map(|(script, own)| scope.spawn(move || one(script, own))).collect();
-        let all = all.into_iter().map(|one| one.join().expect("it does not panic"));
-        all.map(|said| Ok(said?.0)).collect::<Result<Vec<_>, Error>>()
+    let said = at_once(scripts.len() as u32, |number| {
+        let (script, own) = (&scripts[number as usize], &folders[number as usize]);
+        let mut command = Command::new("sh");
+        let said = child::run(command.args(["-c", script]).current_dir(own), LIMIT);
+        done();
+        Ok(said?.0)
     })?;
     Ok((said, begun.elapsed()))
 }

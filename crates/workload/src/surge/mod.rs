@@ -74,7 +74,7 @@ impl Workload for Surge {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        let wrong = Error::wrong_setting;
         match self {
             Self { files: 0 | 1_000_001.., .. } => wrong("a site has 1 to 1000000 files"),
             Self { users: 0 | 1001.., .. } => wrong("a site has 1 to 1000 users here"),

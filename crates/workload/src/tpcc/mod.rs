@@ -78,7 +78,7 @@ impl Workload for Tpcc {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
+        let wrong = Error::wrong_setting;
         match self {
             Self { warehouses: 0 | 10_001.., .. } => wrong("TPC-C here has 1 to 10000 warehouses"),
             Self { customers: 0..30 | 3001.., .. } => {

@@ -1,0 +1,54 @@
+//! The same several times at once.
+
+use std::thread;
+
+use crate::Error;
+
+/// Does it once for each number from 0, each in a thread of its own; what came of each, in their order.
+///
+/// # Errors
+/// The first in this order; all have ended.
+pub(crate) fn at_once<T: Send>(
+    count: u32,
+    one: impl Fn(u32) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    thread::scope(|scope| {
+        let one = &one;
+        let all: Vec<_> = (0..count).map(|number| scope.spawn(move || one(number))).collect();
+        all.into_iter().map(|it| it.join().expect("it does not panic")).collect()
+    })
+}
+
+/// That a program may run as so many processes: the papers' most is ten.
+///
+/// # Errors
+/// [`Error::Settings`].
+pub(crate) fn check_processes(program: &str, processes: u32) -> Result<(), Error> {
+    if !(1..=64).contains(&processes) {
+        return Err(Error::Settings(format!("{program} runs as 1 to 64 processes")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn all_go_on_at_the_same_time_and_the_first_that_fails_is_told() {
+        // None passes before all are there.
+        let all = Barrier::new(3);
+        let one = |number: u32| {
+            all.wait();
+            Ok(number * 10)
+        };
+        assert_eq!(at_once(3, one).unwrap(), [0, 10, 20]);
+        let fails = |number: u32| match number {
+            0 => Ok(()),
+            number => Err(Error::Settings(number.to_string())),
+        };
+        assert_eq!(at_once(3, fails).unwrap_err().to_string(), "1");
+    }
+}
