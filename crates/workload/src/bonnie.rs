@@ -196,7 +196,7 @@ fn unreadable(what: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Place;
+    use crate::trial::Trial;
 
     #[test]
     fn a_line_of_values_is_read() {
@@ -214,29 +214,21 @@ mod tests {
 
     #[test]
     fn one_and_several_run_and_leave_nothing() {
-        if TOOL.find().is_err() {
-            return println!("not run: bonnie++ is not installed");
-        }
-        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let place = Place::Folder(folder.path().to_owned());
+        let Some(trial) = Trial::with(&[TOOL]) else { return };
         for processes in [1, 2] {
-            let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
             // Small enough for a test, which is too short for values on most machines.
             let task = Bonnie { file_mib: 16, seeks: 500, processes, ..Bonnie::default() };
-            match task.run(&run) {
+            match trial.run(&task) {
                 Ok(outcome) => assert!(outcome.figures[0].value > 0.0),
                 Err(Error::Unreadable { what, .. }) => {
                     assert!(what.contains("half a second"), "{what}");
                 }
                 Err(error) => panic!("{error}"),
             }
-            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         }
         // The file is not twice as large as that: one fails, and nobody waits for it.
         let task = Bonnie { file_mib: 16, ram_mib: 64, processes: 2, ..Bonnie::default() };
-        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
-        let error = task.run(&run).unwrap_err();
+        let error = trial.run(&task).unwrap_err();
         assert!(matches!(error, Error::Program { .. }), "{error}");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -332,6 +332,7 @@ impl Processors {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trial::Trial;
 
     #[test]
     fn the_share_of_time_that_processors_work() {
@@ -347,46 +348,36 @@ mod tests {
 
     #[test]
     fn every_shape_runs_and_leaves_nothing() {
-        if TOOL.find().is_err() {
-            return println!("not run: fio is not installed");
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let place = Place::Folder(folder.path().to_owned());
         for task in [
             small(Shape::Iometer),
             small(Shape::Iozone),
             Fio { reads: Some(100), ..small(Shape::Iozone) },
             Fio { processes: 2, sequential: true, ..small(Shape::Vxbench) },
         ] {
-            let scratch = tempfile::tempdir().unwrap();
-            let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
-            let outcome = task.run(&run).unwrap();
+            let Some(trial) = Trial::with(&[TOOL]) else { return };
+            let outcome = trial.run(&task).unwrap();
             assert!(outcome.get("throughput").unwrap() > 0.0, "{outcome:?}");
             let has = |kind: &str| outcome.get(&format!("{kind} response time, 99 %")).is_some();
             assert_eq!((has("read"), has("write")), (task.reads() > 0, task.reads() < 100));
-            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         }
     }
 
     /// The first call is really done, the others on a file that was put back: the writes are lost.
     #[test]
     fn a_lost_write_is_found() {
-        if TOOL.find().is_err() {
-            return println!("not run: fio is not installed");
-        }
-        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (task, place) = (small(Shape::Iozone), Place::Folder(folder.path().to_owned()));
-        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
-        let calls = Calls { task: &task, run: &run, place: folder.path(), is_device: false };
-        let shape = calls.shape();
-        let shape: Vec<&str> = shape.iter().map(String::as_str).collect();
-        let measured = ["--do_verify=0", "--verify_state_save=1", "--number_ios=100"];
-        calls.call("measured", &[&shape, &VERIFY, &measured]).unwrap();
-        let again = ["--verify_only=1", "--verify_state_load=1"];
-        let file = folder.path().join("set.0.0");
-        fs::write(&file, vec![0; 4 << 20]).unwrap();
-        let error = calls.call("compare", &[&shape, &VERIFY, &again]).err().unwrap();
-        assert!(matches!(error, Error::Wrong(_)), "{error}");
+        let Some(trial) = Trial::with(&[TOOL]) else { return };
+        let task = small(Shape::Iozone);
+        trial.given(|run| {
+            let calls = Calls { task: &task, run, place: trial.folder(), is_device: false };
+            let shape = calls.shape();
+            let shape: Vec<&str> = shape.iter().map(String::as_str).collect();
+            let measured = ["--do_verify=0", "--verify_state_save=1", "--number_ios=100"];
+            calls.call("measured", &[&shape, &VERIFY, &measured]).unwrap();
+            let again = ["--verify_only=1", "--verify_state_load=1"];
+            fs::write(trial.folder().join("set.0.0"), vec![0; 4 << 20]).unwrap();
+            let error = calls.call("compare", &[&shape, &VERIFY, &again]).err().unwrap();
+            assert!(matches!(error, Error::Wrong(_)), "{error}");
+        });
     }
 
     #[test]

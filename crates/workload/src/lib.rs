@@ -29,6 +29,8 @@ mod fio;
 mod commands;
 mod trace;
 mod task;
+#[cfg(test)]
+mod trial;
 
 pub use bonnie::Bonnie;
 pub use build::{Build, Fetched, fetch};

@@ -149,7 +149,7 @@ fn data(said: &str) -> Option<[f64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Place;
+    use crate::trial::Trial;
 
     #[test]
     fn a_report_is_read() {
@@ -161,15 +161,9 @@ mod tests {
 
     #[test]
     fn it_runs_and_leaves_nothing() {
-        if TOOL.find().is_err() {
-            return println!("not run: postmark is not installed");
-        }
-        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let Some(trial) = Trial::with(&[TOOL]) else { return };
         let task = Postmark { files: 20, transactions: 50, processes: 2, ..Postmark::default() };
-        let place = Place::Folder(folder.path().to_owned());
-        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
-        let outcome = task.run(&run).unwrap();
+        let outcome = trial.run(&task).unwrap();
         assert!(outcome.get("transactions").unwrap() > 0.0, "{outcome:?}");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -74,13 +74,11 @@ impl Task {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Place;
+    use crate::trial::{Trial, left};
 
     #[test]
     fn settings_without_measure_are_refused_before_anything_is_reckoned_with_them() {
-        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let place = Place::Folder(folder.path().to_owned());
-        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let trial = Trial::new();
         let (most, log) = (u32::MAX, 32);
         for task in [
             Task::Tpcc(Tpcc { warehouses: most, items: most, customers: most, ..Tpcc::default() }),
@@ -92,21 +90,17 @@ mod tests {
         ] {
             // What a plan asks of settings that it was given.
             assert!(task.workload().space() > 0);
-            assert!(matches!(task.run(&run), Err(Error::Settings(_))), "{task:?}");
+            let ran = trial.given(|run| task.run(run));
+            assert!(matches!(ran, Err(Error::Settings(_))), "{task:?}");
         }
     }
 
     #[test]
     fn what_needs_more_room_than_there_is_does_not_begin() {
-        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (files, most) = (u32::MAX, u32::MAX);
         let task = Task::Postmark(Postmark { files, most, ..Postmark::default() });
-        if task.workload().needs().iter().any(|tool| tool.find().is_err()) {
-            return println!("not run: postmark is not installed");
-        }
-        let place = Place::Folder(folder.path().to_owned());
-        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
-        assert!(matches!(task.run(&run), Err(Error::Space { .. })));
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let Some(trial) = Trial::with(&task.workload().needs()) else { return };
+        assert!(matches!(trial.given(|run| task.run(run)), Err(Error::Space { .. })));
+        assert_eq!(left(trial.folder()), 0);
     }
 }

@@ -258,7 +258,7 @@ fn tree(folder: &Path) -> Result<PathBuf, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Place;
+    use crate::trial::Trial;
 
     /// A package of one program, with a configure and a Makefile.
     fn package(folder: &Path) -> PathBuf {
@@ -276,17 +276,9 @@ mod tests {
         folder.join("tiny.tar.gz")
     }
 
-    fn is_missing() -> bool {
-        let missing = TOOLS.into_iter().find(|tool| tool.find().is_err());
-        missing.inspect(|tool| println!("not run: {tool} is not installed")).is_some()
-    }
-
     #[test]
     fn it_builds_compares_and_leaves_nothing() {
-        if is_missing() {
-            return;
-        }
-        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let Some(trial) = Trial::with(&TOOLS) else { return };
         let given = tempfile::tempdir().unwrap();
         let task = Build {
             source: Some(package(given.path())),
@@ -295,42 +287,34 @@ mod tests {
             reference: true,
             ..Build::default()
         };
-        let place = Place::Folder(folder.path().to_owned());
-        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
-        let outcome = task.run(&run).unwrap();
+        let outcome = trial.run(&task).unwrap();
         assert!(outcome.get("builds").unwrap() > 0.0, "{outcome:?}");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         let broken = Build { proof: "./absent".to_owned(), ..task };
-        assert!(matches!(broken.run(&run), Err(Error::Program { .. })));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert!(matches!(trial.run(&broken), Err(Error::Program { .. })));
     }
 
     /// `cargo test -p workload -- --ignored dropbear`: fetches 12 MB, and builds for a minute of two cores.
     #[test]
     #[ignore = "fetches from Debian's archive and builds for a minute"]
     fn dropbear_is_fetched_and_built() {
-        let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let fetched = fetch(Some(scratch.path())).unwrap();
+        let (trial, given) = (Trial::new(), tempfile::tempdir().unwrap());
+        let fetched = fetch(Some(given.path())).unwrap();
         assert!(!fetched.was_there);
-        assert!(fetch(Some(scratch.path())).unwrap().was_there);
+        assert!(fetch(Some(given.path())).unwrap().was_there);
         let task = Build { source: Some(fetched.file), reference: true, ..Build::default() };
-        let place = Place::Folder(folder.path().to_owned());
-        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
-        println!("{:?}", task.run(&run).unwrap());
+        println!("{:?}", trial.run(&task).unwrap());
     }
 
     #[test]
     fn a_source_or_object_that_is_not_what_it_was_is_wrong() {
-        if is_missing() {
-            return;
-        }
-        let (folder, given) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let Some(trial) = Trial::with(&TOOLS) else { return };
+        let (folder, given) = (trial.folder(), tempfile::tempdir().unwrap());
         let task = Build { proof: "./tiny".to_owned(), ..Build::default() };
-        task.build(&package(given.path()), folder.path(), &|_| ()).unwrap();
-        let original = cold::sums(folder.path()).unwrap();
-        task.verify(folder.path(), &original, Some(&built(folder.path()).unwrap())).unwrap();
+        task.build(&package(given.path()), folder, &|_| ()).unwrap();
+        let original = cold::sums(folder).unwrap();
+        task.verify(folder, &original, Some(&built(folder).unwrap())).unwrap();
         let damage = |name: &str| {
-            let path = folder.path().join("tiny-1").join(name);
+            let path = folder.join("tiny-1").join(name);
             let before = (fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap());
             let mut bytes = before.0.clone();
             *bytes.last_mut().unwrap() ^= 1;
@@ -338,13 +322,13 @@ mod tests {
             fs::File::open(&path).unwrap().set_modified(before.1).unwrap();
             before.0
         };
-        let built = built(folder.path()).unwrap();
+        let built = built(folder).unwrap();
         let was = damage("tiny.c");
-        let error = task.verify(folder.path(), &original, None).unwrap_err().to_string();
+        let error = task.verify(folder, &original, None).unwrap_err().to_string();
         assert!(error.contains("tiny.c is not what the archive has"), "{error}");
-        fs::write(folder.path().join("tiny-1/tiny.c"), was).unwrap();
+        fs::write(folder.join("tiny-1/tiny.c"), was).unwrap();
         damage("tiny.o");
-        let error = task.verify(folder.path(), &BTreeMap::new(), Some(&built)).unwrap_err();
+        let error = task.verify(folder, &BTreeMap::new(), Some(&built)).unwrap_err();
         assert!(error.to_string().contains("tiny.o is not what was built"), "{error}");
     }
 }

@@ -293,32 +293,16 @@ fn compare(log: &Path, answered: u64) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
-    use crate::Place;
-
-    /// A folder to which the server's user can come.
-    fn open_folder() -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        folder
-    }
+    use crate::trial::{Trial, left};
 
     #[test]
     fn it_runs_compares_and_leaves_nothing() {
-        if TOOL.find().is_err() {
-            return println!("not run: nginx is not installed");
-        }
-        let (folder, scratch) = (open_folder(), open_folder());
-        let place = Place::Folder(folder.path().to_owned());
-        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let Some(trial) = Trial::with(&[TOOL]) else { return };
         let task = Surge { files: 40, users: 3, seconds: 1, warm_up: 0, pace: 1000.0 };
-        let outcome = task.run(&run).unwrap();
-        println!("{outcome:?}");
+        let outcome = trial.run(&task).unwrap();
         assert!(outcome.get("requests").unwrap() > 0.0, "{outcome:?}");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+        assert_eq!(left(trial.scratch()), 0);
     }
 
     #[test]

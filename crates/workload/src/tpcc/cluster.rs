@@ -156,15 +156,13 @@ mod tests {
     };
 
     use super::*;
+    use crate::trial::{Trial, left};
 
     #[test]
     fn a_page_that_changed_is_wrong() {
-        if INITDB.find().is_err() {
-            return println!("not run: postgresql is not installed");
-        }
-        let folder = tempfile::tempdir().unwrap();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let mut cluster = Cluster::make(folder.path(), folder.path(), &Tpcc::default(), 1).unwrap();
+        let Some(trial) = Trial::with(&[INITDB]) else { return };
+        let folder = trial.folder();
+        let mut cluster = Cluster::make(folder, folder, &Tpcc::default(), 1).unwrap();
         cluster.start().unwrap();
         let socket = cluster.sockets.path().join(".s.PGSQL.5432").metadata().unwrap();
         assert_eq!(socket.permissions().mode() & 0o077, 0, "others come to the database");
@@ -186,6 +184,6 @@ mod tests {
         drop(client);
         // Dropped while it runs: nothing of it stays.
         drop(cluster);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(left(folder), 0);
     }
 }

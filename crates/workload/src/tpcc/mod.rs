@@ -198,26 +198,12 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt};
-
     use super::*;
-    use crate::Place;
-
-    /// A folder to which the database's user can come.
-    fn open_folder() -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        folder
-    }
+    use crate::trial::{Trial, left};
 
     #[test]
     fn it_runs_compares_and_leaves_nothing() {
-        if cluster::INITDB.find().is_err() {
-            return println!("not run: postgresql is not installed");
-        }
-        let (folder, scratch) = (open_folder(), open_folder());
-        let place = Place::Folder(folder.path().to_owned());
-        let run = Run { place: &place, scratch: scratch.path(), seed: 1, progress: &|_| () };
+        let Some(trial) = Trial::with(&[cluster::INITDB]) else { return };
         let task = Tpcc {
             warehouses: 2,
             customers: 60,
@@ -227,12 +213,10 @@ mod tests {
             warm_up: 0,
             ..Tpcc::default()
         };
-        let outcome = task.run(&run).unwrap();
-        println!("{outcome:?}");
+        let outcome = trial.run(&task).unwrap();
         for figure in ["transactions", "new orders (tpmC)", "payments"] {
             assert!(outcome.get(figure).unwrap() > 0.0, "{outcome:?}");
         }
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+        assert_eq!(left(trial.scratch()), 0);
     }
 }
