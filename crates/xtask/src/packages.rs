@@ -63,11 +63,7 @@ pub fn install(missing: fn() -> Vec<&'static str>, otherwise: &str) -> Result<St
 }
 
 fn missing() -> Vec<&'static str> {
-    let mut missing: Vec<&str> = TOOLS
-        .iter()
-        .filter(|(tool, _)| process::find(tool).is_none())
-        .map(|(_, package)| *package)
-        .collect();
+    let mut missing = of_missing(TOOLS);
     if !has_qemu_driver() {
         missing.push(QEMU_DRIVER);
     }
@@ -75,8 +71,16 @@ fn missing() -> Vec<&'static str> {
     if !fs::exists("/usr/lib/postgresql").unwrap_or(false) {
         missing.push("postgresql");
     }
-    missing.dedup();
     missing
+}
+
+/// The packages of those of these tools that are not there, each tool with its package; those of one package
+/// stand together.
+pub fn of_missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
+    let missing = tools.iter().filter(|(tool, _)| process::find(tool).is_none());
+    let mut packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    packages.dedup();
+    packages
 }
 
 fn has_qemu_driver() -> bool {

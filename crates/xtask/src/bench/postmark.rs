@@ -168,8 +168,7 @@ pub fn bench(options: &Options) -> Result<bool> {
 }
 
 fn missing() -> Vec<&'static str> {
-    let tools = [("postmark", "postmark"), ("mkfs.ext4", "e2fsprogs")];
-    tools.iter().filter(|(tool, _)| process::find(tool).is_none()).map(|(_, name)| *name).collect()
+    packages::of_missing(&[("postmark", "postmark"), ("mkfs.ext4", "e2fsprogs")])
 }
 
 fn measure(program: &Path, folder: &Path, run: Run) -> Result<Taken> {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use crate::packages;
-use crate::process;
 
 /// Tool, and the Debian package that has it.
 const TOOLS: &[(&str, &str)] = &[
@@ -51,11 +50,7 @@ fn virtualises(cpuinfo: &str) -> bool {
 }
 
 fn missing() -> Vec<&'static str> {
-    let mut missing: Vec<&str> = TOOLS
-        .iter()
-        .filter(|(tool, _)| process::find(tool).is_none())
-        .map(|(_, package)| *package)
-        .collect();
+    let mut missing = packages::of_missing(TOOLS);
     if firmware().is_none() {
         missing.push("qemu-system-data");
     }
