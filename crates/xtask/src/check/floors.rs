@@ -35,7 +35,7 @@ const PLACES: &[Place] = &[
     place("initiator", 3, &["transport", "iscsi", "scsi", "volume"]),
     place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
     place("attach", 3, &["volume"]),
-    place("workload", 4, &["fairtcp", "initiator", "program", "transport", "sim", "volume"]),
+    place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
     place("lab", 5, &["fairtcp", "program", "wan", "workload"]),
     place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "lab", "names", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
     place("xtask", 7, &[]),
