@@ -8,9 +8,10 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::{Error, block::EnsembleControlBlock, load::Loaded};
+use crate::{Error, block::EnsembleControlBlock, load::Loaded, program::Algorithm};
 
-/// So many ensembles at a time. A node has as many sessions at most; a block has 80 bytes.
+/// So many ensembles at a time. A node has as many sessions at most; a block has 80 bytes, or 344 with a model
+/// of the path.
 pub const MAX_ENSEMBLES: u32 = 1024;
 
 /// What is loaded.
@@ -39,6 +40,9 @@ pub enum Growth {
     PerAck,
     /// The segments acknowledged (RFC 3465).
     PerSegment,
+    /// By a model of the path, its bandwidth and least round trip time, that the members share: what BBR is
+    /// for one connection. A loss says nothing then, and members are paced.
+    ByModel,
 }
 
 /// Which connections share a window.
@@ -65,7 +69,11 @@ impl Fair {
     /// # Errors
     /// What is missing; [`Error::remedy`] says what would help.
     pub fn load(options: &Options) -> Result<Self, Error> {
-        let loaded = Loaded::load(&options.name, MAX_ENSEMBLES)?;
+        let algorithm = match options.growth {
+            Growth::ByModel => Algorithm::Model,
+            Growth::PerAck | Growth::PerSegment => Algorithm::Window,
+        };
+        let loaded = Loaded::load(&options.name, MAX_ENSEMBLES, algorithm)?;
         let taken = Mutex::new(vec![false; MAX_ENSEMBLES as usize]);
         Ok(Self { loaded, options: options.clone(), taken })
     }
@@ -83,8 +91,7 @@ impl Fair {
             !taken[number as usize] && self.loaded.blocks.block(number).members == 0
         };
         let number = (0..MAX_ENSEMBLES).find(is_free).ok_or(Error::NoRoom(MAX_ENSEMBLES))?;
-        let fresh = EnsembleControlBlock::fresh(self.options.growth == Growth::PerAck);
-        self.loaded.write_block(number, &fresh)?;
+        self.loaded.clear_block(number, self.options.growth == Growth::PerAck)?;
         taken[number as usize] = true;
         Ok(number)
     }

@@ -25,7 +25,7 @@ pub mod program;
 mod load;
 mod ensemble;
 
-pub use block::{BLOCK_BYTES, EnsembleControlBlock};
+pub use block::{BLOCK_BYTES, EnsembleControlBlock, MODEL_BLOCK_BYTES, PathModel};
 pub use btf::{Btf, Field, Malformed};
 pub use ensemble::{Ensemble, Fair, Growth, MAX_ENSEMBLES, Options, Sharing};
 pub use error::Error;

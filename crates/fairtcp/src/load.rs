@@ -7,10 +7,10 @@ use std::{
 
 use crate::{
     Error,
-    block::{BLOCK_BYTES, Mapped},
+    block::{BLOCK_BYTES, EnsembleControlBlock, MODEL_BLOCK_BYTES, Mapped},
     bpf::{self, Map},
     btf::Btf,
-    program::{Kernel, Maps, Operation, assemble},
+    program::{Algorithm, Kernel, Maps, Operation, assemble},
 };
 
 /// A registered congestion control. It is there as long as this is: when the process ends, however it
@@ -22,7 +22,8 @@ pub struct Loaded {
     pub blocks: Mapped,
     blocks_map: OwnedFd,
     members_map: OwnedFd,
-    block_count: u32,
+    /// What that is like.
+    shape: Map<'static>,
     /// Keeps the registration.
     _link: OwnedFd,
 }
@@ -30,23 +31,25 @@ pub struct Loaded {
 impl Loaded {
     /// Loads the programs and registers them as `name`, or, where others have that, as `name_2` and so
     /// on.
-    pub fn load(name: &str, block_count: u32) -> Result<Self, Error> {
+    pub fn load(name: &str, block_count: u32, algorithm: Algorithm) -> Result<Self, Error> {
         let btf = Btf::of_this_kernel()?;
         let kernel = Kernel::read(&btf)?;
         let types = bpf::load_btf(&types()).map_err(|it| Error::of_step("BPF_BTF_LOAD", it))?;
-        let blocks_map = create("the map of control blocks", &blocks(block_count))?;
+        let shape = blocks(block_count, algorithm);
+        let blocks_map = create("the map of control blocks", &shape)?;
         let members_map = create("the map of members", &members(types.as_fd()))?;
-        let mapped = Mapped::new(&blocks_map, block_count as usize)
+        let mapped = Mapped::new(&blocks_map, block_count as usize, shape.value_bytes as usize)
             .map_err(|it| Error::of_step("mapping the control blocks", it))?;
         let maps = Maps { blocks: blocks_map.as_raw_fd(), members: members_map.as_raw_fd() };
-        let registration = Registration::new(&btf, &kernel, maps, types)?;
+        let registration = Registration::new(&btf, &kernel, algorithm, maps, types)?;
         let (name, link) = registration.register_beside_others(name)?;
-        Ok(Self { name, blocks: mapped, blocks_map, members_map, block_count, _link: link })
+        Ok(Self { name, blocks: mapped, blocks_map, members_map, shape, _link: link })
     }
 
-    /// Writes a block.
-    pub fn write_block(&self, number: u32, value: &[u8; BLOCK_BYTES]) -> Result<(), Error> {
-        bpf::update(self.blocks_map.as_fd(), &blocks(self.block_count), number, value)
+    /// Makes a block one that nobody has joined.
+    pub fn clear_block(&self, number: u32, per_ack: bool) -> Result<(), Error> {
+        let value = EnsembleControlBlock::fresh(per_ack, self.shape.value_bytes as usize);
+        bpf::update(self.blocks_map.as_fd(), &self.shape, number, &value)
             .map_err(|error| Error::Kernel { step: "writing a control block", error })
     }
 
@@ -76,7 +79,13 @@ struct Registration {
 }
 
 impl Registration {
-    fn new(btf: &Btf, kernel: &Kernel, maps: Maps, types: OwnedFd) -> Result<Self, Error> {
+    fn new(
+        btf: &Btf,
+        kernel: &Kernel,
+        algorithm: Algorithm,
+        maps: Maps,
+        types: OwnedFd,
+    ) -> Result<Self, Error> {
         let other = |what: &str| Error::OtherTcp(what.to_owned());
         let find = |name: &str| btf.structure(name).ok_or_else(|| other(name));
         let operations = find("tcp_congestion_ops")?;
@@ -96,10 +105,8 @@ impl Registration {
             let name = operation.name();
             let at = place(name, 8).ok_or_else(|| other(name))?;
             let member = btf.member_index(operations, name).ok_or_else(|| other(name))?;
-            let code = assemble(operation, kernel, maps).map_err(|it| Error::Refused {
-                program: name,
-                error: io::Error::other(it),
-                log: String::new(),
+            let code = assemble(algorithm, operation, kernel, maps).map_err(|it| {
+                Error::Refused { program: name, error: io::Error::other(it), log: String::new() }
             })?;
             let program = load_program(&code, name, operations, member)?;
             value[at].copy_from_slice(&(program.as_raw_fd() as u64).to_le_bytes());
@@ -181,11 +188,15 @@ fn load_program(
 }
 
 /// An array of control blocks that a process can map.
-fn blocks(count: u32) -> Map<'static> {
+fn blocks(count: u32, algorithm: Algorithm) -> Map<'static> {
+    let bytes = match algorithm {
+        Algorithm::Model => MODEL_BLOCK_BYTES,
+        Algorithm::Window => BLOCK_BYTES,
+    };
     Map {
         kind: MAP_TYPE_ARRAY,
         key_bytes: 4,
-        value_bytes: BLOCK_BYTES as u32,
+        value_bytes: bytes as u32,
         max_entries: count,
         flags: F_MMAPABLE,
         name: "fairtcp_blocks",

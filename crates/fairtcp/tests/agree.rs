@@ -3,12 +3,13 @@
 
 mod support;
 
-use fairtcp::BLOCK_BYTES;
+use fairtcp::program::Algorithm;
 use sim::Rng;
 use support::{
     machine::Machine,
+    model::{Measure, Mode, Model, Models},
     path::{Path, run},
-    sock::{Control, INFINITE_SSTHRESH, LOSS, Member, Sample, Sock},
+    sock::{Control, Follower, INFINITE_SSTHRESH, LOSS, Member, Sample, Sock},
     twin::{Block, Twin},
 };
 
@@ -42,6 +43,7 @@ fn sock(rng: &mut Rng) -> Sock {
             taken: u64::from(small(1 << 20)) * u64::from(small(3)),
             delivered: small(20),
         },
+        ..Sock::default()
     };
     match rng.below(8) {
         0 => sock.snd_cwnd_clamp = u32::MAX,
@@ -86,6 +88,21 @@ fn agree(told_flags: bool, seed: u64) {
         machine.set_block(number, &twin.block(number));
     }
     let before = sock(rng);
+    let after = operate(rng, before, told_flags, seed, &mut twin, &mut machine);
+    for number in 0..BLOCKS as u32 {
+        assert_eq!(twin.block(number), machine.block(number), "block {number}, {after}");
+    }
+}
+
+/// One operation by both; what it was.
+fn operate(
+    rng: &mut Rng,
+    before: Sock,
+    told_flags: bool,
+    seed: u64,
+    twin: &mut dyn Control,
+    machine: &mut dyn Control,
+) -> String {
     let (mut one, mut other) = (before, before);
     let (acked_sacked, losses) = (rng.below(5) as u32, rng.below(2) as u32);
     let mut flags = [0, 0x04, 0x400, 0x404][rng.below(4) as usize];
@@ -93,8 +110,21 @@ fn agree(told_flags: bool, seed: u64) {
         flags = if acked_sacked > 0 { 0x404 } else { 0 };
     }
     let prior_in_flight = rng.below(60) as u32;
-    let sample = Sample { acked_sacked, losses, prior_in_flight, ack: 5, flags };
-    let both: [&mut dyn Control; 2] = [&mut twin, &mut machine];
+    let now_us = 20_000_000 + rng.below(1 << 20);
+    let sample = Sample {
+        acked_sacked,
+        losses,
+        prior_in_flight,
+        ack: 5,
+        flags,
+        now_us,
+        delivered: rng.below(100) as u32,
+        interval_us: rng.below(3) * rng.below(50_000),
+        prior_us: now_us - rng.below(50_000),
+        rtt_us: [None, Some(rng.below(50_000) as u32)][rng.below(2) as usize],
+        is_app_limited: rng.below(4) == 0,
+    };
+    let both: [&mut dyn Control; 2] = [twin, machine];
     let operation = rng.below(7);
     let mut answers = vec![];
     for (control, sock) in both.into_iter().zip([&mut one, &mut other]) {
@@ -120,13 +150,104 @@ fn agree(told_flags: bool, seed: u64) {
             }
         });
     }
-    let what = || format!("seed {seed}, operation {operation}, {sample:?}, {before:?}");
-    assert_eq!(answers[0], answers[1], "{}", what());
-    assert_eq!(one, other, "{}", what());
+    let what = format!("seed {seed}, operation {operation}, {sample:?}, {before:?}");
+    assert_eq!(answers[0], answers[1], "{what}");
+    assert_eq!(one, other, "{what}");
+    what
+}
+
+/// A model of a path, also such as no path would make.
+fn model(rng: &mut Rng) -> Model {
+    let now = 20_000_000;
+    let probes = Mode::ProbeBandwidth;
+    let mode = [Mode::Startup, Mode::Drain, Mode::ProbeRtt, probes, probes, probes, probes];
+    let mut model = Model {
+        measure: Measure::Ensemble,
+        window: rng.below(80 << 16),
+        threshold: u64::from(INFINITE_SSTHRESH) << 16,
+        members: rng.below(6) as u32,
+        active: rng.below(6) as u32,
+        mode: mode[rng.below(7) as usize],
+        // At least that of a member.
+        rate: (1 << 20) + rng.below(1 << 20),
+        in_flight: rng.below(200) as i64 - 20,
+        round: rng.below(40),
+        round_began: now - rng.below(60_000) + 30_000,
+        limited_at: rng.below(2) * (now - rng.below(100_000)),
+        least_rtt: u64::from(rng.below(8) > 0) * rng.below(40_000),
+        least_rtt_at: now - rng.below(18_000_000),
+        full_rate: rng.below(1 << 20),
+        full_rounds: rng.below(5),
+        phase: [0, 1, 1, 2, 7][rng.below(5) as usize],
+        phase_began: now + 1_000_000 - rng.below(1_300_000),
+        probe_ends: now + rng.below(1 << 21) - (1 << 20),
+        is_crowded: rng.below(2) == 0,
+        cycles: rng.below(9),
+        ..Model::default()
+    };
+    // About what is crowded or not, and what the path holds about what is in flight.
+    model.cycle_rtt = rng.below(4).min(1) * (model.least_rtt * 3 / 2 + rng.below(1000));
+    let best = 1 << (12 + rng.below(7));
+    model.rates.iter_mut().for_each(|it| *it = rng.below(best));
+    model
+}
+
+fn agree_on_a_model(told_flags: bool, seed: u64) {
+    let rng = &mut Rng::new(seed);
+    let mut twin = Models { models: (0..BLOCKS).map(|_| model(rng)).collect() };
+    let mut machine = Machine::with(Algorithm::Model, BLOCKS, told_flags);
     for number in 0..BLOCKS as u32 {
-        let blocks: [[u8; BLOCK_BYTES]; 2] = [twin.block(number), machine.block(number)];
-        assert_eq!(blocks[0], blocks[1], "block {number}, {}", what());
+        machine.set_block(number, &twin.block(number));
     }
+    let member = sock(rng);
+    let small = |rng: &mut Rng, bound: u64| rng.below(bound) as u32;
+    let follower = Follower {
+        ensemble: member.member.ensemble,
+        state: small(rng, 5),
+        in_flight: small(rng, 60),
+        is_active: small(rng, 2),
+        saved: small(rng, 80),
+        probes_rtt: small(rng, 2),
+        rate: rng.below(1 << 20),
+        conserves_from: rng.below(2) * (20_000_000 + rng.below(1 << 20) - 60_000),
+    };
+    let before = Sock {
+        member: Member::default(),
+        follower,
+        has_unsent: rng.below(2) == 0,
+        pacing_status: small(rng, 3),
+        pacing_rate: rng.below(1 << 26),
+        ..member
+    };
+    let after = operate(rng, before, told_flags, seed, &mut twin, &mut machine);
+    for number in 0..BLOCKS as u32 {
+        assert_eq!(twin.block(number), machine.block(number), "block {number}, {after}");
+    }
+}
+
+#[test]
+fn any_operation_on_any_model_gives_the_same() {
+    (0..20_000).for_each(|seed| agree_on_a_model(true, seed));
+    (0..20_000).for_each(|seed| agree_on_a_model(false, seed));
+}
+
+#[test]
+fn a_whole_transfer_by_a_model_is_the_same() {
+    let path = Path {
+        one_way_us: 4000,
+        lost_per_million: 27_000,
+        bits_per_second: 100_000_000,
+        queue_segments: 30,
+    };
+    let mut twin = Models::new([Measure::Ensemble]);
+    let mut machine = Machine::with(Algorithm::Model, 1, true);
+    let in_rust = run(&path, &mut twin, 4, |_| 0, 12, 1);
+    let in_the_machine = run(&path, &mut machine, 4, |_| 0, 12, 1);
+    assert!(in_rust.retransmitted > 100, "{}", in_rust.retransmitted);
+    assert_eq!(in_rust, in_the_machine);
+    assert_eq!(twin.block(0), machine.block(0));
+    let model = &twin.models[0];
+    assert_eq!((model.members, model.active, model.in_flight), (0, 0, 0), "all have left");
 }
 
 #[test]

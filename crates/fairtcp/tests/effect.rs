@@ -138,9 +138,6 @@ impl Control for Skipping {
     fn set_state(&mut self, sock: &mut Sock, state: u8) {
         self.0.set_state(sock, state);
     }
-    fn block(&self, number: u32) -> [u8; fairtcp::BLOCK_BYTES] {
-        self.0.block(number)
-    }
 }
 
 #[test]

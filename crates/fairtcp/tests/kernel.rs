@@ -263,3 +263,30 @@ fn many_join_and_leave_while_others_transfer() {
     let block = session.blocks()[0];
     assert!(block.cwnd >= 4.0 && block.cwnd < 1e6, "{block:?}");
 }
+
+#[test]
+fn members_share_a_model_of_the_path() {
+    let options = Options { growth: Growth::ByModel, ..Options::default() };
+    let Some(fair) = load("fairtest_j", options) else { return };
+    let session = Ensemble::new(&fair).unwrap();
+    let (near, far) = connections(4);
+    near.iter().for_each(|socket| session.join(socket).unwrap());
+    assert_eq!(session.blocks()[0].members, 4);
+    transfer(&near, &far, 8 << 20);
+    let block = session.blocks()[0];
+    assert!(block.cwnd >= 8.0 && block.cwnd < 1e6, "{block:?}");
+    assert!(block.srtt > Duration::ZERO && block.srtt < Duration::from_secs(1), "{block:?}");
+    let path = block.path.expect("a model");
+    assert!(path.bandwidth > 100.0 && path.least_rtt > Duration::ZERO, "{path:?}");
+    drop((near, far));
+    wait_for("all have left", || session.blocks()[0].members == 0);
+}
+
+#[test]
+fn a_socket_that_only_selects_a_model_is_on_its_own() {
+    let options = Options { growth: Growth::ByModel, ..Options::default() };
+    let Some(fair) = load("fairtest_k", options) else { return };
+    let (near, far) = connections(1);
+    sockopt::set_tcp_congestion(&near[0], fair.name()).unwrap();
+    transfer(&near, &far, 4 << 20);
+}

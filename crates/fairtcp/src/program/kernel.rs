@@ -33,9 +33,15 @@ pub struct Fields {
     pub srtt_us: i16,
     pub rttvar_us: i16,
     pub mss_cache: i16,
-    /// 8 bytes, as is the next.
+    pub write_seq: i16,
+    pub snd_nxt: i16,
+    /// Whether `pacing_rate` holds segments back, and who does it.
+    pub pacing_status: i16,
+    /// 8 bytes, as are the next two.
     pub pacing_rate: i16,
     pub max_pacing_rate: i16,
+    /// Microseconds; the time of the newest acknowledgment.
+    pub tcp_mstamp: i16,
     pub is_cwnd_limited: Bits,
     pub ca_state: Bits,
     /// What each congestion control may use as it likes.
@@ -43,6 +49,13 @@ pub struct Fields {
     pub acked_sacked: i16,
     pub losses: i16,
     pub prior_in_flight: i16,
+    pub delivered: i16,
+    /// 8 bytes, as are the next two.
+    pub prior_mstamp: i16,
+    pub interval_us: i16,
+    pub rtt_us: i16,
+    /// 1 byte.
+    pub is_app_limited: i16,
 }
 
 /// A kernel that the programs can be made for.
@@ -100,8 +113,12 @@ impl Fields {
             srtt_us: word("srtt_us")?,
             rttvar_us: word("rttvar_us")?,
             mss_cache: word("mss_cache")?,
+            write_seq: word("write_seq")?,
+            snd_nxt: word("snd_nxt")?,
+            pacing_status: word("inet_conn.icsk_inet.sk.sk_pacing_status")?,
             pacing_rate: bytes(btf, tcp_sock, "inet_conn.icsk_inet.sk.sk_pacing_rate", 8)?,
             max_pacing_rate: bytes(btf, tcp_sock, "inet_conn.icsk_inet.sk.sk_max_pacing_rate", 8)?,
+            tcp_mstamp: bytes(btf, tcp_sock, "tcp_mstamp", 8)?,
             is_cwnd_limited: bits("is_cwnd_limited")?,
             ca_state: bits("inet_conn.icsk_ca_state")?,
             // ICSK_CA_PRIV_SIZE, since Linux 4.12.
@@ -109,6 +126,11 @@ impl Fields {
             acked_sacked: bytes(btf, rate_sample, "acked_sacked", 4)?,
             losses: bytes(btf, rate_sample, "losses", 4)?,
             prior_in_flight: bytes(btf, rate_sample, "prior_in_flight", 4)?,
+            delivered: bytes(btf, rate_sample, "delivered", 4)?,
+            prior_mstamp: bytes(btf, rate_sample, "prior_mstamp", 8)?,
+            interval_us: bytes(btf, rate_sample, "interval_us", 8)?,
+            rtt_us: bytes(btf, rate_sample, "rtt_us", 8)?,
+            is_app_limited: bytes(btf, rate_sample, "is_app_limited", 1)?,
         })
     }
 }

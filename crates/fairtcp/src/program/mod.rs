@@ -1,6 +1,8 @@
 //! The congestion control itself: six BPF programs, one for each operation of the kernel's
 //! `tcp_congestion_ops` that it has.
 //!
+//! There are two: members share a window, or a model of the path (`model`). Of the first:
+//!
 //! Read `parts` (what several operations do: finding the block, the share, the cut), then
 //! `window` (what happens with each acknowledgment), then `operations`. Next to the instructions stands
 //! what they compute; `tests/support/twin.rs` has the same as a plain state machine.
@@ -23,8 +25,9 @@
 mod kernel;
 mod parts;
 mod window;
+mod model;
 mod operations;
 
 pub use kernel::{Bits, Fields, Kernel};
 pub use operations::{Operation, assemble};
-pub use parts::{Maps, private};
+pub use parts::{Algorithm, Maps, private};

@@ -2,8 +2,11 @@
 
 use super::{
     kernel::Kernel,
-    parts::{BLOCK, Code, LEAST_SEGMENTS, Maps, SK, private, private_double, private_word},
-    window,
+    model,
+    parts::{
+        Algorithm, BLOCK, Code, LEAST_SEGMENTS, Maps, SK, private, private_double, private_word,
+    },
+    window::{self, STATE_LOSS},
 };
 use crate::{
     asm::{
@@ -61,25 +64,33 @@ impl Operation {
 /// # Errors
 /// A jump does not reach; not with the programs as they are.
 pub fn assemble(
+    algorithm: Algorithm,
     operation: Operation,
     kernel: &Kernel,
     maps: Maps,
 ) -> Result<Vec<Instruction>, Unassembled> {
     match operation {
-        Operation::Init => init(kernel, maps),
-        Operation::Release => release(kernel, maps),
-        Operation::CongControl => window::cong_control(kernel, maps),
-        Operation::Ssthresh => ssthresh(kernel, maps),
-        Operation::UndoCwnd => undo_cwnd(kernel, maps),
-        Operation::SetState => set_state(kernel, maps),
+        Operation::Init => init(algorithm, kernel, maps),
+        Operation::Release => release(algorithm, kernel, maps),
+        Operation::CongControl => match algorithm {
+            Algorithm::Model => model::cong_control(kernel, maps),
+            Algorithm::Window => window::cong_control(kernel, maps),
+        },
+        Operation::Ssthresh => ssthresh(algorithm, kernel, maps),
+        Operation::UndoCwnd => undo_cwnd(algorithm, kernel, maps),
+        Operation::SetState => set_state(algorithm, kernel, maps),
     }
 }
 
 /// void init(struct sock *sk): becomes a member of the ensemble that the process has written down for
 /// this socket. The first brings its window and threshold, others change nothing (paper, 2.2).
-fn init(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+fn init(
+    algorithm: Algorithm,
+    kernel: &Kernel,
+    maps: Maps,
+) -> Result<Vec<Instruction>, Unassembled> {
     let mut code = Code::new(kernel, maps);
-    let end = code.a.label();
+    let (end, in_it) = (code.a.label(), code.a.label());
     code.a.store(private_word(kernel, private::ENSEMBLE), 0);
     // A socket that comes in the middle of a recovery has been cut by whom it leaves.
     code.a.store(private_word(kernel, private::IS_CUT), 1);
@@ -98,13 +109,17 @@ fn init(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
     code.a.store(private_word(kernel, private::ENSEMBLE), R8);
     code.a.set(R1, 1);
     code.a.atomic_fetch_add(BLOCK.word(at::MEMBERS), R1);
-    code.a.jump_if(R1, If::Differs, 0, end);
+    code.a.jump_if(R1, If::Differs, 0, in_it);
     code.a.load(R2, SK.word(kernel.fields.snd_cwnd));
     code.a.alu(Alu::ShiftLeft, R2, FRACTION_BITS);
     code.a.store(BLOCK.double(at::WINDOW), R2);
     code.a.load(R2, SK.word(kernel.fields.snd_ssthresh));
     code.a.alu(Alu::ShiftLeft, R2, FRACTION_BITS);
     code.a.store(BLOCK.double(at::THRESHOLD), R2);
+    code.a.place(in_it);
+    if algorithm == Algorithm::Model {
+        model::init(&mut code);
+    }
     code.a.place(end);
     code.a.exit();
     code.a.finish()
@@ -112,10 +127,17 @@ fn init(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
 
 /// void release(struct sock *sk): leaves, and takes its share along, so that the others' stay what they
 /// are (RFC 9040, 7.2). The last leaves the block as it is; the next to come begins anew.
-fn release(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+fn release(
+    algorithm: Algorithm,
+    kernel: &Kernel,
+    maps: Maps,
+) -> Result<Vec<Instruction>, Unassembled> {
     let mut code = Code::new(kernel, maps);
     let (end, last) = (code.a.label(), code.a.label());
     code.find_block(end);
+    if algorithm == Algorithm::Model {
+        model::release(&mut code);
+    }
     code.members(R9);
     code.a.jump_if(R9, If::AtMost, 1, last);
     code.window(R3, R2, R9);
@@ -132,14 +154,23 @@ fn release(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled>
 }
 
 /// u32 ssthresh(struct sock *sk): the cut. Answers the share after it.
-fn ssthresh(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+fn ssthresh(
+    algorithm: Algorithm,
+    kernel: &Kernel,
+    maps: Maps,
+) -> Result<Vec<Instruction>, Unassembled> {
     let mut code = Code::new(kernel, maps);
     let plain = code.a.label();
     code.find_block(plain);
-    code.cut();
-    code.a.alu(Alu::Div, R0, R9);
-    code.a.alu(Alu::ShiftRight, R0, FRACTION_BITS);
-    code.at_least(R0, LEAST_SEGMENTS);
+    match algorithm {
+        Algorithm::Model => model::ssthresh(&mut code),
+        Algorithm::Window => {
+            code.cut();
+            code.a.alu(Alu::Div, R0, R9);
+            code.a.alu(Alu::ShiftRight, R0, FRACTION_BITS);
+            code.at_least(R0, LEAST_SEGMENTS);
+        }
+    }
     code.a.exit();
     code.a.place(plain);
     // What is delivered in the recovery is counted for plain sockets, too.
@@ -152,11 +183,30 @@ fn ssthresh(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled
 
 /// u32 undo_cwnd(struct sock *sk): gives back what this member's cut took. The threshold rises to the
 /// window, never to what it was before: other members have moved it since.
-fn undo_cwnd(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+fn undo_cwnd(
+    algorithm: Algorithm,
+    kernel: &Kernel,
+    maps: Maps,
+) -> Result<Vec<Instruction>, Unassembled> {
     let mut code = Code::new(kernel, maps);
-    let taken = private_double(kernel, private::TAKEN);
-    let (plain, given) = (code.a.label(), code.a.label());
+    let plain = code.a.label();
     code.find_block(plain);
+    match algorithm {
+        Algorithm::Model => model::undo_cwnd(&mut code),
+        Algorithm::Window => give_back(&mut code),
+    }
+    code.a.place(plain);
+    code.a.load(R0, SK.word(kernel.fields.snd_cwnd));
+    code.a.load(R1, SK.word(kernel.fields.prior_cwnd));
+    code.at_least(R0, R1);
+    code.a.exit();
+    code.a.finish()
+}
+
+/// What the cut took.
+fn give_back(code: &mut Code<'_>) {
+    let taken = private_double(code.kernel, private::TAKEN);
+    let given = code.a.label();
     code.a.load(R1, taken);
     code.a.jump_if(R1, If::Equal, 0, given);
     code.a.store(taken, 0);
@@ -167,16 +217,14 @@ fn undo_cwnd(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassemble
     code.a.store(BLOCK.double(at::THRESHOLD), R1);
     code.a.place(given);
     code.count(at::UNDONE, R1);
-    code.a.place(plain);
-    code.a.load(R0, SK.word(kernel.fields.snd_cwnd));
-    code.a.load(R1, SK.word(kernel.fields.prior_cwnd));
-    code.at_least(R0, R1);
-    code.a.exit();
-    code.a.finish()
 }
 
 /// void set_state(struct sock *sk, u8 state): counts timeouts.
-fn set_state(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
+fn set_state(
+    algorithm: Algorithm,
+    kernel: &Kernel,
+    maps: Maps,
+) -> Result<Vec<Instruction>, Unassembled> {
     let mut code = Code::new(kernel, maps);
     let end = code.a.label();
     code.a.load(R8, R1.double(8));
@@ -184,6 +232,9 @@ fn set_state(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassemble
     code.a.alu(Alu::And, R8, 0xff);
     code.a.jump_if(R8, If::Differs, STATE_LOSS, end);
     code.count(at::TIMEOUTS, R1);
+    if algorithm == Algorithm::Model {
+        model::timed_out(&mut code);
+    }
     code.a.place(end);
     code.a.exit();
     code.a.finish()
@@ -191,5 +242,3 @@ fn set_state(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassemble
 
 // linux/bpf.h
 const SK_STORAGE_GET: i32 = 107;
-// enum tcp_ca_state
-const STATE_LOSS: i32 = 4;

@@ -9,6 +9,15 @@ use crate::{
     block::{FRACTION_BITS, at},
 };
 
+/// What members share.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Algorithm {
+    /// A model of the path.
+    Model,
+    /// A congestion window.
+    Window,
+}
+
 /// Descriptors of the two maps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Maps {
@@ -28,6 +37,22 @@ pub mod private {
     pub const TAKEN: i16 = 8;
     /// 4 bytes: `prr_delivered` of RFC 6937.
     pub const DELIVERED: i16 = 16;
+
+    /// By a model, in the place of all but the first. 4 bytes: the state when the last acknowledgment came.
+    pub const STATE: i16 = 4;
+    /// 4 bytes: what it has in flight, as counted for all.
+    pub const IN_FLIGHT: i16 = 8;
+    /// 4 bytes: whether it is counted among those with something to send.
+    pub const IS_ACTIVE: i16 = 12;
+    /// 4 bytes: the window to come back to after a recovery or PROBE_RTT.
+    pub const SAVED: i16 = 16;
+    /// 4 bytes: whether its window is that of PROBE_RTT.
+    pub const PROBES_RTT: i16 = 20;
+    /// 8 bytes, microseconds: until something arrives that was sent after this, no more is sent than arrives.
+    /// Zero: more is.
+    pub const CONSERVES_FROM: i16 = 24;
+    /// 8 bytes: the rate at which what it sent was delivered last.
+    pub const RATE: i16 = 32;
 }
 
 /// The socket, from the first instruction to the last.

@@ -17,15 +17,15 @@ use crate::{
 // Kept on the stack; in R8, from the first instruction to the last, the segments acknowledged or
 // selectively acknowledged by this acknowledgment.
 /// Segments marked as lost by it.
-const LOSSES: Place = R10.double(-16);
+pub(super) const LOSSES: Place = R10.double(-16);
 /// Segments that were in flight before it.
-const IN_FLIGHT: Place = R10.double(-24);
+pub(super) const IN_FLIGHT: Place = R10.double(-24);
 /// What kind it is.
 const FLAGS: Place = R10.double(-32);
 /// The number it carries.
 const ACK: Place = R10.double(-40);
 /// The state of the connection.
-const STATE: Place = R10.double(-48);
+pub(super) const STATE: Place = R10.double(-48);
 
 // net/ipv4/tcp_input.c
 const FLAG_DATA_ACKED: i32 = 0x04;
@@ -33,11 +33,12 @@ const FLAG_SND_UNA_ADVANCED: i32 = 0x400;
 
 // enum tcp_ca_state
 /// From here on the window is cut; below are Open and Disorder.
-const STATE_CWR: i32 = 2;
-const STATE_RECOVERY: i32 = 3;
+pub(super) const STATE_CWR: i32 = 2;
+pub(super) const STATE_RECOVERY: i32 = 3;
+pub(super) const STATE_LOSS: i32 = 4;
 
 // net/tcp.h
-const INFINITE_SSTHRESH: i32 = 0x7fff_ffff;
+pub(super) const INFINITE_SSTHRESH: i32 = 0x7fff_ffff;
 
 /// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), or without the
 /// two in the middle.
@@ -68,9 +69,25 @@ pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instructio
     code.a.finish()
 }
 
+/// The whole of it for a socket in no ensemble, where members do not share a window.
+pub(super) fn plain(code: &mut Code<'_>) {
+    let (grow, pace) = (code.a.label(), code.a.label());
+    code.own_share();
+    code.a.load(R1, STATE);
+    code.a.jump_if(R1, If::Below, STATE_CWR, grow);
+    code.a.jump_if(R1, If::Above, STATE_RECOVERY, grow);
+    code.reduce(pace);
+    code.a.place(grow);
+    code.data_acknowledged();
+    code.grow_plain(pace);
+    code.a.place(pace);
+    code.pace();
+    code.a.exit();
+}
+
 impl Code<'_> {
     /// Takes what is needed later out of the arguments, while R1 still leads to them.
-    fn arguments(&mut self) {
+    pub(super) fn arguments(&mut self) {
         let fields = self.kernel.fields;
         let told = self.kernel.control_is_told_flags;
         let a = &mut self.a;
@@ -99,7 +116,7 @@ impl Code<'_> {
     }
 
     /// The newest values of the round trip time, of whichever member has them (paper, 2.2).
-    fn round_trip_time(&mut self) {
+    pub(super) fn round_trip_time(&mut self) {
         let fields = self.kernel.fields;
         self.a.load(R1, SK.word(fields.srtt_us));
         self.a.store(BLOCK.word(at::SRTT), R1);
@@ -134,11 +151,24 @@ impl Code<'_> {
 
     /// A socket in no ensemble is on its own, as Reno: R9 = its threshold, and no more than the window
     /// before, since the threshold may be a stray value.
-    fn own_share(&mut self) {
+    pub(super) fn own_share(&mut self) {
         self.a.set(BLOCK, 0);
         self.a.load(R9, SK.word(self.kernel.fields.snd_ssthresh));
         self.a.load(R1, SK.word(self.kernel.fields.prior_cwnd));
         self.at_most(R9, R1);
+    }
+
+    /// R1 = segments in flight (RFC 6937: pipe). Loses R2.
+    pub(super) fn in_flight(&mut self) {
+        let fields = self.kernel.fields;
+        self.a.load(R1, SK.word(fields.packets_out));
+        self.a.load(R2, SK.word(fields.sacked_out));
+        self.a.alu(Alu::Sub, R1, R2);
+        self.a.load(R2, SK.word(fields.lost_out));
+        self.a.alu(Alu::Sub, R1, R2);
+        self.a.load(R2, SK.word(fields.retrans_out));
+        self.a.alu(Alu::Add, R1, R2);
+        self.signed_at_least(R1, 0);
     }
 
     /// CWR and Recovery: proportional rate reduction towards the share (RFC 6937, 3.1, with the slow
@@ -153,7 +183,7 @@ impl Code<'_> {
     /// send       = max(send, nothing was sent yet ? 1 : 0)
     /// cwnd       = max(in flight + send, 1)
     /// ```
-    fn reduce(&mut self, pace: Label) {
+    pub(super) fn reduce(&mut self, pace: Label) {
         let fields = self.kernel.fields;
         let delivered = private_word(self.kernel, private::DELIVERED);
         self.a.jump_if(R8, If::Equal, 0, pace);
@@ -163,15 +193,7 @@ impl Code<'_> {
         self.a.store(delivered, R3);
         self.a.load(R4, SK.word(fields.prr_out));
 
-        // R1 = in flight (RFC 6937: pipe)
-        self.a.load(R1, SK.word(fields.packets_out));
-        self.a.load(R2, SK.word(fields.sacked_out));
-        self.a.alu(Alu::Sub, R1, R2);
-        self.a.load(R2, SK.word(fields.lost_out));
-        self.a.alu(Alu::Sub, R1, R2);
-        self.a.load(R2, SK.word(fields.retrans_out));
-        self.a.alu(Alu::Add, R1, R2);
-        self.signed_at_least(R1, 0);
+        self.in_flight();
 
         // R5 = send
         let (slow_start, send) = (self.a.label(), self.a.label());
@@ -230,15 +252,9 @@ impl Code<'_> {
     fn grow(&mut self, pace: Label) {
         let fields = self.kernel.fields;
         let (ensemble, settle) = (self.a.label(), self.a.label());
-        self.a.load(R1, FLAGS);
-        self.a.alu(Alu::And, R1, FLAG_DATA_ACKED);
+        self.data_acknowledged();
         self.a.jump_if(BLOCK, If::Differs, 0, ensemble);
-        self.a.jump_if(R1, If::Equal, 0, pace);
-        self.a.set(R1, SK);
-        self.a.load(R2, ACK);
-        self.a.set(R3, R8);
-        self.a.call_kernel(self.kernel.reno_cong_avoid);
-        self.a.jump(pace);
+        self.grow_plain(pace);
         self.a.place(ensemble);
         self.a.jump_if(R1, If::Equal, 0, settle);
         self.unless_limited(settle);
@@ -276,6 +292,22 @@ impl Code<'_> {
         self.a.atomic_add(BLOCK.double(at::WINDOW), R4);
         self.count(at::GROWN, R1);
         self.a.place(settle);
+    }
+
+    /// R1 = other than zero if data was acknowledged.
+    pub(super) fn data_acknowledged(&mut self) {
+        self.a.load(R1, FLAGS);
+        self.a.alu(Alu::And, R1, FLAG_DATA_ACKED);
+    }
+
+    /// What the kernel's Reno makes of it for a socket in no ensemble, and on to `pace`.
+    pub(super) fn grow_plain(&mut self, pace: Label) {
+        self.a.jump_if(R1, If::Equal, 0, pace);
+        self.a.set(R1, SK);
+        self.a.load(R2, ACK);
+        self.a.set(R3, R8);
+        self.a.call_kernel(self.kernel.reno_cong_avoid);
+        self.a.jump(pace);
     }
 
     /// On to `not` unless the member is held up by its window: the kernel's tcp_is_cwnd_limited(). In slow
@@ -343,7 +375,7 @@ impl Code<'_> {
     /// ```text
     /// rate = mss * max(cwnd, packets out) * (cwnd < ssthresh / 2 ? 200 % : 120 %) / srtt
     /// ```
-    fn pace(&mut self) {
+    pub(super) fn pace(&mut self) {
         /// Microseconds of a second, in hundredths, for a time kept in eighths.
         const PERCENT_OF_SECOND: i32 = 1_000_000 / 100 * 8;
         const SLOW_START_PERCENT: i32 = 200;

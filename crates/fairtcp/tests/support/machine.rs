@@ -3,13 +3,13 @@
 //! changed neither, and nothing outside the socket, the stack, the arguments and the maps is touched.
 
 use fairtcp::{
-    BLOCK_BYTES,
+    BLOCK_BYTES, MODEL_BLOCK_BYTES,
     asm::Instruction,
-    program::{Bits, Fields, Kernel, Maps, Operation, assemble, private},
+    program::{Algorithm, Bits, Fields, Kernel, Maps, Operation, assemble, private},
 };
 
 use super::{
-    sock::{Control, Sample, Sock},
+    sock::{Control, Follower, Sample, Sock},
     twin,
 };
 
@@ -38,9 +38,18 @@ pub fn kernel(control_is_told_flags: bool) -> Kernel {
         is_cwnd_limited: Bits { byte: 61, shift: 3, mask: 1 },
         ca_state: Bits { byte: 62, shift: 2, mask: 0x1f },
         private: 80,
+        write_seq: 120,
+        snd_nxt: 124,
+        tcp_mstamp: 128,
+        pacing_status: 136,
         acked_sacked: 4,
         losses: 8,
         prior_in_flight: 12,
+        prior_mstamp: 16,
+        interval_us: 24,
+        rtt_us: 32,
+        is_app_limited: 41,
+        delivered: 44,
     };
     Kernel {
         fields,
@@ -70,22 +79,44 @@ const MAX_STEPS: usize = 1000;
 /// The programs, assembled for [`kernel`], with their map of blocks.
 pub struct Machine {
     kernel: Kernel,
+    algorithm: Algorithm,
     programs: Vec<(Operation, Vec<Instruction>)>,
     blocks: Vec<u8>,
 }
 
 impl Machine {
     pub fn new(blocks: usize, per_ack: bool, told_flags: bool) -> Self {
-        let kernel = kernel(told_flags);
-        let programs =
-            Operation::ALL.map(|it| (it, assemble(it, &kernel, MAPS).expect("assembled"))).to_vec();
-        let mut map = vec![0; blocks * BLOCK_BYTES];
-        map.chunks_mut(BLOCK_BYTES).for_each(|block| block[20] = per_ack.into());
-        Self { kernel, programs, blocks: map }
+        let mut machine = Self::with(Algorithm::Window, blocks, told_flags);
+        machine.blocks.chunks_mut(BLOCK_BYTES).for_each(|block| block[20] = per_ack.into());
+        machine
     }
 
-    pub fn set_block(&mut self, number: u32, bytes: &[u8; BLOCK_BYTES]) {
-        self.blocks[number as usize * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(bytes);
+    pub fn with(algorithm: Algorithm, blocks: usize, told_flags: bool) -> Self {
+        let kernel = kernel(told_flags);
+        let programs = Operation::ALL
+            .map(|it| (it, assemble(algorithm, it, &kernel, MAPS).expect("assembled")))
+            .to_vec();
+        let mut machine = Self { kernel, algorithm, programs, blocks: vec![] };
+        machine.blocks = vec![0; blocks * machine.block_bytes()];
+        machine
+    }
+
+    fn block_bytes(&self) -> usize {
+        match self.algorithm {
+            Algorithm::Model => MODEL_BLOCK_BYTES,
+            Algorithm::Window => BLOCK_BYTES,
+        }
+    }
+
+    pub fn set_block(&mut self, number: u32, bytes: &[u8]) {
+        let length = self.block_bytes();
+        self.blocks[number as usize * length..][..length].copy_from_slice(bytes);
+    }
+
+    /// The bytes of a block as they are in the map.
+    pub fn block(&self, number: u32) -> &[u8] {
+        let length = self.block_bytes();
+        &self.blocks[number as usize * length..][..length]
     }
 
     /// Runs one program on the socket. `arguments` are those after the socket.
@@ -99,17 +130,23 @@ impl Machine {
         let fields = self.kernel.fields;
         let mut context = SOCK.to_le_bytes().to_vec();
         arguments.iter().for_each(|it| context.extend(it.to_le_bytes()));
-        let mut rates = vec![0xee; 16];
+        let mut rates = vec![0xee; 48];
         put(&mut rates, fields.acked_sacked, &sample.acked_sacked.to_le_bytes());
         put(&mut rates, fields.losses, &sample.losses.to_le_bytes());
         put(&mut rates, fields.prior_in_flight, &sample.prior_in_flight.to_le_bytes());
+        put(&mut rates, fields.prior_mstamp, &sample.prior_us.to_le_bytes());
+        put(&mut rates, fields.interval_us, &sample.interval_us.to_le_bytes());
+        let rtt_us = sample.rtt_us.map_or(-1, i64::from);
+        put(&mut rates, fields.rtt_us, &rtt_us.to_le_bytes());
+        put(&mut rates, fields.delivered, &sample.delivered.to_le_bytes());
+        put(&mut rates, fields.is_app_limited, &[sample.is_app_limited.into()]);
         let storage = sock.assigned.unwrap_or_default().to_le_bytes().to_vec();
         let region = |start, bytes| Region { start, bytes };
         let mut run = Run {
             registers: [None; 11],
             memory: vec![
                 region(CONTEXT, context),
-                region(SOCK, self.sock_bytes(sock)),
+                region(SOCK, self.sock_bytes(sock, sample)),
                 region(SAMPLE, rates),
                 region(STACK - STACK_BYTES as u64, vec![0xee; STACK_BYTES]),
                 region(BLOCKS, std::mem::take(&mut self.blocks)),
@@ -117,6 +154,7 @@ impl Machine {
             ],
             is_assigned: sock.assigned.is_some(),
             fields,
+            block_bytes: self.block_bytes(),
         };
         run.registers[1] = Some(CONTEXT);
         run.registers[10] = Some(STACK);
@@ -127,9 +165,12 @@ impl Machine {
         run.registers[0]
     }
 
-    fn sock_bytes(&self, sock: &Sock) -> Vec<u8> {
+    fn sock_bytes(&self, sock: &Sock, sample: &Sample) -> Vec<u8> {
         let f = self.kernel.fields;
-        let mut bytes = vec![0xee; 112];
+        let mut bytes = vec![0xee; 144];
+        put(&mut bytes, f.tcp_mstamp, &sample.now_us.to_le_bytes());
+        put(&mut bytes, f.snd_nxt, &77u32.to_le_bytes());
+        put(&mut bytes, f.write_seq, &(77 + u32::from(sock.has_unsent)).to_le_bytes());
         let mut s = *sock;
         for (at, word) in words(&f, &mut s) {
             put(&mut bytes, at, &word.to_le_bytes());
@@ -142,11 +183,26 @@ impl Machine {
         };
         set(f.is_cwnd_limited, sock.is_cwnd_limited.into());
         set(f.ca_state, sock.state);
-        let member = sock.member;
-        put(&mut bytes, f.private + private::ENSEMBLE, &member.ensemble.to_le_bytes());
-        put(&mut bytes, f.private + private::IS_CUT, &member.is_cut.to_le_bytes());
-        put(&mut bytes, f.private + private::TAKEN, &member.taken.to_le_bytes());
-        put(&mut bytes, f.private + private::DELIVERED, &member.delivered.to_le_bytes());
+        let (member, follower) = (sock.member, sock.follower);
+        let mut keep = |at: i16, value: &[u8]| put(&mut bytes, f.private + at, value);
+        match self.algorithm {
+            Algorithm::Window => {
+                keep(private::ENSEMBLE, &member.ensemble.to_le_bytes());
+                keep(private::IS_CUT, &member.is_cut.to_le_bytes());
+                keep(private::TAKEN, &member.taken.to_le_bytes());
+                keep(private::DELIVERED, &member.delivered.to_le_bytes());
+            }
+            Algorithm::Model => {
+                keep(private::ENSEMBLE, &follower.ensemble.to_le_bytes());
+                keep(private::STATE, &follower.state.to_le_bytes());
+                keep(private::IN_FLIGHT, &follower.in_flight.to_le_bytes());
+                keep(private::IS_ACTIVE, &follower.is_active.to_le_bytes());
+                keep(private::SAVED, &follower.saved.to_le_bytes());
+                keep(private::PROBES_RTT, &follower.probes_rtt.to_le_bytes());
+                keep(private::CONSERVES_FROM, &follower.conserves_from.to_le_bytes());
+                keep(private::RATE, &follower.rate.to_le_bytes());
+            }
+        }
         bytes
     }
 
@@ -158,15 +214,32 @@ impl Machine {
             *field = word(at);
         }
         sock.pacing_rate = double(f.pacing_rate);
-        sock.member.ensemble = word(f.private + private::ENSEMBLE);
-        sock.member.is_cut = word(f.private + private::IS_CUT);
-        sock.member.taken = double(f.private + private::TAKEN);
-        sock.member.delivered = word(f.private + private::DELIVERED);
+        let private_word = |at: i16| word(f.private + at);
+        match self.algorithm {
+            Algorithm::Window => {
+                sock.member.ensemble = private_word(private::ENSEMBLE);
+                sock.member.is_cut = private_word(private::IS_CUT);
+                sock.member.taken = double(f.private + private::TAKEN);
+                sock.member.delivered = private_word(private::DELIVERED);
+            }
+            Algorithm::Model => {
+                sock.follower = Follower {
+                    ensemble: private_word(private::ENSEMBLE),
+                    state: private_word(private::STATE),
+                    in_flight: private_word(private::IN_FLIGHT),
+                    is_active: private_word(private::IS_ACTIVE),
+                    saved: private_word(private::SAVED),
+                    probes_rtt: private_word(private::PROBES_RTT),
+                    conserves_from: double(f.private + private::CONSERVES_FROM),
+                    rate: double(f.private + private::RATE),
+                };
+            }
+        }
     }
 }
 
 /// Each field of four bytes and where it is.
-fn words<'a>(f: &Fields, s: &'a mut Sock) -> [(i16, &'a mut u32); 13] {
+fn words<'a>(f: &Fields, s: &'a mut Sock) -> [(i16, &'a mut u32); 14] {
     [
         (f.snd_cwnd, &mut s.snd_cwnd),
         (f.snd_ssthresh, &mut s.snd_ssthresh),
@@ -181,6 +254,7 @@ fn words<'a>(f: &Fields, s: &'a mut Sock) -> [(i16, &'a mut u32); 13] {
         (f.srtt_us, &mut s.srtt_us),
         (f.rttvar_us, &mut s.rttvar_us),
         (f.mss_cache, &mut s.mss_cache),
+        (f.pacing_status, &mut s.pacing_status),
     ]
 }
 
@@ -218,10 +292,6 @@ impl Control for Machine {
         let argument = 0xabcd_ef00 | u64::from(state);
         self.run(Operation::SetState, sock, &[argument], &Sample::default());
     }
-
-    fn block(&self, number: u32) -> [u8; BLOCK_BYTES] {
-        *self.blocks[number as usize * BLOCK_BYTES..].first_chunk().expect("a block")
-    }
 }
 
 struct Run {
@@ -229,6 +299,7 @@ struct Run {
     memory: Vec<Region>,
     is_assigned: bool,
     fields: Fields,
+    block_bytes: usize,
 }
 
 impl Run {
@@ -367,8 +438,8 @@ impl Run {
             (0, 1) => {
                 assert_eq!(self.reads(1), MAPS.blocks as u64);
                 let number = self.word(self.reads(2)) as u64;
-                let blocks = self.memory[4].bytes.len() / BLOCK_BYTES;
-                if number < blocks as u64 { BLOCKS + number * BLOCK_BYTES as u64 } else { 0 }
+                let blocks = self.memory[4].bytes.len() / self.block_bytes;
+                if number < blocks as u64 { BLOCKS + number * self.block_bytes as u64 } else { 0 }
             }
             (0, 107) => {
                 assert_eq!((self.reads(1), self.reads(2)), (MAPS.members as u64, SOCK));

@@ -6,4 +6,6 @@
 pub mod sock;
 pub mod twin;
 pub mod machine;
+pub mod sender;
 pub mod path;
+pub mod model;

@@ -1,7 +1,5 @@
 //! What a congestion control sees of a socket, and what the kernel asks of it.
 
-use fairtcp::BLOCK_BYTES;
-
 /// Fields of `struct tcp_sock`, with the kernel's names and units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sock {
@@ -22,9 +20,16 @@ pub struct Sock {
     pub max_pacing_rate: u64,
     pub is_cwnd_limited: bool,
     pub state: u8,
+    /// Segments that have arrived, ever.
+    pub delivered: u64,
+    /// Other than 0: `pacing_rate` holds segments back.
+    pub pacing_status: u32,
+    /// `write_seq` is beyond `snd_nxt`.
+    pub has_unsent: bool,
     /// Which ensemble the process has written down for it.
     pub assigned: Option<u32>,
     pub member: Member,
+    pub follower: Follower,
 }
 
 impl Sock {
@@ -43,6 +48,26 @@ pub struct Member {
     pub delivered: u32,
 }
 
+/// What they keep there where members share a model of the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Follower {
+    /// As of [`Member`].
+    pub ensemble: u32,
+    /// The state when the last acknowledgment came.
+    pub state: u32,
+    /// In flight when it was counted last.
+    pub in_flight: u32,
+    /// Counted among those that have something to send.
+    pub is_active: u32,
+    /// The window to come back to after a recovery or a probe for the round trip time.
+    pub saved: u32,
+    pub probes_rtt: u32,
+    /// Until a segment arrives that was sent after this, no more is sent than arrives; 0: more is.
+    pub conserves_from: u64,
+    /// The rate at which what it sent was delivered last.
+    pub rate: u64,
+}
+
 /// `struct rate_sample`, and the other arguments of `cong_control`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
@@ -51,6 +76,15 @@ pub struct Sample {
     pub prior_in_flight: u32,
     pub ack: u32,
     pub flags: u32,
+    pub now_us: u64,
+    /// What was delivered in how long; nothing is known if that is 0.
+    pub delivered: u32,
+    pub interval_us: u64,
+    /// When the last had been delivered before the newest of these was sent.
+    pub prior_us: u64,
+    pub rtt_us: Option<u32>,
+    /// It tells how much there was to send, not what the path carries.
+    pub is_app_limited: bool,
 }
 
 pub const DATA_ACKED: u32 = 0x04;
@@ -64,7 +98,7 @@ pub const LOSS: u8 = 4;
 
 pub const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 
-/// A congestion control with the blocks of its ensembles.
+/// A congestion control.
 pub trait Control {
     fn init(&mut self, sock: &mut Sock);
     fn release(&mut self, sock: &mut Sock);
@@ -72,6 +106,4 @@ pub trait Control {
     fn ssthresh(&mut self, sock: &mut Sock) -> u32;
     fn undo_cwnd(&mut self, sock: &mut Sock) -> u32;
     fn set_state(&mut self, sock: &mut Sock, state: u8);
-    /// The bytes of a block as they are in the map.
-    fn block(&self, number: u32) -> [u8; BLOCK_BYTES];
 }

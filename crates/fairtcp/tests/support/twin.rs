@@ -69,6 +69,11 @@ impl Twin {
         Self { blocks: vec![Block { per_ack, ..Block::default() }; blocks] }
     }
 
+    /// The bytes of a block as they are in the map.
+    pub fn block(&self, number: u32) -> [u8; BLOCK_BYTES] {
+        self.blocks[number as usize].to_bytes()
+    }
+
     fn of(&mut self, sock: &Sock) -> Option<&mut Block> {
         self.blocks.get_mut(sock.member.ensemble.checked_sub(1)? as usize)
     }
@@ -97,26 +102,20 @@ impl Control for Twin {
     }
 
     fn cong_control(&mut self, sock: &mut Sock, sample: &Sample) {
-        let share = match self.of(sock) {
-            None => sock.snd_ssthresh.min(sock.prior_cwnd),
-            Some(block) => {
-                (block.srtt, block.rttvar) = (sock.srtt_us, sock.rttvar_us);
-                if sock.state < CWR {
-                    sock.member.is_cut = 0;
-                } else if sock.member.is_cut == 0 {
-                    block.late_cuts += 1;
-                    cut(block, &mut sock.member);
-                }
-                (block.share() / SEGMENT) as u32
-            }
-        };
+        let Some(block) = self.of(sock) else { return control_plain(sock, sample) };
+        (block.srtt, block.rttvar) = (sock.srtt_us, sock.rttvar_us);
+        if sock.state < CWR {
+            sock.member.is_cut = 0;
+        } else if sock.member.is_cut == 0 {
+            block.late_cuts += 1;
+            cut(block, &mut sock.member);
+        }
         if matches!(sock.state, CWR | RECOVERY) {
+            let share = (block.share() / SEGMENT) as u32;
             reduce(sock, sample, share);
-        } else if let Some(block) = self.of(sock) {
+        } else {
             grow(block, sock, sample);
             settle(block, sock, sample.acked_sacked);
-        } else if sample.flags & DATA_ACKED != 0 {
-            reno_cong_avoid(sock, sample.acked_sacked);
         }
         pace(sock);
     }
@@ -151,10 +150,16 @@ impl Control for Twin {
             block.timeouts += u64::from(state == LOSS);
         }
     }
+}
 
-    fn block(&self, number: u32) -> [u8; BLOCK_BYTES] {
-        self.blocks[number as usize].to_bytes()
+/// A socket in no ensemble, as Reno.
+pub fn control_plain(sock: &mut Sock, sample: &Sample) {
+    if matches!(sock.state, CWR | RECOVERY) {
+        reduce(sock, sample, sock.snd_ssthresh.min(sock.prior_cwnd));
+    } else if sample.flags & DATA_ACKED != 0 {
+        reno_cong_avoid(sock, sample.acked_sacked);
     }
+    pace(sock);
 }
 
 /// Half a share less, for all (RFC 5681, (4)). The window after it.

@@ -1,0 +1,528 @@
+//! A model of the path, bandwidth and least round trip time, and pace and windows by it, as BBR has them
+//! (draft-cardwell-iccrg-bbr-congestion-control-00). Shared by the members of an ensemble it gives the same
+//! numbers as the programs of `src/program/model.rs`, and is easier to read. For one connection, with the
+//! rates that the kernel measures of it, it is BBR, to be compared with; without what BBR has against
+//! policers and for aggregated acknowledgments, of which there are none on the path here.
+
+use fairtcp::MODEL_BLOCK_BYTES;
+
+use super::{
+    sock::{Control, Follower, INFINITE_SSTHRESH, LOSS, RECOVERY, Sample, Sock},
+    twin,
+};
+
+/// Segments a microsecond, with 24 bits of fraction.
+const RATE_BITS: u32 = 24;
+/// Gains are in parts of 256.
+const UNIT: u64 = 256;
+const STARTUP_GAIN: u64 = UNIT * 2885 / 1000 + 1;
+const DRAIN_GAIN: u64 = UNIT * 1000 / 2885;
+const UP_GAIN: u64 = UNIT * 5 / 4;
+const DOWN_GAIN: u64 = UNIT * 3 / 4;
+const ROUNDS: u64 = 10;
+const RTT_WINDOW_US: u64 = 10_000_000;
+const PROBE_RTT_US: u64 = 200_000;
+const LEAST_WINDOW: u32 = 4;
+/// So many rounds without growth, and the path is full.
+const FULL: u64 = 3;
+
+/// Whose rate the bandwidth is taken from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// What the kernel measures on the connection: BBR.
+    Connection,
+    /// The newest of all members together.
+    #[default]
+    Ensemble,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    #[default]
+    Startup,
+    Drain,
+    ProbeBandwidth,
+    ProbeRtt,
+}
+
+/// An ensemble control block with a model of the path. Times are in microseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub measure: Measure,
+    pub window: u64,
+    pub threshold: u64,
+    pub members: u32,
+    pub srtt: u32,
+    pub rttvar: u32,
+    pub undone: u64,
+    pub timeouts: u64,
+    pub active: u32,
+    pub mode: Mode,
+    /// The newest rates of all.
+    pub rate: u64,
+    pub in_flight: i64,
+    pub round: u64,
+    pub round_began: u64,
+    pub limited_at: u64,
+    pub least_rtt: u64,
+    pub least_rtt_at: u64,
+    pub full_rate: u64,
+    pub full_rounds: u64,
+    pub phase: u64,
+    pub phase_began: u64,
+    pub probe_ends: u64,
+    pub cycle_rtt: u64,
+    pub is_crowded: bool,
+    pub probes: u64,
+    pub cycles: u64,
+    pub rates: [u64; 16],
+}
+
+/// What one acknowledgment says, with what was known before it.
+struct Heard<'a> {
+    sample: &'a Sample,
+    /// Members with something to send.
+    sharers: u64,
+    /// Segments that a member may have beyond what the path holds.
+    quanta: u64,
+    /// In flight of all before it.
+    before: u64,
+    is_old: bool,
+    round_begins: bool,
+}
+
+impl Model {
+    /// Draft, 4.1.2.1.
+    fn bandwidth(&self) -> u64 {
+        self.rates.into_iter().max().expect("a round")
+    }
+
+    /// What the path holds at its bandwidth, with this gain.
+    fn held(&self, gain: u64) -> u64 {
+        (self.bandwidth() * self.least_rtt * gain / UNIT).div_ceil(1 << RATE_BITS)
+    }
+
+    /// The same, with what the members may have beyond.
+    fn flight(&self, gain: u64, heard: &Heard) -> u64 {
+        self.held(gain) + heard.quanta * heard.sharers
+    }
+
+    fn pace_gain(&self) -> u64 {
+        match (self.mode, self.phase) {
+            (Mode::Startup, _) => STARTUP_GAIN,
+            (Mode::Drain, _) => DRAIN_GAIN,
+            (Mode::ProbeBandwidth, 0) => UP_GAIN,
+            (Mode::ProbeBandwidth, 1) => DOWN_GAIN,
+            (Mode::ProbeBandwidth, _) | (Mode::ProbeRtt, _) => UNIT,
+        }
+    }
+
+    fn window_gain(&self) -> u64 {
+        match self.mode {
+            Mode::Startup | Mode::Drain => STARTUP_GAIN,
+            Mode::ProbeBandwidth => 2 * UNIT,
+            Mode::ProbeRtt => UNIT,
+        }
+    }
+
+    /// Who is in flight and who has something to send.
+    fn count_in<'a>(&mut self, sock: &mut Sock, sample: &'a Sample) -> Heard<'a> {
+        let follower = &mut sock.follower;
+        let others = (self.in_flight - i64::from(follower.in_flight)).max(0) as u64;
+        let own =
+            (sock.packets_out + sock.retrans_out).saturating_sub(sock.sacked_out + sock.lost_out);
+        self.in_flight += i64::from(own) - i64::from(follower.in_flight);
+        follower.in_flight = own;
+        let is_active = u32::from(sock.packets_out > 0 || sock.has_unsent);
+        self.active = self.active.wrapping_add(is_active).wrapping_sub(follower.is_active);
+        follower.is_active = is_active;
+        let at_once = (sock.pacing_rate >> 10).checked_div(sock.mss_cache.into()).unwrap_or(0);
+        Heard {
+            sample,
+            sharers: u64::from(self.active.min(self.members.max(1)).max(1)),
+            quanta: 3 * at_once.clamp(2, 44),
+            before: others + u64::from(sample.prior_in_flight),
+            is_old: self.least_rtt != 0 && sample.now_us > self.least_rtt_at + RTT_WINDOW_US,
+            round_begins: sample.interval_us > 0 && sample.prior_us >= self.round_began,
+        }
+    }
+
+    fn learn(&mut self, follower: &mut Follower, heard: &Heard) {
+        self.begin_round(heard);
+        self.take_rate(follower, heard.sample);
+        self.next_phase(heard);
+        if heard.round_begins && !heard.sample.is_app_limited && self.full_rounds < FULL {
+            self.look_for_full();
+        }
+        self.drain(heard);
+        self.probe_rtt(heard);
+    }
+
+    /// Whether anything is known of the round trip time.
+    fn take_rtt(&mut self, heard: &Heard) -> bool {
+        if let Some(rtt) = heard.sample.rtt_us {
+            let rtt = u64::from(rtt.max(1));
+            if self.cycle_rtt == 0 || rtt < self.cycle_rtt {
+                self.cycle_rtt = rtt;
+            }
+            let is_about =
+                self.measure == Measure::Ensemble && rtt <= self.least_rtt + (self.least_rtt >> 4);
+            let is_least = self.least_rtt == 0 || rtt <= self.least_rtt || heard.is_old;
+            if is_about || is_least {
+                self.least_rtt_at = heard.sample.now_us;
+            }
+            if is_least {
+                self.least_rtt = rtt;
+            }
+        }
+        self.least_rtt != 0
+    }
+
+    fn begin_round(&mut self, heard: &Heard) {
+        if heard.round_begins {
+            self.round_began = heard.sample.now_us;
+            self.round += 1;
+            self.rates[(self.round & 15) as usize] = 0;
+            self.rates[(self.round.wrapping_sub(ROUNDS) & 15) as usize] = 0;
+        }
+    }
+
+    fn take_rate(&mut self, follower: &mut Follower, sample: &Sample) {
+        let is_ensemble = self.measure == Measure::Ensemble;
+        if sample.is_app_limited && is_ensemble || self.mode == Mode::ProbeRtt {
+            self.limited_at = sample.now_us;
+        }
+        if follower.is_active == 0 {
+            self.forget_rate(follower);
+        } else if sample.interval_us >= self.least_rtt {
+            let rate = (u64::from(sample.delivered) << RATE_BITS) / sample.interval_us;
+            self.rate = self.rate.wrapping_add(rate).wrapping_sub(follower.rate);
+            follower.rate = rate;
+            let is_limited = self.limited_at != 0 && sample.prior_us <= self.limited_at
+                || sample.is_app_limited && !is_ensemble;
+            if !is_limited || self.rate >= self.bandwidth() {
+                let best = &mut self.rates[(self.round & 15) as usize];
+                *best = self.rate.max(*best);
+            }
+        }
+    }
+
+    fn forget_rate(&mut self, follower: &mut Follower) {
+        self.rate = self.rate.wrapping_sub(follower.rate);
+        follower.rate = 0;
+    }
+
+    /// Draft, 4.3.4.3.
+    fn next_phase(&mut self, heard: &Heard) {
+        if self.mode != Mode::ProbeBandwidth {
+            return;
+        }
+        let now = heard.sample.now_us;
+        let is_longer = |round_trips: u64| now > self.phase_began + round_trips * self.least_rtt;
+        let is_over = match self.phase {
+            0 => {
+                is_longer(1)
+                    && (heard.sample.losses > 0 || heard.before >= self.flight(UP_GAIN, heard))
+            }
+            1 if self.is_crowded && self.cycles & 3 != 0 || self.measure == Measure::Connection => {
+                is_longer(1) || heard.before <= self.flight(UNIT, heard)
+            }
+            1 => is_longer(4) || heard.before <= self.held(UNIT),
+            _ => is_longer(1),
+        };
+        if !is_over {
+            return;
+        }
+        self.phase = (self.phase + 1) & 7;
+        self.phase_began = now;
+        if self.phase == 0 {
+            self.is_crowded = self.cycle_rtt > self.least_rtt + self.least_rtt / 2 + 500;
+            self.cycle_rtt = 0;
+            self.cycles += 1;
+        }
+    }
+
+    /// Draft, 4.3.2.2.
+    fn look_for_full(&mut self) {
+        if self.bandwidth() >= self.full_rate * 5 / 4 {
+            (self.full_rate, self.full_rounds) = (self.bandwidth(), 0);
+        } else {
+            self.full_rounds += 1;
+        }
+    }
+
+    fn drain(&mut self, heard: &Heard) {
+        let now = heard.sample.now_us;
+        if self.mode == Mode::Startup && self.full_rounds >= FULL {
+            (self.mode, self.phase_began) = (Mode::Drain, now);
+        }
+        let is_drained = self.in_flight <= self.flight(UNIT, heard) as i64;
+        let is_long = now > self.phase_began + 8 * self.least_rtt;
+        if self.mode == Mode::Drain && (is_drained || is_long) {
+            self.probe_bandwidth(now);
+        }
+    }
+
+    /// In any phase but the one that drains, so that not all of a path probe at the same time.
+    fn probe_bandwidth(&mut self, now: u64) {
+        self.mode = Mode::ProbeBandwidth;
+        self.phase = match now % 7 {
+            0 => 0,
+            other => other + 1,
+        };
+        self.phase_began = now;
+        self.cycle_rtt = 0;
+    }
+
+    /// Draft, 4.3.5.
+    fn probe_rtt(&mut self, heard: &Heard) {
+        let now = heard.sample.now_us;
+        if self.mode != Mode::ProbeRtt {
+            if heard.is_old {
+                self.mode = Mode::ProbeRtt;
+                self.probe_ends = now + PROBE_RTT_US + 2 * self.least_rtt;
+                self.probes += 1;
+            }
+        } else if now > self.probe_ends {
+            self.least_rtt_at = now;
+            if self.full_rounds >= FULL {
+                self.probe_bandwidth(now);
+            } else {
+                self.mode = Mode::Startup;
+            }
+        }
+    }
+
+    fn pace(&self, sock: &mut Sock, heard: &Heard) {
+        if self.bandwidth() == 0 {
+            return;
+        }
+        let rate = self.bandwidth() * self.pace_gain() / UNIT / heard.sharers;
+        // Linux has 1 % less for BBR, lest the queue grow by a rounding; an ensemble drains it.
+        let microseconds = if self.measure == Measure::Connection { 990_000 } else { 1_000_000 };
+        let bytes = (rate * u64::from(sock.mss_cache) * microseconds) >> RATE_BITS;
+        let bytes = bytes.min(sock.max_pacing_rate);
+        if self.full_rounds >= FULL || bytes > sock.pacing_rate {
+            sock.pacing_rate = bytes;
+        }
+    }
+
+    /// Draft, 4.2.3.
+    fn set_window(&mut self, sock: &mut Sock, heard: &Heard) {
+        let probes = u32::from(self.mode == Mode::ProbeRtt);
+        if probes != sock.follower.probes_rtt {
+            sock.follower.probes_rtt = probes;
+            if probes == 1 {
+                save(sock, false);
+            } else {
+                sock.snd_cwnd = sock.snd_cwnd.max(sock.follower.saved);
+            }
+        }
+        let acked = heard.sample.acked_sacked;
+        if acked > 0 && !recover(sock, heard.sample) {
+            let flight = self.flight(self.window_gain(), heard);
+            self.window = flight << 16;
+            let target = match self.bandwidth() {
+                0 => INFINITE_SSTHRESH,
+                _ => flight.div_ceil(heard.sharers) as u32,
+            };
+            if self.full_rounds >= FULL {
+                sock.snd_cwnd = target.min(sock.snd_cwnd + acked);
+            } else if sock.snd_cwnd < target {
+                sock.snd_cwnd += acked;
+            }
+            sock.snd_cwnd = sock.snd_cwnd.max(LEAST_WINDOW);
+        }
+        sock.snd_cwnd = sock.snd_cwnd.min(sock.snd_cwnd_clamp);
+        if probes == 1 {
+            sock.snd_cwnd = sock.snd_cwnd.min(LEAST_WINDOW);
+        }
+        sock.snd_cwnd = sock.snd_cwnd.max(1);
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![];
+        bytes.extend(self.window.to_le_bytes());
+        bytes.extend(self.threshold.to_le_bytes());
+        for word in [self.members, 0, self.srtt, self.rttvar] {
+            bytes.extend(word.to_le_bytes());
+        }
+        for counter in [0, 0, 0, 0, self.undone, self.timeouts] {
+            bytes.extend(u64::to_le_bytes(counter));
+        }
+        bytes.extend(self.active.to_le_bytes());
+        bytes.extend((self.mode as u32).to_le_bytes());
+        let words = [
+            self.rate,
+            self.in_flight as u64,
+            self.round,
+            self.round_began,
+            self.limited_at,
+            self.least_rtt,
+            self.least_rtt_at,
+            self.full_rate,
+            self.full_rounds,
+            self.phase,
+            self.phase_began,
+            self.probe_ends,
+            self.cycle_rtt,
+            self.is_crowded.into(),
+            self.probes,
+            self.cycles,
+        ];
+        words.into_iter().chain(self.rates).for_each(|word| bytes.extend(word.to_le_bytes()));
+        assert_eq!(bytes.len(), MODEL_BLOCK_BYTES);
+        bytes
+    }
+}
+
+/// The window to come back to.
+fn save(sock: &mut Sock, probes_rtt: bool) {
+    let follower = &mut sock.follower;
+    let is_whole = follower.state < u32::from(RECOVERY) && !probes_rtt;
+    follower.saved = if is_whole { sock.snd_cwnd } else { follower.saved.max(sock.snd_cwnd) };
+}
+
+/// Draft, 4.2.3.4: less by what is lost, and for a round trip no more than arrives; afterwards the window of
+/// before. Whether that is all.
+fn recover(sock: &mut Sock, sample: &Sample) -> bool {
+    const RECOVERING: u32 = RECOVERY as u32;
+    let follower = &mut sock.follower;
+    let kept = follower.in_flight + sample.acked_sacked;
+    if sample.losses > 0 {
+        sock.snd_cwnd = sock.snd_cwnd.saturating_sub(sample.losses).max(1);
+    }
+    if sample.prior_us >= follower.conserves_from {
+        follower.conserves_from = 0;
+    }
+    let (before, state) = (follower.state, u32::from(sock.state));
+    follower.state = state;
+    if state == RECOVERING && before != RECOVERING {
+        follower.conserves_from = sample.now_us;
+        sock.snd_cwnd = kept;
+    } else if state < RECOVERING && before >= RECOVERING {
+        follower.conserves_from = 0;
+        sock.snd_cwnd = sock.snd_cwnd.max(follower.saved);
+    }
+    if follower.conserves_from == 0 {
+        return false;
+    }
+    sock.snd_cwnd = sock.snd_cwnd.max(kept);
+    true
+}
+
+/// Models, and the connections that go by them.
+pub struct Models {
+    pub models: Vec<Model>,
+}
+
+impl Models {
+    pub fn new(measures: impl IntoIterator<Item = Measure>) -> Self {
+        let model = |measure| Model { measure, ..Model::default() };
+        Self { models: measures.into_iter().map(model).collect() }
+    }
+
+    /// The bytes of a block as they are in the map.
+    pub fn block(&self, number: u32) -> Vec<u8> {
+        self.models[number as usize].to_bytes()
+    }
+
+    fn of(&mut self, sock: &Sock) -> Option<&mut Model> {
+        self.models.get_mut(sock.follower.ensemble.checked_sub(1)? as usize)
+    }
+}
+
+impl Control for Models {
+    fn init(&mut self, sock: &mut Sock) {
+        // Zero but for what the other algorithm has in the place of the state.
+        let follower = &mut sock.follower;
+        (follower.ensemble, follower.state, follower.saved) = (0, 1, 0);
+        (follower.in_flight, follower.is_active) = (0, 0);
+        let Some(number) = sock.assigned else { return };
+        let Some(model) = self.models.get_mut(number as usize) else { return };
+        (follower.state, follower.probes_rtt, follower.conserves_from) = (0, 0, 0);
+        follower.rate = 0;
+        follower.ensemble = number + 1;
+        model.members += 1;
+        if model.members == 1 {
+            model.window = u64::from(sock.snd_cwnd) << 16;
+            model.threshold = u64::from(sock.snd_ssthresh) << 16;
+        }
+        if sock.pacing_status == 0 {
+            sock.pacing_status = 1;
+        }
+        // As long as no round trip is known, it is taken for a millisecond.
+        let rtt = if sock.srtt_us < 8 { 1000 } else { u64::from(sock.srtt_us / 8) };
+        let window = u64::from(sock.snd_cwnd) * u64::from(sock.mss_cache);
+        sock.pacing_rate = window * (1_000_000 / UNIT) * STARTUP_GAIN / rtt;
+    }
+
+    fn release(&mut self, sock: &mut Sock) {
+        let mut follower = sock.follower;
+        let Some(model) = self.of(sock) else { return };
+        model.forget_rate(&mut follower);
+        model.in_flight -= i64::from(follower.in_flight);
+        model.active = model.active.wrapping_sub(follower.is_active);
+        let members = u64::from(model.members.max(1));
+        if members > 1 {
+            let window = (model.window as i64).max(2 * (1 << 16) * members as i64) as u64;
+            model.window = model.window.wrapping_sub(window / members);
+        }
+        model.members = model.members.wrapping_sub(1);
+        follower.ensemble = 0;
+        sock.follower = follower;
+    }
+
+    fn cong_control(&mut self, sock: &mut Sock, sample: &Sample) {
+        if self.of(sock).is_none() {
+            // In the place that the other algorithm has for it.
+            sock.member = super::sock::Member::default();
+            sock.member.delivered = sock.follower.saved;
+            twin::control_plain(sock, sample);
+            sock.follower.saved = sock.member.delivered;
+            sock.member.delivered = 0;
+            return;
+        }
+        let model = self.models.get_mut(sock.follower.ensemble as usize - 1).expect("as above");
+        (model.srtt, model.rttvar) = (sock.srtt_us, sock.rttvar_us);
+        let heard = model.count_in(sock, sample);
+        if model.take_rtt(&heard) {
+            model.learn(&mut sock.follower, &heard);
+            model.pace(sock, &heard);
+            model.set_window(sock, &heard);
+        }
+    }
+
+    fn ssthresh(&mut self, sock: &mut Sock) -> u32 {
+        let Some(model) = self.of(sock) else {
+            sock.follower.saved = 0;
+            return twin::reno_ssthresh(sock);
+        };
+        let probes = model.mode == Mode::ProbeRtt;
+        save(sock, probes);
+        sock.snd_ssthresh
+    }
+
+    fn undo_cwnd(&mut self, sock: &mut Sock) -> u32 {
+        if let Some(model) = self.of(sock) {
+            model.full_rate = 0;
+            if model.full_rounds < FULL {
+                model.full_rounds = 0;
+            }
+            model.undone += 1;
+        }
+        sock.snd_cwnd.max(sock.prior_cwnd)
+    }
+
+    fn set_state(&mut self, sock: &mut Sock, state: u8) {
+        let mut follower = sock.follower;
+        let Some(model) = self.of(sock) else { return };
+        if state == LOSS {
+            model.timeouts += 1;
+            model.full_rate = 0;
+            model.forget_rate(&mut follower);
+            follower.state = LOSS.into();
+            sock.follower = follower;
+        }
+    }
+}
