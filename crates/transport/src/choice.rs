@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::Congestion;
 
 /// A congestion control as settings name it: `kernel default`; `ensemble`, with `per connection` and `per
-/// ack` after it or not; or a name that the kernel knows.
+/// ack` or `by model` after it or not; or a name that the kernel knows.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum CongestionChoice {
     /// What the kernel gives every connection.
     #[default]
     KernelDefault,
-    /// A congestion window in an ensemble.
+    /// A congestion window or a model of the path in an ensemble.
     Ensemble {
         /// Who shares it.
         sharing: Sharing,
@@ -33,7 +33,7 @@ pub struct NoCongestion(pub String);
 
 impl CongestionChoice {
     /// What can be written, for messages.
-    pub const WORDS: &str = "\"kernel default\", \"ensemble\", \"ensemble per connection\", \"ensemble per ack\" or a name such as \"cubic\"";
+    pub const WORDS: &str = "\"kernel default\", \"ensemble\", \"ensemble per connection\", \"ensemble per ack\", \"ensemble by model\" or a name such as \"cubic\"";
 
     /// An ensemble for each session.
     #[must_use]
@@ -67,6 +67,7 @@ impl CongestionChoice {
 
 const CONNECTION: &str = " per connection";
 const ACK: &str = " per ack";
+const MODEL: &str = " by model";
 
 impl FromStr for CongestionChoice {
     type Err = NoCongestion;
@@ -76,10 +77,10 @@ impl FromStr for CongestionChoice {
             return Ok(Self::KernelDefault);
         }
         if let Some(rest) = text.strip_prefix("ensemble") {
-            let (rest, growth) = match rest.strip_suffix(ACK) {
-                Some(rest) => (rest, Growth::PerAck),
-                None => (rest, Growth::PerSegment),
-            };
+            let (rest, growth) = [(ACK, Growth::PerAck), (MODEL, Growth::ByModel)]
+                .into_iter()
+                .find_map(|(words, growth)| Some((rest.strip_suffix(words)?, growth)))
+                .unwrap_or((rest, Growth::PerSegment));
             match rest {
                 "" => return Ok(Self::Ensemble { sharing: Sharing::Session, growth }),
                 CONNECTION => return Ok(Self::Ensemble { sharing: Sharing::Connection, growth }),
@@ -116,8 +117,12 @@ impl fmt::Display for CongestionChoice {
             Self::KernelDefault => f.write_str("kernel default"),
             Self::Ensemble { sharing, growth } => {
                 let connection = if *sharing == Sharing::Connection { CONNECTION } else { "" };
-                let ack = if *growth == Growth::PerAck { ACK } else { "" };
-                write!(f, "ensemble{connection}{ack}")
+                let growth = match growth {
+                    Growth::PerAck => ACK,
+                    Growth::PerSegment => "",
+                    Growth::ByModel => MODEL,
+                };
+                write!(f, "ensemble{connection}{growth}")
             }
             Self::Named(name) => f.write_str(name),
         }
@@ -136,6 +141,8 @@ mod tests {
             "ensemble per connection",
             "ensemble per ack",
             "ensemble per connection per ack",
+            "ensemble by model",
+            "ensemble per connection by model",
             "reno",
             "fairtcp_2",
         ] {
@@ -155,6 +162,7 @@ mod tests {
             "ensemble per",
             "ensemble  per ack",
             "ensemble per ack per connection",
+            "ensemble by model per ack",
         ] {
             assert!(text.parse::<CongestionChoice>().is_err(), "{text}");
         }
