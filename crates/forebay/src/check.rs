@@ -4,6 +4,7 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use cache::MappedFile;
 use target::Listener;
+use transport::SocketOptions;
 use volume::{FileVolume, Mirror, OpenError, Options, Stack};
 
 use crate::{
@@ -90,7 +91,7 @@ fn portals(
             let is_open = |status: &&Status| {
                 status.portals.iter().any(|portal| portal.address == address.to_string())
             };
-            let found = match Listener::bind(address.0.into()) {
+            let found = match Listener::bind(address.0.into(), &SocketOptions::default()) {
                 Ok(_) => Ok("it is free".to_owned()),
                 Err(error) => match running.filter(is_open) {
                     Some(status) if error.kind() == ErrorKind::AddrInUse => {

@@ -87,13 +87,12 @@ enum Login {
 async fn connect(portal: &str, settings: &Settings) -> Result<(TcpStream, String), Error> {
     let failed = |reason: String| Error::Connect { portal: portal.into(), reason: reason.into() };
     let (host, port) = parse_portal(portal).map_err(|reason| failed(reason.to_owned()))?;
-    let connecting = TcpStream::connect((host.as_str(), port));
+    let connecting = settings.socket.connect(&host, port);
     let stream = match timeout(settings.connect_time_out, connecting).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(failed(error.to_string())),
         Err(_) => return Err(failed(format!("no answer in {:?}", settings.connect_time_out))),
     };
-    settings.socket.apply(&stream)?;
     Ok((stream, host))
 }
 

@@ -82,9 +82,6 @@ pub(crate) async fn serve(
     login: (Permit, Place),
     connection: Permit,
 ) {
-    if let Err(error) = surroundings.settings.socket.apply(&stream) {
-        debug!(%address, %error, "socket options");
-    }
     let mut stopping = surroundings.stopping.subscribe();
     let entered = tokio::select! {
         entered = log_in(surroundings, stream, address, connection) => entered,

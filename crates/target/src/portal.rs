@@ -8,7 +8,7 @@ use std::{
 use parking_lot::RwLock;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, task::JoinHandle};
-use transport::TlsServer;
+use transport::{SocketOptions, TlsServer};
 
 /// An address to listen on, and what it is for.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -80,11 +80,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Takes the address; port 0 takes any that is free. Needs a tokio runtime around it.
+    /// Takes the address; port 0 takes any that is free. Connections that come in have these options from their
+    /// first packet on. Needs a tokio runtime around it.
     ///
     /// # Errors
     /// Those of the system.
-    pub fn bind(mut portal: Portal) -> io::Result<Self> {
+    pub fn bind(mut portal: Portal, options: &SocketOptions) -> io::Result<Self> {
         let address = portal.address;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         // A restarted node takes its port back though old connections linger in TIME_WAIT.
@@ -93,6 +94,7 @@ impl Listener {
             // So `[::]` and `0.0.0.0` can be portals side by side.
             socket.set_only_v6(true)?;
         }
+        options.apply(&socket)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;

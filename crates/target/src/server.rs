@@ -137,7 +137,15 @@ impl Server {
     /// # Errors
     /// Those of the system.
     pub async fn open_portal(&self, portal: Portal) -> io::Result<SocketAddr> {
-        Ok(self.accept(Listener::bind(portal)?))
+        Ok(self.accept(self.bind(portal)?))
+    }
+
+    /// Takes a portal's address with this server's socket options, for [`Server::accept`].
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn bind(&self, portal: Portal) -> io::Result<Listener> {
+        Listener::bind(portal, &self.surroundings.settings.socket)
     }
 
     /// Opens a portal that is bound already. Returns where it listens.
@@ -245,4 +253,26 @@ fn admit(surroundings: &Arc<Surroundings>, stream: TcpStream, address: SocketAdd
     tokio::spawn(async move {
         entrance::serve(&surroundings, stream, address, (login, place), connection).await;
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use socket2::SockRef;
+    use transport::SocketOptions;
+
+    use super::*;
+
+    /// They were set on what came in, too late for the scale of its window.
+    #[tokio::test]
+    async fn a_portal_listens_with_the_servers_socket_options() {
+        let socket = SocketOptions::buffers(Some(65_536));
+        let server = Server::new(Settings { socket, ..Settings::default() }, vec![]).unwrap();
+        let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let listener = server.bind(address.into()).unwrap();
+        let socket = SockRef::from(&listener.socket);
+        // The kernel takes as much again for its own records.
+        assert_eq!(socket.recv_buffer_size().unwrap(), 2 * 65_536);
+        assert_eq!(socket.send_buffer_size().unwrap(), 2 * 65_536);
+        assert!(socket.tcp_nodelay().unwrap());
+    }
 }

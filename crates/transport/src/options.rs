@@ -1,10 +1,10 @@
 //! Socket options of an iSCSI connection.
 
-use std::{io, time::Duration};
+use std::{io, net::SocketAddr, os::fd::AsFd, time::Duration};
 
 use rustix::net::sockopt;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
 
 /// What is set on every connection. TCP_NODELAY always is: a PDU must not wait for the
 /// acknowledgment of the one before it.
@@ -31,21 +31,142 @@ impl SocketOptions {
         Self { send_buffer_bytes: bytes, receive_buffer_bytes: bytes }
     }
 
-    /// Applies the options to a connected socket.
-    pub fn apply(&self, stream: &TcpStream) -> io::Result<()> {
-        stream.set_nodelay(true)?;
-        let socket = SockRef::from(stream);
+    /// Applies the options to a socket that is not connected yet, or does not listen yet: how far the window
+    /// can be scaled goes with the first packet (RFC 7323, 2.2), and follows from the receive buffer. What a listening
+    /// socket accepts has its options.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn apply(&self, to: impl AsFd) -> io::Result<()> {
+        let socket = SockRef::from(&to);
+        socket.set_tcp_nodelay(true)?;
         let keepalive =
             TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
         socket.set_tcp_keepalive(&keepalive)?;
         if let Some(bytes) = self.send_buffer_bytes {
-            sockopt::set_socket_send_buffer_size_force(stream, bytes)
-                .or_else(|_| sockopt::set_socket_send_buffer_size(stream, bytes))?;
+            sockopt::set_socket_send_buffer_size_force(&to, bytes)
+                .or_else(|_| sockopt::set_socket_send_buffer_size(&to, bytes))?;
         }
         if let Some(bytes) = self.receive_buffer_bytes {
-            sockopt::set_socket_recv_buffer_size_force(stream, bytes)
-                .or_else(|_| sockopt::set_socket_recv_buffer_size(stream, bytes))?;
+            sockopt::set_socket_recv_buffer_size_force(&to, bytes)
+                .or_else(|_| sockopt::set_socket_recv_buffer_size(&to, bytes))?;
         }
         Ok(())
+    }
+
+    /// Connects to a host by name or address, with the first of its addresses that lets us. Takes as long as the kernel
+    /// tries: the caller bounds it.
+    ///
+    /// # Errors
+    /// What the system says, of the last address if there are several.
+    pub async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in lookup_host((host, port)).await? {
+            match self.connect_to(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        self.apply(&socket)?;
+        socket.connect(address).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// By how much our window, and the peer's, is shifted: that of tcp_info(7), whose seventh byte has the peer's below and
+    /// ours above.
+    fn shifts(stream: &TcpStream) -> (u8, u8) {
+        let mut info = [0u8; 8];
+        let mut length = info.len() as libc::socklen_t;
+        // SAFETY: the kernel writes `length` bytes at most.
+        let answer = unsafe {
+            let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                level,
+                name,
+                info.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        assert_eq!((answer, length), (0, 8));
+        if cfg!(target_endian = "little") {
+            (info[6] >> 4, info[6] & 15)
+        } else {
+            (info[6] & 15, info[6] >> 4)
+        }
+    }
+
+    fn listen(options: &SocketOptions) -> tokio::net::TcpListener {
+        let socket = TcpSocket::new_v4().unwrap();
+        options.apply(&socket).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        socket.listen(8).unwrap()
+    }
+
+    /// The two ends of a connection, with these options at the one that connects and at the one that listens.
+    async fn pair(near: &SocketOptions, far: &SocketOptions) -> [TcpStream; 2] {
+        let listener = listen(far);
+        let port = listener.local_addr().unwrap().port();
+        let near = near.connect("127.0.0.1", port).await.unwrap();
+        [near, listener.accept().await.unwrap().0]
+    }
+
+    /// They were set when the window's scale was settled: a larger one stayed without effect beyond that.
+    #[tokio::test]
+    async fn the_windows_scale_is_that_of_the_buffer_at_either_end() {
+        let default = SocketOptions::default();
+        let [near, _far] = pair(&default, &default).await;
+        let (usual, _) = shifts(&near);
+        for bytes in [64 << 10, 256 << 20] {
+            let options = SocketOptions::buffers(Some(bytes));
+            let [near, far] = pair(&options, &default).await;
+            let has = SockRef::from(&near).recv_buffer_size().unwrap();
+            assert_eq!(shifts(&near).0, shifts(&far).1, "what we said is what it knows");
+            if has < bytes {
+                println!("not all of it: {has} of {bytes} bytes without CAP_NET_ADMIN");
+                continue;
+            }
+            let is_scaled = |shift: u8| if bytes > 1 << 20 { shift > usual } else { shift < usual };
+            assert!(is_scaled(shifts(&near).0), "{bytes}: {:?}, usually {usual}", shifts(&near));
+            let [near, far] = pair(&default, &options).await;
+            assert!(is_scaled(shifts(&far).0), "{bytes}: {:?}, usually {usual}", shifts(&far));
+            assert_eq!(shifts(&far).0, shifts(&near).1);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_accepted_has_the_options_of_who_listens() {
+        let [near, far] =
+            pair(&SocketOptions::default(), &SocketOptions::buffers(Some(65_536))).await;
+        for stream in [&near, &far] {
+            let socket = SockRef::from(stream);
+            assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
+        }
+        assert_eq!(SockRef::from(&far).recv_buffer_size().unwrap(), 2 * 65_536);
+        assert_eq!(SockRef::from(&far).send_buffer_size().unwrap(), 2 * 65_536);
+    }
+
+    #[tokio::test]
+    async fn the_address_that_lets_us_in_is_found() {
+        let options = SocketOptions::default();
+        let port = listen(&options).local_addr().unwrap().port();
+        let error = options.connect("127.0.0.1", port).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        // It may have ::1 as well, where nobody listens.
+        let listener = listen(&options);
+        let port = listener.local_addr().unwrap().port();
+        assert!(options.connect("localhost", port).await.is_ok());
     }
 }

@@ -13,7 +13,7 @@ use iscsi::{
     pdu::NopOut,
 };
 use scsi::Lun;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use transport::{
     Identity, Received, Sent, SocketOptions, Stream, TlsClient, TlsServer, poll_receive, poll_send,
     receive, receive_now, send,
@@ -59,15 +59,14 @@ async fn pair((secured, compression): Form) -> (Stream, Stream) {
 }
 
 async fn connect(secured: bool) -> (Stream, Stream) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let options = SocketOptions { send_buffer_bytes: Some(65_536), ..Default::default() };
+    let socket = TcpSocket::new_v4().unwrap();
+    options.apply(&socket).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let near = options.connect("127.0.0.1", port).await.unwrap();
     let (far, _) = listener.accept().await.unwrap();
-    for stream in [&near, &far] {
-        SocketOptions { send_buffer_bytes: Some(65_536), ..Default::default() }
-            .apply(stream)
-            .unwrap();
-        assert!(stream.nodelay().unwrap());
-    }
     if !secured {
         return (near.into(), far.into());
     }

@@ -106,7 +106,7 @@ impl Node {
                 if !is_new {
                     continue;
                 }
-                let listener = Listener::bind(self.portal(&group, address.0, portal));
+                let listener = self.server.bind(self.portal(&group, address.0, portal));
                 let listener = listener.map_err(|error| refused_portal(plan, *address, &error))?;
                 prepared.portals.push((*address, listener));
             }
