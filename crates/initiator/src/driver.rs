@@ -23,13 +23,14 @@ use volume::{Geometry, Holding};
 
 use crate::{
     CommandError, ConnectionStatistics, Error, Facts, LinkState, Settings, Statistics,
+    clock::now,
     facts::{tells_of_change, tells_of_reset, tells_of_size},
     login::{LoggedIn, log_in},
     pending::{Job, PendingTable},
     probe::probe,
     shared::Shared,
     wire::Traffic,
-    wires::{Wires, now},
+    wires::Wires,
 };
 
 /// What callers send.

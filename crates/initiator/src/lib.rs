@@ -9,6 +9,8 @@ mod locate;
 mod settings;
 mod statistics;
 mod facts;
+mod clock;
+mod carriage;
 mod wire;
 mod login;
 mod wires;

@@ -16,11 +16,11 @@ use volume::Geometry;
 use crate::{
     Answer, CommandError, ConnectionStatistics, Error, Facts, LinkState, Settings, Statistics,
     claim::Claimed,
+    clock::now,
     driver::{Driver, Expected, Live, Message, connect},
     pending::Job,
     shared::Shared,
     size,
-    wires::now,
 };
 
 /// A session with one unit. Clones are handles on the same one; when the last is gone it logs out.

@@ -3,7 +3,7 @@
 use std::{
     ops::AddAssign,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use iscsi::{
@@ -15,7 +15,11 @@ use iscsi::{
 };
 use transport::{Received, Sent, SessionCongestion, Stream, receive, send};
 
-use crate::Error;
+use crate::{
+    Error,
+    carriage::{Carriage, Passed},
+    clock::now,
+};
 
 /// A socket in full feature phase. Its machine is a part of the [`Session`].
 pub(crate) struct Wire {
@@ -24,8 +28,7 @@ pub(crate) struct Wire {
     pub(crate) cid: Cid,
     bytes_in: u64,
     bytes_out: u64,
-    /// What had got through at the last look.
-    carried: u64,
+    carriage: Carriage,
 }
 
 /// What has passed a connection since its login, in bytes of PDUs, and as it crossed the link.
@@ -67,7 +70,8 @@ impl Wire {
         }
         decoder.configure(BUFFER_BYTES, limit, parameters.digests);
         stream.set_read_bytes(BUFFER_BYTES);
-        Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0, carried: 0 }
+        let carriage = Carriage::new(now());
+        Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0, carriage }
     }
 
     /// Gives it the congestion control of its session.
@@ -92,14 +96,23 @@ impl Wire {
         Traffic { bytes_in, bytes_out, link_in, link_out }
     }
 
-    /// Whether bytes have got through since this was asked last, in either direction.
-    pub(crate) fn carries(&mut self) -> bool {
-        let traffic = self.traffic();
-        let Ok(waiting) = self.stream.unacknowledged() else { return false };
-        let carried = traffic.link_in + traffic.link_out.saturating_sub(waiting);
-        let more = carried > self.carried;
-        self.carried = carried.max(self.carried);
-        more
+    /// With a ping that is not answered, and ends at `asked`: since when bytes may have got through, if any did since
+    /// the last look.
+    pub(crate) fn look(&mut self, asked: u64, now: Instant, every: Duration) -> Option<Instant> {
+        // One that fails here fails where it is read or written, too.
+        let acknowledged = self.stream.acknowledged().unwrap_or(0);
+        let passed = Passed { read: self.stream.read(), acknowledged };
+        self.carriage.look(asked, passed, now, every)
+    }
+
+    /// When the next is due.
+    pub(crate) fn next_look(&self, every: Duration) -> Instant {
+        self.carriage.next_look(every)
+    }
+
+    /// So much of the output is written; `asked` is where a ping ends in it that is not answered.
+    pub(crate) fn note_written(&mut self, asked: Option<u64>, output: u64) {
+        self.carriage.note_written(asked, output, self.stream.written());
     }
 
     /// Writes what the socket takes. True if that was all.

@@ -1,6 +1,11 @@
 //! A session's machine with its sockets.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Instant};
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use iscsi::{
@@ -17,6 +22,7 @@ use transport::SessionCongestion;
 
 use crate::{
     CommandError, Error, Settings,
+    clock::now,
     login::{LoggedIn, Purpose, log_in},
     wire::{Traffic, Wire},
 };
@@ -40,7 +46,13 @@ pub(crate) struct Wires {
     gone: Traffic,
     /// Connections that failed.
     pub(crate) lost: u64,
+    /// How often one that was asked and does not answer is looked at.
+    look_every: Duration,
 }
+
+/// So many looks in the shortest time after which a connection may be given up: one that pauses is then given a
+/// sixteenth less of it at most.
+const LOOKS: u32 = 16;
 
 impl Wires {
     /// Connects and logs in. Bounded by the settings.
@@ -56,8 +68,19 @@ impl Wires {
         let congestion = Arc::new(settings.congestion.session());
         wire.take_into(&congestion);
         let (wires, tsih, tpgt) = (vec![wire], established.tsih, established.tpgt);
-        let gone = Traffic::default();
-        Ok(Self { session, wires, tsih, portal, tpgt, congestion, reason: None, gone, lost: 0 })
+        let shortest = timing.stall_time_out.min(timing.ping_time_out);
+        Ok(Self {
+            session,
+            wires,
+            tsih,
+            portal,
+            tpgt,
+            congestion,
+            reason: None,
+            gone: Traffic::default(),
+            lost: 0,
+            look_every: (shortest / LOOKS).max(Duration::from_millis(1)),
+        })
     }
 
     /// What a login for another connection needs to know.
@@ -120,6 +143,8 @@ impl Wires {
                     Ok(all) => again |= all,
                     Err(error) => broken = Some((wire.cid, error)),
                 }
+                let written = output.written();
+                wire.note_written(self.session.asked(wire.cid), written);
             }
             if let Some((cid, error)) = broken {
                 self.fail(cid, error);
@@ -155,14 +180,17 @@ impl Wires {
 
     /// When [`Wires::handle_timeout`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.session.poll_timeout()
+        let is_asked = |wire: &&Wire| self.session.asked(wire.cid).is_some();
+        let looks = self.wires.iter().filter(is_asked).map(|wire| wire.next_look(self.look_every));
+        self.session.poll_timeout().map(|deadline| looks.fold(deadline, Instant::min))
     }
 
     /// Time passed.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         for wire in &mut self.wires {
-            if wire.carries() {
-                self.session.note_carried(wire.cid, now);
+            let Some(asked) = self.session.asked(wire.cid) else { continue };
+            if let Some(at) = wire.look(asked, now, self.look_every) {
+                self.session.note_carried(wire.cid, at);
             }
         }
         self.session.handle_timeout(now);
@@ -267,11 +295,6 @@ impl Wires {
             }
         }
     }
-}
-
-/// The time, from the clock that a test can pause.
-pub(crate) fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }
 
 fn joined(login: &Established) -> Joined {

@@ -12,6 +12,7 @@ use std::{
 
 use initiator::RemoteVolume;
 use support::{blocks, expect, load, node::Node, relay::Relay};
+use tokio::task::JoinSet;
 use volume::{Durability, Geometry, Lba, Volume};
 
 async fn connect(node: &Node, relay: &Relay, connections: u16) -> Arc<RemoteVolume> {
@@ -118,4 +119,45 @@ async fn a_stalled_connection_does_not_stall_the_other() {
     assert_eq!(statistics.failures, 0);
     assert!(statistics.connections_lost >= 1, "it was given up: {statistics:?}");
     has_connections(&volume, 2).await;
+}
+
+/// The host of a process that hangs acknowledges what comes, as long as it has room: that was taken for life, of the
+/// ping and of all that was sent after it.
+#[tokio::test]
+async fn a_target_that_hangs_is_given_up_in_the_time_that_is_promised() {
+    let node = Node::start(Geometry::with_blocks(65536)).await;
+    for is_busy in [false, true] {
+        let relay = Relay::start(node.address).await;
+        let mut settings = node.settings();
+        settings.portal = relay.address.to_string();
+        settings.error_recovery_level = 0;
+        settings.timing.ping_after = Duration::from_millis(100);
+        settings.timing.ping_time_out = Duration::from_secs(1);
+        let volume = Arc::new(RemoteVolume::connect(settings).await.unwrap());
+        volume.write(Lba(0), blocks(0, 8, 1), Durability::Volatile).await.unwrap();
+        relay.stall(0);
+        let begun = Instant::now();
+        let mut reads = JoinSet::new();
+        let lost = async {
+            while volume.statistics().connections_lost == 0 {
+                if is_busy {
+                    let volume = volume.clone();
+                    reads.spawn(async move { expect(&volume, 0, 8, 1).await });
+                }
+                tokio::time::sleep(Duration::from_millis(25)).await;
+            }
+            begun.elapsed()
+        };
+        let lost = tokio::time::timeout(Duration::from_secs(10), lost).await;
+        let took = lost.unwrap_or_else(|_| panic!("it is not given up, busy: {is_busy}"));
+        // Half a second for a machine that has other things to do.
+        let promised = Duration::from_millis(1100);
+        let range = promised - Duration::from_millis(100)..promised + Duration::from_millis(500);
+        assert!(range.contains(&took), "{took:?}, busy: {is_busy}");
+        // By way of another connection, which the relay passes.
+        while let Some(read) = reads.join_next().await {
+            read.unwrap();
+        }
+        volume.close().await;
+    }
 }

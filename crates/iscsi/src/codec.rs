@@ -330,6 +330,8 @@ pub struct Output {
     /// What is to be written, in order; none of them is empty.
     chunks: VecDeque<Chunk>,
     length: usize,
+    /// Bytes that were written.
+    written: u64,
 }
 
 #[derive(Debug)]
@@ -414,6 +416,18 @@ impl Output {
         self.length
     }
 
+    /// Bytes that were written, since it was made.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Where it ends, in bytes since it was made: once so many are [`Output::written`], all that is queued now is.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.written + self.length as u64
+    }
+
     /// What is not yet written, in order, in pieces of at least one byte.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut at = self.arena_at;
@@ -442,6 +456,7 @@ impl Output {
     /// If there were not so many.
     pub fn advance(&mut self, count: usize) {
         self.length = self.length.checked_sub(count).expect("no more is written than was queued");
+        self.written += count as u64;
         let mut left = count;
         while left > 0 {
             let front = self.chunks.front_mut().expect("the length counts the chunks");

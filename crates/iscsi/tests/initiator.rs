@@ -704,6 +704,27 @@ fn a_connection_that_carries_bytes_has_not_failed() {
     assert_eq!(scene.pass(5 * SECOND), Err(Error::Silent));
 }
 
+#[test]
+fn until_it_is_answered_it_is_known_where_a_ping_ends() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.session.asked(Cid(0)), None);
+    scene.write(100);
+    scene.pass(5 * SECOND).unwrap();
+    let end = |scene: &mut Scene| scene.session.output(Cid(0)).expect("it is there").end();
+    let ends = end(&mut scene);
+    assert_eq!(scene.session.asked(Cid(0)), Some(ends));
+    let pings = scene.sent();
+    let [Pdu::NopOut(ping)] = &pings[..] else { panic!("{pings:?}") };
+    assert_eq!(scene.session.output(Cid(0)).map(|output| output.written()), Some(ends));
+    scene.write(100);
+    assert!(end(&mut scene) > ends);
+    assert_eq!(scene.session.asked(Cid(0)), Some(ends), "what comes after it is after it");
+    let numbers = Numbers { exp_cmd_sn: Serial(3), ..scene.next_status() };
+    let (lun, itt, ttt) = (Lun(0), ping.itt, Ttt::NONE);
+    scene.receive(Pdu::NopIn(NopIn { lun, itt, ttt, numbers, data: Bytes::new() })).unwrap();
+    assert_eq!(scene.session.asked(Cid(0)), None);
+}
+
 /// Eight reads, of which every other is long: the connections that the commands leave on.
 fn spread_over_two(spread: Spread) -> [usize; 2] {
     let mut scene = Scene::new();

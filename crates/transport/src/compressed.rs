@@ -20,6 +20,7 @@ use crate::{
     parcel::{HEAD, Made, Packer, RAW_MAX, Unpacker},
     progress::{Received, Sent},
     secured::Secured,
+    tcp::Tcp,
     unsent::{Unsent, write_all},
 };
 
@@ -59,7 +60,7 @@ pub struct LinkBytes {
 
 /// What it lies on.
 pub(crate) enum Lower {
-    Tcp(TcpStream),
+    Tcp(Tcp),
     Tls(Box<Secured>),
 }
 
@@ -91,7 +92,7 @@ impl Compressed {
         }
     }
 
-    pub(crate) fn tcp(&self) -> &TcpStream {
+    pub(crate) fn tcp(&self) -> &Tcp {
         match &self.lower {
             Lower::Tcp(tcp) => tcp,
             Lower::Tls(stream) => stream.tcp(),
@@ -134,7 +135,11 @@ impl Compressed {
 
     /// Whether the socket has something, for who has asked [`Compressed::has_input`].
     pub(crate) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.has_input() { Poll::Ready(Ok(())) } else { self.tcp().poll_read_ready(context) }
+        if self.has_input() {
+            Poll::Ready(Ok(()))
+        } else {
+            self.tcp().stream().poll_read_ready(context)
+        }
     }
 
     /// Fills the room, as far as it goes, with what is there or, if that is nothing, with what
@@ -154,10 +159,12 @@ impl Compressed {
             // A parcel that is not whole is below 64 KiB: with this, 128 KiB at most.
             self.input.reserve(self.read_bytes);
             let received = match &mut self.lower {
-                Lower::Tcp(tcp) => match std::task::ready!(read(tcp, &mut self.input))? {
-                    0 => Received::Closed,
-                    count => Received::Bytes(count),
-                },
+                Lower::Tcp(tcp) => {
+                    match std::task::ready!(tcp.read_by(&mut self.input, &mut read))? {
+                        0 => Received::Closed,
+                        count => Received::Bytes(count),
+                    }
+                }
                 Lower::Tls(stream) => {
                     let mut input = (&mut self.input).limit(self.read_bytes);
                     std::task::ready!(stream.receive(&mut input, &mut read))?

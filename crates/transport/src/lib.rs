@@ -5,8 +5,12 @@
 //! [`poll_receive`] and [`poll_send`], which arrange for its waking. [`receive_now`] is for busy
 //! polling.
 
+#[cfg(test)]
+#[path = "../tests/certificates/mod.rs"]
+mod certificates;
 mod options;
 mod progress;
+mod tcp;
 mod unsent;
 mod secured;
 pub mod parcel;
@@ -26,5 +30,6 @@ pub use progress::{MAX_SLICES, Received, Sent};
 pub use reader::{poll_receive, receive, receive_now};
 pub use secured::Secured;
 pub use stream::Stream;
+pub use tcp::Tcp;
 pub use tls::{Identity, Part, TlsClient, TlsServer, Unusable, distrust};
 pub use writer::{poll_send, send};

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::{
     progress::{MAX_SLICES, Received, Sent},
+    tcp::Tcp,
     unsent::{Unsent, try_write},
 };
 
@@ -28,7 +29,7 @@ use crate::{
 ///   the caller's queue only when it is there, too: what the queue holds is what is unsent.
 #[derive(Debug)]
 pub struct Secured {
-    tcp: TcpStream,
+    tcp: Tcp,
     session: Connection,
     /// Came from the socket and not to the session yet.
     input: BytesMut,
@@ -62,7 +63,7 @@ impl Secured {
     pub(crate) async fn handshake(tcp: TcpStream, mut session: Connection) -> io::Result<Self> {
         session.set_buffer_limit(Some(SEALED_BYTES));
         let mut stream = Self {
-            tcp,
+            tcp: tcp.into(),
             session,
             input: BytesMut::new(),
             read_bytes: READ_BYTES,
@@ -73,13 +74,13 @@ impl Secured {
         let mut received = 0;
         loop {
             while !stream.write_records(&mut try_write)? {
-                stream.tcp.writable().await?;
+                stream.tcp.stream().writable().await?;
             }
             if !stream.session.is_handshaking() {
                 return Ok(stream);
             }
-            stream.tcp.readable().await?;
-            match stream.session.read_tls(&mut TryRead(&stream.tcp)) {
+            stream.tcp.stream().readable().await?;
+            match stream.session.read_tls(&mut TryRead(&mut stream.tcp)) {
                 Ok(0) => {
                     let why = "closed during the TLS handshake";
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
@@ -96,8 +97,8 @@ impl Secured {
         }
     }
 
-    /// The stream below.
-    pub(crate) fn tcp(&self) -> &TcpStream {
+    /// The socket below.
+    pub(crate) fn tcp(&self) -> &Tcp {
         &self.tcp
     }
 
@@ -135,7 +136,7 @@ impl Secured {
             }
             // There is nothing in it: it is all room.
             self.input.reserve(self.read_bytes);
-            if std::task::ready!(read(&mut self.tcp, &mut self.input))? == 0 {
+            if std::task::ready!(self.tcp.read_by(&mut self.input, &mut read))? == 0 {
                 self.closed = true;
                 return Poll::Ready(Ok(Received::Closed));
             }
@@ -231,7 +232,7 @@ impl Secured {
     /// What the peer has said before it closed, which tells more than that it has.
     fn alert(&mut self) -> Option<io::Error> {
         while self.plaintext == 0 {
-            match self.session.read_tls(&mut Recv(&self.tcp)) {
+            match self.session.read_tls(&mut Recv(&mut self.tcp)) {
                 Ok(0) | Err(_) => return None,
                 Ok(_) => {}
             }
@@ -244,7 +245,11 @@ impl Secured {
 
     /// Whether the socket has something, for who has asked [`Secured::has_input`].
     pub(crate) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.has_input() { Poll::Ready(Ok(())) } else { self.tcp.poll_read_ready(context) }
+        if self.has_input() {
+            Poll::Ready(Ok(()))
+        } else {
+            self.tcp.stream().poll_read_ready(context)
+        }
     }
 }
 
@@ -261,26 +266,26 @@ fn is_nothing(error: &io::Error) -> bool {
 }
 
 /// The socket as the runtime sees it.
-struct TryRead<'a>(&'a TcpStream);
+struct TryRead<'a>(&'a mut Tcp);
 
 impl Read for TryRead<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        self.0.try_read(room)
+        self.0.read_now(|tcp| tcp.try_read(room))
     }
 }
 
 /// The socket past the runtime.
-struct Recv<'a>(&'a TcpStream);
+struct Recv<'a>(&'a mut Tcp);
 
 impl Read for Recv<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        (&*SockRef::from(self.0)).read(room)
+        self.0.read_now(|tcp| (&*SockRef::from(tcp)).read(room))
     }
 }
 
 /// The socket as rustls writes to it.
 struct Writing<'a, W> {
-    tcp: &'a mut TcpStream,
+    tcp: &'a mut Tcp,
     write: &'a mut W,
 }
 
@@ -293,7 +298,7 @@ where
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        match (self.write)(self.tcp, slices) {
+        match self.tcp.write_by(slices, &mut *self.write) {
             Poll::Ready(written) => written,
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }

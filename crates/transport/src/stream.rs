@@ -8,23 +8,20 @@ use std::{
 
 use bytes::BytesMut;
 use iscsi::keys::Compression;
-use rustix::ioctl;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::{
     compressed::{Compressed, LinkBytes, Lower},
     secured::Secured,
+    tcp::Tcp,
 };
-
-/// linux/sockios.h; the same number as TIOCOUTQ.
-const SIOCOUTQ: ioctl::Opcode = 0x5411;
 
 /// One connection. Plain TCP costs one branch more than a bare socket.
 #[derive(Debug)]
 pub enum Stream {
     /// TCP.
-    Plain(TcpStream),
+    Plain(Tcp),
     /// TLS over TCP, the handshake done.
     Tls(Box<Secured>),
     /// One of these, and what passes is compressed.
@@ -33,14 +30,18 @@ pub enum Stream {
 
 impl From<TcpStream> for Stream {
     fn from(stream: TcpStream) -> Self {
-        Self::Plain(stream)
+        Self::Plain(stream.into())
     }
 }
 
 impl Stream {
     pub(crate) fn tcp(&self) -> &TcpStream {
+        self.counted().stream()
+    }
+
+    fn counted(&self) -> &Tcp {
         match self {
-            Self::Plain(stream) => stream,
+            Self::Plain(tcp) => tcp,
             Self::Tls(stream) => stream.tcp(),
             Self::Compressed(stream) => stream.tcp(),
         }
@@ -54,17 +55,25 @@ impl Stream {
         self.tcp().local_addr()
     }
 
-    /// Bytes that the kernel has of ours and the peer's has not acknowledged.
+    /// Bytes that the kernel was given of ours, since the connection was made and as they cross the link: what waits
+    /// here to be encrypted or compressed, or is and was not taken yet, does not count.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.counted().written()
+    }
+
+    /// Of these, how many the peer's host has acknowledged. Whether its process has read them it does not say.
     ///
     /// # Errors
     /// What the socket says.
-    pub fn unacknowledged(&self) -> io::Result<u64> {
-        // SAFETY: SIOCOUTQ (tcp(7)) writes one int, and is what this getter was made for.
-        let bytes = unsafe {
-            let ask = ioctl::Getter::<SIOCOUTQ, i32>::new();
-            ioctl::ioctl(self.tcp(), ask)?
-        };
-        Ok(u64::try_from(bytes).unwrap_or(0))
+    pub fn acknowledged(&self) -> io::Result<u64> {
+        self.counted().acknowledged()
+    }
+
+    /// Bytes that the kernel gave us, counted in the same way.
+    #[must_use]
+    pub fn read(&self) -> u64 {
+        self.counted().read()
     }
 
     /// From now on the kernel takes no more output while it holds so many bytes that it has not sent yet
@@ -100,7 +109,7 @@ impl Stream {
     /// As [`Stream::readable`].
     pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Plain(stream) => stream.poll_read_ready(context),
+            Self::Plain(tcp) => tcp.stream().poll_read_ready(context),
             Self::Tls(stream) => stream.poll_read_ready(context),
             Self::Compressed(stream) => stream.poll_read_ready(context),
         }

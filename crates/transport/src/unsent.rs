@@ -8,7 +8,10 @@ use std::{
 use iscsi::codec::Output;
 use tokio::net::TcpStream;
 
-use crate::progress::{MAX_SLICES, Sent};
+use crate::{
+    progress::{MAX_SLICES, Sent},
+    tcp::Tcp,
+};
 
 /// A queue of bytes.
 pub(crate) trait Unsent {
@@ -38,14 +41,14 @@ impl Unsent for Output {
 
 /// Writes until the queue is empty or the kernel takes no more.
 pub(crate) fn write_all(
-    stream: &mut TcpStream,
+    tcp: &mut Tcp,
     output: &mut impl Unsent,
     mut write: impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
 ) -> io::Result<Sent> {
     while !output.is_empty() {
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let used = output.slices(&mut slices);
-        match write(stream, &slices[..used]) {
+        match tcp.write_by(&slices[..used], &mut write) {
             Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
             Poll::Ready(Ok(count)) => output.advance(count),
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -21,7 +21,7 @@ use crate::{
 /// What the socket says, save that it would block; what the peer says of TLS.
 pub fn send(stream: &mut Stream, output: &mut Output) -> io::Result<Sent> {
     match stream {
-        Stream::Plain(stream) => write_all(stream, output, try_write),
+        Stream::Plain(tcp) => write_all(tcp, output, try_write),
         Stream::Tls(stream) => stream.send(output, try_write),
         Stream::Compressed(stream) => stream.send(output, try_write),
     }
@@ -40,7 +40,7 @@ pub fn poll_send(
         Pin::new(stream).poll_write_vectored(context, slices)
     };
     match stream {
-        Stream::Plain(stream) => write_all(stream, output, write),
+        Stream::Plain(tcp) => write_all(tcp, output, write),
         Stream::Tls(stream) => stream.send(output, write),
         Stream::Compressed(stream) => stream.send(output, write),
     }

@@ -269,11 +269,12 @@ async fn taken(limit: Option<u32>) -> usize {
     };
     options(4 << 20, 64 << 10).apply(&near).unwrap();
     options(64 << 10, 64 << 10).apply(&far).unwrap();
-    let near = Stream::from(near);
+    let mut near = Stream::from(near);
     if let Some(bytes) = limit {
         near.limit_unsent(bytes).unwrap();
     }
-    let Stream::Plain(socket) = &near else { unreachable!() };
+    let Stream::Plain(socket) = &mut near else { unreachable!() };
+    let socket = socket.stream_mut();
     let mut taken = 0;
     loop {
         socket.writable().await.unwrap();

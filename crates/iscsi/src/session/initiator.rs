@@ -39,8 +39,8 @@ use crate::{
 pub struct Timing {
     /// After so long without hearing anything, ping.
     pub ping_after: Duration,
-    /// After so long without hearing anything since the ping, and without a byte getting through
-    /// ([`Session::note_carried`]), the connection is dead.
+    /// After so long without hearing anything since the ping, and without a byte getting through that
+    /// its answer has to wait for ([`Session::note_carried`]), the connection is dead.
     pub ping_time_out: Duration,
     /// How long the answer to a task management function or a logout may take.
     pub abort_time_out: Duration,

@@ -98,7 +98,7 @@ impl Client {
     /// The socket, for what is no PDU.
     pub fn socket(&mut self) -> &mut TcpStream {
         match &mut self.stream {
-            Stream::Plain(stream) => stream,
+            Stream::Plain(tcp) => tcp.stream_mut(),
             Stream::Tls(_) | Stream::Compressed(_) => panic!("not through TLS"),
         }
     }

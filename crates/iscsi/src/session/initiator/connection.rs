@@ -39,8 +39,7 @@ pub(super) struct Connection {
     bursts: VecDeque<Burst>,
     /// When anything was last heard.
     pub(super) heard: Instant,
-    /// When it was last noted that bytes get through, in either direction, without a PDU of them being
-    /// whole yet: what is asked waits behind them.
+    /// When bytes got through last that what is asked waits behind, in either direction, as far as that is noted.
     pub(super) carried: Instant,
     pub(super) ping: Option<Ping>,
     /// How long to wait, with commands on their way and nothing heard, before asking.
@@ -93,6 +92,8 @@ pub(super) struct Ping {
     pub(super) sent: Instant,
     /// Commands on this connection with a number before this were sent before the ping.
     pub(super) cmd_sn: Serial,
+    /// Where it ends in the connection's output.
+    pub(super) end: u64,
     /// It took so long that the other connections were asked, too.
     pub(super) suspected: bool,
 }

@@ -396,10 +396,10 @@ impl Connection {
             && heard_elsewhere.is_some_and(|heard| heard > ping.sent)
     }
 
-    /// Bytes get through: a connection that is slow has not failed, and what it was asked waits behind
+    /// Bytes got through then: a connection that is slow has not failed, and what it was asked waits behind
     /// what it carries.
-    pub(super) fn note_carried(&mut self, now: Instant) {
-        self.carried = now;
+    pub(super) fn note_carried(&mut self, at: Instant) {
+        self.carried = self.carried.max(at);
         if let Some(ping) = &mut self.ping {
             ping.suspected = false;
         }
@@ -431,7 +431,6 @@ impl Connection {
             return;
         }
         let (itt, cmd_sn) = (commands.control_itt(), commands.window.cmd_sn());
-        self.ping = Some(Ping { itt, sent: now, cmd_sn, suspected: false });
         self.send(Pdu::NopOut(NopOut {
             immediate: true,
             lun: scsi::Lun(0),
@@ -441,6 +440,8 @@ impl Connection {
             exp_stat_sn: self.exp_stat_sn(),
             data: Bytes::new(),
         }));
+        let end = self.output.end();
+        self.ping = Some(Ping { itt, sent: now, cmd_sn, end, suspected: false });
     }
 
     pub(super) fn abort_late_tasks(

@@ -295,13 +295,20 @@ impl Session {
         connections.chain(recovery).chain(deadline).min()
     }
 
-    /// Bytes got through on a connection since this was told last, in either direction, as its transport
-    /// knows: the target's host acknowledged some, or some came. Not needed for whole PDUs that come. To be
-    /// told before [`Session::handle_timeout`]: a connection that is slow is then not taken for one that
-    /// has failed.
-    pub fn note_carried(&mut self, cid: Cid, now: Instant) {
+    /// Where the ping that is not answered yet ends in the connection's output ([`Output::end`]); `None` if there
+    /// is none. Meanwhile its transport is to be looked at every now and then, for [`Session::note_carried`].
+    #[must_use]
+    pub fn asked(&self, cid: Cid) -> Option<u64> {
+        Some(self.connection(cid)?.ping.as_ref()?.end)
+    }
+
+    /// Bytes got through on a connection in a moment not before `at`, as its transport knows: some came, or the target's
+    /// host acknowledged some that a ping waits behind ([`Session::asked`]), or the ping. What was sent after the ping
+    /// does not count: a host acknowledges also for a process that has stopped. Not needed for whole PDUs that come. To
+    /// be told before [`Session::handle_timeout`]: a connection that is slow is then not taken for one that has failed.
+    pub fn note_carried(&mut self, cid: Cid, at: Instant) {
         if let Some(connection) = self.connection_mut(cid) {
-            connection.note_carried(now);
+            connection.note_carried(at);
         }
     }
 

@@ -1,0 +1,145 @@
+//! Whether bytes get through on a connection that was asked whether the target is there, and has not answered.
+
+use std::time::{Duration, Instant};
+
+/// What has got through, as far as an answer has to wait for it, and when that was looked at.
+///
+/// - What came counts: the answer is behind it.
+/// - What the target's host has acknowledged counts up to the end of the ping, which waits behind it. What was sent
+///   after the ping does not: the host takes it also for a process that has stopped, as long as it has room.
+pub(crate) struct Carriage {
+    looked: Instant,
+    /// So many bytes counted then.
+    bytes: u64,
+    /// The last ping that the kernel has been given whole.
+    given: Option<Given>,
+}
+
+#[derive(Clone, Copy)]
+struct Given {
+    /// Where it ends in the output.
+    end: u64,
+    /// With its end, and what the same write had after it, the kernel had been given so many bytes.
+    written: u64,
+}
+
+/// A connection as it is now, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    /// Came.
+    pub(crate) read: u64,
+    /// The other host has acknowledged.
+    pub(crate) acknowledged: u64,
+}
+
+impl Carriage {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { looked: now, bytes: 0, given: None }
+    }
+
+    /// Of the output so much is written, and the kernel was given `written` bytes for it; `asked` is where the ping
+    /// ends that is not answered.
+    pub(crate) fn note_written(&mut self, asked: Option<u64>, output: u64, written: u64) {
+        let Some(end) = asked.filter(|end| *end <= output) else { return };
+        if self.given.is_none_or(|given| given.end != end) {
+            self.given = Some(Given { end, written });
+        }
+    }
+
+    /// Looks while the ping that ends at `asked` is not answered. If more has got through than at the look before: the
+    /// moment before which that was not. With a look every `every`, that is the look before; one that comes late, since
+    /// this process had no time, does not blame the connection for it.
+    pub(crate) fn look(
+        &mut self,
+        asked: u64,
+        passed: Passed,
+        now: Instant,
+        every: Duration,
+    ) -> Option<Instant> {
+        let given = self.given.filter(|given| given.end == asked);
+        let most = given.map_or(u64::MAX, |given| given.written);
+        let bytes = passed.read + passed.acknowledged.min(most);
+        let more = bytes > self.bytes;
+        self.bytes = self.bytes.max(bytes);
+        let since = now.checked_sub(every).map_or(self.looked, |since| since.max(self.looked));
+        self.looked = now;
+        more.then_some(since)
+    }
+
+    /// When it should be looked at again.
+    pub(crate) fn next_look(&self, every: Duration) -> Instant {
+        self.looked + every
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_millis(20);
+
+    /// A connection whose ping ends at 1000 in the output, and at 2000 as it crosses the link.
+    struct Scene {
+        carriage: Carriage,
+        now: Instant,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let now = Instant::now() + Duration::from_secs(60);
+            let mut carriage = Carriage::new(now);
+            carriage.note_written(Some(1000), 500, 700);
+            Self { carriage, now }
+        }
+
+        fn give(&mut self) {
+            self.carriage.note_written(Some(1000), 1000, 2000);
+        }
+
+        /// After so many milliseconds; how long ago it was at most that bytes got through.
+        fn look(&mut self, after_ms: u64, read: u64, acknowledged: u64) -> Option<u128> {
+            self.now += Duration::from_millis(after_ms);
+            let since = self.carriage.look(1000, Passed { read, acknowledged }, self.now, EVERY)?;
+            Some((self.now - since).as_millis())
+        }
+    }
+
+    #[test]
+    fn bytes_count_from_the_look_before() {
+        let mut scene = Scene::new();
+        assert_eq!(scene.look(20, 0, 0), None);
+        assert_eq!(scene.look(20, 0, 1), Some(20));
+        assert_eq!(scene.look(20, 1, 1), Some(20), "in either direction");
+        assert_eq!(scene.look(5, 2, 1), Some(5));
+        assert_eq!(scene.look(20, 2, 1), None);
+        assert_eq!(scene.look(9000, 3, 1), Some(20), "we were not there");
+        assert_eq!(scene.look(20, 3, 1), None);
+    }
+
+    #[test]
+    fn what_was_sent_after_the_ping_is_no_sign_of_life() {
+        let mut scene = Scene::new();
+        assert_eq!(scene.look(20, 0, 300), Some(20));
+        scene.give();
+        assert_eq!(scene.look(20, 0, 700), Some(20), "the ping waits behind it");
+        // More of the output is written, and its host takes it.
+        scene.carriage.note_written(Some(1000), 3000, 4000);
+        assert_eq!(scene.look(20, 0, 2100), Some(20), "with the ping");
+        assert_eq!(scene.look(20, 0, 2200), None);
+        assert_eq!(scene.look(20, 0, 4000), None);
+        assert_eq!(scene.look(20, 1, 4000), Some(20), "what comes is");
+    }
+
+    #[test]
+    fn the_next_ping_waits_behind_all_that_was_sent_before_it() {
+        let mut scene = Scene::new();
+        scene.give();
+        assert_eq!(scene.look(20, 0, 2500), Some(20));
+        let passed = |acknowledged| Passed { read: 0, acknowledged };
+        let mut look = |acknowledged, after| {
+            scene.carriage.look(5000, passed(acknowledged), scene.now + after * EVERY, EVERY)
+        };
+        assert!(look(2600, 1).is_some());
+        assert!(look(2700, 2).is_some());
+    }
+}

@@ -1,0 +1,212 @@
+//! A TCP socket that counts what passes it, whatever is made of that above it.
+
+use std::{
+    io::{self, IoSlice},
+    task::Poll,
+};
+
+use rustix::ioctl;
+use tokio::net::TcpStream;
+
+/// linux/sockios.h; the same number as TIOCOUTQ.
+const SIOCOUTQ: ioctl::Opcode = 0x5411;
+
+/// A connected socket with its counts. They count records and parcels as they are on the link, and from the
+/// first byte of a handshake on.
+#[derive(Debug)]
+pub struct Tcp {
+    stream: TcpStream,
+    written: u64,
+    read: u64,
+}
+
+impl From<TcpStream> for Tcp {
+    fn from(stream: TcpStream) -> Self {
+        Self { stream, written: 0, read: 0 }
+    }
+}
+
+impl Tcp {
+    /// The socket.
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// The socket, for what is not to be counted.
+    pub fn stream_mut(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// Bytes that the kernel was given.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Bytes that the kernel gave us.
+    pub(crate) fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// Bytes that the peer's host has acknowledged: of what the kernel was given all that it does not keep to send it
+    /// again.
+    pub(crate) fn acknowledged(&self) -> io::Result<u64> {
+        // SAFETY: SIOCOUTQ (tcp(7)) writes one int, and is what this getter was made for.
+        let kept = unsafe {
+            let ask = ioctl::Getter::<SIOCOUTQ, i32>::new();
+            ioctl::ioctl(&self.stream, ask)?
+        };
+        Ok(self.written.saturating_sub(u64::try_from(kept).unwrap_or(0)))
+    }
+
+    /// One write, in the way of the caller.
+    pub(crate) fn write_by(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        write: impl FnOnce(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let written = write(&mut self.stream, slices);
+        if let Poll::Ready(Ok(count)) = &written {
+            self.written += *count as u64;
+        }
+        written
+    }
+
+    /// One read, in the way of the caller.
+    pub(crate) fn read_by<B>(
+        &mut self,
+        room: &mut B,
+        read: impl FnOnce(&mut TcpStream, &mut B) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let came = read(&mut self.stream, room);
+        if let Poll::Ready(Ok(count)) = &came {
+            self.read += *count as u64;
+        }
+        came
+    }
+
+    /// The same for who waits for nothing.
+    pub(crate) fn read_now(
+        &mut self,
+        read: impl FnOnce(&TcpStream) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let count = read(&self.stream)?;
+        self.read += count as u64;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::{Bytes, BytesMut};
+    use iscsi::{
+        Itt, Pdu, Serial, Ttt,
+        codec::{Decoder, Digests, Output},
+        keys::Compression,
+        pdu::NopOut,
+    };
+    use scsi::Lun;
+    use tokio::{net::TcpSocket, time::timeout};
+
+    use crate::{
+        Identity, SocketOptions, Stream, TlsClient, TlsServer, certificates::Authority, receive,
+        send,
+    };
+
+    /// Bytes of one PDU, and how many there are: more than is encrypted or packed ahead.
+    const LENGTH: usize = 16 << 10;
+    const COUNT: u32 = 24;
+
+    async fn pair(secured: bool, compression: Option<Compression>) -> [Stream; 2] {
+        // So that a record or parcel goes to the kernel in parts.
+        let options = SocketOptions::buffers(Some(16 << 10));
+        let socket = TcpSocket::new_v4().unwrap();
+        options.apply(&socket).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let near = options.connect("127.0.0.1", port).await.unwrap();
+        let far = listener.accept().await.unwrap().0;
+        let ends: [Stream; 2] = if secured {
+            let ours = Authority::new();
+            let issued = ours.issue("127.0.0.1");
+            let (certificate, key) = (issued.certificate.as_bytes(), issued.key.as_bytes());
+            let own = Identity { certificate, key };
+            let server = TlsServer::new(own, ours.certificate.as_bytes()).unwrap();
+            let client = TlsClient::new(Some(own), ours.certificate.as_bytes(), None).unwrap();
+            let (near, far) = tokio::join!(client.connect("127.0.0.1", near), server.accept(far));
+            [near.unwrap(), far.unwrap()]
+        } else {
+            [near.into(), far.into()]
+        };
+        ends.map(|stream| match compression {
+            Some(method) => stream.compress(method, BytesMut::new(), 0),
+            None => stream,
+        })
+    }
+
+    /// Nothing that packing makes shorter.
+    fn noise(seed: u32) -> Bytes {
+        let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
+        let byte = |_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state as u8
+        };
+        (0..LENGTH).map(byte).collect::<Vec<_>>().into()
+    }
+
+    /// What was encrypted or packed and not with the kernel yet counted as sent, or what was there did not: a connection
+    /// over a slow link seemed to stand still.
+    #[tokio::test]
+    async fn what_the_peers_host_has_is_counted_to_the_byte_whatever_lies_above() {
+        let [lz4, zstd] = [Some(Compression::Lz4), Some(Compression::Zstd)];
+        for (secured, compression) in
+            [(false, None), (true, None), (false, lz4), (false, zstd), (true, lz4)]
+        {
+            let [mut near, mut far] = pair(secured, compression).await;
+            far.set_read_bytes(LENGTH);
+            let mut output = Output::default();
+            for itt in 0..COUNT {
+                let nop = NopOut {
+                    immediate: true,
+                    lun: Lun(0),
+                    itt: Itt(itt),
+                    ttt: Ttt::NONE,
+                    cmd_sn: Serial(1),
+                    exp_stat_sn: Serial(1),
+                    data: noise(itt + 1),
+                };
+                output.push(Pdu::NopOut(nop), Digests::default());
+            }
+            let mut decoder = Decoder::new(LENGTH, 65_536);
+            let mut frames = 0;
+            while frames < COUNT {
+                send(&mut near, &mut output).unwrap();
+                let arrives = async {
+                    loop {
+                        let waiting = rustix::io::ioctl_fionread(far.tcp()).unwrap();
+                        let there = far.read() + waiting;
+                        if near.acknowledged().unwrap() == there {
+                            return;
+                        }
+                        // The kernel may take its time to acknowledge.
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                };
+                let arrived = timeout(Duration::from_secs(10), arrives).await;
+                let counts = (near.acknowledged(), near.written(), far.read());
+                assert!(arrived.is_ok(), "{secured} {compression:?} {frames}: {counts:?}");
+                receive(&mut far, &mut decoder).unwrap();
+                while decoder.next().unwrap().is_some() {
+                    frames += 1;
+                }
+                tokio::task::yield_now().await;
+            }
+            assert!(output.is_empty());
+            assert_eq!(near.written(), far.read(), "{secured} {compression:?}");
+        }
+    }
+}
