@@ -86,6 +86,28 @@ pub fn update(map: BorrowedFd<'_>, of: &Map<'_>, key: u32, value: &[u8]) -> io::
     unsafe { call(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 
+/// Takes a key of four bytes out; nothing to do if it is not there.
+///
+/// # Errors
+/// What the kernel says.
+///
+/// # Panics
+/// If the map was made for keys of another length.
+pub fn remove(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<()> {
+    assert_eq!(of.key_bytes, 4, "as the map was made");
+    let mut attributes = UpdateElement {
+        map: map.as_raw_fd() as u32,
+        key: (&raw const key) as u64,
+        ..UpdateElement::default()
+    };
+    // SAFETY: `UpdateElement` begins as this command is laid out, and the rest is zero; the key outlives the call and is
+    // as long as the map says, which was asserted.
+    match unsafe { call(MAP_DELETE_ELEM, &mut attributes) } {
+        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// The value of a key, of four bytes each; `None` if it has none.
 ///
 /// # Errors
@@ -203,6 +225,7 @@ const LOG_LINES: usize = 12;
 const MAP_CREATE: libc::c_int = 0;
 const MAP_LOOKUP_ELEM: libc::c_int = 1;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
+const MAP_DELETE_ELEM: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
 const BTF_LOAD: libc::c_int = 18;
 const LINK_CREATE: libc::c_int = 28;

@@ -135,30 +135,56 @@ impl Ensemble {
         check_connected(socket)?;
         // One at a time, so that the block is not taken for deserted before the socket is in it.
         let mut blocks = lock(&self.blocks);
-        let selects = |name: &str| {
-            sockopt::set_tcp_congestion(socket, name)
-                .map_err(|error| Error::Kernel { step: "TCP_CONGESTION", error: error.into() })
+        let kernel = |error: rustix::io::Errno| Error::Kernel {
+            step: "TCP_CONGESTION",
+            error: error.into(),
         };
-        if sockopt::tcp_congestion(socket).is_ok_and(|name| name == self.fair.name()) {
-            if self.fair.loaded.assigned(socket)?.is_some_and(|block| blocks.contains(&block)) {
-                return Ok(());
-            }
-            // It has the name from a sysctl, and nobody's window: selecting the same again would do
-            // nothing. Every kernel has this one, and allows it.
-            selects("reno")?;
+        let name = sockopt::tcp_congestion(socket).map_err(kernel)?;
+        let has_it = name == self.fair.name();
+        let before = self.fair.loaded.assigned(socket)?;
+        if has_it && before.is_some_and(|block| blocks.contains(&block)) {
+            return Ok(());
         }
-        let block = match self.fair.options.sharing {
-            Sharing::Session => blocks[0],
+        let block = self.block_for_one_more(&mut blocks)?;
+        // What is assigned counts only when the name is selected: until then nothing has changed for the socket.
+        let joined = self.fair.loaded.assign(socket, block).and_then(|()| {
+            if has_it {
+                // It has the name from a sysctl, and nobody's window, or that of another ensemble: selecting the same
+                // again would do nothing. Every kernel has this one, and allows it.
+                sockopt::set_tcp_congestion(socket, "reno").map_err(kernel)?;
+            }
+            sockopt::set_tcp_congestion(socket, self.fair.name()).map_err(kernel)
+        });
+        if joined.is_err() {
+            // Each as far as the kernel lets us; why it does not is the reason that is told.
+            let _ = match before {
+                Some(block) => self.fair.loaded.assign(socket, block),
+                None => self.fair.loaded.unassign(socket),
+            };
+            if has_it {
+                let _ = sockopt::set_tcp_congestion(socket, &name);
+            }
+            if self.fair.options.sharing == Sharing::Connection {
+                blocks.retain(|&number| number != block);
+                self.fair.give_back(block);
+            }
+        }
+        joined
+    }
+
+    /// The block for another member.
+    fn block_for_one_more(&self, blocks: &mut Vec<u32>) -> Result<u32, Error> {
+        match self.fair.options.sharing {
+            Sharing::Session => Ok(blocks[0]),
             Sharing::Connection => {
                 let is_deserted = |number: u32| self.fair.loaded.blocks.block(number).members == 0;
                 let deserted = blocks.iter().position(|&number| is_deserted(number));
                 deserted.into_iter().for_each(|at| self.fair.give_back(blocks.swap_remove(at)));
-                blocks.push(self.fair.take_block()?);
-                blocks[blocks.len() - 1]
+                let block = self.fair.take_block()?;
+                blocks.push(block);
+                Ok(block)
             }
-        };
-        self.fair.loaded.assign(socket, block)?;
-        selects(self.fair.name())
+        }
     }
 
     /// What the members share, as it is now: one block, or with [`Sharing::Connection`] one for each.
@@ -187,4 +213,77 @@ fn check_connected(socket: BorrowedFd<'_>) -> Result<(), Error> {
 /// Nothing that is done under the locks can leave them half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As the tests of the kernel: where a congestion control cannot be loaded they say so and end.
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use super::*;
+
+    fn load(name: &str, sharing: Sharing) -> Option<Fair> {
+        let options = Options { name: name.to_owned(), sharing, ..Options::default() };
+        match Fair::load(&options) {
+            Ok(fair) => Some(fair),
+            Err(error) => {
+                println!("not run: {error}");
+                None
+            }
+        }
+    }
+
+    fn connection() -> [TcpStream; 2] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        [near, listener.accept().unwrap().0]
+    }
+
+    fn name(socket: &TcpStream) -> String {
+        sockopt::tcp_congestion(socket).unwrap()
+    }
+
+    /// One that had the name by a sysctl was left with Reno.
+    #[test]
+    fn who_cannot_join_is_as_before() {
+        let Some(mut fair) = load("fairtest_u", Sharing::Session) else { return };
+        let [usual, _usual] = connection();
+        let [by_sysctl, _by_sysctl] = connection();
+        let usual_name = name(&usual);
+        sockopt::set_tcp_congestion(&by_sysctl, fair.name()).unwrap();
+        fair.loaded.refuse_assignments();
+        let session = Ensemble::new(&Arc::new(fair)).unwrap();
+        for (socket, before) in [(&usual, &*usual_name), (&by_sysctl, session.fair.name())] {
+            let told = session.join(socket).unwrap_err().to_string();
+            assert!(told.contains("assigning a socket"), "{told}");
+            assert_eq!(name(socket), before);
+        }
+        assert_eq!(session.blocks()[0].members, 0);
+    }
+
+    #[test]
+    fn who_finds_no_room_is_as_before() {
+        let Some(fair) = load("fairtest_v", Sharing::Connection) else { return };
+        let [socket, _far] = connection();
+        sockopt::set_tcp_congestion(&socket, fair.name()).unwrap();
+        lock(&fair.taken).fill(true);
+        let session = Ensemble::new(&Arc::new(fair)).unwrap();
+        assert!(matches!(session.join(&socket), Err(Error::NoRoom(MAX_ENSEMBLES))));
+        assert_eq!(name(&socket), session.fair.name());
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_selected_leaves_nothing_behind() {
+        let Some(mut fair) = load("fairtest_w", Sharing::Connection) else { return };
+        let [socket, _far] = connection();
+        let before = name(&socket);
+        fair.loaded.name = "nobody_has_it".to_owned();
+        let session = Ensemble::new(&Arc::new(fair)).unwrap();
+        let told = session.join(&socket).unwrap_err().to_string();
+        assert!(told.contains("TCP_CONGESTION"), "{told}");
+        assert_eq!(name(&socket), before);
+        assert_eq!(session.fair.loaded.assigned(socket.as_fd()).unwrap(), None);
+        assert_eq!(session.blocks(), []);
+        assert!(lock(&session.fair.taken).iter().all(|is_taken| !is_taken));
+    }
 }

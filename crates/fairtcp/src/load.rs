@@ -60,11 +60,26 @@ impl Loaded {
             .map_err(|error| Error::Kernel { step: "assigning a socket to an ensemble", error })
     }
 
+    /// Takes back what was written down for it.
+    pub fn unassign(&self, socket: BorrowedFd<'_>) -> Result<(), Error> {
+        let key = socket.as_raw_fd() as u32;
+        bpf::remove(self.members_map.as_fd(), &ASSIGNED, key)
+            .map_err(|error| Error::Kernel { step: "taking a socket's ensemble back", error })
+    }
+
     /// What was written down for it last.
     pub fn assigned(&self, socket: BorrowedFd<'_>) -> Result<Option<u32>, Error> {
         let key = socket.as_raw_fd() as u32;
         bpf::look_up(self.members_map.as_fd(), &ASSIGNED, key)
             .map_err(|error| Error::Kernel { step: "looking for a socket's ensemble", error })
+    }
+
+    /// From now on the kernel takes no assignment.
+    #[cfg(test)]
+    pub fn refuse_assignments(&mut self) {
+        // Of another kind: the only key that it takes is 0, which is no socket's here.
+        let map = Map { kind: MAP_TYPE_ARRAY, max_entries: 1, flags: 0, ..ASSIGNED };
+        self.members_map = bpf::create_map(&map).expect("as the others were made");
     }
 }
 
