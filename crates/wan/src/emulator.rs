@@ -92,7 +92,7 @@ pub struct LaneReport {
     /// What happened to packets.
     #[serde(flatten)]
     pub counters: Counters,
-    /// Packets for which there was no memory.
+    /// Packets for which there was no memory; by netem, beyond its limit.
     pub no_room: u64,
     /// What the device gave that is no IP packet.
     pub malformed: u64,

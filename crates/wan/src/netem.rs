@@ -19,8 +19,15 @@ pub struct Netem {
 
 /// What `tc` may be called, as `ip`.
 const PROGRAMS: [&str; 3] = ["tc", "/usr/sbin/tc", "/sbin/tc"];
-/// Packets that may be on their way: a second of packets of 1500 bytes at 1 Gbit/s.
-const ON_THE_WAY: u32 = 83_000;
+/// Of a link without a rate: more than a pair of devices carries on one machine.
+const FASTEST: u64 = 25_000_000_000;
+/// What senders may bring at once of what the wire takes: a window doubles while it is looked for (RFC 5681, 3.1), and netem
+/// stands before the wire.
+const AT_ONCE: u64 = 2;
+/// A UDP datagram without content.
+const SMALLEST_PACKET: u64 = 28;
+/// As many as netem takes by itself.
+const FEWEST: u32 = 1000;
 /// What the kernel counts of an Ethernet frame beside its IP packet.
 const COUNTED: u64 = 14;
 /// The longest that a rate may save up, so that packets leave one by one: two of the longest.
@@ -95,20 +102,24 @@ impl Netem {
     /// # Errors
     /// If the link is broken.
     pub fn report(&self) -> Result<Report, Error> {
-        let lane = |namespace: &Namespace| {
-            let said = tc(&["-n", namespace.name(), "-s", "qdisc", "show", "dev", DEVICE])?;
-            let counters =
-                counted(&said).ok_or_else(|| Error::Broken(format!("tc says: {}", said.trim())))?;
-            let (no_room, malformed, refused, in_flight_bytes) = (0, 0, 0, 0);
-            Ok::<_, Error>(LaneReport { counters, no_room, malformed, refused, in_flight_bytes })
+        let lane = |end: usize| {
+            let namespace = self.namespaces[end].name();
+            let said = tc(&["-n", namespace, "-s", "qdisc", "show", "dev", DEVICE])?;
+            counted(&said, &self.settings[end])
+                .ok_or_else(|| Error::Broken(format!("tc says: {}", said.trim())))
         };
+        let lanes = [lane(0)?, lane(1)?];
+        let ways = self.settings.iter().zip(&lanes).zip(["near to far", "far to near"]);
+        let doubts = ways.filter_map(|((settings, lane), way)| {
+            Some(format!("{way}: {}", doubt(settings, lane)?))
+        });
         Ok(Report {
-            near_to_far: lane(&self.namespaces[0])?,
-            far_to_near: lane(&self.namespaces[1])?,
+            near_to_far: lanes[0],
+            far_to_near: lanes[1],
             lateness: Lateness::default(),
             stolen: None,
             real_time: true,
-            tainted: vec![NOT_JUDGED.to_owned()],
+            tainted: [NOT_JUDGED.to_owned()].into_iter().chain(doubts).collect(),
             capture_missed: None,
         })
     }
@@ -161,7 +172,8 @@ fn set(namespace: &Namespace, settings: &Settings) -> Result<(), Error> {
 fn lines(settings: &Settings) -> Vec<String> {
     let us = |time: Duration| format!("{}us", time.as_micros());
     let percent = |share: f64| format!("{}%", (share * 1e8).round() / 1e6);
-    let mut netem = format!("replace dev {DEVICE} root handle 1: netem limit {ON_THE_WAY}");
+    let limit = limit(settings);
+    let mut netem = format!("replace dev {DEVICE} root handle 1: netem limit {limit}");
     // Ours adds up to the jitter, netem draws around its delay.
     let half = settings.jitter / 2;
     netem += &format!(" delay {}", us(settings.delay + half));
@@ -197,8 +209,40 @@ fn lines(settings: &Settings) -> Vec<String> {
     vec![netem, tbf]
 }
 
-/// What `tc -s` counts: of the whole by netem at the root, of the queue by tbf.
-fn counted(said: &str) -> Option<Counters> {
+/// Packets that netem may keep: so many of the smallest as may be on their way and wait for the wire. It drops what goes
+/// beyond, and counts that as it counts what it loses.
+fn limit(settings: &Settings) -> u32 {
+    let bytes_per_second = u128::from(settings.rate.unwrap_or(FASTEST) / 8 * AT_ONCE);
+    let on_the_way =
+        bytes_per_second * (settings.delay + settings.jitter).as_nanos() / 1_000_000_000;
+    let copies = if settings.duplicate > 0.0 { 2 } else { 1 };
+    let waiting = settings.rate.map_or(0, |_| settings.queue_bytes);
+    let smallest = SMALLEST_PACKET + settings.overhead.max(COUNTED);
+    let packets = (on_the_way * copies + u128::from(waiting)).div_ceil(u128::from(smallest));
+    u32::try_from(packets).unwrap_or(u32::MAX).max(FEWEST)
+}
+
+/// What cannot be told of the packets that netem dropped.
+fn doubt(settings: &Settings, lane: &LaneReport) -> Option<String> {
+    let limit = limit(settings);
+    if lane.no_room > 0 {
+        return Some(format!("{} packets went beyond netem's limit of {limit}", lane.no_room));
+    }
+    (lane.counters.lost > 0).then(|| {
+        format!(
+            "netem counts packets beyond its limit of {limit} as lost at random; that is as many of the smallest as fit \
+             on a link twice as fast, and into its queue"
+        )
+    })
+}
+
+fn loses(settings: &Settings) -> bool {
+    !settings.is_up || settings.loss.mean() > 0.0
+}
+
+/// What `tc -s` counts: of the whole by netem at the root, of the queue by tbf. What netem drops without being told to lose
+/// anything went beyond its limit.
+fn counted(said: &str, settings: &Settings) -> Option<LaneReport> {
     let of = |kind: &str| {
         let (_, rest) = said.split_once(&format!("qdisc {kind} "))?;
         let (_, sent) = rest.split_once("Sent ")?;
@@ -213,15 +257,18 @@ fn counted(said: &str) -> Option<Counters> {
     let queue_full = of("tbf").map_or(0, |(_, _, dropped)| dropped);
     // The frame's header is not part of the IP packet.
     let bytes = bytes.saturating_sub(packets * COUNTED);
-    Some(Counters {
+    let by_netem = dropped.saturating_sub(queue_full);
+    let (lost, no_room) = if loses(settings) { (by_netem, 0) } else { (0, by_netem) };
+    let counters = Counters {
         packets: packets + dropped,
         passed_packets: packets,
         passed_bytes: bytes,
         bytes,
-        lost: dropped.saturating_sub(queue_full),
+        lost,
         queue_full,
         ..Counters::default()
-    })
+    };
+    Some(LaneReport { counters, no_room, malformed: 0, refused: 0, in_flight_bytes: 0 })
 }
 
 fn find_tc() -> Result<&'static str, Error> {
@@ -253,7 +300,7 @@ mod tests {
         let usual = Settings::default;
         assert_eq!(
             lines(&Settings { delay: 4 * MS, ..usual() }),
-            ["replace dev wan0 root handle 1: netem limit 83000 delay 4000us"]
+            ["replace dev wan0 root handle 1: netem limit 378788 delay 4000us"]
         );
         let settings = Settings {
             delay: 4 * MS,
@@ -271,7 +318,7 @@ mod tests {
         assert_eq!(
             lines(&settings),
             [
-                "replace dev wan0 root handle 1: netem limit 83000 delay 5000us 1000us loss random 2.7% duplicate 1% corrupt \
+                "replace dev wan0 root handle 1: netem limit 8561 delay 5000us 1000us loss random 2.7% duplicate 1% corrupt \
                  0.01% reorder 0.5%",
                 "replace dev wan0 parent 1:1 handle 2: tbf rate 155000000bit burst 3076 limit 100000 overhead 24",
             ]
@@ -304,9 +351,42 @@ mod tests {
                     Sent 151400 bytes 100 pkt (dropped 7, overlimits 0 requeues 0) \n backlog 0b 0p requeues 0\n\
                     qdisc tbf 2: parent 1:1 rate 155Mbit burst 3076b lat 5ms \n \
                     Sent 151400 bytes 100 pkt (dropped 3, overlimits 12 requeues 0) \n backlog 0b 0p requeues 0\n";
-        let counters = counted(said).unwrap();
+        let lossy = Settings { loss: Loss::Random(0.027), ..Settings::default() };
+        let LaneReport { counters, no_room, .. } = counted(said, &lossy).unwrap();
         assert_eq!((counters.packets, counters.passed_packets), (107, 100));
         assert_eq!((counters.passed_bytes, counters.lost, counters.queue_full), (150_000, 4, 3));
-        assert_eq!(counted("qdisc noqueue 0: root refcnt 2\n"), None);
+        assert_eq!(no_room, 0);
+        assert_eq!(counted("qdisc noqueue 0: root refcnt 2\n", &lossy), None);
+
+        // Nothing is to be lost: what netem dropped it had no room for.
+        let clean = counted(said, &Settings::default()).unwrap();
+        assert_eq!((clean.counters.lost, clean.counters.queue_full, clean.no_room), (0, 3, 4));
+        let told = doubt(&Settings::default(), &clean).unwrap();
+        assert!(told.contains("4 packets went beyond netem's limit of 1000"), "{told}");
+        let lossy_lane = counted(said, &lossy).unwrap();
+        let told = doubt(&lossy, &lossy_lane).unwrap();
+        assert!(told.contains("beyond its limit of 1000 as lost"), "{told}");
+        let none = said.replace("dropped 7", "dropped 3");
+        assert_eq!(doubt(&lossy, &counted(&none, &lossy).unwrap()), None);
+    }
+
+    #[test]
+    fn the_limit_holds_what_may_be_on_its_way() {
+        let at = |rate, delay, queue_bytes| {
+            limit(&Settings { rate: Some(rate), delay, queue_bytes, ..Settings::default() })
+        };
+        // A second of packets of 1500 bytes at 10 Gbit/s went beyond the 83,000 that it always had.
+        assert!(at(10_000_000_000, 1000 * MS, 1 << 20) > 812_000);
+        // 2 times 8 Mbit/s in 33 ms, in packets of 66 bytes with their overhead, and 66 of these wait.
+        assert_eq!(at(8_000_000, 33 * MS, 66 * 66), 1066);
+        assert_eq!(at(8_000, MS, 1538), FEWEST);
+        let longest = Settings {
+            delay: 10_000 * MS,
+            jitter: 10_000 * MS,
+            duplicate: 1.0,
+            rate: Some(100_000_000_000),
+            ..Settings::default()
+        };
+        assert_eq!(limit(&longest), u32::MAX);
     }
 }
