@@ -2,32 +2,28 @@
 //! the reconnecting.
 
 use std::{
-    future::Future,
-    hash::{BuildHasher, RandomState},
-    pin::Pin,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use iscsi::{
-    Cid,
-    session::initiator::{Counters, Event, MOST_PATIENCE},
-};
+use iscsi::session::initiator::Event;
 use scsi::{Lun, Sense};
 use tokio::{
     sync::mpsc,
-    time::{sleep, sleep_until, timeout},
+    time::{sleep, sleep_until},
 };
 use tracing::{debug, info, warn};
-use volume::{Geometry, Holding};
 
 use crate::{
-    CommandError, ConnectionStatistics, Error, Facts, LinkState, Settings, Statistics,
+    CommandError, ConnectionStatistics, Error, LinkState, Settings, Statistics,
     clock::now,
+    counted::Counted,
+    crew::Crew,
     facts::{tells_of_change, tells_of_reset, tells_of_size},
-    login::{LoggedIn, log_in},
+    live::{Expected, Live, attempt},
+    login::LoggedIn,
+    pauses::{GOOD_CONNECTION, Pauses},
     pending::{Job, PendingTable},
-    probe::probe,
     shared::Shared,
     wire::Traffic,
     wires::Wires,
@@ -41,22 +37,6 @@ pub(crate) enum Message {
     Judge,
     /// Answer what is under way, log out, end.
     Close,
-}
-
-/// The unit that is expected behind the link.
-#[derive(Clone, Debug)]
-pub(crate) struct Expected {
-    pub(crate) identity: String,
-    pub(crate) block_size: u32,
-    pub(crate) blocks: u64,
-}
-
-/// A session with the unit that is expected.
-pub(crate) struct Live {
-    /// Where it was found.
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) wires: Wires,
-    pub(crate) facts: Facts,
 }
 
 pub(crate) struct Driver {
@@ -84,69 +64,8 @@ enum End {
     Lost { reason: Arc<str>, wait: Duration },
 }
 
-/// The longest pause where another portal may serve the unit at any moment: a gateway of a pair takes
-/// over within a few seconds.
-const MOST_BESIDE_OTHERS: Duration = Duration::from_secs(1);
-
-/// A connection that held for so long was a good one: the next pause is the first again.
-const GOOD_CONNECTION: Duration = Duration::from_secs(5);
-
-impl Expected {
-    pub(crate) fn new(identity: String, geometry: &Geometry) -> Self {
-        Self { identity, block_size: geometry.block_size, blocks: geometry.blocks }
-    }
-
-    /// Is this the unit? Data must never go to another one.
-    fn check(&self, facts: &Facts) -> Result<(), Error> {
-        let found = Self::new(facts.identity.clone(), &facts.geometry);
-        if found.identity != self.identity {
-            let (found, expected) = (found.identity, &self.identity);
-            let reason = format!("the remote unit is {found}, and {expected} is expected");
-            return Err(Error::Changed(reason.into()));
-        }
-        // One that has grown still has all that was there.
-        if found.block_size != self.block_size || found.blocks < self.blocks {
-            let reason = format!(
-                "the remote unit {} has {} blocks of {} bytes, and {} of {} or more are expected",
-                self.identity, found.blocks, found.block_size, self.blocks, self.block_size
-            );
-            return Err(Error::Changed(reason.into()));
-        }
-        Ok(())
-    }
-}
-
-impl Live {
-    /// A login ends the session that was lost only in the same portal group (RFC 7143, 6.3.5): at
-    /// another one that may still perform what was sent again here, after newer writes.
-    fn check_group(&self, before: Option<u16>) -> Result<(), Error> {
-        match (self.wires.tpgt, before) {
-            (Some(tag), Some(before)) if tag != before => {
-                Err(Error::OtherGroup { portal: self.wires.portal.as_str().into(), tag, before })
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Connects where the unit is, logs in, asks it what it is. Of several places the first that answers.
-pub(crate) async fn connect(settings: &Settings) -> Result<Live, Error> {
-    let mut failed = Error::Closed;
-    for place in settings.places().await? {
-        match connect_to(place).await {
-            Ok(live) => return Ok(live),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
-}
-
-async fn connect_to(settings: Settings) -> Result<Live, Error> {
-    let mut wires = Wires::open(&settings, false).await?;
-    let probing = timeout(settings.login_time_out, probe(&mut wires, &settings)).await;
-    let facts = probing.map_err(|_| Error::TimedOut("what the unit is"))??;
-    Ok(Live { settings: Arc::new(settings), wires, facts })
-}
+/// As good as never, for a timer.
+const IDLE: Duration = Duration::from_secs(3600);
 
 impl Driver {
     pub(crate) fn new(
@@ -591,267 +510,5 @@ impl Driver {
             let (commands, bytes) = (load.commands, load.bytes);
             ConnectionStatistics { cid: cid.0, commands, bytes, bytes_out, bytes_in }
         }));
-    }
-}
-
-async fn attempt(
-    wait: Duration,
-    settings: Arc<Settings>,
-    (expected, group): (Expected, Option<u16>),
-    shared: Arc<Shared>,
-) -> Result<Live, Error> {
-    sleep(wait).await;
-    // Not even a login: it would end the session of a rightful owner of the same name.
-    shared.claimed.check()?;
-    let mut failed = Error::Closed;
-    for place in settings.places().await? {
-        match attempt_at(place, &expected, group, &shared).await {
-            Ok(live) => return Ok(live),
-            // It was the last word, wherever it was said.
-            Err(error @ Error::Fenced(_)) => return Err(error),
-            // Another unit is worth more words than a place where there is none.
-            Err(error) if !matches!(failed, Error::Changed(_)) => failed = error,
-            Err(_) => {}
-        }
-    }
-    Err(failed)
-}
-
-async fn attempt_at(
-    settings: Settings,
-    expected: &Expected,
-    group: Option<u16>,
-    shared: &Shared,
-) -> Result<Live, Error> {
-    let mut live = connect_to(settings).await?;
-    let mut taken = expected.check(&live.facts);
-    // Nothing is claimed of another unit.
-    if taken.is_ok() {
-        let presenting = shared.claimed.present(&mut live.wires, &live.settings);
-        let presented = timeout(live.settings.login_time_out, presenting).await;
-        taken = presented.unwrap_or(Err(Error::TimedOut("the claim")));
-    }
-    // A claim that is granted shuts the sessions before this one out, whichever group they are at.
-    if taken.is_ok() && shared.claimed.holding() != Holding::Held {
-        taken = live.check_group(group);
-    }
-    match taken {
-        Ok(()) => Ok(live),
-        Err(error) => {
-            live.wires.log_out().await;
-            Err(error)
-        }
-    }
-}
-
-/// As good as never, for a timer.
-const IDLE: Duration = Duration::from_secs(3600);
-
-/// A connection on its way.
-type Joining = Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>;
-
-/// The connections that are wanted and not there.
-struct Crew {
-    settings: Arc<Settings>,
-    /// So many are wanted.
-    wanted: usize,
-    /// So many there were at most: what is added beyond is no replacement.
-    most: usize,
-    joining: Option<Joining>,
-    pauses: Pauses,
-    /// When the last one was added.
-    added: Instant,
-    /// Not before then.
-    next: Instant,
-    present: usize,
-    /// No more are wanted.
-    closing: bool,
-}
-
-impl Crew {
-    fn new(settings: &Arc<Settings>, wires: &Wires) -> Self {
-        let offered = wires.session.parameters().max_connections;
-        Self {
-            settings: settings.clone(),
-            wanted: usize::from(settings.offer().max_connections.min(offered).max(1)),
-            most: wires.len(),
-            joining: None,
-            pauses: Pauses::new(settings),
-            added: now(),
-            next: now(),
-            present: wires.len(),
-            closing: false,
-        }
-    }
-
-    /// Begins to add a connection if one is missing and it is time.
-    fn look(&mut self, wires: &Wires, closing: bool) {
-        self.closing = closing;
-        if wires.len() < self.present {
-            // One that did not last is not made again at once.
-            if now().saturating_duration_since(self.added) >= GOOD_CONNECTION {
-                self.pauses = Pauses::new(&self.settings);
-            }
-            self.next = self.next.max(now() + self.pauses.next());
-        }
-        self.present = wires.len();
-        if wires.len() == 0
-            && let Some(at) = wires.session.reinstate_at()
-        {
-            self.next = self.next.max(at);
-        }
-        if self.joining.is_some() || closing || self.present >= self.wanted || now() < self.next {
-            return;
-        }
-        let (settings, purpose) = (self.settings.clone(), wires.next_join());
-        self.joining = Some(Box::pin(async move { log_in(&settings, purpose).await }));
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        let wants = !self.closing && self.joining.is_none() && self.present < self.wanted;
-        wants.then_some(self.next)
-    }
-
-    /// Waits for the connection that is being added; for ever if there is none.
-    async fn joined(&mut self) -> Result<LoggedIn, Error> {
-        match &mut self.joining {
-            Some(joining) => {
-                let joined = joining.await;
-                self.joining = None;
-                joined
-            }
-            None => std::future::pending().await,
-        }
-    }
-
-    fn succeeded(&mut self) {
-        self.present += 1;
-        self.added = now();
-    }
-
-    /// Whether the one that was just added takes the place of another.
-    fn replaces(&mut self) -> bool {
-        let replaces = self.present <= self.most;
-        self.most = self.most.max(self.present);
-        replaces
-    }
-
-    fn failed(&mut self) {
-        self.next = now() + self.pauses.next();
-    }
-}
-
-/// How much of each connection's counts has been added to the statistics.
-#[derive(Default)]
-struct Counted {
-    connections: Vec<(Cid, Counters)>,
-    passed: Traffic,
-    lost: u64,
-}
-
-impl Counted {
-    fn add_to(&mut self, statistics: &mut Statistics, wires: &Wires) {
-        self.connections.retain(|&(cid, _)| wires.session.counters(cid).is_some());
-        for cid in wires.session.cids() {
-            let counters = wires.session.counters(cid).unwrap_or_default();
-            let at = self.connections.iter().position(|&(known, _)| known == cid);
-            let at = at.unwrap_or_else(|| {
-                self.connections.push((cid, Counters::default()));
-                self.connections.len() - 1
-            });
-            statistics.add_counters(&self.connections[at].1, &counters);
-            self.connections[at].1 = counters;
-        }
-        let passed = wires.passed();
-        statistics.bytes_in += passed.bytes_in - self.passed.bytes_in;
-        statistics.bytes_out += passed.bytes_out - self.passed.bytes_out;
-        statistics.link_bytes_in += passed.link_in - self.passed.link_in;
-        statistics.link_bytes_out += passed.link_out - self.passed.link_out;
-        self.passed = passed;
-        statistics.connections_lost += wires.lost - self.lost;
-        self.lost = wires.lost;
-    }
-}
-
-/// The pauses before attempts to connect: doubling, and of random length so that many initiators
-/// do not come back all at once.
-struct Pauses {
-    next: Duration,
-    most: Duration,
-}
-
-impl Pauses {
-    fn new(settings: &Settings) -> Self {
-        let most = if settings.has_choice() { MOST_BESIDE_OTHERS } else { Duration::MAX };
-        Self { next: settings.back_off, most: settings.back_off_max.min(most) }
-    }
-
-    /// From now on they are as long as they get.
-    fn longest(&mut self) {
-        self.next = self.most;
-    }
-
-    /// The next, but what the target asked for if that is longer, within reason.
-    fn next_after(&mut self, asked: Duration) -> Duration {
-        self.next().max(asked.min(MOST_PATIENCE))
-    }
-
-    fn next(&mut self) -> Duration {
-        let pause = self.next.min(self.most);
-        self.next = pause * 2;
-        let random = RandomState::new().hash_one(0) % 256;
-        pause + pause * random as u32 / 1024
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_the_longest() {
-        let mut pauses = Pauses::new(&Settings::new("node", "iqn.x:y", 0));
-        for expected in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
-            let ms = pauses.next().as_millis();
-            assert!((expected..=expected * 5 / 4).contains(&ms), "{ms} for {expected}");
-        }
-    }
-
-    #[test]
-    fn who_has_a_choice_looks_again_soon() {
-        let mut settings = Settings::new("node", "iqn.x:y", 0);
-        settings.other_portals.push("other".into());
-        let mut pauses = Pauses::new(&settings);
-        let longest = (0..8).map(|_| pauses.next()).max();
-        assert!(longest.is_some_and(|longest| longest <= Duration::from_millis(1250)));
-    }
-
-    #[test]
-    fn no_target_makes_us_wait_for_hours() {
-        let mut pauses = Pauses::new(&Settings::new("node", "iqn.x:y", 0));
-        assert_eq!(pauses.next_after(Duration::from_secs(3)), Duration::from_secs(3));
-        assert_eq!(pauses.next_after(Duration::from_secs(65_535)), MOST_PATIENCE);
-    }
-
-    #[test]
-    fn another_unit_is_told_by_its_name_and_size() {
-        let facts = Facts {
-            identity: "naa.1".into(),
-            vendor: String::new(),
-            product: String::new(),
-            geometry: Geometry::with_blocks(100),
-            fua: true,
-            max_transfer_blocks: None,
-            write_same_unmap_blocks: None,
-        };
-        let expected = Expected::new("naa.1".into(), &facts.geometry);
-        assert!(expected.check(&facts).is_ok());
-        let other = Expected { identity: "naa.2".into(), ..expected.clone() };
-        let message = other.check(&facts).unwrap_err().to_string();
-        assert!(message.contains("naa.1") && message.contains("naa.2"), "{message}");
-        assert!(Expected { blocks: 99, ..expected.clone() }.check(&facts).is_ok(), "it has grown");
-        let shrunk = Expected { blocks: 101, ..expected };
-        let message = shrunk.check(&facts).unwrap_err().to_string();
-        assert!(message.contains("100") && message.contains("101"), "{message}");
     }
 }

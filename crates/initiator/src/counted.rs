@@ -1,0 +1,37 @@
+//! From the counts of a session's connections to the statistics of all sessions there were.
+
+use iscsi::{Cid, session::initiator::Counters};
+
+use crate::{Statistics, wire::Traffic, wires::Wires};
+
+/// How much of each connection's counts has been added to the statistics.
+#[derive(Default)]
+pub(crate) struct Counted {
+    connections: Vec<(Cid, Counters)>,
+    passed: Traffic,
+    lost: u64,
+}
+
+impl Counted {
+    pub(crate) fn add_to(&mut self, statistics: &mut Statistics, wires: &Wires) {
+        self.connections.retain(|&(cid, _)| wires.session.counters(cid).is_some());
+        for cid in wires.session.cids() {
+            let counters = wires.session.counters(cid).unwrap_or_default();
+            let at = self.connections.iter().position(|&(known, _)| known == cid);
+            let at = at.unwrap_or_else(|| {
+                self.connections.push((cid, Counters::default()));
+                self.connections.len() - 1
+            });
+            statistics.add_counters(&self.connections[at].1, &counters);
+            self.connections[at].1 = counters;
+        }
+        let passed = wires.passed();
+        statistics.bytes_in += passed.bytes_in - self.passed.bytes_in;
+        statistics.bytes_out += passed.bytes_out - self.passed.bytes_out;
+        statistics.link_bytes_in += passed.link_in - self.passed.link_in;
+        statistics.link_bytes_out += passed.link_out - self.passed.link_out;
+        self.passed = passed;
+        statistics.connections_lost += wires.lost - self.lost;
+        self.lost = wires.lost;
+    }
+}

@@ -1,0 +1,105 @@
+//! The connections of a session that are wanted and not there.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Instant};
+
+use crate::{
+    Error, Settings,
+    clock::now,
+    login::{LoggedIn, log_in},
+    pauses::{GOOD_CONNECTION, Pauses},
+    wires::Wires,
+};
+
+/// The connections that are wanted and not there.
+pub(crate) struct Crew {
+    settings: Arc<Settings>,
+    /// So many are wanted.
+    wanted: usize,
+    /// So many there were at most: what is added beyond is no replacement.
+    most: usize,
+    joining: Option<Joining>,
+    pauses: Pauses,
+    /// When the last one was added.
+    added: Instant,
+    /// Not before then.
+    next: Instant,
+    present: usize,
+    /// No more are wanted.
+    closing: bool,
+}
+
+/// A connection on its way.
+type Joining = Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>;
+
+impl Crew {
+    pub(crate) fn new(settings: &Arc<Settings>, wires: &Wires) -> Self {
+        let offered = wires.session.parameters().max_connections;
+        Self {
+            settings: settings.clone(),
+            wanted: usize::from(settings.offer().max_connections.min(offered).max(1)),
+            most: wires.len(),
+            joining: None,
+            pauses: Pauses::new(settings),
+            added: now(),
+            next: now(),
+            present: wires.len(),
+            closing: false,
+        }
+    }
+
+    /// Begins to add a connection if one is missing and it is time.
+    pub(crate) fn look(&mut self, wires: &Wires, closing: bool) {
+        self.closing = closing;
+        if wires.len() < self.present {
+            // One that did not last is not made again at once.
+            if now().saturating_duration_since(self.added) >= GOOD_CONNECTION {
+                self.pauses = Pauses::new(&self.settings);
+            }
+            self.next = self.next.max(now() + self.pauses.next());
+        }
+        self.present = wires.len();
+        if wires.len() == 0
+            && let Some(at) = wires.session.reinstate_at()
+        {
+            self.next = self.next.max(at);
+        }
+        if self.joining.is_some() || closing || self.present >= self.wanted || now() < self.next {
+            return;
+        }
+        let (settings, purpose) = (self.settings.clone(), wires.next_join());
+        self.joining = Some(Box::pin(async move { log_in(&settings, purpose).await }));
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let wants = !self.closing && self.joining.is_none() && self.present < self.wanted;
+        wants.then_some(self.next)
+    }
+
+    /// Waits for the connection that is being added; for ever if there is none.
+    pub(crate) async fn joined(&mut self) -> Result<LoggedIn, Error> {
+        match &mut self.joining {
+            Some(joining) => {
+                let joined = joining.await;
+                self.joining = None;
+                joined
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(crate) fn succeeded(&mut self) {
+        self.present += 1;
+        self.added = now();
+    }
+
+    /// Whether the one that was just added takes the place of another.
+    pub(crate) fn replaces(&mut self) -> bool {
+        let replaces = self.present <= self.most;
+        self.most = self.most.max(self.present);
+        replaces
+    }
+
+    pub(crate) fn failed(&mut self) {
+        self.next = now() + self.pauses.next();
+    }
+}

@@ -1,0 +1,78 @@
+//! How long to wait before a connection is tried again.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+use iscsi::session::initiator::MOST_PATIENCE;
+
+use crate::Settings;
+
+/// The pauses before attempts to connect: doubling, and of random length so that many initiators
+/// do not come back all at once.
+pub(crate) struct Pauses {
+    next: Duration,
+    most: Duration,
+}
+
+/// The longest pause where another portal may serve the unit at any moment: a gateway of a pair takes
+/// over within a few seconds.
+const MOST_BESIDE_OTHERS: Duration = Duration::from_secs(1);
+
+/// A connection that held for so long was a good one: the next pause is the first again.
+pub(crate) const GOOD_CONNECTION: Duration = Duration::from_secs(5);
+
+impl Pauses {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let most = if settings.has_choice() { MOST_BESIDE_OTHERS } else { Duration::MAX };
+        Self { next: settings.back_off, most: settings.back_off_max.min(most) }
+    }
+
+    /// From now on they are as long as they get.
+    pub(crate) fn longest(&mut self) {
+        self.next = self.most;
+    }
+
+    /// The next, but what the target asked for if that is longer, within reason.
+    pub(crate) fn next_after(&mut self, asked: Duration) -> Duration {
+        self.next().max(asked.min(MOST_PATIENCE))
+    }
+
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = self.next.min(self.most);
+        self.next = pause * 2;
+        let random = RandomState::new().hash_one(0) % 256;
+        pause + pause * random as u32 / 1024
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let mut pauses = Pauses::new(&Settings::new("node", "iqn.x:y", 0));
+        for expected in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
+            let ms = pauses.next().as_millis();
+            assert!((expected..=expected * 5 / 4).contains(&ms), "{ms} for {expected}");
+        }
+    }
+
+    #[test]
+    fn who_has_a_choice_looks_again_soon() {
+        let mut settings = Settings::new("node", "iqn.x:y", 0);
+        settings.other_portals.push("other".into());
+        let mut pauses = Pauses::new(&settings);
+        let longest = (0..8).map(|_| pauses.next()).max();
+        assert!(longest.is_some_and(|longest| longest <= Duration::from_millis(1250)));
+    }
+
+    #[test]
+    fn no_target_makes_us_wait_for_hours() {
+        let mut pauses = Pauses::new(&Settings::new("node", "iqn.x:y", 0));
+        assert_eq!(pauses.next_after(Duration::from_secs(3)), Duration::from_secs(3));
+        assert_eq!(pauses.next_after(Duration::from_secs(65_535)), MOST_PATIENCE);
+    }
+}
