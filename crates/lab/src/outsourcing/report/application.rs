@@ -36,8 +36,8 @@ pub fn table_2(measured: &Measured<'_>) -> Section {
         .text(
             "PostMark's transactions a second are the paper's own count; ours are all transactions by the time of the whole run, with the \
              creation of its files before them and their deletion after. On ext4 as it is PostMark has 12 MiB of memory in a quick run \
-             and 16 MiB in a full one, half of its files and less, programs included, so that it waits for what it writes and for what it reads again. What is \
-             left is written out after the run and counted on the link. With sync each write is waited for. The other programs have \
+             and 16 MiB in a full one, half of its files and less, programs included, so that it waits for what it writes and for what it reads again; ext4 commits every second, since until then \
+             `forebay attach` keeps what it was given, up to 64 MiB, and answers reads of it. What is left is written out after the run and counted on the link. With sync each write is waited for. The other programs have \
              all of this host's memory: SDET's scripts write a megabyte each, less than its compiler needs to run.",
         )
         .text(
