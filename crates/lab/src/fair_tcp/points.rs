@@ -5,7 +5,7 @@
 //! - `in-turn/WINDOWS/WAY`: the same writes, given to the connections in turn, of reno and ensemble; in full at 4 ms of each, too.
 //! - `per-ack/WINDOWS/WAY`: the same writes where windows grow by acknowledgment, of each and ensemble.
 //! - `file-writes-SIZE/WINDOWS/WAY`, `file-reads-SIZE/WINDOWS/WAY`: a file on ext4 from its beginning to its end, in calls of so many
-//!   KiB: 1k, 8k, 64k. Reads in full only.
+//!   KiB: 4k, 16k, 64k. Reads in full only.
 //! - `postmark-1/WINDOWS/WAY`, `postmark-10/WINDOWS/WAY`: PostMark on ext4, so many processes.
 //! - `bonnie-1/WINDOWS/WAY`, `bonnie-4/WINDOWS/WAY`: Bonnie++ on ext4, so many processes; in full only, like the next.
 //! - `build/WINDOWS/WAY`: a software build on ext4.
@@ -36,8 +36,9 @@ pub(super) const PER_ACK: [(&str, &str); 2] =
 /// One window for each connection: what an ensemble is compared with where all else is to be alike.
 const EACH: [(&str, &str); 1] = [ALL[1]];
 
-/// Sizes of calls, KiB (Figures 7 and 8): from the paper's 1024 bytes on.
-pub(super) const CALLS_KIB: [u32; 3] = [1, 8, 64];
+/// Sizes of calls, KiB (Figures 7 and 8). Shorter than a page, calls on a file that is there would read each page first, which the paper's new file
+/// did not need.
+pub(super) const CALLS_KIB: [u32; 3] = [4, 16, 64];
 
 /// The paper's, in milliseconds.
 pub(super) const DELAYS: [u32; 6] = [0, 2, 4, 6, 8, 10];
@@ -90,7 +91,7 @@ pub fn points(scale: Scale) -> Vec<Point> {
     add("per-ack", many, &PER_ACK, &send(Use::Writes, 1, 0.0));
     // What is read has to be written first.
     add("reads", few, &BOTH, &send(Use::Reads, 1, 6.0));
-    for size in scale.pick(&[1, 64][..], &CALLS_KIB) {
+    for size in scale.pick(&[4, 64][..], &CALLS_KIB) {
         let at: &[u32] = scale.pick(&ONE, &FEW);
         // Written, measured, and read back, at half of what a line of 4 ms carries.
         let seconds = scale.pick(8.0, 22.0);
