@@ -1,5 +1,12 @@
-//! The distributions of Surge (Barford and Crovella, SIGMETRICS 1998, its table of models), each by the
-//! inverse of its function.
+//! The distributions of Surge, each by the inverse of its function.
+//!
+//! From Barford and Crovella, "Generating Representative Web Workloads for Network and Server Performance Evaluation",
+//! SIGMETRICS 1998, the table of models with their parameters. The page itself was not at hand; programs that took
+//! their numbers from it have these: the X-Cloud simulator, src/service/FileTransfer1998.java (sizes of files, both
+//! kinds of pauses), and a generator of file sizes in R that names the paper (both parts of the sizes, where they part
+//! and how many files are in which). [`PAGE`] and [`STACK`] were found nowhere else and are as remembered. Surge's
+//! own program of April 1998 (object.c 1.0) has pages by Pareto with k 2 and alpha 1.245, up to 150 files: a model that
+//! came after the paper's.
 
 use std::f64::consts::TAU;
 
@@ -18,17 +25,20 @@ pub(super) enum Distribution {
 
 use Distribution::{Lognormal, Pareto, Weibull};
 
-/// Bytes of a file, for all but the largest.
+/// Bytes of a file, for all that are smaller than [`LARGE`].
 pub(super) const BODY: Distribution = Lognormal { mean: 9.357, deviation: 1.318 };
 /// Bytes of the largest files.
-pub(super) const TAIL: Distribution = Pareto { least: 133_000.0, shape: 1.1 };
+pub(super) const TAIL: Distribution = Pareto { least: LARGE, shape: 1.1 };
+/// Where the tail begins, in bytes.
+pub(super) const LARGE: f64 = 133_000.0;
 /// Of a hundred files those that are of the tail.
 pub(super) const TAIL_PERCENT: u32 = 7;
 /// Files that a page is made of.
 pub(super) const PAGE: Distribution = Pareto { least: 1.0, shape: 2.43 };
 /// How many other files were asked for since one was asked for before.
 pub(super) const STACK: Distribution = Lognormal { mean: 1.5, deviation: 0.80 };
-/// Seconds between the files of a page.
+/// Seconds between the files of a page: the paper's alpha is the scale and its beta the shape, so that half the pauses
+/// are shorter than 0.56 s and a few are of many seconds.
 pub(super) const ACTIVE_OFF: Distribution = Weibull { scale: 1.46, shape: 0.382 };
 /// Seconds between pages.
 pub(super) const INACTIVE_OFF: Distribution = Pareto { least: 1.0, shape: 1.5 };
@@ -76,7 +86,7 @@ mod tests {
         let pareto = |least: f64, shape: f64| {
             [0.75, 0.5, 0.25].map(|above: f64| least * above.powf(-1.0 / shape))
         };
-        check(TAIL, pareto(133_000.0, 1.1));
+        check(TAIL, pareto(LARGE, 1.1));
         check(PAGE, pareto(1.0, 2.43));
         check(INACTIVE_OFF, pareto(1.0, 1.5));
         // The middle of a Weibull is scale * ln(2)^(1 / shape).
