@@ -121,7 +121,9 @@ impl Stage {
     pub fn new(place: Setting) -> Result<Self, Error> {
         // Both are ours before anything in one is touched.
         let folders = [Folder::take(&place.memory)?, Folder::take(&place.disk)?];
-        mounts::unmount_all(&place.memory);
+        // What still runs in them has lost who started it.
+        let ended = orphans::end_left(&[&place.memory, &place.disk]);
+        mounts::unmount_left(&place.memory, &ended);
         for folder in &folders {
             folder.empty()?;
         }

@@ -31,6 +31,11 @@ pub(crate) fn shown(folder: &Path, volume: u8) -> PathBuf {
 
 /// Takes away what is mounted below a folder and has nobody behind it any more, with the loop devices on it.
 pub(crate) fn unmount_all(folder: &Path) {
+    unmount_left(folder, &[]);
+}
+
+/// The same after attachments that were killed, by the numbers of their processes: with their devices.
+pub(crate) fn unmount_left(folder: &Path, attachments: &[u32]) {
     let stop = AtomicBool::new(false);
     let events = folder.join("umount.events");
     // What stays is named by who wants to remove the folder.
@@ -49,6 +54,9 @@ pub(crate) fn unmount_all(folder: &Path) {
         }
         run(Command::new("umount").arg("--lazy").arg(&path));
     }
+    for device in loops(|backing| attachments.iter().any(|it| is_shown_by(backing, *it))) {
+        run(losetup(&["--detach"]).arg(device));
+    }
 }
 
 /// The program with these arguments.
@@ -66,10 +74,23 @@ fn is_mounted(path: &Path) -> bool {
 
 /// The loop devices on a file. That may have nobody behind it: it is not touched.
 fn loops_on(file: &Path) -> Vec<PathBuf> {
+    loops(|backing| backing == file)
+}
+
+/// Whether a file is the one that `forebay attach` shows, in the process of this number: it is called
+/// `forebay-SUM-PROCESS.BEGUN-VOLUME`.
+fn is_shown_by(backing: &Path, process: u32) -> bool {
+    let name = backing.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let parts = name.strip_prefix("forebay-").and_then(|rest| rest.split_once('-'));
+    parts.is_some_and(|(_, rest)| rest.starts_with(&format!("{process}.")))
+}
+
+/// The loop devices on files that are meant.
+fn loops(is_meant: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let on_it = |sys: &Path| {
         let backing = fs::read_to_string(sys.join("loop/backing_file"));
-        backing.is_ok_and(|path| Path::new(path.trim_end_matches('\n')) == file)
+        backing.is_ok_and(|path| is_meant(Path::new(path.trim_end_matches('\n'))))
     };
     let devices = devices.filter(|entry| on_it(&entry.path()));
     devices.map(|entry| Path::new("/dev").join(entry.file_name())).collect()
@@ -78,6 +99,14 @@ fn loops_on(file: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_device_of_an_attachment_is_known_by_its_process() {
+        let backing = "/forebay-6e2624be60b8d041-29212.244663-iqn.2026-11.io.forebay.lab:disk_0";
+        assert!(is_shown_by(Path::new(backing), 29212));
+        assert!(![2921, 9212, 244_663, 2026].iter().any(|it| is_shown_by(Path::new(backing), *it)));
+        assert!(!is_shown_by(Path::new("/tmp/far.img"), 1));
+    }
 
     #[test]
     fn a_file_that_a_peer_has_shown_goes_with_its_device() {

@@ -1,4 +1,5 @@
-//! What workloads leave behind: programs that have come to be children of ours though we did not start them.
+//! Programs that nobody waits for any more: what workloads leave behind, which has come to be ours though we did not start
+//! it, and what is left of a run that was killed.
 
 use std::{
     fs,
@@ -60,11 +61,39 @@ impl Orphans {
     }
 }
 
+/// Kills what is left of runs that were killed and had these folders, which are ours now: programs with the mark of a run
+/// that use one of them. Answers with their numbers. They get a signal when their run dies, but an attachment then waits for
+/// the far side, which has ended: for ever.
+pub(crate) fn end_left(folders: &[&Path]) -> Vec<u32> {
+    let own = std::process::id();
+    let left: Vec<u32> = processes()
+        .filter(|process| *process != own)
+        .filter(|process| run_of(*process).is_some() && uses(*process, folders))
+        .collect();
+    let until = Instant::now() + GONE;
+    for pid in left.iter().filter_map(|process| Pid::from_raw(process.cast_signed())) {
+        // It may have ended since; its number is nobody else's as soon as that.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    // One that is a child of somebody's who does not wait for it has its number still, and nothing open.
+    while left.iter().any(|process| uses(*process, folders)) && Instant::now() < until {
+        std::thread::sleep(LOOK);
+    }
+    left
+}
+
 /// Whether a process, or one that has led to it, was started by the run of this number.
 fn is_of(process: u32, run: u32) -> bool {
-    let wanted = format!("{MARK}={run}");
+    run_of(process) == Some(run)
+}
+
+/// The number of the run that has started a process, or one that has led to it.
+fn run_of(process: u32) -> Option<u32> {
     let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
-    environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+    // The last one is that of who has started it.
+    environment.split(|byte| *byte == 0).rev().find_map(|variable| {
+        std::str::from_utf8(variable).ok()?.strip_prefix(MARK)?.strip_prefix('=')?.parse().ok()
+    })
 }
 
 /// Whether a process works in one of these folders or has a file there open.
@@ -78,9 +107,12 @@ fn uses(process: u32, folders: &[&Path]) -> bool {
 }
 
 fn children_of(parent: u32) -> Vec<u32> {
-    let Ok(listed) = fs::read_dir("/proc") else { return Vec::new() };
-    let numbers = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.filter(|process| parent_of(*process) == Some(parent)).collect()
+    processes().filter(|process| parent_of(*process) == Some(parent)).collect()
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let listed = fs::read_dir("/proc").into_iter().flatten().flatten();
+    listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn parent_of(process: u32) -> Option<u32> {
@@ -120,6 +152,29 @@ mod tests {
 
     fn runs(process: u32) -> bool {
         parent_of(process).is_some()
+    }
+
+    #[test]
+    fn what_is_left_of_a_run_that_was_killed_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let sleeps = |mark: bool, at: &Path| {
+            let mut command = Command::new("sleep");
+            command.arg("100").current_dir(at).env_remove(MARK);
+            if mark {
+                command.env(MARK, "4194305");
+            }
+            command.spawn().unwrap()
+        };
+        let mut left = sleeps(true, folder.path());
+        let mut others = [sleeps(false, folder.path()), sleeps(true, other.path())];
+        assert_eq!(end_left(&[folder.path()]), [left.id()]);
+        assert!(!left.wait().unwrap().success());
+        for child in &mut others {
+            assert_eq!(child.try_wait().unwrap(), None);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]
