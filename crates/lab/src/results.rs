@@ -4,8 +4,9 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io::Write as _,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -33,11 +34,18 @@ pub struct LeftOut {
     pub left_out: String,
 }
 
-/// The results in a folder, for one run at a time.
+/// How every line begins: both kinds have the point first.
+const HEAD: &[u8] = b"{\"point\":\"";
+/// A run that ends without results removes its file in the moment in which another opens it. That many in a row do not.
+const ATTEMPTS: usize = 8;
+
+/// The results in a folder, for one run at a time. When dropped with no line it takes away what it has made.
 #[derive(Debug)]
 pub struct Results {
     path: PathBuf,
     file: File,
+    /// Whether the folder, and the file, were not there before.
+    made: [bool; 2],
     lines: Vec<Line>,
     maker: BTreeMap<String, String>,
 }
@@ -53,33 +61,50 @@ impl Results {
     }
 
     fn of_maker(folder: &Path, maker: BTreeMap<String, String>) -> Result<Self, Error> {
+        let made_folder = !folder.exists();
         fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
         let path = folder.join("results.jsonl");
         let mut there = fs::read_dir(folder).map_err(Error::file("read", folder))?;
-        if !path.exists() && there.next().is_some() {
+        let made_file = !path.exists();
+        if made_file && there.next().is_some() {
             let folder = folder.display();
             return Err(Error::Folder(format!(
                 "{folder} has other things in it and no results.jsonl; nothing in it was touched"
             )));
         }
-        let file = File::options().create(true).append(true).open(&path);
-        let file = file.map_err(Error::file("open", &path))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| Error::Folder(format!("another run writes to {}", path.display())))?;
-        let text = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        if whole < text.len() {
-            file.set_len(whole as u64).map_err(Error::file("mend", &path))?;
-        }
-        let lines = (1..).zip(text[..whole].lines()).map(|(number, line)| {
-            let read = serde_json::from_str(line);
-            read.map_err(|error| {
-                let file = path.display();
-                Error::Folder(format!("line {number} of {file} is no result: {error}"))
+        let file = locked(&path)?;
+        let mut results =
+            Self { path, file, made: [made_folder, made_file], lines: Vec::new(), maker };
+        results.lines = results.read()?;
+        Ok(results)
+    }
+
+    /// What the file has. Half a line at its end is of a run that was killed, and is taken away: when all before it is
+    /// known to be ours, and it looks like it.
+    fn read(&self) -> Result<Vec<Line>, Error> {
+        let (path, shown) = (&self.path, self.path.display());
+        let foreign = |what: String| Error::Folder(format!("{what}; nothing was touched"));
+        let bytes = fs::read(path).map_err(Error::file("read", path))?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        // Half a line may end in half a letter.
+        let (text, half) = bytes.split_at(whole);
+        let text = std::str::from_utf8(text)
+            .map_err(|_| foreign(format!("{shown} is no text, so it has no results")))?;
+        let lines = (1..).zip(text.lines()).map(|(number, line)| {
+            serde_json::from_str(line).map_err(|error| {
+                foreign(format!(
+                    "line {number} of {shown} is no result, or one of another version of Forebay ({error})"
+                ))
             })
         });
         let lines = lines.collect::<Result<_, _>>()?;
-        Ok(Self { path, file, lines, maker })
+        if !half.starts_with(HEAD) && !HEAD.starts_with(half) {
+            return Err(foreign(format!("the end of {shown} is no result")));
+        }
+        if !half.is_empty() {
+            self.file.set_len(whole as u64).map_err(Error::file("mend", path))?;
+        }
+        Ok(lines)
     }
 
     /// The record of a point, if it was measured with the same settings by this program on this machine, and was not
@@ -165,6 +190,36 @@ impl Results {
     }
 }
 
+impl Drop for Results {
+    fn drop(&mut self) {
+        let [made_folder, made_file] = self.made;
+        if made_file && self.lines.is_empty() {
+            // It is locked still; who waits for it looks whether it has its name.
+            let _ = fs::remove_file(&self.path);
+            if made_folder && let Some(folder) = self.path.parent() {
+                // Not with anything in it.
+                let _ = fs::remove_dir(folder);
+            }
+        }
+    }
+}
+
+/// The file, made if it is not there, for this run alone.
+fn locked(path: &Path) -> Result<File, Error> {
+    for _ in 0..ATTEMPTS {
+        let file = File::options().create(true).append(true).open(path);
+        let file = file.map_err(Error::file("open", path))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| Error::Folder(format!("another run writes to {}", path.display())))?;
+        let opened = file.metadata().map_err(Error::file("look at", path))?;
+        let same = |now: Metadata| (now.dev(), now.ino()) == (opened.dev(), opened.ino());
+        if fs::metadata(path).is_ok_and(same) {
+            return Ok(file);
+        }
+    }
+    Err(Error::Folder(format!("other runs write to {}", path.display())))
+}
+
 /// What a point is measured with: the same gives the same result. How long it takes is not of it.
 #[must_use]
 pub fn settings(point: &Point) -> Value {
@@ -233,6 +288,55 @@ pub(crate) mod tests {
         // An interrupted run may have written nothing yet but this.
         fs::write(folder.path().join("results.jsonl"), "").unwrap();
         Results::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_not_mended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.jsonl");
+        let ours = serde_json::to_string(&Line::LeftOut(LeftOut {
+            point: "one".to_owned(),
+            left_out: "no room".to_owned(),
+        }));
+        let ours = ours.unwrap();
+        assert!(ours.as_bytes().starts_with(HEAD), "{ours}");
+        for (theirs, said) in [
+            (b"years of work".to_vec(), "the end of"),
+            (b"{\"run\":1}\n{\"run\":2}".to_vec(), "line 1"),
+            (format!("{ours}\n{{\"run\":").into_bytes(), "the end of"),
+            (b"\xff\xfe\n".to_vec(), "is no text"),
+        ] {
+            fs::write(&path, &theirs).unwrap();
+            let error = Results::open(folder.path()).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains("nothing was touched"), "{error}");
+            assert_eq!(fs::read(&path).unwrap(), theirs, "{said}");
+        }
+        // Killed right at the beginning of a line, and in the middle of a letter.
+        for half in [&b"{\"poi"[..], b"{\"point\":\"on\xc3"] {
+            fs::write(&path, [ours.as_bytes(), b"\n", half].concat()).unwrap();
+            assert_eq!(Results::open(folder.path()).unwrap().lines.len(), 1);
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{ours}\n"));
+        }
+    }
+
+    #[test]
+    fn who_found_nothing_leaves_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path().join("out");
+        let results = Results::open(&out).unwrap();
+        assert!(out.join("results.jsonl").exists(), "locked by its name");
+        drop(results);
+        assert!(!out.exists());
+        // What was there before stays.
+        fs::create_dir(&out).unwrap();
+        drop(Results::open(&out).unwrap());
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
+        fs::write(out.join("results.jsonl"), "").unwrap();
+        drop(Results::open(&out).unwrap());
+        assert!(out.join("results.jsonl").exists());
+        // Who has opened it before, and comes to have it after, does not write into nothing.
+        Results::open(&out).unwrap().left_out("one", "no room").unwrap();
+        assert!(out.join("results.jsonl").exists());
     }
 
     #[test]
