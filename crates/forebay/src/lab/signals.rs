@@ -1,8 +1,13 @@
 //! SIGINT, SIGTERM and SIGHUP while something of the laboratory runs.
 
+use std::time::{Duration, Instant};
+
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
+
+/// What comes so soon after the first is the same wish: timeout(1) tells a program and then its group, in which it is.
+const SAME: Duration = Duration::from_millis(500);
 
 /// Has the first of them do one thing, so that all is ended in order. Who sends a second one does not want to
 /// wait for that: then another is done, and the process ends.
@@ -33,8 +38,12 @@ pub fn act(
     };
     let act = move || {
         wait();
+        let begun = Instant::now();
         at_first();
         wait();
+        while begun.elapsed() < SAME {
+            wait();
+        }
         at_second();
         // The kernel tells every program that was started (prctl(2), PR_SET_PDEATHSIG).
         std::process::exit(1);
