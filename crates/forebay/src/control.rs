@@ -375,18 +375,25 @@ async fn converse<F: Future<Output = Response>>(
 
 /// Asks the process behind `path`.
 pub fn ask(path: &Path, request: Request) -> Result<Response, Failure> {
-    let stream = StdStream::connect(path).map_err(|error| {
-        let nobody = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
-        if nobody.contains(&error.kind()) {
-            Failure::new(format!("forebay is not running: nobody answers on {}", path.display()))
-                .remedy(
-                    "start it with `forebay serve --config FILE`, or name its socket with \
+    ask_or(path, request, || {
+        Failure::new(format!("forebay is not running: nobody answers on {}", path.display()))
+            .remedy(
+                "start it with `forebay serve --config FILE`, or name its socket with \
                 --control or --config",
-                )
-        } else {
-            Failure::new(format!("cannot ask on {}: {error}", path.display()))
-                .remedy("be the user who serves, or root")
-        }
+            )
+    })
+}
+
+/// The same, with another failure where nobody is behind it.
+pub fn ask_or(
+    path: &Path,
+    request: Request,
+    nobody: impl FnOnce() -> Failure,
+) -> Result<Response, Failure> {
+    let stream = StdStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(),
+        _ => Failure::new(format!("cannot ask on {}: {error}", path.display()))
+            .remedy("be the user who serves, or root"),
     })?;
     exchange(stream, request)
         .map_err(|error| Failure::new(format!("no answer on {}: {error}", path.display())))

@@ -169,6 +169,9 @@ fn what_is_wrong_is_said_before_anything_is_made() {
     assert!(stderr(&output).contains("is no name for a link"), "{}", stderr(&output));
     let output = wan("exec", &name, &["near", "--", "true"]);
     assert!(stderr(&output).contains("there is no link"), "{}", stderr(&output));
+    let output = wan("status", &name, &[]);
+    assert!(stderr(&output).contains(&format!("no link {name} is running")), "{}", stderr(&output));
+    assert!(stderr(&output).contains("lab wan run --name"), "{}", stderr(&output));
     if is_possible() {
         // Nobody is root any more.
         let mut command = Command::new("setpriv");

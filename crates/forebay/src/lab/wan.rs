@@ -216,11 +216,12 @@ pub fn remove(args: &Named) -> Result<(), Failure> {
 }
 
 fn ask(named: &Named, request: Request) -> Result<Linked, Failure> {
-    let answer = control::ask(&socket(&named.name), request).map_err(|failure| Failure {
-        remedy: Some(format!("start it with `forebay lab wan run --name {}`", named.name)),
-        ..failure
-    })?;
-    match answer {
+    let name = &named.name;
+    let nobody = || {
+        Failure::new(format!("no link {name} is running"))
+            .remedy(format!("start it with `forebay lab wan run --name {name}`"))
+    };
+    match control::ask_or(&socket(name), request, nobody)? {
         Response::Link(linked) => Ok(*linked),
         other => Err(other.unexpected()),
     }
