@@ -4,7 +4,9 @@
 mod support;
 
 use std::{
+    ffi::OsStr,
     fs,
+    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
     path::Path,
     process::{Command, Output, Stdio},
     sync::Arc,
@@ -133,13 +135,65 @@ fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
         std::thread::yield_now();
     }
     let id = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
+    // As timeout(1) does: that is no second wish.
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
+        rustix::process::kill_process(id, signal).expect("it runs");
+    }
     let ended = child.wait_with_output().expect("it ends");
     assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
     let said = stderr(&ended);
     assert!(said.contains("stopped; ") && said.contains("goes on where it was"), "{said}");
+    assert!(!said.contains("left as it is"), "{said}");
     assert!(out.join("report.html").exists());
     assert_tidy(&name, &out);
+}
+
+/// Needs PostMark.
+#[test]
+fn what_a_killed_run_leaves_is_taken_away_by_the_next() {
+    let postmark = Command::new("postmark").stdin(Stdio::null()).stdout(Stdio::null()).status();
+    if !is_possible() || postmark.is_err() {
+        return println!("not run: needs what the others need, and postmark");
+    }
+    let (name, folder) = (name("kill"), tempfile::tempdir().expect("a folder"));
+    let out = folder.path().join("out");
+    let mut command = forebay();
+    command.args(["lab", "run", "outsourcing", "--quick", "--name", &name, "--out"]).arg(&out);
+    command.args(["--only", "figure-5/host/8ms"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the binary runs");
+    let begun = Instant::now();
+    let memory = format!("/dev/shm/forebay-lab-{name}");
+    let config = format!("{memory}/host-1.toml");
+    // The workload's own folder is on the volume, behind a gateway.
+    let writes = || {
+        let on_it = fs::read_dir(format!("{memory}/mnt-1")).into_iter().flatten().flatten();
+        on_it.map(|it| it.file_name()).any(|it| it.to_string_lossy().starts_with("forebay-lab"))
+    };
+    while !writes() {
+        assert!(begun.elapsed() < LIMIT, "nothing is written");
+        std::thread::yield_now();
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    // The attachment waits for its far side, which has ended, too.
+    let next = run(&name, &out, &["--only", "figure-5/host/8ms"]);
+    assert!(next.status.success(), "{}{}", text(&next), stderr(&next));
+    assert_eq!(attachments(&config), Vec::<i32>::new());
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(!mounts.contains(&memory), "{mounts}");
+    assert_tidy(&name, &out);
+}
+
+/// Processes that attach a volume by these settings.
+fn attachments(config: &str) -> Vec<i32> {
+    let listed = fs::read_dir("/proc").expect("processes").flatten();
+    let processes = listed.filter_map(|it| it.file_name().to_str()?.parse::<i32>().ok());
+    let attaches = |process: &i32| {
+        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        words.contains(&&b"attach"[..]) && words.contains(&config.as_bytes())
+    };
+    processes.filter(attaches).collect()
 }
 
 #[test]
@@ -211,23 +265,92 @@ fn folders_of_others_are_left_alone() {
     let refused = run(&name, &folder.path().join("second"), &only);
     assert!(stderr(&refused).contains("another run uses"), "{}", stderr(&refused));
     assert!(stderr(&refused).contains("--name"), "{}", stderr(&refused));
-    assert!(
-        other.join("node-1.toml").exists() && results(&folder.path().join("second")).is_empty()
-    );
+    assert!(other.join("node-1.toml").exists() && !folder.path().join("second").exists());
     fs::remove_dir_all(&other).expect("it is ours");
 }
 
 #[test]
 fn what_cannot_be_is_said_before_anything_is_started() {
     let folder = tempfile::tempdir().expect("a folder");
-    let wrong = run(&name("none"), folder.path(), &["--only", "table-9"]);
-    assert_eq!(wrong.status.code(), Some(2));
-    assert!(stderr(&wrong).contains("its parts are table-1"), "{}", stderr(&wrong));
+    let out = folder.path().join("out");
+    // A word without a point beside one that has some, and a word that all points have.
+    for (only, said) in [
+        (&["--only", "table-9"][..], "`table-9`"),
+        (&["--only", "table-1", "--only", "tabel-2"], "`tabel-2`"),
+        (&["--only", ""], "--only is given nothing"),
+    ] {
+        let wrong = run(&name("none"), &out, only);
+        assert_eq!(wrong.status.code(), Some(2), "{only:?}");
+        assert!(stderr(&wrong).contains(said), "{}", stderr(&wrong));
+        assert!(stderr(&wrong).contains("its parts are table-1"), "{}", stderr(&wrong));
+    }
+    // A name is part of a folder's, also where no link is wanted.
+    for wrong in ["", "a b", "../x"] {
+        let wrong = run(wrong, &out, &["--only", "table-1/null/random-read/local"]);
+        assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong));
+        assert!(stderr(&wrong).contains("is no name for a link"), "{}", stderr(&wrong));
+    }
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("a file");
+    let wrong = run(&name("none"), &file.join("out"), &["--only", "table-1"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong));
+    assert!(stderr(&wrong).contains("choose an --out"), "{}", stderr(&wrong));
+    let odd = folder.path().join(OsStr::from_bytes(b"caf\xe9"));
+    let wrong = run(&name("none"), &odd, &["--only", "table-1"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong));
+    assert!(stderr(&wrong).contains("is no UTF-8"), "{}", stderr(&wrong));
+    assert!(!out.exists() && !odd.exists());
 
     // Nobody may do what most points need.
-    if !rustix::process::geteuid().is_root() {
-        let poor = run(&name("poor"), folder.path(), &["--only", "table-1"]);
-        assert_eq!(poor.status.code(), Some(2), "{}", stderr(&poor));
-        assert!(text(&poor).contains("left out"), "{}", text(&poor));
+    let open = tempfile::tempdir().expect("a folder");
+    let all = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(open.path(), all).expect("it is ours");
+    let out = open.path().join("out");
+    let mut command = Command::new("setpriv");
+    if rustix::process::geteuid().is_root() {
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
     }
+    command.arg(forebay().get_program()).args(["lab", "run", "fair-tcp", "--quick"]);
+    let poor = command.arg("--out").arg(&out).args(["--name", &name("poor")]).output();
+    let poor = poor.expect("setpriv runs");
+    let said = stderr(&poor);
+    if said.contains("failed to execute") {
+        return println!("not run: nobody may not come to the program");
+    }
+    assert_eq!(poor.status.code(), Some(2), "{said}");
+    assert!(text(&poor).contains("to be measured: 0 points"), "{}", text(&poor));
+    assert!(said.contains("nothing of it can be measured") && said.contains("be root"), "{said}");
+    assert!(!out.exists(), "nothing is left where nothing was begun");
+}
+
+#[test]
+fn a_package_that_cannot_be_had_is_said_and_what_needs_it_left_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bin = folder.path().join("bin");
+    fs::create_dir(&bin).expect("a folder");
+    let log = folder.path().join("log");
+    // An archive that has nothing, on a machine that has no programs but those of the system.
+    let script = format!("#!/bin/sh\necho \"$@\" >>{}\nexit 100\n", log.display());
+    let mut writes = Command::new("sh");
+    writes.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]);
+    writes.arg(bin.join("apt-get")).arg(script);
+    assert!(writes.status().expect("a shell").success());
+    let out = folder.path().join("out");
+    let mut command = forebay();
+    command.args(["lab", "run", "outsourcing", "--quick", "--install", "--name", &name("apt")]);
+    command.args(["--only", "figure-5", "--out"]).arg(&out).env("PATH", &bin);
+    command.env("XDG_CACHE_HOME", folder.path());
+    let output = command.output().expect("the binary runs");
+    assert_eq!(output.status.code(), Some(2), "{}{}", text(&output), stderr(&output));
+    let tried = fs::read_to_string(&log).expect("apt-get was called");
+    let install = "install --yes --no-install-recommends";
+    let lines: Vec<&str> = tried.lines().collect();
+    assert!(lines[0].starts_with(install) && lines[0].contains(" postmark"), "{tried}");
+    assert_eq!(lines[1], "update");
+    let alone = format!("{install} postmark");
+    assert!(lines[2..].contains(&alone.as_str()), "{tried}");
+    let said = stderr(&output);
+    assert!(said.contains("postmark cannot be installed"), "{said}");
+    assert!(text(&output).contains("to be measured: 0 points"), "{}", text(&output));
+    assert!(!out.exists());
 }

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use workload::Tool;
+use workload::{Task, Tool};
 
 use crate::{
     Error, LeftOut, Point, Site, engine,
@@ -11,24 +11,37 @@ use crate::{
     stage::{available, can_be_limited, check, peer},
 };
 
+/// Something that a machine does not give us.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Lack {
+    /// What it is.
+    pub why: String,
+    /// What to do about it, if anything.
+    pub remedy: Option<String>,
+}
+
 /// What this machine has.
 pub struct Means {
-    /// Whether links can be made, or why not.
-    pub link: Result<(), String>,
-    /// Whether volumes can be attached, or why not.
-    pub attach: Result<(), String>,
-    /// Whether connections can share a window, or why not.
-    pub ensembles: Result<(), String>,
-    /// Whether a workload's memory can be limited, or why not.
-    pub limits: Result<(), String>,
+    /// Whether links can be made.
+    pub link: Result<(), Lack>,
+    /// Whether volumes can be attached.
+    pub attach: Result<(), Lack>,
+    /// Whether connections can share a window.
+    pub ensembles: Result<(), Lack>,
+    /// Whether a workload's memory can be limited.
+    pub limits: Result<(), Lack>,
     /// The kernel's congestion controls.
     pub congestion: Vec<String>,
     /// Whether a program is installed.
     pub installed: Box<dyn Fn(Tool) -> bool>,
+    /// Whether there is a source to build.
+    pub source: Result<(), Lack>,
     /// Bytes free for volumes and logs.
     pub disk: u64,
     /// Bytes of memory that programs may still have.
     pub memory: u64,
+    /// Bytes of it that files may still have; in a container that is less.
+    pub files: u64,
 }
 
 /// What will be done, and what not.
@@ -40,6 +53,8 @@ pub struct Plan {
     pub left_out: Vec<LeftOut>,
     /// Programs for want of which points are left out.
     pub missing: Vec<Tool>,
+    /// What to do about all else that is lacking, each once.
+    pub remedies: Vec<String>,
     /// About how many seconds it takes.
     pub seconds: f64,
 }
@@ -49,35 +64,41 @@ const USABLE: f64 = 0.85;
 const MKFS: Tool = Tool { program: "mkfs.ext4", package: "e2fsprogs" };
 
 impl Means {
-    /// Looks at this machine, as far as these points need it; `folder` is on the disk for volumes.
+    /// Looks at this machine, as far as these points need it. Whether there can be a link is known to who names it;
+    /// of the folders the first is on the disk for volumes, and the other in memory.
     ///
     /// # Errors
     /// If the system does not say how much room there is.
-    pub fn of_this_machine(points: &[Point], name: &str, folder: &Path) -> Result<Self, Error> {
-        let options = wan::Options {
-            name: name.to_owned(),
-            settings: Default::default(),
-            seed: 1,
-            capture: None,
-        };
+    pub fn of_this_machine(
+        points: &[Point],
+        link: Result<(), Lack>,
+        [disk, files]: [&Path; 2],
+    ) -> Result<Self, Error> {
         let wants_ensembles = points.iter().any(is_with_ensembles);
         let ensembles = if wants_ensembles {
             let probe = fairtcp::Options::default();
-            fairtcp::Fair::load(&probe).map(drop).map_err(|error| error.to_string())
+            fairtcp::Fair::load(&probe).map(drop).map_err(|error| Lack {
+                why: error.to_string(),
+                remedy: error.remedy().map(str::to_owned),
+            })
         } else {
             Ok(())
         };
-        let room = rustix::fs::statvfs(folder)
-            .map_err(|error| Error::file("ask for the room on", folder)(error.into()))?;
+        let wants_limits = points.iter().any(|point| point.site.memory.is_some());
+        let limits = if wants_limits { limits() } else { Ok(()) };
+        let builds = points.iter().filter(|point| is_build(point));
+        let source = builds.map(|point| source(&point.task)).next().unwrap_or(Ok(()));
         Ok(Self {
-            link: wan::check(&options).map_err(|error| error.to_string()),
+            link,
             attach: attach(),
             ensembles,
-            limits: can_be_limited(),
+            limits,
             congestion: available()?,
             installed: Box::new(|tool| tool.find().is_ok()),
-            disk: room.f_bavail * room.f_frsize,
+            source,
+            disk: free(disk)?,
             memory: memory()?,
+            files: free(files)?,
         })
     }
 
@@ -89,17 +110,22 @@ impl Means {
         for point in points {
             let lacks: Vec<Tool> =
                 tools(&point).into_iter().filter(|tool| !(self.installed)(*tool)).collect();
-            let reason = self.obstacle(&point).or_else(|| {
+            let lack = self.obstacle(&point).or_else(|| {
                 let tool = lacks.first()?;
-                Some(format!("{} is not installed (package {})", tool.program, tool.package))
+                let why = format!("{} is not installed (package {})", tool.program, tool.package);
+                // That of all programs together is made of what is missing.
+                Some(Lack { why, remedy: None })
             });
             for tool in lacks {
                 if missing.insert(tool.program) {
                     plan.missing.push(tool);
                 }
             }
-            match reason {
-                Some(left_out) => plan.left_out.push(LeftOut { point: point.name, left_out }),
+            match lack {
+                Some(Lack { why, remedy }) => {
+                    plan.left_out.push(LeftOut { point: point.name, left_out: why });
+                    plan.remedies.extend(remedy.filter(|it| !plan.remedies.contains(it)));
+                }
                 None => plan.run.push(point),
             }
         }
@@ -108,56 +134,66 @@ impl Means {
     }
 
     /// What stands against a point, programs apart.
-    fn obstacle(&self, point: &Point) -> Option<String> {
+    fn obstacle(&self, point: &Point) -> Option<Lack> {
         let site = &point.site;
+        let only = |why: String| Some(Lack { why, remedy: None });
         if let Err(error) = check(site) {
-            return Some(error.to_string());
+            return only(error.to_string());
         }
-        if site.link.is_some()
-            && let Err(why) = &self.link
-        {
-            return Some(why.clone());
-        }
-        if matches!(site.host, Host::Device | Host::Mounted(_) | Host::QemuStorageDaemon)
-            && let Err(why) = &self.attach
-        {
-            return Some(why.clone());
-        }
-        if site.memory.is_some()
-            && let Err(why) = &self.limits
-        {
-            return Some(why.clone());
-        }
-        if is_with_ensembles(point) {
-            if let Err(why) = &self.ensembles {
-                return Some(why.clone());
-            }
-        } else if site.server != Server::Host {
-            let name = &site.session.congestion;
-            if name != "kernel default" && !self.congestion.contains(name) {
-                return Some(format!("this kernel has no congestion control {name}"));
+        let attached =
+            matches!(site.host, Host::Device | Host::Mounted(_) | Host::QemuStorageDaemon);
+        let ensemble = is_with_ensembles(point);
+        for (is_needed, has) in [
+            (site.link.is_some(), &self.link),
+            (attached, &self.attach),
+            (site.memory.is_some(), &self.limits),
+            (ensemble, &self.ensembles),
+            (is_build(point), &self.source),
+        ] {
+            if is_needed && let Err(lack) = has {
+                return Some(lack.clone());
             }
         }
-        let (disk, memory) = room(site);
-        let short = |what: &str, needed: u64, free: u64| {
+        let name = &site.session.congestion;
+        if !ensemble
+            && site.server != Server::Host
+            && name != "kernel default"
+            && !self.congestion.contains(name)
+        {
+            return Some(Lack {
+                why: format!("this kernel has no congestion control {name}"),
+                remedy: Some(format!("load it where the kernel has it: modprobe tcp_{name}")),
+            });
+        }
+        let Room { disk, memory, files } = room(site);
+        let short = |what: &str, needed: u64, free: u64, remedy: &str| {
             let [needed, free] = [needed, free].map(|bytes| bytes >> 20);
-            Some(format!("{needed} MiB {what} are needed, and {free} are free"))
+            Some(Lack {
+                why: format!("{needed} MiB {what} are needed, and {free} are free"),
+                remedy: Some(remedy.to_owned()),
+            })
         };
         if disk > self.disk {
-            return short("on the disk", disk, self.disk);
+            let remedy = "make room where the results go, or choose an --out where there is more";
+            return short("on the disk", disk, self.disk, remedy);
         }
         if memory > self.memory {
-            return short("of memory", memory, self.memory);
+            return short("of memory", memory, self.memory, "end programs that take up memory");
+        }
+        if files > self.files {
+            let remedy = "give /dev/shm more room (in a container: --shm-size)";
+            return short("for files in memory", files, self.files, remedy);
         }
         let usable = match site.host {
             Host::Mounted(_) => (site.bytes as f64 * USABLE) as u64,
             _ => site.bytes,
         };
         let wanted = point.task.workload().space();
-        (wanted > usable).then(|| {
+        if wanted > usable {
             let [wanted, usable] = [wanted, usable].map(|bytes| bytes >> 20);
-            format!("the workload takes {wanted} MiB, and the volume has {usable}")
-        })
+            return only(format!("the workload takes {wanted} MiB, and the volume has {usable}"));
+        }
+        None
     }
 }
 
@@ -178,34 +214,85 @@ fn tools(point: &Point) -> Vec<Tool> {
     tools
 }
 
+fn is_build(point: &Point) -> bool {
+    matches!(point.task, Task::Build(_))
+}
+
 fn is_with_ensembles(point: &Point) -> bool {
     point.site.server != Server::Host && point.site.session.congestion.starts_with("ensemble")
 }
 
-/// Bytes on the disk and in memory that a site takes up.
-fn room(site: &Site) -> (u64, u64) {
-    let (mut disk, mut memory) = match site.disk.data {
-        Data::Memory => (0, site.bytes),
-        Data::File => (site.bytes, 0),
-    };
+/// Bytes that a site takes up.
+#[derive(Default)]
+struct Room {
+    disk: u64,
+    /// With that of files.
+    memory: u64,
+    files: u64,
+}
+
+fn room(site: &Site) -> Room {
+    let mut one = Room::default();
+    match site.disk.data {
+        Data::Memory => one.memory += site.bytes,
+        Data::File => one.disk += site.bytes,
+    }
+    if site.server == Server::Tgt {
+        // It knows files only.
+        one.files += one.memory;
+    }
     if let Some(gateway) = &site.gateway {
-        disk += gateway.log;
-        memory += gateway.dram + gateway.nvram;
+        one.disk += gateway.log;
+        one.memory += gateway.dram + gateway.nvram;
+        one.files += gateway.nvram;
     }
     let nodes = u64::from(site.nodes);
-    (disk * nodes, memory * nodes)
+    Room { disk: one.disk * nodes, memory: one.memory * nodes, files: one.files * nodes }
+}
+
+/// Bytes free where a folder is.
+fn free(folder: &Path) -> Result<u64, Error> {
+    let room = rustix::fs::statvfs(folder)
+        .map_err(|error| Error::file("ask for the room on", folder)(error.into()))?;
+    Ok(room.f_bavail * room.f_frsize)
 }
 
 /// What `forebay attach` needs of a host.
-fn attach() -> Result<(), String> {
+fn attach() -> Result<(), Lack> {
     if !rustix::process::geteuid().is_root() {
-        return Err("only root may attach volumes".to_owned());
+        let why = "only root may attach volumes".to_owned();
+        return Err(Lack { why, remedy: Some("be root".to_owned()) });
     }
-    for path in ["/dev/fuse", "/dev/loop-control"] {
+    for (path, driver) in [("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")] {
         let opened = fs::OpenOptions::new().read(true).write(true).open(path);
-        opened.map_err(|error| format!("cannot open {path}: {error}"))?;
+        opened.map_err(|error| Lack {
+            why: format!("cannot open {path}: {error}"),
+            remedy: Some(format!(
+                "load the driver: modprobe {driver} (in a container: --device {path})"
+            )),
+        })?;
     }
     Ok(())
+}
+
+/// Whether there can be hosts with little memory.
+fn limits() -> Result<(), Lack> {
+    can_be_limited().map_err(|error| Lack {
+        why: format!("no host with little memory: {error}"),
+        remedy: Some(
+            "be root where control groups limit memory and may be made; of version 2: \
+             echo +memory >/sys/fs/cgroup/cgroup.subtree_control"
+                .to_owned(),
+        ),
+    })
+}
+
+/// What a build builds, which no package has.
+fn source(task: &Task) -> Result<(), Lack> {
+    task.workload().ready().map_err(|error| Lack {
+        why: error.to_string(),
+        remedy: Some("fetch it: `forebay lab fetch`, or --install".to_owned()),
+    })
 }
 
 /// Bytes of memory that can be had without swapping (proc(5), MemAvailable).
@@ -230,8 +317,10 @@ mod tests {
             limits: Ok(()),
             congestion: vec!["reno".to_owned()],
             installed: Box::new(|_| true),
+            source: Ok(()),
             disk: 10 << 30,
             memory: 10 << 30,
+            files: 10 << 30,
         }
     }
 
@@ -258,7 +347,7 @@ mod tests {
 
     #[test]
     fn what_a_poor_machine_lacks_is_said_of_the_points_that_need_it() {
-        let no = |why: &str| Err(why.to_owned());
+        let no = |why: &str| Err(Lack { why: why.to_owned(), remedy: None });
         let no_tun = Means { link: no("cannot open /dev/net/tun"), ..rich() };
         assert_eq!(reason(&no_tun, mounted()).unwrap(), "cannot open /dev/net/tun");
         assert_eq!(reason(&no_tun, point("without a link")), None);
@@ -281,8 +370,49 @@ mod tests {
     fn a_host_with_little_memory_needs_control_groups() {
         let mut little = mounted();
         little.site.memory = Some(64 << 20);
-        let means = Means { limits: Err("no control groups".to_owned()), ..rich() };
+        let lack = Lack { why: "no control groups".to_owned(), remedy: None };
+        let means = Means { limits: Err(lack), ..rich() };
         assert_eq!(reason(&means, little).unwrap(), "no control groups");
+        assert_eq!(reason(&means, mounted()), None);
+    }
+
+    #[test]
+    fn what_helps_is_told_once_of_all_that_is_lacking() {
+        let lack = |why: &str, remedy: &str| {
+            Err(Lack { why: why.to_owned(), remedy: Some(remedy.to_owned()) })
+        };
+        let means = Means {
+            link: lack("no privilege", "be root"),
+            attach: lack("only root may", "be root"),
+            disk: 1 << 20,
+            ..rich()
+        };
+        let mut here = mounted();
+        here.site.link = None;
+        let mut large = point("large");
+        large.site.gateway = Some(Gateway::default());
+        let mut small = point("small");
+        small.site.host = Host::Url;
+        large.site.host = Host::Url;
+        let plan = means.plan(vec![mounted(), mounted(), here, large, small]);
+        let whys: BTreeSet<&str> = plan.left_out.iter().map(|it| it.left_out.as_str()).collect();
+        assert_eq!((plan.run.len(), whys.len()), (1, 3), "{whys:?}");
+        assert_eq!(plan.remedies.len(), 2, "{:?}", plan.remedies);
+        assert!(plan.remedies[0] == "be root" && plan.remedies[1].contains("--out"));
+        let mut bbr = point("bbr");
+        bbr.site.host = Host::Url;
+        bbr.site.session.congestion = "bbr".to_owned();
+        assert!(means.plan(vec![bbr]).remedies[0].contains("modprobe tcp_bbr"));
+    }
+
+    #[test]
+    fn what_is_to_be_built_is_asked_for_before() {
+        let lack = Lack { why: "no source".to_owned(), remedy: None };
+        let means = Means { source: Err(lack), ..rich() };
+        let mut build = mounted();
+        build.task = Task::Build(workload::Build::default());
+        build.site.bytes = 4 << 30;
+        assert_eq!(reason(&means, build).unwrap(), "no source");
         assert_eq!(reason(&means, mounted()), None);
     }
 
@@ -317,6 +447,13 @@ mod tests {
         );
         let small = Means { memory: 1 << 30, ..rich() };
         assert!(reason(&small, large).unwrap().contains("of memory"));
+        let mut peer = point("peer");
+        peer.site.server = Server::Tgt;
+        let container = Means { files: 64 << 20, ..rich() };
+        let why = reason(&container, peer.clone()).unwrap();
+        assert!(why.contains("for files in memory are needed, and 64 are free"), "{why}");
+        peer.site.server = Server::default();
+        assert_eq!(reason(&container, peer), None);
         let mut full = mounted();
         full.site.bytes = 1 << 20;
         assert!(reason(&rich(), full).unwrap().contains("the volume has 0"));

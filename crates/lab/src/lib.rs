@@ -26,7 +26,7 @@ mod results;
 pub mod engine;
 mod before;
 
-pub use before::{Means, Plan};
+pub use before::{Lack, Means, Plan};
 pub use beside::beside;
 pub use csv::csv;
 pub use error::Error;

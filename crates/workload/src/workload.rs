@@ -15,6 +15,14 @@ pub trait Workload {
     /// [`Error::Settings`].
     fn check(&self) -> Result<(), Error>;
 
+    /// That what it needs beside programs is on this machine.
+    ///
+    /// # Errors
+    /// [`Error::Settings`], with what is missing and how it is had.
+    fn ready(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Bytes that it takes up on its place, at most.
     fn space(&self) -> u64;
 

@@ -5,7 +5,6 @@ use std::{
     fs,
     io::IsTerminal,
     path::{Path, PathBuf},
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,116 +14,136 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lab::{
-    Experiment, LeftOut, Means, Plan, Point, Record, Results, Scale, Section, Setting, Stage,
+    Experiment, Lack, LeftOut, Means, Plan, Point, Record, Results, Scale, Section, Setting, Stage,
     engine::{self, Ended, Watcher},
 };
-use workload::Task;
 
-use super::{arguments::Measure, signals};
+use super::{arguments::Measure, install, signals};
 use crate::{
-    failure::Failure,
+    failure::{Failure, WRONG_SETTINGS},
     output::{print, print_line},
 };
 
 /// Measures what is not measured yet, and writes the page.
 pub fn run(args: &Measure) -> Result<(), Failure> {
+    // Nothing was begun, whatever it was.
+    let Begun { experiment, scale, all, plan, mut results, mut stage, stop, beside, out } =
+        begin(args).map_err(|failure| Failure { code: WRONG_SETTINGS, ..failure })?;
+    let ended = if plan.run.is_empty() {
+        Ended::default()
+    } else {
+        measure(&plan.run, &mut stage, &mut results, &stop)?
+    };
+    drop(stage);
+    write(experiment, scale, &all, &results, beside, &out)?;
+    finish(&ended, &plan, args, &out)
+}
+
+/// A run that has said what it will do.
+struct Begun {
+    experiment: Experiment,
+    scale: Scale,
+    all: Vec<Point>,
+    plan: Plan,
+    results: Results,
+    stage: Stage,
+    stop: Arc<AtomicBool>,
+    beside: Option<Section>,
+    out: PathBuf,
+}
+
+/// Looks at what is asked for, at what is there, and at this machine, and says what will be done.
+fn begin(args: &Measure) -> Result<Begun, Failure> {
     let experiment = Experiment::from(args.experiment);
     let scale = if args.quick { Scale::Quick } else { Scale::Full };
     let all = experiment.points(scale);
-    let chosen: Vec<Point> = all.iter().filter(|point| args.wants(&point.name)).cloned().collect();
-    if chosen.is_empty() {
-        let sections = sections(&all).join(", ");
-        return Err(Failure::settings("no point of this experiment has such a name")
-            .remedy(format!("its parts are {sections}")));
-    }
+    let chosen = chosen(args, &all)?;
+    let link = link(&args.name)?;
     let beside = args.beside.as_deref().map(beside).transpose()?;
     let out = args.out.clone().unwrap_or_else(|| default_folder(experiment, scale));
-    let mut results = Results::open(&out).map_err(failed)?;
+    let mut results = Results::open(&out).map_err(|error| match error {
+        error @ lab::Error::System { .. } => {
+            Failure::new(error).remedy("choose an --out where you may write")
+        }
+        error => failed(error),
+    })?;
     let stop = Arc::new(AtomicBool::new(false));
+    stop_at_signals(Arc::clone(&stop), what_stays(args, &out))?;
     // Before anything is looked at: of two runs of one name the second says so, and leaves nothing out because of it.
-    let mut stage = stage(args, &out, &stop)?;
+    let stage = stage(args, &out, &stop)?;
     let wanted: Vec<Point> =
         chosen.iter().filter(|point| args.again || results.of(point).is_none()).cloned().collect();
     let there = chosen.len() - wanted.len();
     let others = wanted.iter().filter(|point| results.is_of_others(point)).count();
-    let mut plan = plan(&wanted, args, &out)?;
+    let plan = || {
+        let folders = [&*out, &*in_memory(&args.name)];
+        let means = Means::of_this_machine(&wanted, link.clone(), folders).map_err(failed)?;
+        Ok::<Plan, Failure>(means.plan(wanted.clone()))
+    };
+    let mut planned = plan()?;
     if args.install {
-        if !plan.missing.is_empty() {
-            install(&plan)?;
-            plan = self::plan(&wanted, args, &out)?;
+        install::packages(&planned.missing, &stop)?;
+        if !stop.load(Ordering::Relaxed) {
+            install::source(&wanted)?;
         }
-        if plan.run.iter().any(|point| matches!(point.task, Task::Build(_))) {
-            let fetched = workload::fetch(None).map_err(Failure::new)?;
-            print_line(format_args!("to be built: {}", fetched.file.display()))?;
-        }
+        planned = plan()?;
     }
-    for LeftOut { point, left_out } in &plan.left_out {
+    if stop.load(Ordering::Relaxed) {
+        return Err(Failure::new("stopped; nothing was measured"));
+    }
+    print(describe(args, &planned, [there, others], &out))?;
+    if planned.run.is_empty() && there == 0 {
+        let failure = Failure::new("nothing of it can be measured on this machine");
+        return Err(match remedy(args, &planned) {
+            None => failure,
+            Some(remedy) => failure.remedy(remedy),
+        });
+    }
+    for LeftOut { point, left_out } in &planned.left_out {
         results.left_out(point, left_out).map_err(failed)?;
     }
-    print(describe(experiment, &plan, [there, others], &out))?;
-    if plan.run.is_empty() && there == 0 {
-        return Err(Failure::settings("nothing of it can be measured on this machine")
-            .remedy(remedy(&plan)));
-    }
-    let ended = if plan.run.is_empty() {
-        Ended::default()
-    } else {
-        measure(&plan.run, &mut stage, &mut results, &stop, what_stays(args, &out))?
-    };
-    drop(stage);
-    write(experiment, scale, &all, &results, beside, &out)?;
-    finish(&ended, &plan, &out)
+    Ok(Begun { experiment, scale, all, plan: planned, results, stage, stop, beside, out })
 }
 
-/// What this machine allows of these points.
-fn plan(points: &[Point], args: &Measure, out: &Path) -> Result<Plan, Failure> {
-    let means = Means::of_this_machine(points, &args.name, out).map_err(failed)?;
-    Ok(means.plan(points.to_vec()))
+/// Of all points those that are asked for.
+fn chosen(args: &Measure, all: &[Point]) -> Result<Vec<Point>, Failure> {
+    let parts = || format!("its parts are {}", sections(all).join(", "));
+    for word in &args.only {
+        if word.is_empty() {
+            return Err(Failure::settings("--only is given nothing").remedy(parts()));
+        }
+        if !all.iter().any(|point| point.name.contains(word.as_str())) {
+            let failure = format!("no point of this experiment has `{word}` in its name");
+            return Err(Failure::settings(failure).remedy(parts()));
+        }
+    }
+    Ok(all.iter().filter(|point| args.wants(&point.name)).cloned().collect())
 }
 
-/// Packages that come with services, and what those are: the ports are the defaults of Debian.
-const SERVICES: [(&str, &str); 3] = [
-    ("nginx-light", "a web server on port 80 (systemctl disable --now nginx)"),
-    ("postgresql", "a database on port 5432 of localhost (systemctl disable --now postgresql)"),
-    ("tgt", "an iSCSI target on port 3260 (systemctl disable --now tgt)"),
-];
-
-fn install(plan: &Plan) -> Result<(), Failure> {
-    let packages: Vec<&str> = plan.missing.iter().map(|tool| tool.package).collect();
-    let mut command = Command::new("apt-get");
-    command.args(["install", "--yes", "--no-install-recommends"]).args(&packages);
-    command.env("DEBIAN_FRONTEND", "noninteractive");
-    let shown = format!("apt-get install {}", packages.join(" "));
-    print_line(&shown)?;
-    let services: Vec<&str> = SERVICES
-        .iter()
-        .filter(|(package, _)| packages.contains(package))
-        .map(|(_, said)| *said)
-        .collect();
-    if !services.is_empty() {
-        let services = services.join("; ");
-        print_line(format_args!(
-            "Debian starts what it installs, now and with the machine: {services}"
-        ))?;
+/// Whether there can be a link of this name.
+fn link(name: &str) -> Result<Result<(), Lack>, Failure> {
+    let name = name.to_owned();
+    let options = wan::Options { name, settings: Default::default(), seed: 1, capture: None };
+    match wan::check(&options) {
+        Ok(()) => Ok(Ok(())),
+        // It is in the names of folders, too.
+        Err(error @ wan::Error::Name(_)) => Err(super::failed::failed(error)),
+        // What else can be done without it is not this.
+        Err(error @ wan::Error::Privilege) => {
+            Ok(Err(Lack { why: error.to_string(), remedy: Some("be root".to_owned()) }))
+        }
+        Err(error) => {
+            let Failure { message: why, remedy, .. } = super::failed::failed(error);
+            Ok(Err(Lack { why, remedy }))
+        }
     }
-    let status = command.status();
-    let status = status.map_err(|error| Failure::new(format!("cannot run apt-get: {error}")))?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Failure::new(format!("{shown}: {status}"))
-        .remedy("install them by hand, or run without --install: what needs them is left out"))
 }
 
 /// One list: what will be measured, what not and why, and how long it takes; so many points are there already, and
 /// so many were measured by others.
-fn describe(
-    experiment: Experiment,
-    plan: &Plan,
-    [there, others]: [usize; 2],
-    out: &Path,
-) -> String {
-    let mut text = format!("{}, into {}\n", experiment.name(), out.display());
+fn describe(args: &Measure, plan: &Plan, [there, others]: [usize; 2], out: &Path) -> String {
+    let name = Experiment::from(args.experiment).name();
+    let mut text = format!("{name}, into {}\n", out.display());
     let about = minutes(Duration::from_secs_f64(plan.seconds));
     text += &format!("  to be measured: {} points, about {about}\n", plan.run.len());
     for (part, points) in counted(plan.run.iter().map(|point| point.name.as_str())) {
@@ -150,19 +169,22 @@ fn describe(
         let parts: Vec<String> = parts.map(|(part, points)| format!("{part} {points}")).collect();
         text += &format!("    {reason}: {}\n", parts.join(", "));
     }
-    if !plan.missing.is_empty() {
-        text += &format!("    to have them all: {}\n", remedy(plan));
+    if let Some(remedy) = remedy(args, plan) {
+        text += &format!("    to have them all: {remedy}\n");
     }
     text
 }
 
-fn remedy(plan: &Plan) -> String {
-    if plan.missing.is_empty() {
-        return "see what is said above of each part".to_owned();
-    }
-    let mut packages: Vec<&str> = plan.missing.iter().map(|tool| tool.package).collect();
-    packages.dedup();
-    format!("apt-get install {}, or --install", packages.join(" "))
+/// What to do about all that is lacking, if anything.
+fn remedy(args: &Measure, plan: &Plan) -> Option<String> {
+    let packages = install::names(&plan.missing).join(" ");
+    let install = (!packages.is_empty()).then(|| {
+        // With --install it was tried.
+        let or = if args.install { "" } else { ", or --install" };
+        format!("apt-get install {packages}{or}")
+    });
+    let all: Vec<String> = plan.remedies.iter().cloned().chain(install).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// How many of these names begin with which word, in their order.
@@ -205,6 +227,11 @@ fn stage(args: &Measure, out: &Path, stop: &Arc<AtomicBool>) -> Result<Stage, Fa
         .map_err(|error| Failure::new(format!("cannot find this program: {error}")))?;
     let out = fs::canonicalize(out)
         .map_err(|error| Failure::new(format!("{}: {error}", out.display())))?;
+    if out.to_str().is_none() {
+        // It is in the settings of nodes, which are text.
+        return Err(Failure::settings(format!("the path {} is no UTF-8", out.display()))
+            .remedy("choose an --out with another name"));
+    }
     let setting = Setting {
         program,
         name: args.name.clone(),
@@ -219,12 +246,11 @@ fn measure(
     points: &[Point],
     stage: &mut Stage,
     results: &mut Results,
-    stop: &Arc<AtomicBool>,
-    stays: String,
+    stop: &AtomicBool,
 ) -> Result<Ended, Failure> {
-    stop_at_signals(Arc::clone(stop), stays)?;
     let mut bar = Bar::new()?;
-    let ended = engine::run(points, stage, results, &mut bar, stop).map_err(failed)?;
+    let ended = engine::run(points, stage, results, &mut bar, stop);
+    let ended = ended.map_err(|error| failed(error).remedy(ROOM))?;
     bar.bar.finish_and_clear();
     Ok(ended)
 }
@@ -327,11 +353,15 @@ fn write(
         ("settings.json", settings),
     ] {
         let path = out.join(name);
-        fs::write(&path, text)
-            .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))?;
+        fs::write(&path, text).map_err(|error| {
+            Failure::new(format!("cannot write {}: {error}", path.display())).remedy(ROOM)
+        })?;
     }
     Ok(())
 }
+
+/// Where results cannot be written.
+const ROOM: &str = "make room there; the same command goes on where it was";
 
 /// What was measured elsewhere.
 fn beside(file: &Path) -> Result<Section, Failure> {
@@ -358,7 +388,7 @@ fn default_folder(experiment: Experiment, scale: Scale) -> PathBuf {
 }
 
 /// The last words, and the exit code.
-fn finish(ended: &Ended, plan: &Plan, out: &Path) -> Result<(), Failure> {
+fn finish(ended: &Ended, plan: &Plan, args: &Measure, out: &Path) -> Result<(), Failure> {
     let report = out.join("report.html");
     print_line(format_args!("report: {}", report.display()))?;
     if let Some(untidy) = &ended.untidy {
@@ -374,8 +404,11 @@ fn finish(ended: &Ended, plan: &Plan, out: &Path) -> Result<(), Failure> {
             .remedy("the report says why; the same command tries them again"));
     }
     if !plan.left_out.is_empty() {
-        let left_out = plan.left_out.len();
-        return Err(Failure::new(format!("{left_out} points were left out")).remedy(remedy(plan)));
+        let failure = Failure::new(format!("{} points were left out", plan.left_out.len()));
+        return Err(failure.remedy(
+            remedy(args, plan)
+                .unwrap_or_else(|| "see why in the list, or in the report".to_owned()),
+        ));
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ mod enter;
 mod signals;
 mod stop;
 mod work;
+mod install;
 mod experiment;
 
 use crate::failure::Failure;

@@ -12,9 +12,8 @@ use std::{
 
 use crate::Error;
 
-/// Where the memory controller is, of version 2 and of version 1, with the file of the limit.
-const PLACES: [(&str, &str); 2] =
-    [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")];
+/// Where control groups are.
+const GROUPS: &str = "/sys/fs/cgroup";
 
 /// A group. Removed when dropped: its programs have ended before.
 pub(super) struct Memory {
@@ -24,7 +23,8 @@ pub(super) struct Memory {
 impl Memory {
     /// A group of this name. One that a run that was killed has left is taken up.
     pub(super) fn limited(name: &str, bytes: u64) -> Result<Self, Error> {
-        let (parent, file) = place().ok_or_else(|| Error::Settings(NONE.to_owned()))?;
+        let (parent, file) =
+            place(Path::new(GROUPS)).ok_or_else(|| Error::Settings(NONE.to_owned()))?;
         let folder = parent.join(format!("forebay-lab-{name}"));
         match fs::create_dir(&folder) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -61,22 +61,26 @@ impl Drop for Memory {
 
 const NONE: &str = "this system has no control groups with a memory controller for us";
 
-/// Whether a host's memory can be limited, or why not.
-pub(crate) fn can_be_limited() -> Result<(), String> {
-    place().map(drop).ok_or_else(|| NONE.to_owned())
+/// Tries whether a host's memory can be limited.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn can_be_limited() -> Result<(), Error> {
+    Memory::limited(&format!("probe-{}", std::process::id()), PROBE).map(drop)
 }
 
-/// Where groups are made.
-fn place() -> Option<(&'static Path, &'static str)> {
-    let [(second, limit), first] = PLACES;
-    let has_memory = |list: &str| {
-        let list = fs::read_to_string(Path::new(second).join(list)).unwrap_or_default();
-        list.split_whitespace().any(|word| word == "memory")
-    };
-    if has_memory("cgroup.subtree_control") {
-        return Some((Path::new(second), limit));
+/// Nothing runs in the group that is tried.
+const PROBE: u64 = 16 << 20;
+
+/// Where groups are made, and the file of the limit: of version 2 where that has the memory controller for groups
+/// below its root, else of version 1.
+fn place(groups: &Path) -> Option<(PathBuf, &'static str)> {
+    let list = fs::read_to_string(groups.join("cgroup.subtree_control")).unwrap_or_default();
+    if list.split_whitespace().any(|word| word == "memory") {
+        return Some((groups.to_owned(), "memory.max"));
     }
-    Path::new(first.0).join(first.1).is_file().then_some((Path::new(first.0), first.1))
+    let (first, limit) = (groups.join("memory"), "memory.limit_in_bytes");
+    first.join(limit).is_file().then_some((first, limit))
 }
 
 #[cfg(test)]
@@ -101,5 +105,22 @@ mod tests {
         assert!(!run("64M"), "it has a buffer of 64 MiB in a group of 16");
         drop(group);
         assert!(!folder.exists());
+        can_be_limited().unwrap();
+    }
+
+    #[test]
+    fn groups_are_made_where_the_controller_is() {
+        let groups = tempfile::tempdir().unwrap();
+        let (here, control) = (groups.path(), groups.path().join("cgroup.subtree_control"));
+        assert_eq!(place(here), None, "nothing is mounted");
+        fs::write(&control, "cpu io pids\n").unwrap();
+        assert_eq!(place(here), None, "version 2, and memory is not for groups below");
+        fs::write(&control, "cpu io memory pids\n").unwrap();
+        assert_eq!(place(here), Some((here.to_owned(), "memory.max")));
+        fs::remove_file(&control).unwrap();
+        fs::create_dir(here.join("memory")).unwrap();
+        assert_eq!(place(here), None, "a folder is no controller");
+        fs::write(here.join("memory/memory.limit_in_bytes"), "1").unwrap();
+        assert_eq!(place(here), Some((here.join("memory"), "memory.limit_in_bytes")));
     }
 }

@@ -94,6 +94,10 @@ impl Workload for Build {
         Ok(())
     }
 
+    fn ready(&self) -> Result<(), Error> {
+        source::find(self.source.as_deref()).map(drop)
+    }
+
     fn space(&self) -> u64 {
         SPACE
     }
