@@ -1,4 +1,4 @@
-//! What the program prints for its caller: stdout, and nothing else.
+//! What the program prints for its caller: stdout; and what it tells who looks on meanwhile: stderr.
 
 use std::io::{ErrorKind, Write};
 
@@ -18,4 +18,10 @@ pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
 /// Prints a line.
 pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
     print(format!("{text}\n"))
+}
+
+/// Tells a line to who looks on. Whether anybody does is no matter: a terminal may be gone, or the reader of a pipe, and what
+/// is under way has to end in order all the same.
+pub fn tell(text: impl std::fmt::Display) {
+    let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }

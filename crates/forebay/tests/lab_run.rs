@@ -148,6 +148,25 @@ fn a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on() {
     assert_tidy(&name, &out);
 }
 
+/// As behind `| head`, or on a terminal that is gone.
+#[test]
+fn a_run_that_nobody_looks_at_goes_on() {
+    let (name, folder) = (name("alone"), tempfile::tempdir().expect("a folder"));
+    let out = folder.path().join("out");
+    let mut command = forebay();
+    command.args(["lab", "run", "outsourcing", "--quick", "--name", &name, "--out"]).arg(&out);
+    command
+        .args(["--only", "figure-2/loopback/read"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
+    drop((child.stdout.take(), child.stderr.take()));
+    let status = child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    assert_eq!(results(&out).len(), 1);
+    assert_tidy(&name, &out);
+}
+
 /// Needs PostMark.
 #[test]
 fn what_a_killed_run_leaves_is_taken_away_by_the_next() {

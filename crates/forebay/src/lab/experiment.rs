@@ -21,7 +21,7 @@ use lab::{
 use super::{arguments::Measure, install, signals};
 use crate::{
     failure::{Failure, WRONG_SETTINGS},
-    output::{print, print_line},
+    output::{print, print_line, tell},
 };
 
 /// Measures what is not measured yet, and writes the page.
@@ -260,9 +260,9 @@ fn measure(
 fn stop_at_signals(stop: Arc<AtomicBool>, stays: String) -> Result<(), Failure> {
     let first = move || {
         stop.store(true, Ordering::Relaxed);
-        eprintln!("stopping: what was started is ended in order; at a second signal it is left");
+        tell("stopping: what was started is ended in order; at a second signal it is left");
     };
-    signals::act(first, move || eprintln!("left as it is: {stays}"))
+    signals::act(first, move || tell(format_args!("left as it is: {stays}")))
 }
 
 /// What a run that leaves at once leaves, and who takes it away.
@@ -292,7 +292,7 @@ impl Bar {
     }
 
     fn say(&self, line: &str) {
-        if self.bar.is_hidden() { eprintln!("{line}") } else { self.bar.println(line) }
+        if self.bar.is_hidden() { tell(line) } else { self.bar.println(line) }
     }
 }
 
@@ -303,7 +303,7 @@ impl Watcher for Bar {
         self.bar.set_message(format!("{}, {} to go", point.name, minutes(left)));
         self.bar.enable_steady_tick(Duration::from_secs(1));
         if self.bar.is_hidden() {
-            eprintln!("{number}/{of} {}, {} to go", point.name, minutes(left));
+            tell(format_args!("{number}/{of} {}, {} to go", point.name, minutes(left)));
         }
     }
 
@@ -392,7 +392,7 @@ fn finish(ended: &Ended, plan: &Plan, args: &Measure, out: &Path) -> Result<(), 
     let report = out.join("report.html");
     print_line(format_args!("report: {}", report.display()))?;
     if let Some(untidy) = &ended.untidy {
-        eprintln!("not all ended in order: {untidy}");
+        tell(format_args!("not all ended in order: {untidy}"));
     }
     if ended.stopped {
         let there = ended.measured;

@@ -8,7 +8,10 @@ use std::{
 use lab::Point;
 use workload::{Task, Tool};
 
-use crate::{failure::Failure, output::print_line};
+use crate::{
+    failure::Failure,
+    output::{print_line, tell},
+};
 
 /// Packages that come with services, and what those are: the ports are the defaults of Debian.
 const SERVICES: [(&str, &str); 3] = [
@@ -50,7 +53,7 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
     }
     // A machine may know none of its archive, or an old one.
     if !apt(&["update"])?.success() {
-        eprintln!("apt-get update failed: packages are taken from the lists that are there");
+        tell("apt-get update failed: packages are taken from the lists that are there");
     }
     for package in packages {
         if stops() {
@@ -58,7 +61,9 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
         }
         let status = install(&[package])?;
         if !status.success() {
-            eprintln!("{package} cannot be installed ({status}); what needs it is left out");
+            tell(format_args!(
+                "{package} cannot be installed ({status}); what needs it is left out"
+            ));
         }
     }
     Ok(())
@@ -75,7 +80,9 @@ pub fn source(points: &[Point]) -> Result<(), Failure> {
     match workload::fetch(None) {
         Ok(fetched) => print_line(format_args!("to be built: {}", fetched.file.display())),
         Err(error) => {
-            eprintln!("the source to build cannot be fetched ({error}); what needs it is left out");
+            tell(format_args!(
+                "the source to build cannot be fetched ({error}); what needs it is left out"
+            ));
             Ok(())
         }
     }

@@ -16,7 +16,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::signals;
-use crate::failure::Failure;
+use crate::{failure::Failure, output::tell};
 
 /// How often programs are told to end: a workload that was about to start one still does.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -40,10 +40,10 @@ impl Stop {
         let others = children();
         let first = move || {
             set.store(true, Ordering::Relaxed);
-            eprintln!("stopping: what was made is removed; at a second signal it is left");
+            tell("stopping: what was made is removed; at a second signal it is left");
             thread::spawn(move || end_programs(&others));
         };
-        signals::act(first, move || eprintln!("left as it is: {stays}"))?;
+        signals::act(first, move || tell(format_args!("left as it is: {stays}")))?;
         Ok(Self(stop))
     }
 
