@@ -23,7 +23,6 @@ mod bpf;
 mod block;
 pub mod program;
 mod load;
-mod timer;
 mod ensemble;
 
 pub use block::{BLOCK_BYTES, EnsembleControlBlock, MODEL_BLOCK_BYTES, PathModel};
