@@ -89,6 +89,7 @@ fn right_after_a_cut_growth_goes_by_what_is_in_flight() {
     let mut twin = Twin::new(1, false);
     let mut sock = Sock {
         snd_cwnd: 40,
+        packets_out: 40,
         snd_ssthresh: 30,
         snd_cwnd_clamp: u32::MAX,
         is_cwnd_limited: true,
@@ -155,7 +156,13 @@ fn a_call_that_the_kernel_leaves_out_changes_no_window() {
 #[test]
 fn an_undo_gives_back_what_the_cut_took_and_no_threshold_of_before() {
     let mut twin = Twin::new(1, false);
-    let mut sock = Sock { snd_cwnd: 40, snd_ssthresh: 100, assigned: Some(0), ..Sock::default() };
+    let mut sock = Sock {
+        snd_cwnd: 40,
+        packets_out: 40,
+        snd_ssthresh: 100,
+        assigned: Some(0),
+        ..Sock::default()
+    };
     let mut other = sock;
     twin.init(&mut sock);
     twin.init(&mut other);
@@ -168,4 +175,18 @@ fn an_undo_gives_back_what_the_cut_took_and_no_threshold_of_before() {
     assert_eq!(block.threshold, block.window, "the other's cut stays made");
     twin.undo_cwnd(&mut sock);
     assert_eq!(twin.blocks[0].window, block.window, "once");
+}
+
+/// Ten processes with files lost 1.25 times as much time as with Reno: who sends little does not make the window
+/// grow, and each of its losses took half a share from who sends much.
+#[test]
+fn who_has_little_on_its_way_takes_little_from_the_others() {
+    let mut twin = Twin::new(1, false);
+    let busy = Sock { snd_cwnd: 40, snd_ssthresh: 100, assigned: Some(0), ..Sock::default() };
+    let mut socks = [Sock { packets_out: 20, ..busy }, Sock { packets_out: 4, ..busy }];
+    socks.iter_mut().for_each(|sock| twin.init(sock));
+    twin.ssthresh(&mut socks[1]);
+    assert_eq!(twin.blocks[0].window, 38 << 16, "half of four");
+    twin.ssthresh(&mut socks[0]);
+    assert_eq!(twin.blocks[0].window, (38 << 16) - (19 << 15), "half of a share of 19");
 }

@@ -126,10 +126,12 @@ impl<'a> Code<'a> {
     }
 
     /// The multiplicative decrease: half of one share, so with n members the ensemble loses 1/2n, and
-    /// what one member would have lost alone, all lose together (paper, 2.2; RFC 5681, (4)).
+    /// what one member would have lost alone, all lose together (paper, 2.2); of a member that has less
+    /// on its way, half of that (RFC 5681, (4): FlightSize). Who has little to send does not make the
+    /// window grow, and would otherwise only make it smaller for who has much.
     ///
     /// ```text
-    /// taken     = min(window / members / 2, window - floor)
+    /// taken     = min(min(window / members, packets out) / 2, window - floor)
     /// window   -= taken
     /// threshold = window
     /// ```
@@ -141,6 +143,10 @@ impl<'a> Code<'a> {
         let a = &mut self.a;
         a.set(R4, R1);
         a.alu(Alu::Div, R4, R9);
+        a.load(R5, SK.word(self.kernel.fields.packets_out));
+        a.alu(Alu::ShiftLeft, R5, FRACTION_BITS);
+        self.at_most(R4, R5);
+        let a = &mut self.a;
         a.alu(Alu::ShiftRight, R4, 1);
         a.set(R3, R1);
         a.alu(Alu::Sub, R3, R2);

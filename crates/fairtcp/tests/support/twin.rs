@@ -108,7 +108,7 @@ impl Control for Twin {
             sock.member.is_cut = 0;
         } else if sock.member.is_cut == 0 {
             block.late_cuts += 1;
-            cut(block, &mut sock.member);
+            cut(block, &mut sock.member, sock.packets_out);
         }
         if matches!(sock.state, CWR | RECOVERY) {
             let share = (block.share() / SEGMENT) as u32;
@@ -121,12 +121,12 @@ impl Control for Twin {
     }
 
     fn ssthresh(&mut self, sock: &mut Sock) -> u32 {
-        let mut member = sock.member;
+        let (mut member, packets_out) = (sock.member, sock.packets_out);
         let Some(block) = self.of(sock) else {
             sock.member.delivered = 0;
             return reno_ssthresh(sock);
         };
-        let after = cut(block, &mut member);
+        let after = cut(block, &mut member, packets_out);
         let share = after / block.count() / SEGMENT;
         sock.member = member;
         share.max(2) as u32
@@ -162,10 +162,12 @@ pub fn control_plain(sock: &mut Sock, sample: &Sample) {
     pace(sock);
 }
 
-/// Half a share less, for all (RFC 5681, (4)). The window after it.
-fn cut(block: &mut Block, member: &mut Member) -> i64 {
+/// For all, half less of what the member has on its way (RFC 5681, (4): FlightSize), half a share at most.
+/// The window after it.
+fn cut(block: &mut Block, member: &mut Member, packets_out: u32) -> i64 {
     let window = block.window();
-    let (half, room) = (block.share() / 2, window - block.floor());
+    let flight = i64::from(packets_out) * SEGMENT;
+    let (half, room) = (block.share().min(flight) / 2, window - block.floor());
     block.floored += u64::from(half > room);
     let taken = half.min(room);
     *member = Member { is_cut: 1, taken: taken as u64, delivered: 0, ..*member };
