@@ -15,11 +15,6 @@ use transport::{Received, Stream, receive, send};
 
 use crate::{Error, Settings, url::parse_portal, wire::Wire};
 
-/// What the kernel may hold of a session and has not sent yet, shared by its connections. So late a command is given to
-/// a connection, that none is without data while another has seconds of it; over loopback, 23 Gbit/s
-/// in megabytes, 128 KiB for the only connection cost 14 % of the throughput, half a megabyte 2 %.
-const UNSENT_BYTES: u32 = 512 << 10;
-
 /// Which session a connection is for.
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
@@ -131,7 +126,6 @@ async fn exchange(
         match login.handle_response(receive_response(&mut stream, &mut decoder).await?) {
             InitiatorStep::Send(next) => request = next,
             InitiatorStep::Established(established) => {
-                stream.limit_unsent(UNSENT_BYTES / u32::from(settings.connections.max(1)))?;
                 let wire = Box::new(Wire::new(stream, decoder, &established));
                 return Ok(Login::Done(wire, established));
             }

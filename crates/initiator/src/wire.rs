@@ -81,6 +81,12 @@ impl Wire {
         }
     }
 
+    /// The kernel holds no more than so many bytes that it has not sent.
+    pub(crate) fn limit_unsent(&self, bytes: u32) {
+        // Without it, commands wait longer than they need to. A socket that fails here fails where it is written, too.
+        let _ = self.stream.limit_unsent(bytes);
+    }
+
     /// How it is compressed.
     pub(crate) fn compression(&self) -> Option<Compression> {
         self.stream.link_bytes().map(|bytes| bytes.method)

@@ -46,6 +46,8 @@ pub(crate) struct Wires {
     gone: Traffic,
     /// Connections that failed.
     pub(crate) lost: u64,
+    /// What the kernel may hold of each that it has not sent, in bytes.
+    unsent: u32,
     /// How often one that was asked and does not answer is looked at.
     look_every: Duration,
 }
@@ -53,6 +55,11 @@ pub(crate) struct Wires {
 /// So many looks in the shortest time after which a connection may be given up: one that pauses is then given a
 /// sixteenth less of it at most.
 const LOOKS: u32 = 16;
+
+/// What the kernel may hold of a session and has not sent yet, shared by its connections. So late a command is given to
+/// a connection, that none is without data while another has seconds of it; over loopback, 23 Gbit/s
+/// in megabytes, 128 KiB for the only connection cost 14 % of the throughput, half a megabyte 2 %.
+const UNSENT_BYTES: u32 = 512 << 10;
 
 impl Wires {
     /// Connects and logs in. Bounded by the settings.
@@ -63,10 +70,13 @@ impl Wires {
         let window = Window::new(established.cmd_sn, established.max_cmd_sn);
         let (depth, timing) = (settings.queue_depth, settings.timing);
         let parameters = established.parameters;
+        let connections = settings.offer().max_connections.min(parameters.max_connections);
+        let unsent = UNSENT_BYTES / u32::from(connections.max(1));
         let mut session = Session::new(parameters, window, depth, timing, first, now());
         session.set_spread(settings.spread);
         let congestion = Arc::new(settings.congestion.session());
         wire.take_into(&congestion);
+        wire.limit_unsent(unsent);
         let (wires, tsih, tpgt) = (vec![wire], established.tsih, established.tpgt);
         let shortest = timing.stall_time_out.min(timing.ping_time_out);
         Ok(Self {
@@ -79,6 +89,7 @@ impl Wires {
             reason: None,
             gone: Traffic::default(),
             lost: 0,
+            unsent,
             look_every: (shortest / LOOKS).max(Duration::from_millis(1)),
         })
     }
@@ -93,6 +104,7 @@ impl Wires {
     pub(crate) fn join(&mut self, logged_in: LoggedIn) {
         self.session.join(joined(&logged_in.established), now());
         logged_in.wire.take_into(&self.congestion);
+        logged_in.wire.limit_unsent(self.unsent);
         self.wires.push(logged_in.wire);
     }
 

@@ -1,4 +1,4 @@
-//! Programs that we start: each leads a group of its own and does not outlive us, nobody waits longer for its end than
+//! Programs that we start: each leads a group of its own and does not itself outlive us, nobody waits longer for its end than
 //! they want, and what it says is kept for who asks.
 //!
 //! Which programs these are, and what becomes of one that fails, is their starter's affair.

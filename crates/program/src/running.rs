@@ -10,7 +10,7 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{
-        Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open,
+        Pid, PidfdFlags, Signal, getppid, kill_process, kill_process_group, pidfd_open,
         set_parent_process_death_signal,
     },
 };
@@ -29,13 +29,23 @@ impl Running {
     /// Starts it.
     ///
     /// To be called by a thread that lives as long as the program is needed: when that thread ends, the program gets the
-    /// signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG). So nothing stays behind if we are killed.
+    /// signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG). So it does not stay behind if we are killed; what
+    /// it has started itself may.
     ///
     /// # Errors
     /// What the system says.
     pub fn start(command: &mut Command, when_we_die: Signal) -> io::Result<Self> {
-        let tie = move || Ok(set_parent_process_death_signal(Some(when_we_die))?);
-        // SAFETY: between fork and exec only this one system call is made; nothing is allocated or locked.
+        let starter = std::process::id();
+        let tie = move || {
+            set_parent_process_death_signal(Some(when_we_die))?;
+            // Who died before is told of by nobody.
+            let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
+            if parent.is_some_and(|parent| parent.cast_unsigned() == starter) {
+                return Ok(());
+            }
+            Err(io::Error::from(rustix::io::Errno::SRCH))
+        };
+        // SAFETY: between fork and exec only these two system calls are made; nothing is allocated or locked.
         unsafe { command.process_group(0).pre_exec(tie) };
         Ok(Self { child: command.spawn()? })
     }

@@ -161,7 +161,10 @@ mod tests {
     #[tokio::test]
     async fn the_address_that_lets_us_in_is_found() {
         let options = SocketOptions::default();
-        let port = listen(&options).local_addr().unwrap().port();
+        // Bound, so that nobody else gets the port, and nobody listens there.
+        let bound = TcpSocket::new_v4().unwrap();
+        bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = bound.local_addr().unwrap().port();
         let error = options.connect("127.0.0.1", port).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         // It may have ::1 as well, where nobody listens.

@@ -28,6 +28,9 @@ const AT_ONCE: u64 = 2;
 const SMALLEST_PACKET: u64 = 28;
 /// As many as netem takes by itself.
 const FEWEST: u32 = 1000;
+/// 256 MiB of the kernel's memory in each direction, as much as our own emulator has, at 2 KiB for a packet of
+/// 1500 bytes. What senders bring beyond it is dropped.
+const MOST: u32 = (256 << 20) / (2 << 10);
 /// What the kernel counts of an Ethernet frame beside its IP packet.
 const COUNTED: u64 = 14;
 /// The longest that a rate may save up, so that packets leave one by one: two of the longest.
@@ -219,7 +222,7 @@ fn limit(settings: &Settings) -> u32 {
     let waiting = settings.rate.map_or(0, |_| settings.queue_bytes);
     let smallest = SMALLEST_PACKET + settings.overhead.max(COUNTED);
     let packets = (on_the_way * copies + u128::from(waiting)).div_ceil(u128::from(smallest));
-    u32::try_from(packets).unwrap_or(u32::MAX).max(FEWEST)
+    u32::try_from(packets).unwrap_or(MOST).clamp(FEWEST, MOST)
 }
 
 /// What cannot be told of the packets that netem dropped.
@@ -231,7 +234,7 @@ fn doubt(settings: &Settings, lane: &LaneReport) -> Option<String> {
     (lane.counters.lost > 0).then(|| {
         format!(
             "netem counts packets beyond its limit of {limit} as lost at random; that is as many of the smallest as fit \
-             on a link twice as fast, and into its queue"
+             on a link twice as fast, and into its queue, {MOST} at most"
         )
     })
 }
@@ -300,7 +303,7 @@ mod tests {
         let usual = Settings::default;
         assert_eq!(
             lines(&Settings { delay: 4 * MS, ..usual() }),
-            ["replace dev wan0 root handle 1: netem limit 378788 delay 4000us"]
+            ["replace dev wan0 root handle 1: netem limit 131072 delay 4000us"]
         );
         let settings = Settings {
             delay: 4 * MS,
@@ -375,8 +378,8 @@ mod tests {
         let at = |rate, delay, queue_bytes| {
             limit(&Settings { rate: Some(rate), delay, queue_bytes, ..Settings::default() })
         };
-        // A second of packets of 1500 bytes at 10 Gbit/s went beyond the 83,000 that it always had.
-        assert!(at(10_000_000_000, 1000 * MS, 1 << 20) > 812_000);
+        // Many small packets on a long way went beyond the 83,000 that it always had.
+        assert!(at(1_000_000_000, 40 * MS, 1 << 20) > 83_000);
         // 2 times 8 Mbit/s in 33 ms, in packets of 66 bytes with their overhead, and 66 of these wait.
         assert_eq!(at(8_000_000, 33 * MS, 66 * 66), 1066);
         assert_eq!(at(8_000, MS, 1538), FEWEST);
@@ -387,6 +390,6 @@ mod tests {
             rate: Some(100_000_000_000),
             ..Settings::default()
         };
-        assert_eq!(limit(&longest), u32::MAX);
+        assert_eq!(limit(&longest), MOST);
     }
 }
