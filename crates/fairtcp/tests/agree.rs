@@ -39,7 +39,7 @@ fn sock(rng: &mut Rng) -> Sock {
         assigned: None,
         member: Member {
             ensemble: small(BLOCKS as u64 + 1),
-            is_cut: small(2),
+            is_cut: small(3),
             taken: u64::from(small(1 << 20)) * u64::from(small(3)),
             delivered: small(20),
         },

@@ -190,3 +190,28 @@ fn who_has_little_on_its_way_takes_little_from_the_others() {
     twin.ssthresh(&mut socks[0]);
     assert_eq!(twin.blocks[0].window, (38 << 16) - (19 << 15), "half of a share of 19");
 }
+
+/// Where little was in flight at its end, each recovery was followed by a slow start.
+#[test]
+fn a_recovery_ends_with_the_share_and_a_timeout_does_not() {
+    for (state, cwnd) in [(3, 20), (4, 2)] {
+        let mut twin = Twin::new(1, false);
+        let mut sock = Sock {
+            snd_cwnd: 40,
+            packets_out: 40,
+            snd_cwnd_clamp: u32::MAX,
+            assigned: Some(0),
+            ..Sock::default()
+        };
+        twin.init(&mut sock);
+        twin.ssthresh(&mut sock);
+        twin.set_state(&mut sock, state);
+        // The recovery is over; one segment was on its way to the end.
+        sock.snd_cwnd = 1;
+        let sample = Sample { acked_sacked: 1, flags: 0x404, ..Sample::default() };
+        twin.cong_control(&mut sock, &sample);
+        assert_eq!(sock.snd_cwnd, cwnd, "state {state}");
+        twin.cong_control(&mut sock, &sample);
+        assert_eq!(sock.snd_cwnd, 20.min(cwnd + 1));
+    }
+}

@@ -93,7 +93,7 @@ fn init(
     let (end, in_it) = (code.a.label(), code.a.label());
     code.a.store(private_word(kernel, private::ENSEMBLE), 0);
     // A socket that comes in the middle of a recovery has been cut by whom it leaves.
-    code.a.store(private_word(kernel, private::IS_CUT), 1);
+    code.a.store(private_word(kernel, private::IS_CUT), private::BEGINS);
     code.a.store(private_double(kernel, private::TAKEN), 0);
     code.a.store(private_word(kernel, private::DELIVERED), 0);
     code.a.load_map(R1, maps.members);
@@ -232,8 +232,9 @@ fn set_state(
     code.a.alu(Alu::And, R8, 0xff);
     code.a.jump_if(R8, If::Differs, STATE_LOSS, end);
     code.count(at::TIMEOUTS, R1);
-    if algorithm == Algorithm::Model {
-        model::timed_out(&mut code);
+    match algorithm {
+        Algorithm::Model => model::timed_out(&mut code),
+        Algorithm::Window => window::timed_out(&mut code, end),
     }
     code.a.place(end);
     code.a.exit();

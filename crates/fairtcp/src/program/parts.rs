@@ -31,8 +31,12 @@ pub struct Maps {
 pub mod private {
     /// 4 bytes: the number of its ensemble and one; zero if it has none.
     pub const ENSEMBLE: i16 = 0;
-    /// 4 bytes: whether the loss that it recovers from has cut the window already.
+    /// 4 bytes: whether the loss that it recovers from has cut the window already, and how: not if it is zero.
     pub const IS_CUT: i16 = 4;
+    /// It has; when the recovery ends, the member has its share.
+    pub const CUT: i32 = 1;
+    /// It has, or need not; the member begins anew, after a timeout or as one that has just come.
+    pub const BEGINS: i32 = 2;
     /// 8 bytes: what the last cut took, to be given back if nothing was lost.
     pub const TAKEN: i16 = 8;
     /// 4 bytes: `prr_delivered` of RFC 6937.
@@ -159,7 +163,7 @@ impl<'a> Code<'a> {
         let kernel = self.kernel;
         let a = &mut self.a;
         a.store(private_double(kernel, private::TAKEN), R4);
-        a.store(private_word(kernel, private::IS_CUT), 1);
+        a.store(private_word(kernel, private::IS_CUT), private::CUT);
         // A recovery begins, as in the kernel's tcp_init_cwnd_reduction().
         a.store(private_word(kernel, private::DELIVERED), 0);
         a.set(R0, R1);

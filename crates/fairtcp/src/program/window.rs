@@ -26,6 +26,8 @@ const FLAGS: Place = R10.double(-32);
 const ACK: Place = R10.double(-40);
 /// The state of the connection.
 pub(super) const STATE: Place = R10.double(-48);
+/// What the member's mark of a cut was, if this acknowledgment finds no recovery under way.
+const ENDED: Place = R10.double(-56);
 
 // net/ipv4/tcp_input.c
 const FLAG_DATA_ACKED: i32 = 0x04;
@@ -47,6 +49,7 @@ pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instructio
     let (plain, share_known) = (code.a.label(), code.a.label());
     let (grow, pace) = (code.a.label(), code.a.label());
     code.arguments();
+    code.a.store(ENDED, 0);
     code.find_block(plain);
     code.round_trip_time();
     code.late_cut();
@@ -83,6 +86,14 @@ pub(super) fn plain(code: &mut Code<'_>) {
     code.a.place(pace);
     code.pace();
     code.a.exit();
+}
+
+/// The member begins anew. One whose cut was left out still gets it with the next acknowledgment.
+pub(super) fn timed_out(code: &mut Code<'_>, end: Label) {
+    let is_cut = private_word(code.kernel, private::IS_CUT);
+    code.a.load(R1, is_cut);
+    code.a.jump_if(R1, If::Equal, 0, end);
+    code.a.store(is_cut, private::BEGINS);
 }
 
 impl Code<'_> {
@@ -124,12 +135,14 @@ impl Code<'_> {
         self.a.store(BLOCK.word(at::RTTVAR), R1);
     }
 
-    /// A recovery that began without the call of `ssthresh` that belongs to it: the cut is made now.
+    /// What has ended, for [`Code::settle`]; and a recovery that began without the call of `ssthresh` that belongs to it: the cut is made now.
     fn late_cut(&mut self) {
         let is_cut = private_word(self.kernel, private::IS_CUT);
         let (reduced, made) = (self.a.label(), self.a.label());
         self.a.load(R1, STATE);
         self.a.jump_if(R1, If::AtLeast, STATE_CWR, reduced);
+        self.a.load(R2, is_cut);
+        self.a.store(ENDED, R2);
         self.a.store(is_cut, 0);
         self.a.jump(made);
         self.a.place(reduced);
@@ -327,11 +340,12 @@ impl Code<'_> {
     }
 
     /// The member takes its share (paper, Table 1). A larger share than it has it approaches by what was
-    /// acknowledged, as in slow start: at once would be a burst.
+    /// acknowledged, as in slow start: at once would be a burst. But a recovery ends with all of it (RFC 6937, 3):
+    /// of who has little to send, nothing was in flight at its end, and a slow start followed upon each loss.
     ///
     /// ```text
     /// window   = max(window, floor)
-    /// cwnd     = max(min(window / members, cwnd + acked, clamp), 1)
+    /// cwnd     = max(min(window / members, a recovery has ended ? infinite : cwnd + acked, clamp), 1)
     /// ssthresh = max(threshold / members, 2), or infinite as long as that is
     /// ```
     fn settle(&mut self) {
@@ -348,7 +362,11 @@ impl Code<'_> {
         self.a.alu(Alu::ShiftRight, R1, FRACTION_BITS);
         self.a.load(R2, SK.word(fields.snd_cwnd));
         self.a.alu(Alu::Add, R2, R8);
+        let whole = self.a.label();
+        self.a.load(R3, ENDED);
+        self.a.jump_if(R3, If::Equal, private::CUT, whole);
         self.at_most(R1, R2);
+        self.a.place(whole);
         self.a.load(R2, SK.word(fields.snd_cwnd_clamp));
         self.at_most(R1, R2);
         self.at_least(R1, 1);

@@ -436,7 +436,7 @@ impl Control for Models {
     fn init(&mut self, sock: &mut Sock) {
         // Zero but for what the other algorithm has in the place of the state.
         let follower = &mut sock.follower;
-        (follower.ensemble, follower.state, follower.saved) = (0, 1, 0);
+        (follower.ensemble, follower.state, follower.saved) = (0, 2, 0);
         (follower.in_flight, follower.is_active) = (0, 0);
         let Some(number) = sock.assigned else { return };
         let Some(model) = self.models.get_mut(number as usize) else { return };

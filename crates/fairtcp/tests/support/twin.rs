@@ -81,7 +81,7 @@ impl Twin {
 
 impl Control for Twin {
     fn init(&mut self, sock: &mut Sock) {
-        sock.member = Member { is_cut: 1, ..Member::default() };
+        sock.member = Member { is_cut: 2, ..Member::default() };
         let Some(number) = sock.assigned else { return };
         let Some(block) = self.blocks.get_mut(number as usize) else { return };
         sock.member.ensemble = number + 1;
@@ -104,8 +104,9 @@ impl Control for Twin {
     fn cong_control(&mut self, sock: &mut Sock, sample: &Sample) {
         let Some(block) = self.of(sock) else { return control_plain(sock, sample) };
         (block.srtt, block.rttvar) = (sock.srtt_us, sock.rttvar_us);
+        let mut has_recovered = false;
         if sock.state < CWR {
-            sock.member.is_cut = 0;
+            has_recovered = std::mem::take(&mut sock.member.is_cut) == 1;
         } else if sock.member.is_cut == 0 {
             block.late_cuts += 1;
             cut(block, &mut sock.member, sock.packets_out);
@@ -115,7 +116,7 @@ impl Control for Twin {
             reduce(sock, sample, share);
         } else {
             grow(block, sock, sample);
-            settle(block, sock, sample.acked_sacked);
+            settle(block, sock, sample.acked_sacked, has_recovered);
         }
         pace(sock);
     }
@@ -148,6 +149,9 @@ impl Control for Twin {
     fn set_state(&mut self, sock: &mut Sock, state: u8) {
         if let Some(block) = self.of(sock) {
             block.timeouts += u64::from(state == LOSS);
+            if state == LOSS && sock.member.is_cut != 0 {
+                sock.member.is_cut = 2;
+            }
         }
     }
 }
@@ -226,10 +230,11 @@ fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
 }
 
 /// Paper, Table 1; more than the member has it approaches by what was acknowledged.
-fn settle(block: &mut Block, sock: &mut Sock, acked: u32) {
+fn settle(block: &mut Block, sock: &mut Sock, acked: u32, has_recovered: bool) {
     block.window = block.window();
     let share = (block.share() / SEGMENT) as u32;
-    sock.snd_cwnd = share.min(sock.snd_cwnd + acked).min(sock.snd_cwnd_clamp).max(1);
+    let most = if has_recovered { u32::MAX } else { sock.snd_cwnd + acked };
+    sock.snd_cwnd = share.min(most).min(sock.snd_cwnd_clamp).max(1);
     sock.snd_ssthresh = if block.threshold / SEGMENT >= i64::from(INFINITE_SSTHRESH) {
         INFINITE_SSTHRESH
     } else {
