@@ -8,7 +8,7 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::{Error, block::EnsembleControlBlock, load::Loaded, program::Algorithm};
+use crate::{Error, block::EnsembleControlBlock, load::Loaded, program::Algorithm, timer};
 
 /// So many ensembles at a time. A node has as many sessions at most; a block has 80 bytes, or 344 with a model
 /// of the path.
@@ -123,7 +123,8 @@ impl Ensemble {
         Ok(Self { fair: fair.clone(), blocks: Mutex::new(blocks) })
     }
 
-    /// Makes a connected TCP socket a member. It leaves when it is closed or takes up another congestion
+    /// Makes a connected TCP socket a member, and its retransmission timer shorter where the kernel can
+    /// (Linux 6.15; it stays so for the life of the socket). It leaves when it is closed or takes up another congestion
     /// control. One that is a member of this ensemble already stays what it is; one that has this
     /// congestion control otherwise, for instance by a sysctl, becomes a member.
     ///
@@ -168,8 +169,11 @@ impl Ensemble {
                 blocks.retain(|&number| number != block);
                 self.fair.give_back(block);
             }
+            return joined;
         }
-        joined
+        // A kernel that knows no other timer than its own: it is a member all the same.
+        let _ = timer::shorten(socket);
+        Ok(())
     }
 
     /// The block for another member.

@@ -23,6 +23,7 @@ mod bpf;
 mod block;
 pub mod program;
 mod load;
+mod timer;
 mod ensemble;
 
 pub use block::{BLOCK_BYTES, EnsembleControlBlock, MODEL_BLOCK_BYTES, PathModel};

@@ -6,6 +6,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
     process::{Child, Command, Stdio},
     sync::Arc,
     thread,
@@ -79,6 +80,18 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
+/// By how much its retransmission timer exceeds its round trip time at least, if the kernel knows
+/// the option (TCP_RTO_MIN_US, Linux 6.15).
+fn least_timer_us(socket: &TcpStream) -> Option<libc::c_int> {
+    let (mut value, mut length): (libc::c_int, libc::socklen_t) = (0, 4);
+    let answer = &raw mut value;
+    // SAFETY: the kernel writes 4 bytes to `value`.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, 45, answer.cast(), &raw mut length)
+    };
+    (result == 0).then_some(value)
+}
+
 #[test]
 fn members_share_a_window_and_leave_it_when_they_are_closed() {
     let Some(fair) = load("fairtest_a", Options::default()) else { return };
@@ -91,6 +104,10 @@ fn members_share_a_window_and_leave_it_when_they_are_closed() {
     assert!(near.iter().all(|it| sockopt::tcp_congestion(it).unwrap() == fair.name()));
     session.join(&near[0]).unwrap();
     assert_eq!(block().members, 4, "who is in stays in, once");
+    for (member, other) in near.iter().zip(&far) {
+        let [member, other] = [least_timer_us(member), least_timer_us(other)];
+        assert!(member.is_none() || member < other, "{member:?} and {other:?}");
+    }
 
     transfer(&near, &far, 4 << 20);
     let after = block();
