@@ -6,6 +6,10 @@ use super::{Claim, Misprint};
 /// The disks of Table 1, by the words of the points' names.
 pub const DISKS: [&str; 4] = ["dnes", "ddys", "array", "null"];
 
+/// The same for people.
+pub const DISKS_SHOWN: [&str; 4] =
+    ["1 disk, IBM DNES", "1 disk, IBM DDYS", "disk array, 8 DDYS", "null device"];
+
 /// The accesses of Table 1, in the order of its columns.
 pub const ACCESSES: [&str; 4] =
     ["random-read", "random-write", "sequential-read", "sequential-write"];

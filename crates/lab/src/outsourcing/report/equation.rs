@@ -1,11 +1,11 @@
 //! Equation (1) and the masking rule against Table 1, ours and the paper's.
 
-use super::{delays, micro, way};
+use super::{delays, table_1_point, way};
 use crate::{
     Cell, Measured, Section, Table,
     model::{Fit, Request, Rule, TOLERANCE, protocol_time},
     number,
-    paper::outsourcing::{ACCESSES, ANSWER_MS, DISKS, ISCSI_MS, RESPONSE_MS, WAYS},
+    paper::outsourcing::{ACCESSES, ANSWER_MS, DISKS, DISKS_SHOWN, ISCSI_MS, RESPONSE_MS, WAYS},
 };
 
 /// The column of random writes in [`ACCESSES`].
@@ -63,11 +63,11 @@ trait Times {
 
 impl Times for Measured<'_> {
     fn time(&self, disk: usize, access: usize, way: &str) -> Option<f64> {
-        self.value(&micro::point(DISKS[disk], ACCESSES[access], way), "", "ms")
+        self.value(&table_1_point(DISKS[disk], ACCESSES[access], way), "", "ms")
     }
 
     fn answer(&self, disk: usize) -> Option<f64> {
-        let hit = |access| self.value(&micro::point(DISKS[disk], access, "local"), "", "ms");
+        let hit = |access| self.value(&table_1_point(DISKS[disk], access, "local"), "", "ms");
         hit("identical-write").or_else(|| hit("sequential-write"))
     }
 }
@@ -167,7 +167,7 @@ fn fits(measured: &Measured<'_>, iscsi: Option<f64>) -> Table {
 fn residuals(measured: &Measured<'_>, iscsi: f64) -> Table {
     let title = format!("Measured less foretold, {}", Rule::Answered.name());
     let mut table = Table::new(&title, "one-way delay");
-    for disk in micro::SHOWN {
+    for disk in DISKS_SHOWN {
         for access in ACCESSES {
             table = table.column_of(disk, &access.replace('-', " "), "ms");
         }
@@ -179,7 +179,7 @@ fn residuals(measured: &Measured<'_>, iscsi: f64) -> Table {
             let mut cells = vec![];
             for (disk, disk_name) in DISKS.iter().enumerate() {
                 for (access, access_name) in ACCESSES.iter().enumerate() {
-                    let point = micro::point(disk_name, access_name, at.1);
+                    let point = table_1_point(disk_name, access_name, at.1);
                     cells.push(match measured.request(Rule::Answered, disk, access, *at) {
                         Some((request, time)) => {
                             let taints = measured.cell(&point, "", "ms").taints;
@@ -197,7 +197,7 @@ fn residuals(measured: &Measured<'_>, iscsi: f64) -> Table {
 /// Disks and accesses that the last rule misses, each with its farthest delay.
 fn far_from_rule(measured: &Measured<'_>, iscsi: f64) -> Vec<String> {
     let mut deviations = vec![];
-    for disk in 0..DISKS.len() {
+    for (disk, shown) in DISKS_SHOWN.iter().enumerate() {
         for (access, access_name) in ACCESSES.iter().enumerate() {
             let told = |at: (f64, &str)| {
                 let (request, time) = measured.request(Rule::Answered, disk, access, at)?;
@@ -209,8 +209,7 @@ fn far_from_rule(measured: &Measured<'_>, iscsi: f64) -> Vec<String> {
                 .max_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs()));
             if let Some((delay, time, foretold)) = missed {
                 deviations.push(format!(
-                    "{}, {}: farthest from the rule at {delay} ms, {} ms instead of {} ms.",
-                    micro::SHOWN[disk],
+                    "{shown}, {}: farthest from the rule at {delay} ms, {} ms instead of {} ms.",
                     access_name.replace('-', " "),
                     number(time),
                     number(foretold),

@@ -1,20 +1,16 @@
 //! Table 1: single requests of one thread, and its sweep of sizes.
 
-use super::{delays, equation, far_side, way};
+use super::{delays, equation, far_side, table_1_point as point, way};
 use crate::{
     Cell, Curve, Measured, Plot, Section, Table, deviation, number,
     paper::{
         Claim,
         outsourcing::{
-            ACCESSES, DISKS, MB, MISPRINTS, NULL_64K_MB_S, REQUEST_BYTES, RESPONSE_MS,
+            ACCESSES, DISKS, DISKS_SHOWN, MB, MISPRINTS, NULL_64K_MB_S, REQUEST_BYTES, RESPONSE_MS,
             THROUGHPUT_MB_S, WAYS,
         },
     },
 };
-
-/// What the disks of [`DISKS`] are.
-pub const SHOWN: [&str; 4] =
-    ["1 disk, IBM DNES", "1 disk, IBM DDYS", "disk array, 8 DDYS", "null device"];
 
 /// Table 1.
 pub fn table_1(measured: &Measured<'_>) -> Section {
@@ -42,14 +38,9 @@ pub fn table_1(measured: &Measured<'_>) -> Section {
     section
 }
 
-/// Point of Table 1.
-pub fn point(disk: &str, access: &str, way: &str) -> String {
-    format!("table-1/{disk}/{access}/{way}")
-}
-
 fn times(measured: &Measured<'_>, n: usize) -> Table {
     let disk = DISKS[n];
-    let mut table = Table::new(&format!("{}: response time", SHOWN[n]), "one-way delay");
+    let mut table = Table::new(&format!("{}: response time", DISKS_SHOWN[n]), "one-way delay");
     let is_there =
         |access: &&str| measured.starting(&format!("table-1/{disk}/{access}/")).next().is_some();
     let hits = ["identical-read", "identical-write"].into_iter().filter(is_there);
@@ -71,7 +62,7 @@ fn times(measured: &Measured<'_>, n: usize) -> Table {
 }
 
 fn rates(measured: &Measured<'_>, n: usize) -> Table {
-    let mut table = Table::new(&format!("{}: throughput", SHOWN[n]), "one-way delay");
+    let mut table = Table::new(&format!("{}: throughput", DISKS_SHOWN[n]), "one-way delay");
     for access in ACCESSES {
         table = table.column(&access.replace('-', " "), "MB/s");
     }
@@ -94,7 +85,7 @@ fn throughput(bytes: f64, ms: f64) -> f64 {
 }
 
 fn plot(measured: &Measured<'_>, n: usize, iscsi: Option<f64>) -> Plot {
-    let title = format!("{}: response time over distance", SHOWN[n]);
+    let title = format!("{}: response time over distance", DISKS_SHOWN[n]);
     let mut plot = Plot::new(&title, "one-way delay, ms", "response time, ms").y_logarithmic();
     for (column, access) in ACCESSES.into_iter().enumerate() {
         let name = access.replace('-', " ");
@@ -132,7 +123,7 @@ fn slopes(measured: &Measured<'_>, n: usize, disk: &str) -> Vec<String> {
         });
         Some(format!(
             "{}, {}: from 0 to 8 ms a request becomes {} ms longer here, and {} ms in the paper.{alone}",
-            SHOWN[n],
+            DISKS_SHOWN[n],
             access.replace('-', " "),
             number(ours),
             number(paper),

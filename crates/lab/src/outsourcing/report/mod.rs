@@ -49,6 +49,11 @@ fn way(way: &str) -> String {
     way.strip_suffix("ms").map_or_else(|| way.to_owned(), |delay| format!("{delay} ms"))
 }
 
+/// The name of a point of Table 1, which equation (1) is held against, too.
+fn table_1_point(disk: &str, access: &str, way: &str) -> String {
+    format!("table-1/{disk}/{access}/{way}")
+}
+
 /// The ways that are delays, with these in ms.
 fn delays() -> impl Iterator<Item = (f64, &'static str)> {
     paper::DELAYS_MS.into_iter().zip(paper::WAYS.into_iter().skip(2))

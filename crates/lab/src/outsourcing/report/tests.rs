@@ -32,12 +32,12 @@ fn papers() -> Vec<Record> {
         for (n, disk) in paper::DISKS.into_iter().enumerate() {
             for (column, access) in paper::ACCESSES.into_iter().enumerate() {
                 let ms = paper::RESPONSE_MS[row][n][column];
-                records.push(record(&micro::point(disk, access, way), "us", ms * 1000.0));
+                records.push(record(&table_1_point(disk, access, way), "us", ms * 1000.0));
             }
         }
     }
     for (disk, ms) in paper::DISKS.into_iter().zip(paper::ANSWER_MS) {
-        records.push(record(&micro::point(disk, "identical-write", "local"), "ms", ms));
+        records.push(record(&table_1_point(disk, "identical-write", "local"), "ms", ms));
     }
     records
 }
