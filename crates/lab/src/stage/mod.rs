@@ -20,7 +20,7 @@ use std::{
     path::PathBuf,
     process::{Command, Stdio},
     sync::{Arc, atomic::AtomicBool},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::Signal;
@@ -101,6 +101,9 @@ pub struct Setting {
     /// Set by who wants the run to end.
     pub stop: Arc<AtomicBool>,
 }
+
+/// The figure of how long processor time was counted, in seconds of the clock.
+pub(crate) const TIME_COUNTED: &str = "time counted";
 
 /// A run may take this many times as long as its point says, and then some: the estimate is of another
 /// machine.
@@ -218,7 +221,7 @@ impl Scene for Stage {
             );
         }
         standing.begin()?;
-        let (before, machine) = (standing.counted(stop)?, Machine::now());
+        let (before, machine, began) = (standing.counted(stop)?, Machine::now(), Instant::now());
         let (own, children) = processor_here();
         let sampler = point.windows.then(|| standing.watch(&self.place.name)).flatten();
         let sampler = sampler
@@ -230,7 +233,7 @@ impl Scene for Stage {
         let mut outcome = outcome?;
         outcome.series.extend(windows.series);
         let (own_after, children_after) = processor_here();
-        let now = Machine::now();
+        let (now, elapsed) = (Machine::now(), began.elapsed());
         let mut after = standing.counted(stop)?;
         let standing_time = after.processor() - before.processor();
         taints.extend(
@@ -266,6 +269,8 @@ impl Scene for Stage {
         counted.push(seconds("cpu link", own_after - own));
         counted.push(seconds("cpu workload", children_after - children));
         counted.push(seconds("cpu machine", now.busy - machine.busy));
+        // What the processor times are of: all that the workload does, more than the time that it tells.
+        counted.push(seconds(TIME_COUNTED, elapsed.as_secs_f64()));
         Ok(Found { outcome, counted, taints, notes })
     }
 

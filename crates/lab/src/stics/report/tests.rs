@@ -131,6 +131,31 @@ fn what_the_paper_errs_in_is_told() {
 }
 
 #[test]
+fn processors_are_busy_for_a_share_of_the_time_in_which_that_was_counted() {
+    // Five seconds are measured; filling and comparing are counted, too.
+    let told = |counted: &[(&str, f64)]| {
+        let mut records = all();
+        for record in &mut records {
+            let [name, unit] = ["time", "s"].map(str::to_owned);
+            record.outcome.figures.push(Figure { name, unit, value: 5.0 });
+            record.maker.insert("processors".to_owned(), "2".to_owned());
+            record.counted.retain(|figure| figure.name != "cpu machine");
+            record.counted.extend(counted.iter().map(|(name, value)| {
+                let [name, unit] = [*name, "s"].map(str::to_owned);
+                Figure { name, unit, value: *value }
+            }));
+        }
+        super::report(&records, &[]).sections[0].deviations.join("\n")
+    };
+    let hot = told(&[("cpu machine", 30.0), ("time counted", 18.0)]);
+    assert!(hot.contains("The machine's 2 processors are busy for 83 % of the time."), "{hot}");
+    for idle in [&[("cpu machine", 30.0), ("time counted", 60.0)][..], &[("cpu machine", 30.0)]] {
+        let told = told(idle);
+        assert!(!told.is_empty() && !told.contains("processors"), "{told}");
+    }
+}
+
+#[test]
 fn what_is_not_where_the_paper_has_it_is_told_with_what_was_measured() {
     let mut records = all();
     for record in &mut records {

@@ -3,7 +3,7 @@
 use serde::Deserialize as _;
 
 use super::counted;
-use crate::{Measured, Site, number};
+use crate::{Measured, Site, number, stage::TIME_COUNTED};
 
 /// A point without a gateway and the same with one.
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ impl Pair<'_> {
 
     /// Whether the machine had hardly a processor left.
     fn busy(self) -> Option<String> {
-        let seconds = self.measured.value(self.cached, "time", "s")?;
+        let seconds = self.measured.value(self.cached, TIME_COUNTED, "s")?;
         let record = self.measured.record(self.cached)?;
         let processors: f64 = record.maker.get("processors")?.parse().ok()?;
         let busy = self.measured.value(self.cached, "cpu machine", "s")? / seconds / processors;
@@ -70,8 +70,7 @@ impl Pair<'_> {
             format!(
                 "The machine's {} processors are busy for {} % of the time.",
                 number(processors),
-                // What is done before and after the workload's own time counts, too.
-                number((busy * 100.0).round().min(100.0))
+                number((busy * 100.0).round())
             )
         })
     }
