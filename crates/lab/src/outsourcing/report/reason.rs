@@ -5,7 +5,7 @@ use crate::{Measured, number};
 /// Rates, a second, at no distance and over one; the round trip of that is between them, in ms.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
-    /// Where nothing is between.
+    /// Over the same link without a delay: what all the rest of the way takes is in it.
     pub near: f64,
     /// Over the distance.
     pub far: f64,
@@ -60,19 +60,20 @@ fn alike(a: f64, b: f64) -> bool {
     (0.5..=2.0).contains(&(a / b))
 }
 
-/// How much of what is left of a line with background traffic a run has used; `None` if what it sent or how long it took is not
-/// known.
+/// How much of what is left of a line with background traffic a run has used at most; `None` if that says nothing, or what passed
+/// or how long it took is not known. The link counts for longer than the workload does for its own time, until all that it has
+/// written is sent: no more than what passed by then was sent in that time.
 pub fn sent(measured: &Measured<'_>, point: &str, rate_mbit_s: f64, load: u32) -> Option<String> {
     let seconds = measured.value(point, "time", "s")?;
-    let way = |way: &str| measured.value(point, &format!("link {way} bytes"), "bytes");
+    let way = |way: &str| measured.value(point, &format!("link {way} passed_bytes"), "bytes");
     let bytes = way("near_to_far")?.max(way("far_to_near").unwrap_or(0.0));
-    let sent = bytes * 8.0 / 1e6 / seconds;
+    let most = bytes * 8.0 / 1e6 / seconds;
     let left = rate_mbit_s * (1.0 - f64::from(load) / 100.0);
-    let bound = if sent < left / 2.0 { ": bandwidth does not bind here" } else { "" };
-    sent.is_finite().then(|| {
+    let bound = if most < left / 2.0 { ": bandwidth does not bind here" } else { "" };
+    (most <= left).then(|| {
         format!(
-            "At a load of {load} % it sends {} of the {} Mbit/s that are left{bound}.",
-            number(sent),
+            "At a load of {load} % it sends at most {} of the {} Mbit/s that are left{bound}.",
+            number(most),
             number(left)
         )
     })
