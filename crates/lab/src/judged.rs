@@ -1,7 +1,10 @@
 //! A figure of ours held against what a paper says: where it is elsewhere, a sentence with the reasons that the run itself
 //! gives for it.
 
-use crate::{Cell, factor, number, paper::Claim};
+use crate::{
+    Cell, factor, number,
+    paper::{Claim, Words},
+};
 
 /// How far from the paper a figure may be and still be the paper's, as a share of it: within so much equation (1) with masking
 /// foretells the paper's own Table 1.
@@ -35,6 +38,26 @@ pub fn deviation(
     Some(format!("{}: {what}: {} instead of {range}{by}. {why}", claim.place, number(value)))
 }
 
+/// A sentence if `ours` was measured and the paper's words do not hold of it; `what` names it. The bound is ours, so it has no
+/// tolerance. Reasons are as those of [`deviation`].
+#[must_use]
+pub fn contradiction(
+    what: &str,
+    ours: &Cell,
+    words: &Words,
+    reasons: impl IntoIterator<Item = Option<String>>,
+) -> Option<String> {
+    let value = ours.ours.filter(|value| !words.hold(*value))?;
+    let why = because(reasons, &ours.taints);
+    Some(format!(
+        "{}: {what}: {}; the paper says \"{}\", read here as {}. {why}",
+        words.place,
+        number(value),
+        words.said,
+        words.read_as()
+    ))
+}
+
 /// Reasons one after the other, doubts of the runs among them; [`NO_REASON`] without any.
 #[must_use]
 pub fn because(reasons: impl IntoIterator<Item = Option<String>>, taints: &[String]) -> String {
@@ -55,6 +78,27 @@ mod tests {
             assert_eq!(deviation("x", &Cell::ours(value), &CLAIM, []), None, "{value}");
         }
         assert_eq!(deviation("x", &Cell::words("not measured"), &CLAIM, []), None);
+    }
+
+    #[test]
+    fn words_are_shown_as_words_and_the_bound_as_ours() {
+        let words = Words {
+            place: "Figure 5",
+            what: "x",
+            said: "almost all",
+            least: 0.9,
+            most: f64::INFINITY,
+        };
+        for value in [0.9, 1.0, 7.0] {
+            assert_eq!(contradiction("x", &Cell::ours(value), &words, []), None, "{value}");
+        }
+        assert_eq!(contradiction("x", &Cell::words("not measured"), &words, []), None);
+        assert_eq!(
+            contradiction("kept", &Cell::ours(0.89), &words, []).unwrap(),
+            "Figure 5: kept: 0.89; the paper says \"almost all\", read here as at least 0.9. No reason for it is known."
+        );
+        assert_eq!(Words { most: 1.1, ..words }.read_as(), "0.9 to 1.1");
+        assert_eq!(Words { least: f64::NEG_INFINITY, most: 0.9, ..words }.read_as(), "at most 0.9");
     }
 
     #[test]

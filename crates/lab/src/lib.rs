@@ -31,7 +31,7 @@ pub use beside::beside;
 pub use csv::csv;
 pub use error::Error;
 pub use experiment::Experiment;
-pub use judged::{NO_REASON, TOLERANCE, because, deviation};
+pub use judged::{NO_REASON, TOLERANCE, because, contradiction, deviation};
 pub use maker::maker;
 pub use measured::Measured;
 pub use page::page;

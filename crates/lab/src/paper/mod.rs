@@ -7,7 +7,9 @@ pub mod outsourcing;
 pub mod stics;
 pub mod fair_tcp;
 
-/// What a paper says of a figure in words: a number or a range of them.
+use crate::number;
+
+/// What a paper prints of a figure: a number or a range of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Claim {
     /// Where: "Figure 12, section 4.4".
@@ -17,6 +19,21 @@ pub struct Claim {
     /// The smallest.
     pub least: f64,
     /// The largest; the same where the paper has one number.
+    pub most: f64,
+}
+
+/// What a paper says of a figure in words, without a number. It is nothing that a number of ours is set beside.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Words {
+    /// Where: "Figure 5, section 4.4.1".
+    pub place: &'static str,
+    /// Of what.
+    pub what: &'static str,
+    /// The words.
+    pub said: &'static str,
+    /// From where the words hold, as we read them: the bound is ours, not the paper's. Negative infinity for none.
+    pub least: f64,
+    /// And up to where; infinity for no bound.
     pub most: f64,
 }
 
@@ -36,6 +53,32 @@ impl Misprint {
     #[must_use]
     pub fn text(&self) -> String {
         format!("{} prints {}; {}.", self.place, self.printed, self.taken)
+    }
+}
+
+impl Words {
+    /// As a note of a table's cell.
+    #[must_use]
+    pub fn note(&self) -> String {
+        format!("the paper: \"{}\"", self.said)
+    }
+
+    /// Whether they hold of a number, as we read them.
+    #[must_use]
+    pub fn hold(&self, value: f64) -> bool {
+        (self.least..=self.most).contains(&value)
+    }
+
+    /// How we read them: "at least 0.9".
+    #[must_use]
+    pub fn read_as(&self) -> String {
+        let [least, most] = [self.least, self.most].map(number);
+        match (self.least.is_finite(), self.most.is_finite()) {
+            (true, true) => format!("{least} to {most}"),
+            (true, false) => format!("at least {least}"),
+            (false, true) => format!("at most {most}"),
+            (false, false) => "anything".to_owned(),
+        }
     }
 }
 

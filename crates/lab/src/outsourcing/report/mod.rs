@@ -12,7 +12,7 @@ mod peer;
 
 use crate::{
     Cell, Column, Measured, NOT_MEASURED, Record, Report, Table, because, number,
-    paper::outsourcing as paper,
+    paper::{Words, outsourcing as paper},
 };
 
 /// The report of these records, and of the points that were left out: name and reason.
@@ -76,6 +76,11 @@ fn share(of: &Cell, whole: &Cell) -> Cell {
     let reasons = [of, whole].map(|cell| cell.note.as_str());
     let reason = reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or(NOT_MEASURED);
     Cell::words(reason)
+}
+
+/// A cell with the paper's words after its number; the reason stays where there is none.
+fn noted(cell: Cell, words: &Words) -> Cell {
+    if cell.ours.is_some() { cell.note(&words.note()) } else { cell }
 }
 
 /// Of each column of a table of shares, the row where ours is farthest from the paper's, if by more than
