@@ -39,15 +39,41 @@ const HEAD: &[u8] = b"{\"point\":\"";
 /// A run that ends without results removes its file in the moment in which another opens it. That many in a row do not.
 const ATTEMPTS: usize = 8;
 
-/// The results in a folder, for one run at a time. When dropped with no line it takes away what it has made.
+/// The results in a folder, for one run at a time. When dropped with no line, and nothing else in the folder, it takes away
+/// what it has made.
 #[derive(Debug)]
 pub struct Results {
     path: PathBuf,
     file: File,
-    /// Whether the folder, and the file, were not there before.
-    made: [bool; 2],
+    /// Whether the file was not there before.
+    made_file: bool,
     lines: Vec<Line>,
     maker: BTreeMap<String, String>,
+    /// Removed after the file.
+    _made: MadeFolders,
+}
+
+/// The folders of a path that were not there, the deepest first. When dropped it removes those that are empty.
+#[derive(Debug)]
+struct MadeFolders(Vec<PathBuf>);
+
+impl MadeFolders {
+    fn make(folder: &Path) -> Result<Self, Error> {
+        let missing = folder.ancestors().take_while(|it| *it != Path::new("") && !it.exists());
+        // Also of those of which only some can be made.
+        let made = Self(missing.map(Path::to_owned).collect());
+        fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
+        Ok(made)
+    }
+}
+
+impl Drop for MadeFolders {
+    fn drop(&mut self) {
+        for folder in &self.0 {
+            // Not with anything in it.
+            let _ = fs::remove_dir(folder);
+        }
+    }
 }
 
 impl Results {
@@ -61,8 +87,7 @@ impl Results {
     }
 
     fn of_maker(folder: &Path, maker: BTreeMap<String, String>) -> Result<Self, Error> {
-        let made_folder = !folder.exists();
-        fs::create_dir_all(folder).map_err(Error::file("make", folder))?;
+        let made = MadeFolders::make(folder)?;
         let path = folder.join("results.jsonl");
         let mut there = fs::read_dir(folder).map_err(Error::file("read", folder))?;
         let made_file = !path.exists();
@@ -73,8 +98,7 @@ impl Results {
             )));
         }
         let file = locked(&path)?;
-        let mut results =
-            Self { path, file, made: [made_folder, made_file], lines: Vec::new(), maker };
+        let mut results = Self { path, file, made_file, lines: Vec::new(), maker, _made: made };
         results.lines = results.read()?;
         Ok(results)
     }
@@ -192,16 +216,18 @@ impl Results {
 
 impl Drop for Results {
     fn drop(&mut self) {
-        let [made_folder, made_file] = self.made;
-        if made_file && self.lines.is_empty() {
+        // A report without results would be taken for somebody else's.
+        if self.made_file && self.lines.is_empty() && is_alone(&self.path) {
             // It is locked still; who waits for it looks whether it has its name.
             let _ = fs::remove_file(&self.path);
-            if made_folder && let Some(folder) = self.path.parent() {
-                // Not with anything in it.
-                let _ = fs::remove_dir(folder);
-            }
         }
     }
+}
+
+/// Whether a file is all that its folder has.
+fn is_alone(file: &Path) -> bool {
+    let there = file.parent().and_then(|folder| fs::read_dir(folder).ok());
+    there.is_some_and(|mut there| there.all(|it| it.is_ok_and(|it| it.path() == file)))
 }
 
 /// The file, made if it is not there, for this run alone.
@@ -327,6 +353,11 @@ pub(crate) mod tests {
         assert!(out.join("results.jsonl").exists(), "locked by its name");
         drop(results);
         assert!(!out.exists());
+        // Also of several folders, and when only some of them, or no results, can be there.
+        drop(Results::open(&place.path().join("a/b/c")).unwrap());
+        let long = "x".repeat(300);
+        Results::open(&place.path().join("a/b").join(long)).unwrap_err();
+        assert!(!place.path().join("a").exists());
         // What was there before stays.
         fs::create_dir(&out).unwrap();
         drop(Results::open(&out).unwrap());
@@ -337,6 +368,18 @@ pub(crate) mod tests {
         // Who has opened it before, and comes to have it after, does not write into nothing.
         Results::open(&out).unwrap().left_out("one", "no room").unwrap();
         assert!(out.join("results.jsonl").exists());
+    }
+
+    /// It has written its report.
+    #[test]
+    fn who_was_stopped_before_the_first_result_can_go_on() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path().join("out");
+        let results = Results::open(&out).unwrap();
+        fs::write(out.join("report.html"), "nothing yet").unwrap();
+        drop(results);
+        Results::open(&out).unwrap().left_out("one", "no room").unwrap();
+        assert_eq!(Results::open(&out).unwrap().lines.len(), 1);
     }
 
     #[test]
