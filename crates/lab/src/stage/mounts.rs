@@ -10,7 +10,10 @@ use std::{
 
 use workload::Tool;
 
-use super::process::{self, Patience};
+use super::{
+    orphans::Killed,
+    process::{self, Patience},
+};
 
 /// Makes block devices of files.
 pub(crate) const LOSETUP: Tool = Tool { program: "losetup", package: "mount" };
@@ -34,8 +37,8 @@ pub(crate) fn unmount_all(folder: &Path) {
     unmount_left(folder, &[]);
 }
 
-/// The same after attachments that were killed, by the numbers of their processes: with their devices.
-pub(crate) fn unmount_left(folder: &Path, attachments: &[u32]) {
+/// The same after attachments that were killed: with their devices.
+pub(crate) fn unmount_left(folder: &Path, attachments: &[Killed]) {
     let stop = AtomicBool::new(false);
     let events = folder.join("umount.events");
     // What stays is named by who wants to remove the folder.
@@ -77,12 +80,11 @@ fn loops_on(file: &Path) -> Vec<PathBuf> {
     loops(|backing| backing == file)
 }
 
-/// Whether a file is the one that `forebay attach` shows, in the process of this number: it is called
-/// `forebay-SUM-PROCESS.BEGUN-VOLUME`.
-fn is_shown_by(backing: &Path, process: u32) -> bool {
+/// Whether a file is the one that `forebay attach` shows, in this process: it is called `forebay-SUM-PROCESS.BEGAN-VOLUME`.
+fn is_shown_by(backing: &Path, Killed { process, began }: Killed) -> bool {
     let name = backing.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let parts = name.strip_prefix("forebay-").and_then(|rest| rest.split_once('-'));
-    parts.is_some_and(|(_, rest)| rest.starts_with(&format!("{process}.")))
+    parts.is_some_and(|(_, rest)| rest.starts_with(&format!("{process}.{began}-")))
 }
 
 /// The loop devices on files that are meant.
@@ -103,9 +105,12 @@ mod tests {
     #[test]
     fn the_device_of_an_attachment_is_known_by_its_process() {
         let backing = "/forebay-6e2624be60b8d041-29212.244663-iqn.2026-11.io.forebay.lab:disk_0";
-        assert!(is_shown_by(Path::new(backing), 29212));
-        assert!(![2921, 9212, 244_663, 2026].iter().any(|it| is_shown_by(Path::new(backing), *it)));
-        assert!(!is_shown_by(Path::new("/tmp/far.img"), 1));
+        let is = |process, began| is_shown_by(Path::new(backing), Killed { process, began });
+        assert!(is(29212, 244_663));
+        assert!(![2921, 9212, 244_663, 2026].iter().any(|process| is(*process, 244_663)));
+        // A number comes again.
+        assert!(!is(29212, 24_466) && !is(29212, 244_664));
+        assert!(!is_shown_by(Path::new("/tmp/far.img"), Killed { process: 1, began: 1 }));
     }
 
     #[test]

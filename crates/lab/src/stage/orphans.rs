@@ -4,6 +4,7 @@
 use std::{
     fs,
     path::Path,
+    str::FromStr,
     time::{Duration, Instant},
 };
 
@@ -61,22 +62,32 @@ impl Orphans {
     }
 }
 
+/// A process that was killed, told from a later one that has its number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Killed {
+    pub process: u32,
+    /// In ticks since the machine did (proc(5), `starttime`).
+    pub began: u64,
+}
+
 /// Kills what is left of runs that were killed and had these folders, which are ours now: programs with the mark of a run
-/// that use one of them. Answers with their numbers. They get a signal when their run dies, but an attachment then waits for
+/// that use one of them. Answers with those. They get a signal when their run dies, but an attachment then waits for
 /// the far side, which has ended: for ever.
-pub(crate) fn end_left(folders: &[&Path]) -> Vec<u32> {
+pub(crate) fn end_left(folders: &[&Path]) -> Vec<Killed> {
     let own = std::process::id();
-    let left: Vec<u32> = processes()
+    let left: Vec<Killed> = processes()
         .filter(|process| *process != own)
         .filter(|process| run_of(*process).is_some() && uses(*process, folders))
+        // That it has ended is nobody's to see afterwards.
+        .filter_map(|process| Some(Killed { process, began: stat(process, 22)? }))
         .collect();
     let until = Instant::now() + GONE;
-    for pid in left.iter().filter_map(|process| Pid::from_raw(process.cast_signed())) {
+    for pid in left.iter().filter_map(|it| Pid::from_raw(it.process.cast_signed())) {
         // It may have ended since; its number is nobody else's as soon as that.
         let _ = kill_process(pid, Signal::KILL);
     }
     // One that is a child of somebody's who does not wait for it has its number still, and nothing open.
-    while left.iter().any(|process| uses(*process, folders)) && Instant::now() < until {
+    while left.iter().any(|it| uses(it.process, folders)) && Instant::now() < until {
         std::thread::sleep(LOOK);
     }
     left
@@ -116,9 +127,14 @@ fn processes() -> impl Iterator<Item = u32> {
 }
 
 fn parent_of(process: u32) -> Option<u32> {
+    stat(process, 4)
+}
+
+/// A field of what the system says of a process, from 3, the state, on (proc(5)).
+fn stat<T: FromStr>(process: u32, field: usize) -> Option<T> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may hold anything; after it come the state and the parent (proc(5)).
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    // The name before may hold anything.
+    stat.rsplit_once(") ")?.1.split(' ').nth(field - 3)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -168,7 +184,8 @@ mod tests {
         };
         let mut left = sleeps(true, folder.path());
         let mut others = [sleeps(false, folder.path()), sleeps(true, other.path())];
-        assert_eq!(end_left(&[folder.path()]), [left.id()]);
+        let began = stat(left.id(), 22).unwrap();
+        assert_eq!(end_left(&[folder.path()]), [Killed { process: left.id(), began }]);
         assert!(!left.wait().unwrap().success());
         for child in &mut others {
             assert_eq!(child.try_wait().unwrap(), None);
