@@ -64,13 +64,14 @@ const USABLE: f64 = 0.85;
 const MKFS: Tool = Tool { program: "mkfs.ext4", package: "e2fsprogs" };
 
 impl Means {
-    /// Looks at this machine, as far as these points need it. Whether there can be a link is known to who names it;
-    /// of the folders the first is on the disk for volumes, and the other in memory.
+    /// Looks at this machine, as far as these points need it, for the run of this name. Whether there can be a link is
+    /// known to who asks for it; of the folders the first is on the disk for volumes, and the other in memory.
     ///
     /// # Errors
     /// If the system does not say how much room there is.
     pub fn of_this_machine(
         points: &[Point],
+        name: &str,
         link: Result<(), Lack>,
         [disk, files]: [&Path; 2],
     ) -> Result<Self, Error> {
@@ -85,7 +86,7 @@ impl Means {
             Ok(())
         };
         let wants_limits = points.iter().any(|point| point.site.memory.is_some());
-        let limits = if wants_limits { limits() } else { Ok(()) };
+        let limits = if wants_limits { limits(name) } else { Ok(()) };
         let builds = points.iter().filter(|point| is_build(point));
         let source = builds.map(|point| source(&point.task)).next().unwrap_or(Ok(()));
         Ok(Self {
@@ -276,8 +277,8 @@ fn attach() -> Result<(), Lack> {
 }
 
 /// Whether there can be hosts with little memory.
-fn limits() -> Result<(), Lack> {
-    can_be_limited().map_err(|error| Lack {
+fn limits(name: &str) -> Result<(), Lack> {
+    can_be_limited(name).map_err(|error| Lack {
         why: format!("no host with little memory: {error}"),
         remedy: Some(
             "be root where control groups limit memory and may be made; of version 2: \

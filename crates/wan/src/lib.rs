@@ -32,7 +32,7 @@ pub use direction::{Cause, Direction, Fate, Passage};
 pub use emulator::{LaneReport, Report};
 pub use error::Error;
 pub use health::Lateness;
-pub use link::{DEVICE, End, Link, Options, check, clear};
+pub use link::{DEVICE, End, Link, Options, check, check_name, clear};
 pub use netem::Netem;
 pub use problem::Problem;
 pub use settings::{Burst, Loss, Settings};

@@ -288,7 +288,11 @@ pub(crate) fn crosses_ipv6(old: &[Settings; 2], new: &[Settings; 2]) -> Result<(
     Ok(())
 }
 
-fn check_name(name: &str) -> Result<(), Error> {
+/// Whether a link can have this name, whoever has one of it.
+///
+/// # Errors
+/// [`Error::Name`].
+pub fn check_name(name: &str) -> Result<(), Error> {
     let is_sound = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
     // An option of `ip` begins with a dash.
     let is_name =

@@ -58,7 +58,8 @@ fn begin(args: &Measure) -> Result<Begun, Failure> {
     let scale = if args.quick { Scale::Quick } else { Scale::Full };
     let all = experiment.points(scale);
     let chosen = chosen(args, &all)?;
-    let link = link(&args.name)?;
+    // It is in the names of folders, too.
+    wan::check_name(&args.name).map_err(super::failed::failed)?;
     let beside = args.beside.as_deref().map(beside).transpose()?;
     let out = args.out.clone().unwrap_or_else(|| default_folder(experiment, scale));
     let mut results = Results::open(&out).map_err(|error| match error {
@@ -77,7 +78,9 @@ fn begin(args: &Measure) -> Result<Begun, Failure> {
     let others = wanted.iter().filter(|point| results.is_of_others(point)).count();
     let plan = || {
         let folders = [&*out, &*in_memory(&args.name)];
-        let means = Means::of_this_machine(&wanted, link.clone(), folders).map_err(failed)?;
+        // The name is ours now, and an installation may have brought what a link needs.
+        let (name, link) = (&*args.name, link(&args.name));
+        let means = Means::of_this_machine(&wanted, name, link, folders).map_err(failed)?;
         Ok::<Plan, Failure>(means.plan(wanted.clone()))
     };
     let mut planned = plan()?;
@@ -121,22 +124,19 @@ fn chosen(args: &Measure, all: &[Point]) -> Result<Vec<Point>, Failure> {
 }
 
 /// Whether there can be a link of this name.
-fn link(name: &str) -> Result<Result<(), Lack>, Failure> {
+fn link(name: &str) -> Result<(), Lack> {
     let name = name.to_owned();
     let options = wan::Options { name, settings: Default::default(), seed: 1, capture: None };
-    match wan::check(&options) {
-        Ok(()) => Ok(Ok(())),
-        // It is in the names of folders, too.
-        Err(error @ wan::Error::Name(_)) => Err(super::failed::failed(error)),
+    wan::check(&options).map_err(|error| match error {
         // What else can be done without it is not this.
-        Err(error @ wan::Error::Privilege) => {
-            Ok(Err(Lack { why: error.to_string(), remedy: Some("be root".to_owned()) }))
+        wan::Error::Privilege => {
+            Lack { why: error.to_string(), remedy: Some("be root".to_owned()) }
         }
-        Err(error) => {
+        error => {
             let Failure { message: why, remedy, .. } = super::failed::failed(error);
-            Ok(Err(Lack { why, remedy }))
+            Lack { why, remedy }
         }
-    }
+    })
 }
 
 /// One list: what will be measured, what not and why, and how long it takes; so many points are there already, and

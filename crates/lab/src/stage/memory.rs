@@ -61,12 +61,13 @@ impl Drop for Memory {
 
 const NONE: &str = "this system has no control groups with a memory controller for us";
 
-/// Tries whether a host's memory can be limited.
+/// Tries whether a host's memory can be limited, by the group of the run of this name: if it is killed just then, its next
+/// takes that away.
 ///
 /// # Errors
 /// Why not.
-pub(crate) fn can_be_limited() -> Result<(), Error> {
-    Memory::limited(&format!("probe-{}", std::process::id()), PROBE).map(drop)
+pub(crate) fn can_be_limited(name: &str) -> Result<(), Error> {
+    Memory::limited(name, PROBE).map(drop)
 }
 
 /// Nothing runs in the group that is tried.
@@ -90,7 +91,8 @@ mod tests {
     /// Needs the right to make groups; where it is missing the test says so and ends.
     #[test]
     fn a_program_that_takes_more_is_ended_and_nothing_is_left() {
-        let group = match Memory::limited(&format!("test-{}", std::process::id()), 16 << 20) {
+        let name = format!("test-{}", std::process::id());
+        let group = match Memory::limited(&name, 16 << 20) {
             Ok(group) => group,
             Err(error) => return println!("not run: {error}"),
         };
@@ -105,7 +107,11 @@ mod tests {
         assert!(!run("64M"), "it has a buffer of 64 MiB in a group of 16");
         drop(group);
         assert!(!folder.exists());
-        can_be_limited().unwrap();
+        // As of a run that was killed when it tried.
+        std::mem::forget(Memory::limited(&name, PROBE).unwrap());
+        assert!(folder.exists());
+        can_be_limited(&name).unwrap();
+        assert!(!folder.exists());
     }
 
     #[test]
