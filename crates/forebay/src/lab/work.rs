@@ -1,6 +1,6 @@
 //! One workload, run where the user says.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -75,12 +75,31 @@ fn task(args: &Workload) -> Result<Task, Failure> {
 /// A folder that is removed when it is dropped.
 struct Scratch(std::path::PathBuf);
 
+/// So many folders of one number may have been left by workloads that were killed.
+const MOST_LEFT: u32 = 1000;
+
 impl Scratch {
     fn make() -> Result<Self, Failure> {
-        let folder = std::env::temp_dir().join(format!("forebay-lab-{}", std::process::id()));
-        std::fs::create_dir(&folder)
-            .map_err(|error| Failure::new(format!("cannot make {}: {error}", folder.display())))?;
-        Ok(Self(folder))
+        Self::make_in(&std::env::temp_dir())
+    }
+
+    /// Of a name that nobody has: a workload that was killed leaves its folder, and its number comes again.
+    fn make_in(parent: &std::path::Path) -> Result<Self, Failure> {
+        let own = std::process::id();
+        let mut left = 0;
+        loop {
+            let folder = parent.join(format!("forebay-lab-{own}-{left}"));
+            match std::fs::create_dir(&folder) {
+                Ok(()) => return Ok(Self(folder)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && left < MOST_LEFT => {
+                    left += 1;
+                }
+                Err(error) => {
+                    let folder = folder.display();
+                    return Err(Failure::new(format!("cannot make {folder}: {error}")));
+                }
+            }
+        }
     }
 }
 
@@ -118,5 +137,19 @@ fn failed(error: Error) -> Failure {
             failure.remedy("do not trust this storage: look at its log and its disks")
         }
         _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A point of an experiment was left out for it.
+    #[test]
+    fn what_a_killed_workload_of_this_number_left_is_in_nobodys_way() {
+        let parent = tempfile::tempdir().unwrap();
+        let left = Scratch::make_in(parent.path()).unwrap();
+        let made = Scratch::make_in(parent.path()).unwrap();
+        assert!(left.0.is_dir() && made.0.is_dir() && left.0 != made.0);
     }
 }
