@@ -141,7 +141,7 @@ pub(super) enum Scope {
 /// No PDU is made while this much output waits; what is on its way the transport holds. A PDU belongs to its connection
 /// and a command has its place in the order of all, so that what is made early waits behind a slow
 /// connection and makes the others wait for it: 1 MiB here cost four lossy connections 5 % of their
-/// throughput and five times the deviation of the turnaround, docs/results/laboratory.md.
+/// throughput and five times the deviation of the turnaround (docs/decisions/0023-fair-tcp.md).
 const OUTPUT_BYTES: usize = 64 << 10;
 
 /// A command that does not arrive is sent so often, and what is missing is asked for so often,
