@@ -111,11 +111,11 @@ impl Control for Twin {
             block.late_cuts += 1;
             cut(block, &mut sock.member, sock.packets_out);
         }
+        grow(block, sock, sample);
         if matches!(sock.state, CWR | RECOVERY) {
             let share = (block.share() / SEGMENT) as u32;
             reduce(sock, sample, share);
         } else {
-            grow(block, sock, sample);
             settle(block, sock, sample.acked_sacked, has_recovered);
         }
         pace(sock);
@@ -206,12 +206,16 @@ fn reduce(sock: &mut Sock, sample: &Sample, share: u32) {
     }
 }
 
-/// RFC 5681, 3.1.
+/// RFC 5681, 3.1; by what arrives, also while the member recovers. Counted by acknowledgment as Linux 2.4 did:
+/// not by that.
 fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     let is_limited = sock.is_cwnd_limited
         || (sock.snd_cwnd < sock.snd_ssthresh && sock.snd_cwnd < 2 * sock.max_packets_out);
     let share = block.share();
-    if sample.flags & DATA_ACKED == 0
+    let counts = !block.per_ack
+        || (sample.flags & DATA_ACKED != 0 && !matches!(sock.state, CWR | RECOVERY));
+    if sample.acked_sacked == 0
+        || !counts
         || !is_limited
         || share >= i64::from(sock.snd_cwnd_clamp) * SEGMENT
     {
