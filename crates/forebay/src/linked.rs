@@ -68,6 +68,9 @@ impl Linked {
         if !report.real_time {
             text += "not a real-time thread: this host does not allow it\n";
         }
+        if !report.awake {
+            text += "idle processors may sleep: this host has no /dev/cpu_dma_latency to write to\n";
+        }
         if let Some(missed) = report.capture_missed.filter(|missed| *missed > 0) {
             let _ = writeln!(
                 text,

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Counters, Direction, Fate, Settings,
+    awake::Awake,
     capture::Capture,
     flight::{Arriving, Flight},
     health::{Health, Lateness},
@@ -41,6 +42,8 @@ pub(crate) struct Emulator {
     pub health: Health,
     pub capture: Option<Capture>,
     pub is_real_time: bool,
+    /// None before it runs, and where the host does not allow it.
+    pub awake: Option<Awake>,
     pub oversleep: Oversleep,
 }
 
@@ -80,6 +83,8 @@ pub struct Report {
     pub stolen: Option<f64>,
     /// Whether the thread runs before others (SCHED_FIFO).
     pub real_time: bool,
+    /// Whether idle processors stay awake.
+    pub awake: bool,
     /// Why figures of this run cannot be trusted; empty if they can.
     pub tainted: Vec<String>,
     /// Packets that are not in the capture; none without one.
@@ -187,6 +192,7 @@ impl Emulator {
         // Timers as exact as the machine can have them, not 50 us later; without it they are only later.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         self.is_real_time = system::run_first().is_ok();
+        self.awake = Awake::ask().ok();
         let mut buffer = vec![0; LONGEST];
         let mut head = Vec::new();
         loop {
@@ -307,6 +313,7 @@ impl Emulator {
             lateness,
             stolen,
             real_time: self.is_real_time,
+            awake: self.awake.is_some(),
             tainted: self.health.taints(&lateness, stolen, self.no_room()),
             capture_missed: self.capture.as_ref().map(Capture::missed),
         }

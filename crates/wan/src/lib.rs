@@ -21,6 +21,7 @@ mod flight;
 mod health;
 mod capture;
 mod oversleep;
+mod awake;
 mod system;
 mod emulator;
 mod namespace;

@@ -199,6 +199,7 @@ impl Link {
             health: Health::since(0),
             capture,
             is_real_time: false,
+            awake: None,
             oversleep: Oversleep::new(std::thread::available_parallelism().map_or(1, usize::from)),
         };
         let thread = std::thread::Builder::new().name("link".to_owned());

@@ -122,6 +122,7 @@ impl Netem {
             lateness: Lateness::default(),
             stolen: None,
             real_time: true,
+            awake: true,
             tainted: [NOT_JUDGED.to_owned()].into_iter().chain(doubts).collect(),
             capture_missed: None,
         })
