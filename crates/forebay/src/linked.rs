@@ -69,7 +69,8 @@ impl Linked {
             text += "not a real-time thread: this host does not allow it\n";
         }
         if !report.awake {
-            text += "idle processors may sleep: this host has no /dev/cpu_dma_latency to write to\n";
+            text +=
+                "idle processors may sleep: this host has no /dev/cpu_dma_latency to write to\n";
         }
         if let Some(missed) = report.capture_missed.filter(|missed| *missed > 0) {
             let _ = writeln!(

@@ -256,15 +256,15 @@ impl Code<'_> {
     ///
     /// ```text
     /// window < threshold:  window += min(acked, threshold - window)
-    /// else:                window += acked / max(share, in flight)
+    /// else:                window += acked / share, if no more than that is in flight
     /// ```
     ///
     /// Also by what arrives while a member recovers, and beyond a gap: the window is that of all, and has been
     /// cut already. Reno waits until the gap is filled; with windows of eight segments and one lost of 37 that
     /// is a fifth of its time.
     ///
-    /// In flight, since right after a cut acknowledgments still come as fast as for the window before it:
-    /// divided by the share alone, they would bring it back at once.
+    /// But not while more than the share is in flight: what arrives then was sent for the window before a cut,
+    /// comes as fast as that had it, and would bring it back at once.
     ///
     /// Counted by acknowledgment, as Linux 2.4 did, none of that counts.
     fn grow(&mut self) {
@@ -303,7 +303,7 @@ impl Code<'_> {
         self.a.place(avoidance);
         self.a.load(R5, IN_FLIGHT);
         self.a.alu(Alu::ShiftLeft, R5, FRACTION_BITS);
-        self.at_least(R2, R5);
+        self.a.jump_if(R5, If::Above, R2, end);
         self.a.alu(Alu::ShiftLeft, R4, FRACTION_BITS);
         // At least two segments, so never zero.
         self.a.alu(Alu::Div, R4, R2);

@@ -8,4 +8,5 @@ pub mod twin;
 pub mod machine;
 pub mod sender;
 pub mod path;
+pub mod reno;
 pub mod model;

@@ -4,6 +4,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sock {
     pub snd_cwnd: u32,
+    pub snd_cwnd_cnt: u32,
     pub snd_ssthresh: u32,
     pub snd_cwnd_clamp: u32,
     pub prior_cwnd: u32,
@@ -35,6 +36,12 @@ pub struct Sock {
 impl Sock {
     pub fn in_flight(&self) -> u32 {
         (self.packets_out + self.retrans_out).saturating_sub(self.sacked_out + self.lost_out)
+    }
+
+    /// tcp_is_cwnd_limited().
+    pub fn is_limited(&self) -> bool {
+        self.is_cwnd_limited
+            || (self.snd_cwnd < self.snd_ssthresh && self.snd_cwnd < 2 * self.max_packets_out)
     }
 }
 

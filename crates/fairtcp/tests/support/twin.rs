@@ -182,7 +182,7 @@ fn cut(block: &mut Block, member: &mut Member, packets_out: u32) -> i64 {
 }
 
 /// RFC 6937, 3.1, towards the share.
-fn reduce(sock: &mut Sock, sample: &Sample, share: u32) {
+pub fn reduce(sock: &mut Sock, sample: &Sample, share: u32) {
     if sample.acked_sacked == 0 {
         return;
     }
@@ -209,14 +209,12 @@ fn reduce(sock: &mut Sock, sample: &Sample, share: u32) {
 /// RFC 5681, 3.1; by what arrives, also while the member recovers. Counted by acknowledgment as Linux 2.4 did:
 /// not by that.
 fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
-    let is_limited = sock.is_cwnd_limited
-        || (sock.snd_cwnd < sock.snd_ssthresh && sock.snd_cwnd < 2 * sock.max_packets_out);
     let share = block.share();
-    let counts = !block.per_ack
-        || (sample.flags & DATA_ACKED != 0 && !matches!(sock.state, CWR | RECOVERY));
+    let counts =
+        !block.per_ack || (sample.flags & DATA_ACKED != 0 && !matches!(sock.state, CWR | RECOVERY));
     if sample.acked_sacked == 0
         || !counts
-        || !is_limited
+        || !sock.is_limited()
         || share >= i64::from(sock.snd_cwnd_clamp) * SEGMENT
     {
         return;
@@ -225,10 +223,11 @@ fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     let window = block.window();
     block.window += if window < block.threshold {
         acked.min(block.threshold - window)
+    } else if i64::from(sample.prior_in_flight) * SEGMENT > share {
+        // What arrives was sent for the window before a cut, and would bring that back.
+        return;
     } else {
-        // Divided by what is in flight where that is more: right after a cut acknowledgments still come
-        // as fast as for the window before it.
-        acked * SEGMENT / share.max(i64::from(sample.prior_in_flight) * SEGMENT)
+        acked * SEGMENT / share
     };
     block.grown += 1;
 }
