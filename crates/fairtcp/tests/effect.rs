@@ -8,7 +8,7 @@ mod support;
 use support::{
     path::{Load, MILLISECOND, Path, Plan, SECOND, Shown, deviation, mean, play, run},
     reno::Reno,
-    sock::{Control, Sample, Sock},
+    sock::{Control, OPEN, RECOVERY, Sample, Sock},
     twin::{Block, Twin},
 };
 
@@ -68,7 +68,7 @@ fn an_ensemble_is_steadier_and_faster_than_its_connections_on_their_own() {
         assert!(spread[0] < 0.21, "the paper has 20 to 21 %: {spread:?}");
         let rate = [&together, &alone, &reno].map(|it| over(it, |it| it.megabits_per_second));
         assert!(rate[0] > 1.1 * rate[1], "{one_way_ms} ms: {rate:?} Mb/s");
-        assert!(rate[0] > 1.08 * rate[2], "{one_way_ms} ms: {rate:?} Mb/s");
+        assert!(rate[0] > 1.1 * rate[2], "{one_way_ms} ms: {rate:?} Mb/s");
         let difference = [&together, &alone].map(|it| over(it, |it| deviation(&it.difference)));
         assert!(difference[0] < 0.5 * difference[1], "{one_way_ms} ms: {difference:?}");
     }
@@ -94,28 +94,34 @@ fn a_full_line_is_shared_as_before() {
 }
 
 #[test]
-fn a_window_grows_again_when_no_more_than_it_is_in_flight() {
-    let mut twin = Twin::new(1, false);
-    let mut sock = Sock {
-        snd_cwnd: 40,
-        packets_out: 40,
-        snd_ssthresh: 30,
-        snd_cwnd_clamp: u32::MAX,
-        is_cwnd_limited: true,
-        max_pacing_rate: u64::MAX,
-        assigned: Some(0),
-        ..Sock::default()
-    };
-    twin.init(&mut sock);
-    assert_eq!(twin.ssthresh(&mut sock), 20);
-    let mut grows = |prior_in_flight| {
-        let before = twin.blocks[0].window;
-        let sample = Sample { acked_sacked: 1, prior_in_flight, flags: 0x404, ..Sample::default() };
-        twin.cong_control(&mut sock, &sample);
-        twin.blocks[0].window - before
-    };
-    assert_eq!(grows(40), 0, "sent for the window before it");
-    assert_eq!(grows(20), (1 << 16) / 20, "a segment a round trip");
+fn after_a_cut_growth_goes_by_what_is_in_flight() {
+    for (state, before) in [(OPEN, (1 << 16) / 40), (RECOVERY, 0)] {
+        let mut twin = Twin::new(1, false);
+        let mut sock = Sock {
+            snd_cwnd: 40,
+            packets_out: 40,
+            snd_ssthresh: 30,
+            snd_cwnd_clamp: u32::MAX,
+            is_cwnd_limited: true,
+            max_pacing_rate: u64::MAX,
+            prior_cwnd: 40,
+            assigned: Some(0),
+            ..Sock::default()
+        };
+        twin.init(&mut sock);
+        assert_eq!(twin.ssthresh(&mut sock), 20);
+        sock.state = state;
+        let mut grows = |prior_in_flight| {
+            let before = twin.blocks[0].window;
+            // Beyond a gap.
+            let sample = Sample { acked_sacked: 1, prior_in_flight, ..Sample::default() };
+            twin.cong_control(&mut sock, &sample);
+            twin.blocks[0].window - before
+        };
+        assert_eq!(grows(40), before, "sent for the window before the cut, state {state}");
+        let share = (20 << 16) + before;
+        assert_eq!(grows(20), (1 << 32) / share, "a segment a round trip, state {state}");
+    }
 }
 
 #[test]
@@ -281,7 +287,7 @@ fn beside_reno_an_ensemble_gets_about_half_of_a_full_line() {
         let [ours, renos] = [0, 1].map(|it| over(&runs, |run| run.of_session[it]));
         println!("{one_way_ms} ms, queue of {round_trips}: {ours:.1} beside {renos:.1} Mb/s");
         let part = ours / (ours + renos);
-        assert!((0.5..0.57).contains(&part), "{part}");
+        assert!((0.5..0.6).contains(&part), "{part}");
         assert!(ours + renos > 93.0, "{ours} and {renos} Mb/s");
     }
 }

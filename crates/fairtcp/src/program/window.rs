@@ -256,15 +256,16 @@ impl Code<'_> {
     ///
     /// ```text
     /// window < threshold:  window += min(acked, threshold - window)
-    /// else:                window += acked / share, if no more than that is in flight
+    /// else:                window += acked / max(share, in flight)
     /// ```
     ///
     /// Also by what arrives while a member recovers, and beyond a gap: the window is that of all, and has been
     /// cut already. Reno waits until the gap is filled; with windows of eight segments and one lost of 37 that
     /// is a fifth of its time.
     ///
-    /// But not while more than the share is in flight: what arrives then was sent for the window before a cut,
-    /// comes as fast as that had it, and would bring it back at once.
+    /// In flight, since right after a cut acknowledgments still come as fast as for the window before it:
+    /// divided by the share alone, they would bring it back at once. And of a member that recovers, what arrives
+    /// while more than its share is in flight, the first part of RFC 6937, does not count.
     ///
     /// Counted by acknowledgment, as Linux 2.4 did, none of that counts.
     fn grow(&mut self) {
@@ -303,7 +304,13 @@ impl Code<'_> {
         self.a.place(avoidance);
         self.a.load(R5, IN_FLIGHT);
         self.a.alu(Alu::ShiftLeft, R5, FRACTION_BITS);
-        self.a.jump_if(R5, If::Above, R2, end);
+        let (by_flight, by_share) = (self.a.label(), self.a.label());
+        self.a.jump_if(R5, If::AtMost, R2, by_share);
+        self.unless_reduced(by_flight);
+        self.a.jump(end);
+        self.a.place(by_flight);
+        self.a.set(R2, R5);
+        self.a.place(by_share);
         self.a.alu(Alu::ShiftLeft, R4, FRACTION_BITS);
         // At least two segments, so never zero.
         self.a.alu(Alu::Div, R4, R2);

@@ -210,8 +210,8 @@ pub fn reduce(sock: &mut Sock, sample: &Sample, share: u32) {
 /// not by that.
 fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     let share = block.share();
-    let counts =
-        !block.per_ack || (sample.flags & DATA_ACKED != 0 && !matches!(sock.state, CWR | RECOVERY));
+    let is_reduced = matches!(sock.state, CWR | RECOVERY);
+    let counts = !block.per_ack || (sample.flags & DATA_ACKED != 0 && !is_reduced);
     if sample.acked_sacked == 0
         || !counts
         || !sock.is_limited()
@@ -223,11 +223,13 @@ fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     let window = block.window();
     block.window += if window < block.threshold {
         acked.min(block.threshold - window)
-    } else if i64::from(sample.prior_in_flight) * SEGMENT > share {
-        // What arrives was sent for the window before a cut, and would bring that back.
-        return;
     } else {
-        acked * SEGMENT / share
+        // What arrives while more is in flight was sent for the window before a cut.
+        let in_flight = i64::from(sample.prior_in_flight) * SEGMENT;
+        if in_flight > share && is_reduced {
+            return;
+        }
+        acked * SEGMENT / share.max(in_flight)
     };
     block.grown += 1;
 }
