@@ -1,5 +1,5 @@
 //! What is measured. Names of points, by which the report finds them; WINDOWS is reno, each (our program with a window for each
-//! connection), ensemble, cubic or bbr; WAY is the one-way delay: 0ms to 10ms.
+//! connection), ensemble, cubic, bbr or model (an ensemble with a model of the path); WAY is the one-way delay: 0ms to 10ms.
 //!
 //! - `writes/WINDOWS/WAY`, `reads/WINDOWS/WAY`: commands of 128 KiB, 32 at a time.
 //! - `in-turn/WINDOWS/WAY`: the same writes, given to the connections in turn, of reno and ensemble; in full at 4 ms of each, too.
@@ -18,12 +18,13 @@ use workload::{Bonnie, Build, Commands, Fio, Postmark, Shape, Task};
 use crate::{Host, Line, Point, Scale, Session, Site, paper::fair_tcp::LOSS};
 
 /// How windows are kept: the word in the points' names, and that of the settings.
-pub(super) const ALL: [(&str, &str); 5] = [
+pub(super) const ALL: [(&str, &str); 6] = [
     ("reno", "reno"),
     ("each", "ensemble per connection"),
     ("ensemble", "ensemble"),
     ("cubic", "cubic"),
     ("bbr", "bbr"),
+    ("model", "ensemble by model"),
 ];
 
 /// Those of whole applications: what the paper compares.
@@ -76,7 +77,10 @@ pub fn points(scale: Scale) -> Vec<Point> {
         seconds: length + 6.0 + extra,
         windows: use_ == Use::Writes,
     };
-    add("writes", many, &ALL, &send(Use::Writes, scale.pick(1, 3), 0.0));
+    let (known, model) = ALL.split_at(ALL.len() - 1);
+    add("writes", many, known, &send(Use::Writes, scale.pick(1, 3), 0.0));
+    // Three runs of it, too, would be more than three hours in all.
+    add("writes", many, model, &send(Use::Writes, 1, 0.0));
     let in_turn = Of {
         task: Box::new(move |congestion| {
             Task::Commands(Commands { in_turn: true, ..commands(congestion, false, length) })

@@ -40,6 +40,22 @@ pub fn writes(measured: &Measured<'_>) -> Section {
         let by = |windows| ensemble.by(&cell(windows, *delay));
         [by("reno").at_least(promised(*delay)), by("each"), by("cubic"), by("bbr")]
     });
+    let by_model = Table::new("An ensemble with a model of the path", "one-way delay")
+        .column("throughput by BBR's", "times")
+        .column("turnaround mean", "ms")
+        .column("deviation", "ms")
+        .column("mean of BBR", "ms")
+        .column("deviation of BBR", "ms");
+    let by_model = by_model.rows(delays(), row, |(_, delay)| {
+        let of = |windows: &str| {
+            ["mean", "deviation"].map(|what| {
+                let figure = format!("turnaround {what}");
+                measured.cell(&point("writes", windows, *delay), &figure, "ms")
+            })
+        };
+        let gain = cell("model", *delay).by(&cell("bbr", *delay));
+        [&[gain], &of("model")[..], &of("bbr")].concat()
+    });
     let in_turn = Table::new("Given to the connections in turn", "one-way delay")
         .column("reno", "Mbit/s")
         .column("each", "Mbit/s")
@@ -58,6 +74,7 @@ pub fn writes(measured: &Measured<'_>) -> Section {
     let section = missed(measured, section, &gains, "writes", NOT_PROMISED)
         .table(rates)
         .table(gains)
+        .table(by_model)
         .table(in_turn)
         .plot(plot);
     by_calls(measured, section, "writes")

@@ -22,7 +22,8 @@ pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
         )
         .about(
             "Columns: reno is the kernel's own; each is our program with a window for each connection, which is Reno by other means; ensemble is one \
-             window for all four. CUBIC and BBR, which the paper does not have, stand beside them. The kernel's default is never taken.",
+             window for all four. CUBIC, BBR and model, an ensemble that shares a model of the path as BBR has one for each connection, stand beside \
+             them; the paper has none of the three. The kernel's default is never taken.",
         )
         .section(commands::writes(&measured))
         .section(commands::turnaround(&measured))
