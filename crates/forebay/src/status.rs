@@ -5,9 +5,10 @@ use std::fmt::{self, Write as _};
 
 use ::names::{Gln, Trouble};
 use comfy_table::{Cell, CellAlignment, Table, presets};
-use fairtcp::EnsembleControlBlock;
+use fairtcp::PathModel;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use transport::CongestionStatistics;
 
 use crate::quantity::about;
 
@@ -280,7 +281,7 @@ pub struct SessionStatus {
 pub struct EnsembleStatus {
     /// Connections that are members.
     pub members: u32,
-    /// The congestion window of all of them.
+    /// The congestion window of all of them; with a model of the path, what all may have in flight.
     pub cwnd_segments: f64,
     /// The slow start threshold of all of them; none before the first loss.
     pub ssthresh_segments: Option<f64>,
@@ -296,12 +297,44 @@ pub struct EnsembleStatus {
     pub undone_cuts: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
+    /// What is known of the path, if they share a model of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathStatus>,
 }
 
-impl From<EnsembleControlBlock> for EnsembleStatus {
-    fn from(block: EnsembleControlBlock) -> Self {
-        let tenths = |segments: f64| (segments * 10.0).round() / 10.0;
+/// A path as the members of an ensemble know it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct PathStatus {
+    /// What it delivers to the ensemble: the best of the last ten round trips, of full segments, without their headers. None
+    /// where these told of no rate.
+    pub delivery_bits_per_second: Option<u64>,
+    /// The least round trip time; none before one was measured.
+    pub least_rtt_us: Option<u64>,
+    /// Whether others keep a queue on it.
+    pub is_crowded: bool,
+    /// Times that the members all but stopped to measure the round trip time.
+    pub probes: u64,
+}
+
+impl PathStatus {
+    fn of(path: &PathModel, segment_bytes: u32) -> Self {
+        let rate = (path.bandwidth * f64::from(segment_bytes) * 8.0).round() as u64;
+        let least_rtt_us = path.least_rtt.as_micros() as u64;
         Self {
+            delivery_bits_per_second: Some(rate).filter(|rate| *rate > 0),
+            least_rtt_us: Some(least_rtt_us).filter(|us| *us > 0),
+            is_crowded: path.is_crowded,
+            probes: path.probes,
+        }
+    }
+}
+
+impl EnsembleStatus {
+    /// What the connections of a session share, if they share anything.
+    pub fn of(congestion: &CongestionStatistics) -> Option<Self> {
+        let tenths = |segments: f64| (segments * 10.0).round() / 10.0;
+        let block = congestion.ensemble?;
+        Some(Self {
             members: block.members,
             cwnd_segments: tenths(block.cwnd),
             ssthresh_segments: block.ssthresh.is_finite().then(|| tenths(block.ssthresh)),
@@ -311,13 +344,19 @@ impl From<EnsembleControlBlock> for EnsembleStatus {
             late_cuts: block.late_cuts,
             undone_cuts: block.undone,
             timeouts: block.timeouts,
-        }
+            path: block.path.map(|path| PathStatus::of(&path, congestion.segment_bytes)),
+        })
     }
 }
 
 impl fmt::Display for EnsembleStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} share {:.1} segments", self.members, self.cwnd_segments)
+        write!(f, "{} share {:.1} segments", self.members, self.cwnd_segments)?;
+        let Some(path) = &self.path else { return Ok(()) };
+        if let Some(rate) = path.delivery_bits_per_second {
+            write!(f, ", {:.1} Mbit/s", rate as f64 / 1e6)?;
+        }
+        path.least_rtt_us.iter().try_for_each(|us| write!(f, ", {:.1} ms", *us as f64 / 1e3))
     }
 }
 
@@ -668,6 +707,7 @@ mod tests {
                     late_cuts: 0,
                     undone_cuts: 1,
                     timeouts: 0,
+                    path: None,
                 }),
                 connections: vec![ConnectionStatus {
                     cid: 5,
@@ -710,5 +750,38 @@ mod tests {
         }
         let json = serde_json::to_string(&status).unwrap();
         assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
+    }
+
+    #[test]
+    fn a_model_is_told_in_bits_and_time() {
+        let path = |bandwidth, least_rtt| PathModel { bandwidth, least_rtt, ..Default::default() };
+        let ensemble = |path: Option<PathModel>| {
+            let block = fairtcp::EnsembleControlBlock {
+                members: 4,
+                cwnd: 63.0,
+                path,
+                ..Default::default()
+            };
+            let name = "fairtcp".to_owned();
+            EnsembleStatus::of(&CongestionStatistics {
+                name,
+                segment_bytes: 1448,
+                ensemble: Some(block),
+            })
+            .unwrap()
+        };
+        let known = ensemble(Some(path(8000.0, std::time::Duration::from_micros(4020))));
+        let of = known.path.as_ref().unwrap();
+        assert_eq!((of.delivery_bits_per_second, of.least_rtt_us), (Some(92_672_000), Some(4020)));
+        assert_eq!(known.to_string(), "4 share 63.0 segments, 92.7 Mbit/s, 4.0 ms");
+        let new = ensemble(Some(path(0.0, Default::default())));
+        let of = new.path.as_ref().unwrap();
+        assert_eq!((of.delivery_bits_per_second, of.least_rtt_us), (None, None));
+        assert_eq!(new.to_string(), "4 share 63.0 segments");
+        for (it, has_path) in [(known, true), (new, true), (ensemble(None), false)] {
+            let json = serde_json::to_value(&it).unwrap();
+            assert_eq!(json.get("path").is_some(), has_path, "{json}");
+            assert_eq!(serde_json::from_value::<EnsembleStatus>(json).unwrap(), it);
+        }
     }
 }

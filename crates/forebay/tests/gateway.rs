@@ -143,9 +143,12 @@ async fn what_crosses_the_link_is_compressed_where_both_ends_want_it() {
 async fn connections_have_the_congestion_control_that_is_wanted_or_the_kernels() {
     let default = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     let default = default.expect("Linux").trim().to_owned();
-    for (wanted, found) in
-        [("ensemble", None), ("reno", Some("reno")), ("nowhere", Some(&*default))]
-    {
+    for (wanted, found) in [
+        ("ensemble", None),
+        ("ensemble by model", None),
+        ("reno", Some("reno")),
+        ("nowhere", Some(&*default)),
+    ] {
         let place = Place::new();
         let folder = place.folder.path();
         let far_side = format!("[iscsi]\ncongestion = '{wanted}'\n[[target]]");
@@ -179,6 +182,9 @@ async fn connections_have_the_congestion_control_that_is_wanted_or_the_kernels()
                 assert_eq!((near, far), (&2.into(), &2.into()), "{layer} {session}");
                 assert!(layer["congestion"].as_str().unwrap().starts_with("fairtcp"), "{layer}");
                 assert!(layer["ensemble_srtt_us"].as_u64().unwrap() > 0, "{layer}");
+                let is_model = wanted.ends_with("by model");
+                let paths = [&layer["ensemble_path"], &session["ensemble"]["path"]];
+                assert!(paths.iter().all(|it| it.is_object() == is_model), "{layer} {session}");
             }
         }
         for block in 0..64 {

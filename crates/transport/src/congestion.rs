@@ -64,7 +64,7 @@ impl Congestion {
             How::Named(_) => None,
             How::Ensemble(fair) => Some(Ensemble::new(fair)),
         });
-        SessionCongestion { wanted: self.0.clone(), ensemble, name: Mutex::default() }
+        SessionCongestion { wanted: self.0.clone(), ensemble, newest: Mutex::default() }
     }
 }
 
@@ -72,8 +72,14 @@ impl Congestion {
 pub struct SessionCongestion {
     wanted: Option<Arc<Wanted>>,
     ensemble: Option<Result<Ensemble, fairtcp::Error>>,
-    /// What the connection has that was taken in last.
-    name: Mutex<String>,
+    newest: Mutex<Newest>,
+}
+
+/// The connection that was taken in last.
+#[derive(Default)]
+struct Newest {
+    name: String,
+    segment_bytes: u32,
 }
 
 /// What a session has, and how it does.
@@ -81,6 +87,9 @@ pub struct SessionCongestion {
 pub struct CongestionStatistics {
     /// The name in the kernel, of the connection that was made last.
     pub name: String,
+    /// Bytes that a full segment of that connection carries, as of when it was made: what turns an ensemble's
+    /// segments into bytes. Zero: the kernel did not say.
+    pub segment_bytes: u32,
     /// What its connections share, if they share anything.
     pub ensemble: Option<EnsembleControlBlock>,
 }
@@ -94,7 +103,10 @@ impl SessionCongestion {
         // Before Linux 2.6.13 there was no such option.
         let name = socket.tcp_congestion().unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        *self.name.lock() = String::from_utf8_lossy(&name[..end]).into_owned();
+        *self.newest.lock() = Newest {
+            name: String::from_utf8_lossy(&name[..end]).into_owned(),
+            segment_bytes: socket.tcp_mss().unwrap_or_default(),
+        };
         let wanted = self.wanted.as_ref()?;
         failed.filter(|_| !wanted.is_told.swap(true, Ordering::Relaxed))
     }
@@ -121,8 +133,10 @@ impl SessionCongestion {
     #[must_use]
     pub fn statistics(&self) -> CongestionStatistics {
         let ensemble = self.ensemble.as_ref().and_then(|it| it.as_ref().ok());
+        let newest = self.newest.lock();
         CongestionStatistics {
-            name: self.name.lock().clone(),
+            name: newest.name.clone(),
+            segment_bytes: newest.segment_bytes,
             ensemble: ensemble.and_then(|it| it.blocks().first().copied()),
         }
     }
@@ -147,6 +161,8 @@ mod tests {
         assert_eq!(default.take_in(&stream), None);
         let before = default.statistics();
         assert!(!before.name.is_empty() && before.ensemble.is_none(), "{before:?}");
+        // The least that an IPv4 host has to take (RFC 9293, 3.7.1).
+        assert!(before.segment_bytes >= 536, "{before:?}");
         let wanted = Congestion::named("no_such_thing");
         let told = wanted.session().take_in(&stream).expect("told");
         assert!(told.contains("none of this name") || told.contains("CAP_NET_ADMIN"), "{told}");

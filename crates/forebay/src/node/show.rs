@@ -10,8 +10,8 @@ use crate::{
     figures,
     moves::{CopyStage, Kept, Listed},
     status::{
-        ClaimStatus, CompressionStatus, ConnectionStatus, PortalStatus, SessionStatus, Status,
-        TargetStatus, UnitStatus,
+        ClaimStatus, CompressionStatus, ConnectionStatus, EnsembleStatus, PortalStatus,
+        SessionStatus, Status, TargetStatus, UnitStatus,
     },
 };
 
@@ -150,7 +150,7 @@ fn session(session: &target::SessionStatistics) -> SessionStatus {
         data_out_bytes: session.counters.data_out_bytes,
         data_in_bytes: session.counters.data_in_bytes,
         congestion: congestion.map(|it| it.name.clone()),
-        ensemble: congestion.and_then(|it| it.ensemble).map(Into::into),
+        ensemble: congestion.and_then(EnsembleStatus::of),
         connections: session.connections.iter().map(connection).collect(),
     }
 }

@@ -621,8 +621,8 @@ fn remote_figures(remote: &RemoteVolume) -> Map<String, Value> {
         "round_trip_max_us": counted.round_trips.max_us,
     }));
     if let Some(congestion) = remote.session().congestion() {
+        let ensemble = EnsembleStatus::of(&congestion).map(|it| object(json!(it)));
         figures.insert("congestion".to_owned(), congestion.name.into());
-        let ensemble = congestion.ensemble.map(|it| object(json!(EnsembleStatus::from(it))));
         for (name, value) in ensemble.into_iter().flatten() {
             figures.insert(format!("ensemble_{name}"), value);
         }
