@@ -6,8 +6,9 @@ mod support;
 use std::{
     ffi::OsStr,
     fs,
+    net::TcpListener,
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::Arc,
     time::{Duration, Instant},
@@ -339,6 +340,119 @@ fn what_cannot_be_is_said_before_anything_is_started() {
     assert_eq!(poor.status.code(), Some(2), "{said}");
     assert!(text(&poor).contains("to be measured: 0 points"), "{}", text(&poor));
     assert!(said.contains("nothing of it can be measured") && said.contains("be root"), "{said}");
+    assert!(!out.exists(), "nothing is left where nothing was begun");
+}
+
+/// apt as it is, told that this machine's archive is at an address that takes connections and never says a word, and that
+/// nothing is installed. Its own lists, packages and locks are not touched.
+struct Mute {
+    archive: TcpListener,
+    config: PathBuf,
+}
+
+impl Mute {
+    fn new(folder: &Path) -> Self {
+        let archive = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = archive.local_addr().expect("an address");
+        for made in ["lists/partial", "cache/archives/partial", "parts"] {
+            fs::create_dir_all(folder.join("apt").join(made)).expect("a folder");
+        }
+        let at = |name: &str| folder.join("apt").join(name).display().to_string();
+        fs::write(at("status"), "").expect("a file");
+        fs::write(at("list"), format!("deb http://{address}/debian/ bookworm main\n"))
+            .expect("a file");
+        // An archive of which there is no list is none of the machine's.
+        let architecture = Command::new("dpkg").arg("--print-architecture").output().expect("dpkg");
+        let binary = text(&architecture).trim().to_owned();
+        let list = format!("lists/{address}_debian_dists_bookworm_main_binary-{binary}_Packages");
+        fs::write(at(&list), "").expect("a file");
+        let config = [
+            ("Dir::Etc::main", at("none")),
+            ("Dir::Etc::parts", at("parts")),
+            ("Dir::Etc::sourcelist", at("list")),
+            ("Dir::Etc::sourceparts", at("parts")),
+            ("Dir::State", at("")),
+            ("Dir::State::lists", at("lists")),
+            ("Dir::State::status", at("status")),
+            ("Dir::Cache", at("cache")),
+            ("Acquire::http::Proxy", "DIRECT".to_owned()),
+            ("APT::Sandbox::User", "root".to_owned()),
+            ("Debug::NoLocking", "true".to_owned()),
+        ];
+        let lines: String =
+            config.iter().map(|(key, value)| format!("{key} \"{value}\";\n")).collect();
+        fs::write(at("config"), lines).expect("a file");
+        Self { archive, config: at("config").into() }
+    }
+
+    /// Stops a run once apt waits for the archive's answer; what it has said when it has ended, which is soon.
+    fn stops(&self, command: &mut Command) -> Output {
+        command.env("APT_CONFIG", &self.config).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().expect("the binary runs");
+        self.archive.set_nonblocking(true).expect("a setting");
+        let begun = Instant::now();
+        let asks = loop {
+            match self.archive.accept() {
+                Ok((asks, _)) => break asks,
+                Err(_) => assert!(begun.elapsed() < LIMIT, "apt does not ask"),
+            }
+            std::thread::yield_now();
+        };
+        let id = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
+        // apt itself gives up after 30 s, and then asks again.
+        let signalled = Instant::now();
+        let ended = child.wait_with_output().expect("it ends");
+        assert!(signalled.elapsed() < Duration::from_secs(15), "{:?}", signalled.elapsed());
+        assert_eq!(ended.status.code(), Some(2), "{}", stderr(&ended));
+        let said = stderr(&ended);
+        assert!(said.contains("stopped; nothing was measured"), "{said}");
+        assert!(!said.contains("left out") && !said.contains("lists that are there"), "{said}");
+        drop(asks);
+        ended
+    }
+}
+
+fn has_apt() -> bool {
+    let has = Path::new("/usr/bin/apt-get").exists();
+    if !has {
+        println!("not run: needs apt-get");
+    }
+    has
+}
+
+#[test]
+fn who_stops_an_installation_does_not_wait_for_it() {
+    if !has_apt() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (bin, out) = (folder.path().join("bin"), folder.path().join("out"));
+    fs::create_dir(&bin).expect("a folder");
+    // A machine that has no programs but those of the system.
+    std::os::unix::fs::symlink("/usr/bin/apt-get", bin.join("apt-get")).expect("a link");
+    let mut command = forebay();
+    command.args(["lab", "run", "outsourcing", "--quick", "--install", "--name", &name("inst")]);
+    command.args(["--only", "figure-5", "--out"]).arg(&out).env("PATH", &bin);
+    let ended = Mute::new(folder.path()).stops(&mut command);
+    assert!(text(&ended).contains("apt-get install "), "{}", text(&ended));
+    assert!(!out.exists(), "nothing is left where nothing was begun");
+}
+
+#[test]
+fn who_stops_a_fetch_does_not_wait_for_it_and_nothing_of_it_is_left() {
+    if !has_apt() || !is_possible() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (cache, out) = (folder.path().join("cache"), folder.path().join("out"));
+    // Only a run in full has builds.
+    let mut command = forebay();
+    command.args(["lab", "run", "fair-tcp", "--install", "--name", &name("fetch")]);
+    command.args(["--only", "build/", "--out"]).arg(&out).env("XDG_CACHE_HOME", &cache);
+    let ended = Mute::new(folder.path()).stops(&mut command);
+    assert!(!text(&ended).contains("apt-get install "), "a build's programs: {}", text(&ended));
+    assert_eq!(fs::read_dir(cache.join("forebay-lab")).expect("a cache").count(), 0);
     assert!(!out.exists(), "nothing is left where nothing was begun");
 }
 

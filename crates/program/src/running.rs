@@ -4,6 +4,7 @@ use std::{
     io,
     os::unix::process::{CommandExt, ExitStatusExt},
     process::{Child, ChildStdin, Command, ExitStatus},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -18,6 +19,8 @@ use rustix::{
 /// A killed program is gone at once, but for one that waits for storage that does not answer: whoever takes that storage
 /// away must not wait for it.
 const GONE: Duration = Duration::from_secs(5);
+/// How often is looked whether a program is no longer wanted: people do not notice so much.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The first program of a group. Killed with its group when this is dropped, if it has not ended.
 #[derive(Debug)]
@@ -79,6 +82,38 @@ impl Running {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+
+    /// How it ended, if it does within this time and before `stop` is set.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn ended_unless(
+        &mut self,
+        stop: &AtomicBool,
+        within: Duration,
+    ) -> io::Result<Option<ExitStatus>> {
+        let deadline = Instant::now() + within;
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let ended = self.ended(left.min(LOOK))?;
+            if ended.is_some() || left.is_zero() {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Sends a signal to it and all that it has started in its group, waits so long for it to end, and kills them if it
+    /// has not.
+    pub fn end(&mut self, signal: Signal, within: Duration) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process_group(self.pid(), signal);
+            let _ = self.ended(within);
+            self.kill();
         }
     }
 
@@ -173,6 +208,28 @@ mod tests {
         assert!(running.ended(Duration::from_millis(20)).unwrap().is_none());
         running.signal(Signal::TERM).unwrap();
         assert_eq!(ending(running.ended(LONG).unwrap().unwrap()), "was ended by signal 15");
+    }
+
+    #[test]
+    fn who_wants_to_stop_does_not_wait_for_it() {
+        let (mut running, _said) = shell("exec sleep 1000");
+        let (stop, begun) = (AtomicBool::new(false), Instant::now());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| running.ended_unless(&stop, LONG * 2));
+            stop.store(true, Ordering::Relaxed);
+            assert!(waits.join().unwrap().unwrap().is_none());
+        });
+        assert!(begun.elapsed() < LONG);
+        running.end(Signal::INT, LONG);
+        assert_eq!(ending(running.ended(LONG).unwrap().unwrap()), "was ended by signal 2");
+    }
+
+    #[test]
+    fn one_that_does_not_heed_its_end_is_killed() {
+        let (mut running, said) = shell("trap '' INT; echo ready; while :; do sleep 1000; done");
+        line(&said);
+        running.end(Signal::INT, Duration::from_millis(20));
+        assert_eq!(ending(running.ended(LONG).unwrap().unwrap()), "was ended by signal 9");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     process::Command,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -18,14 +19,29 @@ const TAIL_LINES: usize = 8;
 /// # Errors
 /// If it fails, or takes longer: then it is killed, with all that it has started in its group.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(String, Duration), Error> {
+    run_unless(command, limit, &AtomicBool::new(false))
+}
+
+/// The same, until `stop` is set.
+///
+/// # Errors
+/// [`Error::Stopped`], too: then it is killed as well.
+pub(crate) fn run_unless(
+    command: &mut Command,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> Result<(String, Duration), Error> {
     let program = command.get_program().to_string_lossy().into_owned();
     let failed = || Error::system(format!("run {program}"));
     let said = Said::new().map_err(failed())?;
     said.take_all_of(command).map_err(failed())?;
     let begun = Instant::now();
     let mut running = Running::start(command, Signal::TERM).map_err(failed())?;
-    let Some(status) = running.ended(limit).map_err(failed())? else {
-        return Err(Error::Late { program, limit });
+    let Some(status) = running.ended_unless(stop, limit).map_err(failed())? else {
+        return Err(match stop.load(Ordering::Relaxed) {
+            true => Error::Stopped { program },
+            false => Error::Late { program, limit },
+        });
     };
     let took = begun.elapsed();
     let said = said.text().map_err(failed())?;
@@ -53,6 +69,23 @@ mod tests {
         assert_eq!(error, "sh ended with 3: no room");
         let error = shell("kill -9 $$").unwrap_err().to_string();
         assert!(error.contains("signal 9"), "{error}");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_program_that_is_to_stop() {
+        let stop = AtomicBool::new(false);
+        let begun = Instant::now();
+        let ended = std::thread::scope(|scope| {
+            let running = scope.spawn(|| {
+                let mut command = Command::new("sh");
+                command.args(["-c", "sleep 1000 & wait"]);
+                run_unless(&mut command, Duration::from_secs(20), &stop)
+            });
+            stop.store(true, Ordering::Relaxed);
+            running.join().unwrap()
+        });
+        assert!(matches!(ended, Err(Error::Stopped { .. })), "{ended:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10));
     }
 
     #[test]

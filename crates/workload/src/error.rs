@@ -58,6 +58,12 @@ pub enum Error {
         /// What it had.
         limit: Duration,
     },
+    /// Somebody wanted it to end before it was done.
+    #[error("{program} was stopped")]
+    Stopped {
+        /// Its name.
+        program: String,
+    },
     /// What a program printed has not the form that is known.
     #[error("cannot read what {program} printed: {what}")]
     Unreadable {

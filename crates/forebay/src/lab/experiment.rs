@@ -87,7 +87,7 @@ fn begin(args: &Measure) -> Result<Begun, Failure> {
     if args.install {
         install::packages(&planned.missing, &stop)?;
         if !stop.load(Ordering::Relaxed) {
-            install::source(&wanted)?;
+            install::source(&wanted, &stop)?;
         }
         planned = plan()?;
     }

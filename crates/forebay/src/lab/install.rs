@@ -1,11 +1,14 @@
 //! `lab run --install`: what is missing, from Debian's archive. What cannot be had is said, and the run goes on without.
 
 use std::{
-    process::{Command, ExitStatus},
+    process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 use lab::Point;
+use program::Running;
+use rustix::process::Signal;
 use workload::{Task, Tool};
 
 use crate::{
@@ -20,6 +23,12 @@ const SERVICES: [(&str, &str); 3] = [
     ("tgt", "an iSCSI target on port 3260 (systemctl disable --now tgt)"),
 ];
 
+/// One call of apt-get: all packages are some hundred MB, and a slow mirror needs a while.
+const LIMIT: Duration = Duration::from_secs(3600);
+/// What apt-get may take to end when it is to: it fetches no more, but finishes what dpkg unpacks, because a package that
+/// is there by half is in the way of all others.
+const ENDS: Duration = Duration::from_secs(30);
+
 /// The packages that have these programs, each once.
 pub fn names(tools: &[Tool]) -> Vec<&'static str> {
     let mut names: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
@@ -28,8 +37,8 @@ pub fn names(tools: &[Tool]) -> Vec<&'static str> {
     names
 }
 
-/// Installs the packages of these programs: together; if that fails, with new lists and each by itself. Nothing is begun
-/// any more when it is to stop.
+/// Installs the packages of these programs: together; if that fails, with new lists and each by itself. When it is to
+/// stop, apt-get is ended, and nothing is begun any more.
 ///
 /// # Errors
 /// If there is no apt-get.
@@ -48,37 +57,38 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
             "Debian starts what it installs, now and with the machine: {services}"
         ))?;
     }
-    if install(&packages)?.success() || stops() {
+    if installed(&packages, stop)?.is_ok() || stops() {
         return Ok(());
     }
     // A machine may know none of its archive, or an old one.
-    if !apt(&["update"])?.success() {
+    if apt(&["update"], stop)?.is_err() && !stops() {
         tell("apt-get update failed: packages are taken from the lists that are there");
     }
     for package in packages {
         if stops() {
             return Ok(());
         }
-        let status = install(&[package])?;
-        if !status.success() {
-            tell(format_args!(
-                "{package} cannot be installed ({status}); what needs it is left out"
-            ));
+        if let Err(why) = installed(&[package], stop)?
+            && !stops()
+        {
+            tell(format_args!("{package} cannot be installed ({why}); what needs it is left out"));
         }
     }
     Ok(())
 }
 
-/// Fetches what builds build, if one of these points is a build.
+/// Fetches what builds build, if one of these points is a build; until it is to stop.
 ///
 /// # Errors
 /// If nothing can be printed.
-pub fn source(points: &[Point]) -> Result<(), Failure> {
+pub fn source(points: &[Point], stop: &AtomicBool) -> Result<(), Failure> {
     if !points.iter().any(|point| matches!(point.task, Task::Build(_))) {
         return Ok(());
     }
-    match workload::fetch(None) {
+    match workload::fetch(None, stop) {
         Ok(fetched) => print_line(format_args!("to be built: {}", fetched.file.display())),
+        // Who began it tells that it was stopped.
+        Err(_) if stop.load(Ordering::Relaxed) => Ok(()),
         Err(error) => {
             tell(format_args!(
                 "the source to build cannot be fetched ({error}); what needs it is left out"
@@ -88,17 +98,31 @@ pub fn source(points: &[Point]) -> Result<(), Failure> {
     }
 }
 
-fn install(packages: &[&str]) -> Result<ExitStatus, Failure> {
+/// Whether apt-get did what it was called for; if not, why.
+type Done = Result<(), String>;
+
+fn installed(packages: &[&str], stop: &AtomicBool) -> Result<Done, Failure> {
     let words = ["install", "--yes", "--no-install-recommends"];
-    apt(&[&words, packages].concat())
+    apt(&[&words, packages].concat(), stop)
 }
 
-fn apt(words: &[&str]) -> Result<ExitStatus, Failure> {
-    let mut command = Command::new("apt-get");
-    command.args(words).env("DEBIAN_FRONTEND", "noninteractive");
-    command.status().map_err(|error| {
+fn apt(words: &[&str], stop: &AtomicBool) -> Result<Done, Failure> {
+    let failed = |error| {
         Failure::new(format!("cannot run apt-get: {error}"))
             .remedy("install them by hand, or run without --install: what needs them is left out")
+    };
+    let mut command = Command::new("apt-get");
+    // It leads a group of its own, and so may not read from our terminal.
+    command.args(words).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    let mut running = Running::start(&mut command, Signal::INT).map_err(failed)?;
+    let status = running.ended_unless(stop, LIMIT).map_err(failed)?;
+    if status.is_none() {
+        running.end(Signal::INT, ENDS);
+    }
+    Ok(match status {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => Err(program::ending(status)),
+        None => Err(format!("it did not end within {} s", LIMIT.as_secs())),
     })
 }
 

@@ -1,6 +1,9 @@
 //! One workload, run where the user says.
 
-use std::io::{ErrorKind, IsTerminal};
+use std::{
+    io::{ErrorKind, IsTerminal},
+    sync::atomic::AtomicBool,
+};
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -51,7 +54,7 @@ pub fn run(args: &Workload) -> Result<(), Failure> {
 
 /// Fetches what workloads need.
 pub fn fetch(args: &Fetch) -> Result<(), Failure> {
-    let fetched = workload::fetch(args.into.as_deref()).map_err(failed)?;
+    let fetched = workload::fetch(args.into.as_deref(), &AtomicBool::new(false)).map_err(failed)?;
     let what = if fetched.was_there { "is there already" } else { "fetched" };
     print_line(format!("{}: {what}", fetched.file.display()))
 }

@@ -302,9 +302,10 @@ mod tests {
     #[ignore = "fetches from Debian's archive and builds for a minute"]
     fn dropbear_is_fetched_and_built() {
         let (trial, given) = (Trial::new(), tempfile::tempdir().unwrap());
-        let fetched = fetch(Some(given.path())).unwrap();
+        let going = std::sync::atomic::AtomicBool::new(false);
+        let fetched = fetch(Some(given.path()), &going).unwrap();
         assert!(!fetched.was_there);
-        assert!(fetch(Some(given.path())).unwrap().was_there);
+        assert!(fetch(Some(given.path()), &going).unwrap().was_there);
         let task = Build { source: Some(fetched.file), reference: true, ..Build::default() };
         println!("{:?}", trial.run(&task).unwrap());
     }

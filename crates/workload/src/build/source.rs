@@ -1,11 +1,15 @@
 //! The package that is built: Dropbear's source, fetched once from Debian's archive.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::ErrorKind,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::AtomicBool,
     time::Duration,
 };
+
+use rustix::fs::{FlockOperation, flock};
 
 use crate::{Error, Tool, child, own::Own};
 
@@ -13,6 +17,8 @@ const APT: Tool = Tool { program: "apt-get", package: "apt" };
 const PACKAGE: &str = "dropbear";
 /// Lists of 10 MB and the source of 2 MB; a slow mirror needs a while.
 const LIMIT: Duration = Duration::from_secs(600);
+/// Where it is fetched to, in the folder where it comes to be.
+const FETCHING: &str = "forebay-lab-fetching";
 
 /// What was fetched.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -29,8 +35,9 @@ pub struct Fetched {
 /// The lists that apt needs for it are kept apart and removed: the machine's own stay as they are.
 ///
 /// # Errors
-/// If apt is missing, or cannot fetch it; then what it says.
-pub fn fetch(into: Option<&Path>) -> Result<Fetched, Error> {
+/// If apt is missing, or cannot fetch it; then what it says. If another fetches into the folder. [`Error::Stopped`] when
+/// `stop` is set.
+pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
     let into = into.map_or_else(cache, |folder| Ok(folder.to_owned()))?;
     if let Some(file) = tarball(&into) {
         return Ok(Fetched { file, was_there: true });
@@ -38,12 +45,13 @@ pub fn fetch(into: Option<&Path>) -> Result<Fetched, Error> {
     let apt = APT.find()?;
     let failed = || Error::system(format!("write into {}", into.display()));
     fs::create_dir_all(&into).map_err(failed())?;
-    let own = Own::make(&into, "fetching", 64 << 20)?;
+    let _ours = ours(&into)?;
+    let own = Own::make(&into, FETCHING, 64 << 20)?;
     for folder in ["lists/partial", "cache/archives/partial", "got"] {
         fs::create_dir_all(own.path().join(folder)).map_err(failed())?;
     }
     let sources = own.path().join("sources.list");
-    fs::write(&sources, lines()?).map_err(failed())?;
+    fs::write(&sources, lines(stop)?).map_err(failed())?;
     let option = |key: &str, name: &str| format!("{key}={}", own.path().join(name).display());
     let options = [
         option("Dir::Etc::sourcelist", "sources.list"),
@@ -56,7 +64,7 @@ pub fn fetch(into: Option<&Path>) -> Result<Fetched, Error> {
     let get = |words: &[&str]| {
         let mut command = Command::new(&apt);
         command.arg("-q").args(options.iter().flat_map(|option| ["-o", option])).args(words);
-        child::run(command.current_dir(own.path().join("got")), LIMIT)
+        child::run_unless(command.current_dir(own.path().join("got")), LIMIT, stop)
     };
     get(&["update"])?;
     get(&["source", "--download-only", PACKAGE])?;
@@ -67,6 +75,21 @@ pub fn fetch(into: Option<&Path>) -> Result<Fetched, Error> {
     let file = into.join(got.file_name().expect("a file has a name"));
     fs::rename(&got, &file).map_err(failed())?;
     Ok(Fetched { file, was_there: false })
+}
+
+/// The folder for one fetch at a time, while this is open; without what one that was killed has left.
+fn ours(into: &Path) -> Result<File, Error> {
+    let lock = File::open(into).map_err(Error::system(format!("open {}", into.display())))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        Error::Settings(format!("another fetches into {}: wait for it", into.display()))
+    })?;
+    let left = into.join(FETCHING);
+    match fs::remove_dir_all(&left) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Error::system(format!("remove {}", left.display()))(error))
+        }
+        _ => Ok(lock),
+    }
 }
 
 /// The tarball that the user named, or that was fetched.
@@ -83,11 +106,11 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
 }
 
 /// Sources of the distribution's main part, by the archives that this machine has.
-fn lines() -> Result<String, Error> {
+fn lines(stop: &AtomicBool) -> Result<String, Error> {
     let mut command = Command::new("apt-get");
     let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
     command.args(["indextargets", "--format", format, "Created-By: Packages"]);
-    let (said, _) = child::run(&mut command, LIMIT)?;
+    let (said, _) = child::run_unless(&mut command, LIMIT, stop)?;
     let lines = sources(&said);
     if lines.is_empty() {
         let what =
@@ -155,6 +178,21 @@ mod tests {
         assert_eq!(tarball(folder.path()), None);
         let file = name("dropbear_2022.83.orig.tar.bz2");
         fs::write(&file, "").unwrap();
-        assert_eq!(fetch(Some(folder.path())).unwrap(), Fetched { file, was_there: true });
+        let fetched = fetch(Some(folder.path()), &AtomicBool::new(false));
+        assert_eq!(fetched.unwrap(), Fetched { file, was_there: true });
+    }
+
+    #[test]
+    fn what_a_fetch_that_was_killed_has_left_is_taken_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join(FETCHING);
+        fs::create_dir_all(left.join("lists/partial")).unwrap();
+        let fetching = ours(folder.path()).unwrap();
+        assert!(!left.exists());
+        let own = Own::make(folder.path(), FETCHING, 0).unwrap();
+        let error = ours(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("another fetches") && own.path().exists(), "{error}");
+        drop((own, fetching));
+        ours(folder.path()).unwrap();
     }
 }

@@ -37,7 +37,7 @@ const PLACES: &[Place] = &[
     place("attach", 3, &["volume"]),
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
     place("lab", 5, &["fairtcp", "program", "wan", "workload"]),
-    place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "lab", "names", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
+    place("forebay", 6, &["attach", "cache", "fairtcp", "initiator", "iscsi", "lab", "names", "program", "scsi", "target", "transport", "unit", "volume", "wan", "workload"]),
     place("xtask", 7, &[]),
 ];
 
