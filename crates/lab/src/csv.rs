@@ -1,6 +1,6 @@
 //! A report's tables as one CSV file (RFC 4180): a line for each figure.
 
-use crate::{Bar, Cell, Report};
+use crate::{Bar, Cell, Printed, Report};
 
 /// The columns, in their order.
 const HEADS: [&str; 9] =
@@ -18,7 +18,7 @@ pub fn csv(report: &Report) -> String {
                 row.to_owned(),
                 column.to_string(),
                 figure(cell.ours),
-                figure(cell.paper),
+                cell.paper.map(Printed::digits).unwrap_or_default(),
                 figure(cell.ratio()),
                 column.unit.clone(),
                 notes(cell),
@@ -126,6 +126,16 @@ mod tests {
         );
         assert_eq!(lines[2], ["s, 1", odd, "0", "Fair-TCP", "", "", "", "", odd]);
         assert_eq!(lines[1][4].parse::<f64>(), Ok(0.1 + 0.2));
+    }
+
+    #[test]
+    fn a_range_of_the_paper_is_a_range() {
+        let printed = Printed { least: 0.91, most: 0.99 };
+        let cells = [0.93, 1.98].map(|ours| Cell::ours(ours).beside_printed(printed));
+        let table = Table::new("t", "r").column("c", "").column("d", "").row("r", cells);
+        let text = csv(&Report::new("r").section(Section::new("s").table(table)));
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(lines, ["s,t,r,c,0.93,0.91-0.99,1,,", "s,t,r,d,1.98,0.91-0.99,2,,"]);
     }
 
     #[test]

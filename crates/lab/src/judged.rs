@@ -23,7 +23,7 @@ pub fn deviation(
     reasons: impl IntoIterator<Item = Option<String>>,
 ) -> Option<String> {
     let value = ours.ours?;
-    let nearest = value.clamp(claim.least, claim.most);
+    let nearest = claim.printed().nearest(value);
     if (value - nearest).abs() <= TOLERANCE * nearest.abs() {
         return None;
     }

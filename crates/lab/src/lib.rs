@@ -38,8 +38,8 @@ pub use page::page;
 pub use point::{Point, Scale};
 pub use record::Record;
 pub use report::{
-    Axis, Bar, Cell, Column, Curve, Drawn, NOT_MEASURED, Part, Plot, Report, Row, Section, Source,
-    Table, factor, number,
+    Axis, Bar, Cell, Column, Curve, Drawn, NOT_MEASURED, Part, Plot, Printed, Report, Row, Section,
+    Source, Table, factor, number,
 };
 pub use results::{LeftOut, Results};
 pub use site::{Beside, Data, Disk, Gateway, Host, Line, Server, Session, Site};

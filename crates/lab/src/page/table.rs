@@ -103,8 +103,10 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
         note => write!(out, "<span class=\"word\">{}</span>", escaped(note))?,
     }
     if let Some(paper) = cell.paper {
-        write!(out, "<span class=\"ref\">paper {}", number(paper))?;
-        if let Some(ratio) = cell.ratio() {
+        write!(out, "<span class=\"ref\">paper {}", paper.text())?;
+        if cell.ours.is_some_and(|ours| paper.is_around(ours)) {
+            out.push_str(", within");
+        } else if let Some(ratio) = cell.ratio() {
             write!(out, ", {}", factor(ratio))?;
         }
         out.push_str("</span>");

@@ -1,7 +1,7 @@
 //! What a page holds.
 
 use super::*;
-use crate::{Cell, Curve, Plot, Section, Table};
+use crate::{Cell, Curve, Plot, Printed, Section, Table};
 
 fn sample() -> Report {
     let taints = ["4 % of the time was stolen".to_owned()];
@@ -53,6 +53,19 @@ fn a_page_has_ours_the_papers_and_their_ratio() {
     ] {
         assert!(page.contains(part), "{part} is not in {page}");
     }
+}
+
+#[test]
+fn a_range_of_the_paper_is_shown_as_one() {
+    let printed = Printed { least: 0.91, most: 0.99 };
+    let cells = [0.93, 0.455, 1.98].map(|ours| Cell::ours(ours).beside_printed(printed));
+    let heads = Table::new("MTU", "delay").column("a", "").column("b", "").column("c", "");
+    let page = page(&Report::new("r").section(Section::new("s").table(heads.row("0 ms", cells))));
+    for part in ["paper 0.91–0.99, within<", "paper 0.91–0.99, ×0.50<", "paper 0.91–0.99, ×2.00<"]
+    {
+        assert!(page.contains(part), "{part} is not in {page}");
+    }
+    assert!(!page.contains("0.95"), "the paper has no such number");
 }
 
 #[test]

@@ -7,7 +7,7 @@ pub mod outsourcing;
 pub mod stics;
 pub mod fair_tcp;
 
-use crate::number;
+use crate::{Printed, number};
 
 /// What a paper prints of a figure: a number or a range of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,10 +89,10 @@ impl Claim {
         Self { place, what, least: number, most: number }
     }
 
-    /// The number, or the middle of the range: what a single column of a table can show.
+    /// The number or the range, without where it stands: what a table shows beside ours.
     #[must_use]
-    pub fn middle(&self) -> f64 {
-        self.least.midpoint(self.most)
+    pub fn printed(&self) -> Printed {
+        Printed { least: self.least, most: self.most }
     }
 
     /// Whether a number is in the range.

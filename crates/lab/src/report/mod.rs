@@ -2,10 +2,12 @@
 
 mod number;
 mod plot;
+mod printed;
 mod table;
 
 pub use number::{factor, number};
 pub use plot::{Axis, Curve, Drawn, Plot, Source};
+pub use printed::Printed;
 pub use table::{Bar, Cell, Column, NOT_MEASURED, Row, Table};
 
 /// A whole report.

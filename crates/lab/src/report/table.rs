@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::Printed;
+
 /// Numbers of ours and of the paper.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
@@ -41,7 +43,7 @@ pub struct Cell {
     /// What was measured here.
     pub ours: Option<f64>,
     /// What the paper has.
-    pub paper: Option<f64>,
+    pub paper: Option<Printed>,
     /// A promise that it is held against.
     pub bar: Option<Bar>,
     /// Words in place of numbers, or after them: "not measured: bonnie++ is not installed".
@@ -146,7 +148,7 @@ impl Cell {
     /// The paper's alone: nothing of the kind is measured here.
     #[must_use]
     pub fn paper(value: f64) -> Self {
-        Self { paper: Some(value), ..Self::default() }
+        Self { paper: Some(value.into()), ..Self::default() }
     }
 
     /// Words alone.
@@ -158,7 +160,14 @@ impl Cell {
     /// With the paper's number, if it has one.
     #[must_use]
     pub fn beside(mut self, paper: impl Into<Option<f64>>) -> Self {
-        self.paper = paper.into();
+        self.paper = paper.into().map(Printed::from);
+        self
+    }
+
+    /// With what the paper prints, a number or a range.
+    #[must_use]
+    pub fn beside_printed(mut self, paper: Printed) -> Self {
+        self.paper = Some(paper);
         self
     }
 
@@ -214,10 +223,11 @@ impl Cell {
         !has_number && (self.note.is_empty() || self.note == NOT_MEASURED)
     }
 
-    /// Ours by the paper's, if both are there and the paper's is not zero.
+    /// Ours by the paper's, if both are there and the paper's is not zero; of a range by what of it is nearest: 1 within it.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
-        divided(self.ours?, self.paper?)
+        let ours = self.ours?;
+        divided(ours, self.paper?.nearest(ours))
     }
 
     /// Whether it is where it has to be; `None` if it has not to be anywhere or was not measured.
@@ -250,6 +260,16 @@ mod tests {
         assert_eq!(Cell::ours(0.0).beside(0.0).ratio(), None);
         assert_eq!(Cell::ours(f64::NAN).beside(1.0).ratio(), None);
         assert_eq!(Cell::paper(1.0).ratio(), None);
+    }
+
+    #[test]
+    fn a_ratio_to_a_range_is_to_its_nearest_end() {
+        let beside = |ours| Cell::ours(ours).beside_printed(Printed { least: 1.5, most: 2.0 });
+        assert_eq!(
+            [0.75, 1.5, 1.7, 2.0, 3.0].map(|it| beside(it).ratio().unwrap()),
+            [0.5, 1.0, 1.0, 1.0, 1.5]
+        );
+        assert_eq!(beside(f64::NAN).ratio(), None);
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub fn build(measured: &Measured<'_>) -> Section {
         builds.column("an ensemble's by Reno's", "times").rows(delays(), row, |(_, delay)| {
             let [reno, ensemble] =
                 BOTH.map(|(windows, _)| measured.cell(&point("build", windows, *delay), "", "1/h"));
-            let gain = ensemble.by(&reno).beside(KERNEL_COMPILE.middle());
+            let gain = ensemble.by(&reno).beside_printed(KERNEL_COMPILE.printed());
             [reno, ensemble, gain]
         });
     let section = Section::new("Figure 15: a software build").text(
@@ -115,7 +115,7 @@ pub fn bonnie(measured: &Measured<'_>) -> Section {
             [reno, ensemble, gain]
         };
         let [reno, ensemble, gain] = of("seeks", "1/s");
-        let seeks = [reno, ensemble, gain.beside(BONNIE_4_SEEKS.middle())];
+        let seeks = [reno, ensemble, gain.beside_printed(BONNIE_4_SEEKS.printed())];
         [of("rewrite", "KiB/s"), seeks].concat()
     });
     let gains = |at: usize| {
@@ -167,7 +167,7 @@ fn times(
     table = table.column("Reno's by an ensemble's", "times");
     table.rows(delays(), row, |(_, delay)| {
         let [reno, ensemble] = BOTH.map(|(windows, _)| time(measured, experiment, windows, *delay));
-        let gain = gain(measured, experiment, *delay).beside(claim.middle());
+        let gain = gain(measured, experiment, *delay).beside_printed(claim.printed());
         let gain = match promised {
             Some(least) => gain.at_least(least),
             None => gain,

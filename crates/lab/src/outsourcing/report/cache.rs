@@ -109,13 +109,13 @@ pub fn figure_6(measured: &Measured<'_>) -> Section {
     deviations.extend(deviation(FIGURE_6_FILTERED.what, &filtered, &FIGURE_6_FILTERED, [held()]));
     let words = Table::new(WORDS, "claim")
         .column("share", "")
-        .row(FIGURE_6_FILTERED.what, [filtered.beside(FIGURE_6_FILTERED.middle())]);
+        .row(FIGURE_6_FILTERED.what, [filtered.beside_printed(FIGURE_6_FILTERED.printed())]);
     let mut section = Section::new("Figure 6: write caches under congestion")
         .text(&format!(
             "PostMark beside background traffic, with a cache at the host's end: ours as small as its log can be, and larger than all that is \
              written; the paper's as large as a share of PostMark's set. Of the paper's drawing its text has these numbers: bandwidth binds from a background of {bound}; 10 % keeps {} of the \
              writes from the link. Without a cache it is PostMark of Table 3, whose numbers stand beside. The paper's caption says Soft Updates; ours is on ext4 with sync and dirsync, where PostMark waits for its writes.",
-            FIGURE_6_FILTERED.middle()
+            FIGURE_6_FILTERED.printed().text()
         ))
         .text(&far_side(measured, "figure-6/"))
         .table(words)

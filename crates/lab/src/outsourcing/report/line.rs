@@ -2,7 +2,7 @@
 
 use super::{delays, far_side, farthest, noted, share, way};
 use crate::{
-    Cell, Measured, Section, Table, contradiction,
+    Cell, Measured, Printed, Section, Table, contradiction,
     paper::{
         Words,
         outsourcing::{MTU_APPLICATIONS, MTU_RANDOM_WRITE, WINDOW},
@@ -10,12 +10,12 @@ use crate::{
 };
 
 /// A workload that is measured with two settings: its word in the points' names, for people, its figure's unit,
-/// and what the paper has for the first setting by the second: a number, at one delay alone, or words.
+/// and what the paper has for the first setting by the second: a number or a range, at one delay alone, or words.
 struct Compared {
     word: &'static str,
     name: &'static str,
     unit: &'static str,
-    paper: Option<(f64, f64)>,
+    paper: Option<(f64, Printed)>,
     words: Option<&'static Words>,
 }
 
@@ -44,14 +44,14 @@ pub fn section(measured: &Measured<'_>) -> Section {
             word: "random-write",
             name: "random write of 8 KiB",
             unit: "ms",
-            paper: Some((0.0, 1.0 / MTU_RANDOM_WRITE)),
+            paper: Some((0.0, Printed::from(1.0 / MTU_RANDOM_WRITE))),
             words: None,
         },
         Compared {
             word: "postmark",
             name: "PostMark",
             unit: "1/s",
-            paper: Some((0.0, MTU_APPLICATIONS.middle())),
+            paper: Some((0.0, MTU_APPLICATIONS.printed())),
             words: None,
         },
     ];
@@ -78,7 +78,7 @@ pub fn section(measured: &Measured<'_>) -> Section {
     // Columns of ratios alone have a paper's number beside them.
     let together = |n: usize, row: &str| {
         let longer = frames.rows.iter().find(|it| it.name == row)?.cells.get(n)?;
-        (longer.ours? > longer.paper?).then(|| TOGETHER.to_owned())
+        (longer.ours? > longer.paper?.most).then(|| TOGETHER.to_owned())
     };
     let mut deviations = farthest(&frames, DIFFERENT, |n, row| vec![together(n, row)]);
     deviations.extend(harmed);
@@ -140,7 +140,10 @@ fn table(
         for compared in workloads {
             let [first, second, ratio] = compared.cells(measured, start, settings, at);
             let paper = compared.paper.filter(|(only, _)| *only == delay);
-            let ratio = ratio.beside(paper.map(|(_, ratio)| ratio));
+            let ratio = match paper {
+                Some((_, printed)) => ratio.beside_printed(printed),
+                None => ratio,
+            };
             let ratio = match compared.words {
                 Some(words) => noted(ratio, words),
                 None => ratio,

@@ -93,12 +93,12 @@ fn farthest(
     let of_column = |(n, column): (usize, &Column)| {
         let cells = table.rows.iter().filter_map(|row| {
             let cell = row.cells.get(n)?;
-            Some((row.name.as_str(), cell, cell.ours?, cell.paper?))
+            let (ours, paper) = (cell.ours?, cell.paper?);
+            let off = (ours - paper.nearest(ours)).abs();
+            (off > tolerance).then_some((row.name.as_str(), cell, ours, paper, off))
         });
-        let (row, cell, ours, paper) = cells
-            .filter(|(_, _, ours, paper)| (ours - paper).abs() > tolerance)
-            .max_by(|a, b| (a.2 - a.3).abs().total_cmp(&(b.2 - b.3).abs()))?;
-        let [ours, paper] = [ours, paper].map(number);
+        let (row, cell, ours, paper, _) = cells.max_by(|a, b| a.4.total_cmp(&b.4))?;
+        let (ours, paper) = (number(ours), paper.text());
         let why = because(why(n, row), &cell.taints);
         Some(format!(
             "{}, {column}: farthest from the paper at {row}, {ours} instead of {paper}. {why}",

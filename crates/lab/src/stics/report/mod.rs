@@ -41,12 +41,12 @@ pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
         .section(postmark::table_8(&measured))
 }
 
-/// A ratio of ours beside what the paper says of it: the number in the middle, with the range in words.
+/// A ratio of ours beside what the paper says of it: nothing where there is none of ours.
 fn claimed(ratio: Cell, claim: &Claim) -> Cell {
     if ratio.ours.is_none() {
         return ratio;
     }
-    ratio.beside(claim.middle()).note(&format!("the paper: {} to {}", claim.least, claim.most))
+    ratio.beside_printed(claim.printed())
 }
 
 /// Of ratios that one claim is of, those that are elsewhere: the farthest, with its reasons, and how many there are. Each has
@@ -54,7 +54,7 @@ fn claimed(ratio: Cell, claim: &Claim) -> Cell {
 fn farthest(measured: &Measured<'_>, section: Section, ratios: &[Ratio], claim: &Claim) -> Section {
     let far = |ratio: &Ratio| {
         let value = ratio.cell.ours?;
-        let nearest = value.clamp(claim.least, claim.most);
+        let nearest = claim.printed().nearest(value);
         Some((value / nearest).ln().abs())
     };
     let told = ratios.iter().filter_map(|ratio| {

@@ -92,7 +92,8 @@ fn elsewhere(
     name: &str,
     ratio: &Cell,
 ) -> Option<String> {
-    let claim = Claim::number(place, "by iSCSI's", ratio.paper?);
+    let printed = ratio.paper?;
+    let claim = Claim { place, what: "by iSCSI's", least: printed.least, most: printed.most };
     let what = format!("{name}, by iSCSI's");
     deviation(&what, ratio, &claim, [joined(measured), read(measured)])
 }

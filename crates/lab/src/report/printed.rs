@@ -1,0 +1,81 @@
+//! What a paper prints of a figure: a number, or a range of them.
+
+use super::number;
+
+/// A number or a range, as printed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Printed {
+    /// The smallest.
+    pub least: f64,
+    /// The largest; the same where one number is printed.
+    pub most: f64,
+}
+
+impl From<f64> for Printed {
+    fn from(number: f64) -> Self {
+        Self { least: number, most: number }
+    }
+}
+
+impl Printed {
+    /// The two ends of a range, or the one number.
+    fn ends(self) -> (f64, Option<f64>) {
+        (self.least, (self.least != self.most).then_some(self.most))
+    }
+
+    /// Whether a number is in a range: of one number it is a matter of how far off it is.
+    #[must_use]
+    pub fn is_around(self, value: f64) -> bool {
+        self.ends().1.is_some() && (self.least..=self.most).contains(&value)
+    }
+
+    /// What of it is nearest to a number: that number itself if it is in the range, else an end of the range.
+    #[must_use]
+    pub fn nearest(self, value: f64) -> f64 {
+        value.max(self.least).min(self.most)
+    }
+
+    /// For people: "0.95", or "0.91–0.99".
+    #[must_use]
+    pub fn text(self) -> String {
+        match self.ends() {
+            (one, None) => number(one),
+            (least, Some(most)) => format!("{}–{}", number(least), number(most)),
+        }
+    }
+
+    /// For programs, with all digits: "0.95", or "0.91-0.99"; empty for what is no number.
+    #[must_use]
+    pub fn digits(self) -> String {
+        match self.ends() {
+            _ if !(self.least.is_finite() && self.most.is_finite()) => String::new(),
+            (one, None) => one.to_string(),
+            (least, Some(most)) => format!("{least}-{most}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANGE: Printed = Printed { least: 0.91, most: 0.99 };
+
+    #[test]
+    fn a_range_is_shown_as_one_and_a_number_as_a_number() {
+        assert_eq!((RANGE.text(), RANGE.digits()), ("0.91–0.99".into(), "0.91-0.99".into()));
+        let one = Printed::from(12_345.678);
+        assert_eq!((one.text(), one.digits()), (number(12_345.678), "12345.678".into()));
+        assert_eq!(Printed::from(f64::INFINITY).digits(), "");
+    }
+
+    #[test]
+    fn the_nearest_is_the_number_itself_within_and_an_end_outside() {
+        assert_eq!([0.5, 0.93, 1.2].map(|value| RANGE.nearest(value)), [0.91, 0.93, 0.99]);
+        assert_eq!([0.5, 0.91, 0.99, 1.2].map(|v| RANGE.is_around(v)), [false, true, true, false]);
+        assert_eq!(
+            (Printed::from(0.95).nearest(0.93), Printed::from(1.0).is_around(1.0)),
+            (0.95, false)
+        );
+    }
+}
