@@ -264,8 +264,7 @@ impl Code<'_> {
     /// is a fifth of its time.
     ///
     /// In flight, since right after a cut acknowledgments still come as fast as for the window before it:
-    /// divided by the share alone, they would bring it back at once. And of a member that recovers, what arrives
-    /// while more than its share is in flight, the first part of RFC 6937, does not count.
+    /// divided by the share alone, they would bring it back at once.
     ///
     /// Counted by acknowledgment, as Linux 2.4 did, none of that counts.
     fn grow(&mut self) {
@@ -304,13 +303,7 @@ impl Code<'_> {
         self.a.place(avoidance);
         self.a.load(R5, IN_FLIGHT);
         self.a.alu(Alu::ShiftLeft, R5, FRACTION_BITS);
-        let (by_flight, by_share) = (self.a.label(), self.a.label());
-        self.a.jump_if(R5, If::AtMost, R2, by_share);
-        self.unless_reduced(by_flight);
-        self.a.jump(end);
-        self.a.place(by_flight);
-        self.a.set(R2, R5);
-        self.a.place(by_share);
+        self.at_least(R2, R5);
         self.a.alu(Alu::ShiftLeft, R4, FRACTION_BITS);
         // At least two segments, so never zero.
         self.a.alu(Alu::Div, R4, R2);

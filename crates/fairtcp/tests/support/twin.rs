@@ -224,12 +224,9 @@ fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     block.window += if window < block.threshold {
         acked.min(block.threshold - window)
     } else {
-        // What arrives while more is in flight was sent for the window before a cut.
-        let in_flight = i64::from(sample.prior_in_flight) * SEGMENT;
-        if in_flight > share && is_reduced {
-            return;
-        }
-        acked * SEGMENT / share.max(in_flight)
+        // Divided by what is in flight where that is more: right after a cut acknowledgments still come
+        // as fast as for the window before it.
+        acked * SEGMENT / share.max(i64::from(sample.prior_in_flight) * SEGMENT)
     };
     block.grown += 1;
 }
