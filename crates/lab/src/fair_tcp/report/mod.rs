@@ -21,7 +21,7 @@ pub fn report(records: &[Record], left_out: &[(String, String)]) -> Report {
              read, both ways under a file system. The line has no set rate, so it is the windows that limit. The far side is memory of a node.",
         )
         .about(
-            "Columns: reno is the kernel's own; each is our program with a window for each connection, nearly Reno; ensemble is one \
+            "Columns: reno is the kernel's own; each is our program with a window for each connection, Reno but that it grows while it recovers; ensemble is one \
              window for all four. CUBIC, BBR and model, an ensemble that shares a model of the path as BBR has one for each connection, stand beside \
              them; the paper has none of the three. The kernel's default is never taken.",
         )
