@@ -278,10 +278,8 @@ impl Code<'_> {
         self.a.set(R4, 1);
         self.data_acknowledged();
         self.a.jump_if(R1, If::Equal, 0, end);
-        let counts = self.a.label();
-        self.unless_reduced(counts);
+        self.unless_reduced(by_segment);
         self.a.jump(end);
-        self.a.place(counts);
         self.a.place(by_segment);
         self.a.alu(Alu::ShiftLeft, R4, FRACTION_BITS);
 
