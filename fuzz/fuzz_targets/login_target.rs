@@ -56,8 +56,9 @@ fuzz_target!(|input: &[u8]| {
         let (flags, text) = part.split_first().unwrap_or((&0, &[]));
         let stage = |bits| match bits & 3 {
             0 => Stage::Security,
-            3 => Stage::FullFeature,
-            _ => Stage::Operational,
+            1 => Stage::Operational,
+            2 => Stage::Reserved,
+            _ => Stage::FullFeature,
         };
         let request = LoginRequest {
             transit: flags & 0x80 != 0,

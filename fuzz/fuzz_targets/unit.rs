@@ -81,6 +81,7 @@ fn claim(choices: &mut Choices) -> Vec<u8> {
         accept_loss: small() > 5,
         takes_over: small() > 3,
         shares: small() > 5,
+        confirmed: Some(small()).filter(|number| *number > 2),
     }
     .to_bytes()
 }

@@ -14,6 +14,7 @@ mod name;
 mod file;
 mod apart;
 mod loop_device;
+mod mounts;
 mod users;
 
 pub use content::{Content, content};
@@ -23,4 +24,4 @@ pub use loop_device::{LoopDevice, LoopOptions, sync, unmount};
 pub use losses::Lost;
 pub use name::FileName;
 pub use process::Process;
-pub use users::{Leftover, User, backing, busy_with, leftovers, users};
+pub use users::{Leftover, User, backing, busy_with, is_hidden, leftovers, users};

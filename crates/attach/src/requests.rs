@@ -202,13 +202,15 @@ const MOST_DISCARDED: u64 = 2 << 30;
 
 fn errno(error: &Error) -> Errno {
     match error {
-        Error::OutOfRange(_) => libc::EINVAL,
+        Error::OutOfRange(_) | Error::TooLong { .. } => libc::EINVAL,
         Error::ReadOnly => libc::EROFS,
         Error::NoSpace => libc::ENOSPC,
         Error::Fenced(_) => libc::EBADE,
-        Error::Medium { .. } | Error::Busy(_) | Error::Unreachable(_) | Error::Device(_) => {
-            libc::EIO
-        }
+        Error::Medium { .. }
+        | Error::Busy(_)
+        | Error::Away(_)
+        | Error::Unreachable(_)
+        | Error::Device(_) => libc::EIO,
     }
 }
 

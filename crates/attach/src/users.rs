@@ -5,13 +5,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{FileName, LoopDevice, Process};
+use crate::{
+    FileName, LoopDevice, Process,
+    mounts::{self, MountLine},
+};
 
 /// Somebody who uses a block device or a mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum User {
     /// A file system on it is mounted there.
     Mount(PathBuf),
+    /// A file system on it is mounted there in another mount namespace. To unmount it here does not unmount it there.
+    MountElsewhere {
+        /// The folder, as the processes of that namespace see it.
+        place: PathBuf,
+        /// The number of a process in that namespace.
+        id: u32,
+        /// The name of that process.
+        name: String,
+    },
     /// A device is built on it (device mapper, RAID).
     Device(String),
     /// The kernel swaps to it.
@@ -29,6 +41,11 @@ impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mount(place) => write!(f, "mounted on {}", place.display()),
+            Self::MountElsewhere { place, id, name } => write!(
+                f,
+                "mounted on {} in the mount namespace of process {id} ({name})",
+                place.display()
+            ),
             Self::Device(name) => write!(f, "part of {name}"),
             Self::Swap => f.write_str("swap space"),
             Self::Process { id, name } => write!(f, "open in process {id} ({name})"),
@@ -41,7 +58,16 @@ impl fmt::Display for User {
 #[must_use]
 pub fn users(number: u32) -> Vec<User> {
     let devices = devices(number);
-    let mut found: Vec<User> = mounts(&devices).into_iter().map(User::Mount).collect();
+    let here: Vec<MountLine> =
+        MountLine::all().into_iter().filter(|line| is_on(line, &devices)).collect();
+    let mut found: Vec<User> =
+        here.iter().rev().map(|line| User::Mount(line.place.clone())).collect();
+    let elsewhere = mounts::elsewhere(&here, |line| is_on(line, &devices)).into_iter();
+    found.extend(elsewhere.map(|(id, place)| User::MountElsewhere {
+        place,
+        id,
+        name: name_of(id),
+    }));
     for device in &devices {
         let holders = fs::read_dir(device.system.join("holders")).into_iter().flatten().flatten();
         found.extend(
@@ -55,6 +81,15 @@ pub fn users(number: u32) -> Vec<User> {
     }
     found.extend(processes(is_ours));
     found
+}
+
+/// Whether what this process has mounted from `/dev/loopN` is not to be seen in the session from which it was started,
+/// since this process has a mount namespace of its own. `false` where that cannot be known.
+#[must_use]
+pub fn is_hidden(number: u32) -> bool {
+    let devices = devices(number);
+    let session = mounts::of_session_elsewhere();
+    session.is_some_and(|session| !session.iter().any(|line| is_on(line, &devices)))
 }
 
 /// Who keeps a mount from being unmounted: processes that have files of it open or work in it, and
@@ -139,45 +174,16 @@ fn devices(number: u32) -> Vec<Device> {
 
 /// Where file systems on these devices are mounted, the last first, as they can be unmounted.
 fn mounts(devices: &[Device]) -> Vec<PathBuf> {
-    let is_on = |line: &MountLine| {
-        devices.iter().any(|device| device.id == line.device || device.path == line.source)
-    };
+    let all = MountLine::all().into_iter();
     let mut found: Vec<PathBuf> =
-        MountLine::all().into_iter().filter(is_on).map(|line| line.place).collect();
+        all.filter(|line| is_on(line, devices)).map(|line| line.place).collect();
     found.reverse();
     found
 }
 
-/// A line of /proc/self/mountinfo.
-struct MountLine {
-    device: String,
-    place: PathBuf,
-    /// What it was mounted from; some file systems have devices of their own.
-    source: PathBuf,
-}
-
-impl MountLine {
-    fn all() -> Vec<Self> {
-        let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
-        String::from_utf8_lossy(&text).lines().filter_map(Self::parse).collect()
-    }
-
-    /// `36 35 98:0 /root /place options … - type source options`
-    fn parse(line: &str) -> Option<Self> {
-        let (before, after) = line.split_once(" - ")?;
-        let mut fields = before.split(' ').skip(2);
-        let device = fields.next()?.to_owned();
-        let place = unescape(fields.nth(1)?).into();
-        let source = unescape(after.split(' ').nth(1)?).into();
-        Some(Self { device, place, source })
-    }
-}
-
-/// Spaces and the like are octal there.
-fn unescape(field: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(field.to_owned(), |field, (code, text)| field.replace(code, text))
+/// Whether a file system on one of these devices is mounted there.
+fn is_on(line: &MountLine, devices: &[Device]) -> bool {
+    devices.iter().any(|device| device.id == line.device || device.path == line.source)
 }
 
 /// The processes of which an open file, or the folder they work in, is meant.
@@ -191,26 +197,18 @@ fn processes(is_meant: impl Fn(&Path) -> bool) -> Vec<User> {
         let links = links.chain(["cwd", "root", "exe"].map(|name| folder.join(name)));
         links.filter_map(|link| fs::read_link(link).ok()).any(|link| is_meant(&link))
     });
-    let name = |id: u32| {
-        let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-        User::Process { id, name: name.trim().to_owned() }
-    };
-    using.map(name).collect()
+    using.map(|id| User::Process { id, name: name_of(id) }).collect()
+}
+
+/// The name of a process.
+fn name_of(id: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+    name.trim().to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mount_is_read() {
-        let line = "36 35 7:3 / /mnt/a\\040b rw,noatime shared:1 - ext4 /dev/loop3 rw";
-        let mount = MountLine::parse(line).unwrap();
-        assert_eq!(mount.device, "7:3");
-        assert_eq!(mount.place, Path::new("/mnt/a b"));
-        assert_eq!(mount.source, Path::new("/dev/loop3"));
-        assert!(MountLine::parse("").is_none() && MountLine::parse("1 2 - ext4").is_none());
-    }
 
     #[test]
     fn a_process_that_works_in_a_folder_is_found() {

@@ -115,7 +115,9 @@ fn held(
         }
         Contents::Ours { .. } => missing("was given up when the log was opened without it"),
         Contents::Blank => missing("is blank"),
-        Contents::Damaged(how) => missing(&format!("is damaged ({how})")),
+        Contents::Damaged(how) | Contents::DamagedSlots(how) => {
+            missing(&format!("is damaged ({how})"))
+        }
         Contents::Other { .. } => missing("is of another log"),
         Contents::Version(found) => {
             let supported = crate::log::VERSION;

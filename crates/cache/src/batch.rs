@@ -94,6 +94,7 @@ impl State {
                 ends_epoch: !by_flush,
                 voids_open: false,
                 salt: superblock.salt,
+                noted: false,
                 records: Vec::new(),
             },
             pages: Vec::new(),
@@ -153,6 +154,14 @@ impl State {
         };
         if batch.header.records.is_empty() && batch.ends == 0 {
             return None;
+        }
+        if superblock.noted
+            && let Some(nvram) = &mut self.nvram
+        {
+            // Before the segment can be in the log: an older NVRAM then knows less than the log's newest
+            // segment, and is recognized by that.
+            nvram.note_begun(batch.header.number);
+            batch.header.noted = nvram.is_sound();
         }
         self.in_flight = batch.header.records.iter().map(|r| (r.slot, r.count)).collect();
         self.in_flight_slots = batch.slots.len();
@@ -240,6 +249,9 @@ impl State {
         self.ends -= batch.ends;
         self.tombstones -= batch.tombstones;
         self.durable = batch.header.complete;
+        if batch.header.ends_epoch {
+            self.logged = self.logged.max(self.durable);
+        }
         self.failure = None;
         // Before any write is acknowledged: from then on the segment may not be missed.
         if let Some(nvram) = &mut self.nvram {

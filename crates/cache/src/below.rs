@@ -1,7 +1,8 @@
 //! The volume below: whether it answers, its flushes, and what it has lost between them.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
+use tokio::time::Instant;
 use volume::{Error, Volume};
 
 use crate::{
@@ -12,17 +13,33 @@ use crate::{
 impl Shared {
     /// Whether the lower volume does not answer, as far as is known.
     pub fn is_away(&self, state: &State) -> bool {
-        matches!(state.lower_error, Some(Error::Unreachable(_) | Error::Busy(_)))
-            || self.lower.is_silent()
+        state.lower_error.as_ref().is_some_and(Error::may_pass) || self.lower.is_silent()
+    }
+
+    /// For how long the lower volume has not answered, and how it fails; `None` while it works.
+    pub fn trouble_below(&self, state: &State) -> Option<(Duration, String)> {
+        let silence = self.lower.silence();
+        let failing = state.lower_fails_since.map(|since| since.elapsed());
+        match (&state.lower_error, failing) {
+            (Some(error), Some(failing)) => {
+                Some((failing.max(silence.unwrap_or_default()), error.to_string()))
+            }
+            _ => silence.map(|silence| (silence, "no answer".to_owned())),
+        }
     }
 
     /// Notes how a call to the lower volume ended.
     pub fn note_lower<T>(&self, result: &Result<T, Error>) {
         match result {
-            Ok(_) => self.state.lock().lower_error = None,
+            Ok(_) => {
+                let mut state = self.state.lock();
+                (state.lower_error, state.lower_fails_since) = (None, None);
+            }
             Err(error) => {
                 self.counters.lower_errors.add(1);
-                self.state.lock().lower_error = Some(error.clone());
+                let mut state = self.state.lock();
+                state.lower_error = Some(error.clone());
+                state.lower_fails_since.get_or_insert_with(Instant::now);
             }
         }
     }

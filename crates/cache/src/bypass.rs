@@ -168,10 +168,10 @@ impl Shared {
                     // So a remote volume says that it was reset since the discard, or before it.
                     Err(Error::Device(_)) => {
                         let losses = self.lower_losses();
-                        self.lower.discard(extent).await?;
-                        self.flush_lower(losses).await
+                        self.lower.discard(extent).await.map_err(Error::after_a_part)?;
+                        self.flush_lower(losses).await.map_err(Error::after_a_part)
                     }
-                    flushed => flushed,
+                    flushed => flushed.map_err(Error::after_a_part),
                 }
             }
             Change::Write { sector, data } => {

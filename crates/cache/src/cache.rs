@@ -8,20 +8,21 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use volume::{
     Allocation, Data, Durability, Error, Extent, Geometry, HalfLabel, Holding, Io, Lba, Mirror,
     MirrorError, Stack, Taken, Volume,
 };
 
 use crate::{
-    destage,
+    confirm, destage,
     log::superblock::{Identity, InstanceId},
     mutant::Mutant,
     nvram::Buffer,
     open::{self, Parts},
     orders::Orders,
     refusal::OpenError,
+    reservation::BETWEEN_STEPS,
     resize::ResizeError,
     scrub,
     settings::{OnLogError, Order, Report, Settings},
@@ -29,6 +30,7 @@ use crate::{
     state::Shared,
     statistics::Statistics,
     tiering::{self, TierError},
+    write::{may_pass, stalled},
 };
 
 /// A persistent write-back cache in front of a volume.
@@ -147,11 +149,13 @@ impl Cache {
         let destage = destage::run(Arc::clone(&self.shared));
         let scrub = scrub::run(Arc::clone(&self.shared));
         let tier = tiering::run(Arc::clone(&self.shared));
+        let confirming = confirm::run(Arc::clone(&self.shared));
         async {
             tokio::select! {
                 () = destage => {}
                 () = scrub => {}
                 () = tier => {}
+                () = confirming => {}
             }
         }
     }
@@ -171,6 +175,26 @@ impl Cache {
         self.shared.end_tier(Error::Device(reason));
     }
 
+    /// Takes note that the log's file was removed, cut short or replaced. From now on no write is
+    /// acknowledged because it is in the log, and destage sends everything that can be read to the lower
+    /// volume without waiting for idle moments. Events name the blocks that cannot be read. Hosts get
+    /// `reason` in the error.
+    pub fn lose_log(&self, reason: &str) {
+        self.shared.lose_log(reason);
+    }
+
+    /// Returns true from [`Cache::lose_log`] until [`Cache::regain_log`].
+    #[must_use]
+    pub fn has_lost_log(&self) -> bool {
+        self.shared.state.lock().lost_log.is_some()
+    }
+
+    /// Ends the effect of [`Cache::lose_log`]: the same file has its name back and has lost no byte. Returns
+    /// false if a part of it could not be read meanwhile: then only the next start uses it again.
+    pub fn regain_log(&self) -> bool {
+        self.shared.regain_log()
+    }
+
     /// Ends cleanly, within five seconds: takes no more writes, brings what waits to the log, and
     /// notes that this is its end. Dirty data stays in the log.
     pub async fn stop(&self) -> Result<(), Error> {
@@ -180,9 +204,17 @@ impl Cache {
         }
         self.come_to_rest().await?;
         self.note_end().await?;
+        self.shared.check_log()?;
         let shared = &self.shared;
         let is_empty = {
-            let state = shared.state.lock();
+            let mut state = shared.state.lock();
+            // As long as anything is dirty the NVRAM goes on saying which log has it.
+            if state.table.dirty() == 0
+                && state.is_settled()
+                && let Some(nvram) = &mut state.nvram
+            {
+                nvram.retire();
+            }
             state.table.dirty() == 0 && state.ring.segments() == 0 && state.is_settled()
         };
         if is_empty && matches!(shared.lower.holding(), Holding::Held | Holding::Reserved) {
@@ -207,6 +239,9 @@ impl Cache {
             return Err(Error::Busy("the far volume has not answered what it was sent"));
         }
         self.note_end().await?;
+        if let Some(nvram) = &mut self.shared.state.lock().nvram {
+            nvram.retire();
+        }
         self.exported.store(true, Ordering::Release);
         Ok(())
     }
@@ -219,10 +254,14 @@ impl Cache {
         shared.wake_destage.notify_one();
         shared.changed.notify_waiters();
         let settled = shared.wait_until(|state| {
-            let quiet = state.is_settled() && state.claims.is_empty() && state.round.is_none();
+            let written = state.reserved.live == 0 && state.is_settled();
+            let quiet = written && state.claims.is_empty() && state.round.is_none();
             quiet.then_some(())
         });
         let is_quiet = timeout(STOP_TIME, settled).await.is_ok();
+        shared.state.lock().closed = true;
+        // Writes that wait for room end with the refusal of a closed cache.
+        shared.changed.notify_waiters();
         if !is_quiet && !shared.state.lock().is_settled() {
             return Err(Error::Device("the log disk does not take what waits for it".into()));
         }
@@ -234,6 +273,12 @@ impl Cache {
         let last = |superblock: &mut crate::log::superblock::Superblock| superblock.clean = true;
         let written = timeout(STOP_TIME, self.shared.write_superblock(last)).await;
         written.unwrap_or_else(|_| Err(Error::Device("the log disk does not answer".into())))
+    }
+
+    /// Returns true once it was stopped or exported. Its NVRAM may be blank from then on.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.state.lock().closed
     }
 
     /// The id of the log, and how often it was opened.
@@ -380,7 +425,15 @@ impl Cache {
         statistics.nvram_error = nvram_error.map(|error| {
             format!("{error}; until the next start every write waits for the log disk")
         });
-        statistics.lower_error = state.lower_error.as_ref().map(ToString::to_string);
+        if let Some((time, error)) = shared.trouble_below(&state) {
+            statistics.lower_away_ms = Some(time.as_millis() as u64);
+            statistics.lower_error = Some(error);
+        }
+        let sent = state.round.as_ref().map_or(0, |round| round.sent_bytes);
+        statistics.round_sent_bytes = sent.min(statistics.dirty_bytes);
+        let fill = shared.fill(&mut state);
+        statistics.log_fill_percent = fill.percent;
+        statistics.log_lasts_s = fill.lasts.map(|lasts| lasts.as_secs());
         statistics
     }
 
@@ -413,21 +466,37 @@ impl Cache {
         // A last slot that the volume's end cuts short is not one of zeros: it would be so still when the
         // volume has grown, and there may be something in the rest of it.
         let (first_slot, end_slot) = (sector.div_ceil(per_slot), end / per_slot);
+        let mut begun = false;
         if first_slot >= end_slot {
-            return self.write_zeros(sector, end).await;
+            return self.write_zeros(sector, end, &mut begun).await;
         }
-        self.write_zeros(sector, first_slot * per_slot).await?;
-        self.write_zeros(end_slot * per_slot, end).await?;
+        self.write_zeros(sector, first_slot * per_slot, &mut begun).await?;
+        self.write_zeros(end_slot * per_slot, end, &mut begun).await?;
         let bytes = (end_slot - first_slot) * SLOT_BYTES as u64;
         let short = bytes <= u64::from(shared.settings.discard_log_bytes);
         let logged = !shared.settings.report.is_past()
             && (short || (shared.is_strict() && !shared.mutation.is(Mutant::DiscardOvertakes)))
-            && shared.write_zeros(first_slot, end_slot).await?;
-        if logged { Ok(()) } else { shared.discard_past(first_slot, end_slot).await }
+            && shared.write_zeros(first_slot, end_slot, &mut begun).await?;
+        if logged {
+            return Ok(());
+        }
+        let started = Instant::now();
+        loop {
+            match shared.discard_past(first_slot, end_slot).await {
+                Err(error) if begun && may_pass(&error) && started.elapsed() < BETWEEN_STEPS => {
+                    tracing::trace!(%error, "a discard that was done in part waits");
+                    sleep(PAST_AGAIN).await;
+                }
+                discarded => {
+                    return discarded.map_err(|error| if begun { stalled(error) } else { error });
+                }
+            }
+        }
     }
 
-    /// Zeros for sectors that are not a whole slot.
-    async fn write_zeros(&self, sector: u64, end: u64) -> Result<(), Error> {
+    /// Zeros for sectors that are not a whole slot, by a discard that has `begun` already or begins with
+    /// them.
+    async fn write_zeros(&self, sector: u64, end: u64, begun: &mut bool) -> Result<(), Error> {
         if sector >= end {
             return Ok(());
         }
@@ -435,7 +504,9 @@ impl Cache {
         // What is discarded at flush is safe with the flush.
         let stable = !self.shared.is_by_flush();
         let durability = if stable { Durability::Stable } else { Durability::Volatile };
-        self.shared.write(sector, zeros, durability).await
+        let written = self.shared.write(sector, zeros, durability, *begun).await;
+        let has_begun = std::mem::replace(begun, true);
+        written.map_err(|error| if has_begun { stalled(error) } else { error })
     }
 
     /// What is only here is mapped, whatever the lower volume says of it; and where that says
@@ -533,6 +604,21 @@ impl Volume for Cache {
         }
     }
 
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.count(extent.lba);
+        let shared = &self.shared;
+        shared.counters.reads.add(1);
+        Box::pin(async move {
+            shared.readable()?;
+            let (sector, sectors) = self.sectors(extent)?;
+            shared.counters.read_bytes.add(sectors * SECTOR_BYTES as u64);
+            let begun = Instant::now();
+            let data = shared.read_flushed(sector, sectors).await;
+            shared.times.reads.add(begun.elapsed(), 1);
+            data
+        })
+    }
+
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         self.count(lba);
         let number = self.shared.counters.writes.add(1);
@@ -547,7 +633,10 @@ impl Volume for Cache {
             let is_early = self.shared.settings.report.is_early();
             let weight = if is_early { SAMPLED } else { SAMPLED_WAITING };
             let begun = number.is_multiple_of(weight).then(Instant::now);
-            let written = self.shared.write(sector, data, durability).await;
+            let written = self.shared.write(sector, data, durability, false).await;
+            if durability == Durability::Stable {
+                self.shared.confirm();
+            }
             if let Some(begun) = begun {
                 self.shared.times.writes.add(begun.elapsed(), weight);
             }
@@ -558,10 +647,11 @@ impl Volume for Cache {
     fn flush(&self) -> Io<'_, ()> {
         self.count(Lba(0));
         self.shared.counters.flushes.add(1);
-        if let Err(error) = self.shared.lower.check() {
+        if let Err(error) = self.shared.lower.check().and_then(|()| self.shared.check_log()) {
             return Box::pin(std::future::ready(Err(error)));
         }
         if !self.shared.is_volatile() {
+            self.shared.confirm();
             return Box::pin(std::future::ready(Ok(())));
         }
         Box::pin(async move {
@@ -595,9 +685,9 @@ impl Volume for Cache {
         Box::pin(self.allocation_of(extent))
     }
 
-    fn admit(&self, _bytes: usize) -> Result<(), Error> {
+    fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.shared.lower.check()?;
-        self.shared.admit()
+        self.shared.admit(bytes)
     }
 
     fn holding(&self) -> Holding {
@@ -611,6 +701,8 @@ impl Volume for Cache {
     }
 }
 
+/// Between two tries of a discard that goes past the log and has to be finished.
+const PAST_AGAIN: Duration = Duration::from_secs(1);
 /// What one question about holes looks at, 64 MiB: the lock is held for less than a millisecond.
 const SLOTS_LOOKED_AT: u64 = 1 << 14;
 

@@ -254,7 +254,7 @@ impl Shared {
                 }
             }
             if timeout_at(until, known).await.is_err() {
-                return Err(Error::Unreachable(
+                return Err(Error::Away(
                     "the node of the shared volume has not answered yet".into(),
                 ));
             }

@@ -8,6 +8,7 @@
 
 use std::{
     future::Future,
+    mem::{Discriminant, discriminant},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -46,17 +47,16 @@ impl Shared {
 
     /// Level 1 for all that is waiting now. At flush, its epoch ends with it.
     pub async fn settle(self: &Arc<Self>) -> Result<(), Error> {
-        let serial = {
-            let mut state = self.state.lock();
-            if self.is_by_flush() {
-                let serial = state.end_epoch();
-                self.start_commit(&mut state);
-                serial
-            } else {
-                state.serial
-            }
-        };
+        let serial = if self.is_by_flush() { self.end_epoch() } else { self.state.lock().serial };
         self.committed(serial).await
+    }
+
+    /// Ends the epoch of all that was queued until now. Gives the serial that is durable with it.
+    pub fn end_epoch(self: &Arc<Self>) -> u64 {
+        let mut state = self.state.lock();
+        let serial = state.end_epoch();
+        self.start_commit(&mut state);
+        serial
     }
 }
 
@@ -89,6 +89,8 @@ async fn write_segments(shared: Arc<Shared>) {
             }
             published
         };
+        // Before anybody is answered who relies on this segment.
+        shared.confirm();
         // Pages and wakers go without the lock.
         let header = batch.header;
         drop(batch.pages);
@@ -106,11 +108,18 @@ async fn write_segments(shared: Arc<Shared>) {
 /// lives, though its writers are told of the failure. False if that must not be written any more.
 async fn write_segment(shared: &Arc<Shared>, batch: &Batch) -> bool {
     let mut delay = FIRST_DELAY;
+    let mut reported = Reported::default();
     loop {
         let error = match try_write(shared, batch).await {
-            Ok(()) => return true,
+            Ok(()) => {
+                if reported.is_any() {
+                    tracing::warn!(segment = batch.header.number, "the log takes writes again");
+                }
+                return true;
+            }
             Err(error) => error,
         };
+        let is_first = reported.is_first(&error);
         // The log is the partner's now, who has nothing of this segment, or has it already.
         if shared.pair.is_some()
             && let Err(fenced) = shared.lower.check()
@@ -120,15 +129,20 @@ async fn write_segment(shared: &Arc<Shared>, batch: &Batch) -> bool {
             shared.changed.notify_waiters();
             return false;
         }
+        let segment = batch.header.number;
         if let Error::Busy(why) = &error {
-            tracing::warn!(
-                why,
-                segment = batch.header.number,
-                "nothing is acknowledged; trying again"
-            );
+            if is_first {
+                tracing::warn!(
+                    why,
+                    segment,
+                    "nothing is acknowledged until the log takes writes again"
+                );
+            }
             delay = FIRST_DELAY;
         } else {
-            tracing::error!(%error, segment = batch.header.number, "the log disk fails; trying again");
+            if is_first {
+                tracing::error!(%error, segment, "the log disk fails: it is tried again until it works");
+            }
             shared.counters.log_errors.add(1);
         }
         let wakers = shared.state.lock().fail(error);
@@ -136,6 +150,27 @@ async fn write_segment(shared: &Arc<Shared>, batch: &Batch) -> bool {
         shared.changed.notify_waiters();
         sleep(delay).await;
         delay = (delay * 2).min(LAST_DELAY);
+    }
+}
+
+/// The kinds of errors that events have reported while one segment could not be written. A disk that stays broken
+/// gets one event, not one for each try.
+#[derive(Default)]
+struct Reported(Vec<Discriminant<Error>>);
+
+impl Reported {
+    /// Notes an error. Returns true for the first one of its kind.
+    fn is_first(&mut self, error: &Error) -> bool {
+        let kind = discriminant(error);
+        let is_first = !self.0.contains(&kind);
+        if is_first {
+            self.0.push(kind);
+        }
+        is_first
+    }
+
+    fn is_any(&self) -> bool {
+        !self.0.is_empty()
     }
 }
 
@@ -165,6 +200,10 @@ impl Future for Committed<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let shared = self.shared;
         let mut state = shared.state.lock();
+        // This check comes first: a lost log is still written, but a restart does not find it.
+        if let Some(error) = state.risk() {
+            return Poll::Ready(Err(error));
+        }
         if state.durable >= self.serial {
             return Poll::Ready(Ok(()));
         }
@@ -214,3 +253,22 @@ fn find(state: &mut State, serial: u64, id: Option<u64>) -> Option<usize> {
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts.
 const LAST_DELAY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_failure_of_the_log_disk_is_reported_once() {
+        let mut reported = Reported::default();
+        assert!(!reported.is_any());
+        let device = || Error::Device("no medium".into());
+        let first: Vec<bool> =
+            [device(), device(), Error::Busy("full"), device(), Error::Busy("full")]
+                .iter()
+                .map(|error| reported.is_first(error))
+                .collect();
+        assert_eq!(first, [true, false, true, false, false]);
+        assert!(reported.is_any());
+    }
+}

@@ -6,7 +6,8 @@
 //! moves behind the cut. When it goes on and how fast is in `pace`.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    mem::Discriminant,
     slice,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -29,28 +30,141 @@ use crate::{
 /// Sends data down for as long as the cache lives. Ends when it is stopped.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut pace = Pace::new();
-    let mut delay = FIRST_DELAY;
+    let mut trouble = Trouble::default();
     while wait_for_work(&shared).await {
         pace.give_way(&shared).await;
         match round(&shared, &mut pace).await {
-            Ok(()) => delay = FIRST_DELAY,
-            Err(Error::Fenced(reason)) => {
+            Ok(()) if trouble.end() => tracing::info!("destage goes on"),
+            Ok(()) => {}
+            Err(Failed { error: Error::Fenced(reason), .. }) => {
                 tracing::warn!(%reason, "destage has ended: the volume is somebody else's");
                 refresh_superblock(&shared).await;
                 give_up_round(&shared);
                 shared.wait_until(|state| state.stopping.then_some(())).await;
             }
-            Err(error) => {
-                tracing::warn!(%error, "destage stopped; trying again in {delay:?}");
+            Err(failed) => {
+                let is_sent = failed.is_sent;
+                let delay = tell(&shared, &mut trouble, failed);
                 // Before: without a round, an export takes the log for one that is left alone.
                 refresh_superblock(&shared).await;
-                let is_rotten = give_up_round(&shared);
-                end_lower_epoch(&shared, is_rotten).await;
+                let last = shared.state.lock().round.as_ref().map(|round| round.cut);
+                let rotten = give_up_round(&shared);
+                if let Some(cut) = last.filter(|_| is_sent)
+                    && has_sent_rest(&shared, cut)
+                {
+                    shared.rest_without(cut, &rotten).await;
+                    continue;
+                }
+                let unnamed = trouble.unnamed(&rotten);
+                if !unnamed.is_empty() && shared.state.lock().lost_log.is_none() {
+                    shared.name_unreadable(&unnamed).await;
+                }
+                end_lower_epoch(&shared, !rotten.is_empty()).await;
                 pause(&shared, delay).await;
-                delay = (delay * 2).min(LAST_DELAY);
             }
         }
     }
+}
+
+/// A round that failed.
+struct Failed {
+    error: Error,
+    /// The round has sent its whole epoch, and the lower volume did not make it stable.
+    at_flush: bool,
+    /// The round has sent all of its epoch that the log gives back, and that is stable in the lower volume.
+    is_sent: bool,
+}
+
+impl Failed {
+    /// The lower volume was reset since it was written to, or its device fails.
+    fn is_reset(&self) -> bool {
+        self.at_flush && matches!(self.error, Error::Device(_))
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { error, at_flush: false, is_sent: false }
+    }
+}
+
+/// Rounds that failed one after the other.
+#[derive(Default)]
+struct Trouble {
+    /// The pause before the last try.
+    delay: Option<Duration>,
+    /// The kinds of errors that events have reported since the last round that succeeded.
+    told: Vec<Discriminant<Error>>,
+    /// The flush of the last round failed with [`Error::Device`].
+    was_reset: bool,
+    /// Slot and segment of each place that an event has named as unreadable since the last round that succeeded.
+    named: HashSet<(u64, u64)>,
+}
+
+/// The event of a failed destage round.
+#[derive(Debug, Eq, PartialEq)]
+enum Word {
+    /// The far volume was reset before the flush: the round is sent again, and nothing is lost.
+    SentAgain,
+    /// The first failure of its kind since the last round that succeeded.
+    Failed,
+    /// An event has reported a failure of this kind before.
+    StillFails,
+}
+
+impl Trouble {
+    /// Notes a failed round. Gives the pause before the next try.
+    fn note(&mut self, failed: &Failed) -> (Word, Duration) {
+        let is_reset = failed.is_reset();
+        let was_reset = std::mem::replace(&mut self.was_reset, is_reset);
+        // A remote volume says so once, to the first flush after a reset.
+        if is_reset && !was_reset {
+            self.delay = Some(FIRST_DELAY);
+            return (Word::SentAgain, FIRST_DELAY);
+        }
+        let kind = std::mem::discriminant(&failed.error);
+        let is_known = self.told.contains(&kind);
+        if !is_known {
+            self.told.push(kind);
+        }
+        let delay = self.delay.map_or(FIRST_DELAY, |delay| (delay * 2).min(LAST_DELAY));
+        self.delay = Some(delay);
+        (if is_known { Word::StillFails } else { Word::Failed }, delay)
+    }
+
+    /// Returns the unreadable places that were not named before, and notes that they are named now.
+    fn unnamed(&mut self, unreadable: &[(u64, Place)]) -> Vec<(u64, Place)> {
+        let mut unnamed = unreadable.to_vec();
+        unnamed.retain(|(slot, place)| self.named.insert((*slot, place.segment)));
+        unnamed
+    }
+
+    /// Notes that a round has succeeded. Returns true if an event had reported a failure.
+    fn end(&mut self) -> bool {
+        !std::mem::take(self).told.is_empty()
+    }
+}
+
+/// Reports a failed round, each kind of failure once. Returns the pause before the next try.
+fn tell(shared: &Shared, trouble: &mut Trouble, failed: Failed) -> Duration {
+    let (word, delay) = trouble.note(&failed);
+    let is_broken = failed.is_reset() && word != Word::SentAgain;
+    let error = failed.error;
+    match word {
+        Word::SentAgain => tracing::info!(
+            reason = %error,
+            "the far volume did not make a round of destage stable: all of it is sent again, and \
+             nothing is lost"
+        ),
+        Word::Failed => {
+            tracing::warn!(%error, "destage stopped: it is tried again until it succeeds");
+        }
+        Word::StillFails => tracing::debug!(%error, "destage still fails"),
+    }
+    if is_broken {
+        shared.note_lower::<()>(&Err(error));
+    }
+    delay
 }
 
 /// Waits until something is dirty, or the log holds records that only a round gives free. False
@@ -88,7 +202,7 @@ async fn pause(shared: &Shared, time: Duration) {
 }
 
 /// One round from the oldest epoch to the moved tail.
-async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Error> {
+async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Failed> {
     let started = Instant::now();
     let most = learn_limit(shared);
     let mut _alone = None;
@@ -96,7 +210,10 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Error> {
         _alone = Some(shared.lower_epoch_turn.write().await);
         shared.roll_back_lower().await?;
     }
-    let cut = begin(shared);
+    let cut = {
+        let _no_reads = shared.flushed_reads.write().await;
+        begin(shared)
+    };
     let items = collect(shared).await;
     let mut rest = &items[..];
     let mut pieces = 0;
@@ -112,13 +229,21 @@ async fn round(shared: &Arc<Shared>, pace: &mut Pace) -> Result<(), Error> {
         // clean (from then on a write may go past the log without voiding their records); and all
         // of that is done before their blocks are written over.
         let flushed = shared.flush_lower(losses).await;
-        shared.note_lower(&flushed);
-        flushed?;
+        // `tell` decides about a device error. A far volume that was reset reports one to the next flush,
+        // and is sound.
+        if !matches!(flushed, Err(Error::Device(_))) {
+            shared.note_lower(&flushed);
+        }
+        flushed.map_err(|error| Failed { error, at_flush: true, is_sent: false })?;
         pieces += 1;
         rest = later;
         if rest.is_empty() {
             break;
         }
+    }
+    if !shared.state.lock().round.as_ref().is_none_or(|round| round.rotten.is_empty()) {
+        let error = Error::Device("the log does not give back all of it".into());
+        return Err(Failed { error, at_flush: false, is_sent: true });
     }
     if pieces > 1 {
         shared.counters.split_rounds.add(1);
@@ -206,32 +331,41 @@ fn begin(shared: &Shared) -> u64 {
     let cut = state.epochs.oldest().expect("one was sealed");
     state.table.rewind();
     state.unflushed_below = true;
-    state.round = Some(Round { cut, in_flight: Vec::new(), rotten: Vec::new() });
+    state.round = Some(Round { cut, in_flight: Vec::new(), sent_bytes: 0, rotten: Vec::new() });
     cut
 }
 
-/// Closes a round that was not completed. Its epoch stays the oldest. Whether the log did not give
-/// some of it back.
-fn give_up_round(shared: &Shared) -> bool {
+/// Returns true if the round that has sent its epoch up to `cut` has sent everything that a lost log gives
+/// back.
+fn has_sent_rest(shared: &Shared, cut: u64) -> bool {
+    let state = shared.state.lock();
+    state.lost_log.is_some() && state.is_settled() && shared.newest_to_send(&state) == cut
+}
+
+/// Closes a round that was not completed. Its epoch stays the oldest. Returns what the log did not
+/// give back of it.
+fn give_up_round(shared: &Shared) -> Vec<(u64, Place)> {
     let rotten = shared.state.lock().round.take().map_or_else(Vec::new, |round| round.rotten);
     shared.changed.notify_waiters();
     if !rotten.is_empty() {
         join_rotten(shared, &rotten);
     }
-    !rotten.is_empty()
+    rotten
 }
 
 /// An epoch that cannot go down any more is joined with later ones, which may have newer content of
 /// what is rotten. At a volume whose epochs are whole or nothing no more are joined than that takes;
-/// elsewhere all are, so that as much as can goes down.
+/// elsewhere, and when the log is lost, all are, so that as much as can goes down.
 fn join_rotten(shared: &Shared, rotten: &[(u64, Place)]) {
     let has_epochs = shared.is_strict() && shared.lower_epoch.load(Ordering::Relaxed) > 0;
     let mut state = shared.state.lock();
+    let state = &mut *state;
+    let has_epochs = has_epochs && state.lost_log.is_none();
     let newest = (!shared.is_by_flush()).then(|| state.ring.next() - 1);
     let rotten: HashMap<u64, Place> = rotten.iter().copied().collect();
     let is_replaced = |item: &Item| rotten.get(&item.slot) == Some(&item.place);
     while (!has_epochs || state.epochs.older(0).iter().any(is_replaced))
-        && state.epochs.join_oldest(newest)
+        && state.epochs.join_oldest(&state.table, newest)
     {}
 }
 
@@ -317,7 +451,6 @@ async fn send_all(
                 Ok(()) => {}
                 Err(Stop::Lower(error)) => failure = failure.or(Some(error)),
                 Err(Stop::Log(error)) => {
-                    tracing::error!(%error, "the log disk does not give back what is dirty");
                     shared.counters.log_errors.add(1);
                     unreadable = unreadable.or(Some(error));
                 }
@@ -336,6 +469,8 @@ async fn send_all(
             }
         }
     }
+    // A lost log will not give more the next time: the round goes on with the rest of its pieces.
+    let unreadable = unreadable.filter(|_| shared.state.lock().lost_log.is_none());
     match failure.or(unreadable) {
         Some(error) => Err(error),
         None => Ok(cursor.claimed),
@@ -493,6 +628,9 @@ async fn send(shared: &Shared, run: Run) -> Result<(), Stop> {
             && let Some(at) = round.in_flight.iter().position(|slots| *slots == run.slots)
         {
             round.in_flight.swap_remove(at);
+            if result.is_ok() {
+                round.sent_bytes += (run.slots.1 - run.slots.0) * SLOT_BYTES as u64;
+            }
         }
     }
     shared.changed.notify_waiters();
@@ -584,17 +722,7 @@ impl State {
                 self.end_round(cut, started);
                 return false;
             };
-            table.clear_place(index);
-            let resident = table.page(index).is_some();
-            let entry = table.entry_mut(index);
-            if !resident {
-                // A fetch may have read the lower volume before this content arrived there.
-                entry.fetch = 0;
-            }
-            if !entry.pending() {
-                entry.zero = false;
-            }
-            table.remove_if_empty(index);
+            table.clean(index);
         }
         true
     }
@@ -629,8 +757,32 @@ mod tests {
     use crate::{epoch::Epochs, log::ring::Ring, slot::SlotTable};
 
     #[test]
+    fn a_failure_that_lasts_is_told_once_and_one_reset_is_none() {
+        let mut trouble = Trouble::default();
+        let away = Failed::from(Error::Unreachable("the link is down".into()));
+        let reset = Failed {
+            error: Error::Device("it started anew".into()),
+            at_flush: true,
+            is_sent: false,
+        };
+        assert_eq!(trouble.note(&away), (Word::Failed, FIRST_DELAY));
+        for _ in 0..100 {
+            assert_eq!(trouble.note(&away).0, Word::StillFails);
+        }
+        assert_eq!(trouble.note(&away).1, LAST_DELAY);
+        assert_eq!(trouble.note(&reset), (Word::SentAgain, FIRST_DELAY), "and it costs no 5 s");
+        assert!(trouble.end(), "its end is told");
+        assert_eq!(trouble.note(&reset), (Word::SentAgain, FIRST_DELAY));
+        assert_eq!(trouble.note(&reset).0, Word::Failed, "a device that fails again is broken");
+        assert_eq!(trouble.note(&reset).0, Word::StillFails);
+        assert!(trouble.end() && !trouble.end());
+        let log = Failed::from(Error::Device("the log disk is broken".into()));
+        assert_eq!(trouble.note(&log).0, Word::Failed, "it is not the far volume that fails");
+    }
+
+    #[test]
     fn with_the_last_that_is_clean_nothing_is_left_to_roll_back_to() {
-        let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
+        let (mut table, mut epochs) = (SlotTable::new(64), Epochs::by_flush(0));
         let mut ring = Ring::new(2, 100, 9, 1, 2);
         let index = table.find_or_insert(70);
         for segment in 1..=2 {
@@ -642,10 +794,11 @@ mod tests {
             }
         }
         let mut state = State::new((table, epochs), ring, None, 2);
-        state.round = Some(Round { cut: 1, in_flight: Vec::new(), rotten: Vec::new() });
-        assert_eq!(state.epochs.older(0).len(), 1);
+        state.round =
+            Some(Round { cut: 1, in_flight: Vec::new(), sent_bytes: 0, rotten: Vec::new() });
+        assert_eq!(state.epochs.replaced(index).map(|place| place.segment), Some(1));
         assert!(!state.clean_some(1, Instant::now()));
         assert!(state.round.is_none() && !state.ring.reaches_back_to(1));
-        assert_eq!(state.epochs.sealed_places().count(), 0);
+        assert_eq!(state.epochs.replaced(index), None);
     }
 }

@@ -9,7 +9,7 @@
 //!              sealed  sealed  open
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::slot::{Place, SlotTable, runs};
 
@@ -41,6 +41,12 @@ pub(crate) struct Epochs {
     limit: u64,
     /// Older places in all of them.
     kept: usize,
+    /// The last segment of the newest epoch that was destaged.
+    completed: u64,
+    /// By index in the table: the place that a slot had in the newest sealed epoch when the open epoch
+    /// first replaced it. Places up to `completed` are void: the lower volume has their content, and
+    /// the log may have written over them. `None` where every segment ends an epoch.
+    replaced: Option<HashMap<u32, Place>>,
 }
 
 struct Sealed {
@@ -53,7 +59,21 @@ struct Sealed {
 impl Epochs {
     /// None yet; the first segment is the one after `end`.
     pub fn new(end: u64) -> Self {
-        Self { sealed: VecDeque::new(), end, open: 0, limit: u64::MAX, kept: 0 }
+        Self {
+            sealed: VecDeque::new(),
+            end,
+            open: 0,
+            limit: u64::MAX,
+            kept: 0,
+            completed: end,
+            replaced: None,
+        }
+    }
+
+    /// Starts without epochs, in the mode in which only a flush ends an epoch. The open epoch can be given
+    /// up, and reads can leave it out.
+    pub fn by_flush(end: u64) -> Self {
+        Self { replaced: Some(HashMap::new()), ..Self::new(end) }
     }
 
     /// From now on an epoch weighs at most so much, unless a single slot does not fit.
@@ -78,8 +98,13 @@ impl Epochs {
 
     /// Seals what is open, up to segment `end`, as an epoch of its own.
     pub fn seal(&mut self, end: u64) {
-        (self.end, self.open) = (end, 0);
+        self.close(end);
         self.sealed.push_back(Sealed { end, older: Vec::new() });
+    }
+
+    fn close(&mut self, end: u64) {
+        (self.end, self.open) = (end, 0);
+        self.replaced = self.replaced.take().map(|_| HashMap::new());
     }
 
     /// Seals what is open, up to segment `end`; together with the newest sealed epoch, unless that
@@ -91,7 +116,7 @@ impl Epochs {
                 self.kept -= newest.older.len();
                 newest.older.clear();
                 newest.end = end;
-                (self.end, self.open) = (end, 0);
+                self.close(end);
             }
             None => self.seal(end),
         }
@@ -99,10 +124,23 @@ impl Epochs {
 
     /// Makes the oldest epoch one with the next, or with what is open up to segment `newest`: then it
     /// has their content where that is newer. False if there is nothing behind it.
-    pub fn join_oldest(&mut self, newest: Option<u64>) -> bool {
+    pub fn join_oldest(&mut self, table: &SlotTable, newest: Option<u64>) -> bool {
         if self.sealed.len() > 1 {
             let first = self.sealed.pop_front().expect("there are two");
+            let next = self.sealed.front_mut().expect("there is another one");
             self.kept -= first.older.len();
+            let again: HashSet<u32> = next.older.iter().map(|item| item.index).collect();
+            // A slot that the next epoch does not write keeps its place: the log's copy of it becomes free
+            // together with this epoch, and what is behind that may be given up by a crash or a rollback.
+            let is_kept = |item: &Item| {
+                let is_behind = |place: Place| place.segment > next.end;
+                table.is_alive(item.index, item.incarnation)
+                    && !again.contains(&item.index)
+                    && table.entry(item.index).place.is_some_and(is_behind)
+            };
+            let before = next.older.len();
+            next.older.extend(first.older.into_iter().filter(is_kept));
+            self.kept += next.older.len() - before;
             return true;
         }
         match (self.oldest(), newest) {
@@ -114,11 +152,12 @@ impl Epochs {
         }
     }
 
-    /// Makes all sealed epochs one, to keep fewer older places.
-    pub fn join_all(&mut self) {
-        while self.sealed.len() > 1 {
-            self.join_oldest(None);
-        }
+    /// Makes one epoch of all up to segment `newest`, which is the newest there is: then no older places
+    /// are kept.
+    pub fn join_all(&mut self, newest: u64) {
+        self.sealed.clear();
+        self.kept = 0;
+        self.seal(newest);
     }
 
     /// Older places that are kept, in all epochs.
@@ -146,6 +185,9 @@ impl Epochs {
             if let Some(epoch) = self.sealed.get_mut(at) {
                 epoch.older.push(item);
                 self.kept += 1;
+                if let Some(replaced) = &mut self.replaced {
+                    replaced.insert(index, old);
+                }
             }
         }
         let again = old.is_some_and(|old| old.segment > self.end && old.mask == place.mask);
@@ -163,9 +205,21 @@ impl Epochs {
         self.sealed.iter().flat_map(|epoch| &epoch.older)
     }
 
-    /// Gives up what is open: it weighs nothing any more.
-    pub fn void_open(&mut self) {
+    /// The place, as of the end of the newest sealed epoch, of a slot whose newest place is in the open
+    /// one. `None`: the lower volume has that content.
+    pub fn replaced(&self, index: u32) -> Option<Place> {
+        let place = *self.replaced.as_ref()?.get(&index)?;
+        (place.segment > self.completed).then_some(place)
+    }
+
+    /// Gives up the open epoch. Returns the places that its slots had before, by index in the table. A slot
+    /// without such a place is clean.
+    pub fn void_open(&mut self) -> HashMap<u32, Place> {
+        let mut replaced = self.replaced.take().unwrap_or_default();
+        replaced.retain(|_, place| place.segment > self.completed);
         self.open = 0;
+        self.replaced = Some(HashMap::new());
+        replaced
     }
 
     /// The oldest epoch has gone down.
@@ -174,6 +228,7 @@ impl Epochs {
             let epoch = self.sealed.pop_front().expect("it is the oldest");
             self.kept -= epoch.older.len();
         }
+        self.completed = self.completed.max(end);
     }
 }
 
@@ -252,13 +307,34 @@ mod tests {
             }
         }
         assert_eq!((segments(epochs.older(0)), epochs.kept()), (vec![(70, 1)], 3));
-        assert!(epochs.join_oldest(None));
+        assert!(epochs.join_oldest(&table, None));
         assert_eq!((epochs.oldest(), segments(epochs.older(0))), (Some(2), vec![(70, 2)]));
-        epochs.join_all();
+        assert!(epochs.join_oldest(&table, None));
         assert_eq!((segments(epochs.older(0)), epochs.kept()), (vec![(70, 3)], 1));
-        assert!(!epochs.join_oldest(None) && !epochs.join_oldest(Some(3)));
-        assert!(epochs.join_oldest(Some(4)));
+        assert!(!epochs.join_oldest(&table, None) && !epochs.join_oldest(&table, Some(3)));
+        assert!(epochs.join_oldest(&table, Some(4)));
         assert_eq!((epochs.oldest(), epochs.end(), epochs.kept()), (Some(4), 4, 0));
+    }
+
+    #[test]
+    fn an_epoch_that_is_joined_keeps_what_the_next_one_does_not_write() {
+        let (mut table, mut epochs) = (SlotTable::new(64), Epochs::new(0));
+        let [twice, late, once] = [70, 71, 72].map(|slot| table.find_or_insert(slot));
+        for index in [twice, late, once] {
+            epochs.supersede(&mut table, index, place(1));
+        }
+        epochs.seal(1);
+        epochs.supersede(&mut table, twice, place(2));
+        epochs.supersede(&mut table, once, place(2));
+        epochs.seal(2);
+        epochs.supersede(&mut table, twice, place(3));
+        epochs.supersede(&mut table, late, place(3));
+        assert_eq!(segments(epochs.older(0)), [(70, 1), (72, 1), (71, 1)]);
+        assert!(epochs.join_oldest(&table, None));
+        assert_eq!(segments(epochs.older(0)), [(70, 2), (71, 1)]);
+        assert_eq!((epochs.oldest(), epochs.kept()), (Some(2), 2));
+        epochs.join_all(3);
+        assert_eq!((epochs.oldest(), epochs.end(), epochs.kept()), (Some(3), 3, 0));
     }
 
     #[test]

@@ -40,8 +40,14 @@ impl Heard {
 
     /// It was asked and has not answered anything for [`LONGEST_SILENCE`].
     pub fn is_silent(&self) -> bool {
+        self.silence().is_some()
+    }
+
+    /// Returns the time since its last answer, if that is [`LONGEST_SILENCE`] or more.
+    pub fn silence(&self) -> Option<Duration> {
         let silence = self.silence.lock();
-        silence.asked > 0 && silence.since.elapsed() >= LONGEST_SILENCE
+        let elapsed = silence.since.elapsed();
+        (silence.asked > 0 && elapsed >= LONGEST_SILENCE).then_some(elapsed)
     }
 
     /// Fails for good, once the lower volume is somebody else's: what the cache has is older than

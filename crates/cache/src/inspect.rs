@@ -9,7 +9,7 @@ use crate::{
     log::{
         BLOCK_BYTES,
         members::MemberRecord,
-        recovery::{Loss, NoSuperblock, scan, superblock},
+        recovery::{Loss, NoSuperblock, Scan, scan, superblock},
         segment::{Header, Kind},
         superblock::{
             FIRST_BLOCK, Identity, InstanceId, MAX_NAME, Superblock, index_shape, least_blocks,
@@ -52,6 +52,10 @@ pub struct LogInfo {
     pub dirty_of_members: Vec<u64>,
     /// Acknowledged data that is missing.
     pub loss: Option<Loss>,
+    /// Number of the write up to which it has every write.
+    pub complete: u64,
+    /// Number of the newest write.
+    pub newest: u64,
 }
 
 /// Makes a new log for a volume. With dirty data in it, or something that is no log, only with
@@ -118,10 +122,17 @@ pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
         newest_segment: scan.ring.next() - 1,
         dirty_slots: dirty.len() as u64,
         dirty_of_members,
+        complete: complete(&superblock, &scan),
+        newest: scan.serial,
         loss: scan.loss,
         identity: superblock.identity,
         members: superblock.members,
     })
+}
+
+/// The write up to which a log has every write. A superblock of an older program does not say so.
+pub(crate) fn complete(superblock: &Superblock, found: &Scan) -> u64 {
+    if superblock.complete == 0 { found.serial } else { found.complete }
 }
 
 /// Notes which slots a segment has something of, and of which it says that all before is void.
@@ -182,6 +193,8 @@ pub(crate) async fn write_new(
         clean: true,
         immediate: false,
         nvram: 0,
+        noted: false,
+        boot: None,
         index_blocks,
         frame_blocks,
         index_tail: 0,

@@ -7,11 +7,12 @@ use std::sync::{
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
-use volume::{Geometry, Holding, Mirror, Stack};
+use volume::{Confirmed, Geometry, Holding, Mirror, Stack};
 
 use crate::{
     alone::Witness,
     checksum::crc32c,
+    confirmed::Confirming,
     dram::PagePool,
     epoch::{Epochs, limit},
     frames::Index,
@@ -29,8 +30,8 @@ use crate::{
         superblock::{FIRST_BLOCK, Identity, Superblock, most_segment_slots},
     },
     mutant::Mutation,
-    nvram::{Buffer, Contents, Held, StableMemory},
-    ownership,
+    nvram::{Buffer, Contents, Held, StableMemory, owner},
+    older, ownership,
     random::random,
     reach::{DirtyFlags, Joining, Reach, place_of},
     refusal::{KeyRefusal, OpenError},
@@ -72,7 +73,10 @@ pub(crate) async fn open(
     check_geometry(identity, lower_geometry)?;
     let mut superblock = match superblock(&log).await {
         Ok(superblock) => superblock,
-        Err(NoSuperblock::Blank) => write_new(&log, identity, &settings).await?,
+        Err(NoSuperblock::Blank) => {
+            check_new(nvram.as_deref(), &settings)?;
+            write_new(&log, identity, &settings).await?
+        }
         Err(error) => return Err(no_superblock(error)),
     };
     check_size(&log, &superblock)?;
@@ -83,7 +87,10 @@ pub(crate) async fn open(
     let wrong_key = wrong_key(&settings, &superblock);
     // With a wrong key what is in the NVRAM is not opened; whether it counts is all that matters.
     let sealing = settings.log_key.clone().zip(salt);
-    let mut nvram = open_nvram(nvram, &superblock, &settings, (sealing, wrong_key.is_none()))?;
+    let confirmed = older::recall(&settings, &superblock)?;
+    let is_void = older::is_nvram_void(&settings, &superblock);
+    let opens = (sealing, wrong_key.is_none());
+    let mut nvram = open_nvram(nvram, &superblock, &settings, opens, is_void)?;
     check_held(&nvram.held, &superblock, &settings)?;
     if let Some(refusal) = wrong_key.filter(|_| !nvram.held.is_empty()) {
         return Err(OpenError::Key(refusal));
@@ -110,7 +117,7 @@ pub(crate) async fn open(
             }
             let limit = pages + superblock.ring_end() as usize + SPARE_ENTRIES;
             if table.len() + epochs.kept() > limit {
-                epochs.join_all();
+                epochs.join_all(header.number);
             }
         };
         let found =
@@ -135,6 +142,26 @@ pub(crate) async fn open(
         }
         tracing::warn!(?loss, "opening the log although acknowledged data is missing");
     }
+    let newest = nvram.held.iter().map(|held| held.serial).fold(found.serial, u64::max);
+    if !settings.accept_loss {
+        if let Some(noted) = nvram.noted.filter(|_| superblock.immediate && !superblock.clean) {
+            older::check_nvram(&superblock, &found, noted)?;
+        }
+        if let Some(confirmed) = confirmed {
+            older::check_confirmed(&settings, confirmed, (&superblock, &found), newest)?;
+        }
+    }
+    if is_void {
+        tracing::warn!(
+            log = %superblock.instance,
+            write = found.complete,
+            segment = found.ring.next() - 1,
+            at_most = nvram.buffer.as_ref().map_or(0, Buffer::slots),
+            "the machine has started anew, and the NVRAM was not declared to survive that: the log ends at \
+             this write; writes are lost that were acknowledged after it, while the next segment was being \
+             written: at_most so many blocks of 4096 bytes"
+        );
+    }
     let dirty_flags = match &joining {
         Some(joining) => several(joining, &mut superblock, &mut table, &mut nvram)?,
         None => DirtyFlags::of_one(),
@@ -147,7 +174,6 @@ pub(crate) async fn open(
     log.flush().await.map_err(OpenError::Log)?;
     // A new generation before anything else is written: from here on, no segment that this scan
     // did not find can ever be taken for data.
-    let newest = nvram.held.iter().map(|held| held.serial).fold(found.serial, u64::max);
     superblock.sequence += 1;
     superblock.generation = superblock.generation.max(superblock.granted) + 1;
     superblock.generation_first = found.ring.next();
@@ -157,7 +183,7 @@ pub(crate) async fn open(
         if let Some(buffer) = &mut nvram.buffer {
             buffer.clear_data();
         }
-        epochs = Epochs::new(superblock.tail - 1);
+        epochs = self::epochs(&settings, &superblock, lower_geometry);
     }
     superblock.index_first = superblock.index_tail + found.index.frames.len() as u64;
     straighten(&mut found.ring, &mut superblock);
@@ -168,6 +194,20 @@ pub(crate) async fn open(
     // It may have grown: noted before the first slot of what is new can be in a segment.
     superblock.identity.geometry.blocks = lower_geometry.blocks;
     superblock.immediate = settings.report.is_immediate() || !nvram.held.is_empty();
+    // Writes that the NVRAM holds from before keep the promise under which they were acknowledged.
+    let boot = older::boot(&settings);
+    let was_stable = superblock.boot.is_none();
+    if nvram.held.is_empty() || !was_stable {
+        superblock.boot = boot;
+    }
+    if let Some(buffer) = &mut nvram.buffer {
+        // Everything up to here is stable, so that a crash from now on may rely on it.
+        buffer.note_begun(superblock.committed);
+        buffer.note_begun(superblock.committed);
+        superblock.noted = settings.report.is_immediate() && buffer.is_sound();
+    } else {
+        superblock.noted = false;
+    }
     // From here on no other memory is believed to hold this log's writes.
     superblock.nvram = nvram.mark;
     let alone = pair.as_ref().and_then(|mirror| mirror.alone());
@@ -184,9 +224,15 @@ pub(crate) async fn open(
     if joining.is_none() {
         dirty.set(table.dirty() > 0 || !nvram.held.is_empty());
     }
+    let kept = nvram.held.last().map_or(0, |held| held.serial);
+    let claimed = Confirmed::new(match was_stable {
+        true => found.complete.max(kept),
+        false => found.complete,
+    });
     let joined = joining.as_ref().map(|joining| &*joining.joined);
     let asking = (&lower, joined, pair.is_some());
-    ownership::claim(&settings, asking, &log, &scratch, &mut superblock, dirty.clone()).await?;
+    let told = (dirty.clone(), claimed.clone());
+    ownership::claim(&settings, asking, &log, &scratch, &mut superblock, told).await?;
     if alone.is_some() && lower.holding() != Holding::Held {
         return Err(OpenError::Unwitnessed);
     }
@@ -200,18 +246,28 @@ pub(crate) async fn open(
         (lower, log, joining),
         (found.ring, table, epochs, nvram.buffer),
         found.index,
-        (superblock, newest),
+        (superblock, newest, claimed),
         (scratch, counters),
         (seals.zip(salt), pair.map(|mirror| Witness::new(mirror, alone))),
     )?;
-    shared.state.lock().dirty = dirty_flags;
+    {
+        let mut state = shared.state.lock();
+        state.dirty = dirty_flags;
+        (state.logged, state.kept) = (found.complete, kept);
+    }
+    shared.confirming.begin(found.complete, kept);
     shared.start_index();
-    recover_nvram(&shared, nvram.held, found.complete);
+    recover_nvram(&shared, nvram.held, found.complete)?;
     shared.settle().await.map_err(OpenError::Log)?;
     let immediate = shared.settings.report.is_immediate();
-    let stale = shared.superblock.lock().await.immediate != immediate;
+    let stale = {
+        let superblock = shared.superblock.lock().await;
+        (superblock.immediate, superblock.boot) != (immediate, boot)
+    };
     if stale {
-        let forget = |superblock: &mut Superblock| superblock.immediate = immediate;
+        let forget = |superblock: &mut Superblock| {
+            (superblock.immediate, superblock.boot) = (immediate, boot);
+        };
         shared.write_superblock(forget).await.map_err(OpenError::Log)?;
     }
     Ok(shared)
@@ -222,7 +278,7 @@ fn assemble(
     (lower, log, joining): (Stack, Stack, Option<Joining>),
     (ring, table, epochs, mut nvram): (Ring, SlotTable, Epochs, Option<Buffer>),
     index: FoundIndex,
-    (superblock, serial): (Superblock, u64),
+    (superblock, serial, claimed): (Superblock, u64, Confirmed),
     (scratch, counters): (Arc<PagePool>, Counters),
     (seals, pair): (Option<(Seals, Salt)>, Option<Witness>),
 ) -> Result<Arc<Shared>, OpenError> {
@@ -241,7 +297,8 @@ fn assemble(
     }
     let (seals, salt) = seals.unzip();
     let Superblock { instance, generation, .. } = superblock;
-    let identity = SegmentIdentity { instance, generation, salt };
+    let noted = settings.report.is_immediate();
+    let identity = SegmentIdentity { instance, generation, salt, noted };
     let mut epoch_slots = 0;
     if settings.report == Report::AtFlush {
         epoch_slots = slots_between_flushes(&ring);
@@ -273,6 +330,7 @@ fn assemble(
         lower_flush: tokio::sync::Mutex::new(()),
         lower_epoch_turn: Arc::default(),
         resizing: Arc::default(),
+        flushed_reads: tokio::sync::RwLock::new(()),
         rolling_back: tokio::sync::Mutex::new(()),
         lower_losses: 0.into(),
         // In order, everything goes through the log.
@@ -287,6 +345,12 @@ fn assemble(
         requests: AtomicU64::new(0),
         lower_epoch: 0.into(),
         host_fetches: AtomicUsize::new(0),
+        confirming: Confirming::new(
+            claimed,
+            settings.confirmed_in.clone(),
+            settings.boot.filter(|_| !settings.nvram_is_stable()),
+            settings.nvram_is_stable(),
+        ),
         mutation: Mutation::default(),
         settings,
     }))
@@ -294,9 +358,13 @@ fn assemble(
 
 /// No epochs yet, of the size that goes down at once.
 fn epochs(settings: &Settings, superblock: &Superblock, lower: Geometry) -> Epochs {
-    let mut epochs = Epochs::new(superblock.tail - 1);
+    let end = superblock.tail - 1;
+    if settings.report == Report::AtFlush {
+        return Epochs::by_flush(end);
+    }
+    let mut epochs = Epochs::new(end);
     if settings.order == Order::Strict
-        && !matches!(settings.report, Report::Through | Report::Around | Report::AtFlush)
+        && !matches!(settings.report, Report::Through | Report::Around)
     {
         let slots = lower.epoch_blocks / (SLOT_BYTES as u64 / u64::from(lower.block_size));
         epochs.set_limit(limit(superblock.ring_end(), slots));
@@ -486,6 +554,15 @@ fn straighten(ring: &mut Ring, superblock: &mut Superblock) {
     superblock.keep_layouts(ring.layouts().cloned());
 }
 
+/// Fails if the NVRAM says that it is in use by a log: a blank log beside it is not a new one, and
+/// formatting it would make the loss look like a fresh start.
+fn check_new(nvram: Option<&dyn StableMemory>, settings: &Settings) -> Result<(), OpenError> {
+    match nvram.and_then(owner) {
+        Some(found) if !settings.accept_loss => Err(OpenError::LogMissing { found }),
+        _ => Ok(()),
+    }
+}
+
 /// What is in the NVRAM.
 struct Found {
     buffer: Option<Buffer>,
@@ -495,6 +572,8 @@ struct Found {
     held: Vec<Held>,
     /// The newest segment that it has seen become stable.
     watermark: Option<u64>,
+    /// The newest segment that it has noted, stable or begun.
+    noted: Option<u64>,
 }
 
 /// Looks into the NVRAM; takes it into use if it is new.
@@ -503,40 +582,50 @@ fn open_nvram(
     superblock: &Superblock,
     settings: &Settings,
     (sealing, fits): (Option<(LogKey, Salt)>, bool),
+    is_void: bool,
 ) -> Result<Found, OpenError> {
     // Only then can acknowledged data be in the NVRAM alone.
-    let needed = superblock.immediate && !superblock.clean && !settings.accept_loss;
+    let needed = superblock.immediate && !superblock.clean && !settings.accept_loss && !is_void;
     let missing = |what: &str| Err(OpenError::NvramMissing(what.into()));
     let Some(memory) = memory else {
         if settings.report.is_immediate() {
             return Err(OpenError::Settings("immediate report needs an NVRAM".into()));
         }
-        let none = Found { buffer: None, mark: 0, held: Vec::new(), watermark: None };
+        let none = Found { buffer: None, mark: 0, held: Vec::new(), watermark: None, noted: None };
         return if needed { missing("is not configured") } else { Ok(none) };
     };
     let instance = superblock.instance;
     let (mut buffer, mut contents) = Buffer::open(memory, instance, sealing);
+    check_readable(&buffer)?;
+    let may_be_ours = matches!(
+        contents,
+        Contents::Ours { .. } | Contents::DamagedSlots(_) | Contents::Damaged(_)
+    );
+    if is_void && may_be_ours {
+        contents = Contents::Blank;
+    }
     if fits
         && let Contents::Ours { held, .. } = &contents
         && let Some(slot) = not_opened(&buffer, held)
     {
-        contents = Contents::Damaged(format!("its key does not open slot {slot}"));
+        contents = Contents::DamagedSlots(format!("its key does not open slot {slot}"));
     }
-    let (mark, held, watermark) = match contents {
+    let (mark, held, watermark, noted) = match contents {
         Contents::Ours { mark, .. } if mark != superblock.nvram && needed => {
             return missing("was given up when the log was opened without it");
         }
-        Contents::Ours { mark, held, watermark }
+        Contents::Ours { mark, held, watermark, begun }
             if mark == superblock.nvram && superblock.immediate && !superblock.clean =>
         {
-            (mark, held, Some(watermark))
+            (mark, held, Some(watermark), Some(watermark.max(begun)))
         }
         // What it holds is from before: the log has all that was acknowledged since.
-        Contents::Ours { mark, held, watermark } if mark == superblock.nvram => {
+        Contents::Ours { mark, held, watermark, .. } if mark == superblock.nvram => {
             held.iter().for_each(|held| buffer.release(held.index));
-            (mark, Vec::new(), Some(watermark))
+            (mark, Vec::new(), Some(watermark), None)
         }
         Contents::Blank if needed => return missing("is blank"),
+        Contents::DamagedSlots(how) if needed => return missing(&format!("is damaged ({how})")),
         Contents::Damaged(how) if !settings.accept_loss => {
             return Err(OpenError::NvramMissing(format!("is damaged ({how})")));
         }
@@ -548,23 +637,26 @@ fn open_nvram(
             let supported = crate::log::VERSION;
             return Err(OpenError::Version { what: "NVRAM", found, supported });
         }
-        Contents::Ours { .. } | Contents::Blank | Contents::Damaged(_) | Contents::Other { .. } => {
+        // Damaged slots of this log count as little as whole ones: the log has all that was acknowledged.
+        Contents::Ours { .. }
+        | Contents::Blank
+        | Contents::Damaged(_)
+        | Contents::DamagedSlots(_)
+        | Contents::Other { .. } => {
             let [a, b, c, d, ..] = random(&superblock.identity.name);
             let mark = u32::from_le_bytes([a, b, c, d]).max(1);
             buffer.format(instance, mark);
-            (mark, Vec::new(), None)
+            (mark, Vec::new(), None, None)
         }
     };
-    if let Some(error) = buffer.error() {
-        return Err(OpenError::Nvram(error.to_string()));
-    }
+    check_readable(&buffer)?;
     if settings.report.is_immediate() && buffer.slots() < LEAST_NVRAM_SLOTS {
         return Err(OpenError::Settings(format!(
             "the NVRAM has {} slots, immediate report needs at least {LEAST_NVRAM_SLOTS}",
             buffer.slots()
         )));
     }
-    Ok(Found { buffer: Some(buffer), mark, held, watermark })
+    Ok(Found { buffer: Some(buffer), mark, held, watermark, noted })
 }
 
 /// Whether the writes that the NVRAM holds can be this volume's, and fit into memory.
@@ -595,7 +687,7 @@ fn not_opened(buffer: &Buffer, held: &[Held]) -> Option<u64> {
 
 /// Makes the writes that only the NVRAM holds the newest content of their slots, on their way to
 /// the log. Those that the log has are released.
-fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) {
+fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) -> Result<(), OpenError> {
     let mut state = shared.state.lock();
     let state = &mut *state;
     for held in held {
@@ -607,6 +699,7 @@ fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) {
         }
         let mut page = shared.pool.take().expect("it was checked that they fit");
         assert!(nvram.read(held, &mut page), "it was checked that it can be opened");
+        check_readable(nvram)?;
         let checksum = crc32c(&page);
         let index = state.table.find_or_insert(held.slot);
         state.table.set_page(index, page.freeze(), held.mask, Came::Wanted);
@@ -622,6 +715,12 @@ fn recover_nvram(shared: &Arc<Shared>, held: Vec<Held>, complete: u64) {
         shared.counters.recovered_nvram.add(1);
     }
     shared.start_commit(state);
+    Ok(())
+}
+
+/// Refuses an NVRAM of which a page could not be read: it reads as zeros, like a slot without a write.
+fn check_readable(buffer: &Buffer) -> Result<(), OpenError> {
+    buffer.error().map_or(Ok(()), |error| Err(OpenError::Nvram(error.to_string())))
 }
 
 fn check_geometry(identity: &Identity, geometry: Geometry) -> Result<(), OpenError> {

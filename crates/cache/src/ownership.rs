@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use volume::{Claim, Dirty, Error, Holding, Joined, Stack};
+use volume::{Claim, Confirmed, Dirty, Error, Holding, Joined, Stack};
 
 use crate::{
     dram::PagePool,
@@ -24,7 +24,7 @@ pub(crate) async fn claim(
     log: &Stack,
     scratch: &Arc<PagePool>,
     superblock: &mut Superblock,
-    is_dirty: Dirty,
+    (is_dirty, confirmed): (Dirty, Confirmed),
 ) -> Result<(), OpenError> {
     let mut predecessors = superblock.predecessors();
     let opening = predecessors.pop().expect("it was noted before");
@@ -40,6 +40,7 @@ pub(crate) async fn claim(
         accept_loss: settings.accept_loss,
         takes_over: settings.takes_over,
         shares: settings.shares,
+        confirmed,
     };
     let answer = lower.claim(asked).await;
     if let Some(joined) = joined {
@@ -69,9 +70,9 @@ pub(crate) async fn claim(
             }
             Some(OpenError::NoWitness)
         }
-        Ok(_) | Err(Error::Unreachable(_) | Error::Busy(_)) if joined.is_some() => None,
-        Ok(_) | Err(Error::Unreachable(_) | Error::Busy(_)) => return Ok(()),
-        Err(error) => return Err(OpenError::Claim(error.to_string().into())),
+        Err(error) if !error.may_pass() => return Err(OpenError::Claim(error.to_string().into())),
+        _ if joined.is_some() => None,
+        _ => return Ok(()),
     };
     superblock.sequence += 1;
     write_copies(log, scratch, superblock).await.map_err(OpenError::Log)?;

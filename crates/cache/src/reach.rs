@@ -102,10 +102,14 @@ impl Reach {
         self.outgrown.fetch_or(1 << place, Ordering::Relaxed) & (1 << place) == 0
     }
 
+    /// The first block of the volume at a place.
+    pub fn place_start(&self, place: usize) -> u64 {
+        if place == 0 { 0 } else { place as u64 * self.stride }
+    }
+
     /// The last block of one, if it has any.
     pub fn last(&self, place: usize) -> Option<u64> {
-        let start = if place == 0 { 0 } else { place as u64 * self.stride };
-        self.blocks(place).checked_sub(1).map(|last| start + last)
+        self.blocks(place).checked_sub(1).map(|last| self.place_start(place) + last)
     }
 
     /// The block after the last of the one that a block is of, or would be.

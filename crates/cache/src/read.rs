@@ -686,7 +686,7 @@ fn missing_runs(state: &mut State, first: u64, end: u64) -> Vec<Arc<Fetch>> {
 }
 
 /// Cuts sectors at slots: slot, first sector in it, how many.
-fn cut(sector: u64, sectors: u64) -> impl Iterator<Item = (u64, u32, u32)> {
+pub(crate) fn cut(sector: u64, sectors: u64) -> impl Iterator<Item = (u64, u32, u32)> {
     let end = sector + sectors;
     let mut here = sector;
     std::iter::from_fn(move || {
@@ -700,7 +700,7 @@ fn cut(sector: u64, sectors: u64) -> impl Iterator<Item = (u64, u32, u32)> {
     })
 }
 
-fn bytes_of(first: u32, count: u32) -> std::ops::Range<usize> {
+pub(crate) fn bytes_of(first: u32, count: u32) -> std::ops::Range<usize> {
     first as usize * SECTOR_BYTES..(first + count) as usize * SECTOR_BYTES
 }
 

@@ -115,6 +115,31 @@ pub enum OpenError {
          it back, or open with accept_loss to give up what it held"
     )]
     NvramMissing(String),
+    /// The NVRAM is an older copy: it lacks writes that were acknowledged since.
+    #[error(
+        "the NVRAM is an older copy of itself: the log has segment {segment}, and the NVRAM knows \
+         segments up to {noted}; writes that were acknowledged since are missing from it"
+    )]
+    NvramBehind {
+        /// The newest segment of the log that the NVRAM had noted.
+        segment: u64,
+        /// The newest segment that the NVRAM knows.
+        noted: u64,
+    },
+    /// The log, with its NVRAM, is an older copy.
+    #[error(
+        "log and NVRAM are an older copy: they end at write {ends}, and write {confirmed} of this log was \
+         confirmed; the volume may have newer data than the log"
+    )]
+    Behind {
+        /// The newest write of the log.
+        ends: u64,
+        /// The newest write that was confirmed.
+        confirmed: u64,
+    },
+    /// The record of confirmed writes cannot be used.
+    #[error("the record of the log's confirmed writes cannot be used: {0}")]
+    Confirmed(String),
     /// The NVRAM does not take what is written to it.
     #[error("the NVRAM cannot be written: {0}")]
     Nvram(String),
@@ -130,6 +155,12 @@ pub enum OpenError {
         expected: InstanceId,
         /// How many writes.
         held: usize,
+    },
+    /// The log is blank, and the NVRAM is in use by another one.
+    #[error("the log is blank, but its NVRAM is in use by log {found}: that log is missing")]
+    LogMissing {
+        /// The log that the NVRAM belongs to.
+        found: InstanceId,
     },
     /// Somebody else's claim on the lower volume stands in the way.
     #[error("the volume is not this log's to write to: {0}")]

@@ -3,13 +3,12 @@
 //! Whoever sent half an epoch and lost the connection sends all of it again: what came first would
 //! take room in the log, and if nobody comes back, it must not be seen.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use volume::Error;
 
 use crate::{
     log::segment::Kind,
-    slot::Place,
     state::{Shared, State},
 };
 
@@ -20,14 +19,15 @@ impl Shared {
             return Err(Error::Device("writes count without a flush".into()));
         }
         let _turn = self.rolling_back.lock().await;
-        // What is under way comes to an end first. No write begins meanwhile.
+        // Writes with a reservation come to their end first: of one in the middle, a part would be given up
+        // and the rest not. No other write begins meanwhile.
         let stopped = RollingBack::begin(self)?;
         let given_up = self.wait_until(|state| {
             if let Some((_, error)) = &state.failure {
                 return Some(Err(error.clone()));
             }
             // In one step with giving up: a flush in between would count what is forgotten.
-            state.is_settled().then(|| Ok(self.give_up_open(state)))
+            (state.reserved.live == 0 && state.is_settled()).then(|| Ok(self.give_up_open(state)))
         });
         let serial = given_up.await?;
         drop(stopped);
@@ -72,10 +72,8 @@ impl Drop for RollingBack<'_> {
 impl State {
     /// Forgets all that is behind the last end of an epoch, and knows again what it had replaced.
     fn forget_open(&mut self) {
-        let older: HashMap<u32, Place> =
-            self.epochs.sealed_places().map(|item| (item.index, item.place)).collect();
+        let older = self.epochs.void_open();
         let back = self.table.roll_back(self.epochs.end(), &older);
-        self.epochs.void_open();
         for &index in &back {
             self.table.drop_page(index);
             let entry = self.table.entry_mut(index);

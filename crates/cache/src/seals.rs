@@ -102,6 +102,7 @@ mod tests {
             ends_epoch: true,
             voids_open: false,
             salt: Some(salt),
+            noted: false,
             records: vec![record],
         }
     }

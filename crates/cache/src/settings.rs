@@ -1,6 +1,9 @@
 //! Sizes, thresholds and when a write is reported: data, with documented defaults.
 
-use crate::log::{MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, seal::LogKey};
+use crate::{
+    confirmed::{BootId, ConfirmedIn},
+    log::{MAX_SEGMENT_SLOTS, MIN_SEGMENT_SLOTS, seal::LogKey},
+};
 
 /// When the host is told that a write is done (STICS 5.1).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -105,6 +108,11 @@ pub struct Settings {
     /// Data older than this, in milliseconds, goes down even if the host is never idle.
     /// Default 5000.
     pub max_dirty_age_ms: u64,
+    /// A write that finds the log full is held for so many milliseconds, with nothing done, before it ends in
+    /// BUSY: 0 to 25,000. Default 15,000, half of the 30 s after which hosts abort a command.
+    /// QEMU gives up after eight BUSY answers, some of them within seconds, but waits for a held command
+    /// without limit (docs/results/busy.md).
+    pub busy_after_ms: u64,
     /// Most that is read ahead of a sequential reader, in bytes; 0 switches it off. Default 8 MiB;
     /// as much is read ahead as the reader reads in the time of two fetches.
     pub read_ahead_bytes: u32,
@@ -129,8 +137,14 @@ pub struct Settings {
     pub log_key: Option<LogKey>,
     /// The lower volume is written by others, too: all calls come through [`crate::Coherent`].
     pub shares: bool,
-    /// Open a log in which acknowledged data is missing, with what is left. Default false.
+    /// Open a log in which acknowledged data is missing, with what is left; also one that is an older copy
+    /// of itself. Default false.
     pub accept_loss: bool,
+    /// Where the confirmed numbers of the log are kept. Default nowhere: then only the claim has one.
+    pub confirmed_in: Option<ConfirmedIn>,
+    /// The run of the kernel that the cache is opened in. Default not known: then an NVRAM that does not
+    /// survive the loss of power is refused when it is damaged or behind, whatever happened.
+    pub boot: Option<BootId>,
 }
 
 impl Default for Settings {
@@ -148,6 +162,7 @@ impl Default for Settings {
             destage_run_bytes: 64 << 10,
             destage_in_flight: 8,
             max_dirty_age_ms: 5000,
+            busy_after_ms: 15_000,
             read_ahead_bytes: 8 << 20,
             discard_log_bytes: 4 << 20,
             segment_slots: MAX_SEGMENT_SLOTS,
@@ -158,6 +173,8 @@ impl Default for Settings {
             scrub_rate: 4 << 20,
             log_key: None,
             accept_loss: false,
+            confirmed_in: None,
+            boot: None,
         }
     }
 }
@@ -201,6 +218,7 @@ impl Settings {
             (1..=64).contains(&self.destage_in_flight),
             "destage_in_flight must be from 1 to 64",
         )?;
+        check(self.busy_after_ms <= 25_000, "busy_after_ms must be at most 25000")?;
         check(self.read_ahead_bytes <= 16 << 20, "read_ahead_bytes must be at most 16 MiB")?;
         check(self.discard_log_bytes <= 16 << 20, "discard_log_bytes must be at most 16 MiB")?;
         check(

@@ -340,6 +340,21 @@ impl SlotTable {
         entry.place = None;
     }
 
+    /// Makes an entry clean: the lower volume has its content, stable.
+    pub fn clean(&mut self, index: u32) {
+        self.clear_place(index);
+        let resident = self.page(index).is_some();
+        let entry = self.entry_mut(index);
+        if !resident {
+            // A fetch may have read the lower volume before this content arrived there.
+            entry.fetch = 0;
+        }
+        if !entry.pending() {
+            entry.zero = false;
+        }
+        self.remove_if_empty(index);
+    }
+
     /// Takes the dirty entries whose place is behind segment `end` back to what `older` says of
     /// them, in the order of segments; without an older place they are clean. Gives all of them.
     pub fn roll_back(&mut self, end: u64, older: &HashMap<u32, Place>) -> Vec<u32> {

@@ -4,7 +4,7 @@
 //! `commit`, `write`, `read` and `destage` do the waiting.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     pin::pin,
     sync::{
         Arc,
@@ -21,11 +21,14 @@ use volume::{Data, Durability, Error, Geometry, Holding, Joined, Lba, Stack, Vol
 use crate::{
     alone::Witness,
     claim::Claims,
+    confirmed::Confirming,
     dram::{PageMut, PagePool, scratch_block},
     epoch::Epochs,
     fetch::Fetch,
     frames::Index,
+    gauge::Gauge,
     heard::Heard,
+    line::Line,
     log::{ring::Ring, seal::Salt, superblock::Superblock},
     meter::Meter,
     mutant::Mutation,
@@ -80,6 +83,8 @@ pub(crate) struct Shared {
     pub lower_epoch_turn: Arc<tokio::sync::RwLock<()>>,
     /// Those who resize the log take turns.
     pub resizing: Arc<tokio::sync::Mutex<()>>,
+    /// Shared by reads as of the last flush; a round has it alone for the moment at which it begins.
+    pub flushed_reads: tokio::sync::RwLock<()>,
     /// Those who give up what was not flushed take turns.
     pub rolling_back: tokio::sync::Mutex<()>,
     /// Flushes of the lower volume that failed.
@@ -98,6 +103,8 @@ pub(crate) struct Shared {
     pub lower_epoch: AtomicU64,
     /// Fetches under way that a host waits for.
     pub host_fetches: AtomicUsize,
+    /// Stores that keep the number of the newest confirmed write outside of log and NVRAM.
+    pub confirming: Confirming,
     /// What is done wrong on purpose.
     pub mutation: Mutation,
 }
@@ -114,9 +121,9 @@ pub(crate) struct State {
     pub left_queue: u32,
     pub queued_slots: usize,
     /// Slots that a write is about to queue: it copies without the lock.
-    pub reserved_slots: usize,
+    pub copying_slots: usize,
     /// How many writes are about to.
-    pub reserving: usize,
+    pub copying: usize,
     /// Records of bypassed writes in the queue or in flight.
     pub tombstones: usize,
     /// Ends of epochs in the queue or in flight.
@@ -131,6 +138,14 @@ pub(crate) struct State {
     pub rolling_back: bool,
     /// Calls wait for room that a round has to make.
     pub starving: bool,
+    /// Room in the log that writes have reserved and have not used yet.
+    pub reserved: Reserved,
+    /// Writes that wait for room in the log, by the blocks that they want. None has done anything.
+    pub log_line: Line,
+    /// Bytes of data that they keep in memory.
+    pub held_bytes: usize,
+    /// Writes with a reservation that wait for their next step, by the slots that they want.
+    pub step_line: Line,
     /// The slots of the segment that is being written.
     pub in_flight: Vec<(u64, u32)>,
     pub in_flight_slots: usize,
@@ -142,8 +157,15 @@ pub(crate) struct State {
     pub serial: u64,
     /// Every write up to here is in the log, stable.
     pub durable: u64,
+    /// Recovery finds every write up to here in the log: the highest *complete* of a superblock or of a
+    /// segment that ended an epoch. May be below `durable` after an opening.
+    pub logged: u64,
+    /// The newest write that the NVRAM holds, or held until the log had it.
+    pub kept: u64,
     /// The log disk fails: writes up to this serial were told so.
     pub failure: Option<(u64, Error)>,
+    /// The log's file was removed, cut short or replaced.
+    pub lost_log: Option<LostLog>,
     pub waiters: VecDeque<Waiter>,
     pub next_waiter: u64,
     pub claims: Claims,
@@ -162,12 +184,39 @@ pub(crate) struct State {
     pub dirty: DirtyFlags,
     /// The last call to the lower volume failed for good or for now.
     pub lower_error: Option<Error>,
+    /// Since when each call to it has failed.
+    pub lower_fails_since: Option<Instant>,
     pub orders: Orders,
     /// What goes down.
     pub destaging: Meter,
+    /// Measures the rate at which the log fills.
+    pub gauge: Gauge,
     pub stopping: bool,
+    /// The end of the log was noted, or is about to be: nothing is queued any more.
+    pub closed: bool,
     /// Destage without waiting for idle periods, until nothing is dirty.
     pub draining: usize,
+}
+
+/// Room in the log that is reserved for writes.
+#[derive(Default)]
+pub(crate) struct Reserved {
+    /// Writes with a reservation.
+    pub live: usize,
+    /// Slots that they have not placed yet.
+    pub slots: usize,
+    /// Headers for the steps that they have not begun yet.
+    pub headers: usize,
+}
+
+/// Why the log counts as stable no more, though the open file may still be read and written.
+pub(crate) struct LostLog {
+    pub reason: Arc<str>,
+    /// The lower volume has all that the log gives back, and some of it could not be read.
+    pub all_sent: bool,
+    /// Slots that are clean though the log has records of them. While it is lost it cannot note that a write
+    /// past it voids these, so such a write is refused. As many as the log has blocks, at most.
+    pub sent: HashSet<u64>,
 }
 
 /// One that waits for a serial to become durable.
@@ -207,6 +256,8 @@ pub(crate) struct Round {
     pub cut: u64,
     /// Runs of slots that are being sent.
     pub in_flight: Vec<(u64, u64)>,
+    /// Bytes of slots that were sent.
+    pub sent_bytes: u64,
     /// Slots whose content the log does not give back.
     pub rotten: Vec<(u64, Place)>,
 }
@@ -240,30 +291,26 @@ impl Shared {
         self.pool.take_beyond(state.tier.unused_pages())
     }
 
-    /// Whether the log has room for `slots` more slots beside all that was promised.
-    pub fn room_for(&self, state: &State, slots: usize) -> bool {
-        state.ring.room() as usize
-            >= self.blocks_for(state, slots) + state.tombstones + state.ring.reserve() as usize
-    }
-
     /// Blocks that the log must have room for, whatever becomes of it.
     pub fn promised_room(&self, state: &State) -> u32 {
-        (self.blocks_for(state, 0) + state.tombstones) as u32 + state.ring.reserve()
+        (self.blocks_promised(state) + state.tombstones) as u32 + state.ring.reserve()
     }
 
     /// Whether the log has room for one more record of a bypassed write.
     pub fn room_for_tombstone(&self, state: &State) -> bool {
         // While it changes nobody knows what room it has.
-        !state.frozen && state.ring.room() as usize > self.blocks_for(state, 0) + state.tombstones
+        let taken = self.blocks_promised(state) + state.tombstones;
+        !state.frozen && state.ring.room() as usize > taken
     }
 
-    /// Blocks that what waits for the log will take, with `more` slots: data, a header for every
-    /// full segment and one for the segment in flight, one for each write that is about to queue and
-    /// for each end of an epoch.
-    fn blocks_for(&self, state: &State, more: usize) -> usize {
-        let slots = state.pending_slots() + more;
+    /// Blocks that queued and reserved slots will take in the log: data, a header for every full
+    /// segment and two for those in flight, one for each step of a write that is under way or
+    /// reserved, and one for each end of an epoch.
+    fn blocks_promised(&self, state: &State) -> usize {
+        let slots = state.pending_slots() + state.reserved.slots;
         let longest = state.ring.longest_data() as usize;
-        slots + slots.div_ceil(longest) + 2 + state.reserving + state.ends
+        let steps = state.copying + state.reserved.headers;
+        slots + slots.div_ceil(longest) + 2 + steps + state.ends
     }
 
     /// Whether memory has room for so many more entries.
@@ -364,6 +411,8 @@ impl Shared {
             superblock.committed = state.ring.next() - 1;
             superblock.serial = state.serial;
             superblock.complete = state.durable;
+            superblock.noted = self.settings.report.is_immediate()
+                && state.nvram.as_ref().is_some_and(Buffer::is_sound);
         }
         // A failed attempt may have reached the disk: its number is not used again.
         superblock.sequence += 1;
@@ -398,7 +447,10 @@ impl Shared {
         if state.stopping {
             return Some(Error::Busy("the cache is stopping"));
         }
-        state.log_error().filter(|_| self.settings.on_log_error == OnLogError::StopWrites)
+        // Past a log that has nothing, a write needs no log.
+        let needs_log = !self.settings.report.is_past() || state.is_dirty();
+        let stops = self.settings.on_log_error == OnLogError::StopWrites;
+        state.log_error().filter(|_| stops && needs_log)
     }
 }
 
@@ -438,8 +490,8 @@ impl State {
             queue: VecDeque::new(),
             left_queue: 0,
             queued_slots: 0,
-            reserved_slots: 0,
-            reserving: 0,
+            copying_slots: 0,
+            copying: 0,
             tombstones: 0,
             ends: 0,
             last_end_turn: 0,
@@ -447,13 +499,20 @@ impl State {
             unflushed: false,
             rolling_back: false,
             starving: false,
+            reserved: Reserved::default(),
+            log_line: Line::default(),
+            held_bytes: 0,
+            step_line: Line::default(),
             in_flight: Vec::new(),
             in_flight_slots: 0,
             committing: false,
             frozen: false,
             serial,
             durable: serial,
+            logged: 0,
+            kept: 0,
             failure: None,
+            lost_log: None,
             waiters: VecDeque::new(),
             next_waiter: 0,
             claims: Claims::default(),
@@ -468,21 +527,24 @@ impl State {
             dirty_since: None,
             dirty: DirtyFlags::of_one(),
             lower_error: None,
+            lower_fails_since: None,
             orders: Orders::default(),
             destaging: Meter::new(),
+            gauge: Gauge::default(),
             stopping: false,
+            closed: false,
             draining: 0,
         }
     }
 
     /// Slots that wait for the log or are about to.
     pub fn pending_slots(&self) -> usize {
-        self.queued_slots + self.in_flight_slots + self.reserved_slots
+        self.queued_slots + self.in_flight_slots + self.copying_slots
     }
 
     /// Nothing waits for the log.
     pub fn is_settled(&self) -> bool {
-        self.queue.is_empty() && !self.committing && self.reserving == 0
+        self.queue.is_empty() && !self.committing && self.copying == 0
     }
 
     /// Whether any slot of `first .. end` waits for the log.
@@ -508,6 +570,10 @@ impl State {
     pub fn may_be_logged(&self, first: u64, end: u64) -> bool {
         if end - first > LOOKED_UP {
             return self.is_dirty();
+        }
+        let sent = self.lost_log.as_ref().map(|lost| &lost.sent);
+        if sent.is_some_and(|sent| (first..end).any(|slot| sent.contains(&slot))) {
+            return true;
         }
         (first..end).filter_map(|slot| self.table.find(slot)).any(|index| {
             let entry = self.table.entry(index);
@@ -637,7 +703,8 @@ impl State {
 
     /// How the log disk fails, if it does.
     pub fn log_error(&self) -> Option<Error> {
-        self.failure.as_ref().map(|(_, error)| error.clone())
+        let failure = || self.failure.as_ref().map(|(_, error)| error.clone());
+        self.lost_log.as_ref().map(LostLog::error).or_else(failure)
     }
 }
 
@@ -648,6 +715,8 @@ pub(crate) struct SegmentIdentity {
     pub generation: u64,
     /// Of this opening, if blocks are sealed.
     pub salt: Option<Salt>,
+    /// The NVRAM holds acknowledged writes, so it notes each segment before that is written.
+    pub noted: bool,
 }
 
 impl Report {

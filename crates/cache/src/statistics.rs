@@ -130,6 +130,14 @@ pub struct Statistics {
     pub log_used_bytes: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
+    /// Bytes of dirty data that the round under way has sent; they count as dirty until its end.
+    pub round_sent_bytes: u64,
+    /// The part of the log's room for data that is in use, in percent; 100 if hosts have to wait for room.
+    pub log_fill_percent: u64,
+    /// Seconds until it is full at the rate of the last minute; `None` if it does not fill.
+    pub log_lasts_s: Option<u64>,
+    /// For how many milliseconds the lower volume has failed or not answered, if it does.
+    pub lower_away_ms: Option<u64>,
     /// Number of the newest stable segment.
     pub committed_segment: u64,
     /// Segments that recovery found when the cache was opened.

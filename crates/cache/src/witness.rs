@@ -65,6 +65,7 @@ impl Shared {
             accept_loss: false,
             takes_over: true,
             shares: self.settings.shares,
+            confirmed: self.confirming.claimed.clone(),
         };
         tokio::spawn(ask(Arc::downgrade(self), alone, claim));
     }

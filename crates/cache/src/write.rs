@@ -1,42 +1,29 @@
 //! The write path: data into slots, slots into the queue for the log.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc};
 
-use tokio::time::{Instant, timeout};
 use volume::{Data, Durability, Error};
 
 use crate::{
     checksum::crc32c,
     dram::PageMut,
+    line::Ticket,
     log::segment::Kind,
     nvram::Buffer,
-    settings::{Report, TooLarge},
+    reservation::{MAX_STEP, Reservation, Wanted, Way},
+    settings::Report,
     slot::{Came, NONE, Place, SECTOR_BYTES, SECTORS, SLOT_BYTES, copy_sectors, mask},
     state::{Shared, State},
 };
 
-/// How far a step of a write came.
+/// The end of one step of a write.
 enum Step {
     /// So many slots are in the queue.
     Placed { slots: usize, serial: u64 },
-    /// Something must change first.
+    /// Nothing was placed: pages, the queue, the NVRAM or a claim must change first.
     Wait,
     /// This part of the slot's content must come from the log first.
     Load { slot: u64, place: Place },
-    /// The log has no room.
-    Full,
-}
-
-/// What may be queued for the log.
-enum Room {
-    /// So many slots, at least one.
-    Slots(usize),
-    /// Nothing before something else is done.
-    Later,
-    /// Nothing before destage moves the tail of the log, or the log disk works again.
-    Full,
-    /// Nothing before the next flush, since what is in the log has not ended its epoch.
-    TooLarge,
 }
 
 /// Content of a slot that a write needs and that was read from the log.
@@ -67,46 +54,136 @@ impl Part {
 }
 
 impl Shared {
-    /// Replaces sectors from `sector` on; done when the report mode says so.
+    /// Replaces sectors from `sector` on; done when the report mode says so. `has_begun`: for a call that
+    /// has changed other sectors already, see [`Wanted::has_begun`].
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: nothing was changed.
     pub async fn write(
         self: &Arc<Self>,
         sector: u64,
         data: Data,
         durability: Durability,
+        has_begun: bool,
     ) -> Result<(), Error> {
         if self.settings.report.is_past() {
             return self.write_past(sector, data).await;
         }
+        let first = sector / u64::from(SECTORS);
+        let end = (sector + (data.len() / SECTOR_BYTES) as u64).div_ceil(u64::from(SECTORS));
+        let slots = (end - first) as usize;
+        let wanted = Wanted { slots, bytes: data.len(), is_zeros: false, has_begun };
+        let serial = match self.way(wanted).await? {
+            Way::Past => return self.write_past(sector, data).await,
+            Way::Log(reservation) => self.place_all(sector, data, reservation).await?,
+        };
+        if !self.waits_for_log(durability) {
+            return Ok(());
+        }
+        // A stable write is a write and a flush.
+        let serial = if self.is_by_flush() { self.end_epoch() } else { serial };
+        self.decided(serial).await
+    }
+
+    /// Waits until a write is in the log, or is known to be lost. A log disk that is only busy or
+    /// away does not end the wait: the blocks are changed already, and BUSY would say that they are
+    /// not.
+    async fn decided(&self, serial: u64) -> Result<(), Error> {
+        match self.committed(serial).await {
+            Err(error) if error.may_pass() => {}
+            decided => return decided,
+        }
+        self.wait_until(|state| {
+            // The log has lost its name: what it takes now does not outlast this process.
+            if let Some(lost) = state.risk() {
+                return Some(Err(lost));
+            }
+            if state.durable >= serial {
+                return Some(Ok(()));
+            }
+            let failure = state.failure.as_ref().filter(|(told, _)| *told >= serial);
+            let error = failure.map(|(_, error)| error.clone()).filter(|error| !may_pass(error));
+            error.map(Err)
+        })
+        .await
+    }
+
+    /// Puts all of a write into slots. Gives the serial of its last step.
+    async fn place_all(
+        self: &Arc<Self>,
+        sector: u64,
+        data: Data,
+        mut reservation: Reservation<'_>,
+    ) -> Result<u64, Error> {
         let mut at = 0;
         let mut last = 0;
         let mut loaded = None;
         while at < data.len() {
             let here = sector + (at / SECTOR_BYTES) as u64;
-            let rest = &data;
-            match self.place(here, rest, at, &mut loaded)? {
+            let step = match self.place(here, &data, at, &mut loaded, &mut reservation, None)? {
+                Step::Wait => {
+                    self.wait_to_place(here, &data, at, &mut loaded, &mut reservation).await?
+                }
+                step => step,
+            };
+            match step {
                 Step::Placed { slots, serial } => {
                     last = serial;
                     at = (at + slots * SLOT_BYTES
                         - (here % u64::from(SECTORS)) as usize * SECTOR_BYTES)
                         .min(data.len());
                 }
-                Step::Wait => self.wait_for_space(here, data.len() - at).await?,
                 Step::Load { slot, place } => {
-                    if let Some(bytes) = self.load(slot, place).await? {
+                    let read = self.load(slot, place).await;
+                    let read = read.map_err(|error| if at > 0 { stalled(error) } else { error })?;
+                    if let Some(bytes) = read {
                         loaded = Some(Loaded { slot, place, bytes });
                     }
                 }
-                Step::Full => {
-                    self.write_past(here, data.slice(at, data.len() - at)).await?;
-                    break;
-                }
+                Step::Wait => {}
             }
         }
-        if !self.waits_for_log(durability) {
-            return Ok(());
+        Ok(last)
+    }
+
+    /// Waits for the next step of a write, in turn with the steps of other writes.
+    async fn wait_to_place(
+        self: &Arc<Self>,
+        sector: u64,
+        data: &Data,
+        at: usize,
+        loaded: &mut Option<Loaded>,
+        reservation: &mut Reservation<'_>,
+    ) -> Result<Step, Error> {
+        tracing::trace!(bytes = data.len() - at, "a write waits for memory or for the log");
+        let slot = sector / u64::from(SECTORS);
+        let mut turn = None;
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let mut returned = pin!(self.pool.returned().notified());
+            returned.as_mut().enable();
+            {
+                let mut state = self.state.lock();
+                // A claim may last as long as the lower volume does not answer: the steps of others
+                // do not wait behind it.
+                if self.is_claimed(&state, slot) {
+                    drop(state);
+                    turn = None;
+                } else if turn.is_none() {
+                    turn = Some(Turn::begin(self, &mut state, reservation));
+                }
+            }
+            let ticket = turn.as_ref().map(|turn: &Turn| turn.ticket);
+            match self.place(sector, data, at, loaded, reservation, ticket)? {
+                Step::Wait => {}
+                step => return Ok(step),
+            }
+            tokio::select! {
+                () = changed => {}
+                () = returned => {}
+            }
         }
-        // A stable write is a write and a flush.
-        if self.is_by_flush() { self.settle().await } else { self.committed(last).await }
     }
 
     /// Whether what was acknowledged becomes stable with a flush only.
@@ -116,18 +193,22 @@ impl Shared {
 
     /// Whether a write that is in its slots, and in the NVRAM, is not done yet.
     fn waits_for_log(&self, durability: Durability) -> bool {
-        if self.settings.nvram_is_stable() {
-            return !self.tells_early(&self.state.lock());
+        match self.settings.report {
+            // An NVRAM that has failed keeps nothing: then the log has to.
+            Report::Immediate => {
+                let waits = durability == Durability::Stable && !self.settings.nvram_is_stable();
+                waits || !self.tells_early(&self.state.lock())
+            }
+            report => !report.is_early() || durability == Durability::Stable,
         }
-        !self.settings.report.is_early() || durability == Durability::Stable
     }
 
-    /// Whether a write that promises no more than others is told of before it is in the log.
+    /// Returns true if a write without FUA is acknowledged before it is in the log.
     pub fn tells_early(&self, state: &State) -> bool {
-        if self.settings.nvram_is_stable() {
-            return state.nvram.as_ref().is_some_and(Buffer::is_sound);
+        match self.settings.report {
+            Report::Immediate => state.nvram.as_ref().is_some_and(Buffer::is_sound),
+            report => report.is_early(),
         }
-        self.settings.report.is_early()
     }
 
     /// Puts as much of `data` (from `at` on) into slots as there is room for, at least one slot.
@@ -137,18 +218,16 @@ impl Shared {
         data: &Data,
         at: usize,
         loaded: &mut Option<Loaded>,
+        reservation: &mut Reservation<'_>,
+        ticket: Option<Ticket>,
     ) -> Result<Step, Error> {
         let parts = parts(sector, data.len() - at, at);
-        // First the promises: pages, room in the log and in the NVRAM.
+        // Pages and room in the queue and the NVRAM first.
         let mut pages = Vec::new();
         {
             let mut state = self.state.lock();
-            let free = match self.room(&mut state)? {
-                Room::Slots(free) => free,
-                Room::Later => return Ok(Step::Wait),
-                Room::Full => return Ok(Step::Full),
-                Room::TooLarge => return self.end_too_large(&mut state).map(|()| Step::Wait),
-            };
+            self.may_go_on(&state)?;
+            let Some(free) = reservation.step(&state, ticket) else { return Ok(Step::Wait) };
             let wanted = parts.clone().take(free);
             for part in wanted {
                 if self.is_claimed(&state, part.slot) {
@@ -166,10 +245,8 @@ impl Shared {
             if pages.is_empty() {
                 return Ok(Step::Wait);
             }
-            state.reserved_slots += pages.len();
-            state.reserving += 1;
+            reservation.begin_step(&mut state, pages.len());
         }
-        let reserved = pages.len();
         // Then the copies, without the lock.
         let mut filled = Vec::with_capacity(pages.len());
         for (part, mut page) in parts.zip(pages) {
@@ -178,102 +255,31 @@ impl Shared {
             let checksum = if part.count == SECTORS { crc32c(&page) } else { 0 };
             filled.push((part, page, checksum));
         }
-        Ok(self.publish_parts(filled, reserved, loaded))
+        Ok(self.publish_parts(filled, reservation, loaded))
     }
 
-    /// Whether a write would be taken now.
-    pub fn admit(&self) -> Result<(), Error> {
-        let mut state = self.state.lock();
-        if self.settings.report.is_past() {
-            return self.refusal(&state).map_or(Ok(()), |error| Err(self.refuse(error)));
+    /// Checks that a write can be finished that has its reservation and may have changed some of its blocks.
+    ///
+    /// # Errors
+    /// Never one that may pass ([`Error::may_pass`]).
+    fn may_go_on(&self, state: &State) -> Result<(), Error> {
+        self.lower.check()?;
+        if state.closed {
+            return Err(Error::Device("the cache was stopped in the middle of the write".into()));
         }
-        self.room(&mut state).map(drop)
-    }
-
-    /// How much may be queued for the log now.
-    fn room(&self, state: &mut State) -> Result<Room, Error> {
-        if let Some(error) = self.refusal(state) {
-            return Err(self.refuse(error));
-        }
-        if state.rolling_back || state.frozen {
-            return Ok(Room::Later);
-        }
-        if state.log_error().is_some() {
-            return Ok(Room::Full);
-        }
-        let mut free = self.pending_limit.saturating_sub(state.pending_slots());
-        if self.settings.report.is_immediate() {
-            let held = state.nvram.as_ref().map_or(0, Buffer::free);
-            free = free.min(held.saturating_sub(state.reserved_slots));
-        }
-        // Many slots, or one by one when the log is nearly full.
-        for slots in [free.min(MAX_STEP), free.min(1)] {
-            if slots == 0 {
-                return Ok(Room::Later);
-            }
-            if self.room_for(state, slots) {
-                return Ok(Room::Slots(slots));
-            }
-        }
-        // A write past the log would wait for the lower volume, with its data accepted.
-        if self.is_away(state) {
-            return Err(self.refuse(Error::Busy("the log is full and the lower volume is away")));
-        }
-        if !self.is_strict() {
-            return Ok(Room::Full);
-        }
-        self.wait_for_round(state)
-    }
-
-    /// Room comes from a round, since nothing may overtake the log.
-    fn wait_for_round(&self, state: &mut State) -> Result<Room, Error> {
-        if let Some(why) = state.orders.hold() {
-            return Err(self.refuse(Error::Busy(why)));
-        }
-        let open_only = state.epochs.oldest().is_none() && state.ends == 0;
-        if self.is_by_flush() && open_only && !state.rolling_back {
-            return Ok(Room::TooLarge);
-        }
-        if !std::mem::replace(&mut state.starving, true) {
-            self.wake_destage.notify_one();
-        }
-        Ok(Room::Later)
-    }
-
-    /// What is between two flushes is too much for the log: refuses more, or ends the epoch here.
-    fn end_too_large(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
-        if self.settings.too_large == TooLarge::Refused {
-            self.counters.refused_epochs.add(1);
-            return Err(Error::Device(
-                "the log has no room for what was written since the last flush".into(),
-            ));
-        }
-        self.counters.split_epochs.add(1);
-        tracing::warn!("what was written since the last flush does not fit into the log: split");
-        state.end_epoch();
-        self.start_commit(state);
-        Ok(())
-    }
-
-    /// Counts a refusal.
-    pub fn refuse(&self, error: Error) -> Error {
-        if matches!(error, Error::Busy(_)) {
-            self.counters.refused_busy.add(1);
-        }
-        error
+        state.log_error().filter(|error| !may_pass(error)).map_or(Ok(()), Err)
     }
 
     /// Makes the filled pages the newest content of their slots and queues them.
     fn publish_parts(
         self: &Arc<Self>,
         filled: Vec<(Part, PageMut, u32)>,
-        reserved: usize,
+        reservation: &mut Reservation<'_>,
         loaded: &mut Option<Loaded>,
     ) -> Step {
         let mut state = self.state.lock();
         let state = &mut *state;
-        state.reserved_slots -= reserved;
-        state.reserving -= 1;
+        let begun = filled.len();
         state.serial += 1;
         let serial = state.serial;
         let mut placed = 0;
@@ -295,12 +301,14 @@ impl Shared {
             state.queue_slot(index, serial);
             placed += 1;
         }
+        reservation.end_step(state, begun, placed);
         self.start_commit(state);
         if placed == 0 { Step::Wait } else { Step::Placed { slots: placed, serial } }
     }
 
-    /// With immediate report: the content is stable in the NVRAM before anyone is told. In one that has
-    /// failed the older version stays until the log has this one, and whoever writes it waits for that.
+    /// With immediate report, makes the content stable in the NVRAM before the write is acknowledged. An
+    /// NVRAM that has failed keeps the older version until the log has this one, and the write waits for the
+    /// log.
     fn keep_in_nvram(
         &self,
         state: &mut State,
@@ -323,6 +331,7 @@ impl Shared {
             nvram.release(newer);
             return;
         }
+        state.kept = serial;
         // The older version only after the newer one is whole.
         let older = std::mem::replace(&mut entry.nvram, newer);
         if older != NONE {
@@ -334,118 +343,111 @@ impl Shared {
         state.claims.overlap(slot, slot + 1)
     }
 
-    /// Waits until a write of these sectors may go on: pages, queue, NVRAM, claims; for a round that
-    /// makes room in the log, not too long.
-    async fn wait_for_space(&self, sector: u64, bytes: usize) -> Result<(), Error> {
-        let slot = sector / u64::from(SECTORS);
-        let started = Instant::now();
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            changed.as_mut().enable();
-            let mut returned = pin!(self.pool.returned().notified());
-            returned.as_mut().enable();
-            let starving = {
-                let mut state = self.state.lock();
-                let later = matches!(self.room(&mut state)?, Room::Later);
-                if !later && !self.is_claimed(&state, slot) {
-                    let page = self.take_page(&mut state);
-                    if page.is_some() {
-                        return Ok(());
-                    }
-                }
-                later && state.starving
-            };
-            tracing::trace!(bytes, "a write waits for memory or for the log");
-            let something = async {
-                tokio::select! {
-                    () = changed => {}
-                    () = returned => {}
-                }
-            };
-            if starving {
-                self.look_again(started, something).await?;
-            } else {
-                something.await;
-            }
-        }
-    }
-
-    /// Waits for a change while a round has to make room, which has taken since `started`. Silence of
-    /// the lower volume is no change.
-    async fn look_again(
-        &self,
-        started: Instant,
-        change: impl Future<Output = ()>,
-    ) -> Result<(), Error> {
-        if started.elapsed() >= PATIENCE {
-            return Err(self.refuse(Error::Busy("the log is full")));
-        }
-        let _ = timeout(LOOK_EVERY, change).await;
-        Ok(())
-    }
-
-    /// Makes whole slots read as zeros, through the log. False if there is no room for that.
-    pub async fn write_zeros(self: &Arc<Self>, first: u64, end: u64) -> Result<bool, Error> {
+    /// Makes whole slots read as zeros, through the log, in steps. False if there is no room for that
+    /// and they are to go past the log; then some may be zeros already. Sets `begun` when the first slot
+    /// is about to change: from then on it waits longer for each step, and an error is never
+    /// [`Error::Busy`].
+    pub async fn write_zeros(
+        self: &Arc<Self>,
+        first: u64,
+        end: u64,
+        begun: &mut bool,
+    ) -> Result<bool, Error> {
         let mut slot = first;
         let mut last = 0;
-        let mut starved = Instant::now();
         while slot < end {
-            let placed = {
-                let mut state = self.state.lock();
-                let mut wanted = (end - slot) as usize;
-                if self.is_strict() {
-                    wanted = wanted.min(MAX_STEP);
+            let slots = ((end - slot) as usize).min(MAX_STEP);
+            let wanted = Wanted { slots, bytes: 0, is_zeros: true, has_begun: *begun };
+            match self.way(wanted).await {
+                Ok(Way::Log(reservation)) => {
+                    *begun = true;
+                    last = self.place_zeros(slot, slots, reservation).await?;
                 }
-                let fits = self.has_entries(&state, wanted);
-                if !fits && !self.is_strict() {
-                    return Ok(false);
-                }
-                let room = self.room(&mut state)?;
-                match if fits { room } else { self.wait_for_round(&mut state)? } {
-                    Room::Full => return Ok(false),
-                    Room::Later => 0,
-                    Room::TooLarge => self.end_too_large(&mut state).map(|()| 0)?,
-                    Room::Slots(free) => {
-                        let n = wanted.min(free);
-                        let run = slot..slot + n as u64;
-                        if state.claims.overlap(run.start, run.end) {
-                            0
-                        } else {
-                            state.serial += 1;
-                            last = state.serial;
-                            let report = self.settings.report;
-                            run.for_each(|slot| place_zero(&mut state, slot, report));
-                            self.start_commit(&mut state);
-                            n
-                        }
-                    }
-                }
-            };
-            if placed == 0 {
-                self.wait_for_zeros(slot, starved).await?;
-            } else {
-                (slot, starved) = (slot + placed as u64, Instant::now());
+                Ok(Way::Past) => return Ok(false),
+                Err(error) => return Err(if *begun { stalled(error) } else { error }),
             }
+            slot += slots as u64;
         }
         if !self.is_by_flush() {
-            self.committed(last).await?;
+            self.decided(last).await?;
         }
         Ok(true)
     }
 
-    async fn wait_for_zeros(&self, slot: u64, started: Instant) -> Result<(), Error> {
-        let free = self.wait_until(|state| {
-            let later = matches!(self.room(state), Ok(Room::Later));
-            let claimed = state.claims.overlap(slot, slot + MAX_STEP as u64);
-            let crowded = self.is_strict() && !self.has_entries(state, MAX_STEP);
-            (!later && !claimed && !crowded).then_some(())
-        });
-        if self.is_strict() {
-            return self.look_again(started, free).await;
+    /// Places zeros in slots that have a reservation. Gives the serial of the last step.
+    async fn place_zeros(
+        self: &Arc<Self>,
+        first: u64,
+        slots: usize,
+        mut reservation: Reservation<'_>,
+    ) -> Result<u64, Error> {
+        let end = first + slots as u64;
+        let mut slot = first;
+        let mut turn = None;
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            {
+                let mut state = self.state.lock();
+                self.may_go_on(&state)?;
+                let ticket = turn.as_ref().map(|turn: &Turn| turn.ticket);
+                if state.claims.overlap(slot, end) {
+                    drop(state);
+                    turn = None;
+                } else if let Some(count) = reservation.step(&state, ticket) {
+                    reservation.begin_step(&mut state, count);
+                    state.serial += 1;
+                    let step = slot..slot + count as u64;
+                    slot = step.end;
+                    step.for_each(|slot| place_zero(&mut state, slot, self.settings.report));
+                    reservation.end_step(&mut state, count, count);
+                    self.start_commit(&mut state);
+                    if slot == end {
+                        return Ok(state.serial);
+                    }
+                    drop(state);
+                    turn = None;
+                    continue;
+                } else if turn.is_none() {
+                    turn = Some(Turn::begin(self, &mut state, &reservation));
+                }
+            }
+            changed.await;
         }
-        free.await;
-        Ok(())
     }
+}
+
+/// The place of a write among those that wait for their next step.
+struct Turn<'a> {
+    shared: &'a Shared,
+    ticket: Ticket,
+}
+
+impl<'a> Turn<'a> {
+    fn begin(shared: &'a Shared, state: &mut State, reservation: &Reservation<'_>) -> Self {
+        let wants = reservation.next_step(state);
+        Self { shared, ticket: state.step_line.join(wants) }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.shared.state.lock().step_line.leave(self.ticket);
+        self.shared.changed.notify_waiters();
+    }
+}
+
+/// Returns true for an error of the log disk that may end by itself.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    error.may_pass()
+}
+
+/// The error of a call that was done in part and cannot go on.
+pub(crate) fn stalled(error: Error) -> Error {
+    if !may_pass(&error) {
+        return error;
+    }
+    Error::Device(format!("a part of the blocks was changed, then {error}").into())
 }
 
 fn place_zero(state: &mut State, slot: u64, report: Report) {
@@ -534,11 +536,3 @@ fn parts(sector: u64, length: usize, at: usize) -> impl Iterator<Item = Part> + 
         })
     })
 }
-
-/// Slots that one step of a write takes: those of a full segment, so that one large write does
-/// not keep others from the log for longer.
-const MAX_STEP: usize = 128;
-/// How often a call that waits for a round sees whether the lower volume still answers.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long it waits: half of the half minute after which hosts abort.
-const PATIENCE: Duration = Duration::from_secs(15);

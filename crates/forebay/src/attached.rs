@@ -24,3 +24,25 @@ pub struct Attached {
     /// The process that serves it.
     pub process: u32,
 }
+
+/// A device that was taken away, and where the data is that was written to it.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Detached {
+    /// The device.
+    pub attached: Attached,
+    /// The log of the cache that ran in the process, if there was one.
+    pub log: Option<LogLeft>,
+}
+
+/// The log of a cache that has stopped.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LogLeft {
+    /// The path of the log.
+    pub path: PathBuf,
+    /// Bytes in it that are not at the far side.
+    pub dirty_bytes: u64,
+    /// The settings with the cache.
+    pub config: PathBuf,
+    /// The unit with the cache: `TARGET/LUN`.
+    pub unit: String,
+}

@@ -15,9 +15,10 @@ use crate::{
     node,
     output::print_line,
     quantity::about,
+    records::{Recorder, Records},
     settings::{self, Far, Layer, Settings, Target, Unit},
-    stack,
-    status::Status,
+    stack, state_folder,
+    status::{ClaimStatus, Status},
 };
 
 /// Prints a line for each thing looked at; fails if one of them would stop `serve`, or a reload of
@@ -28,7 +29,19 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
     print_line(format_args!("{}: the settings are right", config.display()))?;
     let running = running(&settings);
     portals(&settings, running.as_ref(), &mut report)?;
+    if let Some(state) = &settings.state {
+        let looked = state_folder::check(state);
+        let found = looked.map(|()| format!("the folder {} is right", state.display()));
+        report.say("state", found)?;
+    }
     for target in &settings.target {
+        if let Some(address) = open_to_all(&settings, target) {
+            print_line(format_args!(
+                "{}: warning: every host that reaches {address} may log in, read and write; say who \
+                 may with `allow`",
+                target.name
+            ))?;
+        }
         for unit in &target.unit {
             let place = format!("{} LUN {}", target.name, unit.lun);
             look_at(&settings, target, unit, &place, &mut report).await?;
@@ -36,7 +49,8 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
     }
     for common in &settings.common_cache {
         let place = format!("common cache {}", common.name);
-        look_at_cache(&common.cache, &place, &mut report).await?;
+        let recorder = Records::of(&settings).recorder(&*place).in_common();
+        look_at_cache(&common.cache, &place, &recorder, &mut report).await?;
     }
     if let Some(running) = &running {
         reload(&settings, config, running, &mut report)?;
@@ -106,6 +120,21 @@ fn portals(
     Ok(())
 }
 
+/// The first address beyond this host at which a target lets everybody in, if there is one. Where a
+/// portal wants a certificate, that says who may.
+fn open_to_all(settings: &Settings, target: &Target) -> Option<settings::Address> {
+    if target.allow.is_some() {
+        return None;
+    }
+    let groups = settings.groups();
+    let reached = groups.iter().filter(|group| target.is_reached_through(group));
+    let portals = reached.flat_map(|group| &group.portals);
+    let is_open = |(address, portal): &&(settings::Address, settings::Portal)| {
+        !address.0.ip().is_loopback() && portal.tls.is_none()
+    };
+    portals.into_iter().find(is_open).map(|(address, _)| *address)
+}
+
 /// The layers of a unit that stand on something.
 async fn look_at(
     settings: &Settings,
@@ -114,14 +143,25 @@ async fn look_at(
     place: &str,
     report: &mut Report,
 ) -> Result<(), Failure> {
+    let mut recorder = Records::of(settings).recorder(format!("{}/{}", target.name, unit.lun));
+    recorder.is_opened_at_start_only = unit.in_common().is_some();
     for layer in &unit.stack {
         match layer {
-            Layer::File(file) => report.say(place, look_at_file(file))?,
+            Layer::File(file) => report.say(place, look_at_file(file, &recorder))?,
             Layer::Encrypt(encrypt) => report.say(place, look_at_key(encrypt))?,
-            Layer::Cache(cache) => look_at_cache(cache, place, report).await?,
+            Layer::Cache(cache) => look_at_cache(cache, place, &recorder, report).await?,
             Layer::Remote(remote) => {
                 let cache = stack::cache_over(&unit.stack[1..]);
-                report.say(place, look_at_far_side(settings, target, remote, cache).await)?;
+                let found = look_at_far_side(settings, target, remote, cache).await;
+                let is_usable = found.is_ok();
+                report.say(place, found)?;
+                let common = unit.in_common().and_then(|common| settings.common_cache(common));
+                if let Some(cache) = cache.or(common)
+                    && is_usable
+                    && let Some(failure) = look_at_claim(settings, target, remote, cache).await
+                {
+                    report.say(place, Err(failure))?;
+                }
             }
             _ => {}
         }
@@ -132,12 +172,13 @@ async fn look_at(
 async fn look_at_cache(
     cache: &settings::Cache,
     place: &str,
+    recorder: &Recorder,
     report: &mut Report,
 ) -> Result<(), Failure> {
     if let Some(key) = cache.key() {
         report.say(place, look_at_key(&key))?;
     }
-    report.say(place, look_at_log(cache).await)?;
+    report.say(place, look_at_log(cache, recorder).await)?;
     if let Some(nvram) = &cache.nvram {
         report.say(place, look_at_nvram(nvram, cache.nvram_size.0))?;
     }
@@ -152,10 +193,11 @@ fn look_at_key(key: &settings::Encrypt) -> Result<String, Failure> {
     unlocked.map(|_| format!("the key {} is unlocked by its secret", key.key.display()))
 }
 
-fn look_at_file(file: &settings::File) -> Result<String, Failure> {
+fn look_at_file(file: &settings::File, recorder: &Recorder) -> Result<String, Failure> {
+    recorder.look_at_volume(&file.path)?;
     let mut options = stack::options(file);
     if !file.path.exists() && file.size.is_some() {
-        return Ok(format!("{} would be made", file.path.display()));
+        return would_be_made(&options, &file.path.display().to_string());
     }
     options.preallocate = false;
     options.read_only = true;
@@ -163,14 +205,26 @@ fn look_at_file(file: &settings::File) -> Result<String, Failure> {
     Ok(format!("{} holds {}", file.path.display(), about(volume.geometry().bytes())))
 }
 
-async fn look_at_log(cache: &settings::Cache) -> Result<String, Failure> {
+async fn look_at_log(cache: &settings::Cache, recorder: &Recorder) -> Result<String, Failure> {
     if cache.pair.is_some() && cache.log.exists() {
         return look_at_half(cache).await;
     }
+    // The halves of a pair's log are not recorded.
+    let records = match cache.pair {
+        None => Some(recorder.look_at_log(cache)?),
+        Some(_) => None,
+    };
     if !stack::log_exists(cache) && cache.log_size.is_some() {
-        return Ok(format!("the log {} would be made", cache.log.display()));
+        if let Some(second) = &cache.log_mirror {
+            would_be_made(&stack::log_options(cache, second), "")?;
+        }
+        let options = stack::log_options(cache, &cache.log);
+        return would_be_made(&options, &format!("the log {}", cache.log.display()));
     }
     let Some(log) = stack::look_at_log(cache, open).await? else { return Ok(in_use(&cache.log)) };
+    if let Some(records) = records {
+        records.check(stack::instance(cache, &log).await?.as_deref())?;
+    }
     stack::describe_log(cache, &log).await
 }
 
@@ -199,8 +253,8 @@ async fn look_at_half(cache: &settings::Cache) -> Result<String, Failure> {
 async fn look_at_tier(cache: &settings::Cache, path: &Path) -> Result<String, Failure> {
     let name = path.display();
     let mut options = stack::tier_options(cache, path);
-    if options.create.take().is_some() {
-        return Ok(format!("the read tier {name} would be made"));
+    if options.create.is_some() {
+        return would_be_made(&options, &format!("the read tier {name}"));
     }
     options.read_only = true;
     let Some(volume) = open(&options)? else { return Ok(in_use(path)) };
@@ -233,7 +287,19 @@ fn look_at_nvram(path: &Path, bytes: u64) -> Result<String, Failure> {
             Err(Failure::new(format!("cannot use the NVRAM file {name}: {error}"))
                 .remedy(stack::io_remedy(&error, path)))
         }
-        _ => Ok(format!("the NVRAM file {name} would be made")),
+        _ => match MappedFile::can_be_made(path, bytes) {
+            Ok(()) => Ok(format!("the NVRAM file {name} would be made")),
+            Err(error) => Err(Failure::new(format!("cannot make the NVRAM file {name}: {error}"))
+                .remedy(stack::io_remedy(&error, path))),
+        },
+    }
+}
+
+/// Reports a missing file as one that `serve` would make, or as an error if `serve` could not make it.
+fn would_be_made(options: &Options, what: &str) -> Result<String, Failure> {
+    match FileVolume::can_be_made(options) {
+        Ok(()) => Ok(format!("{what} would be made")),
+        Err(error) => Err(stack::refusal(&error)),
     }
 }
 
@@ -265,12 +331,12 @@ async fn look_at_far_side(
         Err(error) if known.is_some() && stack::may_pass(&error) => {
             return Ok(format!("{} is away ({error}); a start goes on with the log", remote.url));
         }
-        Err(error) => return Err(stack::refused_far_side(&remote.url, &error)),
+        Err(error) => return Err(stack::refused_far_side(remote, &error)),
     };
     let unit = units.into_iter().find(|unit| unit.lun == lun);
     let facts = match unit.map(|unit| unit.facts) {
         Some(Ok(facts)) => facts,
-        Some(Err(error)) => return Err(stack::refused_far_side(&remote.url, &error)),
+        Some(Err(error)) => return Err(stack::refused_far_side(remote, &error)),
         None => {
             return Err(Failure::new(format!("{}: there is no such unit", remote.url))
                 .remedy("see which units there are: forebay ls iscsi://HOST"));
@@ -287,6 +353,65 @@ async fn look_at_far_side(
         Some(_) => Ok(format!("{what}, the volume that the log belongs to")),
         None => Ok(what),
     }
+}
+
+/// Compares the claim that the node has of the volume with the log that is here. A claim of another
+/// log refuses this one at the start. `None`: nothing stands in the way, or the node does not answer,
+/// which was said before.
+async fn look_at_claim(
+    settings: &Settings,
+    target: &Target,
+    remote: &settings::Remote,
+    cache: &settings::Cache,
+) -> Option<Failure> {
+    let far: Far = remote.url.parse().ok()?;
+    // Gateways that share a volume, and the two of a pair, have a claim in common.
+    if is_own(settings, target, &far) || cache.share || cache.pair.is_some() {
+        return None;
+    }
+    let here = match stack::log_exists(cache) {
+        // In use: its process has presented the claim.
+        true => stack::instance(cache, &stack::look_at_log(cache, open).await.ok()??).await.ok()?,
+        false => None,
+    };
+    let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
+    let naming = Naming::guest(settings).ok()?.map(Arc::new);
+    let us = stack::Us { initiator_name, lasting: None };
+    let session = stack::session(remote, &us, naming.as_ref()).ok()?;
+    let mut claim = None;
+    for place in session.places().await.ok()? {
+        if let Ok(found) = initiator::claim_of(&place).await {
+            claim = found;
+            break;
+        }
+    }
+    let claim = ClaimStatus::from(claim?);
+    let stands_in_the_way = claim.held && (claim.dirty || claim.present);
+    if !stands_in_the_way || here.as_ref() == Some(&claim.log) {
+        return None;
+    }
+    let ClaimStatus { owner, log, generation, .. } = &claim;
+    let unit = match &far {
+        Far::At(url) => url.target.as_ref().map(|name| format!("{name}/{}", url.lun.unwrap_or(0))),
+        Far::Named(_) => None,
+    };
+    let unit = unit.unwrap_or_else(|| "TARGET/LUN".to_owned());
+    let path = cache.log.display();
+    let here = match &here {
+        Some(instance) => format!("the log {path} is another one, instance {instance}"),
+        None => format!("the log {path} is missing or blank"),
+    };
+    let drop = format!("at the node: `forebay claim drop {unit} --lose-dirty-data`");
+    let claimed = format!("{} is claimed for log {log} (generation {generation})", remote.url);
+    Some(match *owner == us.initiator_name.0 {
+        true => Failure::new(format!("{claimed} of this gateway ({owner}), but {here}"))
+            .remedy(format!("put that log back under {path}; if it is gone for good, {drop}")),
+        false => Failure::new(format!("{claimed} of {owner}, and this gateway cannot write to it"))
+            .remedy(format!(
+                "let that gateway drain and stop, or bring its log here and take it up with `forebay \
+                 gateway adopt`; if it is gone for good, {drop}"
+            )),
+    })
 }
 
 /// Whether a far side is another target of the same settings.
@@ -322,6 +447,14 @@ fn reload(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let place = format!("a reload in process {}", running.pid);
+    if let Some(attached) = &running.attached {
+        let device = attached.device.display();
+        let found = format!(
+            "it has attached {} as {device}, and reads its settings at the start only",
+            attached.volume
+        );
+        return report.say(&place, Ok(found));
+    }
     let config = std::path::absolute(config).map_err(Failure::new)?;
     let found = match control::ask(&control::path(settings)?, Request::Compare { config })? {
         Response::Changes(changes) if changes.is_empty() => Ok("nothing is different".to_owned()),

@@ -74,6 +74,12 @@ pub enum Command {
     /// While a cache has acknowledged writes that the unit does not have yet, nobody else may change
     /// the unit.
     Claim(Claim),
+    /// Forget which volume or log was in use at a path, so that another may take its place
+    ///
+    /// A volume file or log that is missing, blank or replaced is not served: its record says that
+    /// there was another one. Without the record, what is at the path at the next start is taken as it
+    /// is, or made anew. The file itself is not touched.
+    Forget(Forget),
     /// List the targets of a portal, or the units of a target
     Ls(Ls),
     /// Show which volumes of which nodes are known by name
@@ -168,6 +174,22 @@ pub struct Resize {
     /// Whom to tell.
     #[command(flatten)]
     pub whom: Whom,
+}
+
+/// Arguments of `forget`.
+#[derive(Args, Debug)]
+pub struct Forget {
+    /// The volume file, device or log, as the message names it
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+
+    /// The settings (TOML) that name it
+    #[arg(long, short, value_name = "FILE")]
+    pub config: PathBuf,
+
+    /// Though acknowledged writes may be lost with it
+    #[arg(long)]
+    pub lose_data: bool,
 }
 
 #[cfg(test)]

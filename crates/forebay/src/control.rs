@@ -2,10 +2,10 @@
 //! be the only owner of its path and how to ask a running process.
 
 use std::{
-    fs::{DirBuilder, File, OpenOptions, TryLockError},
+    fs::{DirBuilder, File, TryLockError},
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::{
-        fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},
+        fs::{DirBuilderExt, FileTypeExt},
         net::{UnixListener as StdListener, UnixStream as StdStream},
     },
     path::{Path, PathBuf},
@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use crate::{
-    attached::Attached,
+    attached::{Attached, Detached},
     failure::Failure,
     linked::Linked,
     moves::{Listed, Progress},
@@ -117,6 +117,9 @@ pub enum Request {
         /// Though somebody uses it.
         force: bool,
     },
+    /// Send down all that the cache in the process has, then take away what the process has attached. Asked again as long
+    /// as the answer says how the cache stands.
+    DrainAndDetach,
     /// Change an emulated link; each setting as `key=value`.
     Link {
         /// From the near end to the far one.
@@ -159,8 +162,10 @@ pub enum Response {
     Moving(Progress),
     /// What is known of moves.
     Moves(Vec<Listed>),
-    /// What is attached, or was until now.
+    /// What is attached.
     Attachment(Attached),
+    /// What was attached until now.
+    Detached(Detached),
     /// How an emulated link is.
     Link(Box<Linked>),
     /// The size from now on.
@@ -191,6 +196,7 @@ impl Response {
             | Self::Moving(_)
             | Self::Moves(_)
             | Self::Attachment(_)
+            | Self::Detached(_)
             | Self::Link(_)
             | Self::Resized { .. } => {
                 Failure::new("the process gives an answer to another question")
@@ -328,9 +334,7 @@ fn own(path: &Path) -> Result<File, Failure> {
 /// Takes a lock, held as long as the file is open, and writes this process's number into it; or says the
 /// number of the process that has it.
 pub fn take(lock: &Path) -> io::Result<Result<File, String>> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut file = options.open(lock)?;
+    let mut file = volume::open_own(lock, true, true)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {

@@ -9,7 +9,7 @@ use crate::{
     cli::Credentials,
     failure::Failure,
     settings::{self, Proof, Remote, RemoteTls},
-    tls,
+    tls::{self, Named},
 };
 
 /// By CHAP.
@@ -35,6 +35,7 @@ pub fn remote(url: &str, args: &Credentials) -> Result<Remote, Failure> {
         user: user(args)?,
         mutual: mutual(args)?,
         tls: tls.transpose()?.map(Box::new),
+        named: Named::Options,
         ..Remote::default()
     })
 }

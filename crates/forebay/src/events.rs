@@ -1,8 +1,14 @@
-//! What the program tells while it runs: `tracing` events on stderr.
+//! Events: `tracing` output on stderr, through a queue that never waits for the reader.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
 
 use tracing_subscriber::EnvFilter;
 
-use crate::{failure::Failure, settings::LogLevel};
+use crate::{
+    event_queue::{EventWriter, QUEUE},
+    failure::Failure,
+    settings::LogLevel,
+};
 
 /// What decides which events are shown.
 pub struct Events {
@@ -26,7 +32,7 @@ pub fn show(log_level: Option<&str>, verbose: u8, usual: &'static str) -> Result
     })?;
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| EventWriter)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(true)
         // It would panic, and end the process, where nobody reads stderr any more: a closed terminal.
@@ -50,12 +56,35 @@ impl Events {
     }
 }
 
+/// Events that were dropped since the start because the reader of stderr took no text.
+pub fn dropped() -> u64 {
+    QUEUE.dropped()
+}
+
+/// Waits until stderr has taken all events, at most one second: a reader that takes nothing must not keep the
+/// process from its end.
+pub fn flush() {
+    QUEUE.flush();
+}
+
+/// Writes the last words of the process to stderr after all events, and waits for the reader at most one
+/// second.
+pub fn say_last(text: &str) {
+    QUEUE.put_last(format!("{text}\n").as_bytes());
+}
+
 /// A panic is a bug: its message is shown and the process ends at once, before half-done work can
 /// answer anybody. What was acknowledged is safe, as after any kill.
 pub fn end_at_panic() {
-    let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        usual(panic);
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let mut text = format!("thread '{name}' {panic}");
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            text += &format!("\n{backtrace}");
+        }
+        say_last(&text);
         std::process::abort();
     }));
 }

@@ -50,3 +50,27 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Why a unit's storage was not opened.
+#[derive(Debug)]
+pub enum NotOpened {
+    /// The storage of this unit does not agree with what is recorded about it, or another gateway
+    /// has its claim. Other units of the process can be served.
+    Refused(Failure),
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl From<Failure> for NotOpened {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<NotOpened> for Failure {
+    fn from(not_opened: NotOpened) -> Self {
+        match not_opened {
+            NotOpened::Refused(failure) | NotOpened::Failed(failure) => failure,
+        }
+    }
+}

@@ -13,7 +13,7 @@ use crate::{
     failure::Failure,
     given_up, handover,
     orders::{Order, Standing, UnitName},
-    output::{print, print_line},
+    output::{self, print, print_line},
     quantity::{Span, about},
 };
 
@@ -60,25 +60,14 @@ fn tell(unit: &UnitName, told: &Told, order: Order) -> Result<(), Failure> {
 fn send_down(of: &OfCache, timeout: Option<Span>, mut order: Order) -> Result<(), Failure> {
     let OfCache { unit, told } = of;
     let path = told.whom.path()?;
-    let begun = Instant::now();
-    let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template("{spinner} [{bar:30}] {elapsed:>4} {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-    let mut most = 0;
+    let mut progress = Progress::begin(unit.to_string(), timeout);
     loop {
         let standing = ask(&path, unit, order)?;
         if standing.done {
-            bar.finish_and_clear();
+            progress.end();
             return show(unit, told, &standing);
         }
-        if timeout.is_some_and(|timeout| begun.elapsed() >= timeout.0) {
-            bar.finish_and_clear();
-            return Err(not_in_time(unit, &standing));
-        }
-        most = most.max(standing.dirty_bytes);
-        bar.set_length(most);
-        bar.set_position(most - standing.dirty_bytes);
-        bar.set_message(left(&standing));
+        progress.show(&standing)?;
         if let (Order::Flush { mark }, Some(reached)) = (&mut order, standing.mark) {
             *mark = Some(reached);
         }
@@ -87,15 +76,77 @@ fn send_down(of: &OfCache, timeout: Option<Span>, mut order: Order) -> Result<()
     }
 }
 
+/// Shows how far a flush or drain is, and gives it up when it takes too long.
+pub struct Progress {
+    /// How people know the unit.
+    unit: String,
+    timeout: Option<Span>,
+    bar: ProgressBar,
+    begun: Instant,
+    told_at: Instant,
+    /// The most bytes that were not sent.
+    most: u64,
+}
+
+impl Progress {
+    /// Begins now.
+    pub fn begin(unit: String, timeout: Option<Span>) -> Self {
+        let bar = ProgressBar::new(0);
+        let style = ProgressStyle::with_template("{spinner} [{bar:30}] {elapsed:>4} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+        let begun = Instant::now();
+        Self { unit, timeout, bar, begun, told_at: begun, most: 0 }
+    }
+
+    /// Shows how the cache stands.
+    ///
+    /// # Errors
+    /// If the time is over.
+    pub fn show(&mut self, standing: &Standing) -> Result<(), Failure> {
+        if self.timeout.is_some_and(|timeout| self.begun.elapsed() >= timeout.0) {
+            self.end();
+            return Err(not_in_time(&self.unit, standing));
+        }
+        self.most = self.most.max(unsent(standing));
+        self.bar.set_length(self.most);
+        self.bar.set_position(self.most - unsent(standing));
+        self.say(&left(standing));
+        Ok(())
+    }
+
+    /// Shows something else that is done meanwhile.
+    pub fn say(&mut self, what: &str) {
+        self.bar.set_message(what.to_owned());
+        self.bar.tick();
+        if self.bar.is_hidden() && self.told_at.elapsed() >= TOLD_EVERY {
+            self.told_at = Instant::now();
+            output::tell(format_args!("{}: {what}", self.unit));
+        }
+    }
+
+    /// Clears the terminal.
+    pub fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Without a terminal a line tells so often how far a flush or drain is.
+const TOLD_EVERY: Duration = Duration::from_secs(5);
+
+/// Bytes that destage has not sent: those of the round under way count as dirty until its end.
+fn unsent(standing: &Standing) -> u64 {
+    standing.dirty_bytes.saturating_sub(standing.sent_bytes)
+}
+
 fn left(standing: &Standing) -> String {
-    let left = format!("{} left, {}/s", about(standing.dirty_bytes), about(standing.rate));
+    let left = format!("{} left, {}/s", about(unsent(standing)), about(standing.rate));
     match &standing.lower_error {
         Some(error) => format!("{left}; the far side: {error}"),
         None => left,
     }
 }
 
-fn not_in_time(unit: &UnitName, standing: &Standing) -> Failure {
+fn not_in_time(unit: &str, standing: &Standing) -> Failure {
     let message = format!("{unit} is not done: {}", left(standing));
     let remedy = match standing.rate_limit {
         Some(_) => {

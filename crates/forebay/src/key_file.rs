@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     failure::Failure,
+    private_file::{self, Guard},
     settings::{Encrypt, Found, read_secret},
     whole_file,
 };
@@ -42,7 +43,9 @@ pub fn make(
     let file = File::options().write(true).create_new(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| {
         file.write_all(&bytes)?;
-        file.sync_all()
+        file.sync_all()?;
+        // Encrypted data is lost if a power cut takes the name of the key file.
+        whole_file::settle_names(path)
     });
     written.map_err(|error| {
         let failure = Failure::new(format!("cannot make {}: {error}", path.display()));
@@ -61,14 +64,18 @@ pub fn open(settings: &Encrypt) -> Result<(VolumeKey, KeyFile), Failure> {
     let secret = unlocking(settings.secret_file.as_deref(), settings.secret_env.as_deref())?;
     let locked = Locked { path, secret };
     let shown = locked.path.display();
-    let bytes = fs::read(&locked.path).map_err(|error| {
-        let failure = Failure::new(format!("cannot read the volume's key {shown}: {error}"));
-        match error.kind() {
-            io::ErrorKind::NotFound => failure.remedy(format!(
-                "bring it back: what is encrypted cannot be read without it; for a new volume, \
-                 make it with `forebay key {shown}`"
-            )),
-            _ => failure,
+    let read = private_file::read(&locked.path, "the volume's key", Guard::Owned, MOST_BYTES);
+    let bytes = read.map_err(|refusal| match refusal {
+        private_file::Refusal::Unfit(message, remedy) => Failure::new(message).remedy(remedy),
+        private_file::Refusal::Unreadable(error) => {
+            let failure = Failure::new(format!("cannot read the volume's key {shown}: {error}"));
+            match error.kind() {
+                io::ErrorKind::NotFound => failure.remedy(format!(
+                    "bring it back: what is encrypted cannot be read without it; for a new \
+                     volume, make it with `forebay key {shown}`"
+                )),
+                _ => failure,
+            }
         }
     })?;
     let key = locked.unlock(&bytes).map_err(|refusal| match refusal {
@@ -174,7 +181,7 @@ impl Locked {
         let current = fs::metadata(&self.path)?;
         // Otherwise it did not come to the renewal: it is the key of now by another name.
         if (found.dev(), found.ino()) != (current.dev(), current.ino()) {
-            let mut file = File::options().write(true).open(&old)?;
+            let mut file = volume::open_own(&old, true, false)?;
             file.write_all(&[0; FILE_BYTES])?;
             file.sync_all()?;
         }
@@ -212,6 +219,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// Longer files hold something else.
+const MOST_BYTES: u64 = 4096;
 const MAGIC: &[u8; 8] = b"FBYVLKEY";
 const VERSION: u32 = 1;
 const SALT_BYTES: usize = 32;
@@ -225,6 +234,8 @@ const SECRET_BYTES: usize = 32;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn locked(path: &Path, secret: &[u8]) -> Locked {
@@ -242,6 +253,17 @@ mod tests {
         assert!(matches!(other, Err(Refusal::OtherSecret)));
         assert_ne!(file.lock(&key).unwrap(), bytes, "another salt each time");
         assert!(!bytes.windows(16).any(|part| key.bytes().windows(16).any(|clear| clear == part)));
+    }
+
+    /// What is encrypted with the key could not be read if its name were lost.
+    #[test]
+    fn the_name_of_a_new_key_is_synced() {
+        let (folder, secrets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let secret = secrets.path().join("secret");
+        fs::write(&secret, "s".repeat(64)).unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let make = || make(&folder.path().join("key"), Some(&secret), None).is_ok();
+        assert_eq!(sim::openings_of(folder.path(), make), (1, true));
     }
 
     #[test]

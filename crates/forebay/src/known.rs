@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use ::names::Entry;
+
 use crate::{
     cli::Names,
     control::{self, Request, Response},
@@ -23,11 +25,11 @@ pub fn run(args: &Names) -> Result<(), Failure> {
 }
 
 fn for_people(known: &Known) -> String {
-    let mut table = table(&["volume", "node", "heard", "target", "LUN", "portals"]);
+    let mut table = table(&["volume", "node", "last sign of life", "target", "LUN", "portals"]);
     for node in &known.nodes {
-        let heard = heard(node, known);
+        let sign_of_life = sign_of_life(node, known);
         if node.volumes.is_empty() {
-            table.add_row(["-", node.node.as_str(), &heard, "", "", ""]);
+            table.add_row(["-", node.node.as_str(), &sign_of_life, "", "", ""]);
         }
         for entry in &node.volumes {
             let portals = entry.portals.iter().map(|portal| match portal.tls {
@@ -36,8 +38,11 @@ fn for_people(known: &Known) -> String {
             });
             table.add_row([
                 entry.volume.to_string(),
-                node.node.to_string(),
-                heard.clone(),
+                match has_moved(entry, known) {
+                    true => format!("{} (former: the volume has moved)", node.node),
+                    false => node.node.to_string(),
+                },
+                sign_of_life.clone(),
                 entry.target.clone(),
                 entry.lun.to_string(),
                 portals.collect::<Vec<_>>().join(", "),
@@ -51,18 +56,24 @@ fn for_people(known: &Known) -> String {
     text
 }
 
-fn heard(node: &KnownNode, known: &Known) -> String {
-    let heard = match (node.gln == known.gln, node.stale) {
+/// Whether another node has the volume since a later move.
+fn has_moved(entry: &Entry, known: &Known) -> bool {
+    let mut entries = known.nodes.iter().flat_map(|node| &node.volumes);
+    entries.any(|other| other.volume == entry.volume && other.generation > entry.generation)
+}
+
+fn sign_of_life(node: &KnownNode, known: &Known) -> String {
+    let age = match (node.gln == known.gln, node.stale) {
         (true, _) => "this node".to_owned(),
         (false, false) => format!("{} s ago", node.heard_seconds),
         (false, true) => format!("{} s ago: stale", node.heard_seconds),
     };
-    if node.twins { format!("{heard}; two have its number") } else { heard }
+    if node.twins { format!("{age}; two have its number") } else { age }
 }
 
 #[cfg(test)]
 mod tests {
-    use ::names::{Entry, Gln, Portal, Trouble};
+    use ::names::{Gln, Portal, Trouble};
 
     use super::*;
 
@@ -80,15 +91,18 @@ mod tests {
         let portals = vec![Portal { address: "10.0.0.2:3260".into(), tls: true }];
         let volume = "payroll".parse().unwrap();
         let entry = Entry { volume, target: "iqn.a:b".into(), lun: 3, portals, generation: 0 };
+        let newer = Entry { generation: 1, ..entry.clone() };
         let far = KnownNode { volumes: vec![entry], ..node(2, true) };
-        let nodes = vec![node(1, false), far];
+        let now = KnownNode { volumes: vec![newer], ..node(3, false) };
+        let nodes = vec![node(1, false), far, now];
         let known = Known { gln: Gln::new([1; 16]), nodes, troubles: vec![Trouble::Full] };
         let text = for_people(&known);
         for expected in [
             "this node",
             "70 s ago: stale; two have its number",
             "payroll",
-            "n2",
+            "n2 (former: the volume has moved)",
+            "n3  ",
             "10.0.0.2:3260 (TLS)",
             "than there is room for",
         ] {

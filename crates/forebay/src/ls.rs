@@ -5,16 +5,16 @@ use iscsi::{login::LoginFailure, pdu::LoginStatus};
 use serde_json::json;
 
 use crate::{
-    cli::Ls,
+    cli::{Credentials, Ls},
     control::{self, Request, Response},
     credentials,
     failure::Failure,
     naming::{self, Naming},
-    output::print,
+    output::{print, tell},
     quantity::about,
     settings::{Far, Settings},
-    stack,
     status::table,
+    tls::{self, Named},
 };
 
 /// A target and its units, or why they cannot be listed.
@@ -47,10 +47,17 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
             break;
         }
     }
-    let listed = found.map_err(|error| refused(&args.url, &error))?;
+    let listed = found.map_err(|error| refused(args, &error))?;
     print(if args.json { as_json(&listed) } else { for_people(&settings.portal, &listed) })?;
+    if listed.is_empty() && args.credentials.user.is_none() {
+        let Ls { url, initiator_name, .. } = args;
+        tell(format!(
+            "{url} shows no target to {initiator_name} without a user; targets that want CHAP are hidden from it\n  \
+             to see them: forebay ls {url} --user NAME --secret-file FILE"
+        ));
+    }
     match listed.into_iter().find_map(|listed| listed.units.err()) {
-        Some(error) => Err(refused(&args.url, &error)),
+        Some(error) => Err(refused(args, &error)),
         None => Ok(()),
     }
 }
@@ -101,17 +108,36 @@ async fn place(args: &Ls, volume: VolumeName) -> Result<initiator::Url, Failure>
     Ok(initiator::Url { portals: place.portals, target: Some(place.target), lun: Some(place.lun) })
 }
 
-fn refused(url: &str, error: &initiator::Error) -> Failure {
+fn refused(args: &Ls, error: &initiator::Error) -> Failure {
     let remedy = match error {
         initiator::Error::Login(LoginFailure::Refused(LoginStatus::AuthenticationFailure)) => {
-            "prove who you are: --user NAME --secret-file FILE"
+            authentication_remedy(&args.credentials)
         }
-        initiator::Error::Tls(_) => stack::TLS_REMEDY,
-        initiator::Error::Closed => "see whether the portal wants TLS: --ca FILE",
-        initiator::Error::Login(_) => "correct the target's name; without one, all are listed",
-        _ => "see whether an iSCSI target listens there",
+        initiator::Error::Tls(distrust) => tls::remedy(distrust.cause, Named::Options),
+        initiator::Error::Closed => "see whether the portal wants TLS: --ca FILE".to_owned(),
+        initiator::Error::Login(LoginFailure::Proof(_)) => {
+            "correct the name in --mutual or the secret in --mutual-secret-file".to_owned()
+        }
+        initiator::Error::Login(_) => {
+            "correct the target's name; without one, all are listed".to_owned()
+        }
+        _ => "see whether an iSCSI target listens there".to_owned(),
     };
-    Failure::new(format!("cannot list {url}: {error}")).remedy(remedy)
+    Failure::new(format!("cannot list {}: {error}", args.url)).remedy(remedy)
+}
+
+fn authentication_remedy(credentials: &Credentials) -> String {
+    let Some(user) = &credentials.user else {
+        return "prove who you are: --user NAME --secret-file FILE".to_owned();
+    };
+    let secret = match (&credentials.secret_file, &credentials.secret_env) {
+        (Some(file), _) => format!("the file {}", file.display()),
+        (None, Some(variable)) => format!("the environment variable {variable}"),
+        (None, None) => "the secret".to_owned(),
+    };
+    format!(
+        "the target does not know the user {user}, or its secret is not the one in {secret}: correct --user or the secret"
+    )
 }
 
 fn as_json(listed: &[Listed]) -> String {

@@ -1,21 +1,27 @@
 //! The program: settings, stacks, roles, quickstart.
 
 mod failure;
+mod private_file;
 mod tls;
 mod output;
 mod quantity;
 mod figures;
+mod attached;
 mod status;
 mod orders;
 mod settings;
 mod congestion;
+mod event_queue;
 mod events;
+mod memory;
 mod plan;
 mod whole_file;
+mod state_folder;
+mod confirmed;
 mod naming;
 mod state;
+mod records;
 mod moves;
-mod attached;
 mod linked;
 mod control;
 mod admission;
@@ -29,6 +35,7 @@ mod lab;
 mod cli;
 mod handover;
 mod given_up;
+mod forget;
 mod gateway;
 mod claim;
 mod credentials;
@@ -40,7 +47,7 @@ mod tunnel;
 mod attachment;
 mod quickstart;
 
-use std::{io::Write as _, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
 
@@ -52,10 +59,12 @@ fn main() -> ExitCode {
     events::end_at_panic();
     let cli = Cli::parse();
     match run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            events::flush();
+            ExitCode::SUCCESS
+        }
         Err(failure) => {
-            // Nobody may read it any more.
-            let _ = writeln!(std::io::stderr(), "forebay: {failure}");
+            events::say_last(&format!("forebay: {failure}"));
             failure.code.into()
         }
     }
@@ -81,6 +90,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Resize(args) => resize(&args),
         Command::Gateway(args) => in_runtime(gateway::run(args.act)),
         Command::Claim(args) => claim::run(args.act),
+        Command::Forget(args) => forget::run(&args),
         Command::Ls(args) => in_runtime(ls::run(&args)),
         Command::Names(args) => known::run(&args),
         Command::Volume(args) => volumes::run(args.act),

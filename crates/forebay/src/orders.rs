@@ -100,6 +100,9 @@ pub struct Standing {
     pub done: bool,
     /// Bytes that are not at the far side.
     pub dirty_bytes: u64,
+    /// Bytes of those that destage has sent in the round under way, at the end of which they count as sent.
+    #[serde(default)]
+    pub sent_bytes: u64,
     /// Since when destage is paused, if it is.
     pub paused_since: Option<String>,
     /// Bytes per second that may go down; 0: none, `None`: as many as the link takes.

@@ -16,6 +16,9 @@ pub struct Changes {
     pub removed: Vec<String>,
     /// What cannot be changed while serving, and why. If there is anything, nothing is done.
     pub refused: Vec<String>,
+    /// Units that were refused at the start and are still not served, with the reason.
+    #[serde(default)]
+    pub not_served: Vec<String>,
 }
 
 /// What a reload does, as data.
@@ -264,7 +267,7 @@ fn portals(settings: &Settings) -> Vec<(Address, u16, Portal)> {
 impl Changes {
     /// Whether the two settings do the same.
     pub fn is_empty(&self) -> bool {
-        [&self.added, &self.changed, &self.removed, &self.refused]
+        [&self.added, &self.changed, &self.removed, &self.refused, &self.not_served]
             .iter()
             .all(|list| list.is_empty())
     }
@@ -276,6 +279,7 @@ impl Changes {
             ("changed", &self.changed),
             ("removed", &self.removed),
             ("refused", &self.refused),
+            ("still not served", &self.not_served),
         ];
         lists
             .into_iter()

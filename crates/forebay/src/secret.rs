@@ -8,7 +8,7 @@ use std::{
 
 use zeroize::Zeroizing;
 
-use crate::{cli::Secret, failure::Failure};
+use crate::{cli::Secret, failure::Failure, whole_file};
 
 /// Six bits each: base64's, so that every initiator's settings take them.
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -24,7 +24,9 @@ pub fn make(args: &Secret) -> Result<(), Failure> {
     let file = File::options().write(true).create_new(true).mode(0o600).open(&args.file);
     let written = file.and_then(|mut file| {
         file.write_all(&text)?;
-        file.sync_all()
+        file.sync_all()?;
+        // A key that is locked with the secret cannot be used if a power cut takes its name.
+        whole_file::settle_names(&args.file)
     });
     written.map_err(|error| {
         let failure = Failure::new(format!("cannot make {shown}: {error}"));
@@ -33,4 +35,17 @@ pub fn make(args: &Secret) -> Result<(), Failure> {
             _ => failure,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key that is locked with it would be lost with the name.
+    #[test]
+    fn the_name_of_a_new_secret_is_synced() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = Secret { file: folder.path().join("secret"), characters: 64 };
+        assert_eq!(sim::openings_of(folder.path(), || make(&secret).is_ok()), (1, true));
+    }
 }

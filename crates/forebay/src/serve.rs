@@ -14,6 +14,7 @@ use crate::{
     control::{self, Control, Request, Response},
     events::Events,
     failure::Failure,
+    memory,
     node::Node,
     plan::Changes,
     quantity::Size,
@@ -23,9 +24,12 @@ use crate::{
 
 /// Serves until a signal comes.
 pub fn run(config: &Path, ready_fd: Option<i32>, events: Events) -> Result<(), Failure> {
-    let settings = Settings::load(config)?;
+    // Make the path absolute before the first load: relative paths in the settings are resolved against this
+    // file's folder, and a reload must arrive at the same paths or it would see every file as changed.
+    let config = std::path::absolute(config).map_err(Failure::new)?;
+    let settings = Settings::load(&config)?;
     let runtime = runtime(settings.threads)?;
-    let result = runtime.block_on(serve(config, settings, ready_fd, events));
+    let result = runtime.block_on(serve(&config, settings, ready_fd, events));
     // What still runs holds nothing that a kill would harm.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
@@ -55,8 +59,7 @@ async fn serve(
     let mut signals = Signals::new()?;
     let path = control::path(&settings)?;
     let mut control = Control::open(&path)?;
-    let config = std::path::absolute(config).map_err(Failure::new)?;
-    let node = Arc::new(Node::new(config, settings, server_settings, events)?);
+    let node = Arc::new(Node::new(config.to_owned(), settings, server_settings, events)?);
     let asked = Arc::clone(&node);
     control
         .serve(move |request| answer(Arc::clone(&asked), request))
@@ -79,6 +82,8 @@ async fn serve(
     }
     announce(&node.addresses(), ready_fd)?;
     tracing::info!(control = %path.display(), "serving");
+    let counted = Arc::clone(&node);
+    tokio::spawn(memory::give_back(move || counted.ended_connections()));
     let name = loop {
         match signals.next().await {
             Some(end) => break end,
@@ -111,7 +116,7 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
             Ok(claims) => Response::Claims(claims),
             Err(failure) => Response::Failure(failure),
         },
-        Request::Names => match node.known() {
+        Request::Names => match node.known().await {
             Ok(known) => Response::Names(known),
             Err(failure) => Response::Failure(failure),
         },
@@ -149,7 +154,7 @@ async fn answer(node: Arc<Node>, request: Request) -> Response {
             Err(failure) => Response::Failure(failure),
         },
         Request::Moves => Response::Moves(node.listed_moves()),
-        Request::Attachment | Request::Detach { .. } => {
+        Request::Attachment | Request::Detach { .. } | Request::DrainAndDetach => {
             Response::Failure(Failure::new("this process serves, and has attached nothing"))
         }
         Request::Link { .. } => {
@@ -255,6 +260,10 @@ pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
     settings.max_connections = iscsi.max_connections as usize;
     settings.max_logins = iscsi.max_logins as usize;
     settings.max_logins_per_address = iscsi.max_logins_per_address as usize;
+    settings.max_discovery_sessions = iscsi.max_discovery_sessions as usize;
+    settings.max_discovery_sessions_per_address = iscsi.max_discovery_sessions_per_address as usize;
+    settings.discovery_idle = iscsi.discovery_timeout.0;
+    settings.waiting_bytes = iscsi.waiting_data.0 as usize;
     settings.batch_commands = iscsi.batch_commands;
     settings.busy_poll = iscsi.busy_poll.0;
     settings

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use unit::{BlockUnit, Identity, Record, Saving, Store};
 use volume::Stack;
 
-use crate::{failure::Failure, settings::Unit, whole_file};
+use crate::{failure::Failure, settings::Unit, state_folder, whole_file};
 
 /// The unit over an opened stack; with a folder, it goes on with what is kept there.
 pub fn open_unit(
@@ -44,6 +44,10 @@ pub fn open_unit(
             }
             io::ErrorKind::ResourceBusy => {
                 "give each unit its own `serial`, each process its own `state`"
+            }
+            io::ErrorKind::PermissionDenied if state_folder::check(folder).is_err() => {
+                "take the right to write to it from group and others (chmod go-w), and look at what \
+                 is in it"
             }
             _ => "let the user who serves read and write the folder, or name another with `state`",
         };
@@ -87,7 +91,7 @@ fn file_name(identity: &Identity) -> String {
 
 /// The record in a file, if there is one.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    match fs::read(path) {
+    match whole_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(named(path, &error)),
         Ok(bytes) => match unframed(&bytes) {
@@ -123,9 +127,9 @@ impl StateFiles {
     /// from the unit's designator, in hexadecimal digits alone: no name that anybody chose gets
     /// into a path.
     pub fn open(folder: &Path, identity: &Identity) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+        state_folder::make(folder)?;
         let name = file_name(identity);
-        let lock = File::create(folder.join(format!("{name}.lock")))?;
+        let lock = volume::open_own(&folder.join(format!("{name}.lock")), true, true)?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => io::Error::new(
                 io::ErrorKind::ResourceBusy,

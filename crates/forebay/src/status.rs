@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use transport::CongestionStatistics;
 
-use crate::quantity::about;
+use crate::{attached::Attached, quantity::about};
 
 /// A snapshot of a serving process.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -33,6 +33,9 @@ pub struct Status {
     pub portals: Vec<PortalStatus>,
     /// What it serves.
     pub targets: Vec<TargetStatus>,
+    /// The block device of this host that the process has made of its only unit, if it was started by `forebay attach`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<Attached>,
     /// Who is logged in.
     pub sessions: Vec<SessionStatus>,
     /// Counters of the iSCSI side, by name.
@@ -88,6 +91,20 @@ pub struct TargetStatus {
     pub pair: Option<PairStatus>,
     /// Its units.
     pub units: Vec<UnitStatus>,
+    /// Units of the settings that are not served, since their storage is not what it should be.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedStatus>,
+}
+
+/// A unit that is not served.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct RefusedStatus {
+    /// Its number.
+    pub lun: u16,
+    /// Why.
+    pub message: String,
+    /// The remedy, with the command to run.
+    pub remedy: Option<String>,
 }
 
 /// A gateway of a pair.
@@ -150,6 +167,9 @@ pub struct ClaimStatus {
     pub dropped: bool,
     /// Its gateway is logged in.
     pub present: bool,
+    /// The newest write that its log has confirmed: an older copy of the log is refused. 0: none yet.
+    #[serde(default)]
+    pub confirmed: u64,
     /// What it has of a unit that it shares with others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareStatus>,
@@ -180,6 +200,7 @@ impl From<scsi::ClaimReport> for ClaimStatus {
             dirty: report.is_dirty,
             dropped: report.is_dropped,
             present: report.is_present,
+            confirmed: report.confirmed,
             share: None,
         }
     }
@@ -428,12 +449,26 @@ impl Status {
         for portal in &self.portals {
             let _ = writeln!(text, "{}", portal.for_people());
         }
+        if let Some(attached) = &self.attached {
+            let _ =
+                write!(text, "{} is attached as {}", attached.volume, attached.device.display());
+            if let Some(mount) = &attached.mount {
+                let _ = write!(text, ", mounted on {}", mount.display());
+            }
+            text.push('\n');
+        }
         if !self.targets.is_empty() {
             let _ = writeln!(text, "\n{}", targets(&self.targets));
         }
         for target in &self.targets {
             if let Some(pair) = &target.pair {
                 let _ = writeln!(text, "\n{}, of a pair: {pair}", target.name);
+            }
+            for RefusedStatus { lun, message, remedy } in &target.refused {
+                let _ = writeln!(text, "\n{} LUN {lun} is not served: {message}", target.name);
+                if let Some(remedy) = remedy {
+                    let _ = writeln!(text, "  remedy: {remedy}");
+                }
             }
             for unit in &target.units {
                 let _ = writeln!(
@@ -451,15 +486,18 @@ impl Status {
                 let _ = writeln!(text, "{}", layers(&unit.layers));
             }
         }
-        if self.sessions.is_empty() {
+        // Nobody logs in to an attached volume.
+        if self.sessions.is_empty() && self.attached.is_none() {
             text.push_str("\nno sessions\n");
-        } else {
+        } else if !self.sessions.is_empty() {
             let _ = writeln!(text, "\n{}", sessions(&self.sessions));
             let _ = writeln!(text, "\n{}", connections(&self.sessions));
         }
-        let mut counters = table(&["counter", "value"]);
-        add_figures(&mut counters, &[], &self.counters);
-        let _ = writeln!(text, "\n{counters}");
+        if !self.counters.is_empty() || self.attached.is_none() {
+            let mut counters = table(&["counter", "value"]);
+            add_figures(&mut counters, &[], &self.counters);
+            let _ = writeln!(text, "\n{counters}");
+        }
         text
     }
 }
@@ -687,6 +725,11 @@ mod tests {
                 data_out_bytes: 2048,
                 data_in_bytes: 0,
                 units: vec![unit],
+                refused: vec![RefusedStatus {
+                    lun: 4,
+                    message: "its volume is missing".into(),
+                    remedy: Some("mount its disk".into()),
+                }],
             }],
             sessions: vec![SessionStatus {
                 initiator: "iqn.i".into(),
@@ -727,11 +770,23 @@ mod tests {
                 }],
             }],
             counters: Map::new(),
+            attached: Some(Attached {
+                device: "/dev/loop7".into(),
+                volume: "iqn.x/3 of /x.toml".into(),
+                bytes: 1 << 30,
+                block_size: 512,
+                read_only: false,
+                direct_io: true,
+                mount: Some("/srv/data".into()),
+                process: 1,
+            }),
         };
         let text = status.for_people();
         for expected in [
             "another process has the same number (GLN)",
+            "iqn.x/3 of /x.toml is attached as /dev/loop7, mounted on /srv/data\n",
             "iqn.x LUN 3: 1.0 GiB",
+            "iqn.x LUN 4 is not served: its volume is missing\n  remedy: mount its disk\n",
             "iqn.x (redirects to h:1)",
             "listening on 10.0.0.1:3260 (group 7, TLS, told as s.example) for iqn.x",
             "dirty bytes",

@@ -1,12 +1,15 @@
 //! TLS 1.3 with certificates at both ends: from files to what a handshake needs.
 
-use std::{fs::File, io::Read, os::unix::fs::PermissionsExt, path::Path};
+use std::path::Path;
 
 use ring::digest::{SHA256, digest};
-use transport::{Identity, Part, TlsClient, TlsServer, Unusable};
+use transport::{Cause, Identity, Part, TlsClient, TlsServer, Unusable};
 use zeroize::Zeroizing;
 
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    private_file::{self, Guard, Refusal},
+};
 
 /// A file, or a name, that cannot be used.
 pub struct Wrong {
@@ -21,6 +24,47 @@ pub struct Wrong {
 impl From<Wrong> for Failure {
     fn from(Wrong { message, remedy, .. }: Wrong) -> Self {
         Self::settings(message).remedy(remedy)
+    }
+}
+
+/// Where the user has named the address, the secrets and the certificates of a far side, and so where a remedy has to
+/// send him.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Named {
+    /// On the command line.
+    Options,
+    /// In the remote layer of a settings file.
+    #[default]
+    Settings,
+}
+
+/// Returns what to do about a portal and us that do not trust each other.
+pub fn remedy(cause: Cause, named: Named) -> String {
+    let (ca, server_name, ours) = match named {
+        Named::Options => ("--ca FILE", "--server-name NAME", "--certificate FILE --key FILE"),
+        Named::Settings => ("`ca`", "`server_name`", "`certificate` and `key`"),
+    };
+    match cause {
+        Cause::UnknownAuthority => {
+            format!("name the authority that signed the target's certificate: {ca}")
+        }
+        Cause::OtherName => {
+            format!("connect by a name that the target's certificate has, or give that name: {server_name}")
+        }
+        Cause::OutOfDate => {
+            "make a new certificate for the target, or set the clock of this host".to_owned()
+        }
+        Cause::OursMissing => {
+            format!("show a certificate of an authority in the portal's `client_ca`: {ours}")
+        }
+        Cause::OursRefused => format!(
+            "show a certificate that is in date and of an authority in the portal's `client_ca`: {ours}"
+        ),
+        Cause::NoTls => format!("leave out {ca}, or name a portal with `tls`"),
+        Cause::Other => {
+            "see the reason in the target's events; both ends need TLS 1.3 and an algorithm in common"
+                .to_owned()
+        }
     }
 }
 
@@ -85,21 +129,18 @@ const REMEDY: &str = "name a PEM file; certificate and key must belong together"
 
 /// A key must be one that nobody else can read.
 fn read(path: &Path, part: Part) -> Result<Zeroizing<Vec<u8>>, Wrong> {
-    let shown = path.display();
-    let unreadable = |error: std::io::Error| Wrong {
-        part,
-        message: format!("cannot use {shown}: {error}"),
-        remedy: REMEDY.into(),
+    let (what, guard) = match part {
+        Part::Key => ("the key", Guard::Secret),
+        _ => ("the certificates in", Guard::Public),
     };
-    let file = File::open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
-    if part == Part::Key && mode & 0o077 != 0 {
-        let message = format!("the key {shown} is open to others (mode {:03o})", mode & 0o777);
-        return Err(Wrong { part, message, remedy: format!("chmod 600 {shown}") });
-    }
-    let mut text = Zeroizing::new(Vec::new());
-    file.take(FILE_BYTES).read_to_end(&mut text).map_err(unreadable)?;
-    Ok(text)
+    private_file::read(path, what, guard, FILE_BYTES).map_err(|refusal| match refusal {
+        Refusal::Unreadable(error) => Wrong {
+            part,
+            message: format!("cannot use {}: {error}", path.display()),
+            remedy: REMEDY.into(),
+        },
+        Refusal::Unfit(message, remedy) => Wrong { part, message, remedy },
+    })
 }
 
 fn unusable(error: &Unusable, own: Option<(&Path, &Path)>, authorities: &Path) -> Wrong {

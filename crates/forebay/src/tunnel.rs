@@ -1,7 +1,12 @@
 //! `forebay tunnel`: relays connections through TLS, so that initiators and targets without it have
 //! the use of it. What passes is not looked at.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes},
@@ -10,9 +15,9 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, TlsConnector, rustls::pki_types::ServerName};
+use tokio_rustls::{TlsAcceptor, TlsConnector, rustls::pki_types::ServerName, server::TlsStream};
 use tracing::{debug, warn};
-use transport::SocketOptions;
+use transport::{Places, Reports, SocketOptions};
 
 use crate::{
     cli::{Relay, Tunnel, TunnelEnd},
@@ -30,6 +35,15 @@ const SET_UP: Duration = Duration::from_secs(10);
 /// After an error of `accept` (out of file descriptors, say) the next try waits so long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Handshakes of strangers at once, in all and from one address, as many as targets take logins
+/// by default. With more, the one that has waited longest of the address that has most is closed.
+const HANDSHAKES: usize = 128;
+const HANDSHAKES_PER_ADDRESS: usize = 64;
+
+/// Events about connections of one address in ten seconds, and of all addresses.
+const REPORTS: u32 = 10;
+const REPORTS_IN_ALL: u32 = 200;
+
 /// Which side of the relay has TLS.
 enum Side {
     Near(TlsAcceptor),
@@ -40,6 +54,11 @@ enum Side {
 struct End {
     side: Side,
     to: String,
+    /// For connections onwards: `--max-connections`.
+    places: Arc<Semaphore>,
+    /// For connections whose handshake at the near side is not done.
+    handshakes: Arc<Places>,
+    reports: Reports,
 }
 
 /// Relays until SIGTERM or SIGINT.
@@ -61,11 +80,12 @@ pub async fn run(args: Tunnel) -> Result<(), Failure> {
     let listener =
         listener.map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
     print_line(format_args!("ready {}", listener.local_addr().map_err(Failure::new)?))?;
-    let end = Arc::new(End { side, to });
     let places = Arc::new(Semaphore::new(max_connections.into()));
+    let reports = Reports::new(REPORTS, REPORTS_IN_ALL);
+    let end = Arc::new(End { side, to, places, handshakes: Arc::default(), reports });
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::new)?;
     tokio::select! {
-        () = accept(listener, end, places) => {}
+        () = accept(listener, end) => {}
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
     }
@@ -77,15 +97,10 @@ fn host(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_matches(['[', ']'])
 }
 
-async fn accept(listener: TcpListener, end: Arc<End>, places: Arc<Semaphore>) {
+async fn accept(listener: TcpListener, end: Arc<End>) {
     loop {
         match listener.accept().await {
-            Ok((stream, address)) => match places.clone().try_acquire_owned() {
-                Ok(place) => {
-                    tokio::spawn(one(end.clone(), stream, address, place));
-                }
-                Err(_) => warn!(%address, "connection refused: there are too many"),
-            },
+            Ok((stream, address)) => drop(tokio::spawn(one(end.clone(), stream, address))),
             Err(error) => {
                 warn!(%error, "accept");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -94,30 +109,60 @@ async fn accept(listener: TcpListener, end: Arc<End>, places: Arc<Semaphore>) {
     }
 }
 
-async fn one(end: Arc<End>, near: TcpStream, address: SocketAddr, _place: OwnedSemaphorePermit) {
-    match end.relay(near).await {
+async fn one(end: Arc<End>, near: TcpStream, address: SocketAddr) {
+    match end.relay(near, address.ip()).await {
         Ok((there, back)) => debug!(%address, there, back, "connection closed"),
-        Err(error) => warn!(%address, to = end.to, %error, "connection broken"),
+        Err(error) => match end.reports.report(address.ip(), Instant::now()) {
+            Some(unreported) => {
+                warn!(%address, to = end.to, %error, unreported, "connection broken");
+            }
+            None => debug!(%address, to = end.to, %error, "connection broken"),
+        },
     }
 }
 
 impl End {
     /// Relays one connection; the bytes that went there and back.
-    async fn relay(&self, near: TcpStream) -> io::Result<(u64, u64)> {
+    async fn relay(&self, near: TcpStream, from: IpAddr) -> io::Result<(u64, u64)> {
         let options = SocketOptions::default();
         options.apply(&near)?;
         match &self.side {
-            // Nobody unproved makes us connect.
+            // Before its handshake a peer causes no connection onwards, and takes none of
+            // `--max-connections`.
             Side::Near(acceptor) => {
-                let near = in_time(acceptor.accept(near)).await?;
+                let near = self.shake_hands(acceptor, near, from).await?;
+                let _place = self.place()?;
                 copy(near, self.connect(&options).await?).await
             }
             Side::Far(connector, name) => {
+                let _place = self.place()?;
                 let far = self.connect(&options).await?;
                 let far = in_time(connector.connect(name.clone(), far)).await?;
                 copy(near, far).await
             }
         }
+    }
+
+    /// Does the handshake, unless newer connections take its place first.
+    async fn shake_hands(
+        &self,
+        acceptor: &TlsAcceptor,
+        near: TcpStream,
+        from: IpAddr,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let place = self.handshakes.enter(from, HANDSHAKES, HANDSHAKES_PER_ADDRESS);
+        let displaced = || io::Error::other("newer connections took its place in the handshake");
+        let place = place.ok_or_else(displaced)?;
+        tokio::select! {
+            done = in_time(acceptor.accept(near)) => done,
+            () = place.lost() => Err(displaced()),
+        }
+    }
+
+    /// One of `--max-connections`.
+    fn place(&self) -> io::Result<OwnedSemaphorePermit> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        place.map_err(|_| io::Error::other("there are too many connections (--max-connections)"))
     }
 
     async fn connect(&self, options: &SocketOptions) -> io::Result<TcpStream> {

@@ -1,9 +1,9 @@
 //! Files that are replaced as a whole: after a crash it is the old one or the new one.
 
 use std::{
-    fs::{self, File},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    fs::{self, DirBuilder, File},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -16,9 +16,16 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The first part of that: the new file lies beside the old one, stable, with `new` behind its name.
+///
+/// A file with that name that a crash has left is removed first. The new one is always made and never
+/// opened, so that no link in its place leads to another file.
 pub fn prepare(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = beside(path, "new");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(new)?;
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(new)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -35,4 +42,56 @@ pub fn beside(path: &Path, ending: &str) -> PathBuf {
 pub fn settle_names(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Makes a folder and the missing ones above it, with this mode. All their names are stable when this
+/// returns: a file in a folder whose own name is lost in a power cut is lost with it.
+pub fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
+    let missing = folder.ancestors().take_while(|above| !above.exists()).count();
+    DirBuilder::new().recursive(true).mode(mode).create(folder)?;
+    // The folder may stem from a process that was killed before it made the name stable.
+    folder.ancestors().take(missing.max(1)).try_for_each(settle_names)
+}
+
+/// The content of a file that [`replace`] writes. Links are not followed.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    volume::open_own(path, false, false)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A folder that was made is named in the one above it, which is opened to sync its names.
+    #[test]
+    fn the_names_of_new_folders_and_of_replaced_files_are_synced() {
+        let folder = tempfile::tempdir().unwrap();
+        let deeper = folder.path().join("deeper");
+        let state = deeper.join("state");
+        let make = || make_folder(&state, 0o700).unwrap();
+        assert_eq!(sim::openings_of(folder.path(), make).0, 1, "the name of the first folder");
+        assert_eq!(sim::openings_of(&deeper, make).0, 1, "a name that a killed process has left");
+        let write = || replace(&state.join("record"), b"bytes").unwrap();
+        assert_eq!(sim::openings_of(&state, write).0, 1, "the name of a record");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_record_or_of_its_new_file_leads_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("record"), folder.path().join("victim"));
+        fs::write(&victim, "untouched").unwrap();
+        symlink(&victim, beside(&path, "new")).unwrap();
+        replace(&path, b"first").unwrap();
+        assert_eq!(read(&path).unwrap(), b"first");
+        fs::remove_file(&path).unwrap();
+        symlink(&victim, &path).unwrap();
+        assert!(read(&path).is_err());
+        replace(&path, b"second").unwrap();
+        assert_eq!(read(&path).unwrap(), b"second");
+        assert_eq!(fs::read(&victim).unwrap(), b"untouched");
+    }
 }

@@ -8,10 +8,16 @@ use std::{
     net::{SocketAddr, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
-    time::Duration,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::{Duration, Instant},
 };
 
-use support::{Place, content, read, run, stderr, write};
+use iscsi::login::chap::{Algorithm, Chap, Credential, Secret};
+use support::{
+    Place, content,
+    raw::{Silent, connect_from, guess, local, log_in},
+    read, run, stderr, write,
+};
 use volume::Volume;
 
 const NODE: &str = "iqn.2026-11.test:node";
@@ -70,7 +76,27 @@ fn each_sees_what_is_meant_for_it() {
     let wrong = ["--user", "alice", "--secret-file", "other"];
     let (listed, text) = ls(&place, node.address, &wrong);
     assert!(!listed && text.contains("AuthenticationFailure"), "{text}");
-    assert!(text.contains("remedy: prove who you are: --user NAME"), "{text}");
+    assert!(
+        text.contains("remedy: the target does not know the user alice, or its secret"),
+        "{text}"
+    );
+    assert!(text.contains("is not the one in the file other"), "{text}");
+}
+
+#[test]
+fn a_list_without_a_user_says_that_targets_may_be_hidden() {
+    let place = Place::new();
+    let text = node(&place);
+    // Without the open target.
+    let (guarded, _) = text.rsplit_once("[[target]]").expect("two targets");
+    let node = place.serve("node", guarded);
+    let (listed, text) = ls(&place, node.address, &[]);
+    assert!(listed && text.contains(r#""targets":[]"#), "{text}");
+    let command = format!("forebay ls iscsi://{} --user NAME --secret-file FILE", node.address);
+    assert!(text.contains("hidden") && text.contains(&command), "{text}");
+    let alice = ["--user", "alice", "--secret-file", "alice"];
+    let (_, text) = ls(&place, node.address, &alice);
+    assert!(text.contains(NODE) && !text.contains("hidden"), "{text}");
 }
 
 /// A gateway's stack with these words for its remote layer.
@@ -103,7 +129,13 @@ async fn a_gateway_and_its_node_prove_themselves_to_each_other() {
         started.err().expect("refused")
     };
     let error = refused("queue_depth = 8");
-    assert!(error.contains("remedy: give `user` the name and the secret"), "{error}");
+    assert!(error.contains("remedy: give this remote layer a `user` with the name"), "{error}");
+    let error = refused("user = { name = 'alice', secret_file = 'other' }");
+    assert!(
+        error.contains("remedy: the target does not know the user alice, or its secret"),
+        "{error}"
+    );
+    assert!(error.contains("correct `user` of the remote layer"), "{error}");
     let other = "mutual = { name = 'storage', secret_file = 'other' }";
     let error = refused(&format!("{user}, {other}"));
     assert!(error.contains("the target does not prove who it is"), "{error}");
@@ -256,4 +288,88 @@ fn a_name_cannot_forge_a_line_of_events() {
     assert!(forged[0].contains("unknown CHAP user"), "{events}");
     assert!(!forged[0].contains('\u{1b}'), "{events}");
     assert!(!events.contains(fs::read_to_string(place.path("alice")).expect("made").trim()));
+}
+
+/// Discovery sessions without a proof, one after the other, of which as many stay open as there may be.
+fn discover(to: SocketAddr, stop: &AtomicBool) {
+    let mut open = Vec::new();
+    let keys = [("InitiatorName", "iqn.2026-11.test:stranger"), ("SessionType", "Discovery")];
+    for isid in 0_u16.. {
+        if stop.load(Relaxed) {
+            return;
+        }
+        let mut stream = connect_from(local(20 + (isid % 5) as u8), to);
+        assert!(matches!(log_in(&mut stream, isid, &keys), Some(0) | None));
+        open.push(stream);
+        if open.len() > 80 {
+            open.remove(0);
+        }
+    }
+}
+
+/// Has the strangers stop when it is dropped, also by a failure.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// A normal session with alice's proof.
+async fn log_in_as_alice(place: &Place, address: SocketAddr) {
+    let secret = fs::read(place.path("alice")).expect("a secret");
+    let secret = Secret::new(secret.trim_ascii_end()).expect("a secret");
+    let user = Credential { name: "alice".to_owned(), secret };
+    let mut settings = initiator::Settings::new(address.to_string(), NODE, 0);
+    settings.chap = Some(Chap { user, target: None, algorithms: Algorithm::ALL.to_vec() });
+    initiator::RemoteVolume::connect(settings).await.expect("alice is let in");
+}
+
+/// Findings W2, W4 and W7: each of these kept users out, or had them wait.
+#[test]
+fn a_user_logs_in_within_a_second_whatever_strangers_do() {
+    let place = Place::new();
+    let node = place.serve("node", &node(&place));
+    let _silent = Silent::at(node.address);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stopping = Stopping(&stop);
+        scope.spawn(|| discover(node.address, &stop));
+        for number in 0..60 {
+            let (stop, address) = (&stop, node.address);
+            scope.spawn(move || {
+                while !stop.load(Relaxed) {
+                    // One user from many addresses, and many users from one address.
+                    let (from, user) = if number % 2 == 0 {
+                        (local(40 + number), "alice".to_owned())
+                    } else {
+                        (local(1), format!("user{number}"))
+                    };
+                    let mut stream = connect_from(from, address);
+                    stream.set_read_timeout(Some(Duration::from_secs(1))).expect("set");
+                    assert!(matches!(guess(&mut stream, NODE, &user), Some(0x0201) | None));
+                    // A guesser that was closed comes again, though not as fast as a processor can.
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+        }
+        let counter = |name: &str| node.status()["counters"][name].as_u64().expect("a number");
+        let begun = Instant::now();
+        while counter("discovery_sessions") < 64 || counter("displaced_connections") < 400 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{}", node.status()["counters"]);
+        }
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let mut slowest = Duration::ZERO;
+        for _ in 0..10 {
+            let begun = Instant::now();
+            runtime.block_on(log_in_as_alice(&place, node.address));
+            slowest = slowest.max(begun.elapsed());
+        }
+        let alice = ["--user", "alice", "--secret-file", "alice"];
+        let (listed, text) = ls(&place, node.address, &alice);
+        assert!(listed && text.contains(NODE), "{text}");
+        println!("the slowest of ten: {slowest:?}; {}", node.status()["counters"]);
+        assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    });
 }

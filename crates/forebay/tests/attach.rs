@@ -1,66 +1,26 @@
 //! `forebay attach` with real parts: FUSE, a loop device, ext4. Needs root and the devices; where
 //! they are missing the tests say so and end.
 
+#[path = "support/attached.rs"]
+mod attached;
 mod support;
 
 use std::{
     fs,
     io::{Read, Write},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    path::Path,
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
+use attached::{
+    Ended, LIMIT, Mount, attach, detach, detached, ends, has_device, is_possible, try_attach,
+};
 use rustix::process::Signal;
-use support::{Place, Running, connect, forebay, start, stderr};
+use support::{Place, connect, forebay, raw::full_pipe, start, start_with, stderr};
 
 const TARGET: &str = "iqn.2026-11.com.example:attach";
-
-/// Far beyond what it takes.
-const LIMIT: Duration = Duration::from_secs(60);
-
-fn is_possible() -> bool {
-    let opens = |path: &&str| fs::OpenOptions::new().read(true).write(true).open(path).is_ok();
-    let possible = rustix::process::geteuid().is_root()
-        && ["/dev/fuse", "/dev/loop-control"].iter().all(opens)
-        && Path::new("/usr/sbin/mkfs.ext4").is_file();
-    if !possible {
-        println!("not run: needs root, /dev/fuse, /dev/loop-control and mkfs.ext4");
-    }
-    possible
-}
-
-/// A folder to mount on, unmounted when a test fails.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn new(place: &Place) -> Self {
-        let folder = place.path("mnt");
-        fs::create_dir(&folder).expect("a folder");
-        Self(folder)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn is_mounted(&self) -> bool {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
-        mounts.contains(&format!(" {} ", self.0.display()))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        while self.is_mounted() {
-            let left = Command::new("umount").arg("-l").arg(&self.0).status();
-            if !left.is_ok_and(|status| status.success()) {
-                break;
-            }
-        }
-    }
-}
 
 /// The unit has a serial number that is this test's alone: a volume is attached once on a host.
 fn settings(size: &str) -> String {
@@ -72,57 +32,6 @@ fn settings(size: &str) -> String {
         "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.unit]]\n\
          serial = \"{serial}\"\nstack = [ {{ file = {{ path = \"disk.img\", size = \"{size}\" }} }} ]\n"
     )
-}
-
-/// Attached, in the foreground.
-fn attach(arguments: &[&str]) -> Running {
-    try_attach(arguments).unwrap_or_else(|error| panic!("not attached: {error}"))
-}
-
-fn try_attach(arguments: &[&str]) -> Result<Running, String> {
-    let mut running = start(forebay().arg("attach").args(arguments))?;
-    let events = running.stderr();
-    std::thread::spawn(move || {
-        use std::io::BufRead;
-        for line in std::io::BufReader::new(events).lines().map_while(Result::ok) {
-            println!("{line}");
-        }
-    });
-    Ok(running)
-}
-
-fn detach(what: impl AsRef<std::ffi::OsStr>) -> Output {
-    forebay().arg("detach").arg(what).output().expect("the binary runs")
-}
-
-fn detached(mut running: Running) {
-    let output = detach(&running.ready);
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(running.child.wait().expect("it ends").success());
-    assert!(!has_device(&running), "the loop device is cleared");
-}
-
-/// Whether its device is its own still: another test may have that number by now.
-fn has_device(running: &Running) -> bool {
-    let name = fs::read_to_string(backing(&running.ready)).unwrap_or_default();
-    name.contains(&format!("-{}.", running.child.id()))
-}
-
-fn backing(device: &str) -> PathBuf {
-    let name = Path::new(device).file_name().expect("a name");
-    Path::new("/sys/block").join(name).join("loop/backing_file")
-}
-
-/// Waits for a child, which has to end by itself.
-fn ends(child: &mut Child) -> bool {
-    let begun = Instant::now();
-    while begun.elapsed() < LIMIT {
-        if let Some(status) = child.try_wait().expect("a child") {
-            return status.success();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("it hangs");
 }
 
 fn check(image: &Path) {
@@ -612,7 +521,7 @@ fn what_cannot_be_done_is_said_at_once() {
         assert!(!output.status.success() && said.contains(why), "{arguments:?}: {said}");
     };
     refused(&[&url, "--mount", "/nowhere/at/all"], "mkdir -p /nowhere/at/all");
-    refused(&[&url, "--mount", &folder], "--mkfs ext4");
+    refused(&[&url, "--mount", &folder], "the volume holds zeros only: `--mkfs TYPE`");
     refused(&[&url, "--mkfs", "nosuchfs"], "there is no program mkfs.nosuchfs");
     refused(&[&url, "--mkfs", "../ext4"], "such as ext4");
     refused(&["iscsi://127.0.0.1:1/iqn.x:y/0"], "start the target there");
@@ -628,9 +537,137 @@ fn what_cannot_be_done_is_said_at_once() {
     drop(device);
     detached(attached);
     refused(&[&url, "--mkfs", "ext4"], "no file system is made");
+    refused(&[&url, "--mount", &folder], "`--mkfs TYPE --force`");
+    assert_eq!(fs::read(place.path("disk.img")).expect("read")[..4096], content(3, 4096));
     let forced = attach(&[&url, "--mkfs", "ext4", "--force", "--mount", &folder]);
     assert!(mount.file("lost+found").is_dir());
     detached(forced);
+}
+
+/// Finding A4: the refusal said that it was not known who uses the device.
+#[test]
+fn a_mount_in_another_namespace_is_named_with_the_command_that_ends_it() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("64MiB"));
+    let mount = Mount::alone(&place);
+    let folder = mount.0.display().to_string();
+    let url = node.url(TARGET);
+    let attached = attach(&[&url, "--mkfs", "ext4", "--mount", &folder]);
+    let sleeper = sleep_in_namespace("private");
+    let refused = detach(&folder);
+    let said = stderr(&refused);
+    assert!(!refused.status.success());
+    let id = sleeper.0.id();
+    let where_ = format!("mounted on {folder} in the mount namespace of process {id} (sleep)");
+    assert!(said.contains(&where_), "{said}");
+    assert!(mount.is_mounted() && has_device(&attached), "nothing is done by half");
+    let (_, command) = said.split_once("run `").expect("a command");
+    let (command, _) = command.split_once('`').expect("its end");
+    assert!(command.starts_with("nsenter "), "{command}");
+    let ran = Command::new("sh").args(["-c", command]).status().expect("sh runs");
+    assert!(ran.success(), "{command}");
+    detached(attached);
+}
+
+/// So it is on hosts with systemd: services with mounts of their own are no users of the device.
+#[test]
+fn a_mount_in_another_namespace_that_goes_with_ours_stops_no_detach() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("64MiB"));
+    let parent = Mount::alone(&place);
+    let run = |arguments: &[&str]| {
+        let ran = Command::new("mount").args(arguments).arg(&parent.0).status();
+        assert!(ran.expect("mount runs").success(), "{arguments:?}");
+    };
+    run(&["--bind", parent.0.to_str().expect("a plain path")]);
+    run(&["--make-shared"]);
+    let folder = parent.file("mnt");
+    fs::create_dir(&folder).expect("a folder");
+    let folder = folder.display().to_string();
+    let attached = attach(&[&node.url(TARGET), "--mkfs", "ext4", "--mount", &folder]);
+    let _sleeper = sleep_in_namespace("slave");
+    detached(attached);
+}
+
+/// A process with a copy of all mounts.
+fn sleep_in_namespace(propagation: &str) -> Ended {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", propagation, "sleep", "100"]);
+    let child = Ended(command.spawn().expect("unshare runs"));
+    let begun = Instant::now();
+    let name = format!("/proc/{}/comm", child.0.id());
+    while fs::read_to_string(&name).expect("it runs").trim() != "sleep" {
+        assert!(begun.elapsed() < LIMIT, "it does not start");
+        std::thread::yield_now();
+    }
+    child
+}
+
+/// Finding S9: nothing was at the folder, and nothing said why.
+#[test]
+fn a_mount_that_others_do_not_see_is_said() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("64MiB"));
+    let mount = Mount::alone(&place);
+    let folder = mount.0.display().to_string();
+    let events = |prefix: &[&str]| {
+        let program = forebay();
+        let words = prefix.iter().map(std::ffi::OsStr::new).chain([program.get_program()]);
+        let words: Vec<_> = words.collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(["attach", &node.url(TARGET), "--mkfs", "ext4"]);
+        let mut running = start(command.args(["--mount", &folder])).expect("attached");
+        let mut events = running.stderr();
+        let is_seen = mount.is_mounted();
+        detached(running);
+        let mut text = String::new();
+        events.read_to_string(&mut text).expect("text");
+        (is_seen, text)
+    };
+    let (is_seen, text) = events(&["unshare", "--mount"]);
+    assert!(!is_seen && text.contains("in the mount namespace of this process only"), "{text}");
+    assert!(text.contains("nsenter --net=/run/netns/NAME"), "{text}");
+    let (is_seen, text) = events(&[]);
+    assert!(is_seen && !text.contains("mount namespace"), "{text}");
+}
+
+#[test]
+fn a_target_that_does_not_believe_us_is_answered_in_the_words_of_the_command_line() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let secret = |name: &str| {
+        let path = place.path(name).display().to_string();
+        assert!(support::run(&["secret", &path]).status.success());
+        path
+    };
+    let (right, wrong) = (secret("right"), secret("wrong"));
+    let text = settings("16MiB").replace("[[target]]", &format!(
+        "[[user]]\nname = \"alice\"\nsecret_file = \"{right}\"\n[[target]]\nallow = [ {{ user = \"alice\" }} ]"
+    ));
+    let node = place.serve("node", &text);
+    let url = node.url(TARGET);
+    let refused = |more: &[&str]| {
+        let error = try_attach(&[&[&*url][..], more].concat()).map(|_| ()).expect_err("refused");
+        assert!(!error.contains("`user`") && !error.contains("`url`"), "{error}");
+        error
+    };
+    let error = refused(&["--user", "alice", "--secret-file", &wrong]);
+    assert!(error.contains("correct --user, or the secret"), "{error}");
+    assert!(error.contains(&format!("is not the one in the file {wrong}")), "{error}");
+    let error = refused(&[]);
+    assert!(error.contains("prove who you are: --user NAME --secret-file FILE"), "{error}");
+    detached(attach(&[&url, "--user", "alice", "--secret-file", &right]));
 }
 
 #[test]
@@ -661,4 +698,25 @@ fn in_the_background_it_returns_when_the_device_is_there() {
     let output = detach(attached["device"].as_str().expect("a device"));
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains("stable"), "it was there: {output:?}");
+}
+
+/// Finding W1: a read of the device waited in the kernel, beyond SIGKILL, as long as nobody read the events.
+#[test]
+fn a_reader_of_stderr_that_takes_nothing_stops_no_device() {
+    if !is_possible() {
+        return;
+    }
+    let place = Place::new();
+    let node = place.serve("node", &settings("16MiB"));
+    let (_reader, writer) = full_pipe();
+    // At this level every request of the kernel is an event.
+    let mut command = forebay();
+    command.args(["attach", &node.url(TARGET), "--log-level", "trace"]);
+    let attached = start_with(&mut command, writer.into()).expect("attached");
+    let mut device = fs::File::open(&attached.ready).expect("the device");
+    let mut first = vec![1; 1 << 20];
+    device.read_exact(&mut first).expect("read");
+    assert!(first.iter().all(|byte| *byte == 0));
+    drop(device);
+    detached(attached);
 }

@@ -1,8 +1,12 @@
-//! `forebay check` of a gateway: what it says of the far side, and of the log over it.
+//! `forebay check`: what it says of the far side of a gateway, of the log over it, and of files that `serve`
+//! would have to make.
 
 mod support;
 
-use support::{Place, gateway, node, run, stderr};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+use support::{Place, connect, content, eventually, gateway, node, read, run, stderr, write};
+use volume::Volume;
 
 /// A gateway's settings, of which a log was made over the volume of a node that has stopped.
 struct Stopped {
@@ -24,12 +28,122 @@ impl Stopped {
 
     /// The exit code and the lines of `forebay check`.
     fn check(&self) -> (Option<i32>, String) {
-        let text = gateway(self.place.folder.path(), self.address, "");
-        let config = self.place.write("gateway", &text);
-        let output = run(&["check", "--config", config.to_str().expect("plain")]);
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
-        (output.status.code(), text)
+        check(&self.place, &gateway(self.place.folder.path(), self.address, ""))
     }
+}
+
+/// The exit code and the lines of `forebay check` of some settings.
+fn check(place: &Place, text: &str) -> (Option<i32>, String) {
+    let config = place.write("gateway", text);
+    let output = run(&["check", "--config", config.to_str().expect("plain")]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+    (output.status.code(), text)
+}
+
+/// Settings of one unit.
+fn unit(listen: &str, stack: &str) -> String {
+    format!(
+        "listen = {listen}\n[[target]]\nname = 'iqn.2026-11.test:a'\n[[target.unit]]\n\
+         stack = [ {stack} ]\n"
+    )
+}
+
+const LOOPBACK: &str = "['127.0.0.1:0']";
+
+/// S22: `check` said that these would be made, and `serve` failed.
+#[test]
+fn what_serve_could_not_make_is_refused_before() {
+    let place = Place::new();
+    let memory = "{ memory = { size = '16MiB' } }";
+    // Larger than any disk of this machine.
+    let log = format!("{memory}, {{ cache = {{ log = 'l.log', log_size = '4TiB' }} }}");
+    let nvram = format!(
+        "{memory}, {{ cache = {{ log = 'l.log', log_size = '32MiB', dram = '4TiB', nvram = 'nv', \
+         nvram_size = '2TiB', report = 'immediate' }} }}"
+    );
+    for (stack, what) in [
+        ("{ file = { path = 'nosuch/v.img', size = '16MiB' } }", "make its folder first: mkdir -p"),
+        (&*log, "l.log\" needs 4398046511104 bytes more, and its file system has"),
+        (&*nvram, "nv: it needs 22"),
+        ("{ file = { path = 'v.img' } }", "give its `size`"),
+    ] {
+        let (code, text) = check(&place, &unit(LOOPBACK, stack));
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(what), "{what}: {text}");
+    }
+    let refused = place.try_serve("gateway", &unit(LOOPBACK, &log)).err().expect("no room");
+    assert!(refused.contains("remedy: make room"), "{refused}");
+    assert!(!place.path("l.log").exists(), "W7: it would fill the disk");
+}
+
+#[test]
+fn a_list_is_asked_for_as_a_list_and_an_open_door_is_told() {
+    let place = Place::new();
+    let stack = "{ memory = { size = '16MiB' } }";
+    let (code, text) = check(&place, &unit("'127.0.0.1'", stack));
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("remedy: write a list: listen = ['127.0.0.1']"), "{text}");
+    let warning = "warning: every host that reaches 0.0.0.0:";
+    let (code, text) = check(&place, &unit("['0.0.0.0:0']", stack));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains(warning), "{text}");
+    let allowed =
+        unit("['0.0.0.0:0']", stack).replace("[[target.unit]]", "allow = []\n[[target.unit]]");
+    for text in [allowed, unit(LOOPBACK, stack)] {
+        let (_, text) = check(&place, &text);
+        assert!(!text.contains("warning"), "{text}");
+    }
+}
+
+/// W7: `check` and `serve` waited for somebody who writes into it.
+#[test]
+fn a_pipe_in_the_place_of_a_secret_holds_up_no_check() {
+    let place = Place::new();
+    rustix::fs::mkfifoat(rustix::fs::CWD, place.path("pipe"), 0o600.into()).expect("made");
+    let (pipe, secret) = (place.path("pipe"), place.path("secret"));
+    fs::write(&secret, "x".repeat(64)).expect("written");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("chmod");
+    let user = "[[user]]\nname = 'alice'\nsecret_file = 'pipe'\n";
+    let unit = |stack: &str| unit(LOOPBACK, stack);
+    let memory = unit("{ memory = { size = '16MiB' } }");
+    let key = unit(
+        "{ memory = { size = '16MiB' } }, { encrypt = { key = 'pipe', secret_file = 'secret' } }",
+    );
+    for text in [memory.replace("[[target]]", &format!("{user}[[target]]")), key] {
+        let (code, said) = check(&place, &text);
+        assert!(code.is_some_and(|code| code > 0), "{said}");
+        assert!(said.contains(&format!("{} is no plain file", pipe.display())), "{said}");
+    }
+}
+
+/// W5: every user of the machine could read what hosts wrote.
+#[test]
+fn files_with_data_of_hosts_are_their_owners_alone() {
+    let place = Place::new();
+    let mode = |name: &str| {
+        let found =
+            fs::metadata(place.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        found.permissions().mode() & 0o7777
+    };
+    let cache = "log = 'l.log', log_size = '32MiB', dram = '8MiB', nvram = 'nv', nvram_size = '1MiB', \
+                 report = 'immediate', read_tier = 'tier', read_tier_size = '64MiB'";
+    let text = unit(
+        LOOPBACK,
+        &format!("{{ file = {{ path = 'v.img', size = '16MiB' }} }}, {{ cache = {{ {cache} }} }}"),
+    );
+    let names = ["v.img", "l.log", "nv", "tier"];
+    let serve = || place.serve("gateway", &text).terminate();
+    serve();
+    assert_eq!(names.map(mode), [0o600; 4]);
+    let open = |name: &str| {
+        let mode = fs::Permissions::from_mode(0o664);
+        fs::set_permissions(Path::new(&place.path(name)), mode).expect("chmod");
+    };
+    names.into_iter().for_each(open);
+    let (code, said) = check(&place, &text);
+    assert_eq!(code, Some(0), "{said}");
+    serve();
+    assert_eq!(names.map(mode), [0o600; 4], "narrowed");
 }
 
 #[test]
@@ -65,4 +179,100 @@ fn another_volume_than_that_of_the_log_is_named_beside_it() {
     assert!(text.contains("but the log over it belongs to \"naa."), "{text}");
     assert!(text.contains("remedy: point `url` at the volume that the log belongs to"), "{text}");
     assert!(text.contains("1 of these things cannot be used as they are"), "{text}");
+}
+
+/// K3: `check` took an older copy of log and NVRAM for right, which `serve` then refused. Without `state` nobody
+/// noticed the copy at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
+    const LAZY: &str = "destage_idle = '60s'\ndestage_threshold = 0.9\ndirty_age = '1h'\n";
+    let nvram = format!("{LAZY}report = 'immediate'\nnvram = 'nvram'\n");
+    for (node_top, near_top, more, who) in [
+        ("", "", LAZY, "was confirmed"),
+        ("", "state = 'near state'\n", &*nvram, "was confirmed"),
+        ("state = 'far'\n", "", LAZY, "the node had confirmation of write"),
+    ] {
+        let place = Place::new();
+        let far = format!("{node_top}{}", node(place.folder.path(), 0));
+        let far = place.serve("node", &far);
+        let settings = format!("{near_top}{}", gateway(place.folder.path(), far.address, more));
+        let mut near = place.serve("gateway", &settings);
+        let volume = connect(near.address, "iqn.2026-11.test:gateway").await;
+        let files = [place.path("gateway.log"), place.path("nvram")];
+        write(&*volume, 0, 1).await.expect("written");
+        volume.flush().await.expect("flushed");
+        let copies = files.clone().map(|file| fs::read(file).ok());
+        for block in (0..8).rev() {
+            write(&*volume, block, 2).await.expect("written");
+        }
+        volume.flush().await.expect("flushed");
+        if who != "was confirmed" {
+            // The gateway itself knows nothing of it, and the node hears of it within a second.
+            let confirmed =
+                || far.status()["targets"][0]["units"][0]["claim"]["confirmed"].as_u64();
+            eventually("a confirmed number", || confirmed().is_some_and(|number| number > 8)).await;
+        }
+        near.kill();
+        drop(volume);
+        let newest = files.clone().map(|file| fs::read(file).ok());
+        let put_back = |copies: &[Option<Vec<u8>>; 2]| {
+            for (file, copy) in files.iter().zip(copies) {
+                if let Some(copy) = copy {
+                    fs::write(file, copy).expect("put back");
+                }
+            }
+        };
+        if who == "was confirmed" {
+            let state = near_top.split('\'').nth(1).unwrap_or("forebay-state");
+            let mut found = fs::read_dir(place.path(state)).expect("a folder").flatten();
+            let is_number = |name: &str| name.starts_with("log-") && name.ends_with(".confirmed");
+            assert!(found.any(|entry| is_number(&entry.file_name().to_string_lossy())));
+            let mode = place.path(state).metadata().expect("there").permissions().mode();
+            assert_eq!(mode & 0o777, 0o700);
+        } else {
+            let _ = fs::remove_dir_all(place.path("forebay-state"));
+        }
+        put_back(&copies);
+        let (code, checked) = check(&place, &settings);
+        let told = place.try_serve("gateway", &settings).err().expect("it is an older copy");
+        // The node tells its number to nobody but the owner of the claim, when it refuses the claim.
+        let is_own = who == "was confirmed";
+        assert_eq!(code, Some(i32::from(is_own)), "{checked}");
+        let texts = if is_own { vec![&checked, &told] } else { vec![&told] };
+        for text in &texts {
+            assert!(text.contains(who) && text.contains("older copy"), "{who}: {text}");
+        }
+        // The command as a whole, so that it works as it stands.
+        let forget = format!(
+            "`forebay forget {} --config {} --lose-data`",
+            files[0].display(),
+            place.path("gateway.toml").display()
+        );
+        for text in &texts {
+            assert!(text.contains(&forget), "{forget}: {text}");
+        }
+        put_back(&newest);
+        let (code, checked) = check(&place, &settings);
+        assert_eq!(code, Some(0), "{checked}");
+        let near = place.serve("gateway", &settings);
+        let volume = connect(near.address, "iqn.2026-11.test:gateway").await;
+        assert_eq!(read(&*volume, 0).await.expect("read"), content(0, 2));
+    }
+}
+
+/// A pipe that nobody writes to held up `forebay forget` for ever.
+#[test]
+fn what_is_no_file_in_the_place_of_a_log_is_told_to_who_forgets_it() {
+    let stopped = Stopped::new();
+    let log = stopped.place.path("gateway.log");
+    fs::remove_file(&log).expect("it was made");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &log, 0o600.into()).expect("made");
+    let config = stopped.place.path("gateway.toml").display().to_string();
+    let log = log.display().to_string();
+    let told = run(&["forget", &log, "--config", &config, "--lose-data"]);
+    assert_eq!(told.status.code(), Some(1));
+    assert!(stderr(&told).contains("neither a file nor a block device"), "{}", stderr(&told));
+    fs::remove_file(&log).expect("it was made");
+    let told = run(&["forget", &log, "--config", &config, "--lose-data"]);
+    assert_eq!(told.status.code(), Some(0), "{}", stderr(&told));
 }

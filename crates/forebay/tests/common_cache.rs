@@ -321,6 +321,52 @@ async fn a_volume_that_is_gone_for_good_is_given_up_and_the_other_goes_on() {
     assert_eq!(site.figure("given_up_bytes"), serde_json::json!({}));
 }
 
+/// A reload cannot open them: neither the refusal nor the reload says that it does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_says_which_units_of_a_common_cache_are_still_not_served() {
+    let place = Place::new();
+    let unit = |lun: u16| {
+        let path = place.path(&format!("{lun}.img"));
+        format!(
+            "[[target.unit]]\nlun = {lun}\nstack = [ {{ file = {{ path = '{}', size = '8MiB' }} }}, \
+             {{ common-cache = {{ name = 'db' }} }} ]\n",
+            path.display()
+        )
+    };
+    let text = format!(
+        "listen = ['127.0.0.1:0']\n[[common_cache]]\nname = 'db'\n[common_cache.cache]\nlog = '{}'\n\
+         log_size = '64MiB'\ndram = '8MiB'\nnvram_size = '1MiB'\n[[target]]\nname = '{GATEWAY}'\n{}{}\
+         [[target]]\nname = '{DATA}'\n[[target.unit]]\n\
+         stack = [ {{ memory = {{ size = '8MiB' }} }} ]\n",
+        place.path("gateway.log").display(),
+        unit(0),
+        unit(1),
+    );
+    let serving = place.serve("gateway", &text);
+    write(&*host(serving.address, GATEWAY, 1).await, 1, 7).await.expect("written");
+    assert!(serving.terminate().0.success());
+    let (file, away) = (place.path("1.img"), place.path("away.img"));
+    std::fs::rename(&file, &away).expect("its disk is not mounted");
+
+    let serving = place.serve("gateway", &text);
+    let refused = serving.status()["targets"][0]["refused"].to_string();
+    assert!(refused.contains("is missing") && refused.contains("start again"), "{refused}");
+    assert!(!refused.contains("`forebay reload`"), "{refused}");
+    std::fs::rename(&away, &file).expect("mounted again");
+    let mut reload = forebay();
+    let output =
+        reload.args(["reload", "--control"]).arg(&serving.control).output().expect("it runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    for lun in [0, 1] {
+        assert!(said.contains(&format!("still not served: {GATEWAY}/{lun}: ")), "{said}");
+    }
+    assert!(serving.terminate().0.success());
+    let serving = place.serve("gateway", &text);
+    let volume = host(serving.address, GATEWAY, 1).await;
+    assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 7));
+}
+
 /// A slice without a size reaches to the end of a file that may grow: the log knows it all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn slices_of_files_that_grow_are_the_same_volumes_to_their_log() {
@@ -357,4 +403,39 @@ async fn slices_of_files_that_grow_are_the_same_volumes_to_their_log() {
     assert_eq!(read(&*first, 3000).await.expect("read"), content(3000, 7));
     let second = host(served.address, GATEWAY, 1).await;
     assert_eq!(read(&*second, 3000).await.expect("read"), content(3000, 8));
+}
+
+/// K3: one log with the data of two volumes, put back from a copy of the same run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_common_log_that_was_put_back_from_a_copy_serves_neither_volume() {
+    let mut site = Site::new();
+    let [counter, data] = site.hosts().await;
+    let log = site.place.path("gateway.log");
+    let mut copy = Vec::new();
+    for version in 1..3 {
+        for host in [&counter, &data] {
+            write(&**host, 0, version).await.expect("written");
+            host.flush().await.expect("flushed");
+        }
+        if version == 1 {
+            copy = std::fs::read(&log).expect("a log");
+        }
+    }
+    site.near.kill();
+    let newest = std::fs::read(&log).expect("a log");
+    std::fs::write(&log, copy).expect("put back");
+    let text = gateway(&site.place, site.counter.address, site.data.address);
+    let config = site.place.path("gateway.toml").display().to_string();
+    let checked = forebay().args(["check", "--config", &config]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert_eq!(checked.status.code(), Some(1), "{said}");
+    let told = site.place.try_serve("gateway", &text).err().expect("it is an older copy");
+    for text in [said, told] {
+        assert!(text.contains("older copy") && text.contains("gateway.log"), "{text}");
+    }
+    std::fs::write(&log, newest).expect("put back");
+    site.serve_gateway();
+    for host in site.hosts().await {
+        assert_eq!(read(&*host, 0).await.expect("read"), content(0, 2));
+    }
 }

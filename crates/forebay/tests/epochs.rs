@@ -2,8 +2,18 @@
 
 mod support;
 
-use support::{Place, Serving, connect, content, eventually, gateway, node, read, write};
-use volume::Volume;
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use rustix::process::Signal;
+use support::{Place, Serving, connect, content, eventually, forebay, gateway, node, read, write};
+use volume::{Data, Durability, Lba, Volume};
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
@@ -63,5 +73,236 @@ async fn what_a_lost_gateway_has_left_is_a_past() {
             [earlier, later].iter().any(|version| content(block, *version) == found),
             "block {block} is not of version {earlier}, though the counter says {version}"
         );
+    }
+}
+
+/// Versions go to the blocks in turn: an image is a consistent prefix if there is a version such that
+/// each block holds the newest one up to it. 0: the block was not written yet.
+fn newest(version: u64, block: u64) -> u64 {
+    let turn = version - version % BLOCKS + block;
+    if block <= version % BLOCKS { turn } else { turn.saturating_sub(BLOCKS) }
+}
+
+/// The version that an image of the node is a prefix of, read as another initiator.
+async fn prefix(far: &Serving, sent: u64) -> Result<u64, String> {
+    let raw = connect(far.address, NODE).await;
+    let mut versions = Vec::new();
+    for block in 0..BLOCKS {
+        let found = read(&*raw, block).await.map_err(|error| error.to_string())?;
+        let mut of_block = (0..=newest(sent, block)).rev().step_by(BLOCKS as usize);
+        let version = of_block.find(|version| content(block, *version) == found);
+        let unwritten = found.iter().all(|byte| *byte == 0).then_some(0);
+        versions.push(version.or(unwritten).ok_or(format!("block {block} was never so"))?);
+    }
+    let last = versions.iter().copied().max().unwrap_or(0);
+    let wrong = (0..BLOCKS).find(|block| versions[*block as usize] != newest(last, *block));
+    match wrong {
+        Some(block) => Err(format!(
+            "no prefix: block {block} holds version {}, another one {last}",
+            versions[block as usize]
+        )),
+        None => Ok(last),
+    }
+}
+
+/// Writes versions from one on, each when the one before is acknowledged, until the gateway is gone.
+/// `sent` is the last one that was submitted.
+async fn keep_writing(gateway: SocketAddr, sent: Arc<AtomicU64>) {
+    let volume = connect(gateway, GATEWAY).await;
+    // The last one may have been lost unacknowledged: the same content once more changes nothing.
+    for version in sent.load(Ordering::SeqCst).max(1).. {
+        sent.store(version, Ordering::SeqCst);
+        if write(&*volume, version % BLOCKS, version).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits until the gateway is in the middle of a round: a part of an epoch has come to the node since
+/// its last flush. Gives the number of flushes, which is not `before`.
+async fn middle_of_a_round(far: &Serving, before: u64) -> u64 {
+    let figures = || {
+        let status = far.status();
+        let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
+        let cache = layers.into_iter().find(|layer| layer["layer"] == "cache").expect("a cache");
+        let number = |name: &str| cache["figures"][name].as_u64().expect("a number");
+        (number("flushes"), number("written_bytes"))
+    };
+    let mut begun = figures();
+    eventually("the middle of a round", || {
+        let now = figures();
+        if now.0 != begun.0 {
+            begun = now;
+        }
+        now.0 != before && now.1 - begun.1 >= BLOCKS * 4096 / 8
+    })
+    .await;
+    begun.0
+}
+
+/// A node and a gateway whose rounds take a second or so, and the versions that are sent.
+fn with_slow_rounds() -> (Place, Serving, String, Arc<AtomicU64>) {
+    let place = Place::new();
+    let far = place.serve("node", &with_epochs(&place, 0));
+    let slow = "destage_rate = '1MiB'\ndestage_run = '16KiB'\ndirty_age = '1s'";
+    let gateway = gateway(place.folder.path(), far.address, slow);
+    (place, far, gateway, Arc::default())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_read_a_prefix_at_a_node_whose_gateway_was_killed_in_the_middle_of_a_round() {
+    let (place, far, settings, sent) = with_slow_rounds();
+    let mut last = 0;
+    for round in 0..ROUNDS {
+        let mut near = place.serve("gateway", &settings);
+        let writer = tokio::spawn(keep_writing(near.address, Arc::clone(&sent)));
+        eventually("a round", || near.figure("cache", "destage_rounds") > 0).await;
+        middle_of_a_round(&far, u64::MAX).await;
+        near.kill();
+        let found = prefix(&far, sent.load(Ordering::SeqCst)).await;
+        let found = found.unwrap_or_else(|fault| panic!("round {round}: {fault}"));
+        assert!(found >= last, "round {round}: version {found} after {last}");
+        writer.abort();
+        last = found;
+    }
+    assert!(last > 0, "no epoch came to the node");
+    // Each return of the gateway gave up what the one before had left.
+    let given_up = far.figure("cache", "rolled_back");
+    assert!(given_up >= ROUNDS / 2, "{given_up} of {ROUNDS} kills left half an epoch");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_read_a_prefix_at_a_node_whose_gateway_stands_still_in_the_middle_of_a_round() {
+    let (place, far, settings, sent) = with_slow_rounds();
+    let near = place.serve("gateway", &settings);
+    let writer = tokio::spawn(keep_writing(near.address, Arc::clone(&sent)));
+    let (mut last, mut half, mut flushes) = (0, 0, u64::MAX);
+    for round in 0..ROUNDS {
+        flushes = middle_of_a_round(&far, flushes).await;
+        near.signal(Signal::STOP);
+        half += u64::from(far.figure("cache", "flushes") == flushes);
+        let found = prefix(&far, sent.load(Ordering::SeqCst)).await;
+        near.signal(Signal::CONT);
+        let found = found.unwrap_or_else(|fault| panic!("round {round}: {fault}"));
+        assert!(found >= last, "round {round}: version {found} after {last}");
+        last = found;
+    }
+    writer.abort();
+    assert!(last > 0, "no epoch came to the node");
+    assert!(half >= ROUNDS / 2, "{half} of {ROUNDS} stops were in the middle of a round");
+}
+
+/// A plain file has one version of each block: half an epoch is refused there, and never read.
+#[tokio::test(flavor = "multi_thread")]
+async fn others_are_refused_at_a_plain_file_whose_gateway_was_killed_in_the_middle_of_a_round() {
+    let place = Place::new();
+    let plain =
+        format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), 0));
+    let far = place.serve("node", &plain);
+    // Without recovery of connections the node knows at once that the gateway is gone.
+    let settings = |more| {
+        let settings = gateway(place.folder.path(), far.address, more);
+        settings.replace("give_up_after", "error_recovery_level = 0, give_up_after")
+    };
+    let sent = Arc::default();
+    let mut refused = None;
+    for _ in 0..ROUNDS {
+        let mut near =
+            place.serve("gateway", &settings("destage_rate = '256KiB'\ndirty_age = '1s'"));
+        let writer = tokio::spawn(keep_writing(near.address, Arc::clone(&sent)));
+        eventually("destage", || near.figure("cache", "destaged_bytes") > BLOCKS * 4096 / 8).await;
+        near.kill();
+        writer.abort();
+        refused = prefix(&far, sent.load(Ordering::SeqCst)).await.err();
+        if refused.is_some() {
+            break;
+        }
+    }
+    let refused = refused.expect("a gateway was killed in the middle of a round");
+    assert!(refused.contains("in the middle of a destage round"), "{refused}");
+    // When the gateway has sent the rest, others read all of it.
+    let near = place.serve("gateway", &settings(""));
+    eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
+    let last = prefix(&far, sent.load(Ordering::SeqCst)).await.expect("a prefix");
+    let sent = sent.load(Ordering::SeqCst);
+    assert!(last == sent || last + 1 == sent, "version {last} of {sent}");
+}
+
+/// Blocks of 4 KiB that are written in turn: a round has about as many.
+const BLOCKS: u64 = 256;
+/// A gateway is killed, or stopped, so many times.
+const ROUNDS: u64 = 8;
+
+/// Settings of a node of 512 MiB whose answers take 8 ms more: a link of 4 ms each way.
+fn far_node(place: &Place, cache: &str) -> String {
+    let (image, state) = (place.path("node.img"), place.path("state"));
+    format!(
+        "state = '{}'\nlisten = ['127.0.0.1:0']\n[[target]]\nname = '{NODE}'\n[[target.unit]]\n\
+         stack = [ {{ file = {{ path = '{}', size = '512MiB' }} }}, {cache} \
+         {{ delay = {{ read = '8ms', write = '8ms', flush = '8ms' }} }} ]\n",
+        state.display(),
+        image.display()
+    )
+}
+
+/// Writes 256 MiB in order to a gateway that sends nothing yet, then lets it drain. Gives MiB/s of the
+/// drain, and MiB that the node has written to its disk when nothing is left to do.
+async fn drained(is_whole: bool) -> (f64, f64) {
+    let place = Place::new();
+    let log = place.path("node.log");
+    let cache = format!(
+        "{{ cache = {{ log = '{}', log_size = '512MiB', report = 'at-flush' }} }},",
+        log.display()
+    );
+    let far = place.serve("node", &far_node(&place, if is_whole { &cache } else { "" }));
+    let text = gateway(place.folder.path(), far.address, "").replace("32MiB", "512MiB");
+    let near = place.serve("gateway", &text);
+    let tell = |order: &str| {
+        let done =
+            forebay().args(["gateway", order, GATEWAY, "--control"]).arg(&near.control).output();
+        let done = done.expect("the binary runs");
+        assert!(done.status.success(), "{}", support::stderr(&done));
+    };
+    tell("pause");
+    let volume = connect(near.address, GATEWAY).await;
+    let piece = |number: u64| {
+        let data = Data::from(content(number, 1).repeat(64));
+        volume.write(Lba(number * 512), data, Durability::Volatile)
+    };
+    for eight in 0..128 {
+        let pieces = (0..8).map(|number| piece(eight * 8 + number));
+        futures_util::future::try_join_all(pieces).await.expect("written");
+    }
+    let on_disk = || {
+        let io = std::fs::read_to_string(format!("/proc/{}/io", far.id())).expect("it runs");
+        let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        line.expect("proc(5)").parse::<f64>().expect("a number") / f64::from(1 << 20)
+    };
+    let before = on_disk();
+    tell("resume");
+    let begun = Instant::now();
+    tell("drain");
+    let rate = 256.0 / begun.elapsed().as_secs_f64();
+    if is_whole {
+        eventually("destage of the node", || far.figure("cache", "dirty_bytes") == 0).await;
+    }
+    (rate, on_disk() - before)
+}
+
+/// Measures the cost of a node that keeps whole epochs: `docs/results/epochs.md` has the command.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "figures, a minute"]
+async fn the_price_of_whole_epochs() {
+    let (mut plain, mut whole) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        plain.push(drained(false).await);
+        whole.push(drained(true).await);
+    }
+    for (name, mut runs) in [("a plain file", plain), ("a cache at flush", whole)] {
+        println!("{name}: {runs:.1?} (MiB/s of the drain, MiB written by the node)");
+        runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let rate = runs[2].0;
+        runs.sort_by(|a, b| a.1.total_cmp(&b.1));
+        println!("{name}: medians {rate:.1} MiB/s, {:.1} MiB", runs[2].1);
     }
 }

@@ -22,6 +22,15 @@ fn pair(place: &Place, more: &str) -> (Serving, Serving) {
     (far, near)
 }
 
+/// Removes a file and gives up what is recorded of it.
+fn give_up(place: &Place, who: &str, file: &str) {
+    let (file, config) = (place.path(file), place.path(&format!("{who}.toml")));
+    std::fs::remove_file(&file).expect("it was made");
+    let [file, config] = [file, config].map(|path| path.display().to_string());
+    let told = run(&["forget", &file, "--lose-data", "--config", &config]);
+    assert!(told.status.success(), "{}", stderr(&told));
+}
+
 /// Versions written to blocks 0..16 by turns until a write fails; per block the last acknowledged
 /// and the last submitted.
 async fn write_until_it_fails(volume: Arc<impl Volume>) -> Vec<(u64, u64)> {
@@ -284,7 +293,7 @@ async fn a_gateway_without_a_cache_is_written_through() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
     let place = Place::new();
-    let (mut far, near) = pair(&place, "");
+    let (mut far, near) = pair(&place, "busy_after = '0s'");
     let volume = connect(near.address, GATEWAY).await;
     write(&*volume, 0, 1).await.expect("written");
     far.kill();
@@ -298,6 +307,7 @@ async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
         assert!(taken < 16_000, "the log never fills");
     };
     assert!(matches!(refused, volume::Error::Busy(_)), "{refused}");
+    assert_eq!(near.figure("cache", "log_fill_percent"), 100);
     for block in [0, 1, taken / 2, taken - 1] {
         assert_eq!(read(&*volume, block).await.expect("still served"), content(block, 1));
     }
@@ -330,7 +340,7 @@ async fn a_far_volume_that_shrank_is_refused() {
     let address = far.address;
     drop(near);
     far.kill();
-    std::fs::remove_file(place.path("node.img")).expect("it was there");
+    give_up(&place, "node", "node.img");
     let text = node(place.folder.path(), address.port()).replace("64MiB", "63MiB");
     let _far = place.serve("node", &text);
     let text = gateway(place.folder.path(), address, "");
@@ -475,4 +485,212 @@ async fn a_node_that_grows_is_followed_by_its_gateway_and_the_gateways_hosts() {
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     let direct = connect(far.address, NODE).await;
     assert_eq!(read(&*direct, last).await.expect("read"), content(last, 7));
+}
+
+/// The ways in which a log is lost.
+#[derive(Clone, Copy, Debug)]
+enum Lost {
+    Missing,
+    Blank,
+}
+
+/// Takes the log away, or its first MiB; what puts it back.
+fn lose(log: &std::path::Path, how: Lost) -> impl FnOnce() + use<> {
+    let whole = std::fs::read(log).expect("a log");
+    match how {
+        Lost::Missing => std::fs::remove_file(log).expect("removed"),
+        Lost::Blank => {
+            let mut blank = whole.clone();
+            blank[..1 << 20].fill(0);
+            std::fs::write(log, blank).expect("written");
+        }
+    }
+    let log = log.to_owned();
+    move || std::fs::write(log, whole).expect("put back")
+}
+
+const KEEPS_DIRTY: &str = "destage_idle = '30s'\ndirty_age = '1h'\ndestage_threshold = 0.9";
+
+/// A gateway over a node without claims, killed with dirty data in its log, is not started without
+/// that log, and loses nothing when the log is back.
+async fn is_refused_without_its_log(top: &str, more: &str, how: Lost) {
+    let place = Place::new();
+    let (far, mut near) = (place.serve("node", &node(place.folder.path(), 0)), None);
+    let settings = format!("{top}{}", gateway(place.folder.path(), far.address, more));
+    let serving = near.insert(place.serve("gateway", &settings));
+    let volume = connect(serving.address, GATEWAY).await;
+    for block in 0..40 {
+        write(&*volume, block, 1).await.expect("taken");
+    }
+    volume.flush().await.expect("flushed");
+    drop(volume);
+    serving.kill();
+    let log = place.path("gateway.log");
+    let put_back = lose(&log, how);
+    let config = place.path("gateway.toml").display().to_string();
+    let check = run(&["check", "--config", &config]);
+    let checked = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_eq!(check.status.code(), Some(1), "{checked}");
+    // Twice: the first refusal must leave nothing that the second start takes for a log.
+    for _ in 0..2 {
+        let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
+        assert!(told.contains("gateway.log") && told.contains("instance"), "{told}");
+        assert!(told.contains("last opened") && told.contains("forebay forget"), "{told}");
+        assert!(checked.contains("forebay forget"), "{checked}");
+    }
+    put_back();
+    let serving = place.serve("gateway", &settings);
+    let volume = connect(serving.address, GATEWAY).await;
+    for block in 0..40 {
+        assert_eq!(read(&*volume, block).await.expect("recovered"), content(block, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_missing_or_blank_is_not_made_anew() {
+    is_refused_without_its_log("", KEEPS_DIRTY, Lost::Missing).await;
+    is_refused_without_its_log("state = 'near'\n", KEEPS_DIRTY, Lost::Blank).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_missing_beside_its_nvram_is_not_made_anew() {
+    let place = Place::new();
+    let nvram = place.path("nvram").display().to_string();
+    let more = format!("{KEEPS_DIRTY}\nreport = 'immediate'\nnvram = '{nvram}'");
+    let (_far, mut near) = pair(&place, &more);
+    let volume = connect(near.address, GATEWAY).await;
+    for block in 0..40 {
+        write(&*volume, block, 1).await.expect("taken");
+    }
+    volume.flush().await.expect("flushed");
+    drop(volume);
+    near.kill();
+    let settings = std::fs::read_to_string(place.path("gateway.toml")).expect("settings");
+    let settings = settings.split_once('\n').expect("the control socket").1.to_owned();
+    for how in [Lost::Missing, Lost::Blank] {
+        let put_back = lose(&place.path("gateway.log"), how);
+        let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
+        assert!(told.contains("forebay forget"), "{told}");
+        // With the records lost, too, the NVRAM still knows the log.
+        let (records, away) = (place.path("forebay-state"), place.path("away"));
+        std::fs::rename(&records, &away).expect("records");
+        for _ in 0..2 {
+            let told = place.try_serve("gateway", &settings).err().expect("the NVRAM is its");
+            assert!(told.contains("NVRAM is in use by log"), "{told}");
+        }
+        let _ = std::fs::remove_dir_all(&records);
+        std::fs::rename(&away, &records).expect("put back");
+        put_back();
+    }
+    let near = place.serve("gateway", &settings);
+    let volume = connect(near.address, GATEWAY).await;
+    assert_eq!(read(&*volume, 39).await.expect("recovered"), content(39, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_a_node_that_counts_writes_with_the_next_flush_is_not_made_anew() {
+    let place = Place::new();
+    let log = place.path("node.log");
+    let settings = format!(
+        "state = 'kept'\n{}",
+        node(place.folder.path(), 0).replace(
+            " } ]",
+            &format!(
+                " }}, {{ cache = {{ log = '{}', log_size = '32MiB', report = 'at-flush', \
+                 destage_idle = '30s', dirty_age = '1h', destage_threshold = 0.9 }} }} ]",
+                log.display()
+            )
+        )
+    );
+    let mut far = place.serve("node", &settings);
+    let volume = connect(far.address, NODE).await;
+    for block in 0..40 {
+        write(&*volume, block, 1).await.expect("taken");
+    }
+    volume.flush().await.expect("flushed");
+    drop(volume);
+    far.kill();
+    for how in [Lost::Missing, Lost::Blank] {
+        let put_back = lose(&log, how);
+        let told = place.try_serve("node", &settings).err().expect("its log is lost");
+        assert!(told.contains("node.log") && told.contains("forebay forget"), "{told}");
+        put_back();
+    }
+    let far = place.serve("node", &settings);
+    let volume = connect(far.address, NODE).await;
+    assert_eq!(read(&*volume, 39).await.expect("recovered"), content(39, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_was_drained_and_stopped_may_be_made_anew() {
+    for nvram in [false, true] {
+        let place = Place::new();
+        let path = place.path("nvram").display().to_string();
+        let more = match nvram {
+            true => format!("report = 'immediate'\nnvram = '{path}'"),
+            false => String::new(),
+        };
+        let (far, near) = pair(&place, &more);
+        let volume = connect(near.address, GATEWAY).await;
+        write(&*volume, 1, 1).await.expect("taken");
+        // The dirty bytes of the status are without what waits in the NVRAM.
+        let control = near.control.display().to_string();
+        let drained = run(&["gateway", "drain", GATEWAY, "--control", &control]);
+        assert!(drained.status.success(), "{}", stderr(&drained));
+        drop(volume);
+        assert!(near.terminate().0.success());
+        std::fs::remove_file(place.path("gateway.log")).expect("it was made");
+        let near = place.serve("gateway", &gateway(place.folder.path(), far.address, &more));
+        let volume = connect(near.address, GATEWAY).await;
+        assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_claim_of_a_log_that_is_missing_here_is_told_as_our_own() {
+    let place = Place::new();
+    let claims = format!("state = 'far'\n{}", node(place.folder.path(), 0));
+    let far = place.serve("node", &claims);
+    let settings = gateway(place.folder.path(), far.address, KEEPS_DIRTY);
+    let mut near = place.serve("gateway", &settings);
+    let volume = connect(near.address, GATEWAY).await;
+    write(&*volume, 1, 1).await.expect("taken");
+    drop(volume);
+    near.kill();
+    // Both are lost: the log, and what was recorded of it.
+    give_up(&place, "gateway", "gateway.log");
+    let config = place.path("gateway.toml").display().to_string();
+    let check = run(&["check", "--config", &config]);
+    let checked = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_eq!(check.status.code(), Some(1), "{checked}");
+    assert!(checked.contains("of this gateway") && checked.contains("is missing"), "{checked}");
+    let drop_it = format!("forebay claim drop {NODE}/0 --lose-dirty-data");
+    assert!(checked.contains(&drop_it), "{checked}");
+    let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
+    assert!(told.contains("(this gateway itself)") && !told.contains("adopt"), "{told}");
+    assert!(told.contains("gateway.log") && told.contains("forebay claim drop"), "{told}");
+    // Another gateway hears whose the claim is.
+    let other = format!("initiator_name = 'iqn.2026-11.test:second'\n{settings}")
+        .replace("gateway.log", "second.log");
+    let config = place.write("second", &other).display().to_string();
+    let check = run(&["check", "--config", &config]);
+    let checked = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_eq!(check.status.code(), Some(1), "{checked}");
+    assert!(checked.contains("this gateway cannot write to it"), "{checked}");
+}
+
+/// K5: a log was made and filled, which takes minutes where it is large, before the port was looked at.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_is_taken_is_noticed_before_a_log_is_made() {
+    let place = Place::new();
+    let far = place.serve("node", &node(place.folder.path(), 0));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listen = format!("listen = [\"{}\"]", taken.local_addr().expect("bound"));
+    let text = gateway(place.folder.path(), far.address, "")
+        .replace("listen = [\"127.0.0.1:0\"]", &listen);
+    let error = place.try_serve("gateway", &text).err().expect("the port is taken");
+    assert!(error.contains("cannot listen on"), "{error}");
+    assert!(!place.path("gateway.log").exists());
+    drop(taken);
+    place.serve("gateway", &text);
 }

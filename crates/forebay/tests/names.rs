@@ -5,12 +5,14 @@ mod support;
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
 use support::{
     Place, connect, content, eventually,
     nodes::{GATEWAY, gateway, known, known_node, names, naming, other, secret},
+    raw::Silent,
     read, run, stderr, write,
 };
 
@@ -190,6 +192,21 @@ async fn garbage_and_silence_at_the_naming_port_harm_nobody() {
     let misled = place.serve("misled", &other("misled", &[at, address], "names"));
     eventually("the truth", || known_node(&misled, "node").is_some()).await;
     drop(node);
+}
+
+/// Finding W4: while silent callers of three addresses came again and again, no member got in.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_callers_at_the_naming_port_keep_no_member_out() {
+    let place = Place::new();
+    secret(&place, "names");
+    let seed = place.serve("seed", &other("seed", &[], "names"));
+    let address = naming(&seed);
+    let _silent = Silent::at(address);
+    let _node = place.serve("node", &node("node", &[address], "names"));
+    let begun = Instant::now();
+    eventually("the node", || known_node(&seed, "node").is_some()).await;
+    // It took 20 s and more; silent callers have 5 s each.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
 #[test]

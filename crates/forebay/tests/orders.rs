@@ -236,7 +236,7 @@ exec "$@"
     let mut near = place.try_serve_by(command, "gateway", &text).expect("in the end it has room");
     for what in ["log", "nvram"] {
         let told = std::fs::read_to_string(place.path(&format!("told.{what}"))).expect("told");
-        assert!(told.to_lowercase().contains("no space left"), "{what}: {told}");
+        assert!(told.contains("bytes more, and its file system has"), "{what}: {told}");
     }
     let volume = connect(near.address, GATEWAY).await;
     // More than the log has.
@@ -254,6 +254,47 @@ exec "$@"
         assert_eq!(read(&*volume, block).await.expect("read"), content(block, 9));
     }
     near.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_space_says_so_once_and_shows_how_much_is_left() {
+    if !is_mountable() {
+        eprintln!("left out: it needs the right to mount a tmpfs in a name space of its own");
+        return;
+    }
+    let place = Place::new();
+    let disk = place.path("disk");
+    std::fs::create_dir(&disk).expect("made");
+    let text = node(place.folder.path(), 0).replace("node.img", "disk/node.img");
+    assert!(text.contains("disk/node.img"), "{text}");
+    let script = r#"
+disk=$1; told=$2; shift 2
+mount -t tmpfs -o size=2m tmpfs "$disk" || exit 3
+exec "$@" 2>"$told"
+"#;
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(&disk);
+    command.arg(place.path("told")).arg(forebay().get_program());
+    let far = place.try_serve_by(command, "node", &text).expect("there is room for a sparse file");
+    let volume = connect(far.address, NODE).await;
+    let mut refused = 0;
+    for block in 0..1000 {
+        match write(&*volume, block, 1).await {
+            Ok(()) => assert_eq!(refused, 0, "there is no room"),
+            Err(volume::Error::NoSpace) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+        if refused == 5 {
+            break;
+        }
+    }
+    assert_eq!(refused, 5);
+    let told = || std::fs::read_to_string(place.path("told")).expect("told");
+    eventually("the event", || told().contains("no space left for the file of a volume")).await;
+    assert_eq!(told().matches("no space left for the file").count(), 1, "{}", told());
+    let figure = |name| far.figure("file", name);
+    assert_eq!((figure("refused_no_space"), figure("free_bytes")), (5, 0));
+    assert!((1 << 20..=2 << 20).contains(&figure("allocated_bytes")));
 }
 
 fn is_mountable() -> bool {

@@ -195,6 +195,22 @@ async fn sighup_reloads() {
     assert!(is_served(serving.address, NODE, 9).await);
 }
 
+/// S18: `serve --config node.toml` resolved the file's relative paths at the start against "" and at a reload
+/// against the absolute folder, so that every path seemed to have changed and the reload was refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relative_settings_path_can_be_reloaded() {
+    let place = Place::new();
+    let file = unit(1, "{ file = { path = 'v.img', size = '16MiB' } }");
+    let before = format!("state = 'state'\n{}", node(&file));
+    let serving = place.try_serve_by_relative_path("node", &before).expect("it serves");
+    let text = change(&place, &serving, &format!("{before}{}", memory(3)));
+    assert_eq!(text, format!("added: {NODE} LUN 3\n"));
+    place.write("node", &before);
+    serving.signal(rustix::process::Signal::HUP);
+    let units = || serving.status()["targets"][0]["units"].as_array().expect("units").len();
+    eventually("the unit is gone after SIGHUP", || units() == 2).await;
+}
+
 #[test]
 fn check_says_what_a_reload_would_do() {
     let place = Place::new();
@@ -321,4 +337,58 @@ async fn a_restart_within_seconds_is_no_error_at_the_initiator() {
     for block in 0..16 {
         assert_eq!(read(&*volume, block).await.expect("read"), content(block, version));
     }
+}
+
+/// A unit with a slice of a file of 8 MiB.
+fn part(lun: u16, keys: &str) -> String {
+    let file = "{ file = { path = 'pool.img', size = '8MiB' } }";
+    unit(lun, &format!("{file}, {{ slice = {{ {keys} }} }}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn units_have_slices_of_one_file_and_no_byte_belongs_to_two() {
+    let place = Place::new();
+    let low = part(1, "size = '2MiB'");
+    let high = target("other", "", &part(0, "start = '4MiB', size = '4MiB'"));
+    let settings = |more: &str, other: &str| format!("{}{other}", node(more));
+    let serving = place.serve("node", &settings(&low, &high));
+    let (address, other) = (serving.address, "iqn.2026-11.test:other");
+    let mut session = initiator::Settings::new(address.to_string(), NODE, 1);
+    session.give_up_after = Duration::from_secs(5);
+    let low_volume = RemoteVolume::connect(session).await.expect("a login");
+    let high_volume = connect(address, other).await;
+    for block in 0..4 {
+        write(&low_volume, block, 1).await.expect("written");
+        write(&*high_volume, block, 2).await.expect("written");
+    }
+    for block in 0..4 {
+        assert_eq!(read(&low_volume, block).await.expect("read"), content(block, 1));
+        assert_eq!(read(&*high_volume, block).await.expect("read"), content(block, 2));
+    }
+    // It grows up to the other one, and no further.
+    let grown = part(1, "size = '4MiB'");
+    assert!(change(&place, &serving, &settings(&grown, &high)).contains("its slice grows to 4MiB"));
+    place.write("node", &settings(&part(1, "size = '5MiB'"), &high));
+    let refused = stderr(&reload(&serving));
+    let ranges = "the bytes from 4MiB to 8MiB of pool.img overlap the bytes from 0B to 5MiB";
+    assert!(refused.contains(ranges), "{refused}");
+    // Not in the reload that takes the other one out, either: its commands may still be under way.
+    place.write("node", &settings(&part(1, "size = '5MiB'"), ""));
+    let refused = stderr(&reload(&serving));
+    assert!(refused.contains("other LUN 0 uses the bytes from 4MiB to 8MiB"), "{refused}");
+    assert_eq!(read(&*high_volume, 3).await.expect("read"), content(3, 2));
+    change(&place, &serving, &settings(&grown, ""));
+    let larger = settings(&part(1, "size = '5MiB'"), "");
+    assert!(change(&place, &serving, &larger).contains("its slice grows to 5MiB"));
+    // The bytes of one that has gone are free for another.
+    let newer = target("newer", "", &part(0, "start = '5MiB'"));
+    change(&place, &serving, &settings(&part(1, "size = '5MiB'"), &newer));
+    assert!(is_served(address, "iqn.2026-11.test:newer", 0).await);
+    // The file grows for all, and with it the slice that reaches to its end.
+    let text = settings(&part(1, "size = '5MiB'"), &newer);
+    change(&place, &serving, &text.replace("size = '8MiB'", "size = '16MiB'"));
+    let status = serving.status();
+    let targets = status["targets"].as_array().expect("targets");
+    let newer = targets.iter().find(|target| target["name"] == "iqn.2026-11.test:newer");
+    assert_eq!(newer.expect("it is served")["units"][0]["bytes"], 11 << 20);
 }

@@ -2,9 +2,18 @@
 
 mod support;
 
-use std::{net::TcpListener, os::unix::fs::PermissionsExt, time::Duration};
+use std::{
+    io::{BufRead, BufReader, PipeReader},
+    net::{IpAddr, Ipv4Addr, TcpListener},
+    os::unix::fs::PermissionsExt,
+    time::{Duration, Instant},
+};
 
-use support::{Place, Serving, connect, content, read, run, stderr, write};
+use support::{
+    Place, Serving, connect, content,
+    raw::{FIRST_BURST, FIRST_BURST_KEYS, connect_from, full_pipe, log_in, write_command},
+    read, run, stderr, write,
+};
 use volume::Volume;
 
 const NAME: &str = "iqn.2026-11.test:memory";
@@ -116,6 +125,17 @@ fn something_else_in_the_place_of_the_socket_is_left_alone() {
     assert_eq!(std::fs::read(place.path("node.sock")).expect("still there"), b"precious");
 }
 
+/// W6: the file behind the link was emptied and got the process number.
+#[test]
+fn a_link_in_the_place_of_the_lock_is_not_followed() {
+    let place = Place::new();
+    std::fs::write(place.path("victim"), "precious").expect("written");
+    std::os::unix::fs::symlink(place.path("victim"), place.path("node.sock.lock")).expect("linked");
+    let error = place.try_serve("node", &memory("'127.0.0.1:0'")).err().expect("refused");
+    assert!(error.contains("node.sock.lock is a symbolic link"), "{error}");
+    assert_eq!(std::fs::read(place.path("victim")).expect("still there"), b"precious");
+}
+
 #[test]
 fn readiness_goes_where_it_is_asked_for() {
     let place = Place::new();
@@ -219,4 +239,130 @@ async fn a_read_only_layer_refuses_writes() {
     assert_eq!(volume.geometry().bytes(), 2 << 20);
     assert!(volume.geometry().read_only);
     assert!(write(&*volume, 0, 1).await.is_err());
+}
+
+/// Logs in and leaves, as an initiator with a long name: some 600 bytes of events each time.
+fn come_and_go(node: &Serving, times: u16) {
+    let initiator = format!("iqn.2026-11.test:{}", "x".repeat(190));
+    for isid in 0..times {
+        let mut stream = connect_from(IpAddr::V4(Ipv4Addr::LOCALHOST), node.address);
+        let keys = [("InitiatorName", initiator.as_str()), ("TargetName", NAME)];
+        assert_eq!(log_in(&mut stream, isid, &keys), Some(0), "login {isid}");
+    }
+}
+
+fn dropped(node: &Serving) -> u64 {
+    node.status()["counters"]["events_dropped"].as_u64().expect("a number")
+}
+
+/// A node whose events nobody reads, after more logins than a pipe has room for events.
+async fn unread(place: &Place) -> (Serving, PipeReader) {
+    let (reader, writer) = full_pipe();
+    let node = place.serve_with("node", &memory("'127.0.0.1:0'"), writer);
+    come_and_go(&node, 300);
+    let volume = connect(node.address, NAME).await;
+    write(&*volume, 5, 1).await.expect("written");
+    assert_eq!(read(&*volume, 5).await.expect("read"), content(5, 1));
+    assert_eq!(node.status()["state"], "serving");
+    (node, reader)
+}
+
+/// Finding W1: a stopped log collector, or a terminal with Ctrl-S, stopped sessions, logins, `status` and
+/// SIGTERM.
+#[tokio::test]
+async fn a_reader_of_stderr_that_takes_nothing_stops_nothing() {
+    let place = Place::new();
+    let (node, _reader) = unread(&place).await;
+    let (status, took) = node.terminate();
+    assert!(status.success());
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+#[tokio::test]
+async fn events_that_do_not_fit_are_counted_and_reported_when_the_reader_reads_again() {
+    let place = Place::new();
+    let (node, reader) = unread(&place).await;
+    while dropped(&node) == 0 {
+        come_and_go(&node, 500);
+    }
+    let table = run(&["status", "--control", node.control.to_str().expect("plain")]);
+    assert!(String::from_utf8_lossy(&table.stdout).contains("events dropped"));
+    let mut lines = BufReader::new(reader).lines().map(|line| line.expect("text"));
+    let report = lines.find(|line| line.contains("events were dropped")).expect("a report");
+    assert!(report.contains("dropped="), "{report}");
+    let before = dropped(&node);
+    come_and_go(&node, 1);
+    lines.find(|line| line.contains("session opened")).expect("events come again");
+    assert_eq!(dropped(&node), before);
+}
+
+/// Resident memory of the process in bytes (proc(5)).
+fn resident(node: &Serving) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.id())).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
+    let kib = line.split_whitespace().nth(1).expect("a number");
+    kib.parse::<usize>().expect("a number") << 10
+}
+
+/// Finding W3: what 32 sessions sent behind a hole in CmdSN took 1.05 GB, and 0.5 to 1.2 GB stayed when they
+/// had ended. With FOREBAY_TEST_HOLES=1024 it is as many sessions as there may be, for minutes on a slow
+/// machine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_behind_holes_in_the_command_order_is_bounded_over_all_sessions() {
+    let holes = std::env::var("FOREBAY_TEST_HOLES");
+    let sessions: usize = holes.map_or(32, |number| number.parse().expect("a number"));
+    // 512 MiB at least.
+    let writes = (2048 / sessions).clamp(4, 126) as u32;
+    let place = Place::new();
+    let node = place.serve("node", &memory("'127.0.0.1:0'"));
+    let volume = connect(node.address, NAME).await;
+    write(&*volume, 5, 1).await.expect("written");
+    come_and_go(&node, 20);
+    let before = resident(&node);
+    let address = node.address;
+    let filling = tokio::task::spawn_blocking(move || {
+        let open = (0..sessions).map(|number| {
+            let mut stream = connect_from(IpAddr::V4(Ipv4Addr::LOCALHOST), address);
+            let initiator = format!("iqn.2026-11.test:hole-{number}");
+            let mut keys = vec![("InitiatorName", initiator.as_str()), ("TargetName", NAME)];
+            keys.extend(FIRST_BURST_KEYS);
+            assert_eq!(log_in(&mut stream, number as u16, &keys), Some(0));
+            for cmd_sn in 2..2 + writes {
+                std::io::Write::write_all(&mut stream, &write_command(cmd_sn)).expect("it is read");
+            }
+            stream
+        });
+        open.collect::<Vec<_>>()
+    });
+    let (mut most, mut took) = (0, Vec::new());
+    while !filling.is_finished() || took.len() < 100 {
+        let begun = Instant::now();
+        write(&*volume, 5, took.len() as u64).await.expect("written");
+        took.push(begun.elapsed());
+        most = most.max(resident(&node));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let open = filling.await.expect("filled");
+    took.sort();
+    let p99 = took[took.len() * 99 / 100];
+    let mib = |bytes: usize| bytes >> 20;
+    println!(
+        "{sessions} sessions with {writes} writes of 256 KiB: {} MiB before, {} MiB at most; of {} writes the \
+         99th percentile took {p99:?}",
+        mib(before),
+        mib(most),
+        took.len()
+    );
+    // A share of 256 KiB for each, 128 MiB for those who need more, and what is no data of waiting writes.
+    let settings = sessions * FIRST_BURST + (128 << 20);
+    assert!(most <= before + settings + (64 << 20), "{} MiB", mib(most));
+    assert!(p99 < Duration::from_millis(100), "{p99:?}");
+    drop(open);
+    let mut after = most;
+    support::eventually("memory that is given back", || {
+        after = resident(&node);
+        after <= before + (64 << 20)
+    })
+    .await;
+    println!("{} MiB after they have ended", mib(after));
 }

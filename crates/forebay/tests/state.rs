@@ -11,7 +11,8 @@ use scsi::{
     Status,
     persistent::{OutParameters, ReservationType, ReserveAction, ReserveReport},
 };
-use support::{Place, Serving, eventually};
+use support::{Place, Serving, connect, content, eventually, read, run, stderr, write as put};
+use volume::Volume;
 
 const NODE: &str = "iqn.2026-11.test:node";
 const KEY: u64 = 0x5ec2_e7a1;
@@ -32,6 +33,27 @@ stack = [ {{ file = {{ path = "{}", size = "16MiB" }} }}{layers} ]
         file.display()
     );
     place.serve("node", &text)
+}
+
+#[test]
+fn a_state_folder_that_others_may_write_to_is_refused() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("state")).expect("made");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(place.path("state"), open).expect("chmod");
+    let text = format!(
+        "listen = ['127.0.0.1:0']\nstate = 'state'\n[[target]]\nname = '{NODE}'\n\
+         [[target.unit]]\nstack = [ {{ memory = {{ size = '16MiB' }} }} ]\n"
+    );
+    let error = place.try_serve("node", &text).err().expect("refused");
+    let config = place.path("node.toml");
+    let checked = support::run(&["check", "--config", config.to_str().expect("plain")]);
+    assert_eq!(checked.status.code(), Some(1));
+    let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+    for said in [error, checked] {
+        assert!(said.contains("may write to the state folder"), "{said}");
+        assert!(said.contains("(mode 0777)") && said.contains("remedy: chmod go-w"), "{said}");
+    }
 }
 
 /// A session of an initiator port that is the same each time.
@@ -135,4 +157,219 @@ async fn a_sanitize_goes_on_after_a_kill() {
         Err(other) => panic!("{other}"),
     }
     eventually("the end", is_done).await;
+}
+
+const OTHER: &str = "iqn.2026-11.test:other";
+
+/// A node with a target on `disk.img` and one on `other.img`; with more keys at the top.
+fn two_volumes(place: &Place, top: &str) -> String {
+    let unit = |name: &str, file: &str| {
+        let path = place.path(file).display().to_string();
+        format!(
+            "[[target]]\nname = '{name}'\n[[target.unit]]\n\
+             stack = [ {{ file = {{ path = '{path}', size = '8MiB' }} }} ]\n"
+        )
+    };
+    format!("{top}listen = ['127.0.0.1:0']\n{}{}", unit(NODE, "disk.img"), unit(OTHER, "other.img"))
+}
+
+/// Serves `two_volumes`, writes block 1 of both, and stops.
+async fn written(place: &Place, top: &str) {
+    let serving = place.serve("node", &two_volumes(place, top));
+    for target in [NODE, OTHER] {
+        let volume = connect(serving.address, target).await;
+        put(&*volume, 1, 7).await.expect("written");
+        volume.flush().await.expect("flushed");
+    }
+    assert!(serving.terminate().0.success());
+}
+
+/// Runs `forebay COMMAND… --config node.toml`; the exit code and all that it says.
+fn command(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
+    let config = place.path("node.toml").display().to_string();
+    let output = run(&[arguments, &["--config", &config]].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+    (output.status.code(), text)
+}
+
+/// Returns the message of `forebay status` about the first target's refused unit.
+fn refused(serving: &Serving) -> String {
+    let refused = &serving.status()["targets"][0]["refused"];
+    assert_eq!(refused.as_array().map_or(0, Vec::len), 1, "{refused}");
+    refused[0].to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_file_that_is_missing_is_not_made_anew_and_the_others_are_served() {
+    for state in ["", "state = 'kept'\n"] {
+        let place = Place::new();
+        written(&place, state).await;
+        let (disk, away) = (place.path("disk.img"), place.path("away.img"));
+        std::fs::rename(&disk, &away).expect("its disk is not mounted");
+
+        let (code, text) = command(&place, &["check"]);
+        assert_eq!(code, Some(1), "{text}");
+        let path = disk.canonicalize().unwrap_or(disk.clone()).display().to_string();
+        assert!(text.contains("is missing") && text.contains("8388608 bytes"), "{text}");
+
+        let serving = place.serve("node", &two_volumes(&place, state));
+        let told = refused(&serving);
+        assert!(told.contains(&path) && told.contains("last opened 20"), "{told}");
+        assert!(told.contains("forebay forget") && told.contains("--lose-data"), "{told}");
+        assert!(!disk.exists(), "nothing was made in its place");
+        let other = connect(serving.address, OTHER).await;
+        assert_eq!(read(&*other, 1).await.expect("served"), content(1, 7));
+
+        std::fs::rename(&away, &disk).expect("mounted again");
+        let (code, text) = command(&place, &["reload"]);
+        assert_eq!(code, Some(0), "{text}");
+        let back = connect(serving.address, NODE).await;
+        assert_eq!(read(&*back, 1).await.expect("served"), content(1, 7));
+        assert!(serving.status()["targets"][0].get("refused").is_none());
+    }
+}
+
+/// Its far volume was replaced by a smaller one: that is no reason to serve nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_over_a_volume_of_another_size_keeps_no_other_unit_from_being_served() {
+    let place = Place::new();
+    let text = |size: &str| {
+        let (log, other) = (place.path("a.log"), place.path("other.img"));
+        format!(
+            "listen = ['127.0.0.1:0']\n[[target]]\nname = '{NODE}'\n[[target.unit]]\n\
+             stack = [ {{ memory = {{ size = '{size}' }} }}, {{ cache = {{ log = '{}', \
+             log_size = '16MiB', dram = '8MiB', nvram_size = '1MiB' }} }} ]\n\
+             [[target]]\nname = '{OTHER}'\n[[target.unit]]\n\
+             stack = [ {{ file = {{ path = '{}', size = '8MiB' }} }} ]\n",
+            log.display(),
+            other.display()
+        )
+    };
+    let serving = place.serve("node", &text("16MiB"));
+    put(&*connect(serving.address, OTHER).await, 1, 7).await.expect("written");
+    assert!(serving.terminate().0.success());
+    let serving = place.serve("node", &text("8MiB"));
+    let told = refused(&serving);
+    assert!(told.contains("the log was made for") && told.contains("former size"), "{told}");
+    let other = connect(serving.address, OTHER).await;
+    assert_eq!(read(&*other, 1).await.expect("served"), content(1, 7));
+}
+
+/// A process that hangs may still have the file open, which has lost its name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_is_not_removed_while_a_process_has_the_socket_and_does_not_answer() {
+    let place = Place::new();
+    written(&place, "").await;
+    let disk = place.path("disk.img").display().to_string();
+    std::fs::remove_file(&disk).expect("it was made");
+    let socket = place.path("node.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
+    // Whoever has the socket takes the question, and does not answer.
+    let silent = std::thread::spawn(move || drop(listener.accept()));
+    let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
+    silent.join().expect("asked");
+    assert!(code == Some(1) && text.contains("it is not known whether"), "{text}");
+    // Nobody listens any more.
+    let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_was_given_up_is_made_anew() {
+    let place = Place::new();
+    written(&place, "").await;
+    let disk = place.path("disk.img").display().to_string();
+    let serving = place.serve("node", &two_volumes(&place, ""));
+    let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
+    assert!(code == Some(1) && text.contains("in use"), "{text}");
+    drop(serving);
+    std::fs::remove_file(&disk).expect("it was made");
+    let (code, text) = command(&place, &["forget", &disk]);
+    assert!(code == Some(1) && text.contains("--lose-data"), "{text}");
+    let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
+    assert_eq!(code, Some(0), "{text}");
+    let serving = place.serve("node", &two_volumes(&place, ""));
+    let volume = connect(serving.address, NODE).await;
+    assert_eq!(read(&*volume, 1).await.expect("served"), content(1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_file_in_the_place_of_another_is_not_served() {
+    let place = Place::new();
+    written(&place, "").await;
+    let [disk, other, kept] = ["disk.img", "other.img", "kept.img"].map(|name| place.path(name));
+    let settings = two_volumes(&place, "").replace(", size = '8MiB'", "");
+    let all = || std::fs::read(&kept).expect("a volume");
+    let expect = |why: &str| {
+        let serving = place.serve("node", &settings);
+        let told = refused(&serving);
+        assert!(told.contains(why), "{told}");
+        std::fs::remove_file(&disk).expect("it was put there");
+    };
+    std::fs::rename(&disk, &kept).expect("moved");
+    std::fs::write(&disk, &all()[..4 << 20]).expect("shorter");
+    expect("was replaced by a file of 4194304 bytes");
+    std::fs::write(&disk, [all(), all()].concat()).expect("longer");
+    expect("was replaced by a file of 16777216 bytes");
+    std::fs::File::create(&disk).and_then(|file| file.set_len(8 << 20)).expect("blank");
+    expect("was replaced by a blank file");
+
+    // A copy that was put back has the right size, and no id.
+    std::fs::write(&disk, all()).expect("from a backup");
+    let serving = place.serve("node", &settings);
+    let volume = connect(serving.address, NODE).await;
+    assert_eq!(read(&*volume, 1).await.expect("served"), content(1, 7));
+    drop((volume, serving));
+
+    // Each has the other's name: neither is served, so nothing is.
+    std::fs::rename(&disk, &kept).expect("moved");
+    std::fs::rename(&other, &disk).expect("moved");
+    std::fs::rename(&kept, &other).expect("moved");
+    let told = place.try_serve("node", &settings).err().expect("nothing is left to serve");
+    assert!(told.contains("was replaced by the volume recorded as"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_has_grown_is_recorded_with_its_new_size() {
+    let place = Place::new();
+    written(&place, "").await;
+    let grown = two_volumes(&place, "").replace("8MiB", "16MiB");
+    let serving = place.serve("node", &two_volumes(&place, ""));
+    place.write("node", &grown);
+    let (code, text) = command(&place, &["reload"]);
+    assert_eq!(code, Some(0), "{text}");
+    drop(serving);
+    drop(place.serve("node", &grown));
+    let file = std::fs::File::options().write(true).open(place.path("disk.img")).expect("there");
+    file.set_len(8 << 20).expect("cut");
+    let told = place.serve("node", &grown.replace(", size = '16MiB'", ""));
+    assert!(refused(&told).contains("was cut to 8388608 bytes"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_are_lost_or_older_than_the_volumes_keep_nothing_from_being_served() {
+    let place = Place::new();
+    written(&place, "").await;
+    let records = place.path("forebay-state");
+    std::fs::rename(&records, place.path("older")).expect("there are some");
+    drop(place.serve("node", &two_volumes(&place, "")));
+    assert!(records.exists(), "recorded anew");
+    std::fs::remove_dir_all(&records).expect("removed");
+    std::fs::rename(place.path("older"), &records).expect("put back");
+    let serving = place.serve("node", &two_volumes(&place, ""));
+    let volume = connect(serving.address, NODE).await;
+    assert_eq!(read(&*volume, 1).await.expect("served"), content(1, 7));
+}
+
+#[test]
+fn a_node_that_can_keep_no_records_does_not_start() {
+    let place = Place::new();
+    std::fs::write(place.path("forebay-state"), "a file").expect("written");
+    let told = place.try_serve("node", &two_volumes(&place, "")).err().expect("refused");
+    assert!(told.contains("cannot write the record of storage"), "{told}");
+    assert!(told.contains("name another folder with `state`"), "{told}");
+    // A volume in memory needs no record.
+    let memory = "listen = ['127.0.0.1:0']\n[[target]]\nname = 'iqn.a:b'\n[[target.unit]]\n\
+                  stack = [ { memory = { size = '1MiB' } } ]\n";
+    drop(place.serve("node", memory));
 }

@@ -104,8 +104,14 @@ fn a_portal_with_tls_is_listed_with_a_certificate_only() {
     for (options, expected) in [
         (&[][..], "whether the portal wants TLS: --ca FILE"),
         (&["--ca", "ca.pem"], "does not take our certificate"),
+        (&["--ca", "ca.pem"], "`client_ca`: --certificate FILE --key FILE"),
         (&["--ca", "theirs.pem"], "UnknownIssuer"),
+        (
+            &["--ca", "theirs.pem"],
+            "remedy: name the authority that signed the target's certificate: --ca FILE",
+        ),
         (&["--ca", "ca.pem", "--server-name", "other"], "not valid for name"),
+        (&["--ca", "ca.pem", "--server-name", "other"], "or give that name: --server-name NAME"),
         (&["--ca", "none.pem"], "cannot use none.pem: No such file"),
         (&["--certificate", "host.pem", "--key", "host.key"], "--ca <FILE>"),
     ] {
@@ -124,7 +130,7 @@ fn a_far_side_that_does_not_take_our_certificate_ends_the_start_at_once() {
         panic!("it starts")
     };
     assert!(error.contains("does not take our certificate"), "{error}");
-    assert!(error.contains("remedy: name the authority"), "{error}");
+    assert!(error.contains("remedy: show a certificate of an authority"), "{error}");
 }
 
 /// What `check` says of settings that it refuses.

@@ -8,10 +8,15 @@ use std::{
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
+    process::Command,
     time::Duration,
 };
 
-use support::{Place, Running, content, read, write};
+use support::{
+    Place, Running, content,
+    raw::{Silent, full_pipe},
+    read, write,
+};
 use volume::Volume;
 
 /// `ours` and `theirs`: two authorities; `node`, `host` of the one, `stranger` of the other.
@@ -24,6 +29,18 @@ fn certificates() -> Place {
     place
 }
 
+fn command(folder: &Path, kind: &str, to: SocketAddr, who: &str, authority: &str) -> Command {
+    let option = if kind == "accept" { "--client-ca" } else { "--ca" };
+    let mut command = support::forebay();
+    command
+        .args(["tunnel", kind, "--listen", "127.0.0.1:0"])
+        .args(["--to", &format!("localhost:{}", to.port())])
+        .args(["--certificate", &format!("{who}.pem"), "--key", &format!("{who}.key")])
+        .args([option, &format!("{authority}.pem")])
+        .current_dir(folder);
+    command
+}
+
 /// One end of a tunnel, and where it listens; or why it does not start.
 fn try_end(
     folder: &Path,
@@ -32,15 +49,8 @@ fn try_end(
     who: &str,
     authority: &str,
 ) -> Result<(Running, SocketAddr), String> {
-    let option = if kind == "accept" { "--client-ca" } else { "--ca" };
-    let running = support::start(
-        support::forebay()
-            .args(["tunnel", kind, "--listen", "127.0.0.1:0", "--log-level", "off"])
-            .args(["--to", &format!("localhost:{}", to.port())])
-            .args(["--certificate", &format!("{who}.pem"), "--key", &format!("{who}.key")])
-            .args([option, &format!("{authority}.pem")])
-            .current_dir(folder),
-    )?;
+    let mut command = command(folder, kind, to, who, authority);
+    let running = support::start(command.args(["--log-level", "off"]))?;
     let address = running.ready.parse().expect("an address");
     Ok((running, address))
 }
@@ -134,4 +144,36 @@ fn a_key_that_others_can_read_is_refused() {
         try_end(place.folder.path(), "connect", far, "host", "ours").err().expect("refused");
     assert!(error.contains("exit status: 2"), "{error}");
     assert!(error.contains("remedy: chmod 600 host.key"), "{error}");
+}
+
+/// Finding W4: of four others none got through.
+#[test]
+fn half_open_handshakes_keep_no_tunnel_closed() {
+    let place = certificates();
+    let folder = place.folder.path();
+    let far = end(folder, "accept", reversing(), "node", "ours");
+    let near = end(folder, "connect", far.1, "host", "ours");
+    let _silent = Silent::at(far.1);
+    for _ in 0..4 {
+        assert_eq!(exchange(near.1, b"hello").expect("heard"), b"olleh");
+    }
+}
+
+/// Finding W1: each connection that broke waited for the reader of stderr, with a thread that relayed.
+#[test]
+fn a_reader_of_stderr_that_takes_nothing_stops_no_tunnel() {
+    let place = certificates();
+    let folder = place.folder.path();
+    let (_reader, writer) = full_pipe();
+    let mut accept = command(folder, "accept", reversing(), "node", "ours");
+    let far = support::start_with(&mut accept, writer.into()).expect("it starts");
+    let address: SocketAddr = far.ready.parse().expect("an address");
+    for _ in 0..20 {
+        assert!(exchange(address, b"GET / HTTP/1.1\r\n\r\n").unwrap_or_default().len() < 64);
+    }
+    let near = end(folder, "connect", address, "host", "ours");
+    assert_eq!(exchange(near.1, b"hello").expect("heard"), b"olleh");
+    far.signal(rustix::process::Signal::TERM);
+    let mut far = far;
+    assert!(far.child.wait().expect("it ends").success());
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use iscsi::session::initiator::{Outcome, Transfer};
 use parking_lot::Mutex;
 use scsi::{Cdb, ClaimAction, ClaimParameters, ClaimReport, Command, Sense, SenseKey, Status};
+use tracing::warn;
 use volume::{Claim, Data, Holding};
 
 use crate::{
@@ -29,6 +30,12 @@ struct Inner {
     holding: Holding,
     /// It was granted in one session at least.
     was_held: bool,
+    /// The unit takes no confirmed numbers: it is of an older node.
+    is_old: bool,
+    /// The unit has carried out an ADVANCE, so its node knows that action.
+    has_advanced: bool,
+    /// The confirmed number that the unit has answered last.
+    advanced: u64,
 }
 
 impl Claimed {
@@ -36,7 +43,7 @@ impl Claimed {
     pub(crate) fn set(&self, claim: Arc<Claim>) {
         let mut inner = self.inner.lock();
         if !matches!(inner.holding, Holding::Refused(_)) {
-            *inner = Inner { claim: Some(claim), holding: Holding::Waiting, was_held: false };
+            *inner = Inner { claim: Some(claim), holding: Holding::Waiting, ..Inner::default() };
         }
     }
 
@@ -52,6 +59,52 @@ impl Claimed {
         let was_granted = is_current && inner.was_held;
         let granted = if was_granted { claim.generation } else { claim.granted };
         Claim { granted, ..Claim::clone(claim) }
+    }
+
+    /// Which version of the parameter list the unit is sent.
+    pub(crate) fn list(&self) -> List {
+        if self.inner.lock().is_old { List::Old } else { List::Confirmed }
+    }
+
+    /// Notes that the unit takes no confirmed numbers, with an event. Returns false if that was known.
+    pub(crate) fn note_old(&self) -> bool {
+        let is_new = !std::mem::replace(&mut self.inner.lock().is_old, true);
+        if is_new {
+            warn!(
+                "the node is of an older version, which keeps no numbers of confirmed writes: it does not \
+                 recognize an older copy of log and NVRAM"
+            );
+        }
+        is_new
+    }
+
+    /// Notes that the unit has carried out an ADVANCE to this number.
+    pub(crate) fn note_advance(&self, confirmed: u64) {
+        self.inner.lock().has_advanced = true;
+        self.note_advanced(confirmed);
+    }
+
+    /// Notes the sense of an ADVANCE that the unit refused. Only a unit that has never carried one out and
+    /// knows no such action is of an older node; any other refusal may pass, and the number is told again.
+    pub(crate) fn note_refused_advance(&self, sense: &Sense) {
+        let is_unknown = sense.is(Sense::INVALID_COMMAND_OPERATION_CODE)
+            || sense.is(Sense::INVALID_FIELD_IN_CDB);
+        if is_unknown && !sense.deferred && !self.inner.lock().has_advanced {
+            self.note_old();
+        }
+    }
+
+    /// The confirmed number to tell the unit now; `None` while it knows the newest one, or takes none.
+    pub(crate) fn to_advance(&self) -> Option<u64> {
+        let inner = self.inner.lock();
+        let confirmed = inner.claim.as_ref()?.confirmed.get();
+        (!inner.is_old && confirmed > inner.advanced).then_some(confirmed)
+    }
+
+    /// Notes that the unit has this confirmed number on stable storage.
+    pub(crate) fn note_advanced(&self, confirmed: u64) {
+        let mut inner = self.inner.lock();
+        inner.advanced = inner.advanced.max(confirmed);
     }
 
     /// Given back: nothing is presented any more.
@@ -96,7 +149,7 @@ impl Claimed {
         loop {
             self.check()?;
             let Some(claim) = self.get() else { return Ok(()) };
-            let holding = present(&self.asked(&claim), wires, settings).await?;
+            let holding = present(self, &self.asked(&claim), wires, settings).await?;
             if self.note(&claim, holding) {
                 return self.check();
             }
@@ -104,9 +157,20 @@ impl Claimed {
     }
 }
 
-async fn present(claim: &Claim, wires: &mut Wires, settings: &Settings) -> Result<Holding, Error> {
-    let (cdb, transfer) = out(ClaimAction::Claim, claim);
-    let outcome = ask(wires, settings, cdb, transfer).await?;
+async fn present(
+    claimed: &Claimed,
+    claim: &Claim,
+    wires: &mut Wires,
+    settings: &Settings,
+) -> Result<Holding, Error> {
+    let outcome = loop {
+        let (cdb, transfer) = out(ClaimAction::Claim, claim, claimed.list());
+        let outcome = ask(wires, settings, cdb, transfer).await?;
+        let is_old = outcome.sense.as_ref().is_some_and(knows_no_confirmed);
+        if !(is_old && claimed.note_old()) {
+            break outcome;
+        }
+    };
     let answer = match (outcome.status, outcome.sense) {
         (Status::Good, _) => Verdict::Granted,
         (_, Some(sense)) => Verdict::of(sense, claim)
@@ -171,10 +235,24 @@ impl Verdict {
 pub(crate) const LOST: &str =
     "the unit granted a claim of this log once, and keeps no claims any more";
 
+/// Which parameter list of CLAIM OUT a unit is sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum List {
+    /// Version 2, with the confirmed number.
+    Confirmed,
+    /// Version 1: an older node refuses version 2.
+    Old,
+}
+
+/// Returns true for the answers of a node that knows only version 1 to a list of version 2: 5/26/00 that
+/// points at the version, or 5/1A/00.
+pub(crate) fn knows_no_confirmed(sense: &Sense) -> bool {
+    sense.key == SenseKey::IllegalRequest && matches!(sense.asc, 0x1a | 0x26)
+}
+
 /// CLAIM OUT.
-pub(crate) fn out(action: ClaimAction, claim: &Claim) -> (Cdb, Transfer) {
-    let printable = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
-    let owner: String = claim.owner.chars().map(printable).take(Claim::MOST_OWNER).collect();
+pub(crate) fn out(action: ClaimAction, claim: &Claim, list: List) -> (Cdb, Transfer) {
+    let owner = printable_owner(claim);
     let most = claim.predecessors.len().min(Claim::MOST_PREDECESSORS);
     let list = ClaimParameters {
         owner: if owner.is_empty() { "?".into() } else { owner },
@@ -188,10 +266,33 @@ pub(crate) fn out(action: ClaimAction, claim: &Claim) -> (Cdb, Transfer) {
         accept_loss: claim.accept_loss,
         takes_over: claim.takes_over,
         shares: claim.shares,
+        confirmed: (list == List::Confirmed).then(|| claim.confirmed.get()),
     }
     .to_bytes();
     let command = Command::ClaimOut { action, parameter_list_length: list.len() as u16 };
     (command.encode(), Transfer::Out(Bytes::from(list)))
+}
+
+/// The owner as the unit gets to know it.
+fn printable_owner(claim: &Claim) -> String {
+    let printable = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
+    claim.owner.chars().map(printable).take(Claim::MOST_OWNER).collect()
+}
+
+/// Stands behind the owner's name in the reason of a refused claim where that is the gateway that
+/// has asked: its own former log is missing.
+pub const OURSELVES: &str = "(this gateway itself)";
+
+/// Logs in and asks for the claim on the unit of `settings.lun`; none if the unit keeps no claims, or
+/// was never claimed.
+pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error> {
+    let mut wires = Wires::open(settings, false).await?;
+    let (cdb, transfer) = r#in();
+    let told = ask(&mut wires, settings, cdb, transfer).await?;
+    wires.log_out().await;
+    let is_told = told.status == Status::Good;
+    let told: Data = told.data_in.into_iter().collect();
+    Ok(ClaimReport::from_bytes(&told.into_bytes()).filter(|_| is_told))
 }
 
 /// CLAIM IN.
@@ -204,6 +305,16 @@ pub(crate) fn r#in() -> (Cdb, Transfer) {
 /// In words, with what the unit knows of its owner.
 pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) -> Arc<str> {
     let ours = format!("this one is generation {}", claim.generation);
+    if sense.ascq == Sense::CLAIM_BEHIND.ascq {
+        let ends = claim.confirmed.get();
+        let confirmed = sense.information.unwrap_or(0);
+        return format!(
+            "the log {}: it ends at write {ends}, and the node had confirmation of write {confirmed} from \
+             it",
+            Claim::OLDER_LOG
+        )
+        .into();
+    }
     let Some(ClaimReport { owner, instance, generation, is_dropped, .. }) = report else {
         return format!("the unit refuses the claim ({sense}); {ours}").into();
     };
@@ -214,6 +325,9 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
         }
         0x80 if *instance == claim.instance => format!(
             "another copy of this log was taken up by {owner} as generation {generation}; {ours}"
+        ),
+        0x81 | 0x80 if *owner == printable_owner(claim) => format!(
+            "its dirty data is with {owner} {OURSELVES}, in another log: {log}, generation {generation}"
         ),
         0x81 | 0x80 => format!(
             "its dirty data is with {owner}, in log {log}, generation {generation}"
@@ -265,24 +379,52 @@ async fn ask(
 mod tests {
     use super::*;
 
+    fn claim(generation: u64, confirmed: u64) -> Arc<Claim> {
+        Arc::new(Claim {
+            owner: "a".into(),
+            instance: [7; 16],
+            generation,
+            opening: generation,
+            granted: 0,
+            predecessors: Vec::new(),
+            writes_back: true,
+            is_dirty: volume::Dirty::new(false),
+            accept_loss: false,
+            takes_over: true,
+            shares: false,
+            confirmed: volume::Confirmed::new(confirmed),
+        })
+    }
+
+    #[test]
+    fn a_refused_advance_is_tried_again_unless_the_node_never_knew_it() {
+        let refused_by = |sense, has_advanced: bool| {
+            let claimed = Claimed::default();
+            claimed.set(claim(1, 9));
+            if has_advanced {
+                claimed.note_advance(8);
+            }
+            claimed.note_refused_advance(&sense);
+            claimed.to_advance()
+        };
+        for older in [Sense::INVALID_COMMAND_OPERATION_CODE, Sense::INVALID_FIELD_IN_CDB] {
+            assert_eq!(refused_by(older, false), None, "{older}");
+            assert_eq!(refused_by(older, true), Some(9), "{older}");
+        }
+        let passing = [
+            Sense::LOGICAL_UNIT_NOT_SUPPORTED,
+            Sense::LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE,
+            Sense::INVALID_FIELD_IN_PARAMETER_LIST,
+        ];
+        for sense in passing {
+            assert_eq!(refused_by(sense, false), Some(9), "{sense}");
+        }
+    }
+
     #[test]
     fn only_the_current_claim_is_granted_or_refused_and_a_refusal_stays() {
         let claimed = Claimed::default();
-        let [first, second, third] = [1, 2, 3].map(|generation| {
-            Arc::new(Claim {
-                owner: "a".into(),
-                instance: [7; 16],
-                generation,
-                opening: generation,
-                granted: 0,
-                predecessors: Vec::new(),
-                writes_back: true,
-                is_dirty: volume::Dirty::new(false),
-                accept_loss: false,
-                takes_over: true,
-                shares: false,
-            })
-        });
+        let [first, second, third] = [1, 2, 3].map(|generation| claim(generation, 0));
         let refused = Holding::Refused("another one has it".into());
         claimed.set(first.clone());
         claimed.set(second.clone());

@@ -129,9 +129,10 @@ mod tests {
 
     #[test]
     fn text_that_makes_no_sense_is_refused() {
-        let wrong: [&[u8]; 5] = [
+        let wrong: [&[u8]; 6] = [
             b"TargetAddress=10.0.0.1:3260,1\0",
             b"TargetName=iqn.x:\x1b[2J\0",
+            "TargetName=iqn.x:\u{202e}gpj\0".as_bytes(),
             b"TargetName\0",
             b"TargetName=iqn.x:a\0TargetAddress=a b\0",
             b"\xff=\0",

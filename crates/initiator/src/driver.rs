@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use iscsi::session::initiator::Event;
+use iscsi::{login::LoginFailure, pdu::LoginStatus, session::initiator::Event};
 use scsi::{Lun, Sense};
 use tokio::{
     sync::mpsc,
@@ -62,6 +62,17 @@ enum End {
     Closed,
     /// It was lost; not to be made again before so long.
     Lost { reason: Arc<str>, wait: Duration },
+}
+
+/// Returns true if connections will fail until somebody changes a certificate, a secret or the permissions.
+fn needs_somebody(error: &Error) -> bool {
+    match error {
+        Error::Tls(_) | Error::Login(LoginFailure::Proof(_)) => true,
+        Error::Login(LoginFailure::Refused(status)) => {
+            matches!(status, LoginStatus::AuthenticationFailure | LoginStatus::AuthorizationFailure)
+        }
+        _ => false,
+    }
 }
 
 /// As good as never, for a timer.
@@ -414,6 +425,7 @@ impl Driver {
         }
         // what calls are told instead of waiting
         let mut verdict: Option<CommandError> = None;
+        let mut is_refused = false;
         loop {
             let shared = self.shared.clone();
             let expected = (self.expected.clone(), self.group);
@@ -451,12 +463,17 @@ impl Driver {
                     wait = IDLE;
                     continue;
                 }
-                Err(error @ Error::Tls(_)) => {
-                    // Somebody has to change a certificate: nobody waits for that, and it is
-                    // looked for at the longest pauses.
+                Err(error) if needs_somebody(&error) => {
+                    // A certificate, a secret or a permission has to be changed first. No call waits for
+                    // that, and logins are tried at the longest pause.
                     self.note_reason(&error);
                     let reason = self.give_up();
-                    warn!(target = self.settings.target, %reason, "cannot reconnect");
+                    if !std::mem::replace(&mut is_refused, true) {
+                        warn!(
+                            target = self.settings.target, %reason,
+                            "the target lets this initiator in no more: it is tried again until it does"
+                        );
+                    }
                     verdict = Some(CommandError::Unreachable(reason));
                     pauses.longest();
                 }

@@ -10,7 +10,7 @@ use volume::Extent;
 /// Our claim on the unit is refused, or was taken over since: DATA PROTECT with codes of our own
 /// (`docs/protocols.md`).
 pub(crate) fn is_refusal(sense: &Sense) -> bool {
-    (sense.key, sense.asc) == (SenseKey::DataProtect, 0x27) && (0x80..=0x86).contains(&sense.ascq)
+    (sense.key, sense.asc) == (SenseKey::DataProtect, 0x27) && (0x80..=0x87).contains(&sense.ascq)
 }
 
 /// Why there is no connection, or no more.
@@ -30,7 +30,7 @@ pub enum Error {
     /// The ends do not trust each other's certificates, or one has no TLS. Trying again is of no use
     /// until somebody changes that.
     #[error("TLS: {0}")]
-    Tls(Arc<str>),
+    Tls(transport::Distrust),
     /// The target does not let us in.
     #[error("cannot log in: {0}")]
     Login(#[from] LoginFailure),
@@ -99,7 +99,7 @@ impl Error {
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         match transport::distrust(&error) {
-            Some(reason) => Self::Tls(reason.into()),
+            Some(distrust) => Self::Tls(distrust),
             None => Self::Io(error.to_string().into()),
         }
     }
@@ -114,7 +114,10 @@ impl From<codec::Error> for Error {
 /// Why a command was not performed, after all retries.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CommandError {
-    /// There is no connection; or there was, and no answer. It may have been performed.
+    /// There is no connection. It was never sent.
+    #[error("{0}")]
+    Away(Arc<str>),
+    /// It was sent and not answered. It may have been performed.
     #[error("{0}")]
     Unreachable(Arc<str>),
     /// The far side has become another one: nothing is sent to it.
@@ -137,6 +140,11 @@ pub enum CommandError {
     Failed(#[from] Failure),
 }
 
+/// The error of a read on a unit whose claim's owner is away (7/27/88, `docs/protocols.md`).
+const HALF_AN_EPOCH: &str = "the gateway that has claimed the unit was lost in the middle of a destage \
+     round, so the unit holds no consistent prefix; start the gateway again, or give up what its log has \
+     with `forebay claim drop` at the node";
+
 impl CommandError {
     /// True if the target does not know such a command, or not with these fields.
     pub(crate) fn is_not_supported(&self) -> bool {
@@ -144,10 +152,22 @@ impl CommandError {
             && matches!(sense.asc, 0x20 | 0x24 | 0x26))
     }
 
+    /// Returns true for an answer that says that the command was not performed.
+    pub(crate) fn is_not_performed(&self) -> bool {
+        match self {
+            Self::Busy => true,
+            Self::Check(sense) => {
+                matches!(sense.key, SenseKey::NotReady | SenseKey::UnitAttention) && !sense.deferred
+            }
+            _ => false,
+        }
+    }
+
     /// What a volume says of it; `extent` is what the command was about.
     pub(crate) fn into_volume_error(self, extent: Extent) -> volume::Error {
         let reason: Arc<str> = self.to_string().into();
         match self {
+            Self::Away(reason) => volume::Error::Away(reason),
             Self::Unreachable(reason) => volume::Error::Unreachable(reason),
             Self::Changed(reason) => volume::Error::Device(reason),
             Self::Fenced(reason) => volume::Error::Fenced(reason),
@@ -157,12 +177,13 @@ impl CommandError {
             Self::Check(sense) => match (sense.key, sense.asc, sense.ascq) {
                 (SenseKey::MediumError, ..) => volume::Error::Medium { extent, reason },
                 (SenseKey::DataProtect, 0x27, 0x07) => volume::Error::NoSpace,
+                (SenseKey::DataProtect, 0x27, 0x88) => volume::Error::Device(HALF_AN_EPOCH.into()),
                 (SenseKey::DataProtect, ..) => volume::Error::ReadOnly,
                 (SenseKey::IllegalRequest, 0x21, 0x00) => volume::Error::OutOfRange(extent),
                 // the storage behind the target does not answer, which may pass
-                (SenseKey::NotReady | SenseKey::AbortedCommand | SenseKey::UnitAttention, ..) => {
-                    volume::Error::Unreachable(reason)
-                }
+                (SenseKey::NotReady | SenseKey::UnitAttention, ..) => volume::Error::Away(reason),
+                // the same, in the middle of the command
+                (SenseKey::AbortedCommand, ..) => volume::Error::Unreachable(reason),
                 _ => volume::Error::Device(reason),
             },
             // It is not known whether the command was performed.
@@ -190,9 +211,11 @@ mod tests {
         assert!(matches!(map(SenseKey::MediumError, 0x11, 0), Error::Medium { .. }));
         assert!(matches!(map(SenseKey::DataProtect, 0x27, 0x07), Error::NoSpace));
         assert!(matches!(map(SenseKey::DataProtect, 0x27, 0x00), Error::ReadOnly));
+        assert!(matches!(map(SenseKey::DataProtect, 0x27, 0x88), Error::Device(_)));
         assert!(matches!(map(SenseKey::IllegalRequest, 0x21, 0x00), Error::OutOfRange(_)));
         assert!(matches!(map(SenseKey::IllegalRequest, 0x20, 0x00), Error::Device(_)));
-        assert!(matches!(map(SenseKey::NotReady, 0x04, 0x01), Error::Unreachable(_)));
+        assert!(matches!(map(SenseKey::NotReady, 0x04, 0x01), Error::Away(_)));
+        assert!(matches!(map(SenseKey::AbortedCommand, 0x08, 0x01), Error::Unreachable(_)));
         assert!(matches!(map(SenseKey::HardwareError, 0x44, 0x00), Error::Device(_)));
         let failed = CommandError::Failed(Failure::TimedOut).into_volume_error(extent);
         assert!(matches!(failed, Error::Unreachable(_)));

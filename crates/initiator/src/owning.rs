@@ -8,7 +8,7 @@ use volume::{Claim, Data, Holding};
 
 use crate::{
     Answer, CommandError, LinkState, Session,
-    claim::{self, LOST, Verdict},
+    claim::{self, LOST, Verdict, knows_no_confirmed},
     reserve::{Ended, Next, Reserving},
 };
 
@@ -33,8 +33,19 @@ impl Session {
     /// that another one has replaced meanwhile.
     async fn present(&self, claim: Arc<Claim>, reserves: bool) -> Result<Holding, CommandError> {
         let asked = self.claimed().asked(&claim);
-        let (cdb, transfer) = claim::out(ClaimAction::Claim, &asked);
-        let holding = match self.execute(cdb, transfer).await {
+        let told = asked.confirmed.get();
+        let answer = loop {
+            let (cdb, transfer) = claim::out(ClaimAction::Claim, &asked, self.claimed().list());
+            let answer = self.execute(cdb, transfer).await;
+            let is_old = matches!(&answer, Err(CommandError::Check(s)) if knows_no_confirmed(s));
+            if !(is_old && self.claimed().note_old()) {
+                break answer;
+            }
+        };
+        if answer.is_ok() {
+            self.claimed().note_advanced(told);
+        }
+        let holding = match answer {
             Ok(_) => Holding::Held,
             Err(CommandError::Fenced(reason)) => Holding::Refused(reason),
             Err(CommandError::Check(sense)) => match Verdict::of(sense, &asked) {
@@ -45,7 +56,9 @@ impl Session {
                 None => return Err(CommandError::Check(sense)),
             },
             // The next session presents it, or the watch in this one.
-            Err(CommandError::Unreachable(_) | CommandError::Busy) => Holding::Waiting,
+            Err(CommandError::Away(_) | CommandError::Unreachable(_) | CommandError::Busy) => {
+                Holding::Waiting
+            }
             Err(error) => return Err(error),
         };
         let is_current = self.claimed().note(&claim, holding);
@@ -82,6 +95,21 @@ impl Session {
         ClaimReport::from_bytes(&told.into_bytes())
     }
 
+    /// Tells the unit how far the log is confirmed by now. A failure only delays it: the next look tells the
+    /// number again, and so does the next session's claim.
+    async fn advance(&self, claim: &Claim, confirmed: u64) {
+        let list = claim::List::Confirmed;
+        let (cdb, transfer) = claim::out(ClaimAction::Advance, claim, list);
+        match self.execute(cdb, transfer).await {
+            Ok(_) => self.claimed().note_advance(confirmed),
+            Err(CommandError::Check(sense)) => {
+                tracing::debug!(%sense, "the node is not told how far the log is");
+                self.claimed().note_refused_advance(&sense);
+            }
+            Err(error) => tracing::debug!(%error, "the node is not told how far the log is"),
+        }
+    }
+
     /// Looks from time to time whether the unit has another owner: a cache that answers from memory
     /// alone would not hear of it.
     ///
@@ -105,6 +133,9 @@ impl Session {
                     tracing::warn!(%error, "the claim is not answered");
                 }
                 continue;
+            }
+            if let Some(confirmed) = self.claimed().to_advance() {
+                self.advance(&claim, confirmed).await;
             }
             let Some(report) = self.report().await else { continue };
             let is_ours = report.is_held

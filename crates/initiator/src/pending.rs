@@ -263,8 +263,14 @@ impl PendingTable {
         self.backlog.clear();
         self.delayed.clear();
         self.held.clear();
-        let tags: Vec<u64> = self.jobs.keys().copied().collect();
-        tags.into_iter().for_each(|tag| self.finish(tag, Err(error.clone()), statistics));
+        let jobs: Vec<_> = self.jobs.iter().map(|(tag, pending)| (*tag, pending.begun)).collect();
+        for (tag, begun) in jobs {
+            let error = match error {
+                CommandError::Unreachable(reason) if !begun => CommandError::Away(reason.clone()),
+                error => error.clone(),
+            };
+            self.finish(tag, Err(error), statistics);
+        }
     }
 
     /// The session ended a command: it is answered, or sent again.
@@ -365,6 +371,13 @@ impl PendingTable {
         statistics: &mut Statistics,
     ) {
         let Some(pending) = self.remove(tag) else { return };
+        let answer = answer.map_err(|error| match error {
+            // An earlier try was not answered, and may have been performed.
+            error if error.is_not_performed() && pending.replays + pending.aborts > 0 => {
+                CommandError::Unreachable(error.to_string().into())
+            }
+            error => error,
+        });
         statistics.failures += u64::from(answer.is_err());
         // a caller that has gone does not mind
         let _ = pending.job.reply.send(answer);
@@ -468,6 +481,38 @@ mod tests {
         }
         assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::Unreachable(_))));
         assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn only_what_was_never_sent_is_known_not_to_have_been_performed() {
+        let (mut table, now) = (table(), Instant::now());
+        let mut sent = add(&mut table, 0, now);
+        assert!(table.next(now).is_some());
+        let mut unsent = add(&mut table, 0, now);
+        let error = CommandError::Unreachable("the link is down".into());
+        table.fail_all(&error, &mut Statistics::default());
+        assert!(matches!(sent.try_recv().unwrap(), Err(CommandError::Unreachable(_))));
+        assert!(matches!(unsent.try_recv().unwrap(), Err(CommandError::Away(_))));
+    }
+
+    /// The target may have performed it before the connection was lost.
+    #[test]
+    fn a_command_that_was_sent_twice_is_not_busy() {
+        let (mut table, mut now) = (table(), Instant::now());
+        let mut statistics = Statistics::default();
+        let mut answer = add(&mut table, 0, now);
+        let lost = table.next(now).into_iter().collect();
+        table.replay(lost, &mut statistics);
+        let end = now + Duration::from_secs(600);
+        while table.len() > 0 {
+            assert!(now < end, "it is asked for ever");
+            table.wake(now);
+            if let Some(request) = table.next(now) {
+                table.complete(request.tag, ended(Status::Busy, None), 1, now, &mut statistics);
+            }
+            now += BUSY_PAUSE_MAX;
+        }
+        assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::Unreachable(_))));
     }
 
     #[test]

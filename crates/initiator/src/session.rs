@@ -77,11 +77,12 @@ impl Session {
     /// Performs a command, with all the retries that may help. The answer is a GOOD status.
     /// Only commands that may be performed twice: reads, writes, and the like.
     pub async fn execute(&self, cdb: Cdb, transfer: Transfer) -> Result<Answer, CommandError> {
-        let closed = || CommandError::Unreachable("the session was closed".into());
+        const CLOSED: &str = "the session was closed";
         let (reply, answer) = oneshot::channel();
         let job = Message::Job(Job { cdb, transfer, reply });
-        self.messages.send(job).await.map_err(|_| closed())?;
-        answer.await.map_err(|_| closed())?
+        let sent = self.messages.send(job).await;
+        sent.map_err(|_| CommandError::Away(CLOSED.into()))?;
+        answer.await.map_err(|_| CommandError::Unreachable(CLOSED.into()))?
     }
 
     /// What the unit said of itself at the last login; `None` if there was none.

@@ -26,7 +26,7 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Shar
         let found = match ask(&messages).await {
             Some(Ok(found)) => found,
             // A new session asks anyway.
-            Some(Err(CommandError::Unreachable(_))) => continue,
+            Some(Err(CommandError::Away(_) | CommandError::Unreachable(_))) => continue,
             Some(Err(_)) => None,
             None => return,
         };

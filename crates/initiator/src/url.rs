@@ -3,6 +3,8 @@
 
 use std::{fmt, str::FromStr};
 
+use scsi::is_plain;
+
 /// Where portals, a target or a unit are.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Url {
@@ -116,12 +118,12 @@ pub(crate) fn parse_portal(portal: &str) -> Result<(String, u16), &'static str> 
     Ok((host, port))
 }
 
-/// Is this a name that RFC 7143, 4.2.7 allows? Names come from strangers and go into messages, so
-/// that a line break in one would be more than ugly.
+/// Is this a name that RFC 7143, 4.2.7 allows? Names come from strangers and go into messages, where a line
+/// break or a change of the direction of writing would forge what people read.
 pub(crate) fn is_iscsi_name(name: &str) -> bool {
     let known = ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
     let allowed = |c: char| {
-        if c.is_ascii() { c.is_ascii_alphanumeric() || ".-:_".contains(c) } else { !c.is_control() }
+        if c.is_ascii() { c.is_ascii_alphanumeric() || ".-:_".contains(c) } else { is_plain(c) }
     };
     known && name.len() <= 223 && name.chars().all(allowed)
 }

@@ -133,7 +133,7 @@ impl RemoteVolume {
         let state = watch.wait_for(decided).await;
         let state = state.map_or(LinkState::Closed, |state| state.clone());
         self.session.facts().ok_or_else(|| {
-            refusal(&state).unwrap_or_else(|| volume::Error::Unreachable("not connected".into()))
+            refusal(&state).unwrap_or_else(|| volume::Error::Away("not connected".into()))
         })
     }
 
@@ -328,8 +328,9 @@ impl Volume for RemoteVolume {
                 return Err(volume::Error::OutOfRange(Extent { lba, blocks: u32::MAX }));
             };
             let extent = Extent { lba, blocks };
-            for _ in 0..STABLE_ATTEMPTS {
+            for attempt in 0..STABLE_ATTEMPTS {
                 let facts = self.facts().await?;
+                let is_alone = attempt == 0 && blocks <= self.piece_blocks(&facts);
                 let writes = pieces(extent, self.piece_blocks(&facts)).map(|piece| {
                     let start = (piece.lba.0 - lba.0) as usize * block_size;
                     let data = data.slice(start, piece.blocks as usize * block_size);
@@ -337,13 +338,19 @@ impl Volume for RemoteVolume {
                 });
                 let writing = stream::iter(writes).try_buffer_unordered(PIECES_IN_FLIGHT);
                 let join = |all: Written, piece| async move { Ok(all.join(piece)) };
-                let written = writing.try_fold(Written::NOTHING, join).await?;
+                let written = writing.try_fold(Written::NOTHING, join).await;
+                let written = written.map_err(|error| match is_alone {
+                    true => error,
+                    // Another piece may have been written.
+                    false => error.after_a_part(),
+                })?;
                 if durability == Durability::Volatile || written.stable {
                     return Ok(());
                 }
                 // Not `flush_all`: what that may have to tell concerns other writers too.
                 let flushed = self.synchronize_cache().await;
-                let flushed = flushed.map_err(|error| error.into_volume_error(extent))?;
+                let flushed =
+                    flushed.map_err(|error| error.into_volume_error(extent).after_a_part())?;
                 if flushed.generation == written.generation {
                     return Ok(());
                 }
@@ -379,15 +386,23 @@ impl Volume for RemoteVolume {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Box::pin(async move {
             let facts = self.facts().await?;
+            let failed = |most: u32| {
+                move |error: volume::Error| match extent.blocks <= most {
+                    true => error,
+                    // An earlier piece may have been done.
+                    false => error.after_a_part(),
+                }
+            };
             if let Some(most) = facts.write_same_unmap_blocks
                 && !self.no_write_same.load(Ordering::Relaxed)
             {
-                if self.write_same(extent, most).await? {
+                if self.write_same(extent, most).await.map_err(failed(most))? {
                     return Ok(());
                 }
                 self.no_write_same.store(true, Ordering::Relaxed);
             }
-            self.write_zeros(extent, &facts).await
+            let piece = self.piece_blocks(&facts);
+            self.write_zeros(extent, &facts).await.map_err(failed(piece))
         })
     }
 
@@ -432,7 +447,9 @@ impl Volume for RemoteVolume {
         Box::pin(async move {
             let Some(claim) = self.session.claimed().get() else { return Ok(()) };
             let (cdb, transfer) = match self.session.claimed().holding() {
-                Holding::Held => claim::out(ClaimAction::Release, &claim),
+                Holding::Held => {
+                    claim::out(ClaimAction::Release, &claim, self.session.claimed().list())
+                }
                 Holding::Reserved => give_back(&claim),
                 _ => return Ok(()),
             };
@@ -521,10 +538,10 @@ const STABLE_ATTEMPTS: usize = 3;
 fn refusal(state: &LinkState) -> Option<volume::Error> {
     match state {
         LinkState::Up | LinkState::Down { given_up: false, .. } => None,
-        LinkState::Down { reason, .. } => Some(volume::Error::Unreachable(reason.clone())),
+        LinkState::Down { reason, .. } => Some(volume::Error::Away(reason.clone())),
         LinkState::Changed(reason) => Some(volume::Error::Device(reason.clone())),
         LinkState::Fenced(reason) => Some(volume::Error::Fenced(reason.clone())),
-        LinkState::Closed => Some(volume::Error::Unreachable("the session was closed".into())),
+        LinkState::Closed => Some(volume::Error::Away("the session was closed".into())),
     }
 }
 

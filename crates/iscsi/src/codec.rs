@@ -102,7 +102,7 @@ const DIGEST: usize = 4;
 const AHS_LIMIT: usize = 256;
 /// From here on a data segment is read into its own buffer: below, a second system call costs
 /// more than keeping 64 KiB of shared buffer alive.
-const LARGE: usize = 16 * 1024;
+pub(crate) const LARGE: usize = 16 * 1024;
 /// The next header is read together with the end of a large data segment: saves a system call.
 const TAIL: usize = 512;
 /// What is read at most while large PDUs stream in, since a part of the next data segment that
@@ -278,11 +278,13 @@ impl Decoder {
         std::mem::take(&mut self.small)
     }
 
-    /// Gives back memory that is only kept to be used again soon: the connection is idle.
+    /// Gives back memory that is only kept to be used again soon: the connection is idle, or has no
+    /// more room.
     pub fn rest(&mut self) {
         self.spare = BytesMut::new();
-        if self.small.is_empty() {
-            self.small = BytesMut::new();
+        if self.small.len() < BHS {
+            // Keep the bytes of an incomplete header only.
+            self.small = BytesMut::from(&self.small[..]);
         }
     }
 

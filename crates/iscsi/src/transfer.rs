@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use scsi::Sense;
 use smallvec::SmallVec;
 
-use crate::{DataSegment, Ttt, pdu::DataOut};
+use crate::{DataSegment, Ttt, codec::LARGE, pdu::DataOut};
 
 /// Gathers the data of one write.
 ///
@@ -52,7 +52,7 @@ struct Sequence {
     /// Its R2T was sent a second time, and still nothing has come.
     repeated: bool,
     pieces: SmallVec<[Bytes; 1]>,
-    /// Short pieces at the end of the run, copied: see [`SHORT`].
+    /// Short pieces at the end of the run, copied: see [`unshared`].
     tail: BytesMut,
 }
 
@@ -81,9 +81,12 @@ impl State {
 /// that much will not get better by itself.
 const RECOVERIES: u32 = 8;
 
-/// Up to this many bytes a piece is copied. A write sent byte by byte would otherwise hold a
-/// receive buffer for every thousandth byte.
-const SHORT: usize = 2048;
+/// Copies what was read into the shared receive buffer, of 64 KiB, because it has to wait: an
+/// initiator could otherwise hold 64 KiB with every piece, by sending something else in between.
+/// Longer pieces have buffers of their own.
+pub(crate) fn unshared(piece: Bytes) -> Bytes {
+    if piece.len() < LARGE { Bytes::copy_from_slice(&piece) } else { piece }
+}
 
 /// More sequences than a write of 4 MiB takes with the bursts that we offer, so that theirs are
 /// never joined; with the shortest bursts there are 65,536 in the longest write.
@@ -106,7 +109,8 @@ impl Sequence {
     }
 
     fn push(&mut self, piece: Bytes) {
-        if piece.len() <= SHORT {
+        // As in `unshared`: pieces of the shared receive buffer are copied.
+        if piece.len() < LARGE {
             self.tail.extend_from_slice(&piece);
         } else {
             self.close_tail();
@@ -193,6 +197,16 @@ impl Gather {
                 sequence.state = State::Ended;
             }
         }
+    }
+
+    /// Bytes that have come.
+    pub(crate) fn received(&self) -> u32 {
+        self.sequences.iter().map(|sequence| sequence.received).sum()
+    }
+
+    /// Data is dropped as it comes.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drains
     }
 
     /// Why the command fails, if it does.

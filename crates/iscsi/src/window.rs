@@ -102,6 +102,11 @@ impl<T> Window<T> {
         }
     }
 
+    /// Commands that are held.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &T> {
+        self.held.iter().filter_map(|(_, item)| item.as_ref())
+    }
+
     /// The first held command for which `is_meant` holds.
     pub(crate) fn find_held(&mut self, mut is_meant: impl FnMut(&T) -> bool) -> Option<&mut T> {
         self.held.iter_mut().filter_map(|(_, item)| item.as_mut()).find(|item| is_meant(item))

@@ -16,6 +16,8 @@ use rustix::{
     },
 };
 
+use crate::reset_signals;
+
 /// A killed program is gone at once, but for one that waits for storage that does not answer: whoever takes that storage
 /// away must not wait for it.
 const GONE: Duration = Duration::from_secs(5);
@@ -29,7 +31,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it.
+    /// Starts it, with default signal dispositions (see [`reset_signals`]).
     ///
     /// To be called by a thread that lives as long as the program is needed: when that thread ends, the program gets the
     /// signal `when_we_die` (prctl(2), PR_SET_PDEATHSIG). So it does not stay behind if we are killed; what
@@ -48,6 +50,7 @@ impl Running {
             }
             Err(io::Error::from(rustix::io::Errno::SRCH))
         };
+        reset_signals(command);
         // SAFETY: between fork and exec only these two system calls are made; nothing is allocated or locked.
         unsafe { command.process_group(0).pre_exec(tie) };
         Ok(Self { child: command.spawn()? })
@@ -222,6 +225,18 @@ mod tests {
         assert!(begun.elapsed() < LONG);
         running.end(Signal::INT, LONG);
         assert_eq!(ending(running.ended(LONG).unwrap().unwrap()), "was ended by signal 2");
+    }
+
+    #[test]
+    fn a_program_has_default_signals_although_we_ignore_them() {
+        // In a process of its own: dispositions belong to the whole process.
+        let again = r#"trap "" HUP INT QUIT TERM; exec "$0" "$@""#;
+        let mut command = Command::new("sh");
+        command.args(["-c", again]).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "running::tests::who_wants_to_stop_does_not_wait_for_it"]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub enum ClaimAction {
     Claim = 0x00,
     /// Give that back: the unit has all.
     Release = 0x01,
+    /// Tell the unit the newest confirmed write of the log whose claim is in force.
+    Advance = 0x02,
 }
 
 /// The parameter list of CLAIM OUT. A log may be copied: `opening` and `predecessors` tell the
@@ -41,6 +43,9 @@ pub struct ClaimParameters {
     pub takes_over: bool,
     /// Beside others, with tokens.
     pub shares: bool,
+    /// Number of the newest write that the log promises to hold; `None` in a list of version 1, which
+    /// older gateways send.
+    pub confirmed: Option<u64>,
 }
 
 /// What CLAIM IN returns: how the unit's claim stands.
@@ -60,23 +65,28 @@ pub struct ClaimReport {
     pub is_dropped: bool,
     /// A session that has presented it is there.
     pub is_present: bool,
+    /// Number of the newest write that its log has confirmed. The node alone knows it: the bytes of CLAIM
+    /// IN do not have it, and a report that was read from them says 0.
+    pub confirmed: u64,
 }
 
 impl ClaimParameters {
     /// The longest list.
-    pub const MOST_BYTES: usize = FIXED + MOST_PREDECESSORS * 8 + MOST_OWNER + CHECKSUM;
+    pub const MOST_BYTES: usize = FIXED + 8 + MOST_PREDECESSORS * 8 + MOST_OWNER + CHECKSUM;
 
-    /// The list, checksum included.
+    /// The list, checksum included: of version 2 with a confirmed number, of version 1 without.
     ///
     /// # Panics
     /// If owner or predecessors are too long: for what we build ourselves.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         assert!(self.owner.len() <= MOST_OWNER && self.predecessors.len() <= MOST_PREDECESSORS);
-        let length = FIXED + self.predecessors.len() * 8 + self.owner.len() + CHECKSUM;
+        let confirmed = self.confirmed.map(u64::to_be_bytes);
+        let fixed = FIXED + confirmed.map_or(0, |bytes| bytes.len());
+        let length = fixed + self.predecessors.len() * 8 + self.owner.len() + CHECKSUM;
         let mut bytes = Vec::with_capacity(length);
         bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&[0, VERSION]);
+        bytes.extend_from_slice(&[0, if confirmed.is_some() { WITH_CONFIRMED } else { VERSION }]);
         bytes.extend_from_slice(&(length as u16).to_be_bytes());
         let flags = flag(self.writes_back, WRITES_BACK)
             | flag(self.is_dirty, IS_DIRTY)
@@ -88,6 +98,7 @@ impl ClaimParameters {
         for number in [self.generation, self.opening, self.granted] {
             bytes.extend_from_slice(&number.to_be_bytes());
         }
+        bytes.extend(confirmed.into_iter().flatten());
         for number in &self.predecessors {
             bytes.extend_from_slice(&number.to_be_bytes());
         }
@@ -107,11 +118,13 @@ impl ClaimParameters {
         if fixed[..8] != *MAGIC {
             return Err(wrong(0));
         }
-        if fixed[8..10] != [0, VERSION] {
-            return Err(wrong(8));
-        }
+        let confirmed_bytes = match fixed[8..10] {
+            [0, VERSION] => 0,
+            [0, WITH_CONFIRMED] => 8,
+            _ => return Err(wrong(8)),
+        };
         let (owner_length, count) = (usize::from(fixed[13]), usize::from(fixed[14]));
-        let length = FIXED + count * 8 + owner_length + CHECKSUM;
+        let length = FIXED + confirmed_bytes + count * 8 + owner_length + CHECKSUM;
         if usize::from(u16::from_be_bytes([fixed[10], fixed[11]])) != length || list.len() != length
         {
             return Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
@@ -122,6 +135,8 @@ impl ClaimParameters {
         if count > MOST_PREDECESSORS {
             return Err(wrong(14));
         }
+        let (confirmed, rest) = rest.split_at(confirmed_bytes);
+        let confirmed = (!confirmed.is_empty()).then(|| be64(confirmed));
         let (predecessors, rest) = rest.split_at(count * 8);
         let owner = &rest[..owner_length];
         let is_name = (1..=MOST_OWNER).contains(&owner_length) && owner.iter().all(is_printable);
@@ -139,6 +154,7 @@ impl ClaimParameters {
             accept_loss: fixed[12] & ACCEPT_LOSS != 0,
             takes_over: fixed[12] & TAKES_OVER != 0,
             shares: fixed[12] & SHARES != 0,
+            confirmed,
         };
         match &parameters {
             Self { generation: 0, .. } => Err(wrong(32)),
@@ -199,6 +215,7 @@ impl ClaimReport {
             is_dirty: flags & 2 != 0,
             is_dropped: flags & 4 != 0,
             is_present: flags & 8 != 0,
+            confirmed: 0,
         })
     }
 }
@@ -232,6 +249,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 const MAGIC: &[u8; 8] = b"FBYCLAIM";
 const VERSION: u8 = 1;
+/// The version of a list of CLAIM OUT that has a confirmed number.
+const WITH_CONFIRMED: u8 = 2;
 /// An iSCSI name (RFC 7143, 4.2.7.1).
 const MOST_OWNER: usize = 223;
 /// As many as a log keeps.
@@ -265,6 +284,7 @@ mod tests {
             accept_loss: true,
             takes_over: false,
             shares: true,
+            confirmed: None,
         }
     }
 
@@ -277,6 +297,7 @@ mod tests {
             is_dirty: true,
             is_dropped: false,
             is_present: true,
+            confirmed: 0,
         }
     }
 
@@ -292,10 +313,28 @@ mod tests {
         assert_eq!(bytes[56..72], [0, 0, 0, 0, 0, 0, 0, 55, 0, 0, 0, 0, 0, 0, 0, 66]);
         assert_eq!(bytes[72..79], *b"iqn.a:b");
         assert_eq!(ClaimParameters::from_bytes(&bytes), Ok(sample()));
-        let longest =
-            ClaimParameters { owner: "a".repeat(223), predecessors: (1..9).collect(), ..sample() };
+        let longest = ClaimParameters {
+            owner: "a".repeat(223),
+            predecessors: (1..9).collect(),
+            confirmed: Some(1),
+            ..sample()
+        };
         assert_eq!(longest.to_bytes().len(), ClaimParameters::MOST_BYTES);
         assert_eq!(ClaimParameters::from_bytes(&longest.to_bytes()), Ok(longest));
+    }
+
+    #[test]
+    fn a_list_with_a_confirmed_number_byte_by_byte_and_back() {
+        let confirmed = ClaimParameters { confirmed: Some(0x0102), ..sample() };
+        let bytes = confirmed.to_bytes();
+        assert_eq!(bytes[..16], *b"FBYCLAIM\x00\x02\x00\x5b\x15\x07\x02\x00");
+        assert_eq!(bytes[56..64], [0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(bytes[64..80], [0, 0, 0, 0, 0, 0, 0, 55, 0, 0, 0, 0, 0, 0, 0, 66]);
+        assert_eq!(bytes[80..87], *b"iqn.a:b");
+        assert_eq!(ClaimParameters::from_bytes(&bytes), Ok(confirmed));
+        for length in 0..bytes.len() {
+            assert!(ClaimParameters::from_bytes(&bytes[..length]).is_err());
+        }
     }
 
     #[test]

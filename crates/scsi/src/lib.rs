@@ -3,6 +3,7 @@
 //! Words and numbers come from SAM-5, SPC-4 and SBC-3.
 
 mod field;
+mod plain;
 mod status;
 mod lun;
 mod lun_list;
@@ -48,6 +49,7 @@ pub use mode_select::ModeSelect;
 pub use mode_sense::{ModeSense, PageControl};
 pub use operation::{OPERATIONS, Operation};
 pub use persistent::{PersistentReserveIn, PersistentReserveOut};
+pub use plain::is_plain;
 pub use reporting::Reporting;
 pub use sanitize::{Overwrite, Sanitize, SanitizeAction};
 pub use sense::{FieldPointer, Sense, SenseKey};

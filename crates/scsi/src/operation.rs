@@ -241,6 +241,7 @@ const TABLE: &[Operation] = &[
     }),
     claim_out(0x00, |cdb| Ok(claim(ClaimAction::Claim, cdb))),
     claim_out(0x01, |cdb| Ok(claim(ClaimAction::Release, cdb))),
+    claim_out(0x02, |cdb| Ok(claim(ClaimAction::Advance, cdb))),
     slow(&[0xc2, 0, 0, 0, 0, 0, 0, 0, 0, NACA], |_| Ok(Command::RollBack)),
     slow(&[0xc3, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, NACA], |cdb| {
         Ok(Command::TokenIn { wait_ms: be16(cdb, 3), allocation_length: be32(cdb, 5) })

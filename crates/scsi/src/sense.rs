@@ -201,10 +201,20 @@ impl Sense {
     pub const CLAIM_OWNER_IS_PRESENT: Self = Self::new(SenseKey::DataProtect, 0x27, 0x85);
     /// The unit is shared and the claim is not, or the other way round (ours).
     pub const CLAIM_NOT_SHARED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x86);
+    /// The log ends before the newest write that it has confirmed to the unit: it is an older copy (ours).
+    /// INFORMATION has the confirmed number.
+    pub const CLAIM_BEHIND: Self = Self::new(SenseKey::DataProtect, 0x27, 0x87);
+    /// A read beside the owner of the claim, who is away and has left half an epoch: no consistent prefix
+    /// (ours).
+    pub const CLAIM_HALF_AN_EPOCH: Self = Self::new(SenseKey::DataProtect, 0x27, 0x88);
     /// A thin volume has no room (SPACE ALLOCATION FAILED WRITE PROTECT).
     pub const SPACE_ALLOCATION_FAILED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x07);
     /// A copy that cannot be done, or ended before it was.
     pub const COPY_ABORTED: Self = Self::new(SenseKey::CopyAborted, 0x00, 0x00);
+    /// The storage below the unit did not answer in time. The command was done in part, up to the block in
+    /// the INFORMATION field, or it is not known whether it was done.
+    pub const LOGICAL_UNIT_COMMUNICATION_TIME_OUT: Self =
+        Self::new(SenseKey::AbortedCommand, 0x08, 0x01);
     /// Units of a copy have blocks of other sizes than was said, or than each other.
     pub const INCORRECT_COPY_TARGET_DEVICE_TYPE: Self =
         Self::new(SenseKey::CopyAborted, 0x0d, 0x03);

@@ -11,8 +11,10 @@ mod image;
 mod fate;
 mod crash;
 mod restarting;
+mod folder;
 
 pub use crash::{CrashVolume, Outage, Sync};
+pub use folder::openings_of;
 pub use image::Image;
 pub use link::Link;
 pub use power::Power;

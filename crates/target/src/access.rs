@@ -1,11 +1,6 @@
 //! Who may log in: rules over initiator names, networks and CHAP users.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv6Addr},
-    str::FromStr,
-    sync::Arc,
-};
+use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
 use iscsi::login::chap::{Algorithm, Credential};
 
@@ -125,21 +120,6 @@ impl Network {
         self.prefix <= other.prefix
             && self.address.is_ipv4() == other.address.is_ipv4()
             && self.contains(other.address)
-    }
-
-    /// What one party usually has of its own: an IPv4 address, a /64 of IPv6.
-    pub(crate) fn of_one_party(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V6(address) => {
-                let begin = Ipv6Addr::from_bits(address.to_bits() >> 64 << 64);
-                Self { address: begin.into(), prefix: 64 }
-            }
-            address => Self { address, prefix: 32 },
-        }
-    }
-
-    pub(crate) fn address(self) -> IpAddr {
-        self.address
     }
 }
 

@@ -28,6 +28,7 @@ use crate::{
     end::End,
     execution::{Executions, Held},
     line::{Line, Socket},
+    pool::Lease,
     portal::PortalGroup,
     presence::Presence,
     registry::{Joining, Order, Refused, Seat},
@@ -70,6 +71,8 @@ pub(crate) async fn run(
         closing_all: false,
         last_end: End::NotRecovered,
         congestion,
+        lease: surroundings.pool.lease(),
+        last_request: Instant::now(),
         lines: lines.into_iter().collect(),
     };
     let end = poll_fn(|context| driver.poll(context)).await;
@@ -85,7 +88,6 @@ pub(crate) struct Driver<'a> {
     /// `None` in a discovery session. Dropped after the executions: a unit never hears of a nexus
     /// again after `nexus_closed`.
     pub(crate) presence: Option<Presence>,
-    pub(crate) seat: Seat,
     timer: Pin<Box<Sleep>>,
     /// Commands answered since the last write.
     pub(crate) unsent: usize,
@@ -95,13 +97,24 @@ pub(crate) struct Driver<'a> {
     last_end: End,
     /// What the connections share of TCP's.
     congestion: Arc<SessionCongestion>,
+    /// Room for waiting writes beyond the kept share.
+    lease: Lease,
+    /// The last text request of a discovery session, or its begin.
+    pub(crate) last_request: Instant,
     /// One for each connection of `session`. None for a while, if its tasks may be reassigned.
-    /// Dropped last: who waits for the connections to go waits for the commands, too.
+    /// Dropped after the commands: who waits for the connections to go waits for the commands, too.
     pub(crate) lines: Vec<Line>,
+    /// Dropped last: a session that replaces this one waits for the seat, and then finds the places
+    /// of its connections free.
+    pub(crate) seat: Seat,
 }
 
 /// When the clock is looked at next if nothing is waited for.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// Room that a session keeps although it does not need it now: four first bursts, so that not every write
+/// asks the pool.
+const SPARE_LEASE: usize = 1 << 20;
 
 /// Looks at the sockets before a busy-polling task gives way to others: about two microseconds.
 const LOOKS: usize = 8;
@@ -110,6 +123,7 @@ impl Driver<'_> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
         match self.advance(context) {
             Ok(()) => {
+                self.give_room_back();
                 self.publish();
                 Poll::Pending
             }
@@ -142,6 +156,7 @@ impl Driver<'_> {
             progress |= self.receive(context)?;
             self.send(context)?;
             progress |= self.run_deferred(context);
+            progress |= self.find_room(context);
             progress |= self.close_lines(context)?;
             if !progress && !self.poll_timer(context)? {
                 return Ok(());
@@ -273,12 +288,59 @@ impl Driver<'_> {
             };
             let now = *now.get_or_insert_with(Instant::now);
             line.last_input = now;
+            self.make_room(frame.data.len());
             self.session.handle_frame(cid, frame, now)?;
             self.take_events(context);
             if self.is_batch() {
                 self.send_what_goes(context);
             }
         }
+    }
+
+    /// Provides for the data of a PDU that may have to wait, and for the first burst of the next
+    /// command, so that the command window stays open as long as there is room.
+    fn make_room(&mut self, bytes: usize) {
+        let held = self.session.waiting_bytes() + bytes;
+        let next = self.session.parameters().first_burst_length as usize;
+        let limit = self.kept_share() + self.lease.bytes();
+        if held + next > limit {
+            let _ =
+                self.lease.grow(held + next - limit) || self.lease.grow(held.saturating_sub(limit));
+        }
+        self.session.limit_waiting(self.kept_share() + self.lease.bytes());
+    }
+
+    /// Finds room for a write whose data is to be asked for. True if there was some.
+    fn find_room(&mut self, context: &Context<'_>) -> bool {
+        let lacking = self.session.lacking_bytes();
+        if lacking == 0 {
+            return false;
+        }
+        // Before the attempt, so that room that is given back in between wakes this driver.
+        self.lease.wait(context.waker());
+        let found = self.lease.grow(lacking);
+        if found {
+            self.session.limit_waiting(self.kept_share() + self.lease.bytes());
+        }
+        found
+    }
+
+    /// Gives back room that is not needed, and buffers of a session that may hold nothing more.
+    fn give_room_back(&mut self) {
+        if self.session.is_over_share() {
+            self.lines.iter_mut().for_each(|line| line.decoder.rest());
+        }
+        let held = self.session.waiting_bytes();
+        let next = self.session.parameters().first_burst_length as usize;
+        let needed = if held == 0 { 0 } else { (held + next).saturating_sub(self.kept_share()) };
+        if self.lease.bytes() > 0 && (needed == 0 || self.lease.bytes() > needed + SPARE_LEASE) {
+            self.lease.shrink_to(needed);
+            self.session.limit_waiting(self.kept_share() + needed);
+        }
+    }
+
+    fn kept_share(&self) -> usize {
+        self.surroundings.settings.kept_share() * self.lines.len().max(1)
     }
 
     /// Whether the commands that are not done hold this session's share of memory. Those that end
@@ -399,6 +461,9 @@ impl Driver<'_> {
         while let Some(cid) = self.lines.iter().find(is_slow).map(|line| line.cid) {
             self.drop_line(cid, End::SlowReader, context)?;
         }
+        if self.idle_at().is_some_and(|idle| idle <= now) {
+            return Err(End::Idle);
+        }
         // An initiator that is not read for now, or still reads what was sent before our ping, cannot
         // be blamed for its silence: how long it may take to read is judged above.
         let is_full = self.is_full();
@@ -424,8 +489,15 @@ impl Driver<'_> {
     fn due(&self) -> Instant {
         let slow = self.surroundings.settings.slow_reader;
         let blocked = self.lines.iter().filter_map(|line| line.blocked_since);
-        let due = blocked.map(|since| since + slow).chain(self.session.poll_timeout()).min();
+        let due = blocked.map(|since| since + slow).chain(self.session.poll_timeout());
+        let due = due.chain(self.idle_at()).min();
         due.unwrap_or_else(|| Instant::now() + IDLE)
+    }
+
+    /// When a discovery session that asks for nothing more ends. Answers to our pings do not count.
+    fn idle_at(&self) -> Option<Instant> {
+        let idle = self.surroundings.settings.discovery_idle;
+        self.session.is_discovery().then(|| self.last_request + idle)
     }
 
     /// Asks for input past the runtime while connections are active. True if some came; else the

@@ -16,6 +16,10 @@ pub(crate) enum End {
     NotRecovered,
     #[error(transparent)]
     Protocol(#[from] Error),
+    #[error("the discovery session asked for nothing")]
+    Idle,
+    #[error("the discovery session gave its place to a newer one")]
+    Displaced,
     #[error("the initiator reads nothing of what was sent")]
     SlowReader,
     #[error(transparent)]

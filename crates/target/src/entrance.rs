@@ -11,7 +11,7 @@ use iscsi::{
     Tsih,
     codec::Decoder,
     login::{
-        Established,
+        Established, SessionType,
         chap::{CHALLENGE_BYTES, Challenge},
     },
     pdu::LoginStatus,
@@ -23,13 +23,13 @@ use tokio::{
     time::{sleep_until, timeout_at},
 };
 use tracing::{debug, info, warn};
-use transport::{Received, Sent, Stream, receive, send};
+use transport::{Place, Received, Sent, Stream, receive, send};
 
 use crate::{
     door::Door,
     driver,
+    end::End,
     gauge::Permit,
-    guard::Place,
     line::Socket,
     registry::{Joining, Order, Refused, Seat},
     statistics::count,
@@ -50,6 +50,13 @@ const REPLACEMENT: Duration = Duration::from_secs(5);
 enum Failure {
     #[error("login status {0:?}")]
     Refused(LoginStatus),
+    #[error("the first PDU is no login request")]
+    NoLogin,
+    #[error(
+        "login status {:?}: the session of this initiator belongs to another CHAP user",
+        LoginStatus::AuthenticationFailure
+    )]
+    OtherUser,
     #[error(transparent)]
     Protocol(#[from] Error),
     #[error("closed by the initiator")]
@@ -64,6 +71,8 @@ enum Failure {
     Tls(io::Error),
     #[error("the portal was closed")]
     NoPortal,
+    #[error("newer connections took its place before it had logged in")]
+    Displaced,
 }
 
 /// What has become of a connection that was let in.
@@ -79,12 +88,14 @@ pub(crate) async fn serve(
     surroundings: &Surroundings,
     stream: TcpStream,
     address: SocketAddr,
-    login: (Permit, Place),
+    login: Place,
     connection: Permit,
 ) {
+    let events = &surroundings.registry.events;
     let mut stopping = surroundings.stopping.subscribe();
     let entered = tokio::select! {
-        entered = log_in(surroundings, stream, address, connection) => entered,
+        entered = log_in(surroundings, stream, address, connection, &login) => entered,
+        () = login.lost() => Err(Failure::Displaced),
         _ = stopping.wait_for(|stopping| *stopping) => Err(Failure::Stopping),
     };
     drop(login);
@@ -92,11 +103,20 @@ pub(crate) async fn serve(
         Ok(Entered::Leading(leading)) => *leading,
         Ok(Entered::Joined) => return,
         Err(failure) => {
-            count(&surroundings.registry.events.failed_logins);
+            count(&events.failed_logins);
+            if matches!(failure, Failure::Displaced) {
+                count(&events.displaced_connections);
+                if let Some(unreported) = surroundings.report(address) {
+                    warn!(%address, %failure, unreported, "login failed");
+                }
+            }
             debug!(%address, %failure, "no login");
             return;
         }
     };
+    if session.is_discovery() {
+        return discover(surroundings, socket, session, seat).await;
+    }
     let initiator = session.initiator_name().to_owned();
     let target = session.target_name().unwrap_or("(discovery)").to_owned();
     let user = seat.user.as_deref().map(printable);
@@ -109,11 +129,34 @@ pub(crate) async fn serve(
     }
 }
 
+/// Serves a discovery session, in a place that it has to give to newer ones when there are many.
+async fn discover(surroundings: &Surroundings, socket: Socket, session: Session, seat: Seat) {
+    let Surroundings { settings, discoveries, discovery_reports, registry, .. } = surroundings;
+    let address = socket.address;
+    let initiator = session.initiator_name().to_owned();
+    let user = seat.user.as_deref().map(printable);
+    let (limit, own) =
+        (settings.max_discovery_sessions, settings.max_discovery_sessions_per_address);
+    let Some(place) = discoveries.enter(address.ip(), limit, own) else { return };
+    if let Some(unreported) = discovery_reports.report(address.ip(), Instant::now()) {
+        info!(%address, %initiator, user, unreported, "discovery session");
+    }
+    let end = tokio::select! {
+        end = driver::run(surroundings, socket, session, seat) => end,
+        () = place.lost() => {
+            count(&registry.events.displaced_connections);
+            End::Displaced
+        }
+    };
+    debug!(%address, %initiator, %end, "discovery session closed");
+}
+
 async fn log_in(
     surroundings: &Surroundings,
     stream: TcpStream,
     address: SocketAddr,
     permit: Permit,
+    place: &Place,
 ) -> Result<Entered, Failure> {
     let settings = &surroundings.settings;
     let local = stream.local_addr()?;
@@ -137,9 +180,11 @@ async fn log_in(
         }
     };
     let decoder = Decoder::new(RECEIVE_BUFFER, DATA_SEGMENT);
-    let mut socket = Socket { stream, decoder, address, local, permit };
-    let conversation = converse(surroundings, &mut socket, &mut phase);
+    let mut socket = Socket { stream, decoder, address, local, permit, membership: None };
+    let conversation = converse(&mut socket, &mut phase);
     let failure = match timeout_at(deadline, conversation).await {
+        // A login that is through may wait for an older session to end.
+        Ok(Ok(_)) if !place.keep() => return Err(Failure::Displaced),
         Ok(Ok(login)) => {
             let entering = enter(surroundings, &door, &login, socket, phase);
             match timeout_at(deadline, entering).await {
@@ -151,6 +196,20 @@ async fn log_in(
                 }
                 Err(_) => return Err(Failure::Protocol(Error::LoginTimeout)),
             }
+        }
+        Ok(Err(Failure::Refused(LoginStatus::AuthenticationFailure))) => {
+            let failure = Failure::Refused(LoginStatus::AuthenticationFailure);
+            let until = phase.claims().user.map_or_else(Instant::now, |user| {
+                // Only who has said who he is has guessed.
+                surroundings.guard.failed(address.ip(), &user, Instant::now())
+            });
+            let failure = told(surroundings, address, &door, &phase, failure);
+            place.fail();
+            let is_answered = timeout_at(deadline, sleep_until(until.into())).await.is_ok();
+            if is_answered {
+                let _ = timeout_at(deadline, flush(&mut socket.stream, &mut phase)).await;
+            }
+            return Err(failure);
         }
         Ok(Err(failure)) => failure,
         Err(_) => Failure::Protocol(Error::LoginTimeout),
@@ -187,8 +246,10 @@ async fn enter(
     if login.tsih != Tsih(0) {
         return join(surroundings, login, socket, phase).await;
     }
-    match take_seat(surroundings, door, login, socket.address).await {
-        Ok(seat) => {
+    let mut socket = socket;
+    match take_seat(surroundings, door, login, &socket).await {
+        Ok((seat, membership)) => {
+            socket.membership = membership;
             // A session is made of every login that is established, as this one is.
             let session = phase.accept(seat.tsih, Instant::now());
             let session = session.ok_or((Failure::Refused(LoginStatus::TargetError), None))?;
@@ -196,7 +257,7 @@ async fn enter(
         }
         Err(status) => {
             phase.refuse(status);
-            Err((Failure::Refused(status), Some((socket, phase))))
+            Err((turned_away(status), Some((socket, phase))))
         }
     }
 }
@@ -205,14 +266,21 @@ async fn enter(
 async fn join(
     surroundings: &Surroundings,
     login: &Established,
-    socket: Socket,
+    mut socket: Socket,
     mut phase: LoginPhase,
 ) -> Result<Entered, Turned> {
-    let driver = match surroundings.registry.find(login) {
-        Ok(driver) => driver,
+    let found = surroundings
+        .registry
+        .find(login)
+        .and_then(|driver| Ok((driver, surroundings.membership(login, socket.stream.is_tls())?)));
+    let driver = match found {
+        Ok((driver, membership)) => {
+            socket.membership = Some(membership);
+            driver
+        }
         Err(status) => {
             phase.refuse(status);
-            return Err((Failure::Refused(status), Some((socket, phase))));
+            return Err((turned_away(status), Some((socket, phase))));
         }
     };
     let (reply, answer) = oneshot::channel();
@@ -225,6 +293,14 @@ async fn join(
             Err((Failure::Refused(status), Some((socket, phase))))
         }
         Err(_) => Err((Failure::SessionGone, None)),
+    }
+}
+
+/// Why a login is refused whose proof was right.
+fn turned_away(status: LoginStatus) -> Failure {
+    match status {
+        LoginStatus::AuthenticationFailure => Failure::OtherUser,
+        status => Failure::Refused(status),
     }
 }
 
@@ -263,13 +339,31 @@ fn told(
         _ => "",
     };
     let user = claims.user.as_deref().map(printable);
-    match surroundings.guard.tell(address.ip(), Instant::now()) {
-        Some(untold) => {
-            warn!(%address, %initiator, %target, user, %failure, reason, untold, "login failed");
+    if let Some(reason) = usual(&failure) {
+        debug!(%address, %initiator, %target, user, %failure, reason, "login refused");
+        return failure;
+    }
+    match surroundings.report(address) {
+        Some(unreported) => {
+            warn!(%address, %initiator, %target, user, %failure, reason, unreported, "login failed");
         }
         None => debug!(%address, %initiator, %target, user, %failure, reason, "login failed"),
     }
     failure
+}
+
+/// Returns what a refusal means that belongs to normal operation. Only an initiator that is allowed to log in
+/// to the target is refused in this way, so that no stranger can hide in here.
+fn usual(failure: &Failure) -> Option<&'static str> {
+    match failure {
+        Failure::Refused(LoginStatus::SessionDoesNotExist) => Some(
+            "the initiator comes back to a session that has ended, as after a restart; it will open a new one",
+        ),
+        Failure::Refused(LoginStatus::ServiceUnavailable) => {
+            Some("the target is not served here at present, as at the other gateway of a pair")
+        }
+        _ => None,
+    }
 }
 
 /// A name that somebody chose, fit for a line of events: escaped, and cut off.
@@ -281,29 +375,15 @@ fn printable(name: &str) -> String {
 }
 
 /// Exchanges login PDUs until the initiator may be let in.
-async fn converse(
-    surroundings: &Surroundings,
-    socket: &mut Socket,
-    phase: &mut LoginPhase,
-) -> Result<Established, Failure> {
-    let Socket { stream, decoder, address, .. } = socket;
+async fn converse(socket: &mut Socket, phase: &mut LoginPhase) -> Result<Established, Failure> {
+    let Socket { stream, decoder, .. } = socket;
     loop {
         while let Some(frame) = decoder.next().map_err(Error::from)? {
-            let guard = &surroundings.guard;
-            if let Some(until) = guard.closed_until(address.ip(), Instant::now()) {
-                sleep_until(until.into()).await;
-            }
             match phase.handle_frame(&frame) {
                 LoginProgress::Continue => {}
                 LoginProgress::Established(login) => return Ok(login.clone()),
-                LoginProgress::Close(status) => {
-                    // Only who has said who he is has guessed.
-                    let has_guessed = phase.claims().user.is_some();
-                    if status == LoginStatus::AuthenticationFailure && has_guessed {
-                        guard.failed(address.ip(), Instant::now());
-                    }
-                    return Err(Failure::Refused(status));
-                }
+                LoginProgress::Close(status) => return Err(Failure::Refused(status)),
+                LoginProgress::NoLogin => return Err(Failure::NoLogin),
             }
             // An answer for each request: a peer that does not read cannot pile them up.
             flush(stream, phase).await?;
@@ -329,15 +409,20 @@ async fn take_seat(
     surroundings: &Surroundings,
     door: &Door,
     login: &Established,
-    address: SocketAddr,
-) -> Result<Seat, LoginStatus> {
+    socket: &Socket,
+) -> Result<(Seat, Option<Permit>), LoginStatus> {
     let registry = &surroundings.registry;
-    while let Some(predecessor) = registry.predecessor(login) {
+    let is_user = |name: &str| door.security.users.iter().any(|user| user.name == name);
+    while let Some(predecessor) = registry.predecessor(login, is_user)? {
         if tokio::time::timeout(REPLACEMENT, predecessor.close()).await.is_err() {
             return Err(LoginStatus::OutOfResources);
         }
     }
-    let seat = registry.enter(login, address).ok_or(LoginStatus::OutOfResources)?;
+    let membership = match login.session_type {
+        SessionType::Normal => Some(surroundings.membership(login, socket.stream.is_tls())?),
+        SessionType::Discovery => None,
+    };
+    let seat = registry.enter(login, socket.address).ok_or(LoginStatus::OutOfResources)?;
     // Whoever stops the server, or takes a target away, looks at the seats after it has said so.
     if *surroundings.stopping.borrow() {
         return Err(LoginStatus::ServiceUnavailable);
@@ -350,7 +435,29 @@ async fn take_seat(
         }
         Some(Some(_)) | None => {}
     }
-    Ok(seat)
+    Ok((seat, membership))
+}
+
+impl Surroundings {
+    /// A place for one more connection of a normal session.
+    fn membership(&self, login: &Established, is_tls: bool) -> Result<Permit, LoginStatus> {
+        let Self { settings, registry, .. } = self;
+        // A portal with TLS asks for a certificate. Without CHAP users an initiator cannot prove anything, so
+        // no places are kept.
+        let has_proved = is_tls || login.user.is_some() || self.security.read().users.is_empty();
+        let limit =
+            if has_proved { settings.max_connections } else { settings.unproved_connections() };
+        Permit::take(&registry.members, limit).ok_or_else(|| {
+            count(&registry.events.refused_connections);
+            LoginStatus::OutOfResources
+        })
+    }
+
+    /// Returns how many events about logins of this address were left out since the last one; `None` if this
+    /// one is to be left out as well.
+    fn report(&self, address: SocketAddr) -> Option<u64> {
+        self.login_reports.report(address.ip(), Instant::now())
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use tokio::sync::Notify;
@@ -11,12 +11,18 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub(crate) struct Gauge {
     count: AtomicUsize,
+    given_back: AtomicU64,
     closed: Notify,
 }
 
 impl Gauge {
     pub(crate) fn get(&self) -> usize {
         self.count.load(Ordering::SeqCst)
+    }
+
+    /// The number of permits that were given back since the start.
+    pub(crate) fn given_back(&self) -> u64 {
+        self.given_back.load(Ordering::Relaxed)
     }
 
     /// Returns when there are none.
@@ -46,6 +52,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        self.0.given_back.fetch_add(1, Ordering::Relaxed);
         self.0.count.fetch_sub(1, Ordering::SeqCst);
         self.0.closed.notify_waiters();
     }

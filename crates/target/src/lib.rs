@@ -14,6 +14,7 @@ mod statistics;
 mod guard;
 mod end;
 mod gauge;
+mod pool;
 mod line;
 mod registry;
 mod surroundings;

@@ -33,8 +33,8 @@ pub(crate) struct Line {
     /// How much output there was when it became too much, in bytes.
     pub(crate) held_at: Option<usize>,
     pub(crate) last_input: Instant,
-    /// Its place among all connections of the server.
     _permit: Permit,
+    _membership: Option<Permit>,
 }
 
 /// A connection that has been let in, before its CID is known to the driver.
@@ -44,7 +44,11 @@ pub(crate) struct Socket {
     pub(crate) decoder: Decoder,
     pub(crate) address: SocketAddr,
     pub(crate) local: SocketAddr,
+    /// The place among all open connections of the server.
     pub(crate) permit: Permit,
+    /// The place among connections of normal sessions; `None` before the end of the login, and in a
+    /// discovery session.
+    pub(crate) membership: Option<Permit>,
 }
 
 /// What a full feature phase connection keeps for small PDUs: measured best for 4 KiB writes, as
@@ -56,7 +60,7 @@ const REST: Duration = Duration::from_secs(10);
 
 impl Line {
     pub(crate) fn new(socket: Socket, connection: &Connection) -> Self {
-        let Socket { mut stream, mut decoder, address, local, permit } = socket;
+        let Socket { mut stream, mut decoder, address, local, permit, membership } = socket;
         let limit = connection.max_recv_data_segment_length();
         if let Some(method) = connection.compression() {
             stream = stream.compress(method, decoder.take_rest(), connection.login_bytes());
@@ -74,6 +78,7 @@ impl Line {
             held_at: None,
             last_input: Instant::now(),
             _permit: permit,
+            _membership: membership,
         }
     }
 

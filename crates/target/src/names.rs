@@ -197,5 +197,7 @@ impl Device {
 fn is_iscsi_name(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.:".contains(c);
     let has_form = ["iqn.", "eui.", "naa."].iter().any(|form| name.starts_with(form));
-    has_form && name.len() <= 223 && name.chars().all(|c| is_allowed(c) || !c.is_ascii())
+    has_form
+        && name.len() <= 223
+        && name.chars().all(|c| is_allowed(c) || !c.is_ascii() && scsi::is_plain(c))
 }

@@ -144,12 +144,19 @@ impl Portals {
         open.iter().map(|open| &open.portal).find(|portal| is_it(portal)).cloned()
     }
 
-    /// The portals of a group as TargetAddress tells them to a connection that has come in at
-    /// `local`: with their tag, that one first.
+    /// Returns the values of TargetAddress for a connection that came in at `local`: the portals of `group`,
+    /// with its tag, the portal of this connection first.
+    ///
+    /// A plain connection gets the plain portals of the group, one with TLS gets those with TLS. An initiator
+    /// takes every address for a path to the target, and one without TLS would try the others for ever.
     pub(crate) fn addresses(&self, group: PortalGroup, local: SocketAddr) -> Vec<String> {
         let entered = self.entered(local);
+        let has_tls = entered.as_ref().is_some_and(|portal| portal.tls.is_some());
         let open = self.open.read();
-        let others = open.iter().map(|open| &open.portal).filter(|portal| portal.group == group);
+        let others = open
+            .iter()
+            .map(|open| &open.portal)
+            .filter(|portal| portal.group == group && portal.tls.is_some() == has_tls);
         let mut addresses: Vec<String> = Vec::new();
         for portal in entered.iter().filter(|portal| portal.group == group).chain(others) {
             let Some(address) = told(portal, local) else { continue };

@@ -64,8 +64,10 @@ const ORDERS: usize = 16;
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
     pub(crate) events: Events,
+    /// Connections that are open, logged in or not.
     pub(crate) connections: Arc<Gauge>,
-    pub(crate) logins: Arc<Gauge>,
+    /// Connections of normal sessions.
+    pub(crate) members: Arc<Gauge>,
     times: Arc<CommandTimes>,
 }
 
@@ -127,13 +129,26 @@ pub(crate) struct Predecessor {
 
 impl Registry {
     /// The session that a new one named like this replaces (RFC 7143, 6.3.5).
-    pub(crate) fn predecessor(&self, login: &Established) -> Option<Predecessor> {
+    ///
+    /// # Errors
+    /// [`LoginStatus::AuthenticationFailure`] if it is a normal session of another CHAP user, as far as
+    /// `is_user` knows that one: he may be allowed on the target as well, but must not end the session by
+    /// giving its initiator's name.
+    pub(crate) fn predecessor(
+        &self,
+        login: &Established,
+        is_user: impl Fn(&str) -> bool,
+    ) -> Result<Option<Predecessor>, LoginStatus> {
         let inner = self.inner.lock();
-        inner
-            .sessions
-            .values()
-            .find(|entry| entry.is_named_like(login))
-            .map(|entry| Predecessor { orders: entry.orders.clone(), gone: entry.gone.clone() })
+        let Some(entry) = inner.sessions.values().find(|entry| entry.is_named_like(login)) else {
+            return Ok(None);
+        };
+        // A session without a user may be one of before the target wanted any.
+        let is_others = |user: &String| login.user.as_ref() != Some(user) && is_user(user);
+        if entry.target_name.is_some() && entry.user.as_ref().is_some_and(is_others) {
+            return Err(LoginStatus::AuthenticationFailure);
+        }
+        Ok(Some(Predecessor { orders: entry.orders.clone(), gone: entry.gone.clone() }))
     }
 
     /// The driver of the session with this TSIH for the same initiator and target. Another user
@@ -254,13 +269,14 @@ impl Registry {
         Statistics {
             sessions: sessions.into_iter().map(|(_, session)| session).collect(),
             connections: self.connections.get(),
-            logins_in_progress: self.logins.get(),
+            displaced_connections: self.events.displaced_connections.load(Ordering::Relaxed),
             refused_connections: self.events.refused_connections.load(Ordering::Relaxed),
             failed_logins: self.events.failed_logins.load(Ordering::Relaxed),
             opened_sessions: self.events.opened_sessions.load(Ordering::Relaxed),
             total,
             commands: commands.counted().collect(),
             times: self.times.taken(),
+            ..Statistics::default()
         }
     }
 }

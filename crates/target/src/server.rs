@@ -9,12 +9,15 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 use tracing::warn;
+use transport::Reports;
 
 use crate::{
     access::{Access, Security},
     entrance,
     gauge::Permit,
+    guard::Guard,
     names::{Device, Target, TargetError},
+    pool::Pool,
     portal::{Listener, Portal},
     registry::Order,
     settings::Settings,
@@ -33,14 +36,32 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// a thread.
 const CLOSING: Duration = Duration::from_secs(2);
 
+/// Events about failed logins of one address in ten seconds, and of all addresses: enough for a
+/// person who sets up an initiator, or many of them at once; too few to fill a disk (4 kB/s).
+const LOGIN_REPORTS: u32 = 10;
+const LOGIN_REPORTS_IN_ALL: u32 = 200;
+/// Events about discovery sessions of one address in ten seconds, and of all addresses. A host that
+/// discovers regularly has nothing new to report.
+const DISCOVERY_REPORTS: u32 = 1;
+const DISCOVERY_REPORTS_IN_ALL: u32 = 50;
+
 impl Server {
     /// A server that listens nowhere yet.
-    pub fn new(settings: Settings, targets: Vec<Target>) -> Result<Self, TargetError> {
+    pub fn new(mut settings: Settings, targets: Vec<Target>) -> Result<Self, TargetError> {
+        // A longer write would wait for room that there never is.
+        let most = u32::try_from(settings.borrowed_bytes()).unwrap_or(u32::MAX);
+        settings.session.max_transfer_bytes = settings.session.max_transfer_bytes.min(most);
+        let pool = Arc::new(Pool::new(settings.borrowed_bytes()));
         let security = RwLock::new(Arc::new(settings.security.clone()));
         let surroundings = Arc::new(Surroundings {
             settings,
             security,
-            guard: Arc::default(),
+            logins: Arc::default(),
+            discoveries: Arc::default(),
+            pool,
+            guard: Guard::default(),
+            login_reports: Reports::new(LOGIN_REPORTS, LOGIN_REPORTS_IN_ALL),
+            discovery_reports: Reports::new(DISCOVERY_REPORTS, DISCOVERY_REPORTS_IN_ALL),
             names: Arc::default(),
             registry: Arc::default(),
             portals: Arc::default(),
@@ -178,7 +199,17 @@ impl Server {
     /// What it has seen.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        self.surroundings.registry.statistics()
+        Statistics {
+            logins_in_progress: self.surroundings.logins.taken(),
+            discovery_sessions: self.surroundings.discoveries.taken(),
+            ..self.surroundings.registry.statistics()
+        }
+    }
+
+    /// Connections of normal sessions that have ended since the start.
+    #[must_use]
+    pub fn ended_connections(&self) -> u64 {
+        self.surroundings.registry.members.given_back()
     }
 
     /// Closes the portals, asks initiators to log out, closes what is left after `deadline`, and
@@ -236,22 +267,24 @@ async fn accept(surroundings: Arc<Surroundings>, listener: TcpListener) {
     }
 }
 
-/// Starts a connection, or closes it if there are too many.
+/// Starts a connection. Closes it where no other gives way to it.
 fn admit(surroundings: &Arc<Surroundings>, stream: TcpStream, address: SocketAddr) {
-    let Surroundings { settings, registry, guard, .. } = &**surroundings;
-    let place = guard.enter(address.ip(), settings.max_logins_per_address);
-    let connection = Permit::take(&registry.connections, settings.max_connections);
-    let login = Permit::take(&registry.logins, settings.max_logins);
-    let (Some(place), Some(connection), Some(login)) = (place, connection, login) else {
+    let Surroundings { settings, registry, logins, login_reports, .. } = &**surroundings;
+    let connection = Permit::take(&registry.connections, settings.open_connections());
+    let place = connection.and_then(|connection| {
+        let (limit, own) = (settings.max_logins, settings.max_logins_per_address);
+        Some((connection, logins.enter(address.ip(), limit, own)?))
+    });
+    let Some((connection, place)) = place else {
         count(&registry.events.refused_connections);
-        if let Some(untold) = guard.tell(address.ip(), std::time::Instant::now()) {
-            warn!(%address, untold, "connection refused: there are too many");
+        if let Some(unreported) = login_reports.report(address.ip(), std::time::Instant::now()) {
+            warn!(%address, unreported, "connection refused: too many connections log in");
         }
         return;
     };
     let surroundings = surroundings.clone();
     tokio::spawn(async move {
-        entrance::serve(&surroundings, stream, address, (login, place), connection).await;
+        entrance::serve(&surroundings, stream, address, place, connection).await;
     });
 }
 

@@ -23,8 +23,13 @@ pub struct Statistics {
     pub connections: usize,
     /// Connections that have not logged in.
     pub logins_in_progress: usize,
-    /// Connections closed at once since there were too many.
+    /// Discovery sessions that are open.
+    pub discovery_sessions: usize,
+    /// Connections refused since there were too many: closed at once, or answered with login
+    /// status 0302.
     pub refused_connections: u64,
+    /// Logins and discovery sessions that were closed because newcomers took their places.
+    pub displaced_connections: u64,
     /// Logins that were refused, broken off or took too long.
     pub failed_logins: u64,
     /// Sessions opened since the start, discovery sessions included.
@@ -86,6 +91,7 @@ pub(crate) struct Published {
 #[derive(Default)]
 pub(crate) struct Events {
     pub(crate) refused_connections: AtomicU64,
+    pub(crate) displaced_connections: AtomicU64,
     pub(crate) failed_logins: AtomicU64,
     pub(crate) opened_sessions: AtomicU64,
 }

@@ -7,10 +7,11 @@ use std::{
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
+use transport::{Places, Reports};
 
 use crate::{
-    access::Security, door::Door, guard::Guard, names::Names, portal::Portals, registry::Registry,
-    settings::Settings,
+    access::Security, door::Door, guard::Guard, names::Names, pool::Pool, portal::Portals,
+    registry::Registry, settings::Settings,
 };
 
 /// Shared by the server, its portals and its connections.
@@ -20,7 +21,17 @@ pub(crate) struct Surroundings {
     pub(crate) registry: Arc<Registry>,
     pub(crate) portals: Arc<Portals>,
     pub(crate) security: RwLock<Arc<Security>>,
-    pub(crate) guard: Arc<Guard>,
+    /// Connections that have not logged in.
+    pub(crate) logins: Arc<Places>,
+    /// Discovery sessions.
+    pub(crate) discoveries: Arc<Places>,
+    /// Room for waiting writes beyond the shares of connections.
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) guard: Guard,
+    /// Events about logins that fail and connections that are refused.
+    pub(crate) login_reports: Reports,
+    /// Events about discovery sessions.
+    pub(crate) discovery_reports: Reports,
     /// True when the server stops: nobody is let in any more.
     pub(crate) stopping: watch::Sender<bool>,
 }
@@ -32,8 +43,8 @@ impl Surroundings {
         Door { names, portals, security: self.security.read().clone(), local, peer }
     }
 
-    /// One connection's part of what all together may hold, `all`.
+    /// One connection's part of what all connections of normal sessions together may hold, `all`.
     pub(crate) fn share(&self, all: usize) -> usize {
-        all / self.registry.connections.get().max(1)
+        all / self.registry.members.get().max(1)
     }
 }

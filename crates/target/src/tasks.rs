@@ -208,6 +208,7 @@ impl Driver<'_> {
     }
 
     fn send_targets(&mut self, cid: Cid, which: &SendTargets) {
+        self.last_request = std::time::Instant::now();
         let Some(line) = self.lines.iter().find(|line| line.cid == cid) else { return };
         let door = self.surroundings.door(line.local, line.address.ip());
         let user = self.seat.user.as_deref();

@@ -4,6 +4,8 @@
 //! A driver that awaits readiness itself calls [`receive`] and [`send`]; one that is polled calls
 //! [`poll_receive`] and [`poll_send`], which arrange for its waking. [`receive_now`] is for busy
 //! polling.
+//!
+//! [`Places`] and [`Reports`] bound what peers may cause before they have proved who they are.
 
 #[cfg(test)]
 #[path = "../tests/certificates/mod.rs"]
@@ -18,18 +20,24 @@ mod compressed;
 mod stream;
 mod congestion;
 mod choice;
+mod distrust;
 mod tls;
 mod reader;
 mod writer;
+mod places;
+mod reports;
 
 pub use choice::{CongestionChoice, NoCongestion};
 pub use compressed::{Compressed, LinkBytes};
 pub use congestion::{Congestion, CongestionStatistics, SessionCongestion};
+pub use distrust::{Cause, Distrust, distrust};
 pub use options::SocketOptions;
+pub use places::{Place, Places, party};
 pub use progress::{MAX_SLICES, Received, Sent};
 pub use reader::{poll_receive, receive, receive_now};
+pub use reports::Reports;
 pub use secured::Secured;
 pub use stream::Stream;
 pub use tcp::Tcp;
-pub use tls::{Identity, Part, TlsClient, TlsServer, Unusable, distrust};
+pub use tls::{Identity, Part, TlsClient, TlsServer, Unusable};
 pub use writer::{poll_send, send};

@@ -47,6 +47,12 @@ impl Stream {
         }
     }
 
+    /// Returns true if the stream is encrypted and both ends have shown certificates.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
     /// The address at our end.
     ///
     /// # Errors

@@ -9,8 +9,7 @@ use std::{
 };
 
 use rustls::{
-    AlertDescription, CipherSuite, ClientConfig, ClientConnection, Error, InvalidMessage,
-    RootCertStore, ServerConfig, ServerConnection,
+    CipherSuite, ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection,
     client::Resumption,
     crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem, pem::PemObject},
@@ -183,45 +182,6 @@ impl TlsClient {
         let session = ClientConnection::new(self.config(), name).map_err(io::Error::other)?;
         Ok(Stream::Tls(Box::new(Secured::handshake(stream, session.into()).await?)))
     }
-}
-
-/// What an error says if the ends do not trust or understand each other, which trying again does
-/// not change. `None` for all that may pass.
-#[must_use]
-pub fn distrust(error: &io::Error) -> Option<String> {
-    let error = error.get_ref()?.downcast_ref::<Error>()?;
-    match error {
-        Error::AlertReceived(alert) if is_about_trust(*alert) => {
-            Some(format!("the other end does not take our certificate ({alert:?})"))
-        }
-        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            Some("the other end does not speak TLS".to_owned())
-        }
-        Error::InvalidCertificate(_)
-        | Error::NoCertificatesPresented
-        | Error::PeerIncompatible(_)
-        | Error::UnsupportedNameType => Some(error.to_string()),
-        _ => None,
-    }
-}
-
-fn is_about_trust(alert: AlertDescription) -> bool {
-    use AlertDescription as Is;
-    matches!(
-        alert,
-        Is::AccessDenied
-            | Is::BadCertificate
-            | Is::CertificateExpired
-            | Is::CertificateRequired
-            | Is::CertificateRevoked
-            | Is::CertificateUnknown
-            // A signature that is another's; noise is BadRecordMac.
-            | Is::DecryptError
-            | Is::HandshakeFailure
-            | Is::ProtocolVersion
-            | Is::UnknownCA
-            | Is::UnsupportedCertificate
-    )
 }
 
 /// AES with 128 bits first, which is enough for anybody and costs a fifth less than with 256.

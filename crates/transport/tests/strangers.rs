@@ -15,7 +15,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     time::timeout,
 };
-use transport::{Identity, Part, Received, TlsClient, TlsServer, distrust, receive, send};
+use transport::{Cause, Identity, Part, Received, TlsClient, TlsServer, distrust, receive, send};
 
 fn identity(issued: &Issued) -> Identity<'_> {
     Identity { certificate: issued.certificate.as_bytes(), key: issued.key.as_bytes() }
@@ -52,7 +52,9 @@ async fn meet(client: TlsClient, server: TlsServer) -> (Option<String>, Option<S
     let (near, far) = tokio::join!(soon(client), soon(far));
     let said = |end: io::Result<()>| match end {
         Ok(_) => None,
-        Err(error) => Some(distrust(&error).unwrap_or_else(|| error.to_string())),
+        Err(error) => Some(
+            distrust(&error).map_or_else(|| error.to_string(), |distrust| distrust.to_string()),
+        ),
     };
     (said(near), said(far.unwrap()))
 }
@@ -127,7 +129,7 @@ async fn who_has_no_tls_is_told_from_who_is_away() {
         let (mut near, far) = sockets().await;
         near.write_all(said).await.unwrap();
         let error = soon(server.accept(far)).await.unwrap_err();
-        assert_eq!(distrust(&error).as_deref(), Some("the other end does not speak TLS"));
+        assert_eq!(distrust(&error).unwrap().cause, Cause::NoTls);
     }
     let (near, mut far) = sockets().await;
     let answer = tokio::spawn(async move {
@@ -137,7 +139,7 @@ async fn who_has_no_tls_is_told_from_who_is_away() {
         far
     });
     let error = soon(client.connect("127.0.0.1", near)).await.unwrap_err();
-    assert_eq!(distrust(&error).as_deref(), Some("the other end does not speak TLS"));
+    assert_eq!(distrust(&error).unwrap().cause, Cause::NoTls);
     drop(answer);
     let (near, far) = sockets().await;
     drop(far);

@@ -4,12 +4,13 @@ use std::{future::Future, pin::Pin};
 
 use bytes::{Bytes, BytesMut};
 use scsi::Sense;
-use volume::{Data, Durability, Extent, Lba, Volume};
+use volume::{Data, Durability, Extent, Io, Lba, Volume};
 
 use crate::{
     Completion,
     claim::Claim,
     order::Turn,
+    patience::Patience,
     sense::{Access, Failure},
 };
 
@@ -17,6 +18,7 @@ use crate::{
 pub(crate) type Answer<'a> = Pin<Box<dyn Future<Output = Completion> + Send + 'a>>;
 
 /// What blocks are compared with.
+#[derive(Clone)]
 pub(crate) enum Against {
     /// Nothing: they are to be readable.
     Nothing,
@@ -26,22 +28,42 @@ pub(crate) enum Against {
     Block(Bytes),
 }
 
-/// READ; `stable_first` if what is read must be on stable storage (FUA).
+/// The version of its blocks that a command reads.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Version {
+    Newest,
+    /// The newest one, which has to be on stable storage before it is answered (FUA).
+    Stable,
+    /// The one of the last flush: another nexus owns the open epoch.
+    Flushed,
+}
+
+impl Version {
+    /// Reads this version; [`Version::Stable`] like [`Version::Newest`], without the flush.
+    pub(crate) fn of<'a>(self, volume: &'a dyn Volume, extent: Extent) -> Io<'a, Data> {
+        match self {
+            Self::Newest | Self::Stable => volume.read(extent),
+            Self::Flushed => volume.read_flushed(extent),
+        }
+    }
+}
+
+/// READ.
 pub(crate) fn read<'a>(
     volume: &'a dyn Volume,
     extent: Extent,
-    stable_first: bool,
+    version: Version,
     turn: Turn<'a>,
 ) -> Answer<'a> {
-    if stable_first {
+    if version == Version::Stable {
         return Box::pin(async move {
             if let Err(error) = volume.flush().await {
-                return Failure::new(&error, Access::Write).into();
+                return failed_flush(error).into();
             }
-            read(volume, extent, false, turn).await
+            read(volume, extent, Version::Newest, turn).await
         });
     }
-    let read = volume.read(extent);
+    let read = version.of(volume, extent);
     Box::pin(async move {
         let _turn = turn;
         match read.await {
@@ -60,12 +82,20 @@ pub(crate) fn write<'a>(
     taken: u32,
     held: (Turn<'a>, Claim<'a>),
 ) -> Answer<'a> {
-    let write = volume.write(lba, data, durability);
+    let first = volume.write(lba, data.clone(), durability);
     Box::pin(async move {
         let _held = held;
-        match write.await {
+        let mut written = first.await.map_err(failed_write);
+        if written == Err(Failure::Unanswered) {
+            // It may have been done, and BUSY would say that it was not.
+            let write = || async {
+                volume.write(lba, data.clone(), durability).await.map_err(failed_write)
+            };
+            written = Patience::begun().step(lba.0, write).await;
+        }
+        match written {
             Ok(()) => Completion { data_out_length: Some(taken), ..Completion::good(Data::new()) },
-            Err(error) => Failure::new(&error, Access::Write).into(),
+            Err(failure) => failure.into(),
         }
     })
 }
@@ -80,8 +110,12 @@ pub(crate) async fn write_and_verify(
     let blocks = data.len() / volume.geometry().block_size as usize;
     let extent = Extent { lba, blocks: blocks as u32 };
     let against = if compare { Against::Data(data.clone()) } else { Against::Nothing };
-    volume.write(lba, data, Durability::Stable).await.map_err(failed_write)?;
-    verify(volume, extent, against).await
+    let mut patience = Patience::default();
+    let write = || async {
+        volume.write(lba, data.clone(), Durability::Stable).await.map_err(failed_write)
+    };
+    patience.step(lba.0, write).await?;
+    patience.step(lba.0, || verify(volume, extent, against.clone(), Version::Newest)).await
 }
 
 /// Reads the blocks in pieces and compares them.
@@ -89,6 +123,7 @@ pub(crate) async fn verify(
     volume: &dyn Volume,
     extent: Extent,
     against: Against,
+    version: Version,
 ) -> Result<(), Failure> {
     let block_size = volume.geometry().block_size as usize;
     let pattern = match &against {
@@ -97,7 +132,8 @@ pub(crate) async fn verify(
     };
     let mut done = 0;
     for piece in pieces(extent, block_size) {
-        let found = volume.read(piece).await.map_err(|e| Failure::new(&e, Access::Read))?;
+        let found = version.of(volume, piece).await;
+        let found = found.map_err(|error| Failure::new(&error, Access::Read))?;
         let expected = match &against {
             Against::Nothing => Data::new(),
             Against::Data(data) => {
@@ -124,15 +160,23 @@ pub(crate) async fn write_same(
 ) -> Result<(), Failure> {
     let block_size = block.len();
     let pattern = repeated(&block, (extent.blocks as usize * block_size).min(PIECE));
+    let mut patience = Patience::default();
     for piece in pieces(extent, block_size) {
-        let data = pattern.slice(0, piece.blocks as usize * block_size);
-        volume.write(piece.lba, data, durability).await.map_err(failed_write)?;
+        let write = || async {
+            let data = pattern.slice(0, piece.blocks as usize * block_size);
+            volume.write(piece.lba, data, durability).await.map_err(failed_write)
+        };
+        patience.step(piece.lba.0, write).await?;
     }
     Ok(())
 }
 
 pub(crate) fn failed_write(error: volume::Error) -> Failure {
     Failure::new(&error, Access::Write)
+}
+
+pub(crate) fn failed_flush(error: volume::Error) -> Failure {
+    Failure::new(&error, Access::Flush)
 }
 
 /// `length` bytes of this block over and over; the pieces share one run of 64 KiB.
@@ -183,7 +227,7 @@ pub(crate) fn first_difference(a: &Data, b: &Data) -> Option<usize> {
 
 /// What VERIFY and WRITE SAME hold in memory at once: bounded whatever the command asks for, and
 /// other commands get their turn between pieces.
-const PIECE: usize = 1 << 20;
+pub(crate) const PIECE: usize = 1 << 20;
 /// Bytes of a pattern that are laid out; divisible by every block size.
 const RUN: usize = 1 << 16;
 

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use scsi::{ClaimParameters, ClaimReport, Command, Sense};
 
 use crate::{
+    image::Image,
     sense::Failure,
     store::{Record, Store, damaged},
 };
@@ -30,6 +31,7 @@ pub(crate) struct Ownership {
     /// The session that has presented the claim in force, or [`NOBODY`]. Written under the lock.
     holder: AtomicU64,
     known: Mutex<Known>,
+    image: Image,
     /// Held through a change until it is saved. What the store is known to hold; `None` while that
     /// is not sure.
     saved: tokio::sync::Mutex<Option<Vec<u8>>>,
@@ -43,6 +45,9 @@ struct Known {
     fenced: HashSet<u64>,
     /// It was told that somebody else wanted to change the unit.
     is_told: bool,
+    /// The claim in force has no epoch of its own yet. What is open is to be rolled back, if true, or
+    /// flushed.
+    unbegun: Option<bool>,
 }
 
 /// The claim that was granted last.
@@ -55,6 +60,8 @@ pub(crate) struct Owner {
     pub(crate) is_held: bool,
     pub(crate) is_dirty: bool,
     pub(crate) is_dropped: bool,
+    /// Number of the newest write that the log has confirmed; 0 if it has never confirmed one.
+    pub(crate) confirmed: u64,
 }
 
 impl Ownership {
@@ -70,8 +77,13 @@ impl Ownership {
             any: AtomicBool::new(false),
             holder: AtomicU64::new(NOBODY),
             known: Mutex::default(),
+            image: Image::default(),
             saved: tokio::sync::Mutex::new(Some(record)),
         };
+        // The owner may have been in the middle of an epoch when this process ended.
+        if last.as_ref().is_some_and(|last| last.is_held && last.is_dirty) {
+            ownership.image.note_change();
+        }
         ownership.change(|known, _| known.last = last);
         Ok(ownership)
     }
@@ -81,8 +93,15 @@ impl Ownership {
         self.known.lock().last.clone()
     }
 
-    /// Why the command is not for this session, if it is not.
-    pub(crate) fn bar(&self, nexus: u64, command: &Command, reads_beside: bool) -> Option<Failure> {
+    /// Why the command is not for this session, if it is not. `has_epochs`: a read beside the owner gets
+    /// the last flushed epoch.
+    pub(crate) fn bar(
+        &self,
+        nexus: u64,
+        command: &Command,
+        reads_beside: bool,
+        has_epochs: impl FnOnce() -> bool,
+    ) -> Option<Failure> {
         if !self.any.load(Ordering::Acquire) || self.holder.load(Ordering::Acquire) == nexus {
             return None;
         }
@@ -105,8 +124,51 @@ impl Ownership {
                 Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED.into())
             }
             Touch::Reads if !reads_beside => Some(Failure::Conflict),
+            Touch::Reads if last.is_dirty && self.image.whole().is_none() && !has_epochs() => {
+                Some(self.half_an_epoch())
+            }
             Touch::Reads | Touch::Flushes | Touch::Nothing => None,
         }
+    }
+
+    /// The answer to a read that would get half an epoch: BUSY while the owner has a session, since its
+    /// round ends soon; afterwards only its return, or the operator, ends the state.
+    fn half_an_epoch(&self) -> Failure {
+        match self.holder.load(Ordering::Acquire) {
+            NOBODY => Sense::CLAIM_HALF_AN_EPOCH.into(),
+            _ => Failure::Busy,
+        }
+    }
+
+    /// Notes that the owner begins to change blocks. Does nothing for other sessions.
+    pub(crate) fn note_change(&self, nexus: u64) {
+        if self.holder.load(Ordering::Acquire) == nexus {
+            self.image.note_change();
+        }
+    }
+
+    /// Returns the number of changes that the owner has begun, for [`Self::note_flush`].
+    pub(crate) fn changes(&self) -> u64 {
+        self.image.changes()
+    }
+
+    /// Notes a successful flush of the owner that began after so many changes.
+    pub(crate) fn note_flush(&self, nexus: u64, changes: u64) {
+        if self.holder.load(Ordering::Acquire) == nexus {
+            self.image.note_flush(changes);
+        }
+    }
+
+    /// Begins a read of an initiator that is not the owner. Returns a number for [`Self::end_read`]; fails in
+    /// the middle of an epoch.
+    pub(crate) fn begin_read(&self) -> Result<u64, Failure> {
+        self.image.whole().ok_or_else(|| self.half_an_epoch())
+    }
+
+    /// Ends that read. Fails if the owner has begun to change blocks since its beginning: the data may be of
+    /// two epochs.
+    pub(crate) fn end_read(&self, changes: u64) -> Result<(), Failure> {
+        if self.changes() == changes { Ok(()) } else { Err(self.half_an_epoch()) }
     }
 
     /// Whether somebody else alone changes the unit.
@@ -116,9 +178,9 @@ impl Ownership {
             && self.is_held()
     }
 
-    /// Whether the claim in force is this nexus's.
-    pub(crate) fn is_holder(&self, nexus: u64) -> bool {
-        self.holder.load(Ordering::Acquire) == nexus && self.is_held()
+    /// Returns true if the log of another nexus's claim may hold data that the blocks lack.
+    pub(crate) fn is_beside_dirty(&self, nexus: u64) -> bool {
+        self.is_beside(nexus) && self.last().is_some_and(|last| last.is_dirty)
     }
 
     /// Whether a claim is in force.
@@ -134,15 +196,8 @@ impl Ownership {
             true => Err(Sense::CLAIM_NOT_SHARED),
             false => admit(self.known.lock().last.as_ref(), &asked, is_present),
         };
-        let next = Owner {
-            name: asked.owner,
-            instance: asked.instance,
-            generation: asked.generation,
-            opening: asked.opening,
-            is_held: true,
-            is_dirty: asked.writes_back || asked.is_dirty,
-            is_dropped: false,
-        };
+        let is_dirty = asked.is_dirty;
+        let next = Owner::granted(self.known.lock().last.as_ref(), asked);
         if let Err(sense) = decided {
             tracing::warn!(
                 owner = next.name,
@@ -154,6 +209,10 @@ impl Ownership {
             return Err(sense);
         }
         self.save(&mut saved, &next).await?;
+        // A log without dirty data has nothing that the volume lacks, whatever was written here before.
+        if !is_dirty {
+            self.image.note_flush(self.changes());
+        }
         tracing::info!(
             owner = next.name,
             log = hex(&next.instance),
@@ -165,6 +224,11 @@ impl Ownership {
             let before = std::mem::replace(holder, nexus);
             if before != nexus && before != NOBODY {
                 known.fenced.insert(before);
+            }
+            // Who asks again in its session has not lost what it sent.
+            if before != nexus {
+                let is_held = known.last.as_ref().is_some_and(|last| last.is_held);
+                known.unbegun = known.unbegun.or(Some(is_held));
             }
             known.fenced.remove(&nexus);
             known.is_told = false;
@@ -182,14 +246,53 @@ impl Ownership {
                 && self.holder.load(Ordering::Acquire) == nexus
         };
         let last = last.filter(is_its).ok_or(Sense::CLAIM_FENCED)?;
-        let next = Owner { is_held: false, is_dirty: false, ..last };
+        let confirmed = last.confirmed.max(asked.confirmed.unwrap_or(0));
+        let next = Owner { is_held: false, is_dirty: false, confirmed, ..last };
         self.save(&mut saved, &next).await?;
         tracing::info!(owner = next.name, log = hex(&next.instance), "the claim is given back");
         self.change(|known, holder| {
             *holder = NOBODY;
+            known.unbegun = None;
             known.last = Some(next);
         });
         Ok(())
+    }
+
+    /// CLAIM OUT: ADVANCE. Keeps the newest write that the log in force has confirmed, so that an older copy
+    /// of it is refused later. Stable when it returns.
+    pub(crate) async fn advance(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
+        let mut saved = self.saved.lock().await;
+        let last = self.known.lock().last.clone();
+        let is_its = |last: &Owner| {
+            last.is_held && last.is_of(asked) && self.holder.load(Ordering::Acquire) == nexus
+        };
+        let last = last.filter(is_its).ok_or(Sense::CLAIM_FENCED)?;
+        let confirmed = last.confirmed.max(asked.confirmed.unwrap_or(0));
+        let next = Owner { confirmed, ..last };
+        self.save(&mut saved, &next).await?;
+        self.change(|known, _| known.last = Some(next));
+        Ok(())
+    }
+
+    /// Returns how the epoch of the claim in force begins: true with a roll-back, false with a flush. `None`
+    /// once it has begun.
+    pub(crate) fn unbegun(&self) -> Option<bool> {
+        self.known.lock().unbegun
+    }
+
+    /// Notes that the epoch of the claim in force has begun.
+    pub(crate) fn note_begun(&self) {
+        self.known.lock().unbegun = None;
+    }
+
+    /// Refuses all further commands of the session that has presented the claim. The claim stays in force.
+    pub(crate) fn shut_holder_out(&self) {
+        self.change(|known, holder| {
+            let before = std::mem::replace(holder, NOBODY);
+            if before != NOBODY {
+                known.fenced.insert(before);
+            }
+        });
     }
 
     /// The operator ends the claim, whatever its owner still has.
@@ -204,6 +307,7 @@ impl Ownership {
             if before != NOBODY {
                 known.fenced.insert(before);
             }
+            known.unbegun = None;
             known.last = Some(next);
         });
         Ok(())
@@ -221,6 +325,7 @@ impl Ownership {
             is_dirty: last.is_dirty,
             is_dropped: last.is_dropped,
             is_present: self.holder.load(Ordering::Acquire) != NOBODY,
+            confirmed: last.confirmed,
         }
     }
 
@@ -283,6 +388,20 @@ pub(crate) fn admit(
     if last.is_dropped {
         return accepted(Sense::CLAIM_DROPPED);
     }
+    admit_opening(last, asked, is_present)?;
+    // Decide this last: a copy that another opening has overtaken is told so. A copy of the opening that
+    // stands passes all other checks, and would write its older data over the unit's newer data.
+    match asked.confirmed {
+        Some(confirmed) if confirmed < last.confirmed => {
+            accepted(Sense::CLAIM_BEHIND.with_information(last.confirmed))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the opening in a claim may follow the last opening of the same log.
+fn admit_opening(last: &Owner, asked: &ClaimParameters, is_present: bool) -> Result<(), Sense> {
+    let accepted = |sense| if asked.accept_loss { Ok(()) } else { Err(sense) };
     // The same opening comes back.
     if (last.opening, last.generation) == (asked.opening, asked.generation) {
         return Ok(());
@@ -312,6 +431,14 @@ pub(crate) enum Touch {
     Changes,
 }
 
+/// Returns true for a command by which the owner of a claim changes blocks as a part of an epoch, which a
+/// flush ends. A write with FUA is no part of one: a cache sends it past its log, and a flush need not
+/// follow.
+pub(crate) fn needs_a_flush(command: &Command) -> bool {
+    let stands_alone = matches!(command, Command::Write(transfer) if transfer.fua);
+    Touch::of(command) == Touch::Changes && !stands_alone
+}
+
 impl Touch {
     pub(crate) fn of(command: &Command) -> Self {
         match command {
@@ -337,23 +464,55 @@ impl Touch {
 }
 
 impl Owner {
+    /// The record of a claim that is granted after `last`.
+    pub(crate) fn granted(last: Option<&Self>, asked: ClaimParameters) -> Self {
+        // An older gateway tells no number, but its log goes on from where it was.
+        let before = last.filter(|last| last.instance == asked.instance).map(|l| l.confirmed);
+        Self {
+            confirmed: asked.confirmed.or(before).unwrap_or(0),
+            name: asked.owner,
+            instance: asked.instance,
+            generation: asked.generation,
+            opening: asked.opening,
+            is_held: true,
+            is_dirty: asked.writes_back || asked.is_dirty,
+            is_dropped: false,
+        }
+    }
+
+    /// Returns true if the parameters name the opening that the claim was granted to.
+    pub(crate) fn is_of(&self, asked: &ClaimParameters) -> bool {
+        (self.instance, self.opening) == (asked.instance, asked.opening)
+    }
+
     pub(crate) fn to_record(&self) -> Vec<u8> {
         let flags =
             u8::from(self.is_held) | u8::from(self.is_dirty) << 1 | u8::from(self.is_dropped) << 2;
-        let mut bytes = vec![VERSION, flags, self.name.len() as u8, 0];
+        let version = if self.confirmed > 0 { WITH_CONFIRMED } else { VERSION };
+        let mut bytes = vec![version, flags, self.name.len() as u8, 0];
         bytes.extend_from_slice(&self.instance);
         bytes.extend_from_slice(&self.generation.to_le_bytes());
         bytes.extend_from_slice(&self.opening.to_le_bytes());
+        if self.confirmed > 0 {
+            bytes.extend_from_slice(&self.confirmed.to_le_bytes());
+        }
         bytes.extend_from_slice(self.name.as_bytes());
         bytes
     }
 
     /// Reads a record. `None` if it is none.
     pub(crate) fn from_record(bytes: &[u8]) -> Option<Self> {
-        let (fixed, name) = bytes.split_first_chunk::<36>()?;
+        let (fixed, rest) = bytes.split_first_chunk::<36>()?;
         let number = |at: usize| fixed[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-        let is_right = fixed[0] == VERSION
-            && fixed[1] < 8
+        let (confirmed, name) = match fixed[0] {
+            VERSION => (0, rest),
+            WITH_CONFIRMED => {
+                let (confirmed, name) = rest.split_first_chunk()?;
+                (u64::from_le_bytes(*confirmed), name)
+            }
+            _ => return None,
+        };
+        let is_right = fixed[1] < 8
             && fixed[3] == 0
             && usize::from(fixed[2]) == name.len()
             && name.iter().all(|byte| matches!(byte, b' '..=b'~'));
@@ -366,6 +525,7 @@ impl Owner {
             is_held: fixed[1] & 1 != 0,
             is_dirty: fixed[1] & 2 != 0,
             is_dropped: fixed[1] & 4 != 0,
+            confirmed,
         })
     }
 }
@@ -376,8 +536,10 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 /// No session: they are numbered from below.
 const NOBODY: u64 = u64::MAX;
-/// Of the record; `docs/formats/state.md` has its bytes.
+/// Version of the record without a confirmed number; `docs/formats/state.md` has its bytes.
 const VERSION: u8 = 1;
+/// Version of the record with a confirmed number.
+const WITH_CONFIRMED: u8 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -392,6 +554,7 @@ mod tests {
             is_held: true,
             is_dirty: true,
             is_dropped: false,
+            confirmed: 0,
         }
     }
 
@@ -408,11 +571,42 @@ mod tests {
             accept_loss: false,
             takes_over: false,
             shares: false,
+            confirmed: Some(0),
         }
     }
 
     fn accepting(asked: &ClaimParameters) -> ClaimParameters {
         ClaimParameters { accept_loss: true, ..asked.clone() }
+    }
+
+    struct Nothing;
+
+    impl Store for Nothing {
+        fn load(&self, _: Record) -> io::Result<Option<Vec<u8>>> {
+            Ok(None)
+        }
+
+        fn save(&self, _: Record, _: Vec<u8>) -> crate::store::Saving<'_> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
+    /// K1: a read that the owner's next change overtakes may have parts of two epochs.
+    #[test]
+    fn a_read_beside_the_owner_fails_if_the_owner_changes_blocks_before_or_during_it() {
+        const OWNER: u64 = 1;
+        let ownership = Ownership::load(Arc::new(Nothing)).unwrap();
+        ownership.change(|known, holder| {
+            known.last = Some(owner(1, 10));
+            *holder = OWNER;
+        });
+        let begun = ownership.begin_read().unwrap();
+        assert_eq!(ownership.end_read(begun), Ok(()));
+        ownership.note_change(OWNER);
+        assert_eq!(ownership.end_read(begun), Err(Failure::Busy));
+        assert_eq!(ownership.begin_read(), Err(Failure::Busy), "half an epoch");
+        ownership.note_flush(OWNER, ownership.changes());
+        assert!(ownership.begin_read().is_ok());
     }
 
     #[test]
@@ -509,10 +703,38 @@ mod tests {
         for length in 0..record.len() {
             assert_eq!(Owner::from_record(&record[..length]), None, "{length}");
         }
-        for (at, byte) in [(0, 2), (1, 8), (2, 8), (3, 1), (36, 0x1b)] {
+        for (at, byte) in [(0, 3), (1, 8), (2, 8), (3, 1), (36, 0x1b)] {
             let mut bytes = record.clone();
             bytes[at] = byte;
             assert_eq!(Owner::from_record(&bytes), None, "{at}");
         }
+        let confirmed = Owner { confirmed: 0x0605, ..owner(0x0201, 0x0403) };
+        let record = confirmed.to_record();
+        assert_eq!((record[0], &record[36..44]), (2, &[5, 6, 0, 0, 0, 0, 0, 0][..]));
+        assert_eq!(record[44..], *b"iqn.a:a");
+        assert_eq!(Owner::from_record(&record), Some(confirmed));
+        for length in 0..record.len() {
+            assert_eq!(Owner::from_record(&record[..length]), None, "{length}");
+        }
+    }
+
+    /// K3: a copy of log and NVRAM that was made within one opening passes every check of openings.
+    #[test]
+    fn a_log_that_ends_before_its_confirmed_number_is_refused() {
+        let last = Owner { confirmed: 100, ..owner(2, 20) };
+        let next = |confirmed| ClaimParameters { confirmed, ..asked(3, 30, 2, &[20]) };
+        let behind = Err(Sense::CLAIM_BEHIND.with_information(100));
+        assert_eq!(admit(Some(&last), &next(Some(100)), false), Ok(()));
+        assert_eq!(admit(Some(&last), &next(Some(99)), false), behind);
+        assert_eq!(admit(Some(&last), &accepting(&next(Some(99))), false), Ok(()));
+        let given_back = Owner { is_held: false, is_dirty: false, ..last.clone() };
+        assert_eq!(admit(Some(&given_back), &next(Some(99)), false), behind);
+        // An older gateway tells no number; what the unit knows stays with the log.
+        assert_eq!(admit(Some(&last), &next(None), false), Ok(()));
+        assert_eq!(Owner::granted(Some(&last), next(None)).confirmed, 100);
+        // Another log counts anew, and a loss that was accepted is not held against the log again.
+        let other = ClaimParameters { instance: [2; 16], ..next(Some(5)) };
+        assert_eq!(Owner::granted(Some(&last), other).confirmed, 5);
+        assert_eq!(Owner::granted(Some(&last), accepting(&next(Some(99)))).confirmed, 99);
     }
 }

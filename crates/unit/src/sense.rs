@@ -8,9 +8,11 @@ use crate::Completion;
 /// Why a command does not end in GOOD.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Failure {
-    /// BUSY: the initiator tries again. What was asked may have been done in part; every command
-    /// that gets this answer may be done twice without harm.
+    /// BUSY: the initiator tries again. Nothing was done.
     Busy,
+    /// The volume did not answer a change, which may have been done. It may be tried again inside of the
+    /// command; if that does not help it is ABORTED COMMAND, which initiators try again, too.
+    Unanswered,
     /// RESERVATION CONFLICT.
     Conflict,
     /// CHECK CONDITION.
@@ -21,7 +23,10 @@ pub(crate) enum Failure {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Access {
     Read,
+    /// A change of blocks.
     Write,
+    /// A flush or its like, which may be repeated without harm though it was done.
+    Flush,
 }
 
 impl Failure {
@@ -35,10 +40,15 @@ impl Failure {
             Error::ReadOnly => Sense::WRITE_PROTECTED,
             Error::Medium { extent, .. } => match access {
                 Access::Read => Sense::UNRECOVERED_READ_ERROR.with_information(extent.lba.0),
-                Access::Write => Sense::WRITE_ERROR.with_information(extent.lba.0),
+                Access::Write | Access::Flush => Sense::WRITE_ERROR.with_information(extent.lba.0),
             },
             Error::NoSpace => Sense::SPACE_ALLOCATION_FAILED,
-            Error::Busy(_) | Error::Unreachable(_) => return Self::Busy,
+            Error::TooLong { .. } => Sense::INVALID_FIELD_IN_CDB,
+            Error::Busy(_) | Error::Away(_) => return Self::Busy,
+            Error::Unreachable(_) => match access {
+                Access::Read | Access::Flush => return Self::Busy,
+                Access::Write => return Self::Unanswered,
+            },
             Error::Device(_) => Sense::INTERNAL_TARGET_FAILURE,
             // Hosts give up at once, or take another path: to this one the data is gone.
             Error::Fenced(_) => Sense::MANUAL_INTERVENTION_REQUIRED,
@@ -56,6 +66,9 @@ impl From<Failure> for Completion {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Busy => Self::status(Status::Busy),
+            Failure::Unanswered => {
+                Self::check_condition(Sense::LOGICAL_UNIT_COMMUNICATION_TIME_OUT)
+            }
             Failure::Conflict => Self::status(Status::ReservationConflict),
             Failure::Check(sense) => Self::check_condition(sense),
         }
@@ -95,9 +108,12 @@ mod tests {
 
     #[test]
     fn a_lower_volume_that_is_away_is_never_a_medium_error() {
-        for access in [Access::Read, Access::Write] {
-            assert_eq!(Failure::new(&Error::Unreachable("link".into()), access), Failure::Busy);
+        for access in [Access::Read, Access::Write, Access::Flush] {
+            assert_eq!(Failure::new(&Error::Away("link".into()), access), Failure::Busy);
             assert_eq!(Failure::new(&Error::Busy("log full"), access), Failure::Busy);
+            let silent = Failure::new(&Error::Unreachable("link".into()), access);
+            assert_eq!(silent == Failure::Unanswered, access == Access::Write);
+            assert!(!matches!(silent, Failure::Check(_)));
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::{
     ownership::{Owner, Touch, admit, hex},
     sense::Failure,
     store::{Record, Store, damaged},
+    unit::Nexus,
 };
 
 /// One gateway of a shared unit, for people.
@@ -158,23 +159,23 @@ impl Sharing {
     }
 
     /// CLAIM OUT: CLAIM. Nothing has changed when it fails.
-    pub(crate) async fn claim(&self, nexus: u64, asked: ClaimParameters) -> Result<(), Sense> {
+    ///
+    /// # Errors
+    /// 5/26/00 if the owner is not the initiator's name; 7/27/81 if there is no place, if the session holds
+    /// the claim of another log, or if the initiator holds [`MOST_OF_ONE`] others; else as a single owner
+    /// gets them.
+    pub(crate) async fn claim(&self, from: &Nexus, asked: ClaimParameters) -> Result<(), Sense> {
+        let nexus = from.number;
         let _saving = self.saved.lock().await;
         let (owners, member) = {
             let state = self.state.lock();
-            let member = state.admit(&asked).inspect_err(|sense| {
+            let admitted =
+                is_own_name(from, &asked.owner).and_then(|()| state.admit(nexus, &asked));
+            let member = admitted.inspect_err(|sense| {
                 tracing::warn!(owner = asked.owner, log = hex(&asked.instance), %sense, "a claim is refused");
             })?;
-            let next = Owner {
-                name: asked.owner,
-                instance: asked.instance,
-                generation: asked.generation,
-                opening: asked.opening,
-                is_held: true,
-                is_dirty: asked.writes_back || asked.is_dirty,
-                is_dropped: false,
-            };
             let mut owners = state.owners.clone();
+            let next = Owner::granted(owners.get(member.0 as usize), asked);
             match owners.get_mut(member.0 as usize) {
                 Some(owner) => *owner = next,
                 None => owners.push(next),
@@ -209,10 +210,11 @@ impl Sharing {
             let member = *state.present.get(&nexus).ok_or(Sense::CLAIM_FENCED)?;
             let mut owners = state.owners.clone();
             let owner = &mut owners[member.0 as usize];
-            if (owner.instance, owner.opening) != (asked.instance, asked.opening) {
+            if !owner.is_of(asked) {
                 return Err(Sense::CLAIM_FENCED);
             }
             (owner.is_held, owner.is_dirty) = (false, false);
+            owner.confirmed = owner.confirmed.max(asked.confirmed.unwrap_or(0));
             (owners, member)
         };
         self.save(&owners).await?;
@@ -223,6 +225,25 @@ impl Sharing {
         state.grantor.remove(member, now);
         drop(state);
         self.told.notify_waiters();
+        Ok(())
+    }
+
+    /// CLAIM OUT: ADVANCE. See [`crate::ownership::Ownership::advance`].
+    pub(crate) async fn advance(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
+        let _saving = self.saved.lock().await;
+        let owners = {
+            let state = self.state.lock();
+            let member = *state.present.get(&nexus).ok_or(Sense::CLAIM_FENCED)?;
+            let mut owners = state.owners.clone();
+            let owner = &mut owners[member.0 as usize];
+            if !owner.is_of(asked) {
+                return Err(Sense::CLAIM_FENCED);
+            }
+            owner.confirmed = owner.confirmed.max(asked.confirmed.unwrap_or(0));
+            owners
+        };
+        self.save(&owners).await?;
+        self.state.lock().owners = owners;
         Ok(())
     }
 
@@ -356,9 +377,15 @@ fn ranges(blocks: u64, grain: u32) -> Option<u32> {
 
 impl State {
     /// Which member a claim would be.
-    fn admit(&self, asked: &ClaimParameters) -> Result<Member, Sense> {
+    fn admit(&self, nexus: u64, asked: &ClaimParameters) -> Result<Member, Sense> {
         if !asked.shares {
             return Err(Sense::CLAIM_NOT_SHARED);
+        }
+        // A gateway has a session for each of its logs. Places outlive sessions and restarts, so that without
+        // these two bounds one initiator could take all of them.
+        let holds = self.present.get(&nexus).map(|member| &self.owners[member.0 as usize]);
+        if holds.is_some_and(|owner| owner.instance != asked.instance) {
+            return Err(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
         }
         let known = numbered(&self.owners).find(|(_, owner)| owner.instance == asked.instance);
         let is_present = known.is_some_and(|(member, _)| self.sessions_of(member).next().is_some());
@@ -371,6 +398,10 @@ impl State {
         admit(known.map(|(_, owner)| owner), asked, is_present)?;
         if let Some((member, _)) = known {
             return Ok(member);
+        }
+        let is_its = |owner: &&Owner| owner.is_held && owner.name == asked.owner;
+        if self.owners.iter().filter(is_its).count() >= MOST_OF_ONE {
+            return Err(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
         }
         if self.owners.len() < MOST_MEMBERS {
             return Ok(Member(self.owners.len() as u32));
@@ -418,7 +449,20 @@ impl State {
             is_dirty: owner.is_dirty,
             is_dropped: owner.is_dropped,
             is_present: self.is_there(member, now),
+            confirmed: owner.confirmed,
         }
+    }
+}
+
+/// Messages show a claim by the name of its owner, so this must be the name with which the initiator has
+/// logged in. Gateways send that name, with `?` in place of characters that are not printable ASCII.
+fn is_own_name(from: &Nexus, owner: &str) -> Result<(), Sense> {
+    let port = &*from.initiator_port;
+    let name = port.rsplit_once(",i,0x").map_or(port, |(name, _)| name);
+    let printable = |c: char| if matches!(c, ' '..='~') { c } else { '?' };
+    match name.chars().map(printable).eq(owner.chars()) {
+        true => Ok(()),
+        false => Err(Sense::invalid_field_in_parameter_list(OWNER_LENGTH)),
     }
 }
 
@@ -453,6 +497,10 @@ fn read_record(bytes: &[u8]) -> Option<Vec<Owner>> {
 
 /// Gateways of one unit, with those that have gone: more than share one volume anywhere we know of.
 const MOST_MEMBERS: usize = 16;
+/// Places of one initiator name: gateways of one host have the same name if the settings give them none.
+const MOST_OF_ONE: usize = 4;
+/// The field of the list of CLAIM OUT that says how long the owner's name is.
+const OWNER_LENGTH: u16 = 13;
 /// The longest that a TOKEN IN stays: well below the time that initiators give a command.
 const MOST_WAIT: Duration = Duration::from_secs(5);
 /// How often somebody who waits looks whether a lease has ended: a small part of the shortest.

@@ -16,6 +16,30 @@ impl Checked {
     pub fn new(lower: Stack) -> Self {
         Self { lower }
     }
+
+    /// Calls `read` if `extent` is inside the volume, and checks the length of the answer: callers
+    /// slice the data without looking at it.
+    fn read_by<'a>(
+        &'a self,
+        extent: Extent,
+        read: impl FnOnce(&'a dyn Volume) -> Io<'a, Data>,
+    ) -> Io<'a, Data> {
+        let geometry = self.geometry();
+        if let Err(error) = geometry.check_extent(extent) {
+            return refuse(error);
+        }
+        let expected = u64::from(extent.blocks) * u64::from(geometry.block_size);
+        let read = read(&*self.lower);
+        Box::pin(async move {
+            let data = read.await?;
+            if data.len() as u64 == expected {
+                Ok(data)
+            } else {
+                let got = data.len();
+                Err(Error::Device(format!("{got} bytes read instead of {expected}").into()))
+            }
+        })
+    }
 }
 
 impl Volume for Checked {
@@ -28,22 +52,11 @@ impl Volume for Checked {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        let geometry = self.geometry();
-        if let Err(error) = geometry.check_extent(extent) {
-            return refuse(error);
-        }
-        let expected = u64::from(extent.blocks) * u64::from(geometry.block_size);
-        let read = self.lower.read(extent);
-        Box::pin(async move {
-            let data = read.await?;
-            if data.len() as u64 == expected {
-                Ok(data)
-            } else {
-                // Whoever slices the answer relies on its length.
-                let got = data.len();
-                Err(Error::Device(format!("{got} bytes read instead of {expected}").into()))
-            }
-        })
+        self.read_by(extent, |lower| lower.read(extent))
+    }
+
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.read_by(extent, |lower| lower.read_flushed(extent))
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 /// What a cache tells the volume below it when it asks to be the only one that writes there.
@@ -36,6 +36,9 @@ pub struct Claim {
     pub shares: bool,
     /// Somebody has decided to go on though the volume may not have all that it once had.
     pub accept_loss: bool,
+    /// The number of the newest write that the log promises to hold. The volume keeps it with the claim,
+    /// and refuses a copy of the log that ends before it.
+    pub confirmed: Confirmed,
 }
 
 impl Claim {
@@ -43,6 +46,9 @@ impl Claim {
     pub const MOST_OWNER: usize = 223;
     /// The opening that was granted last and seven that were cut off while they asked.
     pub const MOST_PREDECESSORS: usize = 8;
+    /// Part of the reason in [`Holding::Refused`] where the log ends before the confirmed number: callers
+    /// tell that refusal from others by it.
+    pub const OLDER_LOG: &'static str = "is an older copy of itself";
 }
 
 /// Whether a log has dirty data, from one moment to the next. Clones are the same one.
@@ -67,6 +73,30 @@ impl Dirty {
     /// Now.
     #[must_use]
     pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The number of the newest write that a log promises to hold after a crash. Writes are numbered from 1 by
+/// the log; the number only grows within one opening. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Confirmed(Arc<AtomicU64>);
+
+impl Confirmed {
+    /// Starts at `number`.
+    #[must_use]
+    pub fn new(number: u64) -> Self {
+        Self(Arc::new(number.into()))
+    }
+
+    /// Raises the number. A lower one changes nothing.
+    pub fn raise(&self, number: u64) {
+        self.0.fetch_max(number, Ordering::AcqRel);
+    }
+
+    /// Returns the number.
+    #[must_use]
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 }

@@ -53,6 +53,10 @@ impl Volume for Delay {
         after(self.latency.read, move || self.lower.read(extent))
     }
 
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        after(self.latency.read, move || self.lower.read_flushed(extent))
+    }
+
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         after(self.latency.write, move || self.lower.write(lba, data, durability))
     }

@@ -157,6 +157,13 @@ impl<K: Keyring> Volume for Encrypt<K> {
         })
     }
 
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            let data = self.lower.read_flushed(extent).await?;
+            Ok(self.copy(extent.lba, &data, decrypt).await)
+        })
+    }
+
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         // The units below are whole; a part of one would not be encrypted.
         if let Err(error) = self.geometry().check_write(lba, data.len()) {

@@ -171,6 +171,12 @@ impl Volume for Fault {
         Self::run(symptom, || Data::zeros(bytes), || self.lower.read(extent))
     }
 
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        let symptom = self.faults.decide(Call::Read, Some(extent));
+        let bytes = extent.blocks as usize * self.geometry().block_size as usize;
+        Self::run(symptom, || Data::zeros(bytes), || self.lower.read_flushed(extent))
+    }
+
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         let blocks = data.len() / self.geometry().block_size as usize;
         let extent = Extent { lba, blocks: u32::try_from(blocks).unwrap_or(u32::MAX) };

@@ -161,10 +161,11 @@ impl Place {
         match error {
             Error::OutOfRange(extent) => Error::OutOfRange(up(extent)),
             Error::Medium { extent, reason } => Error::Medium { extent: up(extent), reason },
+            Error::Away(reason) => Error::Away(named(reason)),
             Error::Unreachable(reason) => Error::Unreachable(named(reason)),
             Error::Device(reason) => Error::Device(named(reason)),
             Error::Fenced(reason) => Error::Fenced(named(reason)),
-            Error::ReadOnly | Error::NoSpace | Error::Busy(_) => error,
+            Error::ReadOnly | Error::NoSpace | Error::Busy(_) | Error::TooLong { .. } => error,
         }
     }
 
@@ -326,7 +327,7 @@ impl Volume for Joined {
                 let answer = place.member.lower.claim(place.claim(&claim)).await;
                 match answer.map_err(|error| place.up(0, error)) {
                     Err(Error::Fenced(reason)) => Ok(Holding::Refused(reason)),
-                    Err(Error::Unreachable(_) | Error::Busy(_)) => Ok(Holding::Waiting),
+                    Err(error) if error.may_pass() => Ok(Holding::Waiting),
                     Err(error) => Err(error),
                     Ok(holding) => Ok(named(&place.member, holding)),
                 }
@@ -649,6 +650,7 @@ mod tests {
             is_dirty: Dirty::new(true),
             takes_over: false,
             shares: false,
+            confirmed: crate::Confirmed::default(),
             accept_loss: false,
         }
     }

@@ -22,13 +22,16 @@ mod mirror;
 mod buffer;
 mod engine;
 mod encrypt;
+mod opening;
+mod change;
 mod file;
 #[cfg(test)]
 mod testing;
 
 pub use allocation::{Allocation, MOST_RUNS, Run};
+pub use change::Change;
 pub use checked::Checked;
-pub use claim::{Claim, Dirty, Holding};
+pub use claim::{Claim, Confirmed, Dirty, Holding};
 pub use data::Data;
 pub use delay::{Delay, Latency};
 pub use disk::{Disk, Profile};
@@ -40,6 +43,7 @@ pub use joined::{Joined, Member};
 pub use mem::MemVolume;
 pub use mirror::{Alone, HalfLabel, Mirror, MirrorError, Standing};
 pub use observe::{Counters, Counts, Observe};
+pub use opening::{Named, OpenNamed, UntrustedLink, free_bytes, is_ours, narrow, open_own};
 pub use slice::SliceVolume;
 pub use times::{Taken, Times};
 pub use volume::{Durability, Error, Extent, Geometry, Io, Lba, Stack, Usage, Volume};

@@ -130,6 +130,12 @@ impl Volume for Observe {
         Box::pin(c.count(self.lower.read(extent), &c.reads, &c.bytes_read, bytes))
     }
 
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        let c = &*self.counters;
+        let bytes = self.bytes(extent);
+        Box::pin(c.count(self.lower.read_flushed(extent), &c.reads, &c.bytes_read, bytes))
+    }
+
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         let c = &*self.counters;
         let bytes = data.len() as u64;

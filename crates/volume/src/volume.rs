@@ -46,6 +46,19 @@ pub trait Volume: Send + Sync + 'static {
         }
     }
 
+    /// Reads the blocks of `extent` without the writes and discards that no flush has followed: the
+    /// content is that of one moment, at which a flush ended, not before the last flush that was
+    /// answered when this is called.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where [`Geometry::epoch_blocks`] is 0: the volume keeps one version of a block.
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        match self.lower() {
+            Some(lower) => lower.read_flushed(extent),
+            None => answer(Err(Error::Device("the volume has no epochs".into()))),
+        }
+    }
+
     /// Which blocks of `extent` are mapped, from its first on. A volume that does not know says
     /// that all are.
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
@@ -65,7 +78,7 @@ pub trait Volume: Send + Sync + 'static {
     }
 
     /// Whether a write of this many bytes would be taken now. Asked before its data is solicited;
-    /// [`Error::Busy`] or [`Error::Unreachable`] says that it would not.
+    /// [`Error::Busy`] or [`Error::Away`] says that it would not.
     fn admit(&self, bytes: usize) -> Result<(), Error> {
         self.lower().map_or(Ok(()), |lower| lower.admit(bytes))
     }
@@ -312,11 +325,26 @@ pub enum Error {
     /// The storage below has no room for a block that was not written before.
     #[error("no space left below the volume")]
     NoSpace,
-    /// Nothing was done, because a buffer or a log is full: try again later.
+    /// A write did nothing, because a buffer or a log is full: try again later. A discard may have been
+    /// done in part where the volume says so; doing it again is harmless.
     #[error("busy: {0}")]
     Busy(&'static str),
-    /// The storage below does not answer. A write may or may not have happened.
+    /// The write needs more room than the log of the volume has when it is empty. Nothing was done.
+    #[error(
+        "the log can never take a write of {bytes} bytes, only one of {most} bytes: write less at once, or \
+         make the log larger"
+    )]
+    TooLong {
+        /// Bytes of the write, counted in whole slots of 4096.
+        bytes: u64,
+        /// Bytes that a write may have for certain.
+        most: u64,
+    },
+    /// There is no connection to the storage below. Nothing was sent there, so nothing was done.
     #[error("the lower volume is not reachable: {0}")]
+    Away(Arc<str>),
+    /// The storage below does not answer. A write may have happened, as a whole or in part, or not.
+    #[error("the lower volume does not answer: {0}")]
     Unreachable(Arc<str>),
     /// The device failed as a whole.
     #[error("device failure: {0}")]
@@ -324,4 +352,23 @@ pub enum Error {
     /// Somebody else has the volume now: whoever held its dirty data is shut out for good.
     #[error("fenced: {0}")]
     Fenced(Arc<str>),
+}
+
+impl Error {
+    /// Returns true if the same call may succeed later, since the storage below is full, away or silent now.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::Away(_) | Self::Unreachable(_))
+    }
+
+    /// The error of a call that has done a part of its work when it meets this one. It never says that
+    /// nothing was done.
+    #[must_use]
+    pub fn after_a_part(self) -> Self {
+        match self {
+            Self::Away(reason) => Self::Unreachable(reason),
+            Self::Busy(reason) => Self::Unreachable(reason.into()),
+            error => error,
+        }
+    }
 }

@@ -427,3 +427,30 @@ fn a_file_grows_while_it_is_open_and_never_shrinks() {
         assert_eq!(volume.geometry().bytes(), 7 * MIB);
     }
 }
+
+/// The process that made the file may have been killed before it made the name stable.
+#[test]
+fn every_opening_for_writing_syncs_the_folder_of_the_file() {
+    let place = Place::new();
+    let folder = place.path.parent().expect("it lies in one");
+    for times in ["made", "opened again"] {
+        let (openings, volume) = sim::openings_of(folder, || place.open());
+        assert_eq!(openings, 1, "{times}");
+        drop(volume);
+    }
+    let reading = Options { read_only: true, create: None, ..place.options() };
+    assert_eq!(sim::openings_of(folder, || drop(FileVolume::open(&reading).expect("opened"))).0, 0);
+}
+
+/// A link may lie in another folder than the file.
+#[test]
+fn the_folder_that_is_synced_is_that_of_the_file_and_not_that_of_a_link_to_it() {
+    let (place, links) = (Place::new(), tempfile::tempdir().expect("a directory"));
+    let link = links.path().join("link");
+    std::os::unix::fs::symlink(&place.path, &link).expect("linked");
+    let options = Options { path: link, ..place.options() };
+    let folder = place.path.parent().expect("it lies in one");
+    let (openings, _volume) =
+        sim::openings_of(folder, || FileVolume::open(&options).expect("opened"));
+    assert_eq!(openings, 1);
+}

@@ -20,6 +20,8 @@ async fn what_a_layer_does_not_answer_goes_down() {
         let extent = Extent { lba: Lba(8), blocks: 8 };
         let is_right = |_: &Data| true;
 
+        let flushed = above.read_flushed(extent).await.unwrap();
+        assert_eq!(flushed, above.read(extent).await.unwrap(), "{name}: decrypted alike");
         above.roll_back().await.unwrap();
         above.allocation(extent).await.unwrap();
         above.admit(4096).unwrap();
@@ -36,6 +38,8 @@ async fn what_a_layer_does_not_answer_goes_down() {
         }
 
         let mut expected = vec![
+            "read_flushed",
+            "read",
             "roll_back",
             "allocation",
             "admit",
@@ -94,7 +98,11 @@ impl Volume for Bottom {
     }
 
     fn read(&self, extent: Extent) -> Io<'_, Data> {
-        self.answer("read", Data::zeros(extent.blocks as usize * 512))
+        self.answer("read", vec![0x5a; extent.blocks as usize * 512].into())
+    }
+
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.answer("read_flushed", vec![0x5a; extent.blocks as usize * 512].into())
     }
 
     fn write(&self, _: Lba, _: Data, _: Durability) -> Io<'_, ()> {
@@ -186,6 +194,7 @@ fn claim() -> Claim {
         is_dirty: Dirty::default(),
         takes_over: false,
         shares: false,
+        confirmed: volume::Confirmed::default(),
         accept_loss: false,
     }
 }

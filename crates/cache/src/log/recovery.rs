@@ -46,6 +46,8 @@ pub(crate) struct Scan {
     /// The number that the segment after the last whole one would have, and its first block.
     pub end: (u64, u32),
     pub index: FoundIndex,
+    /// Number of the newest whole segment, if the NVRAM had noted it when it was written.
+    pub noted: Option<u64>,
 }
 
 /// What a scan found of the index, and what it lacks.
@@ -116,6 +118,7 @@ pub(crate) async fn scan(
     // What is taken when its epoch turns out to be whole.
     let mut open = Vec::new();
     let mut ended = ring.next();
+    let mut newest = None;
     loop {
         let (number, start) = (ring.next(), ring.position());
         let told = index.segment(number, start).await;
@@ -142,6 +145,7 @@ pub(crate) async fn scan(
             break;
         }
         generation = header.generation;
+        newest = Some((number, start));
         ring.push(header.data_blocks() + 1);
         serial = header.records.iter().map(|record| record.serial).fold(serial, u64::max);
         if header.voids_open {
@@ -168,6 +172,12 @@ pub(crate) async fn scan(
         intact: ring.segments() as u64,
         evidence,
     });
+    // The index does not have this field of a header.
+    let newest = match newest {
+        Some((number, start)) => window.header(start).await?.filter(|h| h.number == number),
+        None => None,
+    };
+    let noted = newest.filter(|header| header.noted).map(|header| header.number);
     let end = (ring.next(), ring.position());
     let unflushed = end.0 - ended;
     ring.truncate(ended);
@@ -177,7 +187,7 @@ pub(crate) async fn scan(
         frame.truncate(ended);
     }
     let index = FoundIndex { frames: index.into_frames(ended), untold };
-    Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss, end, index })
+    Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss, end, index, noted })
 }
 
 /// Adds a segment to the last of `frames`, or to a new one.

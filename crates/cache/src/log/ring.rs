@@ -180,8 +180,16 @@ impl Ring {
     /// Blocks that segments may still take, whatever their lengths: what is lost at the ends of zones
     /// is taken off.
     pub fn room(&self) -> u32 {
-        let lost = self.layout().zones.len() as u32 * self.longest;
-        self.free().saturating_sub(lost + 1)
+        self.free().saturating_sub(self.lost())
+    }
+
+    /// [`Self::room`] of the ring when it is empty.
+    pub fn most_room(&self) -> u32 {
+        self.blocks().saturating_sub(self.lost())
+    }
+
+    fn lost(&self) -> u32 {
+        self.layout().zones.len() as u32 * self.longest + 1
     }
 
     /// Blocks in the ring.

@@ -52,6 +52,9 @@ pub(crate) struct Header {
     pub voids_open: bool,
     /// Its data blocks are sealed, by an opening that drew this.
     pub salt: Option<Salt>,
+    /// The NVRAM had noted the segment when it was written: one that has not is an older copy. Not in the
+    /// index.
+    pub noted: bool,
     pub records: Vec<Record>,
 }
 
@@ -102,6 +105,7 @@ impl Header {
         put_u32(block, DATA_BLOCKS_AT, self.data_blocks());
         put_u32(block, FLAGS_AT, self.flags());
         put(block, SALT_AT, &self.salt.unwrap_or_default());
+        put_u32(block, NOTED_AT, u32::from(self.noted));
         let entries = block[RECORDS_AT..].chunks_mut(shape.record_bytes());
         for (entry, record) in entries.zip(&self.records) {
             record.encode(entry, base, shape);
@@ -171,6 +175,7 @@ impl Header {
             ends_epoch: flags & ENDS_EPOCH != 0,
             voids_open: flags & VOIDS_OPEN != 0,
             salt: shape.sealed.then(|| array(fixed, BRIEF_SALT_AT)),
+            noted: false,
             records,
         };
         let length = header.brief_bytes();
@@ -196,6 +201,7 @@ impl Header {
             ends_epoch: flags & ENDS_EPOCH != 0,
             voids_open: flags & VOIDS_OPEN != 0,
             salt: shape.sealed.then(|| array(block, SALT_AT)),
+            noted: u32_at(block, NOTED_AT) != 0,
             records,
         };
         let right = header.data_blocks() == u32_at(block, DATA_BLOCKS_AT);
@@ -331,6 +337,7 @@ const COMPLETE_AT: usize = 56;
 const DATA_BLOCKS_AT: usize = 64;
 const FLAGS_AT: usize = 68;
 const SALT_AT: usize = 72;
+const NOTED_AT: usize = 84;
 const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 24;
 const SEALED_RECORD_BYTES: usize = 40;
@@ -373,6 +380,7 @@ pub(crate) mod tests {
         ("data blocks", DATA_BLOCKS_AT, 4),
         ("flags", FLAGS_AT, 4),
         ("salt", SALT_AT, 12),
+        ("noted", NOTED_AT, 4),
         ("records", RECORDS_AT, MAX_RECORDS * RECORD_BYTES),
         ("checksum", CHECKSUM_AT, 4),
     ];
@@ -435,6 +443,7 @@ pub(crate) mod tests {
                     ends_epoch: ends_epoch || records.is_empty(),
                     voids_open,
                     salt,
+                    noted: false,
                     records,
                 }
             },
@@ -443,7 +452,8 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn decoding_gives_what_was_encoded(header in header()) {
+        fn decoding_gives_what_was_encoded(header in header(), noted in any::<bool>()) {
+            let header = Header { noted, ..header };
             let mut block = vec![1; BLOCK_BYTES];
             header.encode(&mut block);
             prop_assert_eq!(Header::decode(&block, INSTANCE, SLOTS, 128), Some(header));
@@ -491,6 +501,7 @@ pub(crate) mod tests {
             ends_epoch: true,
             voids_open: false,
             salt: None,
+            noted: false,
             records: vec![record],
         };
         let mut block = vec![0; BLOCK_BYTES];

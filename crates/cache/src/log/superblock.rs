@@ -80,6 +80,11 @@ pub(crate) struct Superblock {
     pub immediate: bool,
     /// The mark of the NVRAM in use; 0 if there is none.
     pub nvram: u32,
+    /// The NVRAM had noted segment `committed`.
+    pub noted: bool,
+    /// The run of the kernel over which the NVRAM keeps its bytes; `None` if it keeps them longer, or if
+    /// that is not known.
+    pub boot: Option<[u8; 16]>,
     /// Blocks of the index, the last of the log.
     pub index_blocks: u32,
     /// Blocks in a frame of the index.
@@ -131,7 +136,9 @@ impl Superblock {
         put_u32(block, TAIL_BLOCK_AT, self.tail_block);
         let flags = u32::from(self.clean) * CLEAN
             + u32::from(self.immediate) * IMMEDIATE
-            + u32::from(self.key.is_some()) * SEALED;
+            + u32::from(self.key.is_some()) * SEALED
+            + u32::from(self.noted) * NOTED
+            + u32::from(self.boot.is_some()) * HAS_BOOT;
         put_u32(block, FLAGS_AT, flags);
         put_u64(block, COMMITTED_AT, self.committed);
         put_u64(block, SERIAL_AT, self.serial);
@@ -157,6 +164,8 @@ impl Superblock {
         }
         put(block, KEY_AT, &self.key.unwrap_or_default());
         self.encode_layouts(block);
+        // Before the members, whose checksum goes over it.
+        self.encode_boot(block);
         self.encode_members(block);
         let checksum = crc32c(&block[..CHECKSUM_AT]);
         put_u32(block, CHECKSUM_AT, checksum);
@@ -186,12 +195,28 @@ impl Superblock {
         right.then(|| bytes.chunks_exact(LAYOUT_BYTES).map(Layout::decode).collect())?
     }
 
+    /// At the end of the block. The checksum goes over the sequence number too: a disk that tears the block
+    /// must not leave the boot of an earlier state.
+    fn encode_boot(&self, block: &mut [u8]) {
+        if let Some(boot) = self.boot {
+            put(block, BOOT_AT, &boot);
+            put_u32(block, BOOT_CHECKSUM_AT, self.boot_checksum(&boot));
+        }
+    }
+
+    fn boot_checksum(&self, boot: &[u8; 16]) -> u32 {
+        let mut bytes = [0; 24];
+        put_u64(&mut bytes, 0, self.sequence);
+        put(&mut bytes, 8, boot);
+        crc32c(&bytes)
+    }
+
     /// Behind what no disk tears, as the layouts.
     fn encode_members(&self, block: &mut [u8]) {
         let count = self.members.len();
         put_u32(block, MEMBER_COUNT_AT, count as u32);
         if count > 0 {
-            let fit = members::encode(&self.members, &mut block[MEMBERS_AT..]);
+            let fit = members::encode(&self.members, &mut block[MEMBERS_AT..BOOT_AT]);
             assert!(fit, "it was checked when the cache was opened");
             let checksum = crc32c(&block[MEMBERS_AT..]);
             put_u32(block, MEMBERS_CHECKSUM_AT, checksum);
@@ -258,7 +283,7 @@ impl Superblock {
             .to_owned();
         let flags = u32_at(block, FLAGS_AT);
         let abilities = u32_at(block, LOWER_FLAGS_AT);
-        let superblock = Self {
+        let mut superblock = Self {
             sequence: u64_at(block, SEQUENCE_AT),
             instance: InstanceId(array(block, INSTANCE_AT)),
             identity: Identity {
@@ -285,6 +310,8 @@ impl Superblock {
             clean: flags & CLEAN != 0,
             immediate: flags & IMMEDIATE != 0,
             nvram: u32_at(block, NVRAM_AT),
+            noted: flags & NOTED != 0,
+            boot: None,
             index_blocks: u32_at(block, INDEX_BLOCKS_AT),
             frame_blocks: u32_at(block, FRAME_BLOCKS_AT),
             index_tail: u64_at(block, INDEX_TAIL_AT),
@@ -295,6 +322,13 @@ impl Superblock {
             layouts: Self::decode_layouts(block).ok_or(Invalid::Garbage)?,
             members: Self::decode_members(block).ok_or(Invalid::Garbage)?,
         };
+        if flags & HAS_BOOT != 0 {
+            let boot = array(block, BOOT_AT);
+            if superblock.boot_checksum(&boot) != u32_at(block, BOOT_CHECKSUM_AT) {
+                return Err(Invalid::Garbage);
+            }
+            superblock.boot = Some(boot);
+        }
         if superblock.makes_sense() { Ok(superblock) } else { Err(Invalid::Garbage) }
     }
 
@@ -395,6 +429,8 @@ const MAGIC: &[u8] = b"FBYLOGSB";
 const CLEAN: u32 = 1;
 const IMMEDIATE: u32 = 2;
 const SEALED: u32 = 4;
+const NOTED: u32 = 8;
+const HAS_BOOT: u32 = 16;
 const THIN: u32 = 1;
 const VOLATILE: u32 = 2;
 const READ_ONLY: u32 = 4;
@@ -434,10 +470,13 @@ const NVRAM_AT: usize = 504;
 /// All of it in the first 512 bytes, which no disk tears: an interrupted format leaves a blank disk.
 const CHECKSUM_AT: usize = 508;
 const LAYOUTS_AT: usize = 512;
-/// Behind the last of the layouts; up to the end of the block.
+/// Behind the last of the layouts.
 const MEMBERS_AT: usize = LAYOUTS_AT + MOST_LAYOUTS * LAYOUT_BYTES;
 /// Bytes for the records of all volumes.
-pub(crate) const MEMBERS_BYTES: usize = BLOCK_BYTES - MEMBERS_AT;
+pub(crate) const MEMBERS_BYTES: usize = BOOT_AT - MEMBERS_AT;
+/// Behind the members; up to the end of the block.
+const BOOT_AT: usize = BLOCK_BYTES - 20;
+const BOOT_CHECKSUM_AT: usize = BLOCK_BYTES - 4;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -465,6 +504,8 @@ pub(crate) mod tests {
             clean: true,
             immediate: false,
             nvram: 77,
+            noted: true,
+            boot: None,
             index_blocks: 400,
             frame_blocks: 1,
             index_tail: 6,
@@ -514,6 +555,8 @@ pub(crate) mod tests {
         ("checksum", CHECKSUM_AT, 4),
         ("layouts", LAYOUTS_AT, MOST_LAYOUTS * LAYOUT_BYTES),
         ("members", MEMBERS_AT, MEMBERS_BYTES),
+        ("boot", BOOT_AT, 16),
+        ("boot checksum", BOOT_CHECKSUM_AT, 4),
     ];
 
     #[test]
@@ -524,6 +567,22 @@ pub(crate) mod tests {
         let sealed = Superblock { key: Some([4; 16]), segment_slots: 96, ..sample() };
         sealed.encode(&mut block);
         assert_eq!(Superblock::decode(&block), Ok(sealed));
+    }
+
+    #[test]
+    fn a_boot_is_kept_and_one_of_another_state_is_no_superblock() {
+        let mut block = vec![1; BLOCK_BYTES];
+        let members = vec![members::tests::sample(0, "journal")];
+        for members in [members, Vec::new()] {
+            let with_boot = Superblock { boot: Some([6; 16]), members, ..sample() };
+            with_boot.encode(&mut block);
+            assert_eq!(Superblock::decode(&block), Ok(with_boot));
+        }
+        // The first sector of this state, the rest of the next one.
+        let first = block[..512].to_vec();
+        Superblock { boot: Some([6; 16]), sequence: 8, ..sample() }.encode(&mut block);
+        block[..512].copy_from_slice(&first);
+        assert_eq!(Superblock::decode(&block), Err(Invalid::Garbage));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{failure::Failure, output::print};
+use crate::{events, failure::Failure, output::print};
 
 /// Starts it, and waits until the device is there or it says why not.
 pub fn start() -> Result<(), Failure> {
@@ -39,6 +39,8 @@ pub fn start() -> Result<(), Failure> {
 
 /// Lets go of the terminal, or of who waits for the end of what we print.
 pub fn leave() -> Result<(), Failure> {
+    // Events until now belong on the terminal.
+    events::flush();
     let nowhere =
         OpenOptions::new().read(true).write(true).open("/dev/null").map_err(Failure::new)?;
     rustix::stdio::dup2_stdout(&nowhere).map_err(Failure::new)?;

@@ -1,22 +1,20 @@
 //! `forebay detach`: asks the process that has a device to take it away, and clears what a killed
 //! one has left.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::mpsc,
-    time::Duration,
-};
+use std::{path::Path, sync::mpsc, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::place;
+use super::{device::shell_word, place};
 use crate::{
-    attached::Attached,
+    attached::{Attached, Detached, LogLeft},
     cli::Detach,
     control::{self, Request, Response},
     failure::Failure,
+    gateway::Progress,
     output::print_line,
+    quantity::{Span, about},
 };
 
 /// Does what the command line says.
@@ -27,58 +25,165 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         attached.device == wanted
             || attached.mount.as_ref() == Some(&wanted)
             || Path::new(&attached.volume) == args.device
-            || attached.volume == format!("{}/0", args.device.display())
+            || is_name(&attached.volume, &args.device.to_string_lossy())
     };
-    let Some((socket, attached)) = all.into_iter().find(|(_, attached)| is_meant(attached)) else {
+    let mut meant = all.into_iter().filter(|(_, attached)| is_meant(attached));
+    let Some((socket, attached)) = meant.next() else {
         return clear(&wanted, args.json);
     };
-    let request = Request::Detach { force: args.force };
-    match ask(socket, request, &attached)? {
-        Response::Attachment(attached) if args.json => print_line(json!({
-            "device": attached.device,
-            "volume": attached.volume,
-            "mount": attached.mount,
-            "stable": true,
-        })),
-        Response::Attachment(attached) if args.force => {
-            print_line(format_args!("{} is detached", attached.device.display()))
+    if let Some((_, other)) = meant.next() {
+        let (one, other) = (attached.device.display(), other.device.display());
+        let name = args.device.display();
+        return Err(
+            Failure::new(format!("{name} may be {one} or {other}")).remedy("name the device")
+        );
+    }
+    let detached = match args.drain {
+        true => drain(&socket, &attached, args.timeout)?,
+        false => {
+            let spinner = ProgressBar::new_spinner();
+            let style = ProgressStyle::with_template("{spinner} {elapsed:>4} {msg}");
+            spinner.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            let answer = ask(&socket, Request::Detach { force: args.force }, || {
+                spinner.set_message(writing_back(&attached));
+                spinner.tick();
+            });
+            spinner.finish_and_clear();
+            match answer? {
+                Response::Detached(detached) => detached,
+                // A process of an older version says no more.
+                Response::Attachment(attached) => return tell_little(args, &attached),
+                other => return Err(other.unexpected()),
+            }
         }
-        Response::Attachment(attached) => print_line(format_args!(
-            "{} is detached; what was written to it is stable",
-            attached.device.display()
-        )),
-        other => Err(other.unexpected()),
+    };
+    tell(args, &detached)
+}
+
+/// Asks until the far side has everything and the device is gone. An answer says how far it is: who gives up between two
+/// answers leaves the device attached.
+fn drain(socket: &Path, attached: &Attached, timeout: Option<Span>) -> Result<Detached, Failure> {
+    let device = attached.device.display();
+    let mut progress = Progress::begin(device.to_string(), timeout);
+    loop {
+        let answer = ask(socket, Request::DrainAndDetach, || progress.say(&writing_back(attached)));
+        match answer.inspect_err(|_| progress.end())? {
+            Response::Cache(standing) => progress.show(&standing).map_err(|failure| {
+                let message = format!("{device} is still attached: {}", failure.message);
+                Failure { message, ..failure }
+            })?,
+            answer => {
+                progress.end();
+                return match answer {
+                    Response::Detached(detached) => Ok(detached),
+                    other => Err(other.unexpected()),
+                };
+            }
+        }
+        // The process works at it while it is asked; this only keeps a fault from spinning.
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Asks, and shows how far it is while it takes its time.
-fn ask(socket: PathBuf, request: Request, attached: &Attached) -> Result<Response, Failure> {
-    let bar = ProgressBar::new_spinner();
-    let style = ProgressStyle::with_template("{spinner} {elapsed:>4} {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-    let (tell, told) = mpsc::channel();
+/// Asks, and calls `meanwhile` again and again until there is an answer.
+fn ask(socket: &Path, request: Request, mut meanwhile: impl FnMut()) -> Result<Response, Failure> {
+    let (answer, answered) = mpsc::channel();
+    let socket = socket.to_owned();
     std::thread::spawn(move || {
         // Whoever waits for it may have gone.
-        let _ = tell.send(control::ask(&socket, request));
+        let _ = answer.send(control::ask(&socket, request));
     });
     loop {
-        match told.recv_timeout(Duration::from_millis(200)) {
-            Ok(answer) => {
-                bar.finish_and_clear();
-                return answer;
-            }
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                bar.set_message(format!(
-                    "writing back: {} requests under way",
-                    under_way(attached)
-                ));
-                bar.tick();
-            }
+        match answered.recv_timeout(Duration::from_millis(200)) {
+            Ok(answer) => return answer,
+            Err(mpsc::RecvTimeoutError::Timeout) => meanwhile(),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 return Err(Failure::new("nobody answers"));
             }
         }
     }
+}
+
+/// Says that a device is gone whose process did not say whether a cache has data that the far side lacks.
+fn tell_little(args: &Detach, attached: &Attached) -> Result<(), Failure> {
+    if args.json {
+        return print_line(json!({
+            "device": attached.device,
+            "volume": attached.volume,
+            "mount": attached.mount,
+            "stable": true,
+            "dirty_bytes": null,
+        }));
+    }
+    print_line(format_args!(
+        "{} is detached; its process is of an older version of forebay, and does not say whether a log has data that the \
+         far side lacks",
+        attached.device.display()
+    ))
+}
+
+/// Says that a device is gone, and where the data is that was written to it.
+fn tell(args: &Detach, detached: &Detached) -> Result<(), Failure> {
+    let Detached { attached, log } = detached;
+    let device = attached.device.display();
+    let dirty = log.as_ref().filter(|log| log.dirty_bytes > 0);
+    if args.json {
+        print_line(json!({
+            "device": attached.device,
+            "volume": attached.volume,
+            "mount": attached.mount,
+            "stable": true,
+            "dirty_bytes": dirty.map_or(0, |log| log.dirty_bytes),
+            "log": log.as_ref().map(|log| &log.path),
+        }))?;
+    } else {
+        print_line(where_data_is(attached, args.force, dirty))?;
+    }
+    match dirty {
+        // Somebody wrote after the drain.
+        Some(log) if args.drain => Err(Failure::new(format!(
+            "{device} is detached, but {} were written after its cache was drained",
+            about(log.dirty_bytes)
+        ))
+        .remedy(send_it_down(log, attached))),
+        _ => Ok(()),
+    }
+}
+
+/// Says where the data is that was written to a device that is gone.
+fn where_data_is(attached: &Attached, by_force: bool, dirty: Option<&LogLeft>) -> String {
+    let device = attached.device.display();
+    let Some(log) = dirty else {
+        return match by_force {
+            true => format!("{device} is detached"),
+            false => {
+                format!("{device} is detached; what was written to it is stable at the far side")
+            }
+        };
+    };
+    let path = log.path.display();
+    let stable = if by_force { "" } else { "; what was written to it is stable" };
+    format!(
+        "{device} is detached{stable}\n{} are in the log {path} only, and not at the far side yet\n  \
+         to send them there: {}",
+        about(log.dirty_bytes),
+        send_it_down(log, attached)
+    )
+}
+
+/// Returns the commands that send down what is in a log. The volume is named with its settings, since others may have a unit of that
+/// name.
+fn send_it_down(log: &LogLeft, attached: &Attached) -> String {
+    let config = shell_word(&log.config.display().to_string());
+    let (unit, volume) = (shell_word(&log.unit), shell_word(&attached.volume));
+    format!(
+        "forebay attach --background --config {config} {unit} && forebay detach --drain {volume}"
+    )
+}
+
+/// Says what an attaching process does while it does not answer.
+fn writing_back(attached: &Attached) -> String {
+    format!("writing back: {} requests under way", under_way(attached))
 }
 
 /// Requests that the device has not answered yet.
@@ -87,6 +192,12 @@ fn under_way(attached: &Attached) -> u64 {
     let file = Path::new("/sys/block").join(name).join("inflight");
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.split_whitespace().filter_map(|number| number.parse::<u64>().ok()).sum()
+}
+
+/// Whether a word of the command line names this volume: `TARGET` or `TARGET/LUN`, of whatever settings.
+fn is_name(volume: &str, word: &str) -> bool {
+    let unit = volume.split_once(" of ").map_or(volume, |(unit, _)| unit);
+    unit == word || unit.strip_suffix("/0") == Some(word)
 }
 
 /// A device that nobody serves any more.
@@ -107,4 +218,49 @@ fn clear(device: &Path, as_json: bool) -> Result<(), Failure> {
         "{} is cleared; the process that served it had been killed",
         device.display()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_log_only_is_said_with_the_command_that_sends_it_down() {
+        let log = LogLeft {
+            path: "/x/gw.log".into(),
+            dirty_bytes: 72 << 20,
+            config: "/my settings/gw.toml".into(),
+            unit: "iqn.a:b/0".to_owned(),
+        };
+        let attached = Attached {
+            device: "/dev/loop0".into(),
+            volume: "iqn.a:b/0 of /my settings/gw.toml".to_owned(),
+            bytes: 1 << 30,
+            block_size: 512,
+            read_only: false,
+            direct_io: true,
+            mount: None,
+            process: 1,
+        };
+        let text = where_data_is(&attached, false, Some(&log));
+        assert!(
+            text.contains("what was written to it is stable\n72.0 MiB are in the log"),
+            "{text}"
+        );
+        let command = "forebay attach --background --config '/my settings/gw.toml' iqn.a:b/0 && \
+                       forebay detach --drain 'iqn.a:b/0 of /my settings/gw.toml'";
+        assert!(text.ends_with(command), "{text}");
+        let text = where_data_is(&attached, false, None);
+        assert!(text.ends_with("what was written to it is stable at the far side"), "{text}");
+        assert!(!where_data_is(&attached, true, Some(&log)).contains("stable"));
+    }
+
+    #[test]
+    fn a_volume_of_settings_is_named_without_them() {
+        assert!(is_name("iqn.a:b/0 of /x.toml", "iqn.a:b"));
+        assert!(is_name("iqn.a:b/3 of /x.toml", "iqn.a:b/3"));
+        assert!(!is_name("iqn.a:b/3 of /x.toml", "iqn.a:b"));
+        assert!(is_name("iscsi://h/iqn.a:b/0", "iscsi://h/iqn.a:b"));
+        assert!(!is_name("iscsi://h/iqn.a:b/0", "iscsi://h/iqn.a"));
+    }
 }

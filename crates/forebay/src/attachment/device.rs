@@ -1,13 +1,19 @@
 //! An attached volume: set up, and taken down without losing what was written.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
-use attach::{FileName, LoopDevice, LoopOptions, Lost, Served, User, VolumeFile};
+use attach::{Content, FileName, LoopDevice, LoopOptions, Lost, Served, User, VolumeFile};
 use tokio::{task::spawn_blocking, time::timeout};
 use volume::Stack;
 
-use super::{file_system, host::refusal, place::list, source::Source};
-use crate::{attached::Attached, cli::Attach, failure::Failure};
+use super::{answers::Manner, file_system, host::refusal, place::list, source::Source};
+use crate::{
+    attached::Attached,
+    cli::Attach,
+    failure::Failure,
+    orders::{Order, Standing, UnitName},
+    stack::Opened,
+};
 
 /// A loop device on a file over a volume, perhaps with a file system that we have mounted.
 pub struct Device {
@@ -16,6 +22,9 @@ pub struct Device {
     name: FileName,
     served: Served,
     volume: Stack,
+    opened: Arc<Opened>,
+    /// The name by which orders mean the volume.
+    unit: UnitName,
     attached: Attached,
     /// The kernel has taken it away.
     is_gone: bool,
@@ -31,8 +40,9 @@ impl Device {
         args: &Attach,
         source: &Source,
         name: FileName,
-        volume: Stack,
+        opened: Arc<Opened>,
     ) -> Result<Self, Failure> {
+        let volume = opened.top.clone();
         let plan = file_system::plan(args, &*volume).await?;
         let geometry = volume.geometry();
         let file = attach::Options { name: name.clone(), patience: source.patience() };
@@ -64,6 +74,8 @@ impl Device {
             name,
             served,
             volume,
+            opened,
+            unit: source.unit_name(),
             attached,
             is_gone: false,
             has_stopped: false,
@@ -82,8 +94,28 @@ impl Device {
         }
         if let Some(folder) = &args.mount {
             let folder = folder.canonicalize().map_err(Failure::new)?;
-            file_system::mount(&self.attached.device, args, &folder).await?;
+            // What the volume held is not there any more where a file system was made.
+            let found = if plan.make.is_some() { Content::Nothing } else { plan.found };
+            file_system::mount(&self.attached.device, args, &folder, found).await?;
             self.attached.mount = Some(folder);
+            self.warn_if_hidden().await?;
+        }
+        Ok(())
+    }
+
+    /// `ip netns exec`, for one, starts a program with mounts of its own.
+    async fn warn_if_hidden(&self) -> Result<(), Failure> {
+        let number = self.device.number;
+        if let Some(mount) = &self.attached.mount
+            && apart(move || Ok(attach::is_hidden(number))).await?
+        {
+            let process = std::process::id();
+            tracing::warn!(
+                mount = %mount.display(),
+                "the file system is mounted in the mount namespace of this process only: other programs find nothing in \
+                 the folder. `nsenter --mount=/proc/{process}/ns/mnt` starts one that finds it; to mount it for all, start \
+                 `forebay attach` by `nsenter --net=/run/netns/NAME` instead of `ip netns exec` or `forebay lab wan exec`"
+            );
         }
         Ok(())
     }
@@ -130,17 +162,20 @@ impl Device {
 
     /// Takes it away for another failure, which is the one to be told of.
     pub async fn give_up(&mut self) {
-        if let Err(failure) = self.detach(true).await {
+        if let Err(failure) = self.detach(Manner::Force).await {
             tracing::warn!("{}", failure.message);
         }
     }
 
     /// Takes it away when everything that was written is stable. If somebody uses it, or what was written
-    /// last does not become stable, nothing happens but that is said; with `force` it is taken away all the
+    /// last does not become stable, nothing happens but that is said; by force it is taken away all the
     /// same. When it is taken away ([`Self::is_gone`]), an error says what is not stable.
-    pub async fn detach(&mut self, force: bool) -> Result<(), Failure> {
-        if force {
-            return self.tear_off().await;
+    ///
+    /// If a cache is to be drained before and has more to send than is sent in a moment, it is not taken away, and how the
+    /// cache stands is returned: to go on, call this again.
+    pub async fn detach(&mut self, manner: Manner) -> Result<Option<Standing>, Failure> {
+        if manner == Manner::Force {
+            return self.tear_off().await.map(|()| None);
         }
         let number = self.device.number;
         let ours = self.attached.mount.clone();
@@ -154,7 +189,10 @@ impl Device {
             return Err(self.in_use(&users));
         }
         if let Some(folder) = self.attached.mount.clone() {
-            tracing::info!(mount = %folder.display(), "writing back and unmounting");
+            // A drain is asked for again and again.
+            if manner == Manner::Usual {
+                tracing::info!(mount = %folder.display(), "writing back and unmounting");
+            }
             let place = folder.clone();
             // Once unmounted, what could not be written back is gone.
             match apart(move || Ok(attach::sync(&place))).await? {
@@ -165,10 +203,28 @@ impl Device {
                 }
                 Err(error) => return Err(self.not_stable(&error)),
             }
+            // While it is mounted still: who gives up here has everything as before.
+            if manner == Manner::Drained
+                && let Some(standing) = self.drain().await?
+            {
+                return Ok(Some(standing));
+            }
+            if manner == Manner::Drained {
+                tracing::info!(mount = %folder.display(), "the cache is drained; unmounting");
+            }
             self.unmount(&folder).await?;
             self.attached.mount = None;
         }
         let device = self.device;
+        if manner == Manner::Drained {
+            // What an unmount writes is little; without a mount it may be all that was written.
+            if let Err(error) = apart(move || Ok(device.flush())).await? {
+                return Err(self.not_stable(&error));
+            }
+            if let Some(standing) = self.drain().await? {
+                return Ok(Some(standing));
+            }
+        }
         match apart(move || Ok(device.take_down())).await? {
             Ok(()) => {}
             Err(error) if error.error.raw_os_error() == Some(libc::EBUSY) => {
@@ -189,7 +245,23 @@ impl Device {
                 self.has_stopped.then(|| "its file system had stopped after an error".to_owned())
             }
         };
-        self.outcome(problem)
+        self.outcome(problem).map(|()| None)
+    }
+
+    /// Sends down what the cache has, for a moment at most. Returns how the cache stands if that was not everything.
+    async fn drain(&self) -> Result<Option<Standing>, Failure> {
+        if self.opened.cache().is_none() {
+            return Ok(None);
+        }
+        let device = self.attached.device.display();
+        let standing = self.opened.order(&self.unit, Order::Drain).await.map_err(|failure| {
+            let message = format!(
+                "{device} is still attached: its cache is not drained: {}",
+                failure.message
+            );
+            Failure { message, ..failure }
+        })?;
+        Ok((!standing.done).then_some(standing))
     }
 
     /// Why it is not taken away.
@@ -258,11 +330,9 @@ impl Device {
     }
 
     fn in_use(&self, users: &[User]) -> Failure {
-        let users = if users.is_empty() { "by whom is not known".to_owned() } else { list(users) };
         let device = self.attached.device.display();
-        Failure::new(format!("{device} is in use: {users}")).remedy(
-            "unmount it, or end who uses it, and ask again; --force takes it away from them",
-        )
+        let named = if users.is_empty() { "by whom is not known".to_owned() } else { list(users) };
+        Failure::new(format!("{device} is in use: {named}")).remedy(leave(users))
     }
 
     /// Saves what can be saved in a while, and takes the device away from who uses it.
@@ -295,6 +365,36 @@ impl Device {
         let device = self.device;
         let cleared = timeout(RUSH, apart(move || device.clear())).await;
         tracing::debug!(?cleared, "the loop device is let go");
+    }
+}
+
+/// Says how a device gets rid of these users.
+fn leave(users: &[User]) -> String {
+    let commands: Vec<String> = users.iter().filter_map(unmount_elsewhere).collect();
+    let mut first = match &commands[..] {
+        [] => String::new(),
+        commands => format!("run `{}`", commands.join("`, `")),
+    };
+    if commands.len() < users.len() || users.is_empty() {
+        let joint = if first.is_empty() { "" } else { "; " };
+        first += &format!("{joint}unmount it, or end who uses it");
+    }
+    format!("{first}, and ask again; --force takes it away from them")
+}
+
+/// The command that unmounts a file system in another mount namespace, if the user is a mount there.
+fn unmount_elsewhere(user: &User) -> Option<String> {
+    let User::MountElsewhere { place, id, .. } = user else { return None };
+    let place = shell_word(&place.display().to_string());
+    Some(format!("nsenter --mount=/proc/{id}/ns/mnt umount {place}"))
+}
+
+/// A name as one word of a command that people hand to a shell.
+pub fn shell_word(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
+    match name.chars().all(is_plain) {
+        true => name.to_owned(),
+        false => format!("'{}'", name.replace('\'', r"'\''")),
     }
 }
 
@@ -339,3 +439,29 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// For each step when it has to go fast: a service manager waits 90 s before it kills.
 const RUSH: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_user_of_a_device_has_a_remedy() {
+        let there = |place: &str, id| User::MountElsewhere {
+            place: place.into(),
+            id,
+            name: "sleep".to_owned(),
+        };
+        let command = "nsenter --mount=/proc/7/ns/mnt umount";
+        assert_eq!(
+            leave(&[there("/srv/data", 7)]),
+            format!("run `{command} /srv/data`, and ask again; --force takes it away from them")
+        );
+        // What a folder is called is no part of the command.
+        let odd = leave(&[there("/a b';reboot", 7), User::Swap]);
+        assert!(
+            odd.starts_with(&format!(r"run `{command} '/a b'\'';reboot'`; unmount it, or end")),
+            "{odd}"
+        );
+        assert!(leave(&[]).starts_with("unmount it, or end who uses it, and ask again"));
+    }
+}

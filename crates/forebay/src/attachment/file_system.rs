@@ -13,6 +13,8 @@ use crate::{attachment::host::SYSTEM_FOLDERS, cli::Attach, failure::Failure};
 pub struct Plan {
     /// Make a file system of this type.
     pub make: Option<String>,
+    /// The content that was found on the volume.
+    pub found: Content,
 }
 
 /// Bytes at both ends of a volume that are looked at. No file system or table that is known here
@@ -23,33 +25,33 @@ const LOOKED_AT: u64 = 1 << 20;
 /// somebody's.
 pub async fn plan(args: &Attach, volume: &dyn Volume) -> Result<Plan, Failure> {
     if args.mkfs.is_none() && args.mount.is_none() {
-        return Ok(Plan { make: None });
+        return Ok(Plan { make: None, found: Content::Unknown });
     }
-    let content = look(volume).await?;
-    match (&args.mkfs, content) {
+    let found = look(volume).await?;
+    match (&args.mkfs, found) {
         (Some(kind), _) if args.force => {
             wipe(volume).await?;
-            Ok(Plan { make: Some(kind.clone()) })
+            Ok(Plan { make: Some(kind.clone()), found })
         }
-        (Some(kind), Content::Nothing) => Ok(Plan { make: Some(kind.clone()) }),
-        (Some(kind), Content::FileSystem(found)) if is_the_same(kind, found) => {
-            Ok(Plan { make: None })
+        (Some(kind), Content::Nothing) => Ok(Plan { make: Some(kind.clone()), found }),
+        (Some(kind), Content::FileSystem(there)) if is_the_same(kind, there) => {
+            Ok(Plan { make: None, found })
         }
-        (Some(kind), Content::FileSystem(found)) => {
-            Err(refusal(&format!("the volume holds a file system of type {found}, not {kind}")))
+        (Some(kind), Content::FileSystem(there)) => {
+            Err(refusal(&format!("the volume holds a file system of type {there}, not {kind}")))
         }
         (Some(_), Content::Other(what)) => Err(refusal(&format!("the volume holds {what}"))),
         (Some(_), Content::Unknown) => {
             Err(refusal("the volume holds data, of a kind that is not known here"))
         }
         (None, Content::Nothing) => Err(Failure::new("there is no file system on the volume")
-            .remedy("let one be made: --mkfs ext4")),
+            .remedy("the volume holds zeros only: `--mkfs TYPE`, such as `--mkfs ext4`, makes a file system")),
         (None, Content::Other(what)) => {
             Err(Failure::new(format!("what is on the volume cannot be mounted: {what}"))
                 .remedy("leave out --mount, and use the device"))
         }
         // The kernel may know it.
-        (None, Content::FileSystem(_) | Content::Unknown) => Ok(Plan { make: None }),
+        (None, Content::FileSystem(_) | Content::Unknown) => Ok(Plan { make: None, found }),
     }
 }
 
@@ -101,8 +103,13 @@ pub async fn make(kind: &str, device: &Path) -> Result<(), Failure> {
     run(program, "cannot make a file system").await
 }
 
-/// Mounts it.
-pub async fn mount(device: &Path, args: &Attach, folder: &Path) -> Result<(), Failure> {
+/// Mounts the file system on a device whose volume held `found`.
+pub async fn mount(
+    device: &Path,
+    args: &Attach,
+    folder: &Path,
+    found: Content,
+) -> Result<(), Failure> {
     let mut program = program("mount");
     let mut options: Vec<&str> = args.mount_options.iter().map(String::as_str).collect();
     if args.read_only {
@@ -112,7 +119,28 @@ pub async fn mount(device: &Path, args: &Attach, folder: &Path) -> Result<(), Fa
         program.args(["-o", &options.join(",")]);
     }
     program.arg(device).arg(folder);
-    run(program, "cannot mount the file system").await
+    let mounted = run(program, "cannot mount the file system").await;
+    mounted.map_err(|failure| not_mounted(failure, found))
+}
+
+/// Says what to do about a file system that cannot be mounted. Only zeros are called empty: whatever else is there may be
+/// somebody's.
+fn not_mounted(failure: Failure, found: Content) -> Failure {
+    match found {
+        Content::Unknown => Failure::new(format!(
+            "there is no file system on the volume that Forebay knows, but there is data: {}",
+            failure.message
+        ))
+        .remedy(
+            "if somebody needs the data, leave out --mount and use the device; if nobody does, `--mkfs TYPE --force`, \
+             such as `--mkfs ext4 --force`, writes over it and makes a file system",
+        ),
+        Content::FileSystem(there) => failure.remedy(format!(
+            "the volume holds a file system of type {there}: `dmesg` says why the kernel does not mount it; without \
+             --mount the device is there for its fsck"
+        )),
+        Content::Nothing | Content::Other(_) => failure,
+    }
 }
 
 fn program(name: &str) -> Command {
@@ -166,10 +194,11 @@ mod tests {
     async fn a_file_system_is_made_only_where_there_is_nothing() {
         let empty = MemVolume::new(Geometry::with_blocks(8192));
         let mkfs = args(&["--mkfs", "ext4"]);
-        let make = Plan { make: Some("ext4".into()) };
+        let make = Plan { make: Some("ext4".into()), found: Content::Nothing };
         assert_eq!(plan(&mkfs, &empty).await.unwrap(), make);
         let ext4 = with(0x438, b"\x53\xef").await;
-        assert_eq!(plan(&mkfs, &ext4).await.unwrap(), Plan { make: None });
+        let keep = Plan { make: None, found: Content::FileSystem("ext4") };
+        assert_eq!(plan(&mkfs, &ext4).await.unwrap(), keep);
         let xfs = plan(&args(&["--mkfs", "xfs"]), &ext4).await.unwrap_err();
         assert!(xfs.message.contains("ext4, not xfs"), "{xfs}");
         for (at, bytes) in [(512, &b"EFI PART"[..]), (700_000, b"x"), (4_194_303, b"x")] {
@@ -182,7 +211,7 @@ mod tests {
     async fn force_wipes_what_was_there() {
         let volume = with(0x438, b"\x53\xef").await;
         let forced = args(&["--mkfs", "xfs", "--force"]);
-        assert_eq!(plan(&forced, &volume).await.unwrap(), Plan { make: Some("xfs".into()) });
+        assert_eq!(plan(&forced, &volume).await.unwrap().make.as_deref(), Some("xfs"));
         assert_eq!(look(&volume).await.unwrap(), Content::Nothing);
     }
 
@@ -193,5 +222,18 @@ mod tests {
         assert!(refused.remedy.unwrap().contains("--mkfs ext4"));
         let table = with(510, b"\x55\xaa").await;
         assert!(plan(&args(&["--mount", "/mnt"]), &table).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn data_that_cannot_be_mounted_is_not_called_empty() {
+        let volume = with(700_000, b"x").await;
+        let kept = plan(&args(&["--mount", "/mnt"]), &volume).await.unwrap();
+        assert_eq!(kept, Plan { make: None, found: Content::Unknown });
+        let failure = not_mounted(Failure::new("wrong fs type"), kept.found);
+        assert!(failure.message.contains("but there is data: wrong fs type"), "{failure}");
+        assert!(failure.remedy.unwrap().contains("`--mkfs TYPE --force`"));
+        let failure = not_mounted(Failure::new("bad superblock"), Content::FileSystem("xfs"));
+        assert!(!failure.remedy.unwrap().contains("--force"));
+        assert_eq!(look(&volume).await.unwrap(), Content::Unknown, "nothing is written over");
     }
 }

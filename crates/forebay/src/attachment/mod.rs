@@ -7,11 +7,12 @@ mod host;
 mod source;
 mod file_system;
 mod place;
+mod answers;
 mod device;
 mod background;
 mod detach;
 
-use std::{io::Write as _, os::unix::net::UnixDatagram, time::Duration};
+use std::{io::Write as _, os::unix::net::UnixDatagram, sync::Arc, time::Duration};
 
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -19,12 +20,10 @@ use tokio::{
 };
 
 use crate::{
-    attached::Attached,
-    cli::Attach,
-    control::{Request, Response},
-    failure::Failure,
+    attached::Attached, cli::Attach, control::Control, failure::Failure, orders::Standing,
     output::print_line,
 };
+use answers::{Answered, Answers, Asked, Manner};
 pub use detach::run as detach;
 use device::Device;
 use place::Place;
@@ -45,55 +44,83 @@ pub fn run(args: Attach) -> Result<(), Failure> {
     result
 }
 
-/// Somebody wants it detached.
-struct Asked {
-    force: bool,
-    answer: oneshot::Sender<Result<Attached, Failure>>,
-}
-
 async fn attach(args: &Attach) -> Result<(), Failure> {
     let mut signals = Signals::new(args.in_background)?;
     let source = Source::of(args)?;
     let mut place = Place::take(&source)?;
+    let (ask, mut asked) = mpsc::channel(1);
+    let answers = Arc::new(Answers::new(&source, ask));
+    let control = open_control(&source, &place, &answers).await;
     let opened = tokio::select! {
-        opened = source.open() => opened?,
+        opened = source.open() => Arc::new(opened?),
         () = signals.next() => return Ok(()),
     };
+    answers.set_opened(&opened);
     let result = async {
         let name = place.take_volume(&source, opened.identity.as_deref()).await?;
-        let mut device = Device::open(args, &source, name, opened.top.clone()).await?;
-        let (ask, mut asked) = mpsc::channel(1);
-        let what = device.attached().clone();
-        let answered = place.serve(move |request| answer(request, what.clone(), ask.clone())).await;
+        let mut device = Device::open(args, &source, name, Arc::clone(&opened)).await?;
+        answers.set_attached(device.attached());
+        let told = Arc::clone(&answers);
+        let answered = place.serve(move |request| Arc::clone(&told).answer(request)).await;
         let announced = answered.and_then(|()| announce(args, device.attached()));
         if let Err(failure) = announced {
             device.give_up().await;
             return Err(failure);
         }
         host::end_last();
-        serve(&mut device, &mut signals, &mut asked).await
+        serve(&mut device, &answers, &mut signals, &mut asked).await
     };
     let result = result.await;
+    answers.set_stopping();
     let stopped = opened.stop().await;
     let (result, asker) = match result {
         Ok(asker) => (stopped, asker),
         Err(failure) => (Err(failure), None),
     };
     if let Some((asker, attached)) = asker {
-        // It may have gone.
-        let _ = asker.send(result.clone().map(|()| attached));
+        let detached = || Answered::Detached(Box::new(answers.detached(attached)));
+        // Whoever asked may have gone.
+        let _ = asker.send(result.clone().map(|()| detached()));
     }
     place.finish().await;
+    if let Some(control) = &control {
+        control.finish().await;
+    }
     result
 }
 
-/// Who waits to hear that it is detached, and of what.
-type Asker = Option<(oneshot::Sender<Result<Attached, Failure>>, Attached)>;
+/// Answers on the control socket of the settings, too. A device is worth more than that socket: where another process has it,
+/// or it cannot be made, the volume is attached all the same.
+async fn open_control(source: &Source, place: &Place, answers: &Arc<Answers>) -> Option<Control> {
+    let path = source.control()?;
+    let answers = Arc::clone(answers);
+    let opened = async {
+        let mut control = Control::open(path)?;
+        let served = control.serve(move |request| Arc::clone(&answers).answer(request)).await;
+        served.map_err(Failure::new)?;
+        Ok::<_, Failure>(control)
+    };
+    match opened.await {
+        Ok(control) => Some(control),
+        Err(failure) => {
+            tracing::warn!(
+                "{}; `forebay status` and `forebay gateway` ask this process with --control {} when the device is there",
+                failure.message,
+                place.socket().display()
+            );
+            None
+        }
+    }
+}
+
+/// The channel to the asker who waits until the device is gone, and that device.
+type Asker = Option<(oneshot::Sender<Result<Answered, Failure>>, Attached)>;
 
 /// Serves until it is detached. What a signal asks for is done as soon as nobody uses the device,
 /// at the second signal at once.
 async fn serve(
     device: &mut Device,
+    answers: &Answers,
     signals: &mut Signals,
     asked: &mut mpsc::Receiver<Asked>,
 ) -> Result<Asker, Failure> {
@@ -107,15 +134,18 @@ async fn serve(
             }
             () = signals.next() => {
                 if is_ending {
-                    device.detach(true).await?;
+                    device.detach(Manner::Force).await?;
                     return Ok(None);
                 }
                 end(&mut is_ending);
             }
             () = tokio::time::sleep(if is_ending { LOOK_AGAIN } else { FOLLOW }) => {}
-            Some(Asked { force, answer }) = asked.recv() => {
-                match detach_patiently(device, force, signals, &mut is_ending).await {
-                    Ok(()) => return Ok(Some((answer, device.attached().clone()))),
+            Some(Asked { manner, answer }) = asked.recv() => {
+                match detach_patiently(device, manner, signals, &mut is_ending).await {
+                    Ok(None) => return Ok(Some((answer, device.attached().clone()))),
+                    Ok(Some(standing)) => {
+                        let _ = answer.send(Ok(Answered::Draining(standing)));
+                    }
                     Err(failure) => {
                         let _ = answer.send(Err(failure.clone()));
                         if device.is_gone() {
@@ -127,27 +157,29 @@ async fn serve(
             }
         }
         if is_ending {
-            match detach_patiently(device, false, signals, &mut is_ending).await {
-                Ok(()) => return Ok(None),
+            match detach_patiently(device, Manner::Usual, signals, &mut is_ending).await {
+                Ok(_) => return Ok(None),
                 Err(failure) if device.is_gone() => return Err(failure),
                 Err(failure) => device.say_once(&failure),
             }
         } else {
             device.follow().await;
+            answers.set_attached(device.attached());
         }
     }
 }
 
-/// Detaches the device, which may take its time; at the second signal at once.
+/// Detaches the device, which may take its time; at the second signal at once. If its cache has to send more before, says
+/// how the cache stands.
 async fn detach_patiently(
     device: &mut Device,
-    force: bool,
+    manner: Manner,
     signals: &mut Signals,
     is_ending: &mut bool,
-) -> Result<(), Failure> {
-    match until_second(device.detach(force), async || signals.next().await, is_ending).await {
+) -> Result<Option<Standing>, Failure> {
+    match until_second(device.detach(manner), async || signals.next().await, is_ending).await {
         Some(detached) => detached,
-        None => device.detach(true).await,
+        None => device.detach(Manner::Force).await,
     }
 }
 
@@ -185,27 +217,6 @@ const FOLLOW: Duration = Duration::from_secs(2);
 
 /// How often a device that is in use is looked at again, after a signal.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-async fn answer(request: Request, attached: Attached, ask: mpsc::Sender<Asked>) -> Response {
-    let force = match request {
-        Request::Attachment => return Response::Attachment(attached),
-        Request::Detach { force } => force,
-        _ => {
-            return Response::Failure(Failure::new(
-                "this process has attached a volume, and serves nothing else",
-            ));
-        }
-    };
-    let (answer, answered) = oneshot::channel();
-    if ask.send(Asked { force, answer }).await.is_err() {
-        return Response::Attachment(attached);
-    }
-    match answered.await {
-        Ok(Ok(attached)) => Response::Attachment(attached),
-        Ok(Err(failure)) => Response::Failure(failure),
-        Err(_) => Response::Failure(Failure::new("the process has ended before it was done")),
-    }
-}
 
 /// Says that the device is there: to whoever reads stdout, and to systemd.
 fn announce(args: &Attach, attached: &Attached) -> Result<(), Failure> {

@@ -22,6 +22,7 @@ use crate::{
 /// The place of a volume, held as long as this lives.
 pub struct Place {
     control: Control,
+    socket: PathBuf,
     /// Of the volume itself, by whatever name it was attached.
     locks: Vec<File>,
 }
@@ -34,7 +35,7 @@ impl Place {
             Some(attached) => is_attached(&attached.volume, &attached),
             None => failure,
         })?;
-        Ok(Self { control, locks: Vec::new() })
+        Ok(Self { control, socket, locks: Vec::new() })
     }
 
     /// Takes the place of the volume that was found there, `identity` if it says who it is, and clears away
@@ -69,6 +70,11 @@ impl Place {
         let cleared = spawn_blocking(move || clear_leftovers(&volume)).await;
         cleared.map_err(Failure::new)??;
         Ok(name)
+    }
+
+    /// The control socket of the volume.
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// Answers who asks.

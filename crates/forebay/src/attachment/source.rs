@@ -1,17 +1,23 @@
 //! Which volume is attached: a URL or a unit of a settings file, turned into a stack.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use crate::{
     cli::Attach,
-    credentials,
+    control, credentials,
     failure::Failure,
     handover,
     moves::Moves,
     naming::Naming,
+    node,
     orders::UnitName,
+    plan,
     quantity::Span,
-    settings::{Far, IscsiName, Layer, Remote, Settings, Unit},
+    records::Records,
+    settings::{Far, File, IscsiName, Layer, Remote, Settings, Unit},
     stack::{self, Opened},
 };
 
@@ -21,11 +27,24 @@ pub struct Source {
     pub name: String,
     target: IscsiName,
     unit: Unit,
+    /// The settings file that has the unit; none if the command line names a far side.
+    of_settings: Option<OfSettings>,
     initiator_name: IscsiName,
     /// Who finds a volume that has a name and no address.
     naming: Option<Arc<Naming>>,
     /// Others write to it, too.
     is_shared: bool,
+    /// Where records of storage are kept. The stack of a URL lies on no file, and needs none.
+    records: Records,
+}
+
+/// The settings file that has a unit.
+struct OfSettings {
+    config: PathBuf,
+    /// The control socket of a process with these settings.
+    control: PathBuf,
+    /// The serial number by which hosts know the unit.
+    serial: String,
 }
 
 impl Source {
@@ -55,13 +74,20 @@ impl Source {
         let name: UnitName = args.volume.parse().map_err(Failure::settings)?;
         let (target, unit) = handover::find(&settings, &name)?;
         let path = config.canonicalize().unwrap_or_else(|_| config.to_owned());
+        let of_settings = OfSettings {
+            config: path.clone(),
+            control: control::path(&settings)?,
+            serial: node::serial(target, unit),
+        };
         Ok(Self {
             name: format!("{name} of {}", path.display()),
             target: target.name.clone(),
             unit: unit.clone(),
+            of_settings: Some(of_settings),
             initiator_name,
             naming,
             is_shared: args.shared,
+            records: Records::of(&settings),
         })
     }
 
@@ -100,10 +126,12 @@ impl Source {
             // No unit of a settings file has it, so that none has our session.
             target: IscsiName(format!("attach:{name}")),
             unit: Unit { stack: vec![Layer::Remote(remote)], ..Unit::default() },
+            of_settings: None,
             name,
             initiator_name,
             naming,
             is_shared: args.shared,
+            records: Records::of(&Settings::default()),
         })
     }
 
@@ -112,7 +140,9 @@ impl Source {
         let naming = self.naming.as_ref();
         // The kernel writes all that comes to the device, and flushes.
         let given = if self.is_shared { stack::Given::Nothing } else { stack::Given::OneWriter };
-        stack::open(&self.target, &self.unit, &self.initiator_name, naming, given).await
+        let files = stack::Files::default();
+        let (target, us) = (&self.target, &self.initiator_name);
+        Ok(stack::open(target, &self.unit, us, naming, &files, given, &self.records).await?)
     }
 
     /// How long a call is tried again that the volume is too busy for.
@@ -122,6 +152,35 @@ impl Source {
             _ => None,
         });
         give_up.unwrap_or(LOCAL_PATIENCE).0
+    }
+
+    /// The settings file that has the unit, if there is one.
+    pub fn config(&self) -> Option<&Path> {
+        self.of_settings.as_ref().map(|settings| &*settings.config)
+    }
+
+    /// The control socket of a process with the settings that have the unit.
+    pub fn control(&self) -> Option<&Path> {
+        self.of_settings.as_ref().map(|settings| &*settings.control)
+    }
+
+    /// Returns the name by which orders mean the unit.
+    pub fn unit_name(&self) -> UnitName {
+        UnitName { target: self.target.0.clone(), lun: self.unit.lun }
+    }
+
+    /// The serial number of the unit; empty where only the far side has one.
+    pub fn serial(&self) -> String {
+        self.of_settings.as_ref().map(|settings| settings.serial.clone()).unwrap_or_default()
+    }
+
+    /// Returns the reason why a request cannot change the size of the volume, if there is one.
+    pub fn fixed_size(&self) -> Option<String> {
+        let sized = |layer: &Layer| matches!(layer, Layer::File(File { size: Some(_), .. }));
+        match self.unit.stack.iter().any(sized) {
+            true => Some("the settings say how large its file is".to_owned()),
+            false => plan::fixed_size(&self.unit),
+        }
     }
 
     /// What it is called in the name of its file, for people.

@@ -187,6 +187,16 @@ pub struct Detach {
     #[arg(long)]
     pub force: bool,
 
+    /// Before that, wait until the far side has all that the cache in the process has, stable
+    ///
+    /// If that fails, or takes longer than --timeout, the device stays attached.
+    #[arg(long, conflicts_with = "force")]
+    pub drain: bool,
+
+    /// With --drain: give up after this long, such as `10min`; what was sent until then is sent
+    #[arg(long, value_name = "TIME", requires = "drain")]
+    pub timeout: Option<Span>,
+
     /// Print what was detached as JSON
     #[arg(long)]
     pub json: bool,

@@ -62,7 +62,7 @@ pub struct Relay {
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
 
-    /// Connections at once; more are closed
+    /// Connections at once, those in the handshake aside; more are closed
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_connections: u16,
 }

@@ -17,7 +17,7 @@ use super::describe::Described;
 use crate::{
     failure::Failure,
     settings::{HostPort, IscsiName, Settings, Target, Unit},
-    state, whole_file,
+    state, state_folder, whole_file,
 };
 
 /// One move, and no other: random.
@@ -127,7 +127,11 @@ impl Moves {
     /// What is in the state folder of these settings.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
         // Also of a node that takes part in the names no more: what has gone stays gone.
+        // The first look into the state folder at a start: nothing in one that others write to counts.
         let folder = settings.state.as_ref().map(|state| state.join("moved"));
+        for folder in [settings.state.as_ref(), folder.as_ref()].into_iter().flatten() {
+            state_folder::check(folder)?;
+        }
         let mut kept = BTreeMap::new();
         if let Some(folder) = folder.as_ref().filter(|folder| folder.exists()) {
             // What can be read here may not be stable yet, and others act by it.
@@ -135,7 +139,8 @@ impl Moves {
                 .map_err(|error| cannot("settle", folder, &error))?;
             for path in files(folder).map_err(|error| cannot("look for", folder, &error))? {
                 let Some(volume) = volume_of(&path) else { continue };
-                let bytes = fs::read(&path).map_err(|error| cannot("read", &path, &error))?;
+                let bytes =
+                    whole_file::read(&path).map_err(|error| cannot("read", &path, &error))?;
                 let found =
                     state::unframed(&bytes).and_then(|json| serde_json::from_slice(json).ok());
                 kept.insert(volume, found.ok_or_else(|| damaged(&path))?);
@@ -168,7 +173,7 @@ impl Moves {
             },
             false => {
                 let json = serde_json::to_vec(&kept).map_err(io::Error::other)?;
-                fs::create_dir_all(folder)?;
+                state_folder::make(folder)?;
                 whole_file::settle_names(folder)?;
                 whole_file::replace(&path, &state::framed(&json))
             }
@@ -187,7 +192,7 @@ impl Moves {
             self.folder.as_ref().ok_or_else(|| Failure::new("there is no state folder"))?;
         let path = folder.join(format!("{volume}{ENDING}"));
         let write = || {
-            fs::create_dir_all(folder)?;
+            state_folder::make(folder)?;
             whole_file::prepare(&path, &state::framed(&serde_json::to_vec(kept)?))
         };
         write().map_err(|error| cannot("write", &path, &error))

@@ -9,7 +9,7 @@ mod finder;
 use std::{
     collections::BTreeSet,
     path::PathBuf,
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -50,8 +50,13 @@ pub struct Naming {
     other: OnceLock<Visit>,
 }
 
-/// Takes a connection with the hello that came on it.
-pub type Visit = Box<dyn Fn(TcpStream, [u8; HELLO_BYTES]) -> BoxFuture<'static, ()> + Send + Sync>;
+/// Takes a connection with the hello that came on it, and with its place. The place is to be kept once the
+/// caller has shown that it knows the secret.
+pub type Visit = Box<
+    dyn Fn(TcpStream, [u8; HELLO_BYTES], Arc<transport::Place>) -> BoxFuture<'static, ()>
+        + Send
+        + Sync,
+>;
 
 /// Who gave no sign of life for so long is gone for good, or tells of itself when it is back.
 const FORGET_AFTER: Duration = Duration::from_secs(7 * 86_400);
@@ -125,8 +130,7 @@ impl Naming {
 
     /// The nodes with this number, or that people call so, with where they answer: as many as there are.
     pub async fn find(&self, node: &str) -> Vec<KnownNode> {
-        self.ask_seeds().await;
-        let mut nodes = self.known().nodes;
+        let mut nodes = self.known_by_seeds().await.nodes;
         nodes.retain(|known| known.gln.to_string() == node || known.node.as_str() == node);
         nodes
     }
@@ -223,8 +227,15 @@ impl Naming {
         }
     }
 
-    /// All that is known, for people and programs.
-    pub fn known(&self) -> Known {
+    /// Everything that is known once the seeds were asked. A volume that has just moved is then shown at its
+    /// new node; without the question its former node would be shown until the next beat.
+    pub async fn known_by_seeds(&self) -> Known {
+        self.ask_seeds().await;
+        self.known()
+    }
+
+    /// Everything that this process knows without asking others.
+    fn known(&self) -> Known {
         let table = self.table.lock();
         let now = Instant::now();
         let nodes = table.nodes(now).map(|listed| KnownNode {
@@ -317,9 +328,49 @@ fn node_of_host() -> NodeName {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use tokio::{net::TcpListener, time::Instant};
 
     use super::*;
+
+    /// Settings of a process whose seed answers at this address.
+    fn settings(folder: &std::path::Path, seed: SocketAddr) -> Settings {
+        let secret = folder.join("secret");
+        crate::whole_file::replace(&secret, b"a secret of all who take part\n").unwrap();
+        let text = format!(
+            "state = \"{}\"\n[names]\nseeds = [\"{}\"]\nsecret_file = \"{}\"\n\
+            [[target]]\nname = \"iqn.2026-11.test:a\"\n[[target.unit]]\n\
+            stack = [ {{ memory = {{ size = \"1MiB\" }} }} ]\n",
+            folder.display(),
+            seed,
+            secret.display()
+        );
+        let settings = folder.join("forebay.toml");
+        std::fs::write(&settings, text).unwrap();
+        Settings::load(&settings).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_a_seed_has_learnt_meanwhile_is_known_without_waiting_for_the_next_beat() {
+        let folder = tempfile::tempdir().unwrap();
+        let nobody = "127.0.0.1:9".parse().unwrap();
+        let seed = Naming::guest(&settings(folder.path(), nobody)).unwrap().unwrap();
+        let seed = Arc::new(seed);
+        let listen = ["127.0.0.1:0".parse().unwrap()];
+        let (_serving, bound) = serve(&seed, &listen).await.unwrap();
+        let asker = Naming::guest(&settings(folder.path(), bound[0])).unwrap().unwrap();
+        let moved = Entry {
+            volume: "payroll".parse().unwrap(),
+            target: "iqn.2026-11.test:a".into(),
+            lun: 0,
+            portals: Vec::new(),
+            generation: 1,
+        };
+        seed.tell(vec![bound[0].to_string()], vec![moved.clone()]);
+        let known = asker.known_by_seeds().await;
+        assert!(known.nodes.iter().any(|node| node.volumes == [moved.clone()]), "{known:?}");
+    }
 
     /// They reconnect together, and each would wait for those before it and for the seeds.
     #[tokio::test]
@@ -327,19 +378,8 @@ mod tests {
         // It takes connections and says nothing.
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let secret = folder.path().join("secret");
-        crate::whole_file::replace(&secret, b"a secret of all who take part\n").unwrap();
-        let text = format!(
-            "state = \"{}\"\n[names]\nseeds = [\"{}\"]\nsecret_file = \"{}\"\n\
-            [[target]]\nname = \"iqn.2026-11.test:a\"\n[[target.unit]]\n\
-            stack = [ {{ memory = {{ size = \"1MiB\" }} }} ]\n",
-            folder.path().display(),
-            silent.local_addr().unwrap(),
-            secret.display()
-        );
-        let settings = folder.path().join("forebay.toml");
-        std::fs::write(&settings, text).unwrap();
-        let naming = Naming::guest(&Settings::load(&settings).unwrap()).unwrap().unwrap();
+        let settings = settings(folder.path(), silent.local_addr().unwrap());
+        let naming = Naming::guest(&settings).unwrap().unwrap();
         let volume = "payroll".parse().unwrap();
         let begun = Instant::now();
         let reconnects = (0..8).map(|_| naming.locate(&volume));

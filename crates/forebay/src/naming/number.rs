@@ -2,14 +2,13 @@
 //! `docs/formats/state.md` has its bytes.
 
 use std::{
-    fs,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use ::names::{Gln, MOST_COUNT};
 
-use crate::{failure::Failure, whole_file};
+use crate::{failure::Failure, state_folder, whole_file};
 
 /// The file in a state folder.
 pub fn path(state: &Path) -> PathBuf {
@@ -22,15 +21,15 @@ pub fn load_or_make(path: &Path) -> Result<(Gln, u64), Failure> {
         Failure::new(format!("cannot {what} this node's number in {}: {error}", path.display()))
             .remedy("let the user who serves read and write the `state` folder, or name another")
     };
-    match fs::read_to_string(path) {
-        Ok(text) => parse(&text).ok_or_else(|| {
+    match whole_file::read(path) {
+        Ok(text) => std::str::from_utf8(&text).ok().and_then(parse).ok_or_else(|| {
             Failure::new(format!("{} does not hold this node's number", path.display())).remedy(
                 "restore it from a copy; or delete it, and this node takes part as a new one",
             )
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let folder = path.parent().unwrap_or(Path::new("."));
-            fs::create_dir_all(folder).map_err(|error| cannot("make the folder for", error))?;
+            state_folder::make(folder).map_err(|error| cannot("make the folder for", error))?;
             Ok((random()?, 0))
         }
         Err(error) => Err(cannot("read", error)),
@@ -59,6 +58,8 @@ fn parse(text: &str) -> Option<(Gln, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -2,29 +2,31 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use tokio::{
     net::TcpListener,
-    sync::Semaphore,
     task::JoinSet,
     time::{MissedTickBehavior, interval},
 };
 
-use super::{Naming, talk};
+use transport::{Places, Reports};
+
+use super::{Naming, talk, talk::Failed};
 use crate::failure::Failure;
 
 /// A sign of life goes out so often: fifteen of them may be lost before a node is stale by default.
 const BEAT: Duration = Duration::from_secs(2);
-/// Conversations with others at once: they take milliseconds, and a stranger's at most 5 s and 64 KiB.
+/// Conversations at once, in all and with one address: they take milliseconds, and a stranger's at most 5 s
+/// and 64 KiB. With more, the caller that has waited longest of the address that has most is closed, unless
+/// it has shown by then that it knows the secret.
 const CALLERS: usize = 64;
-/// Between two words about callers who were refused.
-const QUIET: Duration = Duration::from_secs(10);
+const CALLERS_PER_ADDRESS: usize = 32;
+/// Events about refused callers of one address in ten seconds, and of all addresses.
+const REPORTS: u32 = 1;
+const REPORTS_IN_ALL: u32 = 10;
 
 /// Listens; what listens, and everything else, ends when the result is dropped.
 pub async fn serve(
@@ -47,30 +49,30 @@ pub async fn serve(
 }
 
 async fn accept(naming: Arc<Naming>, listener: TcpListener) {
-    let callers = Arc::new(Semaphore::new(CALLERS));
-    let begun = Instant::now();
-    let quiet_until = Arc::new(AtomicU64::new(0));
+    let callers = Arc::new(Places::default());
+    let reports = Arc::new(Reports::new(REPORTS, REPORTS_IN_ALL));
     let mut conversations = JoinSet::new();
     loop {
-        let place = Arc::clone(&callers).acquire_owned().await;
         let Ok((stream, address)) = listener.accept().await else {
             // Out of descriptors, most likely: others need a moment to give some back.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         while conversations.try_join_next().is_some() {}
-        let (naming, quiet_until) = (Arc::clone(&naming), Arc::clone(&quiet_until));
+        // None gives way where all have shown that they know the secret.
+        let place = callers.enter(address.ip(), CALLERS, CALLERS_PER_ADDRESS);
+        let Some(place) = place.map(Arc::new) else { continue };
+        let (naming, reports) = (Arc::clone(&naming), Arc::clone(&reports));
         conversations.spawn(async move {
-            let responded = talk::respond(&naming, stream).await;
-            if let Err(error) = responded {
-                let now = begun.elapsed().as_millis() as u64;
-                let until = quiet_until.load(Ordering::Relaxed);
-                if now >= until {
-                    quiet_until.store(now + QUIET.as_millis() as u64, Ordering::Relaxed);
-                    tracing::warn!(%address, %error, "somebody who asked about names was refused");
-                }
+            let responded = tokio::select! {
+                responded = talk::respond(&naming, stream, &place) => responded,
+                () = place.lost() => Err(Failed::Displaced),
+            };
+            if let Err(error) = responded
+                && let Some(unreported) = reports.report(address.ip(), Instant::now())
+            {
+                tracing::warn!(%address, %error, unreported, "a caller at the naming port was refused");
             }
-            drop(place);
         });
     }
 }

@@ -1,6 +1,6 @@
 //! One conversation about names on a socket, from either end. Bounded in time and in bytes.
 
-use std::{io, time::Duration, time::Instant};
+use std::{io, sync::Arc, time::Duration, time::Instant};
 
 use ::names::{
     Channel, End, HELLO_BYTES, Hello, NONCE_BYTES, Request, Response, Wrong, answer, begin, finish,
@@ -10,6 +10,8 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
+
+use transport::Place;
 
 use super::Naming;
 
@@ -25,6 +27,8 @@ pub enum Failed {
     Wrong(#[from] Wrong),
     #[error("it takes too long")]
     TimedOut,
+    #[error("newer connections took its place before it had shown that it knows the secret")]
+    Displaced,
     #[error("it refuses: {0}")]
     Refused(String),
     #[error(
@@ -66,13 +70,18 @@ pub async fn call(naming: &Naming, address: &str) -> Result<(), Failed> {
     timeout(PATIENCE, calling).await.unwrap_or(Err(Failed::TimedOut))
 }
 
-/// Answers somebody who connected, or lets others do so if it is not about names.
-pub async fn respond(naming: &Naming, mut stream: TcpStream) -> Result<(), Failed> {
+/// Answers a caller, or hands it on if its hello is not about names. The caller keeps `place` once it has
+/// shown that it knows the secret.
+pub async fn respond(
+    naming: &Naming,
+    mut stream: TcpStream,
+    place: &Arc<Place>,
+) -> Result<(), Failed> {
     let mut hello = [0; HELLO_BYTES];
     let heard = timeout(PATIENCE, stream.read_exact(&mut hello)).await;
     heard.map_err(|_| Failed::TimedOut)??;
     if let (Err(_), Some(other)) = (Hello::parse(&hello), naming.other.get()) {
-        other(stream, hello).await;
+        other(stream, hello, Arc::clone(place)).await;
         return Ok(());
     }
     let responding = async {
@@ -85,6 +94,9 @@ pub async fn respond(naming: &Naming, mut stream: TcpStream) -> Result<(), Faile
                 Err(Failed::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => break,
                 Err(error) => return Err(error),
             };
+            if !place.keep() {
+                return Err(Failed::Displaced);
+            }
             let answer = answer(&mut naming.table.lock(), request, Instant::now());
             line.say(&answer).await?;
             match answer {

@@ -10,6 +10,7 @@ use crate::{
     failure::Failure,
     moves::{Access, Come, CopyStage, Described, Fate, Kept, MoveId},
     quantity::{Size, about},
+    records::Records,
     settings::{Accept, File, Settings, Target},
     stack, state, whole_file,
 };
@@ -71,6 +72,11 @@ impl Node {
         }
         let come = self.admit(Offer { from, from_node, id, volume }, accept, state)?;
         let (name, volume) = (&come.volume.volume, &come.volume);
+        // The file is created again, so the record of a former file must go.
+        if let Err(failure) = Records::of(&base).forget(&come.file) {
+            self.discard(name, &come.id);
+            return Err(failure);
+        }
         match std::fs::remove_file(&come.file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 self.discard(name, &come.id);
@@ -126,11 +132,6 @@ impl Node {
                 .remedy("look what it is, and put it away"));
         }
         let come = Come { id, stage: CopyStage::Arriving, from, from_node, file, volume };
-        if !accept.folder.exists() {
-            let made = std::fs::create_dir_all(&accept.folder)
-                .and_then(|()| whole_file::settle_names(&accept.folder));
-            made.map_err(|error| no_file(&accept.folder, &error))?;
-        }
         self.moves.keep(&come.volume.volume, Kept { come: Some(come.clone()), ..kept })?;
         Ok(come)
     }
@@ -200,7 +201,8 @@ impl Node {
             ))
             .remedy("raise `size` of its [accept] table, and reload"));
         }
-        std::fs::create_dir_all(folder).map_err(|error| no_file(folder, &error))?;
+        // The old node removes the volume when it has come: the folder must not be lost after that.
+        whole_file::make_folder(folder, 0o777).map_err(|error| no_file(folder, &error))?;
         let free = rustix::fs::statvfs(folder).map_err(|error| no_file(folder, &error.into()))?;
         let free = free.f_bavail.saturating_mul(free.f_frsize);
         if free < volume.used_bytes {
@@ -249,7 +251,9 @@ impl Node {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(no_file(&come.file, &error))
             }
-            _ => self.moves.keep(name, Kept { come: None, ..kept }),
+            _ => Records::of(&self.settings())
+                .forget(&come.file)
+                .and_then(|_| self.moves.keep(name, Kept { come: None, ..kept })),
         };
         if let Err(failure) = removed {
             tracing::warn!(volume = %name, %failure, "a copy that is not needed stays");

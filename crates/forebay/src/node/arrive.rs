@@ -5,12 +5,14 @@ use std::{sync::Arc, time::Duration};
 
 use ::names::VolumeName;
 use tokio::{net::TcpStream, time::timeout};
+use transport::Place;
 use volume::Data;
 
 use super::{Node, admit::Offer, copy_in::Copy};
 use crate::{
     failure::Failure,
     moves::{self, Answer, Come, CopyStage, Frame, HELLO_BYTES, Hears, Kept, Lost, Request, Says},
+    records::Records,
     state,
 };
 
@@ -35,23 +37,27 @@ impl Node {
             }
         }
         let node = Arc::downgrade(self);
-        naming.visited_by(Box::new(move |stream, hello| {
+        naming.visited_by(Box::new(move |stream, hello, place| {
             let node = node.upgrade();
             Box::pin(async move {
                 if let Some(node) = node {
-                    node.visit(stream, &hello).await;
+                    node.visit(stream, &hello, &place).await;
                 }
             })
         }));
     }
 
     /// Somebody has connected who is not asking for names.
-    async fn visit(self: &Arc<Self>, stream: TcpStream, hello: &[u8; HELLO_BYTES]) {
+    async fn visit(self: &Arc<Self>, stream: TcpStream, hello: &[u8; HELLO_BYTES], place: &Place) {
         let Some(naming) = &self.naming else { return };
         let visited = async {
             let (mut says, mut hears) = moves::respond(naming.secret(), stream, hello).await?;
             let first = timeout(FIRST_WORD_WITHIN, hears.hear()).await;
-            match first.map_err(|_| Lost::TimedOut)?? {
+            let first = first.map_err(|_| Lost::TimedOut)??;
+            if !place.keep() {
+                return Ok(()); // the connection is being closed
+            }
+            match first {
                 Frame::Request(Request::Ask { to, id, volume }) if to == naming.gln() => {
                     let fate = self.fate(&volume, &id);
                     says.say(&Frame::Answer(Answer::Fate(fate))).await
@@ -170,6 +176,11 @@ impl Node {
         // A reload may have let others in meanwhile.
         self.lets_in_no_more(&come.volume)?;
         let redirect = self.redirect_for(&come.volume)?;
+        // From here on this may be the only copy: with its record, no start creates an empty file in its
+        // place.
+        let unit = format!("{}/{}", come.volume.target, come.volume.lun);
+        let recorder = Records::of(&self.settings()).recorder(unit);
+        recorder.look_at_volume(&come.file).map_err(Failure::from)?.keep()?;
         let state = self.settings().state.clone().ok_or_else(|| Failure::new("no state folder"))?;
         let identity = come.volume.identity();
         let kept = tokio::task::spawn_blocking(move || {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use unit::BlockUnit;
+use unit::{BlockUnit, NotDropped};
 
 use super::Node;
 use crate::{failure::Failure, orders::UnitName, status::ClaimStatus};
@@ -41,10 +41,7 @@ impl Node {
         if claim.dirty && !lose_dirty_data {
             return Err(would_lose(name, &claim));
         }
-        unit.drop_claim().await.map_err(|sense| {
-            Failure::new(format!("the claim on {name} cannot be dropped: {sense}"))
-                .remedy("see to the `state` folder: nothing was changed")
-        })?;
+        unit.drop_claim().await.map_err(|error| not_dropped(name, &error))?;
         match sharers.is_empty() {
             true => Ok(vec![claim]),
             false => {
@@ -63,6 +60,18 @@ impl Node {
                 .remedy("`forebay status` names the targets and units there are")
         })
     }
+}
+
+/// Says what is the matter after a claim could not be dropped, and what helps.
+fn not_dropped(unit: &UnitName, error: &NotDropped) -> Failure {
+    let first = match error {
+        NotDropped::NotRolledBack(_) => "see to the log of the unit's cache",
+        NotDropped::NotSaved => "see to the `state` folder",
+    };
+    Failure::new(format!(
+        "the claim on {unit} cannot be dropped: {error}; it is still in force, and its owner may be shut out"
+    ))
+    .remedy(format!("{first}, and ask again"))
 }
 
 /// Why a claim is not dropped without a word.

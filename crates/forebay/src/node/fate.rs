@@ -159,6 +159,7 @@ impl Node {
         for (volume, failure) in self.moves.apply(&mut new) {
             tracing::error!(%volume, %failure, "a volume that has come is not served");
         }
+        self.leave_out_refused(&mut new);
         let plan = Plan::between(&old, &new);
         if let [why, ..] = &plan.changes.refused[..] {
             return Err(Failure::new(why));

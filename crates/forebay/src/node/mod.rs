@@ -16,6 +16,7 @@ mod copy_out;
 mod switch;
 mod leave;
 mod newer;
+mod refused;
 mod show;
 
 use std::{
@@ -35,15 +36,16 @@ use unit::{BlockUnit, Identity, LogicalUnit};
 
 use crate::{
     admission,
-    events::Events,
-    failure::{FAILED, Failure},
+    events::{self, Events},
+    failure::{FAILED, Failure, NotOpened},
     moves::Moves,
     naming::Naming,
     orders::UnitName,
+    records::Records,
     settings::{
         Address, Cache, Group, HostPort, Iscsi, Layer, Portal, PortalTls, Settings, Target, Unit,
     },
-    stack::{self, Given, Opened},
+    stack::{self, Files, Given, Opened},
     state,
     status::State,
 };
@@ -62,6 +64,8 @@ pub struct Node {
     events: Events,
     /// Who is told of volumes, and asked.
     naming: Option<Arc<Naming>>,
+    /// Files that several units have slices of.
+    files: Files,
     /// Volumes that have gone and come.
     moves: Moves,
     /// Those that are on their way now.
@@ -91,6 +95,8 @@ struct Inner {
     /// The settings in force: without volumes that have gone, with those that have come.
     settings: Arc<Settings>,
     targets: Vec<Served>,
+    /// Units that are not served, since their storage is not what it should be.
+    refused: Vec<refused::Refused>,
     /// Units that were opened with others of their common cache, and are not served yet.
     waiting: Vec<(UnitName, Opened)>,
     /// The pairs that units are of.
@@ -149,6 +155,7 @@ impl Node {
             base,
             settings: Arc::new(settings),
             targets: Vec::new(),
+            refused: Vec::new(),
             waiting: Vec::new(),
             pairs: Vec::new(),
             portals: Vec::new(),
@@ -162,6 +169,7 @@ impl Node {
             server: server.map_err(Failure::settings)?,
             events,
             naming,
+            files: Files::default(),
             moves,
             moving: Mutex::default(),
             admitting: Mutex::default(),
@@ -175,6 +183,7 @@ impl Node {
     pub async fn start(self: &Arc<Self>) -> Result<(), Failure> {
         let settings = self.settings();
         self.events.set(settings.log_level.as_ref());
+        self.check_portals(&settings)?;
         self.open_naming(&settings).await?;
         if self.note_newer(true).await? {
             self.leave_out_newer();
@@ -198,6 +207,7 @@ impl Node {
             // What is remote here may be a volume that others are told of, too.
             self.tell_names();
         }
+        self.settle_refused(&settings)?;
         self.start_pairs();
         let mut inner = self.inner.lock();
         // Told in the order of the settings.
@@ -226,15 +236,16 @@ impl Node {
         self.inner.lock().targets.push(Served { name: name.clone(), units: Vec::new() });
         // The unit of a pair is opened by the member who is to serve it.
         for unit in target.unit.iter().filter(|unit| unit.pair().is_none()) {
-            let opened = match unit.in_common() {
-                Some(common) => {
-                    let opened = self.open_in_common(settings, common, target, unit).await?;
-                    shown_unit(settings, target, unit, opened)?
+            if self.is_refused(target, unit) {
+                continue;
+            }
+            let opened = match self.open_one(settings, target, unit).await {
+                Ok(opened) => opened,
+                Err(NotOpened::Refused(failure)) => {
+                    self.refuse(settings, target, unit, &failure);
+                    continue;
                 }
-                None => {
-                    let given = self.given(unit);
-                    open_unit(settings, target, unit, self.naming.as_ref(), given).await?
-                }
+                Err(NotOpened::Failed(failure)) => return Err(failure),
             };
             // What is open is known at once, so that a stop puts it away.
             let mut inner = self.inner.lock();
@@ -245,6 +256,22 @@ impl Node {
         self.server.add(self.shown(settings, target)).map_err(Failure::settings)
     }
 
+    /// Opens a unit of a target; with it the others of its common cache.
+    async fn open_one(
+        &self,
+        settings: &Settings,
+        target: &Target,
+        unit: &Unit,
+    ) -> Result<ServedUnit, NotOpened> {
+        let Some(common) = unit.in_common() else {
+            let given = self.given(unit);
+            let naming = self.naming.as_ref();
+            return open_unit(settings, target, unit, naming, &self.files, given).await;
+        };
+        let opened = self.open_in_common(settings, common, target, unit).await?;
+        Ok(shown_unit(settings, target, unit, opened)?)
+    }
+
     /// Opens a unit together with the others of its common cache, or takes it from those that are open.
     async fn open_in_common(
         &self,
@@ -252,7 +279,7 @@ impl Node {
         common: &str,
         target: &Target,
         unit: &Unit,
-    ) -> Result<Opened, Failure> {
+    ) -> Result<Opened, NotOpened> {
         let name = UnitName { target: target.name.0.clone(), lun: unit.lun };
         let take = || {
             let mut inner = self.inner.lock();
@@ -262,10 +289,11 @@ impl Node {
         if let Some(opened) = take() {
             return Ok(opened);
         }
-        let opened = open_common(settings, common, self.naming.as_ref(), false).await?;
+        let opened =
+            open_common(settings, common, self.naming.as_ref(), &self.files, false).await?;
         self.inner.lock().waiting.extend(opened);
-        take()
-            .ok_or_else(|| Failure::new(format!("{name} is not one of the common cache {common}")))
+        let missing = || Failure::new(format!("{name} is not one of the common cache {common}"));
+        Ok(take().ok_or_else(missing)?)
     }
 
     /// A target as initiators see it, with the units that are open.
@@ -278,6 +306,9 @@ impl Node {
         let is_paired = target.unit.iter().any(|unit| unit.pair().is_some());
         // Settings name none such: its volume is here, and not ours yet.
         let is_coming = target.unit.is_empty() && target.redirect.is_none();
+        // Hosts of a target without any unit are told to try again. Where other units of the target are
+        // served, the refused one is missing among them: a login is for all units of a target.
+        let is_refused = inner.refused.iter().any(|refused| refused.unit.target == target.name.0);
         let groups = settings.groups();
         let reached = groups.iter().filter(|group| target.is_reached_through(group));
         target::Target {
@@ -285,9 +316,22 @@ impl Node {
             access: admission::access(target),
             groups: reached.map(|group| inner.group(group)).collect(),
             redirect: redirect(target.redirect.as_ref(), target.redirect_permanently),
-            is_unavailable: units.is_empty() && (is_paired || is_coming),
+            is_unavailable: units.is_empty() && (is_paired || is_coming || is_refused),
             ..target::Target::new(target.name.0.clone(), units)
         }
+    }
+
+    /// Fails if an address of a portal cannot be listened on. Do this before any log is made or filled: that
+    /// may take minutes, and a start that fails must leave nothing changed. The addresses are given back: who
+    /// connects before its targets are served is refused.
+    fn check_portals(&self, settings: &Settings) -> Result<(), Failure> {
+        let groups = settings.groups();
+        let addresses = groups.iter().flat_map(|group| &group.portals).map(|(address, _)| *address);
+        let bound = addresses.map(|address| {
+            self.server.bind(address.0.into()).map_err(|error| cannot_listen(address, &error))
+        });
+        // Held together: two of them may be in each other's way.
+        bound.collect::<Result<Vec<_>, _>>().map(drop)
     }
 
     async fn open_portal(
@@ -343,6 +387,7 @@ impl Node {
             }
             name = signal => {
                 tracing::warn!(signal = name, "ending at once");
+                events::flush();
                 exit(FAILED.into());
             }
         }
@@ -367,10 +412,11 @@ async fn open_unit(
     target: &Target,
     unit: &Unit,
     naming: Option<&Arc<Naming>>,
+    files: &Files,
     given: Given,
-) -> Result<ServedUnit, Failure> {
-    let opened = open_with(settings, target, unit, naming, given).await?;
-    shown_unit(settings, target, unit, opened)
+) -> Result<ServedUnit, NotOpened> {
+    let opened = open_with(settings, target, unit, naming, files, given).await?;
+    Ok(shown_unit(settings, target, unit, opened)?)
 }
 
 /// A unit as hosts see it, over its layers.
@@ -397,9 +443,10 @@ pub async fn open_stack(
     takes_over: bool,
 ) -> Result<Vec<Opened>, Failure> {
     let naming = Naming::guest(settings)?.map(Arc::new);
+    let files = Files::default();
     if let Some(common) = unit.in_common() {
         let name = UnitName { target: target.name.0.clone(), lun: unit.lun };
-        let mut opened = open_common(settings, common, naming.as_ref(), takes_over).await?;
+        let mut opened = open_common(settings, common, naming.as_ref(), &files, takes_over).await?;
         opened.sort_by_key(|(other, _)| *other != name);
         return Ok(opened.into_iter().map(|(_, opened)| opened).collect());
     }
@@ -409,7 +456,7 @@ pub async fn open_stack(
             cache.takes_over = takes_over;
         }
     }
-    Ok(vec![open_with(settings, target, &unit, naming.as_ref(), Given::Nothing).await?])
+    Ok(vec![open_with(settings, target, &unit, naming.as_ref(), &files, Given::Nothing).await?])
 }
 
 /// All units of a common cache.
@@ -417,8 +464,9 @@ async fn open_common(
     settings: &Settings,
     name: &str,
     naming: Option<&Arc<Naming>>,
+    files: &Files,
     takes_over: bool,
-) -> Result<Vec<(UnitName, Opened)>, Failure> {
+) -> Result<Vec<(UnitName, Opened)>, NotOpened> {
     let cache = settings.common_cache(name).ok_or_else(|| {
         Failure::settings(format!("there is no common cache {name}"))
             .remedy("add a [[common_cache]] table with that name")
@@ -426,7 +474,9 @@ async fn open_common(
     let cache = Cache { takes_over, ..cache.clone() };
     let units = settings.units_of(name);
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
-    let opened = stack::open_common(&cache, &units, &initiator_name, naming).await?;
+    let records = Records::of(settings);
+    let opened =
+        stack::open_common(&cache, &units, &initiator_name, naming, files, &records).await?;
     let names = units
         .iter()
         .map(|(target, unit)| UnitName { target: target.name.0.clone(), lun: unit.lun });
@@ -438,10 +488,12 @@ async fn open_with(
     target: &Target,
     unit: &Unit,
     naming: Option<&Arc<Naming>>,
+    files: &Files,
     given: Given,
-) -> Result<Opened, Failure> {
+) -> Result<Opened, NotOpened> {
     let initiator_name = settings.initiator_name.clone().unwrap_or_else(stack::name_of_host);
-    stack::open(&target.name, unit, &initiator_name, naming, given).await
+    let records = Records::of(settings);
+    stack::open(&target.name, unit, &initiator_name, naming, files, given, &records).await
 }
 
 /// The serial number that hosts see.

@@ -40,9 +40,9 @@ impl Node {
         naming.tell(addresses, entries);
     }
 
-    /// What is known of names.
-    pub fn known(&self) -> Result<Known, Failure> {
-        Ok(self.naming()?.known())
+    /// The nodes and volumes that the naming service knows, after its seeds were asked.
+    pub async fn known(&self) -> Result<Known, Failure> {
+        Ok(self.naming()?.known_by_seeds().await)
     }
 
     /// Where a volume is.

@@ -12,33 +12,7 @@ impl Node {
     /// Does what is asked of the cache of a unit.
     pub async fn order(&self, name: &UnitName, order: Order) -> Result<Standing, Failure> {
         let (opened, _) = self.unit(&name.target, name.lun)?;
-        let cache = opened.cache().ok_or_else(|| {
-            Failure::new(format!("{name} has no cache"))
-                .remedy("name a unit that `forebay status` shows with one")
-        })?;
-        if let Order::Renew { half } = order {
-            cache.renew(half).await?;
-        }
-        if let Order::LogResize { bytes } = order {
-            return cache.resize(bytes).await;
-        }
-        let obeyed = cache.obey(order).await;
-        match order {
-            Order::Flush { .. } | Order::Drain | Order::LogResize { .. } => {}
-            Order::Pause | Order::Resume | Order::Rate(_) | Order::Renew { .. } => {
-                tracing::info!(unit = %name, ?order, "as was asked on the control socket");
-            }
-        }
-        obeyed.map_err(|error| {
-            let remedy = match error {
-                volume::Error::Busy(_) => format!(
-                    "`forebay gateway resume {name}` ends a pause, `forebay gateway rate {name} unlimited` \
-                     a rate of nothing"
-                ),
-                _ => "`forebay status` shows what else is known".to_owned(),
-            };
-            Failure::new(format!("{name}: {error}")).remedy(remedy)
-        })
+        opened.order(name, order).await
     }
 
     /// Puts the log of a unit away, to be taken up elsewhere. The unit stays, and answers its hosts

@@ -52,8 +52,8 @@ impl Node {
                     _ => None,
                 });
                 for (cache, pair) in caches {
-                    let log = stack::open_file(stack::log_options(cache, &cache.log)).await?;
-                    let half = Half::new(Arc::new(log));
+                    let log = stack::open_half(stack::log_options(cache, &cache.log)).await?;
+                    let half = Half::new(log);
                     let place = Place {
                         node: Arc::downgrade(self),
                         settings: Arc::clone(settings),
@@ -214,8 +214,9 @@ impl Surroundings for Place {
             let node = self.node.upgrade().ok_or(ENDING)?;
             let (settings, target) = (&self.settings, &self.target);
             let naming = node.naming.as_ref();
-            let unit = open_unit(settings, target, &self.unit, naming, Given::Log(log)).await;
-            let unit = unit.map_err(|failure| Arc::<str>::from(failure.to_string()))?;
+            let (unit, files) = (&self.unit, &node.files);
+            let unit = open_unit(settings, target, unit, naming, files, Given::Log(log)).await;
+            let unit = unit.map_err(|error| Arc::<str>::from(Failure::from(error).to_string()))?;
             let cache = unit.opened.cache().map(|layer| layer.cache()).ok_or(ENDING)?;
             node.show_pair(settings, target, unit).await;
             Ok(cache)

@@ -5,11 +5,13 @@ use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 use target::Listener;
 
 use super::{
-    LOGOUT_WITHIN, Listening, Node, Served, ServedUnit, cannot_listen, open_unit, stop_units,
+    LOGOUT_WITHIN, Listening, Node, Served, ServedUnit, cannot_listen, open_unit,
+    refused::{Refused, leave_out},
+    stop_units,
 };
 use crate::{
     admission,
-    failure::Failure,
+    failure::{Failure, NotOpened},
     moves::Blocked,
     plan::{self, Changes, Plan},
     settings::{Address, File, Layer, Settings, Target, Unit},
@@ -45,17 +47,58 @@ impl Node {
         new.keep_certificates(&old);
         let base = Arc::new(new.clone());
         self.apply_moves(&mut new)?;
+        let (prepared, still_refused) = self.try_refused(&mut new).await?;
         let plan = Plan::between(&old, &new);
         if !plan.changes.refused.is_empty() {
+            self.give_up(prepared).await;
             return Err(Failure::new(format!(
                 "nothing was changed, since some of it cannot be while serving\n{}",
                 plan.changes.for_people()
             ))
             .remedy("take that out of the settings, or restart with them"));
         }
-        let changes = plan.changes.clone();
-        put_away(&self.change_to(&plan, &new, &base).await?).await;
+        let mut changes = plan.changes.clone();
+        let said = |refused: &Refused| format!("{}: {}", refused.unit, refused.failure.message);
+        changes.not_served = still_refused.iter().map(said).collect();
+        put_away(&self.change_with(&plan, &new, &base, prepared).await?).await;
+        self.inner.lock().refused = still_refused;
         Ok(changes)
+    }
+
+    /// Opens the units that were refused before. Those that are refused again are taken out of `new`
+    /// and returned. The units of a common cache are opened at the start only.
+    async fn try_refused(&self, new: &mut Settings) -> Result<(Prepared, Vec<Refused>), Failure> {
+        let (mut prepared, mut still_refused) = (Prepared::default(), Vec::new());
+        let before = self.inner.lock().refused.clone();
+        for refused in before {
+            let name = refused.unit.clone();
+            let target = new.target.iter().find(|target| target.name.0 == name.target);
+            let unit = target.and_then(|target| target.unit.iter().find(|u| u.lun == name.lun));
+            let Some((target, unit)) = target.zip(unit) else { continue };
+            if unit.in_common().is_some() {
+                let failure = &refused.failure;
+                tracing::error!(
+                    unit = %name, %failure,
+                    "the unit is still not served: units of a common cache are opened at the start only"
+                );
+                still_refused.push(refused);
+                continue;
+            }
+            let naming = self.naming.as_ref();
+            match open_unit(new, target, unit, naming, &self.files, Given::Nothing).await {
+                Ok(opened) => prepared.units.entry(name.target).or_default().push(opened),
+                Err(NotOpened::Refused(failure)) => {
+                    tracing::error!(unit = %name, %failure, "the unit is still not served");
+                    still_refused.push(Refused { unit: name, failure });
+                }
+                Err(NotOpened::Failed(failure)) => {
+                    self.give_up(prepared).await;
+                    return Err(failure);
+                }
+            }
+        }
+        leave_out(new, &still_refused);
+        Ok((prepared, still_refused))
     }
 
     /// Settings as they would be in force; that they leave no volume unserved that is served now, or comes.
@@ -75,7 +118,16 @@ impl Node {
         new: &Settings,
         base: &Arc<Settings>,
     ) -> Result<Vec<ServedUnit>, Failure> {
-        let mut prepared = Prepared::default();
+        self.change_with(plan, new, base, Prepared::default()).await
+    }
+
+    async fn change_with(
+        &self,
+        plan: &Plan<'_>,
+        new: &Settings,
+        base: &Arc<Settings>,
+        mut prepared: Prepared,
+    ) -> Result<Vec<ServedUnit>, Failure> {
         if let Err(failure) = self.prepare(new, plan, &mut prepared).await {
             self.give_up(prepared).await;
             let Failure { message, remedy, code } = failure;
@@ -97,8 +149,12 @@ impl Node {
         prepared: &mut Prepared,
     ) -> Result<(), Failure> {
         for (target, unit) in plan.units_to_open() {
-            let opened = open_unit(new, target, unit, self.naming.as_ref(), Given::Nothing).await?;
-            prepared.units.entry(target.name.0.clone()).or_default().push(opened);
+            let units = prepared.units.entry(target.name.0.clone()).or_default();
+            if units.iter().any(|opened| opened.lun == unit.lun) {
+                continue;
+            }
+            let naming = self.naming.as_ref();
+            units.push(open_unit(new, target, unit, naming, &self.files, Given::Nothing).await?);
         }
         for group in new.groups() {
             for (address, portal) in &group.portals {

@@ -7,7 +7,7 @@ use unit::BlockUnit;
 
 use super::{Node, Served};
 use crate::{
-    figures,
+    events, figures,
     moves::{CopyStage, Kept, Listed},
     status::{
         ClaimStatus, CompressionStatus, ConnectionStatus, EnsembleStatus, PortalStatus,
@@ -16,6 +16,11 @@ use crate::{
 };
 
 impl Node {
+    /// Connections of initiators that have ended since the start.
+    pub fn ended_connections(&self) -> u64 {
+        self.server.ended_connections()
+    }
+
     /// A snapshot.
     pub fn status(&self) -> Status {
         let statistics = self.server.statistics();
@@ -43,6 +48,7 @@ impl Node {
             TargetStatus {
                 redirect: settings.and_then(|target| Some(target.redirect.as_ref()?.0.clone())),
                 pair: Self::pair_status(&inner.pairs, &served.name),
+                refused: Self::refused_of(&inner.refused, &served.name),
                 ..served.status(&statistics)
             }
         });
@@ -55,6 +61,7 @@ impl Node {
             uptime_seconds: self.since.elapsed().as_secs(),
             portals: portals.collect(),
             targets: targets.collect(),
+            attached: None,
             sessions: statistics.sessions.iter().map(session).collect(),
             counters: counters(&statistics),
         }
@@ -130,6 +137,7 @@ impl Served {
             name: self.name.clone(),
             redirect: None,
             pair: None,
+            refused: Vec::new(),
             sessions: statistics.sessions.iter().filter(is_its).count() as u64,
             commands: sum(|session| session.counters.commands),
             data_out_bytes: sum(|session| session.counters.data_out_bytes),
@@ -180,9 +188,12 @@ fn connection(connection: &target::ConnectionStatistics) -> ConnectionStatus {
 fn counters(statistics: &target::Statistics) -> Map<String, Value> {
     let total = &statistics.total;
     let counters = [
+        ("events_dropped", events::dropped()),
         ("connections", statistics.connections as u64),
         ("logins_in_progress", statistics.logins_in_progress as u64),
+        ("discovery_sessions", statistics.discovery_sessions as u64),
         ("refused_connections", statistics.refused_connections),
+        ("displaced_connections", statistics.displaced_connections),
         ("failed_logins", statistics.failed_logins),
         ("opened_sessions", statistics.opened_sessions),
         ("commands", total.commands),

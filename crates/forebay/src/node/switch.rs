@@ -21,6 +21,7 @@ use super::{
 use crate::{
     failure::Failure,
     moves::{Answer, Frame, Gone, Kept, Pace, Request, Stage},
+    records::Records,
     state,
 };
 
@@ -196,7 +197,8 @@ impl Node {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::new(error)),
             _ => {
                 let gone = Some(Gone { left: None, ..gone.clone() });
-                self.moves.keep(volume, Kept { gone, ..kept.clone() })
+                let forgotten = Records::of(&self.settings()).forget(file);
+                forgotten.and_then(|_| self.moves.keep(volume, Kept { gone, ..kept.clone() }))
             }
         };
         if let Err(failure) = removed {

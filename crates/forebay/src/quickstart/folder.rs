@@ -36,18 +36,24 @@ impl Folder {
         Ok(path)
     }
 
-    /// Settings of a node with one file of so many bytes.
+    /// Settings of a node with one file of so many bytes, which is a consistent prefix of what the gateway's
+    /// hosts wrote at every moment. Its cache is small, so that reads at the end are answered by the file.
     pub fn node_settings(&self, name: &str, bytes: u64) -> String {
         let image = quoted(&self.0.join("node.img"));
+        let (log, state) = (quoted(&self.0.join("node.log")), quoted(&self.0.join("node.state")));
         format!(
             r#"listen = ["127.0.0.1:0"]
 control = "node.sock"
+state = {state}
 
 [[target]]
 name = "{name}"
 
 [[target.unit]]
-stack = [ {{ file = {{ path = {image}, size = {bytes} }} }} ]
+stack = [
+    {{ file = {{ path = {image}, size = {bytes} }} }},
+    {{ cache = {{ log = {log}, log_size = "256MiB", dram = "16MiB", report = "at-flush", epoch_too_large = "split" }} }},
+]
 "#
         )
     }

@@ -6,8 +6,9 @@ use super::{
     Cache, CommonCache, Layer, Pair, Settings, Unit,
     problem::KeyPath,
     remote_rules::remote_unit,
-    rule::{Checked, Seen, path, range, whole, wrong},
+    rule::{Checked, range, whole, wrong},
     schedule::Hours,
+    used_files::{UsedFiles, path},
     words::{NvramSurvives, OnLogError, Order, Report},
 };
 use crate::quantity::{Size, Span};
@@ -17,7 +18,7 @@ pub(super) fn common_cache<'a>(
     settings: &Settings,
     common: &'a CommonCache,
     at: &KeyPath,
-    files: &mut Seen<'a>,
+    files: &mut UsedFiles<'a>,
 ) -> Checked {
     let units = settings.units_of(&common.name).len();
     let name = &common.name;
@@ -86,7 +87,7 @@ pub(super) fn shared_cache(unit: &Unit, index: usize, cache: &Cache, at: &KeyPat
     Ok(())
 }
 
-pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
+pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut UsedFiles<'a>) -> Checked {
     path(at, "log", &cache.log, files)?;
     if let Some(mirror) = &cache.log_mirror {
         path(at, "log_mirror", mirror, files)?;
@@ -152,6 +153,7 @@ pub(super) fn cache<'a>(cache: &'a Cache, at: &KeyPath, files: &mut Seen<'a>) ->
     rates(at, &cache.destage_rates)?;
     range(at, "destage_idle", cache.destage_idle, Span::millis(1), Span::seconds(60))?;
     range(at, "dirty_age", cache.dirty_age, Span::millis(1), Span::seconds(86_400))?;
+    range(at, "busy_after", cache.busy_after, Span::default(), Span::seconds(25))?;
     range(at, "read_ahead", cache.read_ahead, Size(0), Size::mib(16))?;
     if !(0.05..=0.9).contains(&cache.destage_threshold) {
         return wrong(

@@ -188,6 +188,14 @@ fn a_problem_names_line_column_key_and_remedy() {
         ("[iscsi]\nchap=['sha1']".into(), "iscsi.chap[0]: unknown variant `sha1`"),
         ("[iscsi]\nmax_logins=8".into(), "max_logins_per_address: 64 is not between 1 and 8"),
         (
+            "[iscsi]\nmax_discovery_sessions=8".into(),
+            "max_discovery_sessions_per_address: 16 is not between 1 and 8",
+        ),
+        (
+            "[iscsi]\ndiscovery_timeout='0s'".into(),
+            "discovery_timeout: 0s is not between 1s and 1h",
+        ),
+        (
             unit("[{remote={url='iscsi://h/iqn.a:b/0',mutual={name='a',secret_env='A'}}}]"),
             "remote.mutual: the target proves itself only to who proves himself",
         ),
@@ -264,6 +272,69 @@ fn portals_groups_and_targets_fit_together() {
         let found = problem(&text);
         assert!(found.contains(expected), "expected {expected}\n   found {found}\n{text}");
     }
+}
+
+#[test]
+fn slices_of_one_file_must_not_overlap() {
+    let unit = |name: &str, file: &str, above: &str| {
+        let stack = format!("[{{file={{path='p', {file}}}}}{above}]");
+        format!("[[target]]\nname='iqn.a:{name}'\n[[target.unit]]\nstack={stack}\n")
+    };
+    let slice = |keys: &str| format!(", {{slice={{{keys}}}}}");
+    let two = |first: &str, second: &str| {
+        unit("a", "size='8MiB'", first) + &unit("b", "size='8MiB'", second)
+    };
+    let (low, high) = (slice("size='4MiB'"), slice("start='4MiB', size='4MiB'"));
+    let overlap = "target[1].unit[0].stack[0].file.path: the bytes from 3MiB to the end of p overlap \
+                   the bytes from 0B to 4MiB, used at target[0].unit[0].stack[0].file.path | move `start`";
+    for (text, expected) in [
+        (two(&low, &high), "nothing"),
+        (two(&low, &slice("start='4MiB'")), "nothing"),
+        (two(&low, &slice("start='3MiB'")), overlap),
+        (two(&slice("start='1MiB'"), &high), "overlap the bytes from 1MiB to the end"),
+        (two(&low, ""), "file p is already used at target[0]"),
+        (two("", &low), "or put a `slice` right above the file in both units"),
+        (two(&low, &format!(", 'read-only'{high}")), "file p is already used"),
+        (
+            unit("a", "size='8MiB'", &low) + &unit("b", "block_size=4096", &high),
+            "the keys of file p differ from those at target[0]",
+        ),
+        // Two units of one target.
+        (
+            unit("a", "", &low)
+                + &format!("[[target.unit]]\nlun=1\nstack=[{{file={{path='p'}}}}{low}]\n"),
+            "target[0].unit[1].stack[0].file.path: the bytes from 0B to 4MiB of p overlap",
+        ),
+    ] {
+        let found = problem(&text);
+        assert!(found.contains(expected), "expected {expected}\n   found {found}\n{text}");
+    }
+}
+
+#[test]
+fn a_node_that_takes_moved_volumes_needs_no_target() {
+    let accept = "state='s'\n[names]\nlisten=['127.0.0.1:1']\nsecret_file='x'\n\
+                  [accept]\nfolder='m'\nsize='1GiB'\n";
+    let portal = "[[portal]]\naddress='127.0.0.1:2'\ngroup=7\n";
+    for (text, expected) in [
+        (accept.to_owned(), "nothing"),
+        (format!("{accept}{portal}"), "nothing"),
+        (format!("listen=[]\n{accept}"), "nobody can reach the volumes: there is no portal"),
+    ] {
+        let found = problem(&text);
+        assert!(found.contains(expected), "{text}\n{found}");
+    }
+    let ports = |text: &str| {
+        let groups = parse(text).groups().into_iter();
+        let ports = groups.flat_map(|group| group.portals).map(|(address, _)| address.0.port());
+        ports.collect::<Vec<_>>()
+    };
+    assert_eq!(ports(accept), [3260]);
+    assert_eq!(ports(&format!("{accept}{portal}")), [2]);
+    // Where targets have portals of their own, nobody has asked for the default of `listen`.
+    let own = "[[target]]\nname='iqn.a:own'\nredirect='h'\nlisten=['127.0.0.1:4']\n";
+    assert_eq!(ports(&format!("{accept}{own}")), [4]);
+    assert_eq!(ports(&format!("listen=['127.0.0.1:5']\n{accept}{own}")), [5, 4]);
 }
 
 #[test]

@@ -14,7 +14,10 @@ use super::{
         Operation, Order, Report, TooLarge,
     },
 };
-use crate::quantity::{Size, Span};
+use crate::{
+    quantity::{Size, Span},
+    tls::Named,
+};
 
 /// One layer. The first three are bottoms, the others lie on what is listed before them.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -147,6 +150,9 @@ pub struct Remote {
     pub ping_interval: Span,
     /// How long a start waits for a far side that is away, where nothing local knows the volume.
     pub start_timeout: Span,
+    /// Whether the command line has said all this instead of a settings file.
+    #[serde(skip)]
+    pub named: Named,
 }
 
 /// Settings of a half layer.
@@ -342,6 +348,8 @@ pub struct Cache {
     pub destage_rates: Vec<Hours>,
     /// Age at which dirty data is destaged even if requests never pause.
     pub dirty_age: Span,
+    /// A write that finds the log full is held for so long before it ends in BUSY; 0: it ends at once.
+    pub busy_after: Span,
     /// The second read tier: a file or block device for what leaves memory.
     pub read_tier: Option<PathBuf>,
     /// Bytes of the read tier; creates the file if it does not exist.
@@ -356,6 +364,12 @@ pub struct Cache {
     /// since it holds once.
     #[serde(skip)]
     pub takes_over: bool,
+    /// The folder where the log's confirmed writes are noted: not to be set here.
+    #[serde(skip)]
+    pub state: Option<PathBuf>,
+    /// The settings file, for the commands in messages: not to be set here.
+    #[serde(skip)]
+    pub config: PathBuf,
 }
 
 impl Cache {
@@ -415,6 +429,7 @@ impl Default for Remote {
             give_up_after: Span::seconds(15),
             ping_interval: Span::seconds(5),
             start_timeout: Span::seconds(60),
+            named: Named::default(),
         }
     }
 }
@@ -453,12 +468,15 @@ impl Default for Cache {
             destage_rate: None,
             destage_rates: Vec::new(),
             dirty_age: Span::seconds(5),
+            busy_after: Span::seconds(15),
             read_tier: None,
             read_tier_size: None,
             read_ahead: Size::mib(8),
             share: false,
             accept_loss: false,
             takes_over: false,
+            state: None,
+            config: PathBuf::new(),
         }
     }
 }

@@ -6,12 +6,14 @@ mod secret;
 mod access;
 mod tls;
 mod schedule;
+mod byte_range;
 mod layer;
 mod portal;
 mod names;
 mod accept;
 mod problem;
 mod rule;
+mod used_files;
 mod remote_rules;
 mod cache_rules;
 mod rules;
@@ -25,6 +27,7 @@ use serde::Deserialize;
 
 pub use accept::Accept;
 pub use access::{Allow, Chap, Discovery, Proof};
+pub use byte_range::ByteRange;
 pub use layer::{Cache, CommonCache, Encrypt, Fault, File, Layer, Memory, Pair, Remote, Slice};
 pub use names::{Far, Names, with_port};
 pub use portal::{Group, HostPort, Portal};
@@ -38,6 +41,7 @@ pub use words::{
     NvramSurvives, OnLogError, Operation, Order, Report, TooLarge,
 };
 
+use crate::output::quoted;
 use crate::quantity::{Size, Span};
 
 /// Everything that one process serves.
@@ -72,18 +76,30 @@ pub struct Settings {
     pub common_cache: Vec<CommonCache>,
     /// The targets.
     pub target: Vec<Target>,
+    /// The file that they were read from.
+    #[serde(skip)]
+    pub file: PathBuf,
 }
 
 /// What targets offer to initiators, and their limits.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Iscsi {
-    /// Connections at once, in all.
+    /// Connections of normal sessions at once.
     pub max_connections: u32,
     /// Connections that have not logged in yet.
     pub max_logins: u32,
     /// Of these, from one address.
     pub max_logins_per_address: u32,
+    /// Discovery sessions at once.
+    pub max_discovery_sessions: u32,
+    /// Discovery sessions at once from one address.
+    pub max_discovery_sessions_per_address: u32,
+    /// Time without a request after which a discovery session is closed.
+    pub discovery_timeout: Span,
+    /// Bytes that writes may hold, of all sessions together, while they wait for commands before
+    /// them or for their own data.
+    pub waiting_data: Size,
     /// The hashes of CHAP that are accepted, most wanted first.
     pub chap: Vec<Chap>,
     /// Time from connect to the end of login.
@@ -232,6 +248,10 @@ impl Default for Iscsi {
             max_connections: 1024,
             max_logins: 128,
             max_logins_per_address: 64,
+            max_discovery_sessions: 64,
+            max_discovery_sessions_per_address: 16,
+            discovery_timeout: Span::seconds(10),
+            waiting_data: Size::mib(384),
             chap: Chap::ALL.to_vec(),
             login_timeout: Span::seconds(15),
             queue_depth: 128,
@@ -317,6 +337,7 @@ impl Settings {
             std::fs::read_to_string(file).map_err(|error| Problem::unreadable(file, &error))?;
         let mut settings = Self::parse(file, &text)?;
         let folder = file.parent().unwrap_or(Path::new(""));
+        file.clone_into(&mut settings.file);
         settings.resolve(folder);
         settings.resolve_secrets(folder);
         settings.resolve_certificates(folder);
@@ -357,8 +378,45 @@ impl Settings {
         }
         self.control = self.control.take().map(|path| folder.join(path));
         self.state = self.state.take().map(|path| folder.join(path));
+        let units = self.target.iter_mut().flat_map(|target| &mut target.unit);
+        let caches = units.flat_map(|unit| &mut unit.stack).filter_map(|layer| match layer {
+            Layer::Cache(cache) => Some(cache),
+            _ => None,
+        });
+        let common = self.common_cache.iter_mut().map(|common| &mut common.cache);
+        let state = records_folder(self.state.as_deref(), &self.file);
+        for cache in caches.chain(common) {
+            cache.state = Some(state.clone());
+            cache.config.clone_from(&self.file);
+        }
+    }
+
+    /// The folder for records of storage and of confirmed writes: the `state` folder if there is one, else
+    /// a folder beside the settings file. Claims and reservations are kept in a `state` folder only.
+    pub fn records_folder(&self) -> PathBuf {
+        records_folder(self.state.as_deref(), &self.file)
     }
 }
+
+fn records_folder(state: Option<&Path>, file: &Path) -> PathBuf {
+    let beside = || file.parent().unwrap_or(Path::new("")).join(BESIDE_SETTINGS);
+    lasting(&state.map_or_else(beside, Path::to_owned))
+}
+
+/// The path as it holds for each working directory.
+fn lasting(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The command that removes the record of a path, where this is the settings file.
+pub fn forget_command(config: &Path, path: &Path, loses_data: bool) -> String {
+    let lose = if loses_data { " --lose-data" } else { "" };
+    let (path, config) = (lasting(path), lasting(config));
+    format!("forebay forget {} --config {}{lose}", quoted(&path), quoted(&config))
+}
+
+/// The folder for records where the settings name no `state`.
+const BESIDE_SETTINGS: &str = "forebay-state";
 
 impl Cache {
     fn resolve(&mut self, folder: &Path) {

@@ -102,7 +102,8 @@ pub struct Group {
 }
 
 impl Settings {
-    /// The portal groups that lead to targets, in the order in which the settings name them.
+    /// The portal groups that lead to targets, or will lead to targets that other nodes move here, in the
+    /// order in which the settings name them.
     pub fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         let mut add = |tag: u16, own: Option<&Vec<Address>>, address: Address, portal: Portal| {
@@ -130,8 +131,21 @@ impl Settings {
                 own.iter().for_each(|a| add(COMMON_TAG, Some(own), *a, Portal::default()));
             }
         }
-        groups.retain(|group| self.target.iter().any(|target| target.is_reached_through(group)));
+        let awaited = self.awaits_targets();
+        groups.retain(|group| {
+            awaited && group.own.is_none()
+                || self.target.iter().any(|target| target.is_reached_through(group))
+        });
         groups
+    }
+
+    /// Returns true if the portals of the whole process are open even while no target of the settings uses
+    /// them. That is so with `[accept]`, since targets that come from other nodes are reached through all
+    /// these portals. Where targets have a `listen` of their own, the default of `listen` opens no portal.
+    pub fn awaits_targets(&self) -> bool {
+        let is_asked_for = self.listen.is_some() || !self.portal.is_empty();
+        self.accept.is_some()
+            && (is_asked_for || self.target.iter().all(|target| target.listen.is_none()))
     }
 
     /// The addresses of portals that are nothing but addresses.

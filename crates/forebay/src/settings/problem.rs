@@ -94,6 +94,9 @@ impl Problem {
         let key = DeTable::parse(text).map(|top| key_at(&top, &span)).unwrap_or_default();
         let (message, remedy) = match error.message().split_once(REMEDY) {
             Some((message, remedy)) => (message.to_owned(), remedy.to_owned()),
+            None if error.message().contains("expected a sequence") => {
+                (one_line(error.message()), as_list(&key, text.get(span.clone())))
+            }
             None => (one_line(error.message()), remedy_for(error.message())),
         };
         let (line, column) = line_and_column(text, span.start);
@@ -125,6 +128,16 @@ impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
         Self::settings(&problem).remedy(&problem.remedy)
     }
+}
+
+/// Says how to write a value as a list of one element.
+fn as_list(key: &KeyPath, value: Option<&str>) -> String {
+    let name = key.0.iter().rev().find_map(|step| match step {
+        Step::Key(name) => Some(name.as_str()),
+        Step::Index(_) => None,
+    });
+    let value = value.filter(|value| value.lines().count() == 1).unwrap_or("VALUE");
+    format!("write a list: {} = [{value}]", name.unwrap_or("KEY"))
 }
 
 /// serde and TOML say what they expected; this says what to do.

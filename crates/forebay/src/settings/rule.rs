@@ -1,6 +1,6 @@
 //! What a rule is made of: what does not hold, and the shapes that many rules have.
 
-use std::{collections::HashMap, path::Path};
+use std::collections::HashMap;
 
 use super::problem::KeyPath;
 use crate::quantity::Size;
@@ -16,14 +16,6 @@ pub struct Broken {
 }
 
 pub(super) type Checked = Result<(), Broken>;
-
-pub(super) fn path<'a>(at: &KeyPath, name: &str, path: &'a Path, files: &mut Seen<'a>) -> Checked {
-    required(at, name, path.as_os_str().is_empty(), "a path")?;
-    if let Some(text) = path.to_str() {
-        files.once(text, &at.key(name), "file", "give each its own")?;
-    }
-    Ok(())
-}
 
 /// At least one block, and no half one.
 pub(super) fn whole(at: &KeyPath, name: &str, size: Option<Size>, block: Size) -> Checked {

@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path};
 use volume::Profile;
 
 use super::{
-    Address, Far, Iscsi, Layer, Portal, Settings, Target, Unit,
+    Address, Far, File, Iscsi, Layer, Portal, Settings, Slice, Target, Unit,
     access::Allow,
     cache_rules::{cache, common_cache, shared_cache},
     layer::Disk,
@@ -13,8 +13,9 @@ use super::{
     portal::COMMON_TAG,
     problem::KeyPath,
     remote_rules::{chap, one_secret, proof, remote_unit, socket_buffer},
-    rule::{Broken, Checked, Seen, path, range, required, whole, wrong},
+    rule::{Broken, Checked, Seen, range, required, whole, wrong},
     tls::PortalTls,
+    used_files::{UsedFiles, path},
     words::Report,
 };
 use crate::quantity::{Size, Span};
@@ -31,12 +32,13 @@ fn check(settings: &Settings) -> Checked {
     users(settings, &top)?;
     naming(settings, &top)?;
     accepting(settings, &top)?;
-    if settings.target.is_empty() {
-        return wrong(top, "there is no target", "add a [[target]] table with a name and a unit");
+    if settings.target.is_empty() && settings.accept.is_none() {
+        let remedy = "add a [[target]] table with a name and a unit, or [accept] to take volumes that other nodes move here";
+        return wrong(top, "there is no target", remedy);
     }
     each_portal(settings)?;
     let mut names = Seen::default();
-    let mut files = Seen::default();
+    let mut files = UsedFiles::default();
     let mut common_names = Seen::default();
     for (index, target) in settings.target.iter().enumerate() {
         let at = top.key("target").index(index);
@@ -160,7 +162,7 @@ fn portals(settings: &Settings) -> Checked {
             (Some(_), _) => false,
             (None, tags) => tags.as_ref().is_none_or(|tags| tags.contains(&portal.group)),
         };
-        if !settings.target.iter().any(tags) {
+        if !settings.awaits_targets() && !settings.target.iter().any(tags) {
             return wrong(
                 at,
                 format!("no target is reached through portal group {}", portal.group),
@@ -180,7 +182,8 @@ fn portals(settings: &Settings) -> Checked {
             continue;
         }
         // A list that says the same as the common one, which nobody uses, is no second use.
-        let is_common = settings.target.iter().all(|target| target.listen.is_some());
+        let is_common = !settings.awaits_targets()
+            && settings.target.iter().all(|target| target.listen.is_some());
         for (index, address) in own.iter().enumerate() {
             if !(is_common && settings.listen().contains(address)) {
                 once(*address, at.index(index))?;
@@ -226,6 +229,14 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> Checked {
     range(at, "max_connections", iscsi.max_connections, 1, 65_536)?;
     range(at, "max_logins", iscsi.max_logins, 1, 4096)?;
     range(at, "max_logins_per_address", iscsi.max_logins_per_address, 1, iscsi.max_logins)?;
+    let most = iscsi.max_discovery_sessions;
+    range(at, "max_discovery_sessions", most, 1, 4096)?;
+    let own = iscsi.max_discovery_sessions_per_address;
+    range(at, "max_discovery_sessions_per_address", own, 1, most)?;
+    let idle = iscsi.discovery_timeout;
+    range(at, "discovery_timeout", idle, Span::seconds(1), Span::seconds(3600))?;
+    // Less would leave no shares beside the room for the longest writes, 64 MiB.
+    range(at, "waiting_data", iscsi.waiting_data, Size::mib(128), Size::mib(1 << 20))?;
     chap(&iscsi.chap, at)?;
     range(at, "queue_depth", iscsi.queue_depth, 1, 1024)?;
     range(at, "max_outstanding_r2t", iscsi.max_outstanding_r2t, 1, 64)?;
@@ -315,6 +326,10 @@ fn accepting(settings: &Settings, top: &KeyPath) -> Checked {
         let remedy = "add a [names] table with `listen`, by which other nodes come here";
         return wrong(at, "nobody can move a volume here", remedy);
     }
+    if settings.target.is_empty() && settings.groups().is_empty() {
+        let remedy = "add an address to `listen`, as in [\"127.0.0.1:3260\"]";
+        return wrong(at, "nobody can reach the volumes: there is no portal", remedy);
+    }
     allowed(settings, accept.allow.as_deref(), &at.key("allow"))
 }
 
@@ -357,7 +372,7 @@ fn allowed(settings: &Settings, allow: Option<&[Allow]>, at: &KeyPath) -> Checke
     Ok(())
 }
 
-fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
+fn units<'a>(target: &'a Target, at: &KeyPath, files: &mut UsedFiles<'a>) -> Checked {
     if target.unit.is_empty() && target.redirect.is_none() {
         return wrong(at.clone(), "the target has no unit", "add a [[target.unit]] table below it");
     }
@@ -431,7 +446,7 @@ fn names_of(unit: &Unit, at: &KeyPath) -> Checked {
     }
 }
 
-fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
+fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut UsedFiles<'a>) -> Checked {
     if unit.stack.is_empty() {
         return wrong(
             at.clone(),
@@ -452,12 +467,33 @@ fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
                 "put exactly one of memory, file and remote first in the stack",
             );
         }
-        one_layer(layer, &at, files)?;
+        match (index, unit.file_part()) {
+            (0, Some(part)) => file_part(part, &at.key("file"), files)?,
+            _ => one_layer(layer, &at, files)?,
+        }
     }
     Ok(())
 }
 
-fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checked {
+/// A file of which the unit has a slice, as others may have.
+fn file_part<'a>(
+    (file, slice): (&'a File, &Slice),
+    at: &KeyPath,
+    files: &mut UsedFiles<'a>,
+) -> Checked {
+    required(at, "path", file.path.as_os_str().is_empty(), "a path")?;
+    if let Some(text) = file.path.to_str() {
+        files.part(text, (file, slice), &at.key("path"))?;
+    }
+    file_size(at, file)
+}
+
+fn file_size(at: &KeyPath, file: &File) -> Checked {
+    block_size(at, file.block_size)?;
+    whole(at, "size", file.size, file.block_size)
+}
+
+fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut UsedFiles<'a>) -> Checked {
     match layer {
         Layer::Memory(memory) => {
             let at = at.key("memory");
@@ -468,8 +504,7 @@ fn one_layer<'a>(layer: &'a Layer, at: &KeyPath, files: &mut Seen<'a>) -> Checke
         Layer::File(file) => {
             let at = at.key("file");
             path(&at, "path", &file.path, files)?;
-            block_size(&at, file.block_size)?;
-            whole(&at, "size", file.size, file.block_size)
+            file_size(&at, file)
         }
         Layer::Half(half) => {
             let named = "\"iqn.2026-11.com.example:disk1\"";

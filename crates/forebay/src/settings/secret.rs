@@ -1,13 +1,10 @@
 //! Secrets: read from where the settings say, which is never a settings file.
 
-use std::{
-    fs::File,
-    io::Read,
-    os::unix::{ffi::OsStringExt, fs::PermissionsExt},
-    path::Path,
-};
+use std::{os::unix::ffi::OsStringExt, path::Path};
 
 use zeroize::Zeroizing;
+
+use crate::private_file::{self, Guard, Refusal};
 
 /// Longer files hold something else.
 const FILE_BYTES: u64 = 4096;
@@ -33,19 +30,15 @@ pub fn read(file: Option<&Path>, env: Option<&str>) -> Result<Option<Found>, (St
 
 /// The content of a file that nobody else can read, without the end of its line.
 fn from_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, (String, String)> {
-    let shown = path.display();
-    let unreadable = |error: std::io::Error| {
-        let remedy = format!("make it with `forebay secret {shown}`, or correct `secret_file`");
-        (format!("cannot read the secret {shown}: {error}"), remedy)
-    };
-    let mut file = File::open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        let message = format!("the secret {shown} is open to others (mode {:03o})", mode & 0o777);
-        return Err((message, format!("chmod 600 {shown}")));
-    }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES as usize));
-    (&mut file).take(FILE_BYTES).read_to_end(&mut bytes).map_err(unreadable)?;
+    let read = private_file::read(path, "the secret", Guard::Secret, FILE_BYTES);
+    let mut bytes = read.map_err(|refusal| match refusal {
+        Refusal::Unreadable(error) => {
+            let shown = path.display();
+            let remedy = format!("make it with `forebay secret {shown}`, or correct `secret_file`");
+            (format!("cannot read the secret {shown}: {error}"), remedy)
+        }
+        Refusal::Unfit(message, remedy) => (message, remedy),
+    })?;
     for end in [b'\n', b'\r'] {
         if bytes.last() == Some(&end) {
             bytes.pop();

@@ -2,26 +2,38 @@
 //! turned into remedies.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use cache::{
     Cache, Coherent, CommonMember, Identity, InspectError, KeyRefusal, LogInfo, LogKey, MappedFile,
-    Mark, MemberRecord, OpenError, Parts, ResizeError, StableMemory,
+    Mark, MemberRecord, NvramWatch, OpenError, Parts, ResizeError, StableMemory,
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 use volume::{Holding, Mirror, Stack};
 
-use super::{file, log_disk::LogDisk, object, pacing::Pacing, read_tier, remote::Known};
+use super::{
+    cache_events,
+    cache_refusal::{not_opened, refusal},
+    file,
+    log_disk::LogDisk,
+    object,
+    pacing::Pacing,
+    read_tier,
+    remote::Known,
+    watch,
+};
 use crate::{
-    failure::Failure,
+    confirmed,
+    failure::{Failure, NotOpened},
     figures, key_file,
     orders::{Exported, Order, Standing},
     quantity::{Size, about},
+    records::{KeptLog, LogRecords, Recorder},
     settings::{self, NvramSurvives, OnLogError, Report, TooLarge},
 };
 
@@ -34,6 +46,8 @@ pub struct CacheLayer {
     pacing: Arc<Pacing>,
     log: PathBuf,
     disk: LogDisk,
+    /// The log's record of storage; none for the log of a pair.
+    record: Option<Arc<KeptLog>>,
     /// Those who resize the log take turns.
     resizing: tokio::sync::Mutex<()>,
     /// It has been stopped, or is about to be: units that have it in common stop it once.
@@ -51,6 +65,8 @@ pub struct Log {
     info: Option<LogInfo>,
     /// Its other half is with a partner.
     pair: Option<Arc<Mirror>>,
+    /// The records of the log, if it is to be served.
+    records: Option<LogRecords>,
 }
 
 impl Log {
@@ -96,17 +112,36 @@ pub async fn known(settings: &settings::Cache, log: &Stack) -> Result<Option<Kno
     Ok(look(settings, log).await?.as_ref().map(owner))
 }
 
+/// The instance id of the log in this volume; none if it was never used.
+pub async fn instance(settings: &settings::Cache, log: &Stack) -> Result<Option<String>, Failure> {
+    Ok(look(settings, log).await?.map(|info| info.instance.to_string()))
+}
+
 /// Opens or makes the log and reads what it says of itself.
 pub async fn open_log(settings: &settings::Cache) -> Result<Log, Failure> {
     let disk = LogDisk::open(settings).await?;
     let info = look(settings, &disk.volume()).await?;
-    Ok(Log { disk, info, pair: None })
+    Ok(Log { disk, info, pair: None, records: None })
+}
+
+/// Opens or makes the log to serve from it. Refuses a log that does not agree with its record.
+pub async fn open_recorded_log(
+    settings: &settings::Cache,
+    recorder: &Recorder,
+) -> Result<Log, NotOpened> {
+    let records = recorder.look_at_log(settings)?;
+    let log = open_log(settings).await?;
+    let instance = log.info.as_ref().map(|info| info.instance.to_string());
+    records.check(instance.as_deref())?;
+    Ok(Log { records: Some(records), ..log })
 }
 
 /// The log of a pair, put together, and what it says of itself.
 pub async fn log_of_pair(settings: &settings::Cache, mirror: Arc<Mirror>) -> Result<Log, Failure> {
     let info = look(settings, &(Arc::clone(&mirror) as Stack)).await?;
-    Ok(Log { disk: LogDisk::of_pair(settings, Arc::clone(&mirror)), info, pair: Some(mirror) })
+    let disk = LogDisk::of_pair(settings, Arc::clone(&mirror));
+    // A pair has a claim at the node, which names the log, so its mirror legs need no record.
+    Ok(Log { disk, info, pair: Some(mirror), records: None })
 }
 
 impl CacheLayer {
@@ -117,8 +152,8 @@ impl CacheLayer {
         log: Log,
         identity: &str,
         owner: &str,
-    ) -> Result<Self, Failure> {
-        let nvram = nvram(settings)?;
+    ) -> Result<Self, NotOpened> {
+        let (nvram, watched) = nvram(settings)?.unzip();
         let identity = Identity { name: identity.to_owned(), geometry: lower.geometry() };
         let below = Arc::clone(&lower);
         let behaviour = behaviour(settings, owner)?;
@@ -129,9 +164,11 @@ impl CacheLayer {
                 Cache::open(behaviour, parts, identity).await
             }
         };
-        let cache = opened.map_err(|error| refusal(settings, &error))?;
+        let cache = opened.map_err(|error| not_opened(settings, &error))?;
+        let record = keep_record(log.records, settings, &cache).await?;
         read_tier::open(settings, &cache).await?;
-        Ok(Self::begin(cache, settings, log.disk, below))
+        watch_files(&cache, settings, &log.disk, watched);
+        Ok(Self::begin(cache, settings, (log.disk, record), below))
     }
 
     /// Opens the cache of several volumes. Gives them as upper layers see them, in the same order.
@@ -140,15 +177,17 @@ impl CacheLayer {
         members: Vec<CommonMember>,
         log: Log,
         owner: &str,
-    ) -> Result<(Self, Vec<Stack>), Failure> {
-        let nvram = nvram(settings)?;
+    ) -> Result<(Self, Vec<Stack>), NotOpened> {
+        let (nvram, watched) = nvram(settings)?.unzip();
         let behaviour = behaviour(settings, owner)?;
         let volumes: Vec<_> =
             members.iter().map(|member| (member.name.clone(), Arc::clone(&member.lower))).collect();
         let opened = Cache::open_common(behaviour, members, log.disk.volume(), nvram).await;
-        let (cache, above) = opened.map_err(|error| refusal(settings, &error))?;
+        let (cache, above) = opened.map_err(|error| not_opened(settings, &error))?;
+        let record = keep_record(log.records, settings, &cache).await?;
         let below = Arc::clone(&above[0]);
         read_tier::open(settings, &cache).await?;
+        watch_files(&cache, settings, &log.disk, watched);
         let given_up = cache.given_up().await;
         for (volume, bytes) in &given_up {
             tracing::warn!(
@@ -156,13 +195,20 @@ impl CacheLayer {
                 "a volume of this log was given up, with acknowledged writes that only the log had"
             );
         }
-        let mut layer = Self::begin(cache, settings, log.disk, below);
+        let mut layer = Self::begin(cache, settings, (log.disk, record), below);
+        let names: Vec<_> = volumes.iter().map(|(name, _)| name.as_str()).collect();
+        layer.watch(names.join(", "));
         (layer.volumes, layer.given_up) = (volumes, given_up);
         Ok((layer, above))
     }
 
     /// Starts what a cache does by itself.
-    fn begin(cache: Arc<Cache>, settings: &settings::Cache, disk: LogDisk, below: Stack) -> Self {
+    fn begin(
+        cache: Arc<Cache>,
+        settings: &settings::Cache,
+        (disk, record): (LogDisk, Option<Arc<KeptLog>>),
+        below: Stack,
+    ) -> Self {
         let pacing = Pacing::begin(Arc::clone(&cache), settings.schedule());
         let destage = tokio::spawn(cache.run());
         let counted = cache.statistics();
@@ -181,6 +227,10 @@ impl CacheLayer {
             (coherent, speaking)
         });
         tokio::spawn(watch_claim(Arc::downgrade(&cache)));
+        if let Some(record) = &record {
+            let cache = Arc::downgrade(&cache);
+            record.note_dirty(move || Some(cache.upgrade()?.statistics().dirty_bytes));
+        }
         Self {
             cache,
             destage,
@@ -188,11 +238,19 @@ impl CacheLayer {
             pacing,
             log: settings.log.clone(),
             disk,
+            record,
             resizing: tokio::sync::Mutex::new(()),
             is_stopped: tokio::sync::Mutex::new(false),
             volumes: Vec::new(),
             given_up: Vec::new(),
         }
+    }
+
+    /// Reports a log that fills and a far volume that does not answer. `volume` is the name in the events:
+    /// that of the volume, or those of all volumes of a common cache.
+    pub fn watch(&self, volume: String) {
+        let watch = cache_events::watch(Arc::downgrade(&self.cache), volume, self.log.clone());
+        tokio::spawn(watch);
     }
 
     /// The cache itself.
@@ -258,6 +316,7 @@ impl CacheLayer {
         Standing {
             done,
             dirty_bytes: counted.dirty_bytes,
+            sent_bytes: counted.round_sent_bytes,
             paused_since: counted.paused_ms.map(since),
             rate_limit: counted.destage_rate_limit,
             rate: counted.destage_rate,
@@ -349,6 +408,11 @@ impl CacheLayer {
         (instance.to_string(), generation)
     }
 
+    /// The path of the log.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
     /// What the far side does not have.
     pub fn dirty_bytes(&self) -> u64 {
         self.cache.statistics().dirty_bytes
@@ -364,6 +428,11 @@ impl CacheLayer {
         })?;
         let (log, generation) = self.instance().await;
         let (dirty_bytes, serial) = (self.dirty_bytes(), serial.to_owned());
+        if let Some(record) = &self.record
+            && let Err(failure) = record.export(dirty_bytes)
+        {
+            tracing::warn!(%failure, "the log's record does not say that it was exported");
+        }
         Ok(Exported { log, generation, dirty_bytes, serial })
     }
 
@@ -387,12 +456,26 @@ impl CacheLayer {
         }
         let dirty = self.cache.statistics().dirty_bytes;
         tracing::info!(log = %self.log.display(), dirty_bytes = dirty, "the cache has stopped");
+        // A stop that has failed leaves the record as of a log in use.
+        if let (Ok(()), Some(record)) = (&stopped, &self.record)
+            && let Err(failure) = record.close(dirty)
+        {
+            tracing::warn!(%failure, "the log's record does not say that it was stopped");
+        }
         stopped.map_err(|error| {
-            Failure::new(format!(
-                "the log {} could not be left in order: {error}",
-                self.log.display()
-            ))
-            .remedy("what was acknowledged before is in it: the next start recovers it")
+            let log = self.log.display();
+            if self.cache.has_lost_log() {
+                return Failure::new(format!(
+                    "{} of acknowledged writes were in the log only, and it is lost: {error}",
+                    about(dirty)
+                ))
+                .remedy(
+                    "bring back a copy of the log of now if there is one; without, give up its claim: \
+                     see docs/operation.md, \"A log that is lost while in use\"",
+                );
+            }
+            Failure::new(format!("the log {log} could not be left in order: {error}"))
+                .remedy("what was acknowledged before is in it: the next start recovers it")
         })
     }
 
@@ -471,10 +554,13 @@ impl CacheLayer {
             "refused_busy": counted.refused_busy,
             "lower_errors": counted.lower_errors,
             "lower_error": counted.lower_error,
+            "lower_away_since": counted.lower_away_ms.map(since),
             "recovered_slots": counted.recovered_slots,
             "recovered_nvram": counted.recovered_nvram,
         })));
         figures.extend(object(json!({
+            "log_fill_percent": counted.log_fill_percent,
+            "log_lasts_s": counted.log_lasts_s,
             "log_used_bytes": counted.log_used_bytes,
             "log_bytes": counted.log_bytes,
             "log_errors": counted.log_errors,
@@ -552,18 +638,38 @@ fn epochs(counted: &cache::Statistics) -> Map<String, Value> {
     }))
 }
 
-fn nvram(settings: &settings::Cache) -> Result<Option<Box<dyn StableMemory>>, Failure> {
+/// Starts the checks of the files under the cache: of its log and its NVRAM.
+fn watch_files(
+    cache: &Arc<Cache>,
+    settings: &settings::Cache,
+    log: &LogDisk,
+    nvram: Option<NvramWatch>,
+) {
+    log.watch(cache);
+    if let Some((watch, path)) = nvram.zip(settings.nvram.as_deref()) {
+        watch::nvram(cache, watch, path);
+    }
+}
+
+/// An NVRAM, and how to see what becomes of its file.
+type Nvram = (Box<dyn StableMemory>, NvramWatch);
+
+fn nvram(settings: &settings::Cache) -> Result<Option<Nvram>, Failure> {
     let Some(path) = &settings.nvram else { return Ok(None) };
     let opened = MappedFile::open(path, settings.nvram_size.0);
     let opened = match settings.nvram_survives {
         NvramSurvives::Restart => opened,
         NvramSurvives::PowerLoss => opened.and_then(MappedFile::synced),
     };
-    let opened = opened.map_err(|error| {
+    let watched = opened.and_then(|opened| {
+        let watch = opened.watch(path)?;
+        Ok((Box::new(opened) as Box<dyn StableMemory>, watch))
+    });
+    let watched = watched.map_err(|error| {
         Failure::new(format!("cannot use the NVRAM file {}: {error}", path.display()))
             .remedy(file::io_remedy(&error, path))
     })?;
-    Ok(Some(Box::new(opened)))
+    Ok(Some(watched))
 }
 
 fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings, Failure> {
@@ -603,6 +709,7 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings,
         destage_run_bytes: bytes(settings.destage_run),
         destage_in_flight: settings.destage_in_flight.into(),
         max_dirty_age_ms: millis(settings.dirty_age),
+        busy_after_ms: u64::try_from(settings.busy_after.0.as_millis()).unwrap_or(u64::MAX),
         // What is read ahead of its token may be older than what others have written.
         read_ahead_bytes: if settings.share { 0 } else { bytes(settings.read_ahead) },
         shares: settings.share,
@@ -610,6 +717,8 @@ fn behaviour(settings: &settings::Cache, owner: &str) -> Result<cache::Settings,
         takes_over: settings.takes_over,
         accept_loss: settings.accept_loss,
         log_key: key.map(|(key, _)| LogKey::new(key.bytes())),
+        confirmed_in: settings.state.as_deref().map(confirmed::store),
+        boot: confirmed::boot_id(),
         ..cache::Settings::default()
     })
 }
@@ -622,7 +731,7 @@ pub async fn dirty_of(
 ) -> Result<u64, Failure> {
     // One that is not there would be made.
     let nvram = match &settings.nvram {
-        Some(path) if path.exists() => nvram(settings)?,
+        Some(path) if path.exists() => nvram(settings)?.map(|(nvram, _)| nvram),
         _ => None,
     };
     let slots = cache::dirty_of(&log.volume(), nvram, member, settings.accept_loss).await;
@@ -678,6 +787,9 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
     if let Some(refusal) = key_refusal(settings, &info) {
         return Err(refusal);
     }
+    if !settings.accept_loss {
+        check_older(settings, &info).map_err(|error| refusal(settings, &error))?;
+    }
     match info.loss {
         Some(loss) if !settings.accept_loss => Err(refusal(settings, &OpenError::Missing(loss))),
         Some(_) => {
@@ -685,6 +797,23 @@ pub async fn describe_log(settings: &settings::Cache, log: &Stack) -> Result<Str
         }
         None => Ok(text),
     }
+}
+
+/// Fails if `serve` would refuse the log as an older copy of itself.
+fn check_older(settings: &settings::Cache, info: &LogInfo) -> Result<(), OpenError> {
+    let Some(folder) = &settings.state else { return Ok(()) };
+    let confirmed = confirmed::recorded(folder, info.instance).map_err(OpenError::Confirmed)?;
+    let Some(confirmed) = confirmed else { return Ok(()) };
+    let nvram = existing_nvram(settings);
+    let nvram = nvram.as_ref().map(|nvram| nvram as &dyn StableMemory);
+    cache::check_older(info, nvram, confirmed, confirmed::boot_id())
+}
+
+/// The NVRAM file, if it is there and can be read: one that is not there would be made.
+fn existing_nvram(settings: &settings::Cache) -> Option<MappedFile> {
+    let path = settings.nvram.as_ref()?;
+    let has_content = std::fs::metadata(path).is_ok_and(|found| found.len() > 0);
+    has_content.then(|| MappedFile::open(path, settings.nvram_size.0).ok()).flatten()
 }
 
 /// Whether a log with data in it is encrypted though no key is given, or the reverse. Whether it is the
@@ -699,76 +828,15 @@ fn key_refusal(settings: &settings::Cache, info: &LogInfo) -> Option<Failure> {
     Some(refusal(settings, &OpenError::Key(how)))
 }
 
-/// Says what to do about a log that cannot be used.
-fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
-    let path = settings.log.display();
-    let accept = "set `accept_loss = true` for one start to go on with what is whole, and check \
-    what is on the volume then";
-    let zero = format!(
-        "write zeros over its first MiB (dd if=/dev/zero of={path} bs=1M count=1 conv=notrunc)"
-    );
-    let remedy = match error {
-        OpenError::Settings(_) => "change that setting of the cache".to_owned(),
-        OpenError::Log(_) => "see to the log's disk; what it holds may be needed".into(),
-        OpenError::NotALog => {
-            format!("name the right file or device; to give up what this one holds, {zero}")
-        }
-        OpenError::Version { found, supported, .. } if found > supported => {
-            "use the newer Forebay".into()
-        }
-        OpenError::Version { .. } => format!(
-            "drain it with the Forebay that wrote it (`dirty_bytes` 0 in `forebay status`), then \
-             {zero}"
-        ),
-        OpenError::Size(_) => "give it another `log_size`, or another device".into(),
-        OpenError::Truncated { .. } => {
-            format!("bring back the whole log; {accept} only if it cannot come back")
-        }
-        OpenError::OtherVolume { .. } => format!(
-            "name that volume's own log, or point the stack at the log's volume; once that log \
-             is drained, {zero} to use it here"
-        ),
-        OpenError::Geometry { .. } => format!(
-            "give the volume its former size back until the log is drained (`dirty_bytes` 0 in \
-             `forebay status`), then {zero}"
-        ),
-        OpenError::Key(KeyRefusal::Missing | KeyRefusal::Other) => {
-            "name the key file that it was encrypted with as `log_key`; a log gets another key when it \
-             is opened with nothing in it"
-                .into()
-        }
-        OpenError::Key(KeyRefusal::Needless) => {
-            "start without `log_key`, drain it (`forebay gateway drain`) and stop; with `log_key` it is \
-             encrypted from then on"
-                .into()
-        }
-        OpenError::Missing(_) => format!("bring back the undamaged log, or {accept}"),
-        OpenError::Nvram(_) => "see to where the NVRAM file lies; what it holds is needed".into(),
-        OpenError::NvramMissing(_) | OpenError::OtherNvram { .. } => {
-            format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")
-        }
-        OpenError::Absent { .. } => format!(
-            "serve that volume with this common cache again until the log is drained (`forebay gateway \
-             drain`), and take it out then; if it is gone for good, `forebay gateway give-up` it; to give \
-             up what the log holds of all of them, {zero}"
-        ),
-        OpenError::GivenUp { .. } => "take its unit out of the settings; or have it taken in anew as it is \
-             at its far side: `forebay gateway take-in`"
-            .into(),
-        OpenError::Beyond { .. } => {
-            format!("bring back the undamaged log; to give up what it holds of all of them, {zero}")
-        }
-        OpenError::Claim(_) => {
-            "see `forebay claim show` at the node for who has it; if this log is to \
-             be taken up here in place of its former owner, `forebay gateway adopt`; see \
-             docs/operation.md, \"Take a log elsewhere\""
-                .to_owned()
-        }
-        OpenError::NoWitness => "serve the far volume from a Forebay node that has a `state` folder, and lay the \
-             cache on the remote layer itself; or take `pair` away from the cache"
-            .into(),
-        OpenError::Unwitnessed => "bring the partner or the node back".into(),
-        OpenError::Dirty { .. } => format!("let it drain, or {zero}"),
-    };
-    Failure::new(format!("cannot use the log {path}: {error}")).remedy(remedy)
+/// Records the log of a cache that is open, before it is served.
+async fn keep_record(
+    records: Option<LogRecords>,
+    settings: &settings::Cache,
+    cache: &Cache,
+) -> Result<Option<Arc<KeptLog>>, Failure> {
+    let Some(records) = records else { return Ok(None) };
+    let (instance, _) = cache.instance().await;
+    let writes_back = !matches!(settings.report, Report::Through | Report::Around);
+    let dirty_bytes = cache.statistics().dirty_bytes;
+    records.keep(instance.to_string(), dirty_bytes, writes_back).map(Some)
 }

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use cache::CommonMember;
 
 use super::{
-    Building, Given, Handle, Opened, Part,
+    Building, Files, Given, Handle, Opened, Part,
     cache_layer::{self, CacheLayer},
     keeps_size, known_as,
 };
 use crate::{
-    failure::Failure,
+    failure::{Failure, NotOpened},
     naming::Naming,
     orders::UnitName,
+    records::Records,
     settings::{self, IscsiName, Layer, Target, Unit},
 };
 
@@ -23,12 +24,23 @@ pub async fn open_common(
     units: &[(&Target, &Unit)],
     initiator_name: &IscsiName,
     naming: Option<&Arc<Naming>>,
-) -> Result<Vec<Opened>, Failure> {
-    let log = cache_layer::open_log(settings).await?;
+    files: &Files,
+    records: &Records,
+) -> Result<Vec<Opened>, NotOpened> {
+    let name = units.iter().find_map(|(_, unit)| unit.in_common()).unwrap_or_default();
+    let recorder = records.recorder(format!("common cache {name}")).in_common();
+    let log = cache_layer::open_recorded_log(settings, &recorder).await?;
     let mut buildings = Vec::new();
     for (target, unit) in units {
-        let mut building =
-            Building::new(&target.name, unit, initiator_name, naming, Given::Nothing);
+        let recorder = records.recorder(format!("{}/{}", target.name, unit.lun)).in_common();
+        let mut building = Building::new(
+            &target.name,
+            unit,
+            initiator_name,
+            naming,
+            files,
+            (Given::Nothing, recorder),
+        );
         building.common_log = Some(&settings.log);
         let below = below(unit);
         if below.iter().skip(1).all(keeps_size) {
@@ -44,7 +56,8 @@ pub async fn open_common(
             let name = |b: &Building| format!("{}/{}", b.target, b.unit.lun);
             let (one, other) = (name(same), name(building));
             let what = format!("{one} and {other} are the same volume ({})", building.identity);
-            return Err(Failure::new(what).remedy("take one of them out of the common cache"));
+            let failure = Failure::new(what);
+            return Err(failure.remedy("take one of them out of the common cache").into());
         }
     }
     let members = buildings.iter().zip(units).map(|(building, (target, unit))| CommonMember {

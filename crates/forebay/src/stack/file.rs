@@ -1,12 +1,14 @@
 //! Files and block devices: settings to options, refusals to remedies.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use volume::{EngineKind, FileVolume, OpenError, Options};
+use volume::{EngineKind, FileVolume, OpenError, Options, UntrustedLink};
 
+use super::{space, watch};
 use crate::{
-    failure::Failure,
+    failure::{Failure, NotOpened},
+    records::{KeptVolume, Recorder},
     settings::{Cache, Engine, File},
 };
 
@@ -54,13 +56,38 @@ pub fn log_options(cache: &Cache, path: &Path) -> Options {
 
 /// The kernel holds the files of a killed process, and the locks on them, until its last writes
 /// have ended: some milliseconds longer than the process itself, more on a busy disk.
-const RELEASED_WITHIN: Duration = Duration::from_secs(2);
+pub const RELEASED_WITHIN: Duration = Duration::from_secs(2);
 /// How often to look whether they are free.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Opens a volume file or device to serve it. Refuses one that does not agree with its record, and
+/// makes a new file only where none is recorded. One that is only read is not recorded.
+pub async fn open_recorded(
+    settings: &File,
+    recorder: &Recorder,
+) -> Result<(Arc<FileVolume>, Option<Arc<KeptVolume>>), NotOpened> {
+    let before = recorder.look_at_volume(&settings.path)?;
+    let volume = Arc::new(open(options(settings)).await?);
+    space::watch(&volume, settings.path.clone());
+    if settings.read_only {
+        return Ok((volume, None));
+    }
+    watch::fence(&volume, false);
+    let kept = before.keep()?;
+    kept.note_first_write();
+    Ok((volume, Some(kept)))
+}
 
 /// Opens it; waits a moment for one that is in use.
 pub async fn open(options: Options) -> Result<FileVolume, Failure> {
     try_open(options).await?.map_err(|error| refusal(&error))
+}
+
+/// Opens half of the log of a pair, which takes no more writes when its file is lost.
+pub async fn open_half(options: Options) -> Result<Arc<FileVolume>, Failure> {
+    let file = Arc::new(open(options).await?);
+    watch::fence(&file, true);
+    Ok(file)
 }
 
 /// The same, for who has an answer to what the system refuses.
@@ -80,9 +107,12 @@ pub async fn try_open(options: Options) -> Result<Result<FileVolume, OpenError>,
 async fn open_once(options: Options) -> Result<Result<FileVolume, OpenError>, Failure> {
     let path = options.path.clone();
     let mut told = 0;
+    let mut is_filled = false;
     let mut progress = move |done: u64, all: u64| {
+        // A file that has all its blocks already is not filled: the first call says that it is done.
+        is_filled |= done < all;
         let tenth = done * 10 / all.max(1);
-        if tenth > told {
+        if is_filled && tenth > told {
             told = tenth;
             tracing::info!(path = %path.display(), percent = tenth * 10, "filling");
         }
@@ -101,6 +131,7 @@ pub fn refusal(error: &OpenError) -> Failure {
             path.display()
         ),
         OpenError::Io { source, path, .. } => io_remedy(source, path),
+        OpenError::NoRoom { .. } => "make room on its file system, or ask for less".into(),
         OpenError::NoStorage(_) => "name a file or a block device".into(),
         OpenError::WrongSize { found, .. } => format!(
             "leave `size` (or `log_size`) out to use it as it is, write \"{}\", or name another \
@@ -113,9 +144,13 @@ pub fn refusal(error: &OpenError) -> Failure {
 
 /// Says what to do about an error of the system.
 pub fn io_remedy(error: &std::io::Error, path: &Path) -> String {
+    if let Some(link) = UntrustedLink::of(error) {
+        return link.remedy();
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     match error.kind() {
-        std::io::ErrorKind::NotFound if path.parent().is_some_and(|folder| !folder.exists()) => {
-            "make its folder first".into()
+        std::io::ErrorKind::NotFound if folder.is_some_and(|folder| !folder.exists()) => {
+            format!("make its folder first: mkdir -p {}", folder.unwrap_or(path).display())
         }
         std::io::ErrorKind::NotFound => "give its `size` (or `log_size`), and it is made".into(),
         std::io::ErrorKind::PermissionDenied => {

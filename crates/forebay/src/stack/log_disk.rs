@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use volume::{FileVolume, Mirror, MirrorError, Options, Stack, Standing, Volume};
 
-use super::{file, object};
+use super::{file, object, watch};
 use crate::{failure::Failure, settings::Cache};
 
 /// The log disk of a cache.
@@ -33,6 +33,7 @@ impl LogDisk {
             opened.push(file::open(file::log_options(&settings, path)).await);
         }
         let files = there(opened)?;
+        files.iter().flatten().for_each(|file| watch::fence(file, true));
         let opened = files.clone().map(|file| file.map(|file| file as Stack));
         let mut id = [0; 16];
         getrandom::fill(&mut id)
@@ -72,6 +73,7 @@ impl LogDisk {
         mirror.release(half).await.map_err(told)?;
         self.files.lock()[half] = None;
         let opened = Arc::new(file::open(file::log_options(&self.settings, path)).await?);
+        watch::fence(&opened, true);
         mirror.replace(half, Arc::clone(&opened) as Stack).await.map_err(told)?;
         self.files.lock()[half] = Some(opened);
         Ok(())
@@ -122,6 +124,14 @@ impl LogDisk {
         Failure::new(format!("the halves of the log keep their size: {error}")).remedy(
             "see `log_halves` in `forebay status`, renew the one that is lost, and say it again",
         )
+    }
+
+    /// Starts the check of the log's file, which reports a lost file to the cache. A lost mirror leg accepts
+    /// no writes instead, and the mirror goes on with the other one.
+    pub fn watch(&self, cache: &Arc<::cache::Cache>) {
+        if self.mirror.is_none() {
+            self.present().iter().for_each(|file| watch::log(cache, file));
+        }
     }
 
     fn present(&self) -> Vec<Arc<FileVolume>> {

@@ -1,8 +1,13 @@
 //! Settings to a stack of layers: one function, bottom first.
 
 mod pacing;
+mod cache_events;
+mod cache_refusal;
 mod cache_layer;
+mod watch;
+mod space;
 mod file;
+mod parts;
 mod log_disk;
 mod read_tier;
 mod read_only;
@@ -11,6 +16,7 @@ mod unflushed;
 mod resend;
 mod write_through;
 mod common;
+mod orders;
 
 use std::{ops::Range, os::unix::fs::FileTypeExt, path::Path, sync::Arc};
 
@@ -22,22 +28,23 @@ use volume::{
 };
 
 use crate::{
-    failure::Failure,
+    failure::{Failure, NotOpened},
     figures, key_file,
     naming::Naming,
     orders::Exported,
+    records::{KeptVolume, Recorder, Records},
     settings::{self, FaultError, IscsiName, Layer, Operation, Unit},
     status::{EnsembleStatus, LayerStatus},
 };
-pub use cache_layer::{CacheLayer, Log, describe_log, dirty_of, known, open_log};
+pub use cache_layer::{CacheLayer, Log, describe_log, dirty_of, instance, known, open_log};
 pub use common::{known_as_unit, known_by, open_common};
-pub use file::{io_remedy, log_options, open as open_file, options, refusal};
+pub use file::{io_remedy, log_options, open as open_file, open_half, options, refusal};
 pub use log_disk::{exists as log_exists, half, look as look_at_log};
+use parts::FilePart;
+pub use parts::Files;
 use read_only::ReadOnly;
 pub use read_tier::{options as tier_options, refusal as refused_tier};
-pub use remote::{
-    TLS_REMEDY, Us, digest, may_pass, name_of_host, refusal as refused_far_side, session,
-};
+pub use remote::{Us, digest, may_pass, name_of_host, refusal as refused_far_side, session};
 use resend::Resend;
 use write_through::WriteThrough;
 
@@ -64,7 +71,10 @@ pub struct Part {
 /// What a layer can be asked for beside reads and writes.
 enum Handle {
     Nothing,
-    File(Arc<FileVolume>),
+    /// With the record of what it lies on; none if it is only read.
+    File(Arc<FileVolume>, Option<Arc<KeptVolume>>),
+    /// A file that others may have slices of, too.
+    FilePart(Arc<FilePart>),
     /// `true`: it reaches to the end of what is below.
     Slice(Arc<SliceVolume>, bool),
     Counters(Arc<Counters>),
@@ -91,9 +101,13 @@ pub async fn open(
     unit: &Unit,
     initiator_name: &IscsiName,
     naming: Option<&Arc<Naming>>,
+    files: &Files,
     given: Given,
-) -> Result<Opened, Failure> {
-    let mut building = Building::new(target, unit, initiator_name, naming, given);
+    records: &Records,
+) -> Result<Opened, NotOpened> {
+    let recorder = records.recorder(format!("{target}/{}", unit.lun));
+    let mut building =
+        Building::new(target, unit, initiator_name, naming, files, (given, recorder));
     building.add(0..unit.stack.len()).await?;
     Ok(building.finish())
 }
@@ -104,7 +118,9 @@ struct Building<'a> {
     unit: &'a Unit,
     us: &'a IscsiName,
     naming: Option<&'a Arc<Naming>>,
+    files: &'a Files,
     given: Given,
+    recorder: Recorder,
     layers: Vec<Part>,
     below: Option<Stack>,
     /// What a cache calls the volume below it, so that its log never meets another one.
@@ -122,14 +138,17 @@ impl<'a> Building<'a> {
         unit: &'a Unit,
         us: &'a IscsiName,
         naming: Option<&'a Arc<Naming>>,
-        given: Given,
+        files: &'a Files,
+        (given, recorder): (Given, Recorder),
     ) -> Self {
         Self {
             target,
             unit,
             us,
             naming,
+            files,
             given,
+            recorder,
             layers: Vec::new(),
             below: None,
             identity: String::new(),
@@ -140,7 +159,7 @@ impl<'a> Building<'a> {
     }
 
     /// Opens some of the layers, on those that are open.
-    async fn add(&mut self, range: Range<usize>) -> Result<(), Failure> {
+    async fn add(&mut self, range: Range<usize>) -> Result<(), NotOpened> {
         for index in range {
             let layer = &self.unit.stack[index];
             let below = self.below.clone();
@@ -152,7 +171,8 @@ impl<'a> Building<'a> {
                     (Arc::new(volume), Part::new("memory", String::new()))
                 }
                 Layer::File(settings) => {
-                    let volume = Arc::new(file::open(file::options(settings)).await?);
+                    let (stack, handle) = self.file(settings).await?;
+                    let volume = handle.file().expect("it is a file");
                     let path =
                         settings.path.canonicalize().unwrap_or_else(|_| settings.path.clone());
                     // Devices get other numbers with every start: one that is named by a link must not be
@@ -163,15 +183,15 @@ impl<'a> Building<'a> {
                     let name = if is_kept { &settings.path } else { &path };
                     self.identity = format!("file {}", name.display());
                     let how = format!("{} ({:?})", path.display(), volume.engine()).to_lowercase();
-                    let handle = Handle::File(Arc::clone(&volume));
-                    (volume, Part { layer: "file", on: how, handle })
+                    (stack, Part { layer: "file", on: how, handle })
                 }
                 Layer::Half(half) => {
                     let Given::Half(volume) = &self.given else {
                         let what = format!("the half of the log of {} is not open here", half.of);
-                        return Err(
-                            Failure::new(what).remedy("it is there while `forebay serve` runs")
-                        );
+                        let failure = Failure::new(what);
+                        return Err(failure
+                            .remedy("it is there while `forebay serve` runs")
+                            .into());
                     };
                     (Arc::clone(volume), Part::new("half", half.of.to_string()))
                 }
@@ -192,7 +212,8 @@ impl<'a> Building<'a> {
                             self.log = Some(opened);
                         }
                         (Some(cache), _) => {
-                            let opened = cache_layer::open_log(cache).await?;
+                            let opened =
+                                cache_layer::open_recorded_log(cache, &self.recorder).await?;
                             known = opened.known();
                             self.log = Some(opened);
                         }
@@ -250,13 +271,14 @@ impl<'a> Building<'a> {
                 Layer::Cache(settings) => {
                     let log = match self.log.take() {
                         Some(log) => log,
-                        None => cache_layer::open_log(settings).await?,
+                        None => cache_layer::open_recorded_log(settings, &self.recorder).await?,
                     };
                     let known = log.known().into_iter().map(|known| known.identity);
                     self.identity = known_as(&self.identity, known);
                     let cache =
                         CacheLayer::open(settings, lower(), log, &self.identity, &self.us.0)
                             .await?;
+                    cache.watch(format!("{}/{}", self.target, self.unit.lun));
                     let on = settings.log.display().to_string();
                     (
                         cache.volume(),
@@ -266,7 +288,8 @@ impl<'a> Building<'a> {
                 Layer::CommonCache(common) => {
                     let what =
                         format!("the common cache {} is opened with all its units", common.name);
-                    return Err(Failure::new(what).remedy("it is open while `forebay serve` runs"));
+                    let failure = Failure::new(what);
+                    return Err(failure.remedy("it is open while `forebay serve` runs").into());
                 }
                 Layer::ReadOnly => {
                     (Arc::new(ReadOnly::new(lower())), Part::new("read-only", String::new()))
@@ -275,6 +298,22 @@ impl<'a> Building<'a> {
             self.put(stack, part);
         }
         Ok(())
+    }
+
+    /// The file at the bottom: for this unit alone, or for all that have slices of it.
+    async fn file(&self, settings: &settings::File) -> Result<(Stack, Handle), NotOpened> {
+        match self.unit.file_part() {
+            None => {
+                let (volume, record) = file::open_recorded(settings, &self.recorder).await?;
+                Ok((Arc::clone(&volume) as Stack, Handle::File(volume, record)))
+            }
+            Some((_, slice)) => {
+                let unit = format!("{} LUN {}", self.target, self.unit.lun);
+                let part = self.files.open(settings, &self.recorder, slice.range(), unit).await?;
+                let part = Arc::new(part);
+                Ok((Arc::clone(&part) as Stack, Handle::FilePart(part)))
+            }
+        }
     }
 
     fn put(&mut self, stack: Stack, part: Part) {
@@ -405,7 +444,7 @@ fn rule(fault: &settings::Fault) -> Rule {
         }),
         FaultError::NoSpace => fails(volume::Error::NoSpace),
         FaultError::Busy => fails(volume::Error::Busy(reason)),
-        FaultError::Unreachable => fails(volume::Error::Unreachable(reason.into())),
+        FaultError::Unreachable => fails(volume::Error::Away(reason.into())),
         FaultError::Device => fails(volume::Error::Device(reason.into())),
         FaultError::Hang => Symptom::Hangs,
     };
@@ -431,7 +470,9 @@ impl Opened {
     /// Returns the size of the whole.
     pub async fn grow(&self, bytes: Option<u64>) -> Result<u64, Failure> {
         let bottom = self.layers.first();
-        let Some(Part { handle: Handle::File(file), on, .. }) = bottom else {
+        let Some((Part { on, handle, .. }, file)) =
+            bottom.and_then(|part| Some((part, part.handle.file()?)))
+        else {
             return Err(Failure::new("only a file or a block device can grow"));
         };
         let file = Arc::clone(file);
@@ -441,24 +482,37 @@ impl Opened {
             Failure::new(format!("{on} cannot grow: {error}"))
                 .remedy("ask for more than it has, in whole blocks, and have room for it")
         })?;
+        // A record of the former size does no harm: a volume may be larger than recorded.
+        note(handle.record()).await;
+        self.grow_slices()?;
+        Ok(self.top.geometry().bytes())
+    }
+
+    /// Grows the slices that reach to the end of the layer below them.
+    fn grow_slices(&self) -> Result<(), Failure> {
         for part in &self.layers {
             if let Handle::Slice(slice, true) = &part.handle {
                 slice.grow(None).map_err(|error| part.cannot_grow(&error))?;
             }
         }
-        Ok(self.top.geometry().bytes())
+        Ok(())
     }
 
     /// Lets files and slices grow, and caches keep, to what new settings of the same layers say,
     /// bottom first.
     pub async fn follow(&self, unit: &Unit) -> Result<(), Failure> {
-        for (part, layer) in self.layers.iter().zip(&unit.stack) {
+        for (at, (part, layer)) in self.layers.iter().zip(&unit.stack).enumerate() {
             match (&part.handle, layer) {
-                (Handle::File(file), Layer::File(settings::File { size: Some(size), .. }))
-                    if size.0 > file.geometry().bytes() =>
-                {
-                    self.grow(Some(size.0)).await?;
-                }
+                (
+                    handle @ (Handle::File(..) | Handle::FilePart(_)),
+                    Layer::File(settings::File { size: Some(size), .. }),
+                ) => match handle.file() {
+                    Some(file) if size.0 > file.geometry().bytes() => {
+                        self.grow(Some(size.0)).await?;
+                    }
+                    // Another unit that has a slice of the file has grown it.
+                    _ => self.grow_slices()?,
+                },
                 (
                     Handle::Slice(slice, _),
                     Layer::Slice(settings::Slice { size: Some(size), .. }),
@@ -466,6 +520,10 @@ impl Opened {
                     let block_size = u64::from(slice.geometry().block_size);
                     if !size.0.is_multiple_of(block_size) {
                         return Err(part.cannot_grow(&"it would not end with a block"));
+                    }
+                    // Before the slice grows: the bytes may be those of another unit.
+                    if let (1, Some(Handle::FilePart(file))) = (at, self.bottom()) {
+                        file.extend(size.0)?;
                     }
                     let grown = slice.grow(Some(size.0 / block_size));
                     grown.map_err(|error| part.cannot_grow(&error))?;
@@ -477,6 +535,10 @@ impl Opened {
         Ok(())
     }
 
+    fn bottom(&self) -> Option<&Handle> {
+        self.layers.first().map(|part| &part.handle)
+    }
+
     /// Its log is somebody else's: ends without another word to what is below.
     pub async fn abandon(&self, reason: &str) {
         for part in self.layers.iter().rev() {
@@ -486,7 +548,11 @@ impl Opened {
                     // Whoever is fenced has nothing to wait for.
                     let _ = tokio::time::timeout(CLOSE_WITHIN, remote.close()).await;
                 }
-                Handle::Nothing | Handle::File(_) | Handle::Slice(..) | Handle::Counters(_) => {}
+                Handle::Nothing
+                | Handle::File(..)
+                | Handle::FilePart(_)
+                | Handle::Slice(..)
+                | Handle::Counters(_) => {}
             }
         }
     }
@@ -521,10 +587,31 @@ impl Opened {
             match &part.handle {
                 Handle::Cache(cache) => result = result.and(cache.stop().await),
                 Handle::Remote(remote) => remote.close().await,
-                Handle::Nothing | Handle::File(_) | Handle::Slice(..) | Handle::Counters(_) => {}
+                handle @ (Handle::File(..) | Handle::FilePart(_)) => note(handle.record()).await,
+                Handle::Nothing | Handle::Slice(..) | Handle::Counters(_) => {}
             }
         }
         result
+    }
+}
+
+impl Handle {
+    /// The file, if the layer is one.
+    fn file(&self) -> Option<&Arc<FileVolume>> {
+        match self {
+            Self::File(file, _) => Some(file),
+            Self::FilePart(part) => Some(part.file()),
+            _ => None,
+        }
+    }
+
+    /// The record of the file; none if it is only read.
+    fn record(&self) -> Option<&Arc<KeptVolume>> {
+        match self {
+            Self::File(_, record) => record.as_ref(),
+            Self::FilePart(part) => part.record(),
+            _ => None,
+        }
     }
 }
 
@@ -540,7 +627,9 @@ impl Part {
 
     fn status(&self) -> LayerStatus {
         let figures = match &self.handle {
-            Handle::Nothing | Handle::File(_) | Handle::Slice(..) => Map::new(),
+            Handle::Nothing | Handle::Slice(..) => Map::new(),
+            Handle::File(file, _) => file_figures(file),
+            Handle::FilePart(part) => file_figures(part.file()),
             Handle::Counters(counters) => counts(&counters.counts()),
             Handle::Remote(remote) => remote_figures(remote),
             Handle::Cache(cache) => cache.figures(),
@@ -553,6 +642,14 @@ impl Part {
             _ => self.on.clone(),
         };
         LayerStatus { layer: self.layer.to_owned(), on, figures }
+    }
+}
+
+/// Brings the record of a volume up to date.
+async fn note(record: Option<&Arc<KeptVolume>>) {
+    let Some(record) = record.cloned() else { return };
+    if let Ok(Err(failure)) = tokio::task::spawn_blocking(move || record.note()).await {
+        tracing::warn!(%failure, "a volume's record is not renewed");
     }
 }
 
@@ -569,6 +666,17 @@ fn object(value: Value) -> Map<String, Value> {
         Value::Object(map) => map,
         _ => Map::new(),
     }
+}
+
+fn file_figures(file: &FileVolume) -> Map<String, Value> {
+    let refused = *file.refusals().borrow();
+    let mut figures = object(json!({ "refused_no_space": refused }));
+    // A block device has all its space.
+    if let Some(usage) = file.usage() {
+        figures.insert("allocated_bytes".to_owned(), usage.used.into());
+        figures.insert("free_bytes".to_owned(), usage.available.into());
+    }
+    figures
 }
 
 fn counts(counts: &volume::Counts) -> Map<String, Value> {

@@ -27,6 +27,10 @@ impl Volume for ReadOnly {
         self.lower.read(extent)
     }
 
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.lower.read_flushed(extent)
+    }
+
     fn write(&self, _: Lba, _: Data, _: Durability) -> Io<'_, ()> {
         Box::pin(ready(Err(Error::ReadOnly)))
     }

@@ -4,9 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use cache::{Cache, Statistics, TierError};
 use serde_json::{Map, Value, json};
-use volume::{OpenError, Options, Stack};
+use volume::{OpenError, Options, Stack, UntrustedLink};
 
-use super::{file, object};
+use super::{file, object, watch};
 use crate::{failure::Failure, settings};
 
 /// What a cache asks of the disk of its tier. One that is there has the size that it has. It is not filled:
@@ -23,17 +23,18 @@ pub fn options(cache: &settings::Cache, path: &Path) -> Options {
 
 /// Gives the cache its tier, if the settings name one. One whose disk is gone or broken is told of, and
 /// the cache serves without.
-pub async fn open(settings: &settings::Cache, cache: &Cache) -> Result<(), Failure> {
+pub async fn open(settings: &settings::Cache, cache: &Arc<Cache>) -> Result<(), Failure> {
     let Some(path) = &settings.read_tier else { return Ok(()) };
     let disk = match file::try_open(options(settings, path)).await? {
-        Ok(volume) => Arc::new(volume) as Stack,
-        Err(OpenError::Io { doing, source, .. }) => {
+        Ok(volume) => Arc::new(volume),
+        Err(OpenError::Io { doing, source, .. }) if UntrustedLink::of(&source).is_none() => {
             cache.go_without_tier(format!("cannot {doing} it: {source}").into());
             return Ok(());
         }
         Err(error) => return Err(file::refusal(&error)),
     };
-    cache.use_tier(disk).await.map_err(|error| refusal(path, &error))
+    watch::tier(cache, &disk);
+    cache.use_tier(disk as Stack).await.map_err(|error| refusal(path, &error))
 }
 
 /// Why a disk is not taken, and what to do.

@@ -19,7 +19,8 @@ use crate::{
     congestion::congestion,
     failure::Failure,
     naming::{self, Finder, Naming},
-    settings::{Digest, Far, IscsiName, Remote, RemoteTls},
+    settings::{Digest, Far, IscsiName, Proof, Remote, RemoteTls},
+    tls::{self, Named},
 };
 
 /// What a log knows of the volume that it belongs to.
@@ -118,7 +119,7 @@ pub async fn open(
             return Ok(Arc::new(volume));
         }
         if !may_pass(&error) || begun.elapsed() >= remote.start_timeout.0 {
-            return Err(refusal(&remote.url, &error));
+            return Err(refusal(remote, &error));
         }
         tracing::warn!(url = remote.url, %error, "the far side is away; waiting for it");
         tokio::time::sleep(PAUSE).await;
@@ -146,30 +147,40 @@ pub fn may_pass(error: &Error) -> bool {
     )
 }
 
-/// Both ends have to fit.
-pub const TLS_REMEDY: &str = "name the authority of the target's certificate, the name in that, and a \
-                              certificate of ours of the authority that the portal names";
-
 /// Says what to do about a remote unit that cannot be used.
-pub fn refusal(url: &str, error: &Error) -> Failure {
+pub fn refusal(remote: &Remote, error: &Error) -> Failure {
+    let Remote { url, named, .. } = remote;
     let portal = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
     let remedy = match error {
         Error::NotLocated(_) => {
             "see `forebay names`; let the node tell of the volume, and this one ask a node that knows it".to_owned()
         }
         Error::Closed => {
-            "see what the target says; if its portal has `tls`, this needs it, too".to_owned()
+            let ours = match named {
+                Named::Options => "give --ca FILE",
+                Named::Settings => "this needs it, too",
+            };
+            format!("see what the target says; if its portal has `tls`, {ours}")
         }
         Error::Connect { .. } | Error::TimedOut(_) | Error::Io(_) => {
-            "start the target there, or correct the address in `url`".to_owned()
+            let address = match named {
+                Named::Options => format!("the address in {url}"),
+                Named::Settings => "the address in `url`".to_owned(),
+            };
+            format!("start the target there, or correct {address}")
         }
-        Error::Tls(_) => TLS_REMEDY.to_owned(),
+        Error::Tls(distrust) => tls::remedy(distrust.cause, *named),
         Error::Login(LoginFailure::Refused(LoginStatus::AuthenticationFailure)) => {
-            "give `user` the name and the secret that the target wants".to_owned()
+            authentication_remedy(remote)
         }
-        Error::Login(LoginFailure::Proof(_)) => {
-            "give `mutual` the name and the secret that the target proves".to_owned()
-        }
+        Error::Login(LoginFailure::Proof(_)) => match named {
+            Named::Options => {
+                "correct the name in --mutual or the secret in --mutual-secret-file".to_owned()
+            }
+            Named::Settings => {
+                "give `mutual` the name and the secret that the target proves".to_owned()
+            }
+        },
         Error::Login(_) => {
             format!("see whether the target has that name and admits us: forebay ls {portal}")
         }
@@ -185,6 +196,33 @@ pub fn refusal(url: &str, error: &Error) -> Failure {
         }
     };
     Failure::new(format!("cannot use {url}: {error}")).remedy(remedy)
+}
+
+/// Says what to do about a target that does not believe who we are, in the words in which the user has said it.
+fn authentication_remedy(remote: &Remote) -> String {
+    let Some(proof) = &remote.user else {
+        return match remote.named {
+            Named::Options => "prove who you are: --user NAME --secret-file FILE",
+            Named::Settings => {
+                "give this remote layer a `user` with the name and the secret that the target wants"
+            }
+        }
+        .to_owned();
+    };
+    let Proof { name, secret_file, secret_env, .. } = proof;
+    let secret = match (secret_file, secret_env) {
+        (Some(file), _) => format!("the file {}", file.display()),
+        (None, Some(variable)) => format!("the environment variable {variable}"),
+        (None, None) => "the settings".to_owned(),
+    };
+    let place = match remote.named {
+        Named::Options => "--user",
+        Named::Settings => "`user` of the remote layer",
+    };
+    format!(
+        "the target does not know the user {name}, or its secret is not the one in {secret}: correct {place}, or the \
+         secret"
+    )
 }
 
 /// As RFC 7143, 13.1 has it.

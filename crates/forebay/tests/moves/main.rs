@@ -19,7 +19,7 @@ use scene::{
 use serde_json::Value;
 use support::{
     Serving, connect, content, eventually, forebay,
-    nodes::{GATEWAY, gateway, json},
+    nodes::{GATEWAY, gateway, json, names},
     read, run, stderr, write,
 };
 
@@ -90,6 +90,25 @@ async fn a_volume_moves_while_a_gateway_and_its_hosts_write_to_it() {
     verify(&volume, &versions, "gateway, after the way back").await;
     let there = connect_to(attic.address).await;
     verify(&there, &versions, "the first node").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_a_target_starts_and_takes_a_volume() {
+    let (place, _seed, seeds) = place();
+    let attic = place.serve("attic", &attic(0, &seeds, ""));
+    let settings = names("cellar", 0, &seeds, "names") + &accept("cellar");
+    let config = place.write("cellar", &settings);
+    let checked = run(&["check", "--config", config.to_str().expect("a path")]);
+    assert!(checked.status.success(), "{}", stderr(&checked));
+    let cellar = place.serve("cellar", &settings);
+    knows(&attic, &["cellar"]).await;
+    let output = move_to(&attic, "cellar", &[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!serves(&attic) && serves(&cellar));
+    drop(connect_to(cellar.address).await);
+    cellar.terminate();
+    let cellar = place.serve("cellar", &settings);
+    assert!(serves(&cellar), "it serves the volume again after a restart");
 }
 
 #[tokio::test(flavor = "multi_thread")]

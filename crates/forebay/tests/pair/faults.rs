@@ -212,3 +212,38 @@ async fn an_encrypted_log_is_taken_over_with_its_key_and_not_with_another() {
     scene.until(1, "active").await;
     assert_eq!(pair(&scene.serving[0])["role"], "standby");
 }
+
+/// K3: both halves of the log from a copy of the same run, which agree with each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn halves_that_were_both_put_back_from_a_copy_are_not_served() {
+    let mut scene = Scene::new(Place::new(), "dirty_age = '1h'").await;
+    let host = scene.host(0).await;
+    let logs = ["a", "b"].map(|name| scene.place.path(&format!("{name}.log")));
+    scene.write(&host, 0..8, 1).await;
+    host.flush().await.expect("flushed");
+    let copies = logs.clone().map(|log| std::fs::read(log).expect("a half"));
+    scene.write(&host, 0..8, 2).await;
+    host.flush().await.expect("flushed");
+    for serving in &mut scene.serving {
+        serving.kill();
+    }
+    let newest = logs.clone().map(|log| std::fs::read(log).expect("a half"));
+    for (log, copy) in logs.iter().zip(copies) {
+        std::fs::write(log, copy).expect("put back");
+    }
+    scene.start(0);
+    scene.start(1);
+    scene.until_refused(0, &["older copy"]).await;
+    assert!(scene.role(1) != "active", "{}", scene.role(1));
+    for serving in &mut scene.serving {
+        serving.kill();
+    }
+    for (log, newest) in logs.iter().zip(newest) {
+        std::fs::write(log, newest).expect("put back");
+    }
+    scene.start(0);
+    scene.start(1);
+    scene.until(0, "active").await;
+    let host = scene.host(0).await;
+    scene.check(&host, 0..8, 2).await;
+}

@@ -6,6 +6,7 @@
 #[path = "../../../transport/tests/certificates/mod.rs"]
 pub mod certificates;
 pub mod nodes;
+pub mod raw;
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -22,9 +23,12 @@ use initiator::RemoteVolume;
 use tempfile::TempDir;
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-/// The program under test.
+/// The program under test, with default signal dispositions: the tests send it signals, also where they run
+/// under nohup.
 pub fn forebay() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_forebay"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    program::reset_signals(&mut command);
+    command
 }
 
 /// Runs it to its end.
@@ -85,7 +89,16 @@ impl Place {
         self.try_serve_by(forebay(), name, text)
     }
 
-    /// The same by a command of the caller's, which goes on with arguments of the program.
+    /// Starts `serve` with a stderr of the caller's, and waits until it listens.
+    pub fn serve_with(&self, name: &str, text: &str, stderr: impl Into<Stdio>) -> Serving {
+        let config = self.write(name, text);
+        let started = start_with(forebay().args(["serve", "--config"]).arg(config), stderr.into());
+        let running = started.unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        let address = running.ready.parse().expect("an address");
+        Serving { running, address, control: self.path(&format!("{name}.sock")) }
+    }
+
+    /// Starts `serve` by a command of the caller's, which goes on with arguments of the program.
     pub fn try_serve_by(
         &self,
         mut command: Command,
@@ -93,7 +106,19 @@ impl Place {
         text: &str,
     ) -> Result<Serving, String> {
         let config = self.write(name, text);
-        let mut running = start(command.args(["serve", "--config"]).arg(config))?;
+        self.serve_settings(command.args(["serve", "--config"]).arg(config), name)
+    }
+
+    /// Starts `serve --config NAME.toml` with this folder as the working directory.
+    pub fn try_serve_by_relative_path(&self, name: &str, text: &str) -> Result<Serving, String> {
+        self.write(name, text);
+        let mut command = forebay();
+        command.current_dir(self.folder.path());
+        self.serve_settings(command.args(["serve", "--config"]).arg(format!("{name}.toml")), name)
+    }
+
+    fn serve_settings(&self, command: &mut Command, name: &str) -> Result<Serving, String> {
+        let mut running = start(command)?;
         let stderr = running.stderr();
         // Of several portals the last: a gateway stands below its node.
         let last = running.ready.split_whitespace().last().expect("an address");
@@ -110,10 +135,15 @@ impl Place {
 
 /// Starts a program and waits until it is ready; how it ended, and with what words, if it is not.
 pub fn start(command: &mut Command) -> Result<Running, String> {
+    start_with(command, Stdio::piped())
+}
+
+/// Starts a program with this stderr, and waits until it is ready.
+pub fn start_with(command: &mut Command, stderr: Stdio) -> Result<Running, String> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(stderr)
         .spawn()
         .expect("the binary runs");
     let mut line = String::new();
@@ -122,7 +152,9 @@ pub fn start(command: &mut Command) -> Result<Running, String> {
     stdout.read_line(&mut line).expect("a line or the end");
     let Some(ready) = line.trim().strip_prefix("ready ") else {
         let mut text = String::new();
-        running.stderr().read_to_string(&mut text).expect("text");
+        if let Some(mut stderr) = running.child.stderr.take() {
+            stderr.read_to_string(&mut text).expect("text");
+        }
         let status = running.child.wait().expect("it ends");
         return Err(format!("{status}: {text}"));
     };
@@ -186,6 +218,11 @@ impl Serving {
     pub fn kill(&mut self) {
         self.running.child.kill().expect("it was running");
         self.running.child.wait().expect("it ends");
+    }
+
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.running.child.id()
     }
 
     /// SIGTERM; how it ended and how long that took.

@@ -1,5 +1,7 @@
 //! `key=value` lists (RFC 7143, 6.1) and the values in them.
 
+use scsi::is_plain;
+
 use super::{KeyError, table::LENGTH_MAX};
 
 /// Bytes of one whole text that we keep. RFC 7143 6.1 asks for 8192 at least.
@@ -134,10 +136,10 @@ pub(super) fn is_name(value: &str) -> bool {
     !value.is_empty() && value.len() <= NAME_MAX && value.chars().all(allowed)
 }
 
-/// An iSCSI-local-name-value, which people will read: control characters replaced, so that an
-/// alias cannot forge a line of the events.
+/// An iSCSI-local-name-value, which people will read: characters that do not show as themselves are replaced,
+/// so that an alias cannot forge a line of the events.
 pub(super) fn local_name(value: &str) -> String {
-    value.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    value.chars().map(|c| if is_plain(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
 /// Is this a word that only answers may use (RFC 7143, 6.2)?
@@ -210,6 +212,6 @@ mod tests {
         for name in ["", "iqn a", "iqn\n", "iqn/../x", "iqn\u{7f}", &"a".repeat(224)] {
             assert!(!is_name(name), "{name:?}");
         }
-        assert_eq!(local_name("a\nb"), "a\u{fffd}b");
+        assert_eq!(local_name("a\nb\u{202e}c"), "a\u{fffd}b\u{fffd}c");
     }
 }

@@ -276,7 +276,7 @@ impl InitiatorLogin {
         let next_stage = match self.stage {
             _ if !self.asked => Stage::Security,
             Stage::Security => Stage::Operational,
-            Stage::Operational | Stage::FullFeature => Stage::FullFeature,
+            Stage::Operational | Stage::Reserved | Stage::FullFeature => Stage::FullFeature,
         };
         LoginRequest {
             transit: self.asked,

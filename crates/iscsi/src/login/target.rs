@@ -82,7 +82,8 @@ pub struct TargetLogin {
     challenge: Option<Challenge>,
     proof: Proof,
     reason: Option<&'static str>,
-    finished: bool,
+    /// Set when the login is established: the names have left `negotiation` then.
+    established: Option<Claims>,
 }
 
 impl TargetLogin {
@@ -108,7 +109,7 @@ impl TargetLogin {
             challenge: None,
             proof: Proof::Open,
             reason: None,
-            finished: false,
+            established: None,
         }
     }
 
@@ -123,6 +124,9 @@ impl TargetLogin {
     /// Who the initiator says to be, for the events.
     #[must_use]
     pub fn claims(&self) -> Claims {
+        if let Some(claims) = &self.established {
+            return claims.clone();
+        }
         let Declared { initiator_name, target_name, .. } = &self.negotiation.declared;
         let user = match &self.proof {
             Proof::Chap(verifier) => verifier.claimed.clone(),
@@ -190,7 +194,7 @@ impl TargetLogin {
     /// Does the request's header fit the login so far?
     fn check(&mut self, request: &LoginRequest) -> Result<(), LoginStatus> {
         self.exchanges += 1;
-        if self.finished {
+        if self.established.is_some() {
             return Err(LoginStatus::InvalidDuringLogin);
         }
         if self.exchanges > EXCHANGES_MAX {
@@ -202,9 +206,11 @@ impl TargetLogin {
         let first = self.first.as_ref().expect("handle_request keeps the first request");
         let same = (request.isid, request.tsih, request.cid, request.itt)
             == (first.isid, first.tsih, first.cid, first.itt);
-        let in_stage =
-            request.current_stage == self.stage && request.current_stage != Stage::FullFeature;
-        let may_transit = !request.continues && request.next_stage > request.current_stage;
+        let in_stage = request.current_stage == self.stage
+            && matches!(self.stage, Stage::Security | Stage::Operational);
+        let may_transit = !request.continues
+            && request.next_stage > request.current_stage
+            && request.next_stage != Stage::Reserved;
         if !same || !in_stage || (request.transit && !may_transit) {
             return Err(LoginStatus::InitiatorError);
         }
@@ -395,7 +401,7 @@ impl TargetLogin {
 
     fn establish(&mut self, request: &LoginRequest) -> Result<Established, LoginStatus> {
         let parameters = self.negotiation.conclude().map_err(status)?;
-        self.finished = true;
+        self.established = Some(self.claims());
         let declared = std::mem::take(&mut self.negotiation.declared);
         let session_type =
             if declared.discovery { SessionType::Discovery } else { SessionType::Normal };

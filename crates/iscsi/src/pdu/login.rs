@@ -15,6 +15,9 @@ pub enum Stage {
     Security = 0,
     /// LoginOperationalNegotiation.
     Operational = 1,
+    /// A code that the standard reserves. A request may hold it, because the target has to answer such a
+    /// request with a login status; it is not valid in a response.
+    Reserved = 2,
     /// FullFeaturePhase.
     FullFeature = 3,
 }
@@ -108,9 +111,9 @@ pub enum LoginStatus {
 impl LoginRequest {
     pub(super) const OPCODE: u8 = 0x03;
 
-    pub(super) fn parse(bhs: &Bhs, text: Bytes) -> Result<Self, ParseError> {
-        let stages = Stages::parse(bhs[1])?;
-        Ok(Self {
+    pub(super) fn parse(bhs: &Bhs, text: Bytes) -> Self {
+        let stages = Stages::parse(bhs[1]);
+        Self {
             transit: stages.transit,
             continues: bhs[1] & CONTINUE != 0,
             current_stage: stages.current,
@@ -124,7 +127,7 @@ impl LoginRequest {
             cmd_sn: header::serial_at(bhs, 24),
             exp_stat_sn: header::serial_at(bhs, 28),
             text,
-        })
+        }
     }
 
     pub(super) fn encode(self) -> Encoded {
@@ -147,7 +150,12 @@ impl LoginResponse {
     pub(super) const OPCODE: u8 = 0x23;
 
     pub(super) fn parse(bhs: &Bhs, text: Bytes) -> Result<Self, ParseError> {
-        let stages = Stages::parse(bhs[1])?;
+        let stages = Stages::parse(bhs[1]);
+        for (stage, field) in [(stages.current, "CSG"), (stages.next, "NSG")] {
+            if stage == Stage::Reserved {
+                return Err(ParseError::Field(field));
+            }
+        }
         Ok(Self {
             transit: stages.transit,
             continues: bhs[1] & CONTINUE != 0,
@@ -187,14 +195,10 @@ struct Stages {
 }
 
 impl Stages {
-    fn parse(flags: u8) -> Result<Self, ParseError> {
+    fn parse(flags: u8) -> Self {
         let transit = flags & FINAL != 0;
-        let next = if transit { Stage::parse(flags & 3) } else { Some(Stage::Security) };
-        Ok(Self {
-            transit,
-            current: Stage::parse(flags >> 2 & 3).ok_or(ParseError::Field("CSG"))?,
-            next: next.ok_or(ParseError::Field("NSG"))?,
-        })
+        let next = if transit { Stage::parse(flags) } else { Stage::Security };
+        Self { transit, current: Stage::parse(flags >> 2), next }
     }
 
     fn encode(self) -> u8 {
@@ -204,12 +208,13 @@ impl Stages {
 }
 
 impl Stage {
-    fn parse(code: u8) -> Option<Self> {
-        match code {
-            0 => Some(Self::Security),
-            1 => Some(Self::Operational),
-            3 => Some(Self::FullFeature),
-            _ => None,
+    /// Reads the two low bits.
+    fn parse(bits: u8) -> Self {
+        match bits & 3 {
+            0 => Self::Security,
+            1 => Self::Operational,
+            2 => Self::Reserved,
+            _ => Self::FullFeature,
         }
     }
 }

@@ -128,7 +128,7 @@ impl Pdu {
             NopOut::OPCODE => Self::NopOut(NopOut::parse(bhs, data)),
             ScsiCommand::OPCODE => Self::ScsiCommand(ScsiCommand::parse(bhs, ahs, data)?),
             TaskRequest::OPCODE => Self::TaskRequest(TaskRequest::parse(bhs)),
-            LoginRequest::OPCODE => Self::LoginRequest(LoginRequest::parse(bhs, data)?),
+            LoginRequest::OPCODE => Self::LoginRequest(LoginRequest::parse(bhs, data)),
             TextRequest::OPCODE => Self::TextRequest(TextRequest::parse(bhs, data)),
             DataOut::OPCODE => Self::DataOut(DataOut::parse(bhs, data)),
             LogoutRequest::OPCODE => Self::LogoutRequest(LogoutRequest::parse(bhs)),

@@ -9,6 +9,7 @@
 mod settings;
 mod event;
 mod exchange;
+mod waiting;
 mod task;
 mod response;
 mod retained;

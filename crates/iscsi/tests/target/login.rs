@@ -31,13 +31,70 @@ fn the_final_response_opens_the_window_and_names_the_session() {
 }
 
 #[test]
-fn nothing_but_login_is_answered_before_login() {
+fn a_first_pdu_that_is_no_login_request_gets_no_answer() {
     let mut rig = Rig::new("");
-    let nop = Pdu::NopOut(rig.ping(1, 0));
+    let mut undefined = frame(Pdu::NopOut(rig.ping(1, 0)));
+    undefined.bhs[0] = 0x1f;
+    for first in
+        [frame(Pdu::NopOut(rig.ping(1, 0))), frame(Pdu::ScsiCommand(rig.read(1, 512))), undefined]
+    {
+        let mut phase = phase();
+        let progress = phase.handle_frame(&first);
+        assert!(matches!(progress, LoginProgress::NoLogin), "{progress:?}");
+        assert_eq!(login_output(&mut phase), []);
+    }
+}
+
+#[test]
+fn a_reserved_or_backward_stage_is_an_initiator_error() {
+    // CSG and NSG with T, in the first request and after one that leaves the login in the operational stage.
+    let flags = |current: u8, next: u8| 0x80 | current << 2 | next;
+    for second in [flags(1, 2), flags(2, 3), flags(1, 0), flags(1, 1), flags(0, 1), flags(3, 3)] {
+        for begun in [false, true] {
+            if !begun && second == flags(0, 1) {
+                continue;
+            }
+            let mut phase = phase();
+            if begun {
+                let mut first = login_request(&keys(""));
+                first.transit = false;
+                assert!(matches!(
+                    phase.handle_frame(&frame(Pdu::LoginRequest(first))),
+                    LoginProgress::Continue
+                ));
+                login_output(&mut phase);
+            }
+            let request = login_request(&keys(""));
+            let itt = request.itt;
+            let mut request = frame(Pdu::LoginRequest(request));
+            request.bhs[1] = second;
+            let progress = phase.handle_frame(&request);
+            assert!(
+                matches!(progress, LoginProgress::Close(LoginStatus::InitiatorError)),
+                "{progress:?}"
+            );
+            let output = login_output(&mut phase);
+            let [Pdu::LoginResponse(response)] = &output[..] else { panic!("{output:?}") };
+            assert_eq!((response.status, response.itt), (LoginStatus::InitiatorError, itt));
+        }
+    }
+}
+
+#[test]
+fn an_undefined_pdu_within_a_login_ends_it_with_a_status() {
     let mut phase = phase();
-    let progress = phase.handle_frame(&frame(nop));
-    assert!(matches!(progress, LoginProgress::Close(LoginStatus::InitiatorError)));
-    assert_eq!(reject(&login_output(&mut phase)), RejectReason::ProtocolError);
+    let mut request = login_request(&keys(""));
+    request.transit = false;
+    let mut undefined = frame(Pdu::LoginRequest(request.clone()));
+    undefined.bhs[0] = 0x1f;
+    phase.handle_frame(&frame(Pdu::LoginRequest(request)));
+    login_output(&mut phase);
+    assert!(matches!(
+        phase.handle_frame(&undefined),
+        LoginProgress::Close(LoginStatus::InvalidDuringLogin)
+    ));
+    let output = login_output(&mut phase);
+    assert!(matches!(&output[..], [Pdu::LoginResponse(_)]), "{output:?}");
 }
 
 #[test]
@@ -72,6 +129,12 @@ fn an_established_login_may_still_be_refused() {
     let request = frame(Pdu::LoginRequest(login_request(&keys(""))));
     assert!(matches!(phase.handle_frame(&request), LoginProgress::Established(_)));
     phase.refuse(LoginStatus::OutOfResources);
+    let initiator = phase.claims().initiator;
+    assert_eq!(
+        initiator.as_deref(),
+        Some("iqn.2026-11.io.forebay:i"),
+        "the event names the initiator"
+    );
     let output = login_output(&mut phase);
     let [Pdu::LoginResponse(response)] = &output[..] else { panic!("{output:?}") };
     assert_eq!(response.status, LoginStatus::OutOfResources);

@@ -4,6 +4,7 @@ mod rig;
 mod login;
 mod read;
 mod write;
+mod waiting;
 mod order;
 mod management;
 mod bursts;

@@ -134,7 +134,7 @@ impl Rig {
             match phase.handle_frame(&frame(Pdu::LoginRequest(request))) {
                 LoginProgress::Established(_) => break,
                 LoginProgress::Continue => {}
-                LoginProgress::Close(status) => panic!("login refused: {status:?}"),
+                progress => panic!("login refused: {progress:?}"),
             }
             login_output(&mut phase);
             request = login_request("");

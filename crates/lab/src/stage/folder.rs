@@ -15,6 +15,9 @@ use crate::Error;
 const MARK: &str = ".forebay-lab";
 const WORDS: &str =
     "Made by `forebay lab run`. The next run here removes what is in this folder.\n";
+/// Where a node keeps its records of storage beside its settings. The files that they are about are
+/// removed with them.
+const RECORDS: &str = "forebay-state";
 /// A run that ends removes its folder in the moment in which another takes it. That many in a row do not.
 const ATTEMPTS: usize = 8;
 
@@ -108,6 +111,10 @@ impl Folder {
         for entry in self.entries()? {
             let path = entry.path();
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if entry.file_name() == RECORDS {
+                fs::remove_dir_all(&path).map_err(Error::file("remove", &path))?;
+                continue;
+            }
             let removed = if is_folder { fs::remove_dir(&path) } else { fs::remove_file(&path) };
             removed.map_err(Error::file("remove", &path))?;
         }
@@ -150,6 +157,10 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("work");
         let first = Folder::take(&path).unwrap();
+        fs::create_dir(path.join(RECORDS)).unwrap();
+        fs::write(path.join(RECORDS).join("0a.storage"), "a record").unwrap();
+        first.clear().unwrap();
+        assert!(!path.join(RECORDS).exists(), "records go with the files they are about");
         fs::create_dir_all(path.join("volume/deep")).unwrap();
         fs::write(path.join("volume/deep/file"), "data").unwrap();
         assert!(refusal(&path).contains("another run uses"));

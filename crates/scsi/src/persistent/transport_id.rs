@@ -1,6 +1,9 @@
 //! TransportIDs: how parameter data names an initiator port (SPC-4, 7.6.4).
 
-use crate::field::{u8_at, u16_at};
+use crate::{
+    field::{u8_at, u16_at},
+    plain::is_plain,
+};
 
 /// The name of an iSCSI initiator port (SPC-4, 7.6.4.6): iSCSI name, `,i,0x`, and the ISID in
 /// twelve hexadecimal digits (RFC 7143, 3.4.3). In the other form, without ISID, it names a device
@@ -37,7 +40,7 @@ impl TransportId {
         }
         let (device, isid) = name.split_once(",i,0x")?;
         let is_isid = isid.len() == 12 && isid.bytes().all(|digit| digit.is_ascii_hexdigit());
-        if device.is_empty() || device.chars().any(char::is_control) || !is_isid {
+        if device.is_empty() || !device.chars().all(is_plain) || !is_isid {
             return None;
         }
         Some((Self(format!("{device},i,0x{}", isid.to_ascii_lowercase())), rest))

@@ -6,7 +6,7 @@ use std::{
 };
 
 use iscsi::{
-    Cid, Isid, Serial, Tsih,
+    Cid, Isid, Pdu, Serial, Tsih,
     keys::Offer,
     login::{
         InitiatorLogin, InitiatorNames, LoginFailure,
@@ -20,7 +20,10 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::client::{Client, memory, refused, soon, until};
+use crate::{
+    attacks::Log,
+    client::{Client, memory, refused, soon, until},
+};
 
 /// Open to everybody, to alice, to alice from another host, to bob, to one other network.
 const OPEN: &str = "iqn.2026-11.io.forebay:open";
@@ -217,6 +220,26 @@ async fn rules_change_for_the_next_login() {
 }
 
 #[tokio::test]
+async fn another_user_cannot_end_a_session_by_the_name_of_its_initiator() {
+    let both = vec![rule("", "", "alice"), rule("", "", "bob")];
+    let settings = Settings { security: security(), ..Settings::default() };
+    let (server, address) = serve(settings, vec![target(ALICES, Some(both.clone()))]).await;
+    let mut alice = log_in((HERE, address), Some(ALICES), chap("alice")).await.unwrap();
+    alice.settle().await;
+    let bob = end(address, ALICES, chap("bob")).await;
+    assert_eq!(bob, Err(LoginStatus::AuthenticationFailure));
+    alice.settle().await;
+    // The same user takes the place of a session that is lost.
+    let mut again = log_in((HERE, address), Some(ALICES), chap("alice")).await.unwrap();
+    again.settle().await;
+    assert_eq!(server.statistics().sessions.len(), 1);
+    // A user who was taken out of the settings keeps nobody away.
+    let users = [credential("bob")];
+    server.change_security(Security { users: users.into(), ..security() });
+    log_in((HERE, address), Some(ALICES), chap("bob")).await.unwrap();
+}
+
+#[tokio::test]
 async fn who_is_sent_elsewhere_has_proved_himself_first() {
     let redirect = Some(Redirect { address: "10.0.0.9:3260".into(), permanent: false });
     let moved = Target { redirect, ..target(ALICES, Some(vec![rule("", "", "alice")])) };
@@ -229,34 +252,186 @@ async fn who_is_sent_elsewhere_has_proved_himself_first() {
     assert!(sent.await.unwrap_err().is_panic());
 }
 
+/// Finding W7: of 40 guesses that came together each was answered at once.
 #[tokio::test]
-async fn after_a_wrong_proof_an_address_has_to_wait() {
+async fn wrong_proofs_wait_their_turn_and_right_ones_do_not() {
     let (_server, address) = guarded().await;
-    let elapsed = async |chap: Option<Chap>| {
-        let begun = Instant::now();
-        let login = log_in((HERE, address), Some(ALICES), chap).await;
-        (login.is_ok(), begun.elapsed())
-    };
-    assert!(!elapsed(wrong("alice")).await.0);
-    let (is_in, took) = elapsed(wrong("alice")).await;
-    assert!(!is_in && took >= Duration::from_millis(200), "{took:?}");
-    let (is_in, took) = elapsed(chap("alice")).await;
-    assert!(is_in && took >= Duration::from_millis(450), "{took:?}");
     let begun = Instant::now();
-    log_in((THERE, address), Some(ALICES), chap("alice")).await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(5), "another address does not wait");
+    // One user from four addresses, and four users from one address.
+    let guesses = (1..=4).flat_map(|n| {
+        let (there, nobody) = (Ipv4Addr::new(127, 0, 0, 10 + n), format!("nobody{n}"));
+        [(there, "alice".to_owned()), (HERE, nobody)]
+    });
+    let mut guessing = tokio::task::JoinSet::new();
+    for (from, user) in guesses {
+        guessing.spawn(async move {
+            let login = log_in((from, address), Some(ALICES), wrong(&user)).await;
+            assert_eq!(login.err().map(refused), Some(LoginStatus::AuthenticationFailure));
+            (user == "alice", begun.elapsed())
+        });
+    }
+    let waiting = Duration::from_millis(200);
+    while begun.elapsed() < waiting {
+        tokio::task::yield_now().await;
+    }
+    for (from, user) in [(HERE, "alice"), (Ipv4Addr::new(127, 0, 0, 11), "alice")] {
+        log_in((from, address), Some(ALICES), chap(user)).await.unwrap();
+    }
+    assert!(guessing.try_join_next().is_none() || begun.elapsed() > 2 * waiting);
+    let mut answered: [Vec<Duration>; 2] = Default::default();
+    while let Some(done) = guessing.join_next().await {
+        let (is_alice, elapsed) = done.unwrap();
+        answered[usize::from(is_alice)].push(elapsed);
+    }
+    for times in answered {
+        for (answer, due) in times.iter().zip([250, 750, 1750, 3750]) {
+            assert!(*answer >= Duration::from_millis(due), "{times:?}");
+        }
+    }
 }
 
 #[tokio::test]
 async fn one_address_cannot_take_all_places() {
     let settings = Settings { max_logins: 4, max_logins_per_address: 2, ..Settings::default() };
     let (server, address) = serve(settings, targets()).await;
-    let _waiting = [connect(HERE, address).await, connect(HERE, address).await];
+    let [mut longest, _other] = [connect(HERE, address).await, connect(HERE, address).await];
     until(|| server.statistics().logins_in_progress == 2).await;
-    let mut third = connect(HERE, address).await;
-    assert_eq!(soon(third.read(&mut [0; 1])).await.unwrap_or(0), 0, "closed at once");
-    assert_eq!(server.statistics().refused_connections, 1);
+    let _third = connect(HERE, address).await;
+    assert_eq!(soon(longest.read(&mut [0; 1])).await.unwrap_or(0), 0, "it gives way");
+    until(|| server.statistics().displaced_connections == 1).await;
     assert!(log_in((THERE, address), Some(OPEN), None).await.is_ok());
+}
+
+/// Finding W4: 64 silent connections of each of two addresses kept everybody out.
+#[tokio::test]
+async fn half_open_logins_of_two_addresses_keep_nobody_out() {
+    let (server, address) = guarded().await;
+    let mut waiting = Vec::new();
+    for from in [8, 9] {
+        for _ in 0..64 {
+            waiting.push(connect(Ipv4Addr::new(127, 0, 0, from), address).await);
+        }
+    }
+    until(|| server.statistics().logins_in_progress == 128).await;
+    for target in [ALICES, OPEN] {
+        log_in((HERE, address), Some(target), chap("alice")).await.unwrap();
+    }
+    assert_eq!(server.statistics().refused_connections, 0);
+}
+
+/// Logs in as one of several initiators to the open target.
+async fn log_in_as(who: u8, to: SocketAddr, chap: Option<Chap>) -> Result<Client, LoginStatus> {
+    log_in_as_to(who, (HERE, to), Some(OPEN), chap).await
+}
+
+async fn log_in_as_to(
+    who: u8,
+    (from, to): (Ipv4Addr, SocketAddr),
+    target: Option<&str>,
+    chap: Option<Chap>,
+) -> Result<Client, LoginStatus> {
+    let names = InitiatorNames {
+        initiator_name: format!("{HOST}{who}"),
+        initiator_alias: None,
+        target_name: target.map(str::to_owned),
+    };
+    let isid = Isid([0x80, 0, 0, 0, 0, who]);
+    let mut login =
+        InitiatorLogin::new(Offer::initiator(), names, isid, Tsih(0), Cid(1), Serial(1));
+    if let Some(chap) = chap {
+        login = login.with_chap(chap, Challenge { identifier: 3, value: [3; 32] });
+    }
+    Client::on(connect(from, to).await).run(login).await.map_err(refused)
+}
+
+#[tokio::test]
+async fn a_quarter_of_the_places_is_kept_for_users() {
+    // `None` is chosen where it is enough: alice's proof is wanted by a rule.
+    let open = |user| {
+        vec![target(OPEN, Some(vec![rule(&format!("{HOST}1*"), "", ""), rule("", "", user)]))]
+    };
+    let settings = Settings { max_connections: 4, security: security(), ..Settings::default() };
+    let (server, address) = serve(settings, open("alice")).await;
+    let mut strangers = Vec::new();
+    for who in 10..13 {
+        strangers.push(log_in_as(who, address, None).await.unwrap());
+    }
+    let refusal = log_in_as(13, address, None).await.err();
+    assert_eq!(refusal, Some(LoginStatus::OutOfResources));
+    let mut alice = log_in_as(2, address, chap("alice")).await.unwrap();
+    alice.settle().await;
+    let refusal = log_in_as(3, address, chap("alice")).await.err();
+    assert_eq!(refusal, Some(LoginStatus::OutOfResources));
+    assert_eq!(server.statistics().refused_connections, 2);
+}
+
+/// Finding W2: discovery sessions that strangers kept open took all places, without a proof.
+#[tokio::test]
+async fn discovery_sessions_keep_nobody_out() {
+    let settings = Settings {
+        max_connections: 4,
+        max_discovery_sessions: 6,
+        max_discovery_sessions_per_address: 4,
+        security: security(),
+        ..Settings::default()
+    };
+    let (server, address) = serve(settings, targets()).await;
+    let mut discoveries = Vec::new();
+    for (who, from) in (1..).zip([HERE, HERE, HERE, HERE, HERE, THERE, THERE, THERE]) {
+        discoveries.push(log_in_as_to(who, (from, address), None, None).await.unwrap());
+        if who == 5 {
+            // All have room for one more, their own address has not.
+            until(|| server.statistics().displaced_connections == 1).await;
+            assert_eq!(server.statistics().discovery_sessions, 4);
+        }
+    }
+    let open = || server.statistics().sessions.len();
+    until(|| open() == 6).await;
+    assert_eq!(server.statistics().discovery_sessions, 6);
+    assert_eq!(server.statistics().displaced_connections, 2);
+    // The first gave way to the fifth of its address, the second to the third of the other.
+    for displaced in &mut discoveries[..2] {
+        assert!(soon(displaced.receive()).await.is_none());
+    }
+    assert!(discoveries[7].send_targets("All").await.contains(OPEN));
+    let mut alice = log_in((HERE, address), Some(ALICES), chap("alice")).await.unwrap();
+    alice.settle().await;
+    assert_eq!(seen(address, chap("alice")).await.unwrap(), [OPEN, ALICES]);
+}
+
+#[tokio::test]
+async fn a_discovery_session_that_asks_for_nothing_ends_soon() {
+    let idle = Duration::from_millis(300);
+    let mut settings = Settings { discovery_idle: idle, ..Settings::default() };
+    settings.session.ping_after = Duration::from_millis(20);
+    let (server, address) = serve(settings, targets()).await;
+    let begun = Instant::now();
+    let mut client = log_in((HERE, address), None, None).await.unwrap();
+    // It answers pings, and stays no longer for that.
+    let mut pings = 0;
+    while let Some(pdu) = soon(client.receive()).await {
+        let Pdu::NopIn(ping) = pdu else { panic!("{pdu:?}") };
+        client.answer_ping(&ping).await;
+        pings += 1;
+    }
+    assert!(pings > 1 && begun.elapsed() >= idle, "{pings} pings");
+    until(|| server.statistics().sessions.is_empty()).await;
+}
+
+/// Finding W7: 3,000 discovery sessions wrote 2 MB of events.
+#[tokio::test]
+async fn many_discovery_sessions_are_one_event() {
+    let log = Log::start();
+    let (server, address) = serve(Settings::default(), targets()).await;
+    for _ in 0..20 {
+        assert!(!seen(address, None).await.unwrap().is_empty());
+    }
+    until(|| server.statistics().sessions.is_empty()).await;
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("discovery session") && lines[0].contains(HOST), "{lines:?}");
+    seen(address, None).await.unwrap();
+    assert_eq!(server.statistics().opened_sessions, 21);
 }
 
 /// Groups and rules together: a target that is reached elsewhere is not there at all.

@@ -18,7 +18,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 use unit::{BlockUnit, Identity, LogicalUnit};
 use volume::{Geometry, MemVolume};
 
-use crate::client::{Client, LOOPBACK, TARGET, memory, server, soon, until};
+use crate::client::{Client, LOOPBACK, TARGET, memory, refused, server, soon, until};
 use crate::doors::closed;
 
 /// A login request with this text.
@@ -332,8 +332,8 @@ async fn a_thousand_connections_leave_a_session_unharmed() {
             good.settle().await;
         }
     }
-    let limit = Settings::default().max_logins;
-    until(|| server.statistics().refused_connections as usize >= 1000 - limit).await;
+    let limit = Settings::default().max_logins_per_address;
+    until(|| server.statistics().displaced_connections as usize >= 1000 - limit).await;
     assert!(server.statistics().logins_in_progress <= limit);
     good.settle().await;
     drop(idle);
@@ -418,6 +418,28 @@ async fn a_login_that_fails_is_told_once_with_its_address() {
     let lines = log.lines();
     let about = lines.iter().filter(|line| line.contains(&here)).count();
     assert_eq!(about, 1, "{lines:?}");
+}
+
+#[tokio::test]
+async fn refusals_that_belong_to_a_restart_are_no_warnings() {
+    let log = Log::start();
+    let mut away = Target::new("iqn.2026-11.io.forebay:away", vec![(0, memory())]);
+    away.is_unavailable = true;
+    let here = Target::new(TARGET, vec![(0, memory())]);
+    let server = Server::new(Settings::default(), vec![here, away]).unwrap();
+    let address = server.listen(LOOPBACK).await.unwrap();
+    for (tsih, target, status) in [
+        (Tsih(9), TARGET, LoginStatus::SessionDoesNotExist),
+        (Tsih(0), "iqn.2026-11.io.forebay:away", LoginStatus::ServiceUnavailable),
+        (Tsih(0), "iqn.2026-11.io.forebay:none", LoginStatus::NotFound),
+    ] {
+        let login = Client::try_log_in(address, 1, Offer::initiator(), tsih, Some(target)).await;
+        assert_eq!(refused(login.err().unwrap()), status);
+    }
+    until(|| server.statistics().failed_logins == 3).await;
+    let lines = log.lines();
+    let warnings: Vec<_> = lines.iter().filter(|line| line.contains("WARN")).collect();
+    assert!(warnings.len() == 1 && warnings[0].contains("forebay:none"), "{lines:?}");
 }
 
 /// What an operator sees, of this thread.

@@ -18,8 +18,8 @@ use iscsi::{
     keys::Offer,
     login::{InitiatorLogin, InitiatorNames, InitiatorStep, LoginFailure},
     pdu::{
-        DataOut, LoginStatus, NopOut, ReadyToTransfer, ScsiCommand, ScsiResponse, TaskFunction,
-        TaskRequest, TextRequest,
+        DataOut, LoginStatus, NopIn, NopOut, ReadyToTransfer, ScsiCommand, ScsiResponse,
+        TaskFunction, TaskRequest, TextRequest,
     },
 };
 use parking_lot::Mutex;
@@ -318,6 +318,20 @@ impl Client {
                 pdu => panic!("{pdu:?}"),
             }
         }
+    }
+
+    /// Answers a ping of the target.
+    pub async fn answer_ping(&mut self, ping: &NopIn) {
+        let answer = NopOut {
+            immediate: true,
+            lun: ping.lun,
+            itt: Itt::NONE,
+            ttt: ping.ttt,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: self.exp_stat_sn,
+            data: Bytes::new(),
+        };
+        self.send(Pdu::NopOut(answer)).await;
     }
 
     pub async fn manage(&mut self, function: TaskFunction, lun: Lun, meant: Itt) {

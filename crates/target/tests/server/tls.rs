@@ -77,6 +77,25 @@ async fn a_portal_with_tls_serves_who_has_a_certificate() {
 }
 
 #[tokio::test]
+async fn discovery_lists_the_portals_of_the_askers_kind_only() {
+    let (tls, ours) = ends(&Authority::new());
+    let (server, secured) = serve(Settings::default(), &tls).await;
+    let also_secured = Portal { tls: Some(tls.clone()), ..LOOPBACK.into() };
+    let also_secured = server.open_portal(also_secured).await.unwrap();
+    let plain = server.listen(LOOPBACK).await.unwrap();
+    let also_plain = server.listen(LOOPBACK).await.unwrap();
+    let told = |addresses: [SocketAddr; 2]| {
+        let addresses = addresses.map(|address| format!("TargetAddress={address},1\0"));
+        format!("TargetName={TARGET}\0{}", addresses.concat())
+    };
+    let discovery = || login(1, Offer::initiator(), Tsih(0), None, Cid(1), Serial(1));
+    let without = Client::connect(plain).await.run(discovery()).await;
+    assert_eq!(without.unwrap().send_targets("All").await, told([plain, also_plain]));
+    let with = Client::on(connect(secured, &ours).await.unwrap()).run(discovery()).await;
+    assert_eq!(with.unwrap().send_targets("All").await, told([secured, also_secured]));
+}
+
+#[tokio::test]
 async fn who_does_not_get_through_the_handshake_is_told_once_with_his_address() {
     let log = Log::start();
     let (tls, ours) = ends(&Authority::new());

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use volume::{Extent, Geometry};
 
 use super::BlockUnit;
-use crate::{access, claim::Claim, sense::Failure};
+use crate::{access, claim::Claim, patience::Patience, sense::Failure};
 
 impl BlockUnit {
     /// The claim of a write, if nobody is in its way: the usual case.
@@ -35,10 +35,13 @@ impl BlockUnit {
         geometry: Geometry,
         nexus: u64,
     ) -> Result<(), Failure> {
+        let mut patience = Patience::default();
         for extent in extents {
             let _claim = self.claim(extent, &geometry).await;
             self.check_token(nexus, extent)?;
-            self.volume.discard(extent).await.map_err(access::failed_write)?;
+            let discard =
+                || async { self.volume.discard(extent).await.map_err(access::failed_write) };
+            patience.step(extent.lba.0, discard).await?;
         }
         Ok(())
     }

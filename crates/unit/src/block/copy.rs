@@ -22,6 +22,7 @@ use crate::{
     Completion, LogicalUnit, Nexus, Task, TaskAttribute,
     access::Answer,
     copies::{Refused, Running},
+    patience::Patience,
     sense::Failure,
 };
 
@@ -108,11 +109,16 @@ impl BlockUnit {
             }
             checked.push((source, destination, segment, from.block_size));
         }
+        let mut patience = Patience::default();
         for (source, destination, segment, block_size) in checked {
             let order = pieces_of(segment, block_size, source.is(destination));
             for (at, blocks) in order {
-                let data = source.read(segment.source_lba + at, blocks).await?;
-                destination.write(segment.destination_lba + at, blocks, data).await?;
+                let lba = segment.destination_lba + at;
+                let piece = || async {
+                    let data = source.read(segment.source_lba + at, blocks).await?;
+                    destination.write(lba, blocks, data).await
+                };
+                patience.step(lba, piece).await.map_err(aborted)?;
                 running.note(|status| status.blocks += u64::from(blocks));
             }
             running.note(|status| status.segments += 1);
@@ -173,6 +179,16 @@ impl BlockUnit {
         let mut bytes = Bytes::from(bytes);
         bytes.truncate(allocation_length as usize);
         Ok(Completion::good(bytes.into()))
+    }
+}
+
+/// The failure of a step of a copy. How far the copy came, RECEIVE COPY RESULTS tells.
+pub(super) fn aborted(failure: Failure) -> Failure {
+    match failure {
+        Failure::Check(sense) if sense.is(Sense::LOGICAL_UNIT_COMMUNICATION_TIME_OUT) => {
+            Sense::COPY_ABORTED.into()
+        }
+        failure => failure,
     }
 }
 
@@ -268,7 +284,6 @@ impl Party<'_> {
         };
         match completion.status {
             Status::Good => Ok(completion.data_in),
-            // What was copied may be copied again: the initiator is patient.
             Status::Busy => Err(Failure::Busy),
             _ => Err(Sense::THIRD_PARTY_DEVICE_FAILURE.into()),
         }

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     Completion,
     access::{self, Answer, first_difference, pieces},
+    patience::Patience,
     sense::{Access, Failure},
 };
 
@@ -46,8 +47,8 @@ impl BlockUnit {
                 // Which byte of the data that came (SBC-3, 5.2.1).
                 return Err(Sense::MISCOMPARE_DURING_VERIFY.with_information(offset as u64).into());
             }
-            let write = volume.write(extent.lba, new, durability);
-            write.await.map_err(access::failed_write)
+            // One that may have been done is not tried again inside: the initiator has to look what is there.
+            volume.write(extent.lba, new, durability).await.map_err(access::failed_write)
         };
         Ok(finished(exchange, 2 * half, turn))
     }
@@ -76,13 +77,16 @@ impl BlockUnit {
         let (volume, durability) = (&*self.volume, self.durability(transfer.fua));
         let or = async move {
             let _claim = self.claim_alone(extent, &geometry).await;
-            let mut at = 0;
+            let mut patience = Patience::default();
             for piece in pieces(extent, block_size) {
-                let found = volume.read(piece).await.map_err(|e| Failure::new(&e, Access::Read))?;
-                let new = or(&found, &data.slice(at, found.len()));
-                at += found.len();
-                let write = volume.write(piece.lba, new, durability);
-                write.await.map_err(access::failed_write)?;
+                let at = (piece.lba.0 - extent.lba.0) as usize * block_size;
+                let step = || async {
+                    let found = volume.read(piece).await;
+                    let found = found.map_err(|e| Failure::new(&e, Access::Read))?;
+                    let new = or(&found, &data.slice(at, found.len()));
+                    volume.write(piece.lba, new, durability).await.map_err(access::failed_write)
+                };
+                patience.step(piece.lba.0, step).await?;
             }
             Ok(())
         };

@@ -39,7 +39,7 @@ impl BlockUnit {
         let flushes = !asked.no_flush && !work.geometry.read_only;
         let stop = async move {
             if flushes {
-                self.volume.flush().await.map_err(access::failed_write)?;
+                self.volume.flush().await.map_err(access::failed_flush)?;
             }
             if asked.load_eject {
                 self.medium.set_present(false);

@@ -27,10 +27,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use scsi::{Command, PersistentReserveOut, Sense, copy::TOKEN_BYTES};
+use scsi::{Command, PersistentReserveOut, Sense, Transfer, copy::TOKEN_BYTES};
 use volume::{Data, Geometry, Stack};
 
 use self::bounds::{at_once, check_list_length, taking, writable};
+pub use self::own::NotDropped;
 use crate::{
     Completion, LogicalUnit, Neighbours, Nexus, Rod, Task, TaskAttribute, TaskManagement,
     access::{self, Answer},
@@ -43,7 +44,7 @@ use crate::{
     medium::Medium,
     modes::ModeSettings,
     order::{Order, Turn},
-    ownership::Ownership,
+    ownership::{self, Ownership},
     reservation::Reservations,
     sanitize::Sanitizer,
     sense::Failure,
@@ -214,6 +215,11 @@ impl BlockUnit {
         let room = task.data_in_capacity;
         let nexus = task.nexus.number;
         let work = Work { data: task.data_out, geometry, turn, nexus };
+        if let Some(ownership) = &self.ownership
+            && ownership::needs_a_flush(&command)
+        {
+            ownership.note_change(nexus);
+        }
         match command {
             Command::Read(transfer) => self.read(transfer, room, work),
             Command::Write(transfer) => self.write(transfer, work),
@@ -327,11 +333,12 @@ impl BlockUnit {
             if let Some(failure) = sharing.bar(nexus.number, command, beside) {
                 return Err(failure.into());
             }
-        } else if let (Ok(command), Some(ownership)) = (&command, &self.ownership)
-            && let Some(failure) =
-                ownership.bar(nexus.number, command, self.settings.reads_beside_claim)
-        {
-            return Err(failure.into());
+        } else if let (Ok(command), Some(ownership)) = (&command, &self.ownership) {
+            let beside = self.settings.reads_beside_claim;
+            let has_epochs = || self.volume.geometry().epoch_blocks > 0;
+            if let Some(failure) = ownership.bar(nexus.number, command, beside, has_epochs) {
+                return Err(failure.into());
+            }
         }
         if !is_nested && let Some(condition) = self.attentions.take(nexus.number) {
             return Err(condition.into());
@@ -372,12 +379,12 @@ impl BlockUnit {
         let geometry = self.geometry();
         let command = self.command(nexus, cdb, TaskAttribute::Simple)?;
         let bytes = match command {
-            Command::Write(transfer)
-            | Command::OrWrite(transfer)
-            | Command::WriteAndVerify { transfer, .. } => {
-                writable(&geometry)?;
-                let blocks = self.extent(&transfer, &geometry)?.map_or(0, |e| e.blocks);
-                (blocks * geometry.block_size).min(data_out_length)
+            Command::Write(transfer) | Command::WriteAndVerify { transfer, .. } => {
+                self.bytes_to_write(&transfer, &geometry)?.min(data_out_length)
+            }
+            Command::OrWrite(transfer) => {
+                let bytes = self.bytes_to_write(&transfer, &geometry)?.min(data_out_length);
+                bytes.min(access::PIECE as u32)
             }
             Command::CompareAndWrite(transfer) => {
                 let extent = self.check_compare_and_write(&transfer, &geometry)?;
@@ -388,8 +395,10 @@ impl BlockUnit {
                 extent.map_or(0, |e| e.blocks) * geometry.block_size
             }
             Command::WriteSame { .. } => {
+                // Such commands are done a piece at a time: that is what the volume must have room for.
                 let extent = self.check_write_same(&command, &geometry)?.extent;
-                extent.map_or(0, |e| e.blocks) * geometry.block_size
+                let bytes = extent.map_or(0, |e| e.blocks) * geometry.block_size;
+                bytes.min(access::PIECE as u32)
             }
             Command::Sanitize(asked) => return Ok(self.check_sanitize(&asked, &geometry)?),
             Command::Unmap { .. } => return Ok(self.check_unmap(&command, &geometry)?),
@@ -402,7 +411,14 @@ impl BlockUnit {
             }
             _ => return Ok(()),
         };
-        self.volume.admit(bytes as usize).map_err(|error| access::failed_write(error).into())
+        // Whatever fails there: nothing was done.
+        self.volume.admit(bytes as usize).map_err(|error| access::failed_flush(error).into())
+    }
+
+    fn bytes_to_write(&self, transfer: &Transfer, geometry: &Geometry) -> Result<u32, Sense> {
+        writable(geometry)?;
+        let extent = self.extent(transfer, geometry)?;
+        Ok(extent.map_or(0, |extent| extent.blocks * geometry.block_size))
     }
 
     fn execute_in_turn(&self, task: Task) -> Answer<'_> {

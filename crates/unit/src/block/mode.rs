@@ -48,7 +48,7 @@ impl BlockUnit {
             if wanted.write_through && !before.write_through
                 || wanted.write_protect && !before.write_protect
             {
-                self.volume.flush().await.map_err(access::failed_write)?;
+                self.volume.flush().await.map_err(access::failed_flush)?;
             }
             if select.save {
                 self.modes.save(wanted).await?;

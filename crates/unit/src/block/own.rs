@@ -1,5 +1,7 @@
 //! CLAIM OUT and what the unit's operator may do about it.
 
+use std::{error::Error, fmt};
+
 use scsi::{ClaimAction, ClaimParameters, ClaimReport, Command, Sense};
 
 use volume::{Extent, Lba};
@@ -34,6 +36,28 @@ pub(super) fn is_for_all(command: &Command) -> bool {
     )
 }
 
+/// The reason for which a claim could not be dropped. The claim is still in force.
+#[derive(Clone, Debug)]
+pub enum NotDropped {
+    /// The volume could not go back to the last flush of the owner.
+    NotRolledBack(volume::Error),
+    /// The end of the claim could not be saved.
+    NotSaved,
+}
+
+impl fmt::Display for NotDropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotRolledBack(error) => {
+                write!(f, "what its owner has sent and not flushed cannot be rolled back: {error}")
+            }
+            Self::NotSaved => f.write_str("the record of the claim cannot be saved"),
+        }
+    }
+}
+
+impl Error for NotDropped {}
+
 impl BlockUnit {
     /// The claim is stable before the status, and nothing that others began goes on after it.
     pub(super) fn claim_out<'a>(
@@ -53,12 +77,12 @@ impl BlockUnit {
         if action == ClaimAction::Claim {
             writable(&work.geometry).map_err(|sense| taking_with(taken, sense.into()))?;
         }
-        let (nexus, turn) = (nexus.number, work.turn);
+        let (from, nexus, turn) = (nexus.clone(), nexus.number, work.turn);
         if let Some(sharing) = &self.sharing {
             return Ok(Box::pin(async move {
                 let done = match action {
                     ClaimAction::Claim => {
-                        let done = sharing.claim(nexus, asked).await;
+                        let done = sharing.claim(&from, asked).await;
                         drop(turn);
                         // What an earlier session of the same log began is not carried out later.
                         self.await_what_has_begun().await;
@@ -70,29 +94,43 @@ impl BlockUnit {
                         let _nothing_else = self.when_all_has_ended().await;
                         sharing.release(nexus, &asked).await
                     }
+                    ClaimAction::Advance => {
+                        // Saving takes a disk sync: other commands must not wait for it.
+                        drop(turn);
+                        sharing.advance(nexus, &asked).await
+                    }
                 };
                 done.map_or_else(|sense| taking_with(taken, sense.into()), |()| taking(taken))
             }));
         }
         let ownership = self.ownership().map_err(|sense| taking_with(taken, sense.into()))?;
         let has_epochs = work.geometry.epoch_blocks > 0;
+        if action == ClaimAction::Advance {
+            return Ok(Box::pin(async move {
+                // Saving takes a disk sync: other commands must not wait for it.
+                drop(turn);
+                let done = ownership.advance(nexus, &asked).await;
+                done.map_or_else(|sense| taking_with(taken, sense.into()), |()| taking(taken))
+            }));
+        }
         Ok(Box::pin(async move {
-            let (again, follows) = (ownership.is_holder(nexus), ownership.is_held());
             let done = match action {
                 ClaimAction::Claim => ownership.claim(nexus, asked).await,
-                ClaimAction::Release => ownership.release(nexus, &asked).await,
+                _ => ownership.release(nexus, &asked).await,
             };
             if let Err(sense) = done {
                 return taking_with(taken, sense.into());
             }
             drop(turn);
             self.await_what_has_begun().await;
-            // Who asks again in its session has not lost what it sent.
-            if has_epochs && action == ClaimAction::Claim && !again {
-                let begun = self.begin_epoch(follows).await;
-                if let Err(error) = begun {
-                    return taking_with(taken, access::failed_write(error));
+            if has_epochs
+                && action == ClaimAction::Claim
+                && let Some(follows) = ownership.unbegun()
+            {
+                if let Err(error) = self.begin_epoch(follows).await {
+                    return taking_with(taken, access::failed_flush(error));
                 }
+                ownership.note_begun();
             }
             taking(taken)
         }))
@@ -127,21 +165,25 @@ impl BlockUnit {
     /// then on, and lost.
     ///
     /// # Errors
-    /// It could not be saved. Nothing has changed.
-    pub async fn drop_claim(&self) -> Result<(), Sense> {
+    /// See [`NotDropped`]. The claim is still in force, and this may be called again.
+    pub async fn drop_claim(&self) -> Result<(), NotDropped> {
         if let Some(sharing) = &self.sharing {
             // What they had is given on at once: a write of theirs must not end after that.
             let _nothing_else = self.when_all_has_ended().await;
-            return sharing.drop_absent().await;
+            return sharing.drop_absent().await.map_err(|_| NotDropped::NotSaved);
         }
         let Some(ownership) = &self.ownership else { return Ok(()) };
-        ownership.drop_claim().await?;
-        self.await_what_has_begun().await;
+        // Nobody reads or writes between the roll-back and the end of the claim: half an epoch would be
+        // read, and new writes would be given up with it.
+        let _nothing_else = self.when_all_has_ended().await;
         if self.volume.geometry().epoch_blocks > 0 {
-            let rolled_back = self.begin_epoch(true).await;
-            rolled_back.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
+            // The roll-back comes first. If it fails, the claim still keeps other initiators from reading the
+            // half epoch, and from flushing it. The owner must not flush the rest of an epoch whose first
+            // half was given up.
+            ownership.shut_holder_out();
+            self.begin_epoch(true).await.map_err(NotDropped::NotRolledBack)?;
         }
-        Ok(())
+        ownership.drop_claim().await.map_err(|_| NotDropped::NotSaved)
     }
 
     /// Waits for all commands that have begun, and holds up those that come until the result is dropped; commands

@@ -14,13 +14,14 @@ use volume::{Extent, Geometry, Lba};
 use super::{
     BlockUnit, Work,
     bounds::{in_range, list_to_do, taking_with, writable},
-    copy::{PIECE, run_copy},
+    copy::{PIECE, aborted, run_copy},
 };
 use crate::{
     Completion, Nexus,
     access::Answer,
     copies::Running,
     limits::{TOKEN_BYTES_MOST, TOKEN_TIMEOUT_S, TOKEN_TIMEOUT_S_MOST},
+    patience::Patience,
     sense::Failure,
 };
 
@@ -35,6 +36,11 @@ impl BlockUnit {
         let Work { data, geometry, turn, .. } = work;
         let bytes = list_to_do(&data, length as usize)?;
         let refused = |sense: Sense| taking_with(length, sense.into());
+        // A token is void when its blocks are written. The next flush of the owner of the epoch would
+        // change what this nexus reads there without a write.
+        if self.is_anothers_epoch(nexus.number, &geometry) {
+            return Err(refused(Sense::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN));
+        }
         let asked = PopulateToken::parse(&bytes);
         let asked = asked.map_err(refused)?;
         check_populate(&asked, &geometry).map_err(refused)?;
@@ -114,17 +120,22 @@ impl BlockUnit {
         }
         let step = PIECE / geometry.block_size;
         let mut number = asked.offset;
+        let mut patience = Patience::default();
         for range in &asked.ranges {
             let mut done = 0;
             while done < range.blocks {
                 let from = rod.locate(number).ok_or(Sense::COPY_ABORTED)?;
                 let blocks = from.blocks.min(range.blocks - done).min(step);
-                let data = source.read(from.lba.0, blocks).await?;
-                // Looked at after the read: a write that began before it ended is seen.
-                if rod.is_void() {
-                    return Err(Sense::TOKEN_REVOKED.into());
-                }
-                destination.write(range.lba + u64::from(done), blocks, data).await?;
+                let lba = range.lba + u64::from(done);
+                let piece = || async {
+                    let data = source.read(from.lba.0, blocks).await?;
+                    // Looked at after the read: a write that began before it ended is seen.
+                    if rod.is_void() {
+                        return Err(Sense::TOKEN_REVOKED.into());
+                    }
+                    destination.write(lba, blocks, data).await
+                };
+                patience.step(lba, piece).await.map_err(aborted)?;
                 running.note(|status| status.blocks += u64::from(blocks));
                 (done, number) = (done + blocks, number + u64::from(blocks));
             }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Completion, Nexus,
-    access::{self, Against, Answer},
+    access::{self, Against, Answer, Version},
 };
 
 impl BlockUnit {
@@ -32,9 +32,31 @@ impl BlockUnit {
         if blocks == 0 {
             return Err(taking(whole));
         }
-        let stable_first = transfer.fua && work.geometry.volatile_cache && !work.geometry.read_only;
+        let has_cache = work.geometry.volatile_cache && !work.geometry.read_only;
+        let version = match self.version_for(work.nexus, &work.geometry) {
+            // Before anything else: a flush for FUA would end the epoch of the owner in the middle.
+            Version::Newest if transfer.fua && has_cache => Version::Stable,
+            version => version,
+        };
         let part = Extent { blocks, ..extent };
-        let read = access::read(&*self.volume, part, stable_first, work.turn);
+        let beside = self.ownership.as_ref().filter(|ownership| {
+            work.geometry.epoch_blocks == 0 && ownership.is_beside_dirty(work.nexus)
+        });
+        let beside = match beside {
+            Some(ownership) => Some((ownership, ownership.begin_read()?)),
+            None => None,
+        };
+        let read = access::read(&*self.volume, part, version, work.turn);
+        let read: Answer<'a> = match beside {
+            Some((ownership, changes)) => Box::pin(async move {
+                let read = read.await;
+                match ownership.end_read(changes) {
+                    Err(failure) if read.status == Status::Good => failure.into(),
+                    _ => read,
+                }
+            }),
+            None => read,
+        };
         if blocks == extent.blocks {
             return Ok(read);
         }
@@ -130,10 +152,11 @@ impl BlockUnit {
         byte_check: ByteCheck,
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
-        let Work { data, geometry, turn, .. } = work;
+        let Work { data, geometry, turn, nexus } = work;
         let Some(extent) = self.extent(&transfer, &geometry)? else {
             return Err(taking(0));
         };
+        let version = self.version_for(nexus, &geometry);
         let (taken, against) = match byte_check {
             // Data that comes all the same is not looked at.
             ByteCheck::Medium => (0, Ok(Against::Nothing)),
@@ -146,7 +169,10 @@ impl BlockUnit {
             }
         };
         Ok(match against {
-            Ok(against) => finished(access::verify(&*self.volume, extent, against), taken, turn),
+            Ok(against) => {
+                let verify = access::verify(&*self.volume, extent, against, version);
+                finished(verify, taken, turn)
+            }
             Err(sense) => at_once(taking_with(taken, sense.into())),
         })
     }
@@ -160,19 +186,36 @@ impl BlockUnit {
         work: Work<'a>,
     ) -> Result<Answer<'a>, Completion> {
         in_range(transfer.lba, u64::from(transfer.blocks), &work.geometry)?;
-        if self.is_anothers_epoch(nexus, &work.geometry) {
+        if self.is_anothers_epoch(nexus.number, &work.geometry) {
             return Err(taking(0));
         }
+        let noted = self.ownership.as_ref().map(|ownership| (ownership, ownership.changes()));
+        let nexus = nexus.number;
         let flush = self.volume.flush();
-        let flush = async move { flush.await.map_err(access::failed_write) };
+        let flush = async move {
+            flush.await.map_err(access::failed_flush)?;
+            if let Some((ownership, changes)) = noted {
+                ownership.note_flush(nexus, changes);
+            }
+            Ok(())
+        };
         Ok(finished(flush, 0, work.turn))
     }
 
-    /// Whether a flush would end an epoch in the middle that belongs to the owner of a claim. What
-    /// this nexus has written is stable: it was flushed before the claim was granted.
-    fn is_anothers_epoch(&self, nexus: &Nexus, geometry: &Geometry) -> bool {
+    /// Returns true if the open epoch belongs to a claim of another nexus, so that a flush would end it in
+    /// the middle. Writes of this nexus are stable: they were flushed before the claim was granted.
+    pub(super) fn is_anothers_epoch(&self, nexus: u64, geometry: &Geometry) -> bool {
         geometry.epoch_blocks > 0
-            && self.ownership.as_ref().is_some_and(|ownership| ownership.is_beside(nexus.number))
+            && self.ownership.as_ref().is_some_and(|ownership| ownership.is_beside(nexus))
+    }
+
+    /// The version of the blocks that this nexus reads. Half an epoch of another is no consistent prefix
+    /// of what the hosts of its owner wrote.
+    fn version_for(&self, nexus: u64, geometry: &Geometry) -> Version {
+        match self.is_anothers_epoch(nexus, geometry) {
+            true => Version::Flushed,
+            false => Version::Newest,
+        }
     }
 
     /// ROLL BACK: a flush the other way round. It takes writes as a whole, and so waits for those that
@@ -187,7 +230,7 @@ impl BlockUnit {
             let _nothing_else = self.when_all_has_ended().await;
             match self.volume.roll_back().await {
                 Ok(()) => taking(0),
-                Err(error) => taking_with(0, access::failed_write(error)),
+                Err(error) => taking_with(0, access::failed_flush(error)),
             }
         }))
     }

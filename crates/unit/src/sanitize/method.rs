@@ -98,7 +98,7 @@ async fn write(volume: &Stack, extent: Extent, block: &Bytes) -> Result<(), Erro
 async fn stubborn<'a, T>(call: impl Fn() -> volume::Io<'a, T>) -> Result<T, Error> {
     for _ in 0..TRIES {
         match call().await {
-            Err(Error::Busy(_) | Error::Unreachable(_)) => tokio::time::sleep(PAUSE).await,
+            Err(error) if error.may_pass() => tokio::time::sleep(PAUSE).await,
             result => return result,
         }
     }

@@ -5,8 +5,12 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use scsi::{ClaimAction, ClaimParameters, ClaimReport, Command, Sense, Status, vpd::ForebayVolume};
-use unit::{BlockUnit, Identity, LogicalUnit, Nexus, Settings};
+use scsi::{
+    ByteCheck, ClaimAction, ClaimParameters, ClaimReport, Command, Sense, Status, Transfer,
+    copy::{PopulateToken, TokenRange},
+    vpd::ForebayVolume,
+};
+use unit::{BlockUnit, Identity, LogicalUnit, Nexus, NotDropped, Settings};
 use volume::{Call as On, Fault, Geometry, MemVolume, Rule, Symptom};
 
 use crate::host::{Call, Host, MemoryStore, geometry, nexus, pattern};
@@ -24,6 +28,7 @@ fn claim(generation: u64, opening: u64, predecessors: &[u64]) -> ClaimParameters
         accept_loss: false,
         takes_over: !predecessors.is_empty(),
         shares: false,
+        confirmed: None,
     }
 }
 
@@ -64,6 +69,7 @@ fn only_the_owner_changes_a_claimed_unit_and_others_read() {
     assert_eq!(refused.sense, protected);
     let unmap = Command::Unmap { anchor: false, parameter_list_length: 0 }.encode();
     assert_eq!(host.send_as(&other, &unmap, &[]).sense, protected);
+    host.good(&Command::synchronize_cache(), &[]);
     for allowed in [Command::read(0, 1), Command::synchronize_cache(), Command::ReadCapacity10] {
         assert_eq!(host.send_as(&other, &allowed.encode(), &[]).status, Status::Good);
     }
@@ -222,7 +228,7 @@ fn the_operator_ends_a_claim_and_its_owner_is_shut_out() {
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     let mut dropping = Box::pin(host.unit.drop_claim());
     let dropped = dropping.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert_eq!(dropped, Poll::Ready(Ok(())));
+    assert!(matches!(dropped, Poll::Ready(Ok(()))));
     assert_eq!(write_as(&host, &other), None);
     assert_eq!(write_as(&host, &host.nexus), Some(Sense::CLAIM_FENCED));
     let again = ask(&host, &host.nexus, ClaimAction::Claim, &claim(2, 20, &[10]));
@@ -293,6 +299,163 @@ fn the_epoch_of_a_claim_begins_with_it_and_nobody_else_ends_it() {
 }
 
 #[test]
+fn an_epoch_that_could_not_begin_begins_when_its_owner_asks_again() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    host.unit.nexus_closed(&host.nexus);
+    let back = host.other(3);
+    host.calls.keeps_open_epoch.store(true, Ordering::Relaxed);
+    assert!(ask(&host, &back, ClaimAction::Claim, &claim(2, 20, &[10])).is_some());
+    host.calls.keeps_open_epoch.store(false, Ordering::Relaxed);
+    host.asked();
+    assert_eq!(ask(&host, &back, ClaimAction::Claim, &claim(2, 20, &[10])), None);
+    assert_eq!(host.asked(), [Call::RollBack]);
+    assert_eq!(ask(&host, &back, ClaimAction::Claim, &claim(2, 20, &[10])), None);
+    assert_eq!(host.asked(), [], "once is enough");
+}
+
+#[test]
+fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
+    let other = host.other(2);
+    let calls = |nexus: &Nexus, command: Command| {
+        host.asked();
+        let done = host.send_as(nexus, &command.encode(), &[]);
+        assert_eq!(done.status, Status::Good, "{command:?}: {:?}", done.sense);
+        host.asked()
+    };
+    let forced = || Command::Read(Transfer::new(3, 2).with_fua(true));
+    let verify =
+        || Command::Verify { transfer: Transfer::new(3, 2), byte_check: ByteCheck::Medium };
+    assert_eq!(calls(&other, Command::read(3, 2)), [Call::Read(3, 2)], "nobody owns an epoch");
+    assert_eq!(calls(&other, forced()), [Call::Flush, Call::Read(3, 2)]);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    assert_eq!(calls(&host.nexus, Command::read(3, 2)), [Call::Read(3, 2)]);
+    let flushed = [Call::ReadFlushed(3, 2)];
+    // With the owner there, and when it is gone; FUA flushes nothing, since the flush would end an epoch.
+    for is_gone in [false, true] {
+        if is_gone {
+            host.unit.nexus_closed(&host.nexus);
+        }
+        assert_eq!(calls(&other, Command::read(3, 2)), flushed);
+        assert_eq!(calls(&other, forced()), flushed);
+        assert_eq!(calls(&other, verify()), flushed);
+    }
+    // Its next flush would change what the token stands for, without a write that voids it.
+    let ranges = vec![TokenRange { lba: 0, blocks: 8 }];
+    let list = PopulateToken { timeout_s: 0, rod_type: None, ranges }.to_bytes();
+    let length = list.len() as u32;
+    let made = Command::PopulateToken { list: 1, parameter_list_length: length }.encode();
+    let refused = host.send_as(&other, &made, &list).sense;
+    assert_eq!(refused, Some(Sense::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN));
+    now(host.unit.drop_claim()).expect("saved");
+    assert_eq!(calls(&other, Command::read(3, 2)), [Call::Read(3, 2)]);
+}
+
+/// If the claim ended before the roll-back, readers would get half an epoch, and any flush would keep it.
+#[test]
+fn a_claim_whose_epoch_cannot_be_rolled_back_stays_in_force_and_can_be_dropped_later() {
+    for is_saved in [true, false] {
+        let store = Arc::new(MemoryStore::default());
+        let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
+        let other = host.other(2);
+        assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+        assert_eq!(write_as(&host, &host.nexus), None);
+        host.calls.keeps_open_epoch.store(is_saved, Ordering::Relaxed);
+        store.broken.store(!is_saved, Ordering::Relaxed);
+        let failed = now(host.unit.drop_claim()).expect_err("it fails");
+        assert_eq!(matches!(failed, NotDropped::NotRolledBack(_)), is_saved, "{failed}");
+        host.asked();
+        assert!(host.unit.claim_report().expect("told").is_held);
+        let read = host.send_as(&other, &Command::read(3, 2).encode(), &[]);
+        assert_eq!((read.status, host.asked()), (Status::Good, vec![Call::ReadFlushed(3, 2)]));
+        let flush = host.send_as(&other, &Command::synchronize_cache().encode(), &[]);
+        assert_eq!((flush.status, host.asked()), (Status::Good, vec![]), "it ends no epoch");
+        // The owner must not complete an epoch that was rolled back, or perhaps in part.
+        let fenced = Some(Sense::CLAIM_FENCED);
+        assert_eq!(write_as(&host, &host.nexus), fenced);
+        assert_eq!(host.send(&Command::synchronize_cache().encode(), &[]).sense, fenced);
+
+        host.calls.keeps_open_epoch.store(false, Ordering::Relaxed);
+        store.broken.store(false, Ordering::Relaxed);
+        now(host.unit.drop_claim()).expect("dropped");
+        assert_eq!(host.asked(), [Call::RollBack]);
+        let told = host.unit.claim_report().expect("told");
+        assert!(told.is_dropped && !told.is_held);
+        assert_eq!(write_as(&host, &other), None);
+    }
+}
+
+/// A volume without epochs is a consistent prefix only from a flush of the owner until its next write.
+#[test]
+fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_one() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(geometry(), &store);
+    let other = host.other(2);
+    let read_as = |nexus: &Nexus, host: &Host| {
+        let done = host.send_as(nexus, &Command::read(0, 8).encode(), &[]);
+        (done.status, done.sense)
+    };
+    let (good, busy) = ((Status::Good, None), (Status::Busy, None));
+    let refused = (Status::CheckCondition, Some(Sense::CLAIM_HALF_AN_EPOCH));
+    let dirty = |generation, opening, predecessors: &[u64]| ClaimParameters {
+        is_dirty: true,
+        ..claim(generation, opening, predecessors)
+    };
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &dirty(1, 10, &[])), None);
+    assert_eq!(read_as(&other, &host), good, "nothing was sent");
+    assert_eq!(write_as(&host, &host.nexus), None);
+    assert_eq!(read_as(&other, &host), busy);
+    assert_eq!(read_as(&host.nexus, &host), good, "the owner may");
+    let flush = Command::synchronize_cache();
+    host.send_as(&other, &flush.encode(), &[]);
+    assert_eq!(read_as(&other, &host), busy, "only the owner knows where its epoch ends");
+    host.good(&flush, &[]);
+    assert_eq!(read_as(&other, &host), good);
+    // A write past the owner's log, after which no flush need come.
+    host.good(&Command::write(0, 1, true), &pattern(1, 1));
+    assert_eq!(read_as(&other, &host), good);
+    // The owner is gone in the middle of a round: nobody else can end it.
+    assert_eq!(write_as(&host, &host.nexus), None);
+    host.unit.nexus_closed(&host.nexus);
+    assert_eq!(read_as(&other, &host), refused);
+    // It comes back with dirty data, which is not there yet; after a restart of the unit, too.
+    let back = host.other(3);
+    assert_eq!(ask(&host, &back, ClaimAction::Claim, &dirty(1, 10, &[])), None);
+    assert_eq!(read_as(&other, &host), busy);
+    drop(host);
+    let host = Host::with_store(geometry(), &store);
+    let other = host.other(2);
+    assert_eq!(read_as(&other, &host), refused, "it is not known what was sent");
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &dirty(1, 10, &[])), None);
+    assert_eq!(read_as(&other, &host), busy);
+    // A log with nothing in it: the volume has all there is.
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    assert_eq!(read_as(&other, &host), good);
+    // The operator gives up what the owner still has.
+    assert_eq!(write_as(&host, &host.nexus), None);
+    host.unit.nexus_closed(&host.nexus);
+    assert_eq!(read_as(&other, &host), refused);
+    now(host.unit.drop_claim()).expect("saved");
+    assert_eq!(read_as(&other, &host), good);
+}
+
+/// Where each write is at the volume before it is answered, every moment is a prefix.
+#[test]
+fn readers_beside_the_claim_of_a_cache_that_writes_through_are_not_refused() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(geometry(), &store);
+    let other = host.other(2);
+    let through = ClaimParameters { writes_back: false, ..claim(1, 10, &[]) };
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &through), None);
+    assert_eq!(write_as(&host, &host.nexus), None);
+    let read = host.send_as(&other, &Command::read(0, 8).encode(), &[]);
+    assert_eq!(read.status, Status::Good);
+}
+
+#[test]
 fn a_unit_without_epochs_has_neither_their_page_nor_their_command() {
     let host = Host::new(geometry());
     let page = Command::Inquiry { page: Some(ForebayVolume::PAGE), allocation_length: 64 };
@@ -306,4 +469,26 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("a volume in memory answers at once"),
     }
+}
+
+/// K3: the confirmed number is stable before it is answered, and only its owner raises it.
+#[test]
+fn a_confirmed_number_outlasts_a_restart_and_is_raised_by_the_holder_alone() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(geometry(), &store);
+    let at = |confirmed| ClaimParameters { confirmed: Some(confirmed), ..claim(1, 10, &[]) };
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &at(3)), None);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Advance, &at(8)), None);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Advance, &at(7)), None, "never back");
+    let other = host.other(2);
+    let fenced = Some(Sense::CLAIM_FENCED);
+    assert_eq!(ask(&host, &other, ClaimAction::Advance, &at(99)), fenced);
+    let stranger = ClaimParameters { opening: 11, ..at(99) };
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Advance, &stranger), fenced);
+    drop(host);
+    let host = Host::with_store(geometry(), &store);
+    let next = |confirmed| ClaimParameters { confirmed: Some(confirmed), ..claim(2, 20, &[10]) };
+    let behind = Some(Sense::CLAIM_BEHIND.with_information(8));
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &next(7)), behind);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &next(8)), None);
 }

@@ -32,7 +32,7 @@ fn commands() -> Vec<(Command, Vec<u8>)> {
 #[test]
 fn a_lower_volume_that_is_away_makes_every_command_busy() {
     let host = Host::new(geometry());
-    for error in [Error::Unreachable("link down".into()), Error::Busy("log full")] {
+    for error in [Error::Away("link down".into()), Error::Busy("log full")] {
         host.faults.add(Rule::always(On::Any, Symptom::Fails(error)));
         for (command, data) in commands() {
             let completion = host.send(&command.encode(), &data);
@@ -106,6 +106,17 @@ fn admission_asks_the_volume_for_what_will_come() {
     let refused = host.unit.admit(&host.nexus, &cdb, 4096).unwrap();
     assert_eq!((refused.status, refused.sense), (Status::Busy, None));
     assert!(host.unit.admit(&host.nexus, &Command::read(0, 8).encode(), 0).is_none());
+}
+
+/// A log that is too small for the whole of such a command takes it a piece at a time.
+#[test]
+fn admission_asks_for_one_piece_of_a_command_that_is_done_in_pieces() {
+    let host = Host::new(volume::Geometry::with_blocks(10_000));
+    assert!(host.unit.admit(&host.nexus, &write_same(5000).encode(), 512).is_none());
+    let transfer = Transfer { form: Form::Sixteen, ..Transfer::new(0, 5000) };
+    let or = Command::OrWrite(transfer).encode();
+    assert!(host.unit.admit(&host.nexus, &or, 5000 * 512).is_none());
+    assert_eq!(host.asked(), [Call::Admit(1 << 20), Call::Admit(1 << 20)]);
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub struct Calls {
     noted: Mutex<Vec<Call>>,
     pub blocks: AtomicU64,
     pub full: AtomicBool,
+    /// Whether a roll-back fails.
+    pub keeps_open_epoch: AtomicBool,
     /// What it says of its space.
     pub usage: Mutex<Option<Usage>>,
 }
@@ -67,6 +69,7 @@ impl Store for MemoryStore {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Call {
     Read(u64, u32),
+    ReadFlushed(u64, u32),
     Write(u64, usize, Durability),
     Flush,
     RollBack,
@@ -117,6 +120,7 @@ impl Host {
             noted: Mutex::default(),
             blocks: AtomicU64::new(geometry.blocks),
             full: AtomicBool::new(false),
+            keeps_open_epoch: AtomicBool::new(false),
             usage: Mutex::new(None),
         });
         let identity = Identity::new("f00d").with_target("iqn.2026-11.io.forebay:a");
@@ -218,6 +222,11 @@ impl Volume for Calls {
         self.lower.read(extent)
     }
 
+    fn read_flushed(&self, extent: Extent) -> Io<'_, Data> {
+        self.note(Call::ReadFlushed(extent.lba.0, extent.blocks));
+        self.lower.read(extent)
+    }
+
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
         assert!(!data.is_empty() && data.len().is_multiple_of(BLOCK), "whole blocks only");
         self.note(Call::Write(lba.0, data.len(), durability));
@@ -231,7 +240,9 @@ impl Volume for Calls {
 
     fn roll_back(&self) -> Io<'_, ()> {
         self.note(Call::RollBack);
-        Box::pin(std::future::ready(Ok(())))
+        let fails = self.keeps_open_epoch.load(Ordering::Relaxed);
+        let result = if fails { Err(Error::Device("the log is broken".into())) } else { Ok(()) };
+        Box::pin(std::future::ready(result))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {

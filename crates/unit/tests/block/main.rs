@@ -27,4 +27,5 @@ mod resize;
 mod order;
 mod random;
 mod failure;
+mod full;
 mod attacks;

@@ -162,7 +162,9 @@ proptest! {
         }
         for call in host.asked() {
             match call {
-                Call::Read(lba, blocks) | Call::Discard(lba, blocks) => {
+                Call::Read(lba, blocks)
+                | Call::ReadFlushed(lba, blocks)
+                | Call::Discard(lba, blocks) => {
                     prop_assert!(blocks > 0 && lba + u64::from(blocks) <= BLOCKS);
                 }
                 Call::Write(lba, bytes, _) => {

@@ -468,6 +468,7 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0xc0, None, 0, "AA"),
     (0xc1, Some(0x00), 0, "CC"),
     (0xc1, Some(0x01), 0, "CC"),
+    (0xc1, Some(0x02), 0, "CC"),
     (0xc2, None, 0, "CC"),
     (0xc3, None, 0, "AA"),
     (0xc4, None, 0, "CC"),

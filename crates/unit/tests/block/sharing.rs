@@ -20,14 +20,28 @@ fn shared(store: &Arc<MemoryStore>) -> Host {
     Host::with_store_and_settings(geometry(), Settings { share, ..Settings::default() }, store)
 }
 
+/// The initiator name of sessions to which a test gives no other name.
+const HOST: &str = "iqn.2026-11.io.forebay:host";
+
+/// A session of another initiator, and a claim of it.
+fn stranger(host: &Host, log: u8) -> (Nexus, ClaimParameters) {
+    let owner = format!("iqn.2026-11.io.forebay:{log}");
+    let initiator_port = format!("{owner},i,0x{log:012x}").into();
+    (
+        Nexus { initiator_port, ..host.other(log.into()) },
+        ClaimParameters { owner, ..claim(log, true) },
+    )
+}
+
 fn claim(log: u8, shares: bool) -> ClaimParameters {
     ClaimParameters {
-        owner: format!("iqn.2026-11.io.forebay:{log}"),
+        owner: HOST.into(),
         instance: [log; 16],
         generation: 1,
         opening: 1,
         writes_back: true,
         shares,
+        confirmed: None,
         ..ClaimParameters::default()
     }
 }
@@ -103,10 +117,37 @@ fn strangers_and_their_lists_are_refused() {
     assert_eq!(asks(&host, &host.nexus, &wrong), list);
     // As many gateways as there is room for, and no more.
     for log in 2..=16 {
-        assert_eq!(claims(&host, &host.other(log.into()), &claim(log, true)), None, "{log}");
+        let (nexus, asked) = stranger(&host, log);
+        assert_eq!(claims(&host, &nexus, &asked), None, "{log}");
     }
     let full = Some(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
-    assert_eq!(claims(&host, &host.other(17), &claim(17, true)), full);
+    let (nexus, asked) = stranger(&host, 17);
+    assert_eq!(claims(&host, &nexus, &asked), full);
+}
+
+#[test]
+fn one_initiator_cannot_take_all_places() {
+    let store = Arc::new(MemoryStore::default());
+    let host = shared(&store);
+    let refused = Some(Sense::CLAIM_HELD_BY_ANOTHER_LOG);
+    let first = host.other(2);
+    let invented =
+        ClaimParameters { owner: "iqn.2026-11.io.forebay:other".into(), ..claim(1, true) };
+    let owner = Some(Sense::invalid_field_in_parameter_list(13));
+    assert_eq!(claims(&host, &first, &invented), owner);
+    assert_eq!(claims(&host, &first, &claim(1, true)), None);
+    assert_eq!(claims(&host, &first, &claim(1, true)), None, "again in its session");
+    assert_eq!(claims(&host, &first, &claim(2, true)), refused, "a second log in one session");
+    // Nor can it by one session after the other, over restarts.
+    for log in 2..=4 {
+        let host = shared(&store);
+        assert_eq!(claims(&host, &host.other(2), &claim(log, true)), None, "{log}");
+    }
+    let host = shared(&store);
+    assert_eq!(claims(&host, &host.other(2), &claim(5, true)), refused);
+    assert_eq!(claims(&host, &host.other(3), &claim(4, true)), None, "it is known");
+    let (nexus, asked) = stranger(&host, 6);
+    assert_eq!(claims(&host, &nexus, &asked), None, "others have places");
 }
 
 #[test]

@@ -9,7 +9,11 @@ use std::{
     fs::File,
     io,
     ops::Range,
-    os::unix::fs::MetadataExt,
+    os::{
+        fd::{AsRawFd, RawFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -17,10 +21,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+use tokio::sync::watch;
 
 use crate::{
-    Allocation, Data, Durability, EngineKind, Error, Extent, Geometry, Io, Lba, Usage, Volume,
+    Allocation, Change, Data, Durability, EngineKind, Error, Extent, Geometry, Io, Lba, Usage,
+    Volume,
     buffer::{Buffer, Pool},
     engine::{Engine, MAX_PIECES, Request},
 };
@@ -39,6 +46,9 @@ pub struct FileVolume {
     geometry: Geometry,
     /// How many blocks it has now.
     blocks: AtomicU64,
+    /// Counts the calls that made the file smaller. Advances after `blocks` is lowered and before the file
+    /// is cut.
+    cuts: AtomicU64,
     /// Blocks that come to it later are filled, too.
     preallocated: bool,
     direct: Option<Direct>,
@@ -53,6 +63,31 @@ pub struct FileVolume {
     writes_at_once: AtomicBool,
     /// Aligned zeros, for discards where holes cannot be made.
     zeros: Bytes,
+    /// Calls that the file system had no room for.
+    refusals: watch::Sender<u64>,
+    /// The absolute path under which the file was opened.
+    path: PathBuf,
+    /// The file system gives the open file and its name the same numbers.
+    is_watched: bool,
+    /// The reason for which writes are refused, while they are.
+    fence: Fence,
+}
+
+/// Keeps writes from a file that has lost its name.
+#[derive(Default)]
+struct Fence {
+    /// Asked for every write.
+    is_up: AtomicBool,
+    why: Mutex<String>,
+}
+
+impl Fence {
+    fn check(&self) -> Result<(), Error> {
+        if self.is_up.load(Ordering::Acquire) {
+            return Err(Error::Device(self.why.lock().as_str().into()));
+        }
+        Ok(())
+    }
 }
 
 /// Flushes share syncs: one that began after a flush was called covers it.
@@ -90,11 +125,14 @@ impl FileVolume {
         let pool = Arc::new(Pool::default());
         let mut zeros = pool.take(ZEROS);
         zeros.fill(0);
+        let path = std::path::absolute(&options.path).unwrap_or_else(|_| options.path.clone());
+        let is_watched = Change::of(&file, &path, 0).is_none();
         Ok(Self {
             file: Arc::new(file),
             synced: Arc::new(syncs),
             geometry,
             blocks: AtomicU64::new(geometry.blocks),
+            cuts: AtomicU64::new(0),
             preallocated: options.preallocate,
             direct,
             engine,
@@ -105,7 +143,59 @@ impl FileVolume {
             reads_at_once: AtomicBool::new(in_memory || direct.is_none()),
             writes_at_once: AtomicBool::new(in_memory || direct.is_none()),
             zeros: zeros.freeze(),
+            refusals: watch::Sender::new(0),
+            path,
+            is_watched,
+            fence: Fence::default(),
         })
+    }
+
+    /// Where it was opened: an absolute path, which may be a link.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The number of the open file in this process.
+    #[must_use]
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Returns the change of the file since it was opened, if there is one. This asks the system, which may
+    /// take long to answer.
+    #[must_use]
+    pub fn change(&self) -> Option<Change> {
+        let look = |bytes| Change::of(&self.file, &self.path, bytes);
+        self.is_watched.then(|| self.change_by(look)).flatten()
+    }
+
+    /// Returns the change that `look` finds, which is given the size that the file must have. The size is not
+    /// judged if [`Self::shrink`] cuts the file while `look` runs; the next call judges it.
+    fn change_by(&self, look: impl FnOnce(u64) -> Option<Change>) -> Option<Change> {
+        let cuts = self.cuts.load(Ordering::Acquire);
+        let bytes = self.blocks.load(Ordering::Acquire) * u64::from(self.geometry.block_size);
+        let was_cut = || self.cuts.load(Ordering::Acquire) != cuts;
+        look(bytes).filter(|change| !(matches!(change, Change::CutShort { .. }) && was_cut()))
+    }
+
+    /// Fails all writes, discards and flushes from now on, with this reason. Reads go on.
+    pub fn fence(&self, why: &str) {
+        why.clone_into(&mut self.fence.why.lock());
+        self.fence.is_up.store(true, Ordering::Release);
+    }
+
+    /// Ends a fence: the file is whole and has its name.
+    pub fn unfence(&self) {
+        self.fence.is_up.store(false, Ordering::Release);
+    }
+
+    /// Checks that a missing file could be created: its folder exists and has room. Changes nothing.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn can_be_made(options: &Options) -> Result<(), OpenError> {
+        open::can_be_made(options)
     }
 
     /// Whether it goes past the page cache.
@@ -129,6 +219,22 @@ impl FileVolume {
             Ok(metadata) => Ok(metadata.blocks() * 512),
             Err(error) => Err(Error::Device(error.to_string().into())),
         }
+    }
+
+    /// Counts the calls that failed with [`Error::NoSpace`] since the file was opened. The other end is
+    /// closed with the file.
+    #[must_use]
+    pub fn refusals(&self) -> watch::Receiver<u64> {
+        self.refusals.subscribe()
+    }
+
+    /// Counts a call that finds no space.
+    async fn counted(&self, call: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        let result = call.await;
+        if matches!(result, Err(Error::NoSpace)) {
+            self.refusals.send_modify(|count| *count += 1);
+        }
+        result
     }
 
     /// Makes a file so large, or takes what a block device has got by now; returns the size in
@@ -162,6 +268,7 @@ impl FileVolume {
             let filled = if self.preallocated {
                 prefill::prefill(&self.synced, size, &mut |_, _| ())
             } else {
+                // Hosts are told of the new size: it must be the same after a power cut.
                 self.synced.sync_all()
             };
             if let Err(error) = filled {
@@ -186,7 +293,9 @@ impl FileVolume {
             return Ok(());
         }
         self.blocks.fetch_min(bytes / u64::from(self.geometry.block_size), Ordering::AcqRel);
+        self.cuts.fetch_add(1, Ordering::AcqRel);
         self.synced.set_len(bytes)?;
+        // A start after a power cut must find the size that the log's superblock and the settings say.
         self.synced.sync_all()
     }
 
@@ -235,6 +344,7 @@ impl FileVolume {
         data: Data,
         durability: Durability,
     ) -> Result<(), Error> {
+        self.fence.check()?;
         let extent = self.geometry().check_write(lba, data.len())?;
         let range = self.bytes(extent);
         self.ledger.settle(&self.engine, range.clone()).await;
@@ -321,6 +431,7 @@ impl FileVolume {
     }
 
     async fn flush_all(&self) -> Result<(), Error> {
+        self.fence.check()?;
         let called = self.syncs.called.fetch_add(1, Ordering::SeqCst) + 1;
         let mut covered = self.syncs.covered.lock().await;
         if *covered >= called {
@@ -355,6 +466,7 @@ impl FileVolume {
     }
 
     async fn discard_blocks(&self, extent: Extent) -> Result<(), Error> {
+        self.fence.check()?;
         self.geometry().check_discard(extent)?;
         let range = self.bytes(extent);
         self.ledger.settle(&self.engine, range.clone()).await;
@@ -435,15 +547,15 @@ impl Volume for FileVolume {
     }
 
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
-        Box::pin(self.write_blocks(lba, data, durability))
+        Box::pin(self.counted(self.write_blocks(lba, data, durability)))
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        Box::pin(self.flush_all())
+        Box::pin(self.counted(self.flush_all()))
     }
 
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
-        Box::pin(self.discard_blocks(extent))
+        Box::pin(self.counted(self.discard_blocks(extent)))
     }
 
     fn allocation(&self, extent: Extent) -> Io<'_, Allocation> {
@@ -504,6 +616,27 @@ mod tests {
             }
         });
         opened.await.expect("nobody keeps it").flush().await.expect("flushed");
+    }
+
+    #[test]
+    fn a_file_that_is_made_smaller_while_its_size_is_looked_at_was_not_cut_short() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options =
+            Options { create: Some(1 << 20), ..Options::new(directory.path().join("volume")) };
+        let volume = FileVolume::open(&options).expect("opened");
+        let look = |bytes| Change::of(&volume.file, &volume.path, bytes);
+        let seen = volume.change_by(|bytes| {
+            volume.shrink(1 << 19).expect("made smaller");
+            look(bytes)
+        });
+        assert_eq!(seen, None);
+        assert_eq!(volume.change(), None);
+        // Another process makes it smaller.
+        let other = File::options().write(true).open(volume.path()).expect("opened");
+        other.set_len(1 << 18).expect("cut");
+        let cut = Some(Change::CutShort { found: 1 << 18, expected: 1 << 19 });
+        assert_eq!(volume.change(), cut);
+        assert_eq!(volume.change_by(look), cut);
     }
 
     /// What fails in a stable write is its sync, which speaks for earlier writes too.

@@ -3,7 +3,7 @@
 use std::{
     fs::{File, FileType, Metadata},
     io,
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,7 +14,9 @@ use rustix::fs::{
 };
 
 use super::prefill::prefill;
-use crate::{EngineKind, Geometry, buffer::Pool};
+use crate::{
+    EngineKind, Geometry, Named, OpenNamed, buffer::Pool, free_bytes, narrow, opening::folder_of,
+};
 
 /// How to open a [`super::FileVolume`].
 #[derive(Clone, Debug)]
@@ -75,6 +77,16 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// The file system has too little room for a file whose blocks are all to be written.
+    #[error("{path:?} needs {needed} bytes more, and its file system has {free} free")]
+    NoRoom {
+        /// Which file.
+        path: PathBuf,
+        /// Bytes that it does not have yet.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// A directory, a pipe, or something else without blocks.
     #[error("{0:?} is neither a file nor a block device")]
     NoStorage(PathBuf),
@@ -119,11 +131,11 @@ pub(super) fn open(
     let path = &options.path;
     let failed = |doing| move |source| OpenError::Io { doing, path: path.clone(), source };
     check_block_size(options)?;
-    let file = open_file(options).map_err(|error| match error.raw_os_error() {
+    let named = open_file(options).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => OpenError::InUse(path.clone()),
         _ => failed("open")(error),
     })?;
-    let metadata = file.metadata().map_err(failed("look at"))?;
+    let metadata = named.file.metadata().map_err(failed("look at"))?;
     let is_device = metadata.file_type().is_block_device();
     if !is_device && !metadata.is_file() {
         return Err(OpenError::NoStorage(path.clone()));
@@ -133,18 +145,32 @@ pub(super) fn open(
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    flock(&file, lock).map_err(|error| match error {
+    flock(&named.file, lock).map_err(|error| match error {
         rustix::io::Errno::WOULDBLOCK => OpenError::InUse(path.clone()),
         other => failed("lock")(other.into()),
     })?;
+    if !options.read_only {
+        narrow(&named.file, path);
+    }
 
     // Before anything is written that could be lost.
     let syncs = open_again(options, &metadata).map_err(failed("open a second time"))?;
-    let size = size_of(&file, options)?;
-    let fill = options.preallocate && !is_device && !options.read_only;
-    if fill {
-        prefill(&file, size, progress).map_err(failed("fill"))?;
-    }
+    // Looked at under the lock: another process may have made the file a moment ago.
+    let was_empty = named.file.metadata().is_ok_and(|found| found.is_file() && found.len() == 0);
+    let prepared = prepare(&named.file, was_empty, is_device, options, progress).and_then(|size| {
+        if !is_device && !options.read_only {
+            settle_name(&named.path, was_empty).map_err(failed("sync the directory of"))?;
+        }
+        Ok(size)
+    });
+    let size = prepared.inspect_err(|_| {
+        if was_empty && !options.read_only {
+            // Otherwise the blocks of a file that could not be finished would fill the disk.
+            let _ = named.file.set_len(0);
+        }
+        named.take_back();
+    })?;
+    let file = named.file;
     let thin = !options.read_only
         && !options.preallocate
         && if is_device { unmaps(&metadata) } else { punches(&file, size) };
@@ -164,28 +190,66 @@ pub(super) fn open(
     Ok(Opened { file, syncs, geometry, direct, in_memory })
 }
 
+/// Gives a new file its size and its blocks; the size in bytes.
+fn prepare(
+    file: &File,
+    was_empty: bool,
+    is_device: bool,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<u64, OpenError> {
+    let path = &options.path;
+    let failed = |doing| move |source| OpenError::Io { doing, path: path.clone(), source };
+    let size = size_of(file, options)?;
+    if options.preallocate && !is_device && !options.read_only {
+        // Only of a new file: some file systems keep zeros as holes, and an older log must open there.
+        if was_empty {
+            // Asked of the open file: its name may be a link into another file system.
+            let system = rustix::fs::fstatvfs(file);
+            let system = system.map_err(|error| failed("measure")(error.into()))?;
+            let free = system.f_bavail.saturating_mul(system.f_frsize);
+            if size > free {
+                return Err(OpenError::NoRoom { path: path.clone(), needed: size, free });
+            }
+        }
+        prefill(file, size, progress).map_err(failed("fill"))?;
+    }
+    Ok(size)
+}
+
+/// Checks that a missing file could be created with these options. Changes nothing.
+pub(super) fn can_be_made(options: &Options) -> Result<(), OpenError> {
+    let path = &options.path;
+    check_block_size(options)?;
+    let free = free_bytes(path).map_err(|source| {
+        let doing = "make";
+        OpenError::Io { doing, path: path.clone(), source }
+    })?;
+    match options.create.filter(|_| options.preallocate) {
+        Some(needed) if needed > free => {
+            Err(OpenError::NoRoom { path: path.clone(), needed, free })
+        }
+        _ => Ok(()),
+    }
+}
+
 fn check_block_size(options: &Options) -> Result<(), OpenError> {
     let sound = matches!(options.block_size, 512 | 4096)
         && options.create.is_none_or(|size| size % u64::from(options.block_size) == 0);
     if sound { Ok(()) } else { Err(OpenError::BlockSize(options.path.clone())) }
 }
 
-fn open_file(options: &Options) -> io::Result<File> {
-    // On a block device, and there only, O_EXCL without O_CREAT means: not if it is mounted.
-    let device = std::fs::metadata(&options.path).is_ok_and(|m| m.file_type().is_block_device());
-    let exclusive = if device && !options.read_only { libc::O_EXCL } else { 0 };
-    File::options()
-        .read(true)
-        .write(!options.read_only)
-        .create(options.create.is_some() && !options.read_only && !device)
-        .custom_flags(exclusive)
-        .open(&options.path)
+fn open_file(options: &Options) -> io::Result<Named> {
+    let write = !options.read_only;
+    let create = options.create.is_some() && write;
+    OpenNamed { write, create, exclusive: write }.open(&options.path)
 }
 
 /// Opens the file that `first` is of once more.
 fn open_again(options: &Options, first: &Metadata) -> io::Result<File> {
     // Without O_EXCL, which keeps even the opener from a second opening of a device.
-    let file = File::options().read(true).write(!options.read_only).open(&options.path)?;
+    let how = OpenNamed { write: !options.read_only, ..OpenNamed::default() };
+    let file = how.open(&options.path)?.file;
     let again = file.metadata()?;
     if (again.dev(), again.ino()) != (first.dev(), first.ino()) {
         return Err(io::Error::other("another file has taken its place"));
@@ -203,25 +267,48 @@ fn size_of(file: &File, options: &Options) -> Result<u64, OpenError> {
     match options.create {
         Some(expected) if found == 0 && expected > 0 && !options.read_only => {
             file.set_len(expected).map_err(failed("size"))?;
-            // So that the file is there, in this size, after a crash.
-            file.sync_all().map_err(failed("sync"))?;
-            sync_directory(path).map_err(failed("sync the directory of"))?;
+            settle_size(file).map_err(failed("sync"))?;
             Ok(expected)
         }
         Some(expected) if found != expected => {
             Err(OpenError::WrongSize { path: path.clone(), found, expected })
         }
         _ if found < u64::from(options.block_size) => Err(OpenError::Empty(path.clone())),
-        _ => Ok(found),
+        _ => {
+            // Nothing was ever written to it: the process that made it may have been killed before it
+            // made the size stable.
+            let metadata = file.metadata().map_err(failed("look at"))?;
+            if metadata.is_file() && metadata.blocks() == 0 && !options.read_only {
+                settle_size(file).map_err(failed("sync"))?;
+            }
+            Ok(found)
+        }
     }
 }
 
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    File::open(directory)?.sync_all()
+/// Makes the size of a file stable, so that a power cut does not make it empty or shorter.
+fn settle_size(file: &File) -> io::Result<()> {
+    file.sync_all()
+}
+
+/// Makes the name of a file stable. This is done at every opening, since the process that made the file may
+/// have been killed before it did so.
+///
+/// # Errors
+/// The system's, for a file that was empty. For another file a failure is an event: its folder may not be
+/// readable for us, and the file was usable before.
+fn settle_name(path: &Path, was_empty: bool) -> io::Result<()> {
+    match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
+        Err(error) if !was_empty => {
+            tracing::warn!(
+                path = %path.display(), %error,
+                "the folder of the file cannot be synced: if the file was made a moment ago, a power cut may \
+                 take its name"
+            );
+            Ok(())
+        }
+        synced => synced,
+    }
 }
 
 /// Whether the bytes of a file are nowhere but in memory. Device nodes lie in a file system that

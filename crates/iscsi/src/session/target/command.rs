@@ -1,23 +1,41 @@
 //! Commands and the data of writes, up to the moment when the driver gets them.
 
 use bytes::Bytes;
-use scsi::Sense;
+use scsi::{Sense, Status};
 use smallvec::SmallVec;
 
 use crate::{
     Bhs, Itt, Pdu,
     pdu::{DataOut, Numbers, ReadyToTransfer, RejectReason, ScsiCommand},
-    transfer::{Burst, Gather},
+    transfer::{Burst, Gather, unshared},
 };
 
 use super::{
     event::{Admission, Command, Event, Outcome},
     session::{Session, new_ttt},
     task::{AdmissionState, Stage, Task, Transfer},
+    waiting::PROGRESS,
 };
 
 impl Session {
     pub(super) fn handle_command(&mut self, at: usize, pdu: ScsiCommand, bhs: &Bhs) {
+        self.begin_command(at, pdu, None, bhs);
+    }
+
+    /// Answers a command with BUSY whose data was dropped while it waited for its turn.
+    /// `has_ended`: all of its unsolicited data has come.
+    pub(super) fn refuse_command(
+        &mut self,
+        at: usize,
+        mut pdu: ScsiCommand,
+        has_ended: bool,
+        bhs: &Bhs,
+    ) {
+        pdu.is_final |= has_ended;
+        self.begin_command(at, pdu, Some(Outcome::status(Status::Busy)), bhs);
+    }
+
+    fn begin_command(&mut self, at: usize, pdu: ScsiCommand, refusal: Option<Outcome>, bhs: &Bhs) {
         let itt = pdu.itt;
         if itt == Itt::NONE || self.tasks.contains_key(&itt) || !(pdu.write || pdu.is_final) {
             // A tag in use is an invalid field rather than "task in progress", which belongs to
@@ -34,9 +52,10 @@ impl Session {
         self.connections[at].counters.commands += 1;
         let length = pdu.expected_data_transfer_length;
         let fault = self.unsolicited_fault(&pdu);
-        let all_there =
-            !pdu.write || fault.is_none() && pdu.is_final && pdu.data.len() == length as usize;
-        let stage = if all_there && fault.is_none() { Stage::Executing } else { Stage::Gathering };
+        let refusal = refusal.or_else(|| fault.map(Outcome::check_condition));
+        let all_there = !pdu.write || pdu.is_final && pdu.data.len() == length as usize;
+        let stage =
+            if all_there && refusal.is_none() { Stage::Executing } else { Stage::Gathering };
         let task = Task {
             allegiance: self.connections[at].instance,
             lun: pdu.lun,
@@ -67,19 +86,23 @@ impl Session {
             return;
         }
         self.begin(itt, task);
-        self.begin_gather(pdu, fault);
+        let has_room = self.waiting.has_room(pdu.data.len());
+        let refusal = refusal.or((!has_room).then(|| Outcome::status(Status::Busy)));
+        self.begin_gather(pdu, refusal);
     }
 
-    /// A write with data still to come, or one that is wrong and must be answered when the data
+    /// A write with data still to come, or one that is refused and must be answered when the data
     /// that is on its way has come.
-    fn begin_gather(&mut self, pdu: ScsiCommand, fault: Option<Sense>) {
+    fn begin_gather(&mut self, pdu: ScsiCommand, refusal: Option<Outcome>) {
         let itt = pdu.itt;
         let length = pdu.expected_data_transfer_length;
         let follows = (!pdu.is_final).then_some(self.parameters.first_burst_length);
-        let immediate = if fault.is_some() { Bytes::new() } else { pdu.data };
+        let immediate = if refusal.is_some() { Bytes::new() } else { pdu.data };
+        let mut charge = self.waiting.charge();
+        charge.add(immediate.len());
         let mut gather = Gather::new(length, immediate, follows);
-        if let Some(sense) = fault {
-            gather.fail(sense);
+        if refusal.is_some() {
+            gather.drain();
         } else if gather.to_solicit() > 0 {
             if length > self.settings.max_transfer_bytes {
                 gather.fail(Sense::INVALID_FIELD_IN_CDB);
@@ -92,15 +115,22 @@ impl Session {
                 }));
             }
         }
-        let transfer = Transfer {
+        let mut transfer = Transfer {
             gather,
             cdb: pdu.cdb,
             attribute: pdu.attribute,
             admission: AdmissionState::Pending,
-            refusal: None,
+            refusal,
             progress: self.now,
+            charge,
+            stalled_since: self.now,
+            arrived: 0,
         };
+        if transfer.gather.is_draining() {
+            transfer.charge.clear();
+        }
         self.gathers.insert(itt, transfer);
+        self.watch_progress();
         if self.recovers(1) && self.sequence_check.is_none() {
             self.sequence_check = Some(self.now + self.settings.sequence_time);
         }
@@ -155,10 +185,14 @@ impl Session {
                 continue;
             }
             let wanted = u64::from(transfer.gather.to_solicit());
-            if connection.solicited > 0 && connection.solicited + wanted > self.solicited_share {
+            if connection.solicited > 0 && connection.solicited + wanted > self.solicited_share
+                || !self.waiting.has_room(wanted as usize)
+            {
                 return;
             }
             connection.waiting.pop_front();
+            transfer.charge.add(wanted as usize);
+            transfer.stalled_since = self.now;
             transfer.admission = AdmissionState::Granted;
             task.solicited = wanted;
             connection.solicited += wanted;
@@ -233,12 +267,31 @@ impl Session {
             return;
         };
         transfer.progress = self.now;
+        let length = data_out.data.len();
+        transfer.arrived = transfer.arrived.saturating_add(length as u32);
+        if transfer.arrived >= PROGRESS {
+            (transfer.arrived, transfer.stalled_since) = (0, self.now);
+        }
         let lun_fits = data_out.ttt == crate::Ttt::NONE || task.lun == data_out.lun;
         let mut is_known = lun_fits;
+        // Data that was asked for has its room already, save what was lost before.
+        let held = transfer.gather.received() as usize + length;
+        let lacking = held.saturating_sub(transfer.charge.bytes());
+        if !transfer.gather.is_draining() && lacking > 0 {
+            if self.waiting.has_room(lacking) {
+                transfer.charge.add(lacking);
+            } else {
+                transfer.gather.drain();
+                transfer.refusal.get_or_insert(Outcome::status(Status::Busy));
+            }
+        }
         if lun_fits {
             is_known = transfer.gather.handle_data(data_out, digest_error, recovers).is_ok();
         } else {
             transfer.gather.fail(Sense::INCORRECT_AMOUNT_OF_DATA);
+        }
+        if transfer.gather.is_draining() {
+            transfer.charge.clear();
         }
         if !is_known && !digest_error {
             self.reject(at, RejectReason::InvalidPduField, bhs);
@@ -251,7 +304,7 @@ impl Session {
 
     /// Keeps unsolicited data of a command that waits for its turn: with several connections that
     /// is nothing unusual. False if there is no such command, or this is more than it may send.
-    fn keep_early_data(&mut self, at: usize, data_out: DataOut, bhs: &Bhs) -> bool {
+    fn keep_early_data(&mut self, at: usize, mut data_out: DataOut, bhs: &Bhs) -> bool {
         let instance = self.connections[at].instance;
         let limit = self.parameters.first_burst_length as usize;
         let early = self.window.find_held(|early| {
@@ -264,8 +317,23 @@ impl Session {
         if bytes > limit {
             return false;
         }
+        if !early.is_shed && !self.waiting.has_room(data_out.data.len()) {
+            early.is_shed = true;
+            early.has_ended = early.data.iter().any(|(data_out, _)| data_out.is_final);
+            early.data = Vec::new();
+            if let Pdu::ScsiCommand(command) = &mut early.pdu {
+                command.data = Bytes::new();
+            }
+            early.charge.clear();
+        }
         early.data_bytes = bytes;
-        early.data.push((data_out, *bhs));
+        if early.is_shed {
+            early.has_ended |= data_out.is_final;
+        } else {
+            early.charge.add(data_out.data.len());
+            data_out.data = unshared(data_out.data);
+            early.data.push((data_out, *bhs));
+        }
         true
     }
 

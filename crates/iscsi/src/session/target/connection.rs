@@ -73,6 +73,9 @@ pub enum Error {
     /// Statuses were sent and never acknowledged.
     #[error("the initiator acknowledges nothing of what was sent")]
     Unacknowledged,
+    /// The session holds memory for writes whose data, or the commands before them, do not come.
+    #[error("waiting writes hold {0} bytes and make no progress")]
+    Stalled(usize),
     /// The login took too long.
     #[error("the login took too long")]
     LoginTimeout,
@@ -85,7 +88,7 @@ impl Error {
     pub fn ends_session(&self) -> bool {
         match self {
             Self::Codec(error) => *error != codec::Error::HeaderDigest,
-            Self::Format(_) | Self::Protocol(_) => true,
+            Self::Format(_) | Self::Protocol(_) | Self::Stalled(_) => true,
             Self::DataDigest | Self::Silent | Self::Unacknowledged | Self::LoginTimeout => false,
         }
     }

@@ -2,14 +2,12 @@
 
 use std::{sync::Arc, time::Instant};
 
-use bytes::Bytes;
-
 use crate::{
     Cid, Pdu, Serial, Tsih,
     codec::{Digests, Frame, Output},
     keys::Offer,
     login::{Claims, Directory, Established, TargetLogin, TargetStep, chap::Challenge},
-    pdu::{LoginResponse, LoginStatus, Numbers, Reject, RejectReason},
+    pdu::{LoginResponse, LoginStatus, Numbers},
 };
 
 use super::{connection::Error, session::Session, settings::Settings};
@@ -17,7 +15,7 @@ use super::{connection::Error, session::Session, settings::Settings};
 /// The login phase of one connection (RFC 7143, 6.3).
 ///
 /// ```text
-/// handle_frame() ──▶ Continue │ Established ──▶ accept(), join() or refuse() │ Close
+/// handle_frame() ──▶ Continue │ Established ──▶ accept(), join() or refuse() │ Close │ NoLogin
 /// ```
 pub struct LoginPhase {
     login: TargetLogin,
@@ -41,6 +39,8 @@ pub enum LoginProgress<'a> {
     Established(&'a Established),
     /// Write the output and close.
     Close(LoginStatus),
+    /// The first PDU is no login request: close the connection without an answer (RFC 7143, 4.2.4).
+    NoLogin,
 }
 
 /// A login that the session did not take: write the output and close.
@@ -114,7 +114,7 @@ impl LoginPhase {
         if now < self.deadline { Ok(()) } else { Err(Error::LoginTimeout) }
     }
 
-    /// A PDU has arrived. After `Established` and `Close` no other is taken.
+    /// A PDU has arrived. After `Established`, `Close` and `NoLogin` no other is taken.
     pub fn handle_frame(&mut self, frame: &Frame) -> LoginProgress<'_> {
         if self.last.is_some() {
             // Nothing may follow the final request before our answer.
@@ -123,17 +123,13 @@ impl LoginPhase {
         }
         let request = match Pdu::parse(&frame.bhs, &frame.ahs, frame.data.clone()) {
             Ok(Pdu::LoginRequest(request)) => request,
-            Ok(_) if self.stat_sn.is_some() => {
-                // RFC 7143, 6.3: anything else during login ends it with this status.
+            Ok(_) | Err(_) if self.stat_sn.is_some() => {
+                // RFC 7143, 4.2.4: once the login has started, any other PDU ends it with this status.
                 let response = self.login.refusal(LoginStatus::InvalidDuringLogin);
                 self.respond(response);
                 return LoginProgress::Close(LoginStatus::InvalidDuringLogin);
             }
-            // Not an initiator, as it seems: it gets its header back and the door.
-            Ok(_) | Err(_) => {
-                self.reject(frame);
-                return LoginProgress::Close(LoginStatus::InitiatorError);
-            }
+            Ok(_) | Err(_) => return LoginProgress::NoLogin,
         };
         if self.stat_sn.is_none() {
             // Our first StatSN is ours to choose; most initiators expect the one they announce.
@@ -206,16 +202,6 @@ impl LoginPhase {
     fn respond(&mut self, mut response: LoginResponse) {
         response.numbers = self.next_numbers();
         self.output.push(Pdu::LoginResponse(response), Digests::default());
-    }
-
-    fn reject(&mut self, frame: &Frame) {
-        let reject = Reject {
-            reason: RejectReason::ProtocolError,
-            numbers: self.next_numbers(),
-            data_sn: 0,
-            header: Bytes::copy_from_slice(&frame.bhs),
-        };
-        self.output.push(Pdu::Reject(reject), Digests::default());
     }
 
     /// Login requests are immediate: they leave the window as it will be in full feature phase.

@@ -6,6 +6,7 @@ use crate::{
     Bhs, Cid, Itt, Pdu, Serial,
     codec::{Error as CodecError, Frame},
     pdu::{NopIn, NopOut, ParseError, RejectReason},
+    transfer::unshared,
     window::Turn,
 };
 
@@ -88,9 +89,30 @@ impl Session {
         Error::Codec(error)
     }
 
-    fn hold(&mut self, at: usize, cmd_sn: Serial, pdu: Pdu, bhs: Bhs) {
+    /// Keeps a PDU that has come before its turn. Where there is no room for its data, a command
+    /// is kept without it; other PDUs count as lost.
+    fn hold(&mut self, at: usize, cmd_sn: Serial, mut pdu: Pdu, bhs: Bhs) {
         let allegiance = self.connections[at].instance;
-        let early = Early { pdu, bhs, allegiance, data: Vec::new(), data_bytes: 0 };
+        let mut charge = self.waiting.charge();
+        let mut is_shed = false;
+        if let Some(data) = data_of(&mut pdu).filter(|data| !data.is_empty()) {
+            if self.waiting.has_room(data.len()) {
+                charge.add(data.len());
+                *data = unshared(std::mem::take(data));
+            } else {
+                // `clear` would keep the memory.
+                *data = bytes::Bytes::new();
+                is_shed = true;
+            }
+        }
+        if is_shed && !matches!(pdu, Pdu::ScsiCommand(_)) {
+            self.connections[at].counters.ignored += 1;
+            return;
+        }
+        self.hole.get_or_insert((self.window.exp_cmd_sn(), self.now));
+        self.watch_progress();
+        let (data, data_bytes, has_ended) = (Vec::new(), 0, false);
+        let early = Early { pdu, bhs, allegiance, data, data_bytes, charge, is_shed, has_ended };
         self.window.hold(cmd_sn, early);
     }
 
@@ -98,12 +120,23 @@ impl Session {
     /// and functions that waited for them.
     fn take_held(&mut self) {
         while let Some(early) = self.window.poll() {
+            let Early { pdu, bhs, allegiance, data, charge, is_shed, has_ended, .. } = early;
             // What a connection held is discarded with it.
-            let Some(at) = self.position(early.allegiance) else { continue };
-            self.take_turn(at, early.pdu, &early.bhs);
-            for (data_out, bhs) in early.data {
+            let Some(at) = self.position(allegiance) else { continue };
+            drop(charge);
+            match pdu {
+                Pdu::ScsiCommand(command) if is_shed => {
+                    self.refuse_command(at, command, has_ended, &bhs);
+                }
+                pdu => self.take_turn(at, pdu, &bhs),
+            }
+            for (data_out, bhs) in data {
                 self.handle_data_out(at, data_out, false, &bhs);
             }
+        }
+        let expected = self.window.exp_cmd_sn();
+        if self.hole.is_some_and(|(missing, _)| missing != expected) {
+            self.hole = self.window.held().next().map(|_| (expected, self.now));
         }
         if !self.postponed.is_empty() {
             self.check_postponed();
@@ -150,6 +183,16 @@ impl Session {
             _ => return Err(Error::DataDigest),
         }
         Ok(())
+    }
+}
+
+/// The data of a PDU that takes part in command order.
+fn data_of(pdu: &mut Pdu) -> Option<&mut bytes::Bytes> {
+    match pdu {
+        Pdu::ScsiCommand(pdu) => Some(&mut pdu.data),
+        Pdu::NopOut(pdu) => Some(&mut pdu.data),
+        Pdu::TextRequest(pdu) => Some(&mut pdu.text),
+        _ => None,
     }
 }
 

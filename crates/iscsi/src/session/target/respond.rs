@@ -20,6 +20,7 @@ impl Session {
         {
             if !transfer.gather.is_quiet() {
                 transfer.gather.drain();
+                transfer.charge.clear();
                 transfer.refusal.get_or_insert(outcome);
                 return;
             }

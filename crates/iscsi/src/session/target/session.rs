@@ -19,6 +19,7 @@ use super::{
     response::Response,
     settings::Settings,
     task::{Instance, Stage, Task, Tasks, Transfer, is_same_unit},
+    waiting::{Charge, Waiting},
 };
 
 /// One session: command order, tasks, what was agreed on, and its connections.
@@ -42,6 +43,12 @@ pub struct Session {
     pub(super) tasks: Tasks<Task>,
     /// Writes whose data is not complete, by tag.
     pub(super) gathers: Tasks<Transfer>,
+    /// Memory of commands that wait for those before them, and of `gathers`.
+    pub(super) waiting: Waiting,
+    /// The number of the command for which others wait, and since when.
+    pub(super) hole: Option<(Serial, Instant)>,
+    /// When the session is next looked at whether its waiting writes make progress.
+    pub(super) stall_check: Option<Instant>,
     /// What one connection may have asked for at once, in bytes.
     pub(super) solicited_share: u64,
     /// Entries of `tasks` that take a place in the window.
@@ -84,6 +91,12 @@ pub(super) struct Early {
     pub(super) data: Vec<(DataOut, Bhs)>,
     /// What `data` counts for.
     pub(super) data_bytes: usize,
+    /// For its data.
+    pub(super) charge: Charge,
+    /// There was no room for its data, which is dropped. It is answered with BUSY in its turn.
+    pub(super) is_shed: bool,
+    /// The last of its unsolicited data has come and was dropped.
+    pub(super) has_ended: bool,
 }
 
 /// A connection whose tasks may be reassigned (RFC 7143, 7.2.2, 8.2).
@@ -156,6 +169,9 @@ impl Session {
             window,
             tasks: Tasks::default(),
             gathers: Tasks::default(),
+            waiting: Waiting::unlimited(),
+            hole: None,
+            stall_check: None,
             in_progress: 0,
             immediate: 0,
             connections: SmallVec::new(),
@@ -309,14 +325,53 @@ impl Session {
 
     /// ExpCmdSN and MaxCmdSN, to be completed with a StatSN. What tells of the window opens it as
     /// far as there is room: not only the end of a task makes some, but each PDU in order that is
-    /// no task, too.
+    /// no task, too. A session whose waiting writes have used up their share of memory gets no
+    /// further commands; the answers to these writes open the window again.
     pub(super) fn window_numbers(&mut self) -> Numbers {
-        self.window.open(self.in_progress);
+        if !self.is_over_share() {
+            self.window.open(self.in_progress);
+        }
         Numbers {
             stat_sn: Serial(0),
             exp_cmd_sn: self.window.exp_cmd_sn(),
             max_cmd_sn: self.window.max_cmd_sn(),
         }
+    }
+
+    /// Bytes that are held for writes that wait: data that came before its turn, data of writes
+    /// that are not complete, and room for data that was asked for.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting.held()
+    }
+
+    /// Sets how many bytes waiting writes may hold from now on; what is held already stays.
+    /// Without this call there is no limit.
+    pub fn limit_waiting(&mut self, bytes: usize) {
+        let is_more = bytes > self.waiting.limit();
+        self.waiting.set_limit(bytes);
+        if is_more {
+            (0..self.connections.len()).for_each(|at| self.grant_waiting(at));
+        }
+    }
+
+    /// Bytes that are lacking before the data of the next write can be asked for; zero if no write
+    /// waits for that.
+    #[must_use]
+    pub fn lacking_bytes(&self) -> usize {
+        let first = |connection: &Connection| {
+            let transfer = self.gathers.get(connection.waiting.front()?)?;
+            let wanted = self.waiting.held() + transfer.gather.to_solicit() as usize;
+            Some(wanted.saturating_sub(self.waiting.limit()))
+        };
+        self.connections.iter().filter_map(first).max().unwrap_or(0)
+    }
+
+    /// Waiting writes leave no room for the unsolicited data of one more command.
+    #[must_use]
+    pub fn is_over_share(&self) -> bool {
+        let next = self.parameters.first_burst_length as usize;
+        self.waiting.held() > 0 && !self.waiting.has_room(next)
     }
 
     /// Sends a PDU that carries a status.

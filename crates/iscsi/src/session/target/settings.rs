@@ -38,6 +38,10 @@ pub struct Settings {
     /// segment lost. It is not much, since Linux sends nothing more after its request (its
     /// `node.session.iscsi.FastAbort`, on by default, does as if that had been agreed on).
     pub burst_silence: Duration,
+    /// A session that holds data of writes that wait, for commands before them or for the rest of
+    /// their data, ends after so long without progress. Default 15 s: longer than `sequence_time`,
+    /// so that data that was lost can be asked for again.
+    pub stalled_after: Duration,
     /// After so long without a PDU the target sends a NOP-In. Default 15 s.
     pub ping_after: Duration,
     /// After so long without a PDU since that NOP-In the peer counts as gone. Default 45 s.
@@ -58,6 +62,7 @@ impl Default for Settings {
             acknowledge_after: Duration::from_secs(3),
             sequence_time: Duration::from_secs(10),
             burst_silence: Duration::from_secs(2),
+            stalled_after: Duration::from_secs(15),
             ping_after: Duration::from_secs(15),
             dead_after: Duration::from_secs(45),
             login_time: Duration::from_secs(15),

@@ -10,7 +10,7 @@ use scsi::{Cdb, Lun};
 
 use crate::{Itt, Serial, transfer::Gather};
 
-use super::event::Outcome;
+use super::{event::Outcome, waiting::Charge};
 
 /// One connection of a session, as long as it lasts. A CID may come back with another connection;
 /// this does not.
@@ -86,6 +86,11 @@ pub(super) struct Transfer {
     pub(super) refusal: Option<Outcome>,
     /// When it last came further.
     pub(super) progress: Instant,
+    /// For what it holds, and for what it was asked for.
+    pub(super) charge: Charge,
+    /// Since then less than [`PROGRESS`](super::waiting::PROGRESS) bytes have come: `arrived`.
+    pub(super) stalled_since: Instant,
+    pub(super) arrived: u32,
 }
 
 /// Whether the data of a write may be asked for.

@@ -18,6 +18,7 @@ impl Session {
         let mut next = open.map(|connection| connection.poll_timeout(&self.settings)).min();
         let mut note = |time: Instant| next = Some(next.map_or(time, |next| next.min(time)));
         self.sequence_check.into_iter().for_each(&mut note);
+        self.stall_check.into_iter().for_each(&mut note);
         self.lost.iter().for_each(|lost| note(lost.deadline));
         self.postponed.iter().for_each(|postponed| note(postponed.due()));
         self.fenced.iter().for_each(|fenced| note(fenced.until));
@@ -34,8 +35,11 @@ impl Session {
         let instance = connection.instance;
         for (itt, transfer) in &mut self.gathers {
             if self.tasks.get(itt).is_some_and(|task| task.allegiance == instance) {
-                transfer.progress = now;
+                (transfer.progress, transfer.stalled_since) = (now, now);
             }
+        }
+        if let Some((_, since)) = &mut self.hole {
+            *since = now;
         }
     }
 
@@ -62,6 +66,9 @@ impl Session {
         if self.sequence_check.is_some_and(|check| check <= now) {
             self.check_sequences();
         }
+        if self.stall_check.is_some_and(|check| check <= now) {
+            failed.extend(self.check_progress());
+        }
         if !self.postponed.is_empty() {
             self.check_postponed();
         }
@@ -69,6 +76,41 @@ impl Session {
             self.check_fences();
         }
         failed
+    }
+
+    /// Looks after waiting writes from now on.
+    pub(super) fn watch_progress(&mut self) {
+        if self.stall_check.is_none() {
+            self.stall_check = Some(self.now + self.settings.stalled_after);
+        }
+    }
+
+    /// Ends the session if it holds memory for writes that make no progress: then the return says
+    /// so of one of its connections.
+    fn check_progress(&mut self) -> Option<(Cid, Error)> {
+        let holds_early = self.window.held().any(|early| early.charge.bytes() > 0);
+        let hole = self.hole.filter(|_| holds_early).map(|(_, since)| since);
+        let open = self
+            .gathers
+            .values()
+            .filter(|transfer| transfer.charge.bytes() > 0 && !transfer.gather.is_quiet());
+        let oldest = open.map(|transfer| transfer.stalled_since).chain(hole).min();
+        self.stall_check = oldest.map(|since| since + self.settings.stalled_after);
+        if self.stall_check.is_none_or(|check| self.now < check) {
+            let is_waiting = !self.gathers.is_empty() || self.hole.is_some();
+            if self.stall_check.is_none() && is_waiting {
+                self.watch_progress();
+            }
+            return None;
+        }
+        if self.connections.is_empty() {
+            self.stall_check = None;
+            while let Some(lost) = self.lost.first() {
+                self.terminate(lost.instance);
+            }
+            return None;
+        }
+        Some((self.connections[0].cid(), Error::Stalled(self.waiting.held())))
     }
 
     /// Writes whose data does not come.
@@ -83,7 +125,8 @@ impl Session {
             .collect();
         for itt in late {
             let Some(transfer) = self.gathers.get_mut(&itt) else { continue };
-            transfer.progress = self.now;
+            // Data that is asked for again has its time again, a few times for each write.
+            (transfer.progress, transfer.stalled_since) = (self.now, self.now);
             let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
             let Some(at) = allegiance.and_then(|instance| self.position(instance)) else {
                 continue; // nothing can come as long as its connection is lost

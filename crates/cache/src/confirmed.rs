@@ -1,0 +1,115 @@
+//! Numbers kept outside of log and NVRAM that say how far both must reach: an older copy of the two ends
+//! before them and is refused.
+//!
+//! Writes are numbered by their serials. A number is raised only after recovery is sure to find that write
+//! again, so no power cut and no kill makes a log that was not put back end before it.
+
+use std::{fmt, sync::Arc};
+
+use parking_lot::Mutex;
+use volume::Confirmed;
+
+use crate::log::superblock::InstanceId;
+
+/// One run of the kernel of one machine. No two runs have the same, on whatever machines.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BootId(pub [u8; 16]);
+
+/// The newest writes that recovery is sure to find.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ConfirmedWrites {
+    /// Every write up to this number is in the log on stable storage, or below it.
+    pub logged: u64,
+    /// Every acknowledged write up to this number is in the log or in the NVRAM; at least `logged`.
+    pub kept: u64,
+    /// The boot within which `kept` holds; `None` if the NVRAM survives the loss of power.
+    pub boot: Option<BootId>,
+}
+
+/// A place outside of log and NVRAM that keeps [`ConfirmedWrites`] of logs.
+pub trait ConfirmedStore: Send + Sync {
+    /// Selects `instance` as the log of all later calls, and returns its numbers; `None` if the store has
+    /// none.
+    ///
+    /// # Errors
+    /// The record exists and cannot be used; the text says why. It must not be treated as missing.
+    fn recall(&self, instance: InstanceId) -> Result<Option<ConfirmedWrites>, String>;
+
+    /// Replaces the numbers of the log so that they outlast the process. Flushes are answered after this
+    /// call, so it must not wait for a disk.
+    fn note(&self, confirmed: ConfirmedWrites);
+
+    /// Makes the noted numbers stable. This may wait for a disk.
+    fn sync(&self);
+}
+
+/// A [`ConfirmedStore`] in [`crate::Settings`].
+#[derive(Clone)]
+pub struct ConfirmedIn(pub Arc<dyn ConfirmedStore>);
+
+impl PartialEq for ConfirmedIn {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for ConfirmedIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConfirmedIn")
+    }
+}
+
+/// Passes the numbers of an open log to the claim on the lower volume and to the store of the settings.
+pub(crate) struct Confirming {
+    /// Read by the claim whenever it is presented or brought up to date.
+    pub claimed: Confirmed,
+    pub store: Option<ConfirmedIn>,
+    /// The numbers that the store was given last. The lock is held during the call to the store, so that a
+    /// lower number never follows a higher one.
+    noted: Mutex<ConfirmedWrites>,
+    /// See [`ConfirmedWrites::boot`].
+    boot: Option<BootId>,
+    /// Acknowledged writes in the NVRAM outlast the loss of power, so the claim may count them.
+    nvram_is_stable: bool,
+}
+
+impl Confirming {
+    pub fn new(
+        claimed: Confirmed,
+        store: Option<ConfirmedIn>,
+        boot: Option<BootId>,
+        nvram_is_stable: bool,
+    ) -> Self {
+        Self { claimed, store, noted: Mutex::default(), boot, nvram_is_stable }
+    }
+
+    /// Notes the numbers of a log that was just opened. They may be lower than before: the loss was accepted.
+    pub fn begin(&self, logged: u64, kept: u64) {
+        self.note_if(logged, kept, true);
+    }
+
+    /// Notes numbers that have grown.
+    pub fn note(&self, logged: u64, kept: u64) {
+        self.note_if(logged, kept, false);
+    }
+
+    fn note_if(&self, logged: u64, kept: u64, is_first: bool) {
+        // Without a boot id a later opening cannot find out whether the NVRAM has outlasted a reboot.
+        let counts = self.nvram_is_stable || self.boot.is_some();
+        let kept = if counts { kept.max(logged) } else { logged };
+        self.claimed.raise(if self.nvram_is_stable { kept } else { logged });
+        let Some(ConfirmedIn(store)) = &self.store else { return };
+        let mut noted = self.noted.lock();
+        if is_first || logged > noted.logged || kept > noted.kept {
+            noted.logged = logged.max(noted.logged);
+            noted.kept = kept.max(noted.kept);
+            noted.boot = self.boot;
+            store.note(*noted);
+        }
+    }
+
+    /// Returns the numbers that were noted last.
+    pub fn noted(&self) -> ConfirmedWrites {
+        *self.noted.lock()
+    }
+}

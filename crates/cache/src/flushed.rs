@@ -1,0 +1,211 @@
+//! Reads as of the last flush, where writes count with the next one.
+//!
+//! Initiators beside the owner of a claim read like this: the owner is in the middle of an epoch most
+//! of the time, and half an epoch is no consistent prefix of what its hosts wrote. A slot that was
+//! written since the last flush has its older content in the log, at the place that the newest
+//! sealed epoch gave it, or else in the lower volume.
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use volume::{Data, Error, Extent, Volume};
+
+use crate::{
+    log::segment::Kind,
+    read::{bytes_of, cut},
+    slot::{Place, SECTOR_BYTES, SECTORS, WHOLE, mask, runs},
+    state::{Shared, State},
+};
+
+/// The part of a read that lies in one slot.
+struct Piece {
+    slot: u64,
+    first: u32,
+    count: u32,
+    /// The sectors of the slot that the lower volume lacks as of the last flush.
+    newer: Newer,
+}
+
+enum Newer {
+    None,
+    Zeros,
+    Page { page: Bytes, valid: u8 },
+    Log(Place),
+}
+
+impl Piece {
+    /// The wanted sectors that are read from the lower volume.
+    fn below(&self) -> u8 {
+        let newer = match &self.newer {
+            Newer::None => 0,
+            Newer::Zeros => WHOLE,
+            Newer::Page { valid, .. } => *valid,
+            Newer::Log(place) => place.mask,
+        };
+        mask(self.first, self.count) & !newer
+    }
+}
+
+impl State {
+    /// The content of a slot as of the end of the newest sealed epoch.
+    fn flushed(&self, slot: u64) -> Newer {
+        let Some(index) = self.table.find(slot) else { return Newer::None };
+        let entry = self.table.entry(index);
+        let is_open = |place: &Place| place.segment > self.epochs.end();
+        let place = if entry.place.as_ref().is_some_and(is_open) {
+            self.epochs.replaced(index)
+        } else {
+            entry.place
+        };
+        let is_newest = !entry.pending() && place == entry.place;
+        match (self.table.page(index), place) {
+            _ if is_newest && entry.zero => Newer::Zeros,
+            (Some(page), _) if is_newest => Newer::Page { page: page.clone(), valid: entry.valid },
+            (_, Some(place)) if place.kind == Kind::Zero => Newer::Zeros,
+            (_, Some(place)) => Newer::Log(place),
+            (_, None) => Newer::None,
+        }
+    }
+}
+
+impl Shared {
+    /// The sectors from `sector` on, as of the end of one epoch: the newest one that was sealed at
+    /// some moment of the call.
+    ///
+    /// # Errors
+    /// Writes count without a flush; or the log disk or the lower volume fails.
+    pub async fn read_flushed(&self, sector: u64, sectors: u64) -> Result<Data, Error> {
+        if !self.is_by_flush() {
+            return Err(Error::Device("writes count without a flush".into()));
+        }
+        self.make_lower_stable().await?;
+        // A round that begins during the read would replace, in the lower volume, content that the
+        // read is about to fetch there by that of a later epoch.
+        let _no_round_begins = self.flushed_reads.read().await;
+        // The second time at the latest, no round is under way that could free a part of the log.
+        loop {
+            if let Some(data) = self.try_read_flushed(sector, sectors).await? {
+                return Ok(data);
+            }
+        }
+    }
+
+    /// `None` if the round that was under way has ended meanwhile and has freed a block of the log that
+    /// was to be read.
+    async fn try_read_flushed(&self, sector: u64, sectors: u64) -> Result<Option<Data>, Error> {
+        let pieces: Vec<Piece> = {
+            let state = self.state.lock();
+            cut(sector, sectors)
+                .map(|(slot, first, count)| {
+                    let newer = state.flushed(slot);
+                    Piece { slot, first, count, newer }
+                })
+                .collect()
+        };
+        let places: Vec<_> = pieces
+            .iter()
+            .filter_map(|piece| match piece.newer {
+                Newer::Log(place) => Some((piece.slot, place)),
+                _ => None,
+            })
+            .collect();
+        let runs = runs_below(&pieces);
+        let is_here = runs.is_empty();
+        let below = stream::iter(runs).map(|run| self.read_run(run)).buffered(MOST_AT_ONCE);
+        let (logged, below) =
+            tokio::join!(self.read_log_blocks(&places), below.try_collect::<Vec<_>>());
+        let is_live = {
+            let state = self.state.lock();
+            places.iter().all(|(_, place)| state.ring.reaches_back_to(place.segment))
+        };
+        if !is_live {
+            return Ok(None);
+        }
+        let data = join(&pieces, &logged?, &below?);
+        let counters = &self.counters;
+        let answered = match (is_here, places.is_empty()) {
+            (false, _) => &counters.reads_lower,
+            (true, false) => &counters.reads_log,
+            (true, true) => &counters.reads_dram,
+        };
+        answered.add(1);
+        Ok(Some(data))
+    }
+
+    /// Reads a run of sectors from the lower volume.
+    async fn read_run(&self, run: Run) -> Result<(u64, Data), Error> {
+        let blocks = ((run.end - run.start) / self.sectors_per_block()) as u32;
+        let read = self.lower.read(Extent { lba: self.lba(run.start), blocks }).await;
+        self.note_lower(&read);
+        let data = read?;
+        if data.len() as u64 != (run.end - run.start) * SECTOR_BYTES as u64 {
+            return Err(Error::Device("the far volume returned fewer bytes".into()));
+        }
+        self.counters.fetched_bytes.add(data.len() as u64);
+        Ok((run.start, data))
+    }
+}
+
+/// Sectors that are read from the lower volume at once.
+struct Run {
+    start: u64,
+    end: u64,
+}
+
+fn runs_below(pieces: &[Piece]) -> Vec<Run> {
+    let mut all: Vec<Run> = Vec::new();
+    for piece in pieces {
+        for (first, count) in runs(piece.below()) {
+            let start = piece.slot * u64::from(SECTORS) + u64::from(first);
+            let end = start + u64::from(count);
+            match all.last_mut().filter(|last| last.end == start) {
+                Some(last) => last.end = end,
+                None => all.push(Run { start, end }),
+            }
+        }
+    }
+    all
+}
+
+/// Puts a read together from blocks of the log, one for each piece that has a place there, and runs of
+/// the lower volume, each with its first sector.
+fn join(pieces: &[Piece], logged: &[Data], below: &[(u64, Data)]) -> Data {
+    let (mut logged, mut below) = (logged.iter(), below.iter());
+    let mut run: Option<&(u64, Data)> = None;
+    let mut data = Data::new();
+    for piece in pieces {
+        let block = matches!(piece.newer, Newer::Log(_))
+            .then(|| logged.next().expect("one block for each place"));
+        let wanted = mask(piece.first, piece.count);
+        let from_below = piece.below();
+        // In the order of the sectors: a run of the slot is wholly of one kind.
+        let mut sector = piece.first;
+        while sector < piece.first + piece.count {
+            let is_below = from_below & (1 << sector) != 0;
+            let kind = if is_below { from_below } else { wanted & !from_below };
+            let count = ((kind >> sector).trailing_ones()).min(piece.first + piece.count - sector);
+            let bytes = bytes_of(sector, count);
+            if is_below {
+                let at = piece.slot * u64::from(SECTORS) + u64::from(sector);
+                let ends_before = |(start, content): &(u64, Data)| {
+                    start + (content.len() / SECTOR_BYTES) as u64 <= at
+                };
+                if run.is_none_or(ends_before) {
+                    run = below.next();
+                }
+                let (start, content) = run.expect("each sector from below is in a run");
+                data.append(content.slice((at - start) as usize * SECTOR_BYTES, bytes.len()));
+            } else {
+                match (&piece.newer, block) {
+                    (Newer::Page { page, .. }, _) => data.push(page.slice(bytes)),
+                    (_, Some(block)) => data.append(block.slice(bytes.start, bytes.len())),
+                    _ => data.append(Data::zeros(bytes.len())),
+                }
+            }
+            sector += count;
+        }
+    }
+    data
+}
+
+/// Reads of the lower volume that one call has under way at once.
+const MOST_AT_ONCE: usize = 16;

@@ -1,0 +1,74 @@
+//! Calls that wait for room, first come, first served: a large write is not starved by small ones
+//! that would take each bit of room as it becomes free.
+
+use std::collections::VecDeque;
+
+/// Waiting calls, the oldest first. Each wants a number of units of one kind of room.
+#[derive(Default)]
+pub(crate) struct Line {
+    waiting: VecDeque<Waiting>,
+    next: Ticket,
+}
+
+struct Waiting {
+    ticket: Ticket,
+    wants: usize,
+}
+
+/// Names one waiting call.
+pub(crate) type Ticket = u64;
+
+impl Line {
+    /// Adds a call that wants so many units, behind all others.
+    pub fn join(&mut self, wants: usize) -> Ticket {
+        let ticket = self.next;
+        self.next += 1;
+        self.waiting.push_back(Waiting { ticket, wants });
+        ticket
+    }
+
+    /// Removes a call that got its units or was given up.
+    pub fn leave(&mut self, ticket: Ticket) {
+        if let Ok(at) = self.waiting.binary_search_by_key(&ticket, |waiting| waiting.ticket) {
+            self.waiting.remove(at);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Returns true if `wants` of the `free` units can be given to the call with this ticket and enough units
+    /// remain for all calls before it. `None` stands for a call that has not joined the line.
+    pub fn is_due(&self, ticket: Option<Ticket>, wants: usize, free: usize) -> bool {
+        let Some(mut spare) = free.checked_sub(wants) else { return false };
+        let before = |waiting: &&Waiting| ticket.is_none_or(|ticket| waiting.ticket < ticket);
+        for waiting in self.waiting.iter().take_while(before) {
+            // Ends after `free` steps at the latest: each call wants one unit at least.
+            match spare.checked_sub(waiting.wants.max(1)) {
+                Some(rest) => spare = rest,
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_call_does_not_take_the_room_that_a_large_one_before_it_waits_for() {
+        let mut line = Line::default();
+        let large = line.join(10);
+        let small = line.join(1);
+        assert!(!line.is_due(Some(large), 10, 9) && !line.is_due(Some(small), 1, 9));
+        assert!(!line.is_due(Some(small), 1, 10) && !line.is_due(None, 1, 11));
+        assert!(line.is_due(Some(large), 10, 10) && line.is_due(Some(small), 1, 11));
+        line.leave(large);
+        assert!(line.is_due(Some(small), 1, 1) && line.is_due(None, 1, 2));
+        line.leave(small);
+        assert!(line.is_empty() && line.is_due(None, 3, 3));
+    }
+}

@@ -1,0 +1,224 @@
+//! A log whose file was removed, cut short or replaced while it is in use.
+//!
+//! The open file may still be read and written, but a restart would not find it. So no write is acknowledged
+//! any more because it is in the log. Everything else goes on: writes that were acknowledged before and wait
+//! for the log are written to the open file, and destage sends all that can be read to the lower volume.
+
+use std::{
+    collections::{HashMap, HashSet},
+    task::Waker,
+};
+
+use volume::{Error, Lba};
+
+use crate::{
+    reach::place_of,
+    slot::{Place, SECTORS, runs},
+    state::{LostLog, Shared, State},
+};
+
+impl Shared {
+    /// Stops acknowledging writes because they are in the log, and lets destage run without pauses. Hosts get
+    /// the reason in the error; only the reason of the first call is kept.
+    pub fn lose_log(&self, reason: &str) {
+        let wakers: Vec<Waker> = {
+            let mut state = self.state.lock();
+            if state.lost_log.is_some() {
+                return;
+            }
+            state.lost_log = Some(LostLog::new(reason));
+            state.draining += 1;
+            state.waiters.drain(..).map(|waiter| waiter.waker).collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        self.wake_destage.notify_one();
+        self.changed.notify_waiters();
+    }
+
+    /// Ends the effect of [`Self::lose_log`]: the file has its name back, and nobody else has changed it.
+    /// Returns false if a part of it could not be read meanwhile: then only the next start uses it again.
+    pub fn regain_log(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.lost_log.as_ref().is_some_and(|lost| lost.all_sent) {
+            return false;
+        }
+        if state.lost_log.take().is_some() {
+            state.draining -= 1;
+            drop(state);
+            self.changed.notify_waiters();
+        }
+        true
+    }
+
+    /// Fails if something that was acknowledged is in a lost log only.
+    pub fn check_log(&self) -> Result<(), Error> {
+        self.state.lock().risk().map_or(Ok(()), Err)
+    }
+
+    /// Names the blocks whose newest content a lost log does not give back, and waits until there is
+    /// something else to do. Their slots stay dirty, and hosts that read them get an error; all other slots
+    /// up to the cut become clean, so that hosts read them from the lower volume.
+    pub async fn rest_without(&self, cut: u64, unreadable: &[(u64, Place)]) {
+        let volumes = self.names().await;
+        let ranges = self.ranges(unreadable);
+        let bytes: u64 = ranges.iter().map(|range| range.bytes).sum();
+        for range in ranges.iter().take(MOST_NAMED) {
+            let volume = volumes.get(range.place).map_or("", String::as_str);
+            tracing::error!(
+                volume,
+                first_lba = range.first,
+                last_lba = range.last,
+                "acknowledged writes of these blocks are lost: the log does not give them back"
+            );
+        }
+        tracing::error!(
+            bytes,
+            ranges = ranges.len(),
+            unnamed_ranges = ranges.len().saturating_sub(MOST_NAMED),
+            "all that can be read of the lost log is at the far volume"
+        );
+        self.clean_sent(cut, unreadable).await;
+        self.wait_until(|state| {
+            let is_over = state.stopping || state.lost_log.is_none();
+            (is_over || self.newest_to_send(state) > cut).then_some(())
+        })
+        .await;
+    }
+
+    /// Marks slots as clean that the lower volume has as of the cut: all but those that are unreadable. The
+    /// lost log still has records of them, so each is remembered.
+    async fn clean_sent(&self, cut: u64, unreadable: &[(u64, Place)]) {
+        let unreadable: HashMap<u64, Place> = unreadable.iter().copied().collect();
+        let indices = {
+            let mut state = self.state.lock();
+            if let Some(lost) = &mut state.lost_log {
+                lost.all_sent = true;
+            }
+            state.table.indices()
+        };
+        let mut next = 0;
+        while next < indices {
+            let step = next..indices.min(next + STEP);
+            next = step.end;
+            {
+                let mut state = self.state.lock();
+                let state = &mut *state;
+                let Some(lost) = &mut state.lost_log else { return };
+                for index in step {
+                    if !state.table.is_used(index) {
+                        continue;
+                    }
+                    let entry = state.table.entry(index);
+                    let slot = entry.slot;
+                    let is_sent = |place: Place| {
+                        place.segment <= cut && unreadable.get(&slot) != Some(&place)
+                    };
+                    if entry.place.is_some_and(is_sent) {
+                        state.table.clean(index);
+                        lost.sent.insert(slot);
+                    }
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Names blocks, once, that the log disk does not give back and that the lower volume lacks.
+    pub async fn name_unreadable(&self, unreadable: &[(u64, Place)]) {
+        let volumes = self.names().await;
+        let ranges = self.ranges(unreadable);
+        let bytes: u64 = ranges.iter().map(|range| range.bytes).sum();
+        let listed = ranges.iter().take(MOST_LISTED).map(|range| {
+            let volume = volumes.get(range.place).map_or("", String::as_str);
+            format!("{volume} LBA {}-{}", range.first, range.last)
+        });
+        tracing::error!(
+            bytes,
+            blocks = listed.collect::<Vec<_>>().join(", "),
+            unnamed_ranges = ranges.len().saturating_sub(MOST_LISTED),
+            "the log disk does not give back acknowledged writes of these blocks: the far volume lacks them \
+             until they are written anew"
+        );
+    }
+
+    /// The newest segment that may be destaged. Where writes count with the next flush, it is that of the
+    /// last flush.
+    pub fn newest_to_send(&self, state: &State) -> u64 {
+        if self.is_by_flush() { state.epochs.end() } else { state.ring.next() - 1 }
+    }
+
+    /// The names of the volumes by their places.
+    async fn names(&self) -> Vec<String> {
+        match &self.joined {
+            Some(joined) => (0..self.reach.places())
+                .map(|place| joined.member(place).map_or_else(String::new, |it| it.name.clone()))
+                .collect(),
+            None => vec![self.superblock.lock().await.identity.name.clone()],
+        }
+    }
+
+    /// The blocks of some places, as ranges in ascending order.
+    fn ranges(&self, places: &[(u64, Place)]) -> Vec<Range> {
+        let mut places = places.to_vec();
+        places.sort_unstable_by_key(|(slot, _)| *slot);
+        let per_block = self.sectors_per_block();
+        let mut ranges: Vec<Range> = Vec::new();
+        for (slot, place) in places {
+            for (first, count) in runs(place.mask & self.whole(slot)) {
+                let Lba(lba) = self.lba(slot * u64::from(SECTORS) + u64::from(first));
+                let blocks = (u64::from(count) / per_block).max(1);
+                let bytes = u64::from(count) * 512;
+                let member = place_of(slot).min(self.reach.places() - 1);
+                let start = self.reach.place_start(member);
+                let (first, last) = (lba - start, lba - start + blocks - 1);
+                match ranges.last_mut() {
+                    // Several epochs may hold the slot.
+                    Some(range) if range.place == member && first <= range.last + 1 => {
+                        if last > range.last {
+                            range.bytes += (last - range.last) * per_block * 512;
+                            range.last = last;
+                        }
+                    }
+                    _ => ranges.push(Range { place: member, first, last, bytes }),
+                }
+            }
+        }
+        ranges
+    }
+}
+
+/// Adjacent blocks of one volume.
+struct Range {
+    place: usize,
+    first: u64,
+    last: u64,
+    bytes: u64,
+}
+
+impl State {
+    /// Returns the error of a flush while the log is lost and holds data that the lower volume lacks.
+    pub fn risk(&self) -> Option<Error> {
+        self.lost_log.as_ref().filter(|_| self.is_dirty()).map(LostLog::error)
+    }
+}
+
+impl LostLog {
+    fn new(reason: &str) -> Self {
+        Self { reason: reason.into(), all_sent: false, sent: HashSet::new() }
+    }
+
+    /// Returns the error that hosts get.
+    pub fn error(&self) -> Error {
+        let sent =
+            if self.all_sent { "; all that can be read of it is at the far volume" } else { "" };
+        Error::Device(format!("{}{sent}", self.reason).into())
+    }
+}
+
+/// At most so many ranges get an event of their own, since a log that was cut short may lack thousands.
+const MOST_NAMED: usize = 256;
+/// Ranges that one event lists.
+const MOST_LISTED: usize = 16;
+/// Entries looked at under the lock at once: some tens of microseconds.
+const STEP: u32 = 1024;

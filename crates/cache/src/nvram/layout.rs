@@ -1,0 +1,58 @@
+//! The offsets of an NVRAM, as `docs/formats/nvram.md` has them.
+
+use crate::log::BLOCK_BYTES;
+
+/// Bytes of stable memory that hold `slots` slots with their headers.
+#[must_use]
+pub const fn length_for(slots: u64) -> u64 {
+    data_at(slots as usize) as u64 + slots * BLOCK_BYTES as u64
+}
+
+pub(super) const fn entry_at(index: u32) -> usize {
+    ENTRIES_AT + index as usize * ENTRY_BYTES
+}
+
+pub(super) const fn data_at(slots: usize) -> usize {
+    (ENTRIES_AT + slots * ENTRY_BYTES).next_multiple_of(BLOCK_BYTES)
+}
+
+/// The most slots whose headers and data fit.
+pub(super) fn slots_in(length: usize) -> u32 {
+    let mut slots = length.saturating_sub(ENTRIES_AT) / (ENTRY_BYTES + BLOCK_BYTES);
+    while slots > 0 && data_at(slots) + slots * BLOCK_BYTES > length {
+        slots -= 1;
+    }
+    u32::try_from(slots).unwrap_or(u32::MAX)
+}
+
+pub(super) const MAGIC: &[u8] = b"FBYNVRAM";
+pub(super) const VERSION_AT: usize = 8;
+pub(super) const SLOTS_AT: usize = 12;
+pub(super) const INSTANCE_AT: usize = 16;
+pub(super) const MARK_AT: usize = 32;
+pub(super) const CHECKSUM_AT: usize = 36;
+pub(super) const HEADER_BYTES: usize = 40;
+/// Pairs of cells with a number, each cell in a cache line of its own.
+pub(super) const CELLS_AT: [[usize; 2]; 2] = [[64, 128], [192, 256]];
+/// The pair that holds the newest stable segment.
+pub(super) const WATERMARK: usize = 0;
+/// The pair that holds the newest segment that was begun.
+pub(super) const BEGUN: usize = 1;
+pub(super) const CELL_CHECKSUM_AT: usize = 8;
+pub(super) const CELL_BYTES: usize = 12;
+pub(super) const ENTRIES_AT: usize = 4096;
+pub(super) const ENTRY_BYTES: usize = 64;
+pub(super) const ENTRY_SERIAL_AT: usize = 0;
+pub(super) const ENTRY_SLOT_AT: usize = 8;
+pub(super) const ENTRY_DATA_CHECKSUM_AT: usize = 16;
+pub(super) const ENTRY_MASK_AT: usize = 20;
+pub(super) const ENTRY_FLAGS_AT: usize = 21;
+pub(super) const ENTRY_TAG_AT: usize = 24;
+pub(super) const ENTRY_SALT_AT: usize = 40;
+pub(super) const ENTRY_COUNT_AT: usize = 52;
+pub(super) const ENTRY_CHECKSUM_AT: usize = 60;
+/// A flag of an entry: its data is sealed.
+pub(super) const SEALED: u8 = 1;
+/// Most bits set in a header that counts as unused. A header in use has two random checksums and a mask: that
+/// it has no more than this happens once in 10^13.
+pub(super) const MOST_FLIPPED: u32 = 4;

@@ -1,0 +1,639 @@
+//! The NVRAM buffer: writes that are acknowledged before they are on the log disk, and how far
+//! the log disk has got.
+//!
+//! The bytes are written down in `docs/formats/nvram.md`.
+
+mod layout;
+mod memory;
+
+pub use layout::length_for;
+use layout::*;
+pub use memory::{MappedFile, NvramWatch, StableMemory};
+
+use std::io;
+
+use crate::{
+    checksum::crc32c,
+    log::{
+        BLOCK_BYTES, VERSION,
+        bytes::{array, put, put_u32, put_u64, u32_at, u64_at},
+        seal::{About, LogKey, Salt, Sealer, Which},
+        superblock::InstanceId,
+    },
+};
+
+/// One slot of the buffer that holds acknowledged data.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Held {
+    /// Which slot of the buffer.
+    pub index: u32,
+    pub serial: u64,
+    /// Which slot of the volume.
+    pub slot: u64,
+    pub mask: u8,
+}
+
+/// What was in the memory when it was opened.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Contents {
+    /// Nothing that anyone wrote: zeros, or a header that was never finished.
+    Blank,
+    /// The memory belongs to this log. It has the acknowledged writes in serial order, the number of the
+    /// newest stable segment, and the number of the newest segment that was begun.
+    Ours { mark: u32, held: Vec<Held>, watermark: u64, begun: u64 },
+    /// The memory belongs to another log, and holds `held` acknowledged writes of it.
+    Other { instance: InstanceId, held: usize },
+    /// The memory has a format version that this program does not know.
+    Version(u32),
+    /// The header is damaged and does not say which log the memory belongs to; the text says in which way.
+    Damaged(String),
+    /// The memory belongs to this log, and slots of it are damaged; the text says in which way.
+    DamagedSlots(String),
+}
+
+/// The log that has the memory in use; none if the memory is blank, or its header is damaged.
+pub(crate) fn owner(memory: &dyn StableMemory) -> Option<InstanceId> {
+    let mut header = [0; HEADER_BYTES];
+    if memory.len() < BLOCK_BYTES {
+        return None;
+    }
+    memory.read(0, &mut header);
+    let is_whole =
+        header.starts_with(MAGIC) && u32_at(&header, CHECKSUM_AT) == crc32c(&header[..CHECKSUM_AT]);
+    is_whole.then(|| InstanceId(array(&header, INSTANCE_AT)))
+}
+
+/// Number of the newest write that a memory holds of a log; 0 if it holds none. Changes nothing.
+pub(crate) fn newest_write(memory: &dyn StableMemory, instance: InstanceId) -> u64 {
+    if owner(memory) != Some(instance) {
+        return 0;
+    }
+    let mut header = [0; HEADER_BYTES];
+    memory.read(0, &mut header);
+    let slots = u32_at(&header, SLOTS_AT).min(slots_in(memory.len()));
+    let serials = (0..slots).filter_map(|index| {
+        let mut entry = [0; ENTRY_BYTES];
+        memory.read(entry_at(index), &mut entry);
+        is_whole(&entry).then(|| u64_at(&entry, ENTRY_SERIAL_AT))
+    });
+    serials.max().unwrap_or(0)
+}
+
+/// The buffer over a stable memory.
+///
+/// Once the memory has failed, nothing is written to it any more, so that what is stable of it is what was
+/// written up to some moment, as after any crash: a header then vouches for no data that did not get there, a
+/// slot is not freed before the newer one is there, and what is freed in vain is older than what the log has.
+pub(crate) struct Buffer {
+    memory: Box<dyn StableMemory>,
+    slots: u32,
+    free: Vec<u32>,
+    /// Which cell of each pair in [`CELLS_AT`] is written next.
+    next_cells: [usize; 2],
+    sealing: Option<Sealing>,
+}
+
+/// How what is put into a buffer is sealed.
+struct Sealing {
+    key: LogKey,
+    instance: InstanceId,
+    /// Of this opening.
+    salt: Salt,
+    sealer: Sealer,
+    /// Of all that was sealed in this opening.
+    count: u64,
+}
+
+impl Buffer {
+    /// Looks at the memory; changes nothing. With a key and the salt of this opening, what is put into
+    /// it from now on is sealed.
+    pub fn open(
+        memory: Box<dyn StableMemory>,
+        instance: InstanceId,
+        sealing: Option<(LogKey, Salt)>,
+    ) -> (Self, Contents) {
+        let mut header = [0; HEADER_BYTES];
+        if memory.len() >= BLOCK_BYTES {
+            memory.read(0, &mut header);
+        }
+        let slots = slots_in(memory.len());
+        let sealing = sealing.map(|(key, salt)| {
+            let sealer = key.for_nvram(&instance.0, &salt);
+            Sealing { key, instance, salt, sealer, count: 0 }
+        });
+        let mut buffer = Self { memory, slots, free: Vec::new(), next_cells: [0; 2], sealing };
+        let contents = buffer.contents(&header, instance);
+        (buffer, contents)
+    }
+
+    fn contents(&mut self, header: &[u8], instance: InstanceId) -> Contents {
+        // The header is cleared first and written last when the memory is taken into use: without
+        // all of it, nothing that is in the slots was ever acknowledged.
+        let magic = &header[..MAGIC.len()];
+        let unfinished = (0..MAGIC.len())
+            .any(|n| magic[..n] == MAGIC[..n] && magic[n..].iter().all(|&byte| byte == 0));
+        if magic[0] == 0 || unfinished {
+            return Contents::Blank;
+        }
+        if !header.starts_with(MAGIC)
+            || u32_at(header, CHECKSUM_AT) != crc32c(&header[..CHECKSUM_AT])
+        {
+            return Contents::Damaged("its header is not one of ours or has been changed".into());
+        }
+        if u32_at(header, VERSION_AT) != VERSION {
+            return Contents::Version(u32_at(header, VERSION_AT));
+        }
+        let slots = u32_at(header, SLOTS_AT);
+        if slots > self.slots {
+            return Contents::Damaged(format!("it had {slots} slots and is too short for them"));
+        }
+        self.slots = slots;
+        let found = InstanceId(array(header, INSTANCE_AT));
+        let (held, damage) = self.held();
+        let count = damage.torn.len();
+        if found != instance {
+            return Contents::Other { instance: found, held: held.len() };
+        }
+        let mark = u32_at(header, MARK_AT);
+        // One header may be torn: the one being written when the end came, never acknowledged.
+        if count > 1 {
+            return Contents::DamagedSlots(format!("{count} of its slots have damaged headers"));
+        }
+        if let Some(bad) = held.iter().find(|held| !self.data_is_whole(held.index)) {
+            return Contents::DamagedSlots(format!("its data for slot {} is damaged", bad.slot));
+        }
+        // Cleared, or it would count beside the one that is torn next.
+        let void = damage.torn.iter().chain(&damage.unused);
+        void.for_each(|&index| self.write(entry_at(index), &[0; ENTRY_BYTES]));
+        damage.mended.iter().for_each(|(index, entry)| self.write(entry_at(*index), entry));
+        if damage.unused.len() + damage.mended.len() > 0 {
+            tracing::warn!(
+                unused = damage.unused.len(),
+                used = damage.mended.len(),
+                "bits of slot headers in the NVRAM had flipped and are mended; nothing is lost"
+            );
+        }
+        let pairs = [WATERMARK, BEGUN].map(|pair| self.pair(pair));
+        self.next_cells = pairs.map(|(_, next)| next);
+        let [watermark, begun] = pairs.map(|(number, _)| number);
+        self.free = (0..slots).rev().filter(|i| held.iter().all(|h| h.index != *i)).collect();
+        Contents::Ours { mark, held, watermark, begun }
+    }
+
+    /// Zeros the data of all slots, of which none may be in use: what an earlier log or opening had put
+    /// there may be in clear, or under a key that is to be forgotten.
+    pub fn clear_data(&mut self) {
+        for slot in 0..self.slots {
+            let at = self.data_offset(slot);
+            self.write(at, &[0; BLOCK_BYTES]);
+        }
+    }
+
+    /// Takes the memory into use for a log, forgetting what is in it. The log's superblock notes
+    /// the mark: it is how the memory is known when it comes back.
+    pub fn format(&mut self, instance: InstanceId, mark: u32) {
+        // A crash in here leaves a blank or torn header, and then the slots do not count.
+        self.write(0, &[0; HEADER_BYTES]);
+        self.slots = slots_in(self.memory.len());
+        for slot in 0..self.slots {
+            self.write(entry_at(slot), &[0; ENTRY_BYTES]);
+        }
+        for cell in CELLS_AT.as_flattened() {
+            self.write(*cell, &[0; CELL_BYTES]);
+        }
+        self.clear_data();
+        let mut header = [0; HEADER_BYTES];
+        put(&mut header, 0, MAGIC);
+        put_u32(&mut header, VERSION_AT, VERSION);
+        put_u32(&mut header, SLOTS_AT, self.slots);
+        put(&mut header, INSTANCE_AT, &instance.0);
+        put_u32(&mut header, MARK_AT, mark);
+        let checksum = crc32c(&header[..CHECKSUM_AT]);
+        put_u32(&mut header, CHECKSUM_AT, checksum);
+        // Back to front, so that a torn header still begins with zeros.
+        self.write(MAGIC.len(), &header[MAGIC.len()..]);
+        self.write(0, MAGIC);
+        self.free = (0..self.slots).rev().collect();
+        self.next_cells = [0; 2];
+    }
+
+    /// Marks the memory blank: its log has stopped and has all that was acknowledged, and may be
+    /// replaced from now on.
+    pub fn retire(&mut self) {
+        self.write(0, &[0; HEADER_BYTES]);
+    }
+
+    /// How many slots the buffer has.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Whether what is put into it is stable.
+    pub fn is_sound(&self) -> bool {
+        self.memory.error().is_none()
+    }
+
+    /// See [`StableMemory::error`].
+    pub fn error(&self) -> Option<&io::Error> {
+        self.memory.error()
+    }
+
+    /// How many of them are free.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Puts a page into a free slot, which is then stable, if the buffer [is sound](Self::is_sound).
+    ///
+    /// # Panics
+    /// If none is free: the caller has looked.
+    pub fn put(&mut self, serial: u64, slot: u64, mask: u8, data: &[u8], checksum: u32) -> u32 {
+        let index = self.free.pop().expect("a free slot was promised");
+        let at = self.data_offset(index);
+        let mut entry = [0; ENTRY_BYTES];
+        let mut checksum = checksum;
+        let mut block = [0; BLOCK_BYTES];
+        let mut data = data;
+        if let Some(sealing) = &mut self.sealing {
+            block.copy_from_slice(data);
+            sealing.count += 1;
+            let which = Which(sealing.count, 0);
+            let tag = sealing.sealer.seal(which, About { slot, mask, serial }, &mut block);
+            checksum = crc32c(&block);
+            data = &block;
+            entry[ENTRY_FLAGS_AT] = SEALED;
+            put(&mut entry, ENTRY_TAG_AT, &tag);
+            put(&mut entry, ENTRY_SALT_AT, &sealing.salt);
+            put_u64(&mut entry, ENTRY_COUNT_AT, sealing.count);
+        }
+        put_u64(&mut entry, ENTRY_SERIAL_AT, serial);
+        put_u64(&mut entry, ENTRY_SLOT_AT, slot);
+        put_u32(&mut entry, ENTRY_DATA_CHECKSUM_AT, checksum);
+        entry[ENTRY_MASK_AT] = mask;
+        let checksum = crc32c(&entry[..ENTRY_CHECKSUM_AT]);
+        put_u32(&mut entry, ENTRY_CHECKSUM_AT, checksum);
+        // Data before header: a header that is whole vouches for its data.
+        self.write(at, data);
+        self.write(entry_at(index), &entry);
+        index
+    }
+
+    /// Frees a slot whose content is on the log disk or in a newer slot.
+    pub fn release(&mut self, index: u32) {
+        self.write(entry_at(index), &[0; ENTRY_BYTES]);
+        self.free.push(index);
+    }
+
+    /// Notes the newest stable segment.
+    pub fn set_watermark(&mut self, number: u64) {
+        self.set_cell(WATERMARK, number);
+    }
+
+    /// Notes the newest segment that is about to be written to the log.
+    pub fn note_begun(&mut self, number: u64) {
+        self.set_cell(BEGUN, number);
+    }
+
+    fn set_cell(&mut self, pair: usize, number: u64) {
+        let mut cell = [0; CELL_BYTES];
+        put_u64(&mut cell, 0, number);
+        let checksum = crc32c(&cell[..CELL_CHECKSUM_AT]);
+        put_u32(&mut cell, CELL_CHECKSUM_AT, !checksum);
+        // In turn: a torn cell leaves the other, which is one segment behind.
+        self.write(CELLS_AT[pair][self.next_cells[pair]], &cell);
+        self.next_cells[pair] ^= 1;
+    }
+
+    /// Copies the data of a slot; false if it is not what was put there.
+    pub fn read(&self, held: Held, to: &mut [u8]) -> bool {
+        self.memory.read(self.data_offset(held.index), to);
+        let mut entry = [0; ENTRY_BYTES];
+        self.memory.read(entry_at(held.index), &mut entry);
+        let is_sealed = entry[ENTRY_FLAGS_AT] & SEALED != 0;
+        let Some(sealing) = &self.sealing else { return !is_sealed };
+        let sealer = sealing.key.for_nvram(&sealing.instance.0, &array(&entry, ENTRY_SALT_AT));
+        let Held { serial, slot, mask, .. } = held;
+        let which = Which(u64_at(&entry, ENTRY_COUNT_AT), 0);
+        let tag = array(&entry, ENTRY_TAG_AT);
+        match sealer.open(which, About { slot, mask, serial }, &tag, to) {
+            Some(opened) if is_sealed => {
+                to.copy_from_slice(&opened[..]);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        if self.is_sound() {
+            self.memory.write(at, bytes);
+        }
+    }
+
+    /// The number that a pair of cells holds, and which of the two is written next.
+    fn pair(&self, pair: usize) -> (u64, usize) {
+        let cells = CELLS_AT[pair].map(|at| {
+            let mut cell = [0; CELL_BYTES];
+            self.memory.read(at, &mut cell);
+            let whole = u32_at(&cell, CELL_CHECKSUM_AT) == !crc32c(&cell[..CELL_CHECKSUM_AT]);
+            if whole { u64_at(&cell, 0) } else { 0 }
+        });
+        if cells[0] >= cells[1] { (cells[0], 1) } else { (cells[1], 0) }
+    }
+
+    /// The slots in use in serial order, and the headers that are damaged.
+    fn held(&self) -> (Vec<Held>, Damage) {
+        let (mut held, mut damage) = (Vec::new(), Damage::default());
+        for index in 0..self.slots {
+            let mut entry = [0; ENTRY_BYTES];
+            self.memory.read(entry_at(index), &mut entry);
+            let set: u32 = entry.iter().map(|byte| byte.count_ones()).sum();
+            if set == 0 {
+                continue;
+            }
+            if !is_whole(&entry) {
+                if set <= MOST_FLIPPED {
+                    damage.unused.push(index);
+                    continue;
+                }
+                let Some(mended) = mended(entry) else {
+                    damage.torn.push(index);
+                    continue;
+                };
+                entry = mended;
+                damage.mended.push((index, mended));
+            }
+            held.push(Held {
+                index,
+                serial: u64_at(&entry, ENTRY_SERIAL_AT),
+                slot: u64_at(&entry, ENTRY_SLOT_AT),
+                mask: entry[ENTRY_MASK_AT],
+            });
+        }
+        held.sort_unstable_by_key(|held| held.serial);
+        (held, damage)
+    }
+
+    fn data_is_whole(&self, index: u32) -> bool {
+        let mut entry = [0; ENTRY_BYTES];
+        self.memory.read(entry_at(index), &mut entry);
+        let entry = if is_whole(&entry) { entry } else { mended(entry).unwrap_or(entry) };
+        let mut data = vec![0; BLOCK_BYTES];
+        self.memory.read(self.data_offset(index), &mut data);
+        crc32c(&data) == u32_at(&entry, ENTRY_DATA_CHECKSUM_AT)
+    }
+
+    fn data_offset(&self, index: u32) -> usize {
+        data_at(self.slots as usize) + index as usize * BLOCK_BYTES
+    }
+}
+
+/// Headers of slots that are neither whole nor zeros.
+#[derive(Default)]
+struct Damage {
+    /// They held nothing: so few bits are set that they are flipped zeros.
+    unused: Vec<u32>,
+    /// One bit had flipped; what they were.
+    mended: Vec<(u32, [u8; ENTRY_BYTES])>,
+    /// They were being written, or are damaged beyond that.
+    torn: Vec<u32>,
+}
+
+fn is_whole(entry: &[u8; ENTRY_BYTES]) -> bool {
+    u32_at(entry, ENTRY_CHECKSUM_AT) == crc32c(&entry[..ENTRY_CHECKSUM_AT])
+}
+
+/// The header with one bit flipped back, if that makes it whole. No other header is within one bit: the
+/// distance of CRC32C at this length is 6.
+fn mended(mut entry: [u8; ENTRY_BYTES]) -> Option<[u8; ENTRY_BYTES]> {
+    (0..ENTRY_BYTES * 8).find_map(|bit| {
+        entry[bit / 8] ^= 1 << (bit % 8);
+        let found = is_whole(&entry).then_some(entry);
+        entry[bit / 8] ^= 1 << (bit % 8);
+        found
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Name of field, offset, bytes: compared with docs/formats/nvram.md.
+    const FIELDS: &[(&str, usize, usize)] = &[
+        ("magic", 0, 8),
+        ("version", VERSION_AT, 4),
+        ("slots", SLOTS_AT, 4),
+        ("instance id", INSTANCE_AT, 16),
+        ("mark", MARK_AT, 4),
+        ("checksum", CHECKSUM_AT, 4),
+        ("first watermark", CELLS_AT[WATERMARK][0], CELL_BYTES),
+        ("second watermark", CELLS_AT[WATERMARK][1], CELL_BYTES),
+        ("first begun", CELLS_AT[BEGUN][0], CELL_BYTES),
+        ("second begun", CELLS_AT[BEGUN][1], CELL_BYTES),
+        ("slot headers", ENTRIES_AT, ENTRY_BYTES),
+    ];
+    const ENTRY_FIELDS: &[(&str, usize, usize)] = &[
+        ("serial", ENTRY_SERIAL_AT, 8),
+        ("slot", ENTRY_SLOT_AT, 8),
+        ("data checksum", ENTRY_DATA_CHECKSUM_AT, 4),
+        ("mask", ENTRY_MASK_AT, 1),
+        ("flags", ENTRY_FLAGS_AT, 1),
+        ("tag", ENTRY_TAG_AT, 16),
+        ("salt", ENTRY_SALT_AT, 12),
+        ("count", ENTRY_COUNT_AT, 8),
+        ("checksum", ENTRY_CHECKSUM_AT, 4),
+    ];
+    const INSTANCE: InstanceId = InstanceId([5; 16]);
+
+    /// The disk was full, or the power failed, while it was made.
+    #[test]
+    fn a_file_whose_making_was_not_finished_is_made_anew_and_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("nvram");
+        std::fs::write(&path, vec![0; 100_000]).expect("written");
+        let length = MappedFile::open(&path, 1 << 20).expect("made").len();
+        assert_eq!(length as u64, length_for(256));
+        // One that has anything, or is larger, is of other settings.
+        assert!(MappedFile::open(&path, 1 << 19).is_err());
+        let mut bytes = vec![0; 100_000];
+        bytes[99_999] = 1;
+        std::fs::write(&path, bytes).expect("written");
+        assert!(MappedFile::open(&path, 1 << 20).is_err());
+    }
+
+    /// Memory of a test: a clone of the bytes is what a power failure leaves.
+    struct Plain(Vec<u8>);
+
+    impl StableMemory for Plain {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn read(&self, offset: usize, to: &mut [u8]) {
+            to.copy_from_slice(&self.0[offset..offset + to.len()]);
+        }
+        fn write(&mut self, offset: usize, from: &[u8]) {
+            self.0[offset..offset + from.len()].copy_from_slice(from);
+        }
+    }
+
+    fn dump(buffer: &Buffer) -> Vec<u8> {
+        let mut bytes = vec![0; buffer.memory.len()];
+        buffer.memory.read(0, &mut bytes);
+        bytes
+    }
+
+    fn sample() -> Buffer {
+        let memory = Box::new(Plain(vec![0; length_for(4) as usize]));
+        let (mut buffer, contents) = Buffer::open(memory, INSTANCE, None);
+        assert_eq!(contents, Contents::Blank);
+        buffer.format(INSTANCE, 77);
+        for serial in [3, 1, 2] {
+            let data = [serial as u8; BLOCK_BYTES];
+            buffer.put(serial, serial * 10, 0xff, &data, crc32c(&data));
+        }
+        buffer.set_watermark(8);
+        buffer.set_watermark(9);
+        buffer.note_begun(10);
+        buffer
+    }
+
+    fn reopen(bytes: Vec<u8>) -> (Buffer, Contents) {
+        Buffer::open(Box::new(Plain(bytes)), INSTANCE, None)
+    }
+
+    #[test]
+    fn what_was_put_is_held_in_serial_order() {
+        let mut buffer = sample();
+        assert_eq!((buffer.slots(), buffer.free()), (4, 1));
+        buffer.release(1);
+        let (buffer, contents) = reopen(dump(&buffer));
+        let Contents::Ours { mark, held, watermark, begun } = contents else {
+            panic!("{contents:?}")
+        };
+        assert_eq!(mark, 77);
+        assert_eq!(held.iter().map(|h| (h.serial, h.slot)).collect::<Vec<_>>(), [(2, 20), (3, 30)]);
+        assert_eq!((watermark, begun, buffer.free()), (9, 10, 2));
+        let mut data = [0; BLOCK_BYTES];
+        assert!(buffer.read(held[1], &mut data));
+        assert_eq!(data, [3; BLOCK_BYTES]);
+    }
+
+    #[test]
+    fn what_is_sealed_opens_with_its_key_in_its_place_alone() {
+        let key = LogKey::new(&[3; 64]);
+        let memory = Box::new(Plain(vec![0; length_for(4) as usize]));
+        let (mut buffer, _) = Buffer::open(memory, INSTANCE, Some((key.clone(), [1; 12])));
+        buffer.format(INSTANCE, 77);
+        for serial in [1, 2] {
+            buffer.put(serial, 10, 0xff, &[9; BLOCK_BYTES], 0);
+        }
+        // The next opening draws another salt, and still opens what the one before has left.
+        let (mut buffer, contents) =
+            Buffer::open(Box::new(Plain(dump(&buffer))), INSTANCE, Some((key, [2; 12])));
+        buffer.put(3, 10, 0xff, &[9; BLOCK_BYTES], 0);
+        let bytes = dump(&buffer);
+        assert!(!bytes.windows(16).any(|part| part == [9; 16]), "in clear");
+        let stored: std::collections::HashSet<_> =
+            (0..3).map(|i| &bytes[data_at(4) + i * BLOCK_BYTES..][..BLOCK_BYTES]).collect();
+        assert_eq!(stored.len(), 3, "the same content never looks the same");
+        let Contents::Ours { held, .. } = contents else { panic!("{contents:?}") };
+        let mut data = [0; BLOCK_BYTES];
+        for held in held {
+            assert!(buffer.read(held, &mut data) && data == [9; BLOCK_BYTES]);
+            assert!(!buffer.read(Held { slot: 11, ..held }, &mut data), "of another slot");
+            let other = Some((LogKey::new(&[4; 64]), [2; 12]));
+            let (other, _) = Buffer::open(Box::new(Plain(bytes.clone())), INSTANCE, other);
+            assert!(!other.read(held, &mut data), "with another key");
+            assert!(!reopen(bytes.clone()).0.read(held, &mut data), "without a key");
+        }
+    }
+
+    #[test]
+    fn a_torn_watermark_leaves_the_one_before() {
+        let mut bytes = dump(&sample());
+        bytes[CELLS_AT[WATERMARK][1]] ^= 1;
+        let Contents::Ours { watermark, .. } = reopen(bytes).1 else { panic!() };
+        assert_eq!(watermark, 8);
+    }
+
+    #[test]
+    fn one_torn_header_is_a_crash_two_are_damage() {
+        let mut bytes = dump(&sample());
+        bytes[entry_at(0)..][..4].fill(0x55);
+        assert!(matches!(reopen(bytes.clone()).1, Contents::Ours { held, .. } if held.len() == 2));
+        bytes[entry_at(1)..][..4].fill(0x55);
+        assert!(matches!(reopen(bytes).1, Contents::DamagedSlots(_)));
+    }
+
+    /// K5: the flipped bits counted as torn headers, and two of them refused the memory.
+    #[test]
+    fn flipped_bits_in_headers_that_hold_nothing_refuse_nothing() {
+        let mut buffer = sample();
+        buffer.release(1);
+        buffer.release(2);
+        let mut bytes = dump(&buffer);
+        let clean = bytes.clone();
+        for (index, bit) in [(1, 77), (2, 3), (2, 500), (3, 0)] {
+            bytes[entry_at(index) + bit / 8] ^= 1 << (bit % 8);
+        }
+        let (buffer, contents) = reopen(bytes);
+        assert!(matches!(contents, Contents::Ours { held, .. } if held.len() == 1));
+        assert_eq!(buffer.free(), 3);
+        assert!(dump(&buffer) == clean, "they are zeros again");
+    }
+
+    #[test]
+    fn a_flipped_bit_in_a_header_that_holds_a_write_loses_nothing() {
+        let clean = dump(&sample());
+        for bit in 0..ENTRY_BYTES * 8 {
+            let mut bytes = clean.clone();
+            for index in 0..3 {
+                bytes[entry_at(index) + bit / 8] ^= 1 << (bit % 8);
+            }
+            let (buffer, contents) = reopen(bytes);
+            assert!(matches!(contents, Contents::Ours { held, .. } if held.len() == 3), "{bit}");
+            assert!(dump(&buffer) == clean, "{bit}");
+        }
+    }
+
+    #[test]
+    fn damaged_data_is_never_taken() {
+        let mut bytes = dump(&sample());
+        bytes[data_at(4) + 5000] ^= 1;
+        assert!(matches!(reopen(bytes).1, Contents::DamagedSlots(_)));
+    }
+
+    #[test]
+    fn another_log_and_another_version_are_told() {
+        let bytes = dump(&sample());
+        let other = Buffer::open(Box::new(Plain(bytes.clone())), InstanceId([6; 16]), None).1;
+        assert_eq!(other, Contents::Other { instance: INSTANCE, held: 3 });
+        let mut newer = bytes;
+        put_u32(&mut newer, VERSION_AT, VERSION + 1);
+        let checksum = crc32c(&newer[..CHECKSUM_AT]);
+        put_u32(&mut newer, CHECKSUM_AT, checksum);
+        assert_eq!(reopen(newer).1, Contents::Version(VERSION + 1));
+    }
+
+    #[test]
+    fn the_page_says_what_the_code_does() {
+        use crate::log::tests::{rows, tables};
+        let page = include_str!("../../../../docs/formats/nvram.md");
+        assert_eq!(tables(page), [FIELDS, ENTRY_FIELDS].map(rows));
+    }
+
+    #[test]
+    fn a_mapped_file_keeps_its_bytes_and_is_locked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nvram");
+        let mut file = MappedFile::open(&path, 65536).unwrap();
+        assert_eq!(slots_in(file.len()), 16);
+        file.write(5, b"abc");
+        assert!(MappedFile::open(&path, 65536).is_err(), "locked");
+        drop(file);
+        assert!(MappedFile::open(&path, 1 << 20).is_err(), "other size");
+        let mut bytes = [0; 3];
+        MappedFile::open(&path, 65536).unwrap().read(5, &mut bytes);
+        assert_eq!(&bytes, b"abc");
+    }
+}

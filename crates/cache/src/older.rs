@@ -1,0 +1,91 @@
+//! Recognizes a log or an NVRAM that is an older copy of itself.
+
+use crate::{
+    confirmed::{BootId, ConfirmedIn, ConfirmedWrites},
+    inspect::{LogInfo, complete},
+    log::{recovery::Scan, superblock::Superblock},
+    nvram::{self, StableMemory},
+    refusal::OpenError,
+    settings::{NvramSurvives, Settings},
+};
+
+/// The confirmed number that the store of the settings has for this log.
+pub(crate) fn recall(
+    settings: &Settings,
+    superblock: &Superblock,
+) -> Result<Option<ConfirmedWrites>, OpenError> {
+    let Some(ConfirmedIn(store)) = &settings.confirmed_in else { return Ok(None) };
+    store.recall(superblock.instance).map_err(OpenError::Confirmed)
+}
+
+/// The boot to note in the superblock: the one over which an NVRAM that may hold acknowledged writes keeps
+/// its bytes.
+pub(crate) fn boot(settings: &Settings) -> Option<[u8; 16]> {
+    let is_lost = settings.nvram_survives == NvramSurvives::Restart;
+    let boot = settings.boot.filter(|_| is_lost && settings.report.is_immediate());
+    boot.map(|BootId(bytes)| bytes)
+}
+
+/// Returns true if the machine has been rebooted since the log was open, or is another one, and the NVRAM was not
+/// declared to survive that. Then the NVRAM must not be used: some of its pages may be as old as the last time the system
+/// wrote them back, and the writes that are left would not be a consistent prefix.
+pub(crate) fn is_nvram_void(settings: &Settings, superblock: &Superblock) -> bool {
+    let is_in_use = superblock.immediate && !superblock.clean;
+    let boots = superblock.boot.map(BootId).zip(settings.boot);
+    is_in_use && boots.is_some_and(|(then, now)| now != then)
+}
+
+/// Refuses an NVRAM that has not noted the newest segment of its log: it lacks the writes that were
+/// acknowledged since then. `noted` is the newest segment that it has noted.
+pub(crate) fn check_nvram(
+    superblock: &Superblock,
+    found: &Scan,
+    noted: u64,
+) -> Result<(), OpenError> {
+    let committed = superblock.noted.then_some(superblock.committed);
+    let needed = found.noted.max(committed).unwrap_or(0);
+    if noted < needed {
+        return Err(OpenError::NvramBehind { segment: needed, noted });
+    }
+    Ok(())
+}
+
+/// Refuses a log that ends before the confirmed numbers. `newest` is the newest write in log and NVRAM.
+pub(crate) fn check_confirmed(
+    settings: &Settings,
+    confirmed: ConfirmedWrites,
+    (superblock, found): (&Superblock, &Scan),
+    newest: u64,
+) -> Result<(), OpenError> {
+    compare((complete(superblock, found), newest), confirmed, settings.boot)
+}
+
+/// Refuses a log and NVRAM that are an older copy of themselves, as an opening in this boot would. Changes
+/// nothing.
+///
+/// # Errors
+/// [`OpenError::Behind`].
+pub fn check_older(
+    log: &LogInfo,
+    nvram: Option<&dyn StableMemory>,
+    confirmed: ConfirmedWrites,
+    boot: Option<BootId>,
+) -> Result<(), OpenError> {
+    let held = nvram.map_or(0, |memory| nvram::newest_write(memory, log.instance));
+    compare((log.complete, log.newest.max(held)), confirmed, boot)
+}
+
+fn compare(
+    (ends, newest): (u64, u64),
+    confirmed: ConfirmedWrites,
+    boot: Option<BootId>,
+) -> Result<(), OpenError> {
+    if ends < confirmed.logged {
+        return Err(OpenError::Behind { ends, confirmed: confirmed.logged });
+    }
+    let holds = confirmed.boot.is_none() || confirmed.boot == boot;
+    if holds && newest < confirmed.kept {
+        return Err(OpenError::Behind { ends: newest, confirmed: confirmed.kept });
+    }
+    Ok(())
+}

@@ -1,0 +1,663 @@
+//! Room in the log for a whole write, reserved before its first block changes anything.
+//!
+//! A write that meets a full log waits here with nothing done, and is refused with nothing done: the
+//! host that gets BUSY finds every block as it was. A write that has its reservation is never refused
+//! for want of room: the log keeps its data blocks and headers until it has used them, or until it
+//! is dropped. Between two steps it still waits for pages of memory, for NVRAM slots and for its turn.
+//! These become free as the log is written, even if the lower volume does not answer.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+use volume::Error;
+
+use crate::{
+    line::Ticket,
+    nvram::Buffer,
+    settings::TooLarge,
+    slot::SLOT_BYTES,
+    state::{Shared, State},
+};
+
+/// The way that a write takes, decided once for all of it.
+pub(crate) enum Way<'a> {
+    /// Through the log, which keeps room for it.
+    Log(Reservation<'a>),
+    /// Past the log.
+    Past,
+}
+
+/// A call that asks for room.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// At least one.
+    pub slots: usize,
+    /// Bytes of data that the call keeps in memory while it waits.
+    pub bytes: usize,
+    /// The call makes entries of the slot table that the log has no block for: zeros.
+    pub is_zeros: bool,
+    /// The call has done a part of its work: it must not end in BUSY, and waits longer.
+    pub has_begun: bool,
+}
+
+/// Room that a write has not used yet. Dropping it gives the rest back.
+pub(crate) struct Reservation<'a> {
+    shared: &'a Shared,
+    slots: usize,
+    /// Headers of segments: one for each step, since each may end up in a segment of its own.
+    headers: usize,
+    is_live: bool,
+}
+
+/// The answer to a call that asks for room.
+enum Found {
+    Room,
+    Past,
+    /// There is no room at this moment, for a reason that the log disk ends within seconds.
+    Soon(&'static str),
+    /// There is no room now, for this reason.
+    Nothing(&'static str),
+}
+
+impl Shared {
+    /// Waits for room in the log for a whole write, or for the decision that it goes past the log.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: no room for so long as a write is held, or for a longer time if the call has
+    /// begun; [`Error::TooLong`]: the log never has so much room; how the log disk fails.
+    pub async fn way(self: &Arc<Self>, wanted: Wanted) -> Result<Way<'_>, Error> {
+        let held = {
+            let mut state = self.state.lock();
+            match self.find_room(&mut state, wanted, None)? {
+                Found::Room => return Ok(Way::Log(self.reserve(&mut state, wanted.slots))),
+                Found::Past => return Ok(Way::Past),
+                Found::Nothing(why) if !self.may_hold(&state, wanted) => {
+                    return Err(self.refuse(Error::Busy(why)));
+                }
+                Found::Soon(_) | Found::Nothing(_) => Held::begin(self, &mut state, wanted),
+            }
+        };
+        let begun = Instant::now();
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let (why, patience) = {
+                let mut state = self.state.lock();
+                match self.find_room(&mut state, wanted, Some(held.ticket))? {
+                    Found::Room => return Ok(Way::Log(self.reserve(&mut state, wanted.slots))),
+                    Found::Past => return Ok(Way::Past),
+                    Found::Soon(why) | Found::Nothing(why) if wanted.has_begun => {
+                        (why, BETWEEN_STEPS)
+                    }
+                    Found::Soon(why) => (why, SOON),
+                    Found::Nothing(why) => {
+                        (why, Duration::from_millis(self.settings.busy_after_ms))
+                    }
+                }
+            };
+            let (now, until) = (Instant::now(), begun + patience);
+            if now >= until {
+                return Err(self.refuse(Error::Busy(why)));
+            }
+            // The silence of the lower volume is no change that would wake us.
+            let _ = timeout_at(until.min(now + LOOK_EVERY), changed).await;
+        }
+    }
+
+    /// Checks that a write of so many bytes would be accepted now, or held until there is room for it.
+    pub fn admit(self: &Arc<Self>, bytes: usize) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        if self.settings.report.is_past() {
+            return self.refusal(&state).map_or(Ok(()), |error| Err(self.refuse(error)));
+        }
+        // It may begin in the middle of a slot.
+        let slots = bytes.div_ceil(SLOT_BYTES) + 1;
+        let wanted = Wanted { slots, bytes, is_zeros: false, has_begun: false };
+        match self.find_room(&mut state, wanted, None)? {
+            Found::Nothing(why) if !self.may_hold(&state, wanted) => {
+                Err(self.refuse(Error::Busy(why)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks for room for a call, behind all that wait longer.
+    fn find_room(
+        self: &Arc<Self>,
+        state: &mut State,
+        wanted: Wanted,
+        ticket: Option<Ticket>,
+    ) -> Result<Found, Error> {
+        if let Some(error) = self.refusal(state) {
+            return match error {
+                Error::Busy(why) if wanted.has_begun && !state.stopping => Ok(Found::Nothing(why)),
+                error => Err(self.refuse(error)),
+            };
+        }
+        if state.rolling_back {
+            return Ok(Found::Soon("what was not flushed is being given up"));
+        }
+        if state.frozen {
+            return Ok(Found::Soon("the log is being resized"));
+        }
+        if state.log_error().is_some() {
+            return Ok(Found::Past);
+        }
+        let cost = self.cost(state, wanted.slots);
+        let most = state.ring.most_room().saturating_sub(state.ring.reserve()) as usize;
+        let is_too_long = cost + UNDER_WAY > most;
+        if is_too_long && self.is_strict() {
+            return Err(self.too_long(state, wanted.slots, most));
+        }
+        let free = (state.ring.room() as usize).checked_sub(self.promised_room(state) as usize);
+        let fits = free.is_some_and(|free| state.log_line.is_due(ticket, cost, free));
+        if fits && (!wanted.is_zeros || self.has_entries(state, wanted.slots)) {
+            return Ok(Found::Room);
+        }
+        if !self.is_strict() {
+            // Past the log the write would wait for the lower volume all the same.
+            return Ok(match self.is_away(state) && !is_too_long {
+                true => Found::Nothing("the log is full and the far volume does not answer"),
+                false => Found::Past,
+            });
+        }
+        self.ask_for_round(state)
+    }
+
+    /// Room comes from a round only, since nothing may overtake the log.
+    fn ask_for_round(self: &Arc<Self>, state: &mut State) -> Result<Found, Error> {
+        if let Some(why) = state.orders.hold() {
+            return Ok(Found::Nothing(why));
+        }
+        let open_only = state.epochs.oldest().is_none() && state.ends == 0;
+        if self.is_by_flush() && open_only {
+            self.end_too_large(state)?;
+        } else if !std::mem::replace(&mut state.starving, true) {
+            self.wake_destage.notify_one();
+        }
+        Ok(Found::Nothing(match self.is_away(state) {
+            true => "the log is full and the far volume does not answer",
+            false => "the log is full",
+        }))
+    }
+
+    /// Handles an epoch that is too large for the log: refuses further writes, or ends the epoch here.
+    fn end_too_large(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
+        if self.settings.too_large == TooLarge::Refused {
+            self.counters.refused_epochs.add(1);
+            return Err(Error::Device(
+                "the log has no room for what was written since the last flush".into(),
+            ));
+        }
+        self.counters.split_epochs.add(1);
+        tracing::warn!("what was written since the last flush does not fit into the log: split");
+        state.end_epoch();
+        self.start_commit(state);
+        Ok(())
+    }
+
+    /// Blocks of the log for a write of so many slots: data, headers of full segments, and one header
+    /// for each step.
+    fn cost(&self, state: &State, slots: usize) -> usize {
+        let longest = state.ring.longest_data() as usize;
+        slots + slots.div_ceil(longest) + self.steps(state, slots)
+    }
+
+    /// The error of a write of so many slots, for a log that has room for `most` blocks when it is empty.
+    fn too_long(&self, state: &State, slots: usize, most: usize) -> Error {
+        let per_slot = 1.0
+            + 1.0 / f64::from(state.ring.longest_data())
+            + 1.0 / self.longest_step(state) as f64;
+        // Two headers are rounded up, and a write may begin in the middle of a slot.
+        let most = (most.saturating_sub(UNDER_WAY + 2) as f64 / per_slot) as usize;
+        let [bytes, most] =
+            [slots, most.saturating_sub(1)].map(|slots| (slots * SLOT_BYTES) as u64);
+        Error::TooLong { bytes, most }
+    }
+
+    fn reserve(&self, state: &mut State, slots: usize) -> Reservation<'_> {
+        let headers = self.steps(state, slots);
+        state.reserved.live += 1;
+        state.reserved.slots += slots;
+        state.reserved.headers += headers;
+        Reservation { shared: self, slots, headers, is_live: true }
+    }
+
+    fn steps(&self, state: &State, slots: usize) -> usize {
+        slots.div_ceil(self.longest_step(state))
+    }
+
+    /// Slots that one step of a write takes at most: those of a full segment, so that one large write
+    /// does not keep others from the log for longer; and half of what may wait for the log, so that
+    /// the next step is copied while the log disk writes this one.
+    fn longest_step(&self, state: &State) -> usize {
+        let mut limit = self.pending_limit;
+        if self.settings.report.is_immediate() {
+            let slots = state.nvram.as_ref().map_or(0, |nvram| nvram.slots() as usize);
+            limit = limit.min(slots);
+        }
+        MAX_STEP.min(limit / 2).max(1)
+    }
+
+    /// Returns true if memory has room for the data of one more write that waits for the log. While destage
+    /// runs, waiting writes may hold as much memory as the cache has for blocks; while nothing goes down,
+    /// they may hold a quarter of that. One write is always held.
+    fn may_hold(&self, state: &State, wanted: Wanted) -> bool {
+        if wanted.has_begun {
+            return true;
+        }
+        let goes_on = !self.is_away(state) && state.orders.hold().is_none();
+        let share = self.settings.dram_bytes / if goes_on { 1 } else { HELD_SHARE };
+        let held = state.held_bytes + wanted.bytes;
+        self.settings.busy_after_ms > 0 && (state.held_bytes == 0 || held as u64 <= share)
+    }
+
+    /// Counts a refusal.
+    pub fn refuse(&self, error: Error) -> Error {
+        if matches!(error, Error::Busy(_)) {
+            self.counters.refused_busy.add(1);
+        }
+        error
+    }
+}
+
+/// A write that waits for room, with its data in memory.
+struct Held<'a> {
+    shared: &'a Shared,
+    ticket: Ticket,
+    bytes: usize,
+}
+
+impl<'a> Held<'a> {
+    fn begin(shared: &'a Shared, state: &mut State, wanted: Wanted) -> Self {
+        let cost = shared.cost(state, wanted.slots);
+        state.held_bytes += wanted.bytes;
+        Self { shared, ticket: state.log_line.join(cost), bytes: wanted.bytes }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        state.log_line.leave(self.ticket);
+        state.held_bytes -= self.bytes;
+        let others_wait = !state.log_line.is_empty();
+        drop(state);
+        if others_wait {
+            self.shared.changed.notify_waiters();
+        }
+    }
+}
+
+impl Reservation<'_> {
+    /// Slots that the next step may place now; `None` if it has to wait: for the log to take what is
+    /// queued, or for its turn among the steps of others.
+    pub fn step(&self, state: &State, ticket: Option<Ticket>) -> Option<usize> {
+        let shared = self.shared;
+        let wants = self.next_step(state);
+        let mut free = shared.pending_limit.saturating_sub(state.pending_slots());
+        if shared.settings.report.is_immediate() {
+            let held = state.nvram.as_ref().map_or(0, Buffer::free);
+            free = free.min(held.saturating_sub(state.copying_slots));
+        }
+        let has_header = self.headers > 0 || shared.room_for_tombstone(state);
+        (has_header && state.step_line.is_due(ticket, wants, free)).then_some(wants)
+    }
+
+    /// Slots that the next step wants.
+    pub fn next_step(&self, state: &State) -> usize {
+        self.slots.min(self.shared.longest_step(state))
+    }
+
+    /// Begins a step that places up to so many slots, by [`Self::step`].
+    pub fn begin_step(&mut self, state: &mut State, slots: usize) {
+        self.slots -= slots;
+        state.reserved.slots -= slots;
+        // More steps than were planned, since one was cut short: `step` has seen the room.
+        let planned = usize::from(self.headers > 0);
+        self.headers -= planned;
+        state.reserved.headers -= planned;
+        state.copying_slots += slots;
+        state.copying += 1;
+    }
+
+    /// Ends a step that was to place `begun` slots and has placed the first `placed` of them.
+    pub fn end_step(&mut self, state: &mut State, begun: usize, placed: usize) {
+        state.copying_slots -= begun;
+        state.copying -= 1;
+        self.slots += begun - placed;
+        state.reserved.slots += begun - placed;
+        if self.slots == 0 {
+            self.give_back(state);
+        }
+    }
+
+    fn give_back(&mut self, state: &mut State) {
+        if std::mem::take(&mut self.is_live) {
+            state.reserved.live -= 1;
+            state.reserved.slots -= self.slots;
+            state.reserved.headers -= self.headers;
+        }
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.is_live {
+            let shared = self.shared;
+            self.give_back(&mut shared.state.lock());
+            shared.changed.notify_waiters();
+        }
+    }
+}
+
+/// See [`Shared::longest_step`].
+pub(crate) const MAX_STEP: usize = 128;
+/// Blocks that are counted in addition to those of calls, see `Shared::promised_room`: two headers.
+const UNDER_WAY: usize = 2;
+/// The share of the cache's memory that data of waiting writes may take beside it while nothing goes
+/// down: with the default of 256 MiB that is 64 MiB, 128 writes of 512 KiB.
+const HELD_SHARE: u64 = 4;
+/// A call that waits for a round checks at this interval whether the lower volume still answers.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The longest wait of a write for a resize or a roll-back of the log: twice the five seconds that a resize
+/// gives the log disk, and less than hosts wait.
+const SOON: Duration = Duration::from_secs(10);
+/// The longest wait for one step of a call that has done a part of its work. Initiators abort a command after
+/// 30 s (Linux) or 60 s (Windows), so this ends only the wait of a command that nobody aborts.
+pub(crate) const BETWEEN_STEPS: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use futures_util::future::join_all;
+    use sim::Rng;
+    use tokio::time::{sleep, timeout};
+    use volume::{
+        Call, Data, Delay, Durability, Error, Extent, Fault, Faults, Geometry, Latency, Lba,
+        MemVolume, Rule, Stack, Symptom, Volume,
+    };
+
+    use super::*;
+    use crate::{Cache, Identity, Parts, Settings};
+
+    const MIB: usize = 1 << 20;
+
+    struct Site {
+        cache: Arc<Cache>,
+        far: Arc<Faults>,
+    }
+
+    impl Site {
+        /// A cache with a log of so many blocks over a far volume of 16 MiB, with destage running.
+        async fn new(log_blocks: u64, settings: Settings) -> Self {
+            Self::slow(log_blocks, settings, Duration::ZERO).await
+        }
+
+        /// The far volume takes so long for each write.
+        async fn slow(log_blocks: u64, settings: Settings, write: Duration) -> Self {
+            let far = Arc::new(MemVolume::new(Geometry::with_blocks(32768)));
+            let far =
+                Fault::new(Arc::new(Delay::new(far, Latency { write, ..Latency::default() })));
+            let faults = Arc::clone(far.faults());
+            let log = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks) };
+            let lower: Stack = Arc::new(far);
+            let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+            let log = Arc::new(MemVolume::new(log));
+            let settings = Settings { read_ahead_bytes: 0, nvram_bytes: 1 << 20, ..settings };
+            let parts = Parts { lower, log, nvram: None };
+            let cache = Cache::open(settings, parts, identity).await.expect("opened");
+            tokio::spawn(cache.run());
+            Self { cache, far: faults }
+        }
+
+        fn set_away(&self, away: bool) {
+            self.far.clear();
+            if away {
+                let error = Error::Unreachable("the link is down".into());
+                self.far.add(Rule::always(Call::Any, Symptom::Fails(error)));
+            }
+        }
+
+        async fn write(&self, lba: u64, byte: u8, bytes: usize) -> Result<(), Error> {
+            let data: Data = vec![byte; bytes].into();
+            self.cache.write(Lba(lba), data, Durability::Volatile).await
+        }
+
+        /// The only byte that these blocks have.
+        async fn one(&self, lba: u64, bytes: usize) -> u8 {
+            let extent = Extent { lba: Lba(lba), blocks: (bytes / 512) as u32 };
+            let data = self.cache.read(extent).await.expect("it is cached").into_bytes();
+            assert!(data.iter().all(|byte| *byte == data[0]), "blocks {lba}.. are of two writes");
+            data[0]
+        }
+
+        #[track_caller]
+        fn assert_nothing_is_reserved(&self) {
+            let state = self.cache.shared().state.lock();
+            let reserved = &state.reserved;
+            assert_eq!((reserved.live, reserved.slots, reserved.headers), (0, 0, 0));
+            assert_eq!((state.held_bytes, state.copying_slots, state.copying), (0, 0, 0));
+            assert!(state.log_line.is_empty() && state.step_line.is_empty());
+        }
+    }
+
+    fn small() -> Settings {
+        Settings { dram_bytes: 8 << 20, ..Settings::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_write_that_ends_in_busy_has_changed_no_block() {
+        for (bytes, busy_after_ms) in [(64 << 10, 0), (256 << 10, 0), (MIB, 0), (MIB, 15_000)] {
+            let site = Site::new(2000, Settings { busy_after_ms, ..small() }).await;
+            site.set_away(true);
+            let mut version = 0;
+            let refused = loop {
+                match site.write(0, version + 1, bytes).await {
+                    Ok(()) => version += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(refused, Error::Busy(_)), "{refused}");
+            assert!(version > 0);
+            assert_eq!(site.one(0, bytes).await, version);
+            site.assert_nothing_is_reserved();
+            site.set_away(false);
+            site.cache.drain().await.expect("drained");
+            site.write(0, version + 1, bytes).await.expect("there is room again");
+            assert_eq!(site.one(0, bytes).await, version + 1);
+        }
+    }
+
+    /// The outcome of a write.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum End {
+        Done,
+        Refused,
+        GivenUp,
+    }
+
+    async fn ended(write: impl Future<Output = Result<(), Error>>, time: Duration) -> End {
+        match timeout(time, write).await {
+            Ok(Ok(())) => End::Done,
+            Ok(Err(Error::Busy(_))) => End::Refused,
+            Ok(Err(error)) => panic!("{error}"),
+            Err(_) => End::GivenUp,
+        }
+    }
+
+    /// Writes of one host to blocks of its own, some of them given up by it. Counts how they ended.
+    async fn host(site: &Site, number: u64, seed: u64) -> [usize; 3] {
+        let mut rng = Rng::new(seed * 100 + number);
+        let (first, most) = (number * 2048, MIB);
+        let mut blocks = vec![0; most / 512];
+        let mut ends = [0; 3];
+        for turn in 1..=40 {
+            let count = 1 << rng.below(12);
+            let at = rng.below((blocks.len() - count + 1) as u64) as usize;
+            let patience = if rng.chance(25) { rng.below(200) } else { 60_000 };
+            let time = Duration::from_millis(patience);
+            let end = ended(site.write(first + at as u64, turn, count * 512), time).await;
+            ends[end as usize] += 1;
+            let extent = Extent { lba: Lba(first), blocks: blocks.len() as u32 };
+            let found = loop {
+                match site.cache.read(extent).await {
+                    Ok(found) => break found.into_bytes(),
+                    // Evicted from memory, and the far volume is away.
+                    Err(_) => sleep(Duration::from_millis(50)).await,
+                }
+            };
+            for (block, (bytes, known)) in found.chunks(512).zip(&mut blocks).enumerate() {
+                let is_new = (at..at + count).contains(&block) && bytes[0] == turn;
+                let may_be_new = is_new && end != End::Refused;
+                let must_be_new = (at..at + count).contains(&block) && end == End::Done;
+                assert!(may_be_new || bytes[0] == *known, "seed {seed}: {end:?}, block {block}");
+                assert!(
+                    is_new || !must_be_new,
+                    "seed {seed}: block {block} of a write that is done"
+                );
+                *known = bytes[0];
+            }
+            sleep(Duration::from_millis(rng.below(500))).await;
+        }
+        ends
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_hosts_at_a_full_log_find_done_what_was_done_and_old_what_was_refused() {
+        let mut all = [0; 3];
+        for seed in 0..6 {
+            let busy_after_ms = [0, 500, 15_000][seed as usize % 3];
+            let site = Site::new(1500, Settings { busy_after_ms, ..small() }).await;
+            // Known content in every block, so that reads do not need the far volume.
+            for number in 0..8 {
+                site.write(number * 2048, 0, MIB).await.expect("written");
+                site.cache.drain().await.expect("drained");
+            }
+            let link = async {
+                let mut rng = Rng::new(seed);
+                loop {
+                    site.set_away(true);
+                    sleep(Duration::from_millis(rng.below(20_000))).await;
+                    site.set_away(false);
+                    sleep(Duration::from_millis(rng.below(2000))).await;
+                }
+            };
+            let hosts = join_all((0..8).map(|number| host(&site, number, seed)));
+            let ends = tokio::select! {
+                ends = hosts => ends,
+                () = link => unreachable!("it goes on for ever"),
+            };
+            for ends in ends {
+                all = std::array::from_fn(|end| all[end] + ends[end]);
+            }
+            site.assert_nothing_is_reserved();
+            site.set_away(false);
+            site.cache.drain().await.expect("drained");
+            site.assert_nothing_is_reserved();
+        }
+        assert!(all.iter().all(|count| *count > 50), "each end happened: {all:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_write_is_not_starved_by_small_ones() {
+        let settings = Settings { dram_bytes: 64 << 20, ..Settings::default() };
+        // A round takes a moment, in which the small writes would use up all that the one before has freed.
+        let site = Site::slow(1500, settings, Duration::from_millis(100)).await;
+        site.set_away(true);
+        let mut slot = 0;
+        while timeout(Duration::from_millis(10), site.write(slot * 8 % 8192, 1, 4096)).await.is_ok()
+        {
+            slot += 1;
+        }
+        let large = async {
+            sleep(Duration::from_millis(5)).await;
+            site.write(0, 2, 2 * MIB).await
+        };
+        // They take each slot that becomes free, and come again at once.
+        let small = join_all((0..32).map(|number| {
+            let site = &site;
+            async move {
+                loop {
+                    let written = site.write(16384 + number * 8, 3, 4096).await;
+                    written.expect("it is held until there is room");
+                }
+            }
+        }));
+        let back = async {
+            sleep(Duration::from_secs(1)).await;
+            site.set_away(false);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            written = timeout(Duration::from_secs(12), large) => {
+                written.expect("it gets its turn").expect("written");
+            }
+            _ = small => unreachable!("they go on for ever"),
+            () = back => unreachable!("it waits for ever"),
+        }
+        assert_eq!(site.one(0, 2 * MIB).await, 2);
+        site.assert_nothing_is_reserved();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_larger_than_the_log_is_refused_for_good_and_not_with_busy() {
+        let site = Site::new(1500, small()).await;
+        let error = site.write(0, 1, 8 * MIB).await.expect_err("the log has 6 MiB");
+        let Error::TooLong { bytes, most } = error else { panic!("{error}") };
+        assert_eq!(bytes, 8 << 20);
+        site.write(0, 2, most as usize).await.expect("so much it takes");
+        assert_eq!(site.one(0, most as usize).await, 2);
+        site.assert_nothing_is_reserved();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_writes_keep_no_more_memory_than_their_share() {
+        let site = Site::new(1500, small()).await;
+        site.set_away(true);
+        while timeout(Duration::from_millis(10), site.write(0, 1, 4096)).await.is_ok() {}
+        let waiting = join_all((0..8).map(|n| {
+            let site = &site;
+            async move { timeout(Duration::from_secs(1), site.write(n * 2048, 2, MIB)).await }
+        }));
+        let ended = waiting.await;
+        let held = ended.iter().filter(|ended| ended.is_err()).count();
+        assert_eq!(held, 2, "of 8 MiB a quarter");
+        assert!(ended.iter().flatten().all(|ended| matches!(ended, Err(Error::Busy(_)))));
+        site.assert_nothing_is_reserved();
+        assert!(site.cache.admit(MIB).is_ok(), "the next one is held");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_fill_of_the_log_and_how_long_it_lasts_are_told() {
+        let site = Site::new(1500, Settings { busy_after_ms: 0, ..small() }).await;
+        site.set_away(true);
+        let begun = Instant::now();
+        let (mut seconds, mut percent, mut full_at) = (0, 0, None);
+        // Four slots and a header a second.
+        while site.write(seconds * 32 % 16384, 1, 16 << 10).await.is_ok() {
+            sleep(Duration::from_secs(1)).await;
+            seconds += 1;
+            let told = site.cache.statistics();
+            assert!((percent..=100).contains(&told.log_fill_percent), "{told:?}");
+            percent = told.log_fill_percent;
+            if seconds == 70 {
+                full_at = told.log_lasts_s.map(|lasts| lasts + 70);
+                assert!(told.lower_away_ms.is_some_and(|ms| ms > 60_000), "{told:?}");
+                assert!(told.lower_error.is_some_and(|error| error.contains("link is down")));
+            }
+        }
+        let full_at = full_at.expect("it fills") as f64;
+        let error = (begun.elapsed().as_secs_f64() - full_at).abs();
+        assert!(error < 0.1 * full_at, "full at {full_at} s by what was told, {error} s off");
+        while site.write(0, 2, 4096).await.is_ok() {}
+        let told = site.cache.statistics();
+        assert_eq!((told.log_fill_percent, told.log_lasts_s), (100, None));
+        site.set_away(false);
+        site.cache.drain().await.expect("drained");
+        let told = site.cache.statistics();
+        assert!(told.log_fill_percent < 5 && told.log_lasts_s.is_none(), "{told:?}");
+        assert_eq!(told.lower_away_ms, None);
+    }
+}

@@ -1,0 +1,740 @@
+//! What a host sees of the cache, and what the far volume sees of it.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::support::{
+    far::Far,
+    gateway::{Gateway, filled, first_bytes, read, write},
+};
+use cache::{Cache, Report, Settings};
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
+use volume::{Data, Delay, Durability, Error, Extent, Geometry, Latency, Lba, Volume};
+
+const LOG: u64 = 4096;
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_is_read() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.open().await;
+    write(&cache, 3, 1, 20).await.unwrap();
+    write(&cache, 10, 2, 1).await.unwrap();
+    let read = read(&cache, 0, 24).await.unwrap();
+    let expected = [vec![0; 3], vec![1; 7], vec![2], vec![1; 12], vec![0]].concat();
+    assert_eq!(read, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_only_in_the_log_is_mapped() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.poke(160, vec![9; 4096]).await;
+    let cache = gateway.open().await;
+    write(&cache, 82, 1, 3).await.unwrap();
+    let told = cache.allocation(Extent { lba: Lba(77), blocks: 100 }).await.unwrap();
+    let runs: Vec<_> = told.runs().iter().map(|run| (run.blocks, run.mapped)).collect();
+    assert_eq!(runs, [(3, false), (8, true), (72, false), (8, true), (9, false)]);
+}
+
+/// Whoever skips what is unmapped would skip what another one has written since.
+#[tokio::test(start_paused = true)]
+async fn who_is_shut_out_says_nothing_of_what_is_mapped() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.open().await;
+    let extent = Extent { lba: Lba(0), blocks: 8 };
+    assert!(cache.allocation(extent).await.is_ok());
+    cache.abandon("another one has it");
+    assert!(matches!(cache.read(extent).await, Err(Error::Fenced(_))));
+    assert!(matches!(cache.allocation(extent).await, Err(Error::Fenced(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn part_of_a_slot_is_written_without_reading_the_rest() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.poke(0, vec![9; 4096]).await;
+    let cache = gateway.open().await;
+    write(&cache, 2, 1, 3).await.unwrap();
+    assert_eq!(gateway.far.take_calls(), []);
+    assert_eq!(read(&cache, 2, 3).await.unwrap(), [1, 1, 1]);
+    assert_eq!(gateway.far.take_calls(), [], "all of it is here");
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [9, 9, 1, 1, 1, 9, 9, 9]);
+    assert_eq!(gateway.far.take_calls(), [("read", 0, 8)]);
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [9, 9, 1, 1, 1, 9, 9, 9]);
+    assert_eq!(gateway.far.take_calls(), [], "the rest was kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_written_sectors_go_down() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.poke(0, vec![9; 4096]).await;
+    let cache = gateway.start().await;
+    write(&cache, 2, 1, 1).await.unwrap();
+    write(&cache, 5, 2, 2).await.unwrap();
+    cache.drain().await.unwrap();
+    assert_eq!(
+        gateway.far.take_calls(),
+        [("write", 2, 1), ("write", 5, 2), ("flush", 0, 0)],
+        "and nothing is read"
+    );
+    assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [9, 9, 1, 9, 9, 2, 2, 9]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_of_one_batch_share_a_segment() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.open().await;
+    join_all((0..32).map(|i| write(&cache, i * 8, 1, 8))).await;
+    let statistics = cache.statistics();
+    assert_eq!((statistics.commits, statistics.committed_slots), (1, 32));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_aborted_write_does_not_hold_up_the_others() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.open().await;
+    {
+        let mut first = cache.write(Lba(0), filled(1, 8), Durability::Volatile);
+        let polled = futures_util::poll!(&mut first);
+        assert!(polled.is_pending());
+    }
+    write(&cache, 8, 2, 8).await.unwrap();
+    assert_eq!(read(&cache, 8, 8).await.unwrap(), [2; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_answer_with_references_to_the_cached_pages() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.open().await;
+    write(&cache, 0, 1, 16).await.unwrap();
+    let extent = Extent { lba: Lba(0), blocks: 16 };
+    let (a, b) = (cache.read(extent).await.unwrap(), cache.read(extent).await.unwrap());
+    let places = |data: &Data| data.parts().iter().map(|p| p.as_ptr()).collect::<Vec<_>>();
+    assert_eq!(places(&a), places(&b));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_readers_of_a_slot_share_one_fetch() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.poke(0, vec![7; 8192]).await;
+    gateway.far.set_delay(Duration::from_millis(8));
+    let cache = gateway.open().await;
+    let results = tokio::join!(read(&cache, 0, 16), read(&cache, 8, 8), read(&cache, 4, 2));
+    assert_eq!(results.0.unwrap(), [7; 16]);
+    assert_eq!(results.1.unwrap(), [7; 8]);
+    assert_eq!(results.2.unwrap(), [7; 2]);
+    assert_eq!(gateway.far.take_calls(), [("read", 0, 16)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_whose_fetch_is_abandoned_fetches_for_itself() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.poke(0, vec![7; 4096]).await;
+    gateway.far.set_delay(Duration::from_millis(8));
+    let cache = gateway.open().await;
+    let mut first = Box::pin(read(&cache, 0, 8));
+    assert!(futures_util::poll!(&mut first).is_pending());
+    let mut second = Box::pin(read(&cache, 0, 8));
+    assert!(futures_util::poll!(&mut second).is_pending());
+    drop(first);
+    assert_eq!(second.await.unwrap(), [7; 8]);
+    assert_eq!(gateway.far.take_calls().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_does_not_bring_back_what_was_overwritten_meanwhile() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.poke(0, vec![7; 4096]).await;
+    gateway.far.set_delay(Duration::from_millis(8));
+    let cache = gateway.open().await;
+    let (old, written) = tokio::join!(read(&cache, 0, 8), write(&cache, 0, 8, 8));
+    written.unwrap();
+    // Both were under way at once: either would be right.
+    assert_eq!(old.unwrap(), [8; 8]);
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [8; 8]);
+}
+
+/// Whoever reads it takes it for kept.
+#[tokio::test(start_paused = true)]
+async fn no_reader_is_told_what_its_writer_could_still_lose() {
+    for report in [Report::AfterComplete, Report::Immediate] {
+        let mut gateway = Gateway::new(LOG).with_nvram();
+        gateway.settings.report = report;
+        let delay = Duration::from_millis(5);
+        gateway.log = Arc::new(Delay::new(gateway.log, Latency::uniform(delay)));
+        let cache = gateway.open().await;
+        let begun = Instant::now();
+        let mut writing = Box::pin(write(&cache, 0, 2, 8));
+        let is_told = futures_util::poll!(&mut writing).is_ready();
+        assert_eq!(is_told, report == Report::Immediate);
+        assert_eq!(read(&cache, 0, 8).await.unwrap(), [2; 8]);
+        assert_eq!(begun.elapsed() >= delay, !is_told, "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_does_not_bring_back_what_was_destaged_and_evicted_meanwhile() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.dram_bytes = 128 << 10;
+    gateway.settings.nvram_bytes = 64 << 10;
+    gateway.far.poke(0, vec![9; 4096]).await;
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 4).await.unwrap();
+    gateway.far.set_delay(Duration::from_secs(10));
+    let mut late = Box::pin(read(&cache, 0, 8));
+    assert!(futures_util::poll!(&mut late).is_pending());
+    gateway.far.set_delay(Duration::ZERO);
+    cache.drain().await.unwrap();
+    for slot in 1..100 {
+        read(&cache, slot * 8, 8).await.unwrap();
+    }
+    assert_eq!(late.await.unwrap(), [1, 1, 1, 1, 9, 9, 9, 9]);
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [1, 1, 1, 1, 9, 9, 9, 9]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_read_takes_the_link_once() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.poke(0, vec![5; 16 << 20]).await;
+    gateway.far.set_delay(Duration::from_millis(8));
+    let cache = gateway.open().await;
+    let started = Instant::now();
+    assert_eq!(read(&cache, 3, 32760).await.unwrap(), vec![5; 32760]);
+    assert_eq!(started.elapsed(), Duration::from_millis(8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_log_disk_is_told_to_writers_and_tried_again() {
+    let mut gateway = Gateway::new(LOG);
+    let disk = Far::new(Geometry { block_size: 4096, ..Geometry::with_blocks(LOG) });
+    gateway.log = disk.clone();
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    disk.set_failing(true);
+    assert!(matches!(write(&cache, 0, 2, 8).await, Err(Error::Device(_))));
+    assert!(matches!(write(&cache, 8, 3, 8).await, Err(Error::Device(_))), "at once");
+    assert!(matches!(cache.admit(4096), Err(Error::Device(_))));
+    assert!(matches!(read(&cache, 0, 8).await.unwrap()[0], 1 | 2));
+    disk.set_failing(false);
+    sleep(Duration::from_secs(10)).await;
+    write(&cache, 0, 4, 8).await.unwrap();
+    drop(cache);
+    let cache = gateway.open().await;
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [[4; 8], [0; 8]].concat());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sequential_reader_waits_for_the_link_a_few_times_only() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.read_ahead_bytes = 1 << 20;
+    gateway.far.poke(0, vec![5; 4 << 20]).await;
+    gateway.far.set_delay(Duration::from_millis(8));
+    let cache = gateway.open().await;
+    let started = Instant::now();
+    for slot in 0..1024 {
+        assert_eq!(read(&cache, slot * 8, 8).await.unwrap(), [5; 8]);
+    }
+    let waits = started.elapsed().as_millis() / 8;
+    assert!(waits < 20, "{waits} round trips");
+    let reads = gateway.far.take_calls().len();
+    assert!(reads < 40, "{reads} reads for 1024 slots");
+}
+
+#[tokio::test(start_paused = true)]
+async fn adjacent_slots_go_down_as_one_run_and_overwritten_ones_once() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    for version in 1..=5 {
+        for slot in [3, 1, 0, 2, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 16] {
+            write(&cache, slot * 8, version, 8).await.unwrap();
+        }
+    }
+    cache.drain().await.unwrap();
+    let calls = gateway.far.take_calls();
+    assert_eq!(calls, [("write", 0, 128), ("write", 128, 8), ("flush", 0, 0)]);
+    assert_eq!(first_bytes(&gateway.far.peek(0, 136).await), [5; 136]);
+    let statistics = cache.statistics();
+    assert_eq!((statistics.absorbed_slots, statistics.dirty_slots), (68, 0));
+    assert_eq!(statistics.joined_slots, 15, "16 in the first run, one in the other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_round_the_far_volume_is_what_the_near_one_was_at_its_cut() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.set_delay(Duration::from_millis(50));
+    let cache = gateway.open().await;
+    for slot in 0..64 {
+        write(&cache, slot * 16, 1, 8).await.unwrap();
+    }
+    let running = tokio::spawn(cache.run());
+    let rounds = || cache.statistics().rounds;
+    // Overwritten while the round is under way: its own versions go down all the same.
+    while gateway.far.take_calls().is_empty() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    for slot in 0..64 {
+        write(&cache, slot * 16, 2, 8).await.unwrap();
+    }
+    while rounds() == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    running.abort();
+    for slot in 0..64 {
+        assert_eq!(first_bytes(&gateway.far.peek(slot * 16, 8).await), [1; 8]);
+        assert_eq!(read(&cache, slot * 16, 8).await.unwrap(), [2; 8]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn destage_gives_way_to_a_busy_host_until_data_is_too_old() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.max_dirty_age_ms = 1000;
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    let started = Instant::now();
+    while gateway.far.take_calls().is_empty() {
+        read(&cache, 0, 8).await.unwrap();
+        sleep(Duration::from_millis(5)).await;
+    }
+    let waited = started.elapsed().as_millis();
+    assert!((1000..1100).contains(&waited), "{waited} ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_ends_though_the_host_goes_on_writing() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.set_delay(Duration::from_millis(8));
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    let host = async {
+        loop {
+            write(&cache, 8, 2, 8).await.unwrap();
+            sleep(Duration::from_millis(3)).await;
+        }
+    };
+    tokio::select! {
+        drained = cache.drain() => drained.unwrap(),
+        () = host => unreachable!("it goes on for ever"),
+        () = sleep(Duration::from_secs(10)) => panic!("the drain does not end"),
+    }
+    assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [1; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_period_is_enough_for_destage() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [1; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_the_far_side_away_writes_go_on_until_the_log_is_full_and_none_is_lost() {
+    let mut gateway = Gateway::new(1200);
+    gateway.settings.busy_after_ms = 0;
+    let cache = gateway.start().await;
+    gateway.far.set_away(true);
+    assert!(matches!(read(&cache, 30000, 8).await, Err(Error::Unreachable(_))));
+    let mut written = 0;
+    let refusal = loop {
+        match write(&cache, written * 8, 1, 8).await {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert_eq!(read(&cache, 0, 8).await.unwrap(), [1; 8], "what is cached is served");
+        sleep(Duration::from_millis(1)).await;
+    };
+    assert!(matches!(refusal, Error::Busy(_)), "{refusal}");
+    assert!(matches!(cache.admit(4096), Err(Error::Busy(_))), "before data is accepted");
+    assert!(written > 400, "{written} slots in 1200 blocks, a header each");
+    assert!(cache.statistics().lower_errors > 0);
+    gateway.far.set_away(false);
+    cache.drain().await.unwrap();
+    for slot in 0..written {
+        assert_eq!(first_bytes(&gateway.far.peek(slot * 8, 8).await), [1; 8]);
+    }
+    write(&cache, 0, 2, 8).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_the_log_full_and_the_link_just_lost_writes_are_refused_before_it_gives_up() {
+    let mut gateway = Gateway::new(1200).relaxed();
+    gateway.settings.busy_after_ms = 0;
+    let cache = gateway.open().await;
+    // No destage runs, so the log stays full.
+    let mut slot = 0;
+    while cache.statistics().bypassed == 0 {
+        write(&cache, slot * 8, 1, 8).await.unwrap();
+        slot += 1;
+    }
+    cache.admit(4096).unwrap();
+    // From now on every call hangs as long as an initiator does that tries to reconnect.
+    gateway.far.set_delay(Duration::from_secs(15));
+    let lost = Instant::now();
+    let mut held = Box::pin(write(&cache, 0, 2, 8));
+    assert!(futures_util::poll!(&mut held).is_pending(), "nobody knows yet");
+    let overlapping = write(&cache, 0, 3, 8).await;
+    assert!(matches!(overlapping, Err(Error::Busy(_))), "{overlapping:?}");
+    let waited = lost.elapsed();
+    assert!((Duration::from_secs(1)..=Duration::from_secs(2)).contains(&waited), "{waited:?}");
+    assert!(matches!(cache.admit(4096), Err(Error::Busy(_))), "before data is accepted");
+    let other = write(&cache, 20000, 3, 8).await;
+    assert!(matches!(other, Err(Error::Busy(_))), "{other:?}");
+    assert_eq!(lost.elapsed(), waited, "without waiting");
+    assert_eq!(read(&cache, 8, 8).await.unwrap(), [1; 8], "what is cached is served");
+    gateway.far.set_delay(Duration::ZERO);
+    held.await.unwrap();
+    cache.admit(4096).unwrap();
+    write(&cache, 20000, 3, 8).await.unwrap();
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [2; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_lower_volume_that_answers_is_not_away() {
+    let gateway = Gateway::new(1200).relaxed();
+    let cache = gateway.open().await;
+    let mut slot = 0;
+    while cache.statistics().bypassed == 0 {
+        write(&cache, slot * 8, 1, 8).await.unwrap();
+        slot += 1;
+    }
+    gateway.far.set_delay(Duration::from_secs(1));
+    // Each waits two seconds, for the far side and for the turn before it.
+    let writes = (0..8).map(|i| write(&cache, 20000 + i / 2 * 8, 3, 8));
+    for written in join_all(writes).await {
+        written.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_far_device_is_tried_again_for_ever() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    gateway.far.set_failing(true);
+    write(&cache, 0, 1, 8).await.unwrap();
+    sleep(Duration::from_secs(60)).await;
+    let statistics = cache.statistics();
+    assert!(statistics.lower_errors > 5 && statistics.lower_error.is_some());
+    assert_eq!(statistics.dirty_slots, 1);
+    gateway.far.set_failing(false);
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(cache.statistics().lower_error, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_bypass_a_full_log_and_stay_the_newest() {
+    let gateway = Gateway::new(1200).relaxed();
+    let cache = gateway.open().await;
+    // No destage runs, so the log stays full.
+    let mut slot = 0;
+    while cache.statistics().bypassed == 0 {
+        write(&cache, slot * 8, 1, 8).await.unwrap();
+        slot += 1;
+    }
+    // Over dirty slots, in part: what the log has of them goes along.
+    write(&cache, 4, 2, 8).await.unwrap();
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [vec![1; 4], vec![2; 8], vec![1; 4]].concat());
+    drop(cache);
+    let cache = gateway.start().await;
+    let expected = [vec![1; 4], vec![2; 8], vec![1; 4]].concat();
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), expected, "nor after a recovery");
+    cache.drain().await.unwrap();
+    assert_eq!(first_bytes(&gateway.far.peek(0, 16).await), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_never_exceeded() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.dram_bytes = 256 << 10;
+    gateway.settings.nvram_bytes = 64 << 10;
+    let cache = gateway.start().await;
+    let writes = (0..8).map(|i| {
+        let cache = Arc::clone(&cache);
+        async move { cache.write(Lba(i * 2048), filled(i as u8, 2048), Durability::Volatile).await }
+    });
+    // Eight writes of 1 MiB each through 256 KiB.
+    for result in join_all(writes).await {
+        result.unwrap();
+    }
+    assert!(cache.statistics().dram_used_bytes <= 256 << 10);
+    for i in 0..8 {
+        assert_eq!(read(&cache, i * 2048, 2048).await.unwrap(), [i as u8; 2048]);
+    }
+    let statistics = cache.statistics();
+    assert!(statistics.hits_log + statistics.misses > 1800, "{statistics:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_discards_go_through_the_log_and_large_ones_past_it() {
+    let gateway = Gateway::new(LOG).relaxed();
+    gateway.far.poke(0, vec![9; 16 << 20]).await;
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 64).await.unwrap();
+    cache.discard(Extent { lba: Lba(4), blocks: 40 }).await.unwrap();
+    let expected = [vec![1; 4], vec![0; 40], vec![1; 20]].concat();
+    assert_eq!(read(&cache, 0, 64).await.unwrap(), expected);
+    assert_eq!(gateway.far.take_calls(), []);
+    cache.drain().await.unwrap();
+    assert_eq!(first_bytes(&gateway.far.peek(0, 64).await), expected);
+    assert!(gateway.far.take_calls().contains(&("discard", 8, 32)));
+
+    write(&cache, 100, 2, 8).await.unwrap();
+    cache.discard(Extent { lba: Lba(0), blocks: 32764 }).await.unwrap();
+    assert_eq!(read(&cache, 0, 32768).await.unwrap(), [vec![0; 32764], vec![9; 4]].concat());
+    assert!(gateway.far.take_calls().starts_with(&[("discard", 0, 32760), ("flush", 0, 0)]));
+    drop(cache);
+    let cache = gateway.open().await;
+    assert_eq!(read(&cache, 96, 16).await.unwrap(), [0; 16], "nor after a recovery");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_discard_that_meets_a_restarted_far_side_is_done_again() {
+    let gateway = Gateway::new(LOG).relaxed();
+    gateway.far.poke(0, vec![9; 16 << 20]).await;
+    let cache = gateway.open().await;
+    gateway.far.fail_next_flush();
+    cache.discard(Extent { lba: Lba(0), blocks: 32768 }).await.unwrap();
+    let calls = gateway.far.take_calls();
+    let both = [("discard", 0, 32768), ("flush", 0, 0)];
+    assert_eq!(calls, [both, both].concat());
+}
+
+/// A slot with holes goes down in several runs. A discard between two of them was undone by the
+/// second, which brought the discarded content back.
+#[tokio::test(start_paused = true)]
+async fn a_discard_between_two_runs_of_a_slot_holds() {
+    let mut gateway = Gateway::new(LOG).relaxed();
+    gateway.settings.destage_in_flight = 1;
+    gateway.far.set_delay(Duration::from_millis(10));
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 1).await.unwrap();
+    write(&cache, 7, 2, 1).await.unwrap();
+    while gateway.far.take_calls() != [("write", 0, 1)] {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // The host is not idle, so the second run waits; the discard does not.
+    cache.discard(Extent { lba: Lba(0), blocks: 32768 }).await.unwrap();
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(first_bytes(&gateway.far.peek(0, 8).await), [0; 8]);
+    assert_eq!(cache.statistics().dirty_slots, 0);
+}
+
+/// Destage waited for the first dirty slot after none, and was not told of it: a discard of all
+/// that was dirty, while a round had failed, left it asleep for ever.
+#[tokio::test(start_paused = true)]
+async fn destage_goes_on_after_a_discard_of_all_that_was_dirty() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    gateway.far.set_failing(true);
+    write(&cache, 0, 1, 8).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    assert!(cache.statistics().lower_errors > 0, "a round has failed");
+    gateway.far.set_failing(false);
+    cache.discard(Extent { lba: Lba(0), blocks: 32768 }).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    write(&cache, 8, 2, 8).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(cache.statistics().dirty_slots, 0);
+    assert_eq!(first_bytes(&gateway.far.peek(8, 8).await), [2; 8]);
+}
+
+/// A far volume tells of lost writes once, to whoever flushes next: a discard's flush must not
+/// keep the news from the round whose writes they were.
+#[tokio::test(start_paused = true)]
+async fn a_loss_told_to_a_discard_is_not_kept_from_the_round() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.destage_in_flight = 1;
+    gateway.far.set_delay(Duration::from_millis(10));
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    write(&cache, 32760, 2, 8).await.unwrap();
+    while gateway.far.take_calls().is_empty() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    gateway.far.fail_next_flush();
+    cache.discard(Extent { lba: Lba(8), blocks: 32744 }).await.unwrap();
+    sleep(Duration::from_secs(20)).await;
+    let calls = gateway.far.take_calls();
+    let again = calls.iter().filter(|call| **call == ("write", 0, 8)).count();
+    assert!(again >= 1, "the round is done again: {calls:?}");
+    assert_eq!(cache.statistics().dirty_slots, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_through_is_stable_below_and_kept_in_memory() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.report = Report::Through;
+    let cache = gateway.open().await;
+    write(&cache, 0, 1, 16).await.unwrap();
+    assert_eq!(gateway.far.take_calls(), [("write stable", 0, 16)]);
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [1; 16]);
+    assert_eq!(gateway.far.take_calls(), []);
+    assert_eq!(cache.statistics().dirty_slots, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_counted_by_where_they_were_answered() {
+    let gateway = Gateway::new(LOG);
+    gateway.far.set_delay(Duration::from_millis(8));
+    let cache = gateway.open().await;
+    write(&cache, 0, 1, 16).await.unwrap();
+    read(&cache, 0, 16).await.unwrap();
+    // One half is here, the other is not.
+    read(&cache, 8, 16).await.unwrap();
+    // The page of slot 0 leaves memory, its content is in the log.
+    for slot in 2..1400 {
+        read(&cache, slot * 8, 8).await.unwrap();
+    }
+    let before = cache.statistics();
+    read(&cache, 0, 8).await.unwrap();
+    let statistics = cache.statistics();
+    assert_eq!((statistics.reads_dram, statistics.reads_lower), (2, 1398), "{statistics:?}");
+    assert_eq!((before.reads_log, statistics.reads_log), (0, 1));
+    assert_eq!(statistics.reads, 1401);
+    let times = cache.times();
+    let of = |name| &times.iter().find(|(found, _)| *found == name).unwrap().1;
+    assert_eq!(of("write").count(), 4, "one that stands for four");
+    assert_eq!(of("lower_read").count(), 1398);
+    assert!(of("lower_read").mean() >= Duration::from_millis(8));
+    // Of two that were in memory, none or one of sixteen was looked at.
+    assert!([1399, 1415].contains(&of("read").count()), "{}", of("read").count());
+    assert!((8..=10).contains(&of("read").quantile(0.5).as_millis()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_around_is_stable_below_and_only_forgotten_here() {
+    let mut gateway = Gateway::new(LOG);
+    gateway.settings.report = Report::Around;
+    let cache = gateway.open().await;
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [0; 16]);
+    // What it finds may be of a write that was under way when another process was killed.
+    assert_eq!(gateway.far.take_calls(), [("flush", 0, 0), ("read", 0, 16)]);
+    write(&cache, 0, 1, 8).await.unwrap();
+    let statistics = cache.statistics();
+    assert_eq!((statistics.dirty_slots, statistics.dram_used_bytes), (0, 4096));
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [0; 8]].concat());
+    assert_eq!(gateway.far.take_calls(), [("write stable", 0, 8), ("read", 0, 8)]);
+    assert_eq!(read(&cache, 0, 16).await.unwrap(), [[1; 8], [0; 8]].concat());
+    assert_eq!(gateway.far.take_calls(), [], "what was read is kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn immediate_report_waits_for_the_log_only_when_told() {
+    let mut gateway = Gateway::new(LOG).with_nvram();
+    gateway.settings.report = Report::Immediate;
+    let cache = gateway.open().await;
+    assert!(cache.geometry().volatile_cache);
+    let commits = || cache.statistics().commits;
+    let mut plain = cache.write(Lba(0), filled(1, 8), Durability::Volatile);
+    assert!(futures_util::poll!(&mut plain).is_ready());
+    assert_eq!(commits(), 0);
+    cache.write(Lba(8), filled(2, 8), Durability::Stable).await.unwrap();
+    assert_eq!(commits(), 1);
+    write(&cache, 16, 3, 8).await.unwrap();
+    cache.flush().await.unwrap();
+    assert_eq!(commits(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_cache_is_reported_where_there_is_one() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.open().await;
+    assert!(!cache.geometry().volatile_cache);
+    assert_eq!(cache.geometry().blocks, 32768);
+    assert_eq!(cache.geometry().physical_block_size, 4096);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clean_stop_leaves_dirty_data_safe_in_the_log() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.open().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    let started = Instant::now();
+    cache.stop().await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(matches!(write(&cache, 8, 1, 8).await, Err(Error::Busy(_))));
+    let info = cache::inspect(&gateway.log).await.unwrap();
+    assert!(info.clean && info.loss.is_none());
+    assert_eq!((info.dirty_slots, info.segments, info.identity), (1, 1, gateway.identity()));
+    drop(cache);
+    let cache = gateway.open().await;
+    assert_eq!(cache.statistics().recovered_slots, 1);
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [1; 8]);
+    assert!(!cache::inspect(&gateway.log).await.unwrap().clean);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_in_time_though_the_far_side_hangs() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    gateway.far.set_delay(Duration::from_secs(3600));
+    sleep(Duration::from_millis(500)).await;
+    let started = Instant::now();
+    cache.stop().await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn out_of_range_is_refused() {
+    let gateway = Gateway::new(LOG);
+    let cache = gateway.open().await;
+    assert!(matches!(write(&cache, 32767, 1, 2).await, Err(Error::OutOfRange(_))));
+    assert!(matches!(read(&cache, 32768, 1).await, Err(Error::OutOfRange(_))));
+}
+
+/// Tasks on several threads against each other, with little memory and a small log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_hosts_on_many_threads_each_read_what_they_wrote() {
+    let mut gateway = Gateway::new(1200);
+    gateway.settings = Settings {
+        dram_bytes: 512 << 10,
+        nvram_bytes: 256 << 10,
+        idle_ms: 1,
+        max_dirty_age_ms: 5,
+        read_ahead_bytes: 65536,
+        ..Settings::default()
+    };
+    let cache = gateway.start().await;
+    let hosts = (0..8).map(|host| tokio::spawn(one_host(Arc::clone(&cache), host)));
+    for result in join_all(hosts).await {
+        result.unwrap();
+    }
+    cache.drain().await.unwrap();
+    assert_eq!(cache.statistics().dirty_slots, 0);
+    for host in 0..8 {
+        let far = gateway.far.peek(host * 4096, 4096).await;
+        let near = read(&cache, host * 4096, 4096).await.unwrap();
+        assert_eq!(first_bytes(&far), near);
+    }
+}
+
+/// Reads and writes at random in its own 2 MiB.
+async fn one_host(cache: Arc<Cache>, host: u64) {
+    let mut rng = sim::Rng::new(host);
+    let base = host * 4096;
+    let mut truth = vec![0; 4096];
+    for step in 0..600 {
+        let first = rng.below(4096) as usize;
+        let count = (rng.within(1..65) as usize).min(4096 - first);
+        let range = first..first + count;
+        let lba = base + first as u64;
+        match rng.below(10) {
+            0..6 => {
+                let byte = (step % 255) as u8 + 1;
+                write(&cache, lba, byte, count).await.unwrap();
+                truth[range].fill(byte);
+            }
+            6 => {
+                let extent = Extent { lba: Lba(lba), blocks: count as u32 };
+                cache.discard(extent).await.unwrap();
+                truth[range].fill(0);
+            }
+            _ => {
+                let bytes = read(&cache, lba, count as u32).await.unwrap();
+                assert_eq!(bytes, truth[range], "host {host}, step {step}");
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The crash simulator: the real cache loses power, or is killed, at every operation.
+//!
+//! Every sector then holds its last acknowledged value or one submitted later, and nothing else.
+//! The number of crash points is printed; `FOREBAY_CRASH_POINTS=n` sets how many are tried, and
+//! `FOREBAY_CRASH_SEED=n` runs one script alone.
+
+use std::{
+    io::Write,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use crate::support::{
+    hardware::{End, Mutation},
+    workload::{Script, World, check, run},
+};
+use cache::Mutant;
+use sim::Rng;
+
+/// Where a run ends.
+#[derive(Clone, Copy, Debug)]
+enum Point {
+    Disk(u64),
+    Nvram(u64),
+}
+
+/// What one crash showed.
+fn crash(script: &Script, point: Point) -> Result<(), String> {
+    let seed = script.seed;
+    let hardware = script.hardware();
+    match point {
+        Point::Disk(n) => hardware.power.fail_after(n),
+        Point::Nvram(n) => hardware.fail_nvram_after(n),
+    }
+    let world = World::new(script);
+    run(script, &hardware, &world, seed);
+    fault(&world)?;
+    let number = match point {
+        Point::Disk(n) | Point::Nvram(n) => n,
+    };
+    let mut rng = Rng::new(seed.wrapping_add(number << 20));
+    let mut end = [End::Power, End::Power, End::NearPower, End::Kill][rng.below(4) as usize];
+    // Shown only by a process that is killed and a power failure soon after.
+    let is_of_opening = script.mutation == Mutation::OpeningNotFlushed;
+    if is_of_opening {
+        end = End::Kill;
+    }
+    let remains = hardware.end(end, &mut rng);
+    drop(hardware);
+    world.check_drained(&remains.lower_contents().read(0..script.geometry.bytes()))?;
+    // A look in between would make everything stable.
+    let remains = match is_of_opening {
+        true => remains,
+        false => check(script, remains, &world, number % 4 == 0, rng.next_u64())?,
+    };
+    // Some go on from there, and are ended again.
+    if is_of_opening || number % 5 == 0 {
+        let seed = rng.next_u64() >> 8;
+        let hardware = crate::support::hardware::Hardware::reopen(remains, seed)
+            .mutated(script.mutation)
+            .with_delays(script.delay, script.log_delay);
+        hardware.power.fail_after(rng.below(60));
+        run(script, &hardware, &world, seed);
+        fault(&world)?;
+        let remains = hardware.end(End::Power, &mut rng);
+        check(script, remains, &world, false, rng.next_u64())?;
+    }
+    Ok(())
+}
+
+fn fault(world: &World) -> Result<(), String> {
+    world.fault.lock().take().map_or(Ok(()), Err)
+}
+
+/// How many operations a script has when nothing goes wrong.
+fn operations(script: &Script) -> Result<(u64, u64), String> {
+    let hardware = script.hardware();
+    let world = World::new(script);
+    run(script, &hardware, &world, script.seed);
+    fault(&world)?;
+    Ok(hardware.operations())
+}
+
+/// Crashes one script at every operation. Gives how often.
+fn crash_everywhere(script: &Script) -> Result<u64, String> {
+    let (disk, nvram) = operations(script).map_err(|fault| format!("without a crash: {fault}"))?;
+    let points = (0..disk).map(Point::Disk).chain((0..nvram).map(Point::Nvram));
+    let mut count = 0;
+    for point in points {
+        crash(script, point).map_err(|fault| format!("{point:?}: {fault}"))?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_at_any_crash_point() {
+    if let Some(seed) = number("FOREBAY_CRASH_SEED") {
+        let script = Script::new(seed);
+        println!("{script:#?}");
+        println!("{} crash points", crash_everywhere(&script).unwrap());
+        return;
+    }
+    let wanted = number("FOREBAY_CRASH_POINTS").unwrap_or(POINTS);
+    let (next, done) = (AtomicU64::new(1), AtomicU64::new(0));
+    let failure = Mutex::new(None);
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while done.load(Ordering::Relaxed) < wanted {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    match crash_everywhere(&Script::new(seed)) {
+                        Ok(count) => drop(done.fetch_add(count, Ordering::Relaxed)),
+                        Err(fault) => {
+                            failure.lock().unwrap().get_or_insert(format!("seed {seed}: {fault}"));
+                            return;
+                        }
+                    }
+                    if failure.lock().unwrap().is_some() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    // Past the test harness, which keeps what a passing test prints to itself.
+    writeln!(
+        std::io::stdout(),
+        "{} crash points in {} scripts, {:.1} s",
+        done.load(Ordering::Relaxed),
+        next.load(Ordering::Relaxed) - 1,
+        started.elapsed().as_secs_f64()
+    )
+    .expect("stdout is there");
+    let failure = failure.into_inner().unwrap();
+    assert_eq!(failure, None, "set FOREBAY_CRASH_SEED to see that script alone");
+    assert!(done.into_inner() >= wanted);
+}
+
+#[test]
+fn the_scripts_reach_every_path() {
+    let mut sums = [0; 17];
+    for seed in 1..=REACHING_SCRIPTS {
+        let script = Script::new(seed);
+        let world = World::new(&script);
+        run(&script, &script.hardware(), &world, seed);
+        fault(&world).unwrap();
+        let s = world.statistics.lock().clone();
+        let counted = [
+            s.hits_nvram,
+            s.hits_dram,
+            s.hits_log,
+            s.hits_tier,
+            s.misses,
+            s.read_ahead_bytes,
+            s.commits,
+            s.rounds,
+            s.destaged_runs,
+            s.absorbed_slots,
+            s.bypassed,
+            s.refused_busy,
+            s.lower_errors,
+            s.flushes,
+            world.resizes.load(Ordering::Relaxed),
+            world.drains.load(Ordering::Relaxed),
+            world.log_failures.load(Ordering::Relaxed),
+        ];
+        sums.iter_mut().zip(counted).for_each(|(sum, n)| *sum += n);
+    }
+    println!("{sums:?}");
+    assert!(sums.iter().all(|&sum| sum >= LEAST_REACHED), "{sums:?}");
+}
+
+/// The first script with which the simulator notices a sync that is left out.
+fn noticed(mutation: Mutation, first: u64) -> Option<u64> {
+    (first..first + MUTANT_SCRIPTS).find(|&seed| {
+        let script = Script { mutation, ..Script::new(seed) };
+        let noticed = crash_everywhere(&script).err();
+        if let Some(how) = &noticed {
+            println!("{mutation:?}, seed {seed}: {how}");
+        }
+        noticed.is_some()
+    })
+}
+
+/// Each call of the cache that waits for something to be stable, left out alone.
+#[test]
+fn every_sync_that_is_left_out_is_noticed() {
+    // With a script that is known to notice it, to save time.
+    let all = [
+        (Mutation::LogNotStable, 2),
+        (Mutation::SuperblockNotStable, 2),
+        (Mutation::OpeningNotFlushed, 1),
+        (Mutation::LowerNotFlushed, 1),
+        (Mutation::RoundNotFlushed, 2),
+        (Mutation::DiscardNotFlushed, 1),
+        (Mutation::PastNotStable, 1),
+        (Mutation::NvramForgets, 3),
+        (Mutation::Cache(Mutant::RoundIgnoresClaims), 3),
+        (Mutation::Cache(Mutant::BypassDoesNotWait), 5),
+        (Mutation::Cache(Mutant::BypassDropsTheRest), 3),
+        (Mutation::Cache(Mutant::BypassNotFlushed), 1),
+        (Mutation::Cache(Mutant::BypassNotRecorded), 3),
+        (Mutation::Cache(Mutant::BypassRecordedFirst), 3),
+        (Mutation::Cache(Mutant::BypassAnsweredEarly), 3),
+        (Mutation::Cache(Mutant::DrainDoesNotWait), 2),
+        (Mutation::Cache(Mutant::ReadTellsEarly), 1),
+    ];
+    let first = all.map(|(mutation, first)| (mutation, noticed(mutation, first)));
+    println!("{first:?}");
+    let survivors: Vec<_> = first.iter().filter(|(_, seed)| seed.is_none()).collect();
+    assert!(survivors.is_empty(), "{survivors:?}");
+}
+
+/// The index only saves reading: without it the log is read.
+#[test]
+fn an_index_that_is_not_stable_loses_nothing() {
+    for seed in 1..=5 {
+        let script = Script { mutation: Mutation::IndexNotStable, ..Script::new(seed) };
+        crash_everywhere(&script).unwrap();
+    }
+}
+
+/// Crash points of the ordinary run.
+const POINTS: u64 = 20_000;
+/// As many as a small machine has cores.
+const THREADS: usize = 2;
+/// How often they come to each path at least.
+const LEAST_REACHED: u64 = 20;
+/// Scripts whose counters are added up.
+const REACHING_SCRIPTS: u64 = 400;
+/// Scripts that a mutant may survive.
+const MUTANT_SCRIPTS: u64 = 60;

@@ -1,0 +1,351 @@
+//! A log disk that fails while it is used: what the host is told, what goes on, what is kept.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::support::gateway::{Gateway, filled, first_bytes, read, write};
+use cache::{Cache, OnLogError, Report};
+use tokio::time::sleep;
+use volume::{Call, Error, Extent, Fault, Faults, Lba, Rule, Symptom, Volume};
+
+/// A gateway with slot 0 in its log, whose log disk takes no more writes. Nothing is destaged.
+async fn failing(policy: OnLogError) -> (Gateway, Arc<Cache>, Arc<Faults>) {
+    let mut gateway = Gateway::new(1000);
+    let fault = Fault::new(Arc::clone(&gateway.log));
+    let faults = Arc::clone(fault.faults());
+    gateway.log = Arc::new(fault);
+    gateway.settings.on_log_error = policy;
+    let cache = gateway.open().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    faults.add(Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)));
+    // The first one that meets it is told, and stays on its way to the log.
+    assert!(matches!(write(&cache, 8, 2, 8).await, Err(Error::NoSpace)));
+    assert!(cache.statistics().log_error.is_some_and(|error| error.contains("no space")));
+    (gateway, cache, faults)
+}
+
+async fn far(gateway: &Gateway, lba: u64) -> u8 {
+    let read = gateway.far.read(Extent { lba: Lba(lba), blocks: 1 }).await;
+    read.unwrap().into_bytes()[0]
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_fail_as_long_as_the_log_disk_does() {
+    let (gateway, cache, faults) = failing(OnLogError::StopWrites).await;
+    assert!(matches!(cache.admit(4096), Err(Error::NoSpace)));
+    assert!(matches!(write(&cache, 80, 3, 8).await, Err(Error::NoSpace)));
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [1; 8], "what is in the log is read");
+    assert_eq!(far(&gateway, 80).await, 0);
+    faults.clear();
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(cache.statistics().log_error, None);
+    write(&cache, 80, 4, 8).await.unwrap();
+    assert_eq!(read(&cache, 80, 8).await.unwrap(), [4; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn written_through_what_the_log_knows_nothing_of_is_at_the_far_side() {
+    let (gateway, cache, faults) = failing(OnLogError::WriteThrough).await;
+    cache.admit(4096).unwrap();
+    write(&cache, 80, 3, 8).await.unwrap();
+    assert_eq!(far(&gateway, 80).await, 3, "stable at the far side when it is answered");
+    assert_eq!(read(&cache, 80, 8).await.unwrap(), [3; 8]);
+    cache.discard(Extent { lba: Lba(88), blocks: 16 }).await.unwrap();
+    // In the log, or on the way there: a crash could bring the older content back.
+    for lba in [0, 8] {
+        assert!(matches!(write(&cache, lba, 9, 8).await, Err(Error::NoSpace)), "{lba}");
+        let extent = Extent { lba: Lba(lba), blocks: 8 };
+        assert!(matches!(cache.discard(extent).await, Err(Error::NoSpace)), "{lba}");
+    }
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [1; 8]);
+    faults.clear();
+    sleep(Duration::from_secs(6)).await;
+    write(&cache, 0, 5, 8).await.unwrap();
+    assert_eq!(far(&gateway, 0).await, 0, "through the log again");
+    drop(cache);
+    let cache = gateway.open().await;
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [5; 8]);
+    assert_eq!(read(&cache, 80, 8).await.unwrap(), [3; 8]);
+}
+
+/// Where what is between two flushes counts as a whole, a write that goes past the log is stable
+/// with what was sent before it: half a round would count.
+#[tokio::test(start_paused = true)]
+async fn a_write_past_the_log_is_not_made_stable_together_with_half_a_round() {
+    let (gateway, cache, _faults) = failing(OnLogError::WriteThrough).await;
+    gateway.far.set_epoch_blocks(8000);
+    gateway.far.set_delay(Duration::from_millis(10));
+    gateway.far.fail_next_flush();
+    tokio::spawn(cache.run());
+    let mut seen = Vec::new();
+    // Seven seconds: beyond the age at which dirty data goes down though the host is never idle.
+    for turn in 0..400 {
+        write(&cache, 80 + turn * 8, 3, 8).await.unwrap();
+        sleep(Duration::from_millis(7)).await;
+        seen.extend(gateway.far.take_calls());
+    }
+    let mut flushes = 0;
+    let mut is_open = false;
+    for call in &seen {
+        match call.0 {
+            "write" => is_open = true,
+            "roll back" => is_open = false,
+            "flush" => {
+                flushes += 1;
+                // The first one failed.
+                is_open = flushes == 1;
+            }
+            "write stable" => assert!(!is_open, "{call:?} in {seen:?}"),
+            _ => {}
+        }
+    }
+    assert!(flushes > 0, "no round was sent: {seen:?}");
+}
+
+/// A round that is held in the middle would keep such writes out for ever.
+#[tokio::test(start_paused = true)]
+async fn a_round_that_is_held_makes_room_for_writes_past_the_log() {
+    let mut gateway = Gateway::new(1000);
+    let fault = Fault::new(Arc::clone(&gateway.log));
+    let faults = Arc::clone(fault.faults());
+    gateway.log = Arc::new(fault);
+    gateway.settings.on_log_error = OnLogError::WriteThrough;
+    gateway.settings.destage_in_flight = 1;
+    let cache = gateway.open().await;
+    for slot in 0..4 {
+        write(&cache, slot * 80, 1, 8).await.unwrap();
+    }
+    faults.add(Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)));
+    assert!(matches!(write(&cache, 8, 2, 8).await, Err(Error::NoSpace)));
+    gateway.far.set_epoch_blocks(8000);
+    gateway.far.set_delay(Duration::from_millis(100));
+    tokio::spawn(cache.run());
+    while !gateway.far.take_calls().iter().any(|call| call.0 == "write") {
+        sleep(Duration::from_millis(10)).await;
+    }
+    cache.pause();
+    write(&cache, 4000, 3, 8).await.unwrap();
+    let calls = gateway.far.take_calls();
+    let rolled_back = calls.iter().position(|call| call.0 == "roll back");
+    let stable = calls.iter().position(|call| call.0 == "write stable");
+    assert!(rolled_back.is_some() && rolled_back < stable, "{calls:?}");
+    cache.resume();
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(far(&gateway, 240).await, 1, "the round comes to its end later");
+}
+
+/// What the log holds goes down though nothing can be noted in it.
+#[tokio::test(start_paused = true)]
+async fn destage_goes_on_and_what_it_sent_stays_dirty() {
+    let (gateway, cache, _faults) = failing(OnLogError::WriteThrough).await;
+    tokio::spawn(cache.run());
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(far(&gateway, 0).await, 1);
+    assert_eq!(cache.statistics().dirty_slots, 1, "the tail cannot move");
+}
+
+/// A gateway with a log that is destaged only if something is in a hurry.
+fn lazy() -> Gateway {
+    let mut gateway = Gateway::new(1000);
+    gateway.settings.idle_ms = 60_000;
+    gateway.settings.destage_threshold = 1.0;
+    gateway.settings.max_dirty_age_ms = 3_600_000;
+    gateway
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..600 {
+        if holds() {
+            return;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{what} does not come within a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_log_acknowledges_nothing_and_goes_down_at_once() {
+    let gateway = lazy();
+    let cache = gateway.start().await;
+    write(&cache, 0, 1, 8).await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(cache.statistics().dirty_slots, 1, "nothing is in a hurry");
+    cache.pause();
+    cache.lose_log("its file was removed");
+    let refused = write(&cache, 8, 2, 8).await;
+    assert!(matches!(&refused, Err(Error::Device(why)) if why.contains("removed")), "{refused:?}");
+    assert!(cache.admit(4096).is_err());
+    assert!(cache.flush().await.is_err(), "what was acknowledged is nowhere else");
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [1; 8]);
+    cache.resume();
+    until("destage", || cache.is_drained()).await;
+    assert_eq!(far(&gateway, 0).await, 1);
+    cache.flush().await.unwrap();
+    assert!(write(&cache, 8, 2, 8).await.is_err(), "the log is still lost");
+    assert!(cache.regain_log());
+    write(&cache, 8, 2, 8).await.unwrap();
+    cache.stop().await.unwrap();
+}
+
+/// Writes that wait for the log when it is lost fail, though they may come to the open file; those that
+/// were acknowledged from the NVRAM go down.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_log_that_is_lost_is_not_acknowledged_by_it() {
+    for report in [Report::AfterComplete, Report::Immediate] {
+        let mut gateway = lazy().with_nvram();
+        let fault = Fault::new(Arc::clone(&gateway.log));
+        let faults = Arc::clone(fault.faults());
+        gateway.log = Arc::new(fault);
+        gateway.settings.report = report;
+        let cache = gateway.start().await;
+        faults.add(Rule::always(Call::Write, Symptom::Fails(Error::NoSpace)));
+        let written = write(&cache, 0, 7, 8).await;
+        assert_eq!(written.is_ok(), report == Report::Immediate);
+        let stable = tokio::spawn({
+            let cache = Arc::clone(&cache);
+            async move { cache.flush().await }
+        });
+        cache.lose_log("its file was removed");
+        faults.clear();
+        let flushed = stable.await.unwrap();
+        if report == Report::Immediate {
+            assert!(flushed.is_err());
+        }
+        until("destage", || cache.is_drained()).await;
+        assert_eq!(far(&gateway, 0).await, 7);
+    }
+}
+
+/// A gateway of 64 slots of memory with 200 slots of `1` in its log, of which the disk gives back the first
+/// `blocks` blocks only.
+async fn cut_short(gateway: &mut Gateway, blocks: u64) -> Arc<Cache> {
+    gateway.settings.dram_bytes = 256 << 10;
+    gateway.settings.nvram_bytes = 64 << 10;
+    let fault = Fault::new(Arc::clone(&gateway.log));
+    let faults = Arc::clone(fault.faults());
+    gateway.log = Arc::new(fault);
+    let cache = gateway.start().await;
+    for slot in 0..200 {
+        write(&cache, slot * 8, 1, 8).await.unwrap();
+    }
+    let missing = Extent { lba: Lba(blocks), blocks: 2000 };
+    let error = Error::Device("it is cut short".into());
+    faults.add(Rule::always(Call::Read, Symptom::Fails(error)).at(missing));
+    cache.lose_log("its file was cut short");
+    cache
+}
+
+/// Slots of which the far side has `1`, and those of which it has nothing.
+async fn sent(gateway: &Gateway) -> (Vec<u64>, Vec<u64>) {
+    let content = first_bytes(&gateway.far.peek(0, 1600).await);
+    let of = |byte| (0..200).filter(|slot| content[*slot as usize * 8] == byte).collect();
+    (of(1), of(0))
+}
+
+/// The newest slots went down from memory. When they had left it, reads of them failed.
+#[tokio::test(start_paused = true)]
+async fn what_a_cut_log_has_sent_is_read_from_the_far_side_and_only_the_rest_is_dirty() {
+    for (policy, epoch_blocks) in
+        [(OnLogError::StopWrites, 0), (OnLogError::StopWrites, 512), (OnLogError::WriteThrough, 0)]
+    {
+        let mut gateway = lazy();
+        gateway.settings.on_log_error = policy;
+        gateway.far.set_epoch_blocks(epoch_blocks);
+        let cache = cut_short(&mut gateway, 100).await;
+        let all_sent = || {
+            let told = cache.statistics().log_error;
+            told.is_some_and(|told| {
+                told.contains("all that can be read of it is at the far volume")
+            })
+        };
+        until("an end", all_sent).await;
+        let (there, missing) = sent(&gateway).await;
+        assert!(
+            there.contains(&0) && there.contains(&199),
+            "from the log, and from memory: {there:?}"
+        );
+        assert!((20..150).contains(&missing.len()), "{missing:?}");
+        assert_eq!(cache.statistics().dirty_slots, missing.len() as u64);
+        assert!(cache.flush().await.is_err(), "something is lost");
+        // Reads of other blocks take the memory.
+        for slot in 200..400 {
+            assert_eq!(read(&cache, slot * 8, 8).await.unwrap(), [0; 8]);
+        }
+        for slot in &there {
+            assert_eq!(read(&cache, slot * 8, 8).await.unwrap(), [1; 8], "slot {slot}");
+        }
+        for slot in &missing {
+            let refused = read(&cache, slot * 8, 8).await;
+            assert!(matches!(refused, Err(Error::Medium { .. })), "slot {slot}: {refused:?}");
+        }
+        // The lost log has a record of what was sent: a start with it would send that again, over this.
+        assert!(write(&cache, there[0] * 8, 2, 8).await.is_err());
+        assert_eq!(far(&gateway, there[0] * 8).await, 1);
+        let elsewhere = write(&cache, 8 * 1000, 2, 8).await;
+        assert_eq!(elsewhere.is_ok(), policy == OnLogError::WriteThrough, "{elsewhere:?}");
+        assert!(!cache.regain_log(), "a part of it could not be read");
+    }
+}
+
+/// Nothing may count as sent that the far side has lost before it was stable there.
+#[tokio::test(start_paused = true)]
+async fn what_a_cut_log_has_sent_is_dirty_until_the_far_side_has_made_it_stable() {
+    let mut gateway = lazy();
+    gateway.far.fail_flushes(u32::MAX);
+    let cache = cut_short(&mut gateway, 100).await;
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(cache.statistics().dirty_slots, 200);
+    let told = cache.statistics().log_error.expect("it is lost");
+    assert!(!told.contains("all that can be read"), "{told}");
+    gateway.far.take_calls();
+    gateway.far.fail_flushes(0);
+    until("an end", || cache.statistics().dirty_slots < 200).await;
+    let again = gateway.far.take_calls();
+    assert!(again.iter().any(|(call, lba, _)| (*call, *lba) == ("write", 0)), "{again:?}");
+    let (_, missing) = sent(&gateway).await;
+    assert_eq!(cache.statistics().dirty_slots, missing.len() as u64);
+}
+
+/// A slot of an epoch that was flushed, rotten in the log and written anew in the next epoch, has the two go
+/// down as one. That one lacked what the next epoch does not write, and the log let go of it.
+#[tokio::test(start_paused = true)]
+async fn flushed_writes_go_down_when_another_write_of_their_epoch_has_rotted() {
+    let mut gateway = Gateway::new(1000);
+    gateway.settings.report = Report::AtFlush;
+    gateway.settings.destage_in_flight = 1;
+    gateway.settings.destage_run_bytes = 4096;
+    let cache = gateway.start().await;
+    gateway.far.set_delay(Duration::from_secs(2));
+    let (first, rotten, kept) = (0, 80, 160);
+    for (lba, byte) in [(first, 1), (rotten, 2), (kept, 3)] {
+        write(&cache, lba, byte, 8).await.unwrap();
+    }
+    cache.flush().await.unwrap();
+    gateway.far.take_calls();
+    until("a round", || gateway.far.take_calls().contains(&("write", first, 8))).await;
+    // The next epoch, and an open one behind it, while the first one goes down.
+    write(&cache, rotten, 4, 8).await.unwrap();
+    cache.flush().await.unwrap();
+    write(&cache, kept, 5, 8).await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    let mut count = 0;
+    for block in 0..1000 {
+        let extent = Extent { lba: Lba(block), blocks: 1 };
+        let content = gateway.log.read(extent).await.unwrap();
+        if content == filled(2, 8) {
+            let rot = gateway.log.write(Lba(block), filled(9, 8), volume::Durability::Stable);
+            rot.await.unwrap();
+            count += 1;
+        }
+    }
+    assert_eq!(count, 1);
+    gateway.far.set_delay(Duration::ZERO);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(cache.statistics().dirty_slots, 1, "the open epoch");
+    assert_eq!(far(&gateway, rotten).await, 4);
+    assert_eq!(far(&gateway, kept).await, 3);
+    let beside = cache.read_flushed(Extent { lba: Lba(kept), blocks: 8 }).await.unwrap();
+    assert_eq!(beside, filled(3, 8));
+    drop(cache);
+    let cache = gateway.open().await;
+    assert_eq!(read(&cache, kept, 8).await.unwrap(), [3; 8], "it was flushed");
+}

@@ -1,0 +1,383 @@
+//! A log on a mirror: one half lost, exchanged, or rotten, another size for both, and nothing of it
+//! noticed by a host.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use crate::support::{
+    confirmed::Confirmed,
+    gateway::{Gateway, read, write},
+};
+use cache::{Cache, OpenError, inspect};
+use sim::{CrashVolume, Image, Outage, Power, Rng};
+use tokio::time::sleep;
+use volume::{
+    Call, Durability, Error, Extent, Fault, Faults, Geometry, Lba, MemVolume, Mirror, MirrorError,
+    Rule, Stack, Standing, Symptom, Volume,
+};
+
+const LOG: u64 = 1000;
+/// Blocks of a half before the log's own.
+const LABELS: u64 = 2;
+
+struct Halves {
+    memory: [Stack; 2],
+    faults: [Arc<Faults>; 2],
+    mirror: Arc<Mirror>,
+}
+
+async fn halves() -> Halves {
+    halves_of(LOG).await
+}
+
+async fn halves_of(log_blocks: u64) -> Halves {
+    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks + LABELS) };
+    let memory: [Stack; 2] = [0, 1].map(|_| Arc::new(MemVolume::new(geometry)) as Stack);
+    let faulty = memory.clone().map(|half| Arc::new(Fault::new(half)));
+    let faults = faulty.clone().map(|half| Arc::clone(half.faults()));
+    let mirror = Mirror::open(faulty.map(|half| Some(half as Stack)), [7; 16], false).await;
+    Halves { memory, faults, mirror: Arc::new(mirror.expect("new halves")) }
+}
+
+async fn gateway(halves: &Halves) -> (Gateway, Arc<Cache>) {
+    let mut gateway = Gateway::new(LOG);
+    gateway.log = Arc::clone(&halves.mirror) as Stack;
+    let cache = gateway.open().await;
+    for slot in 0..10 {
+        write(&cache, slot * 8, 1 + slot as u8, 8).await.unwrap();
+    }
+    (gateway, cache)
+}
+
+async fn check(cache: &Cache) {
+    for slot in 0..10 {
+        assert_eq!(read(cache, slot * 8, 8).await.unwrap(), [1 + slot as u8; 8]);
+    }
+}
+
+/// Turns bits of the data block of segment `number` in one half.
+async fn rot(half: &Stack, number: u64) {
+    let lba = Lba(LABELS + 2 + 2 * (number - 1) + 1);
+    let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();
+    let bytes: Vec<u8> = read.into_bytes().iter().map(|byte| byte ^ 0x10).collect();
+    half.write(lba, bytes.into(), Durability::Stable).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_half_is_noticed_by_nobody_and_replaced_while_hosts_write() {
+    let halves = halves().await;
+    let (mut gateway, cache) = gateway(&halves).await;
+    halves.faults[0].add(Rule::always(Call::Any, Symptom::Fails(Error::Device("gone".into()))));
+    write(&cache, 80, 11, 8).await.unwrap();
+    check(&cache).await;
+    assert_eq!(cache.statistics().log_errors, 0);
+    assert!(matches!(halves.mirror.standings(), [Standing::Out(_), Standing::InSync]));
+
+    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LOG + LABELS) };
+    let new: Stack = Arc::new(MemVolume::new(geometry));
+    halves.mirror.replace(0, Arc::clone(&new)).await.unwrap();
+    write(&cache, 88, 12, 8).await.unwrap();
+    while halves.mirror.standings()[0] != Standing::InSync {
+        sleep(Duration::from_millis(10)).await;
+    }
+    // The new one alone has everything.
+    drop(cache);
+    let alone = Mirror::open([Some(new), None], [7; 16], true).await.unwrap();
+    gateway.log = Arc::new(alone);
+    let cache = gateway.open().await;
+    check(&cache).await;
+    assert_eq!(read(&cache, 80, 16).await.unwrap()[7..9], [11, 12]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rotten_block_is_mended_when_it_is_read() {
+    let halves = halves().await;
+    let (gateway, cache) = gateway(&halves).await;
+    // Out of memory, into the log: with the index nobody reads the data at an opening.
+    drop(cache);
+    let mut gateway = gateway;
+    gateway.settings.index_segments = 1;
+    let cache = gateway.open().await;
+    for slot in 0..10 {
+        write(&cache, slot * 8, 1 + slot as u8, 8).await.unwrap();
+    }
+    drop(cache);
+    rot(&halves.memory[0], 13).await;
+    let cache = gateway.open().await;
+    check(&cache).await;
+    assert_eq!(cache.statistics().log_mended, 1);
+    assert_eq!(halves.mirror.mended(), 1);
+    drop(cache);
+    let cache = gateway.open().await;
+    check(&cache).await;
+    assert_eq!(halves.mirror.mended(), 1, "once is enough");
+}
+
+#[tokio::test(start_paused = true)]
+async fn segments_that_have_rotted_in_one_half_are_mended_by_recovery() {
+    let halves = halves().await;
+    let (gateway, cache) = gateway(&halves).await;
+    drop(cache);
+    rot(&halves.memory[0], 3).await;
+    rot(&halves.memory[0], 8).await;
+    let cache = gateway.open().await;
+    check(&cache).await;
+    assert_eq!(halves.mirror.mended(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scrubbing_mends_what_nobody_reads_and_tells_what_is_lost() {
+    let halves = halves().await;
+    let (gateway, cache) = gateway(&halves).await;
+    rot(&halves.memory[1], 3).await;
+    rot(&halves.memory[0], 7).await;
+    rot(&halves.memory[1], 7).await;
+    // Nothing may go down meanwhile.
+    gateway.far.set_away(true);
+    tokio::spawn(cache.run());
+    sleep(Duration::from_secs(700)).await;
+    let counted = cache.statistics();
+    assert_eq!((counted.scrub_passes, counted.scrubbed_slots, counted.rotten_slots), (1, 10, 1));
+    assert_eq!(halves.mirror.mended(), 1);
+    drop(cache);
+    // The second half alone has it now.
+    let second = Mirror::look([None, Some(halves.memory[1].clone())], true).await.unwrap();
+    let error = inspect(&second).await;
+    assert!(error.is_ok_and(|info| info.loss.is_some_and(|loss| loss.first_missing == 7)));
+    let error = gateway.try_open().await.err().expect("segment 7 is lost in both");
+    assert!(matches!(error, OpenError::Missing(_)));
+}
+
+/// Turns bits of a block of one half's log.
+async fn rot_block(half: &Stack, block: u64) {
+    let lba = Lba(LABELS + block);
+    let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();
+    let bytes: Vec<u8> = read.into_bytes().iter().map(|byte| byte ^ 0x10).collect();
+    half.write(lba, bytes.into(), Durability::Stable).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_crash_the_copy_that_is_right_is_kept_whichever_it_is() {
+    for index_segments in [0, 1] {
+        for rotten in [0, 1] {
+            // Superblocks, then header and data of a segment in the middle and of the last one.
+            for block in [0, 6, 7, 20, 21] {
+                let case = format!("index {index_segments}, half {rotten}, block {block}");
+                let halves = halves().await;
+                let mut gateway = Gateway::new(LOG);
+                gateway.log = Arc::clone(&halves.mirror) as Stack;
+                if index_segments > 0 {
+                    gateway.settings.index_segments = index_segments;
+                }
+                let cache = gateway.open().await;
+                for slot in 0..10 {
+                    write(&cache, slot * 8, 1 + slot as u8, 8).await.unwrap();
+                }
+                drop(cache);
+                rot_block(&halves.memory[rotten], block).await;
+                if block == 0 {
+                    rot_block(&halves.memory[rotten], 1).await;
+                }
+                // The mirror's labels say that the region is dirty.
+                let again = Mirror::open(halves.memory.clone().map(Some), [7; 16], false).await;
+                let mirror = Arc::new(again.unwrap_or_else(|error| panic!("{case}: {error}")));
+                assert!(!mirror.in_doubt().is_empty(), "{case}");
+                gateway.log = Arc::clone(&mirror) as Stack;
+                let opened = gateway.try_open().await;
+                let cache = opened.unwrap_or_else(|error| panic!("{case}: {error}"));
+                check(&cache).await;
+                assert_eq!(cache.statistics().recovered_slots, 10, "{case}");
+                assert!(mirror.in_doubt().is_empty(), "{case}");
+                // In both from now on.
+                drop(cache);
+                for half in 0..2 {
+                    let mut alone = [None, None];
+                    alone[half] = Some(halves.memory[half].clone());
+                    let alone = Mirror::look(alone, true).await.unwrap();
+                    let info = inspect(&alone).await.unwrap_or_else(|e| panic!("{case}: {e}"));
+                    assert!(info.loss.is_none(), "{case}, alone {half}: {:?}", info.loss);
+                }
+            }
+        }
+    }
+}
+
+const LARGE: u64 = 4000;
+const SMALL: u64 = 1000;
+
+/// Disks of `LARGE` blocks for the log, on one supply.
+fn disks(images: Option<[Image; 2]>, seed: u64) -> ([Arc<CrashVolume>; 2], Arc<Power>) {
+    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LARGE + LABELS) };
+    let power = Power::new();
+    let disks = match images {
+        Some(images) => images.map(|image| CrashVolume::reopen(image, seed)),
+        None => [CrashVolume::new(geometry, seed), CrashVolume::new(geometry, seed + 1)],
+    };
+    let wired = |disk: CrashVolume| disk.powered_by(&power).with_outage(Outage::Hangs);
+    (disks.map(|disk| Arc::new(wired(disk).with_yields(20))), power)
+}
+
+async fn mirrored(disks: &[Arc<CrashVolume>; 2]) -> Arc<Mirror> {
+    let halves = disks.clone().map(|disk| Some(disk as Stack));
+    Arc::new(Mirror::open(halves, [7; 16], false).await.expect("two halves"))
+}
+
+/// The size that a mirror and then its log get, or the log and then its mirror.
+async fn resize(mirror: &Mirror, cache: &Cache, blocks: u64) -> bool {
+    let grows = blocks > mirror.geometry().blocks;
+    if grows && mirror.resize(blocks).await.is_err() {
+        return false;
+    }
+    cache.resize(blocks).await.is_ok() && (grows || mirror.resize(blocks).await.is_ok())
+}
+
+/// One life of a gateway whose log grows and shrinks; which slots it has acknowledged.
+async fn live(gateway: &Gateway, mirror: &Mirror, written: &Mutex<Vec<u64>>) -> Option<()> {
+    let cache = gateway.try_open().await.ok()?;
+    tokio::spawn(cache.run());
+    for (turn, blocks) in [LARGE, SMALL, LARGE].into_iter().enumerate() {
+        for slot in 0..12 {
+            let slot = slot + turn as u64 * 9;
+            write(&cache, slot * 8, 1 + slot as u8, 8).await.ok()?;
+            written.lock().unwrap().push(slot);
+        }
+        resize(mirror, &cache, blocks).await.then_some(())?;
+    }
+    Some(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_moment_of_another_size_loses_nothing_and_leaves_a_mirror() {
+    let mut sizes = Vec::new();
+    for operations in 0.. {
+        let mut gateway = Gateway::new(SMALL);
+        gateway.settings.segment_slots = 8;
+        let (halves, power) = disks(None, operations);
+        let mirror = mirrored(&halves).await;
+        mirror.resize(SMALL).await.unwrap();
+        gateway.log = Arc::clone(&mirror) as Stack;
+        power.fail_after(power.operations() + operations);
+        let written = Mutex::new(Vec::new());
+        let ended = tokio::select! {
+            biased;
+            ended = live(&gateway, &mirror, &written) => ended.is_some(),
+            () = async { while !power.is_off() { sleep(Duration::from_millis(7)).await } } => false,
+        };
+        let mut rng = Rng::new(operations);
+        let images = [0, 1].map(|half: usize| halves[half].crash(&mut rng));
+        let (halves, _) = disks(Some(images), operations);
+        let mirror = mirrored(&halves).await;
+        gateway.log = Arc::clone(&mirror) as Stack;
+        let written = written.into_inner().unwrap();
+        let cache = match gateway.try_open().await {
+            Ok(cache) => cache,
+            // It may have been formatted in part.
+            Err(error) => {
+                assert!(written.is_empty(), "after {operations}: {error}");
+                continue;
+            }
+        };
+        for slot in written {
+            let found = read(&cache, slot * 8, 8).await.unwrap();
+            assert_eq!(found, [1 + slot as u8; 8], "slot {slot} after {operations}");
+        }
+        sizes.push((mirror.geometry().blocks, cache.log_blocks().await));
+        // It goes on from there, whatever it was.
+        tokio::spawn(cache.run());
+        assert!(resize(&mirror, &cache, LARGE).await, "after {operations}");
+        write(&cache, 0, 99, 8).await.unwrap();
+        if ended {
+            break;
+        }
+    }
+    assert!(sizes.iter().all(|(mirror, log)| mirror >= log), "{sizes:?}");
+    for seen in [(SMALL, SMALL), (LARGE, SMALL), (LARGE, LARGE)] {
+        assert!(sizes.contains(&seen), "{seen:?} in {sizes:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_that_is_lost_while_the_log_gets_another_size_is_replaced_after_that() {
+    for (lost, operations) in (0..2).flat_map(|lost| (0..25).map(move |n| (lost, n))) {
+        let halves = halves_of(LARGE).await;
+        halves.mirror.resize(SMALL).await.unwrap();
+        let mut gateway = Gateway::new(SMALL);
+        gateway.log = Arc::clone(&halves.mirror) as Stack;
+        gateway.settings.segment_slots = 8;
+        let cache = gateway.start().await;
+        write(&cache, 0, 1, 8).await.unwrap();
+        let gone = Symptom::Fails(Error::Device("gone".into()));
+        halves.faults[lost].add(Rule::always(Call::Write, gone).after(operations));
+        // Done with both halves or not at all; what is beside it is as ever.
+        for blocks in [LARGE, SMALL, LARGE] {
+            let done = resize(&halves.mirror, &cache, blocks).await;
+            write(&cache, 8, 2, 8).await.unwrap();
+            if !done {
+                break;
+            }
+        }
+        if halves.mirror.standings()[lost] != Standing::InSync {
+            let refused = halves.mirror.resize(SMALL).await;
+            assert!(matches!(refused, Err(MirrorError::Size(_))), "{refused:?}");
+        }
+        halves.faults[lost].clear();
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LARGE + LABELS) };
+        halves.mirror.replace(lost, Arc::new(MemVolume::new(geometry))).await.unwrap();
+        while halves.mirror.standings()[lost] != Standing::InSync {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(resize(&halves.mirror, &cache, LARGE).await, "half {lost} after {operations}");
+        assert_eq!(cache.log_blocks().await, LARGE);
+        drop(cache);
+        let cache = gateway.open().await;
+        assert_eq!(read(&cache, 0, 16).await.unwrap()[7..9], [1, 2]);
+    }
+}
+
+async fn copy_of(half: &Stack) -> Vec<u8> {
+    let blocks = half.geometry().blocks as u32;
+    let read = half.read(Extent { lba: Lba(0), blocks }).await;
+    read.unwrap().into_bytes().to_vec()
+}
+
+/// K3 with two halves: one of them that is put back is mended by the other, and both together are refused.
+#[tokio::test(start_paused = true)]
+async fn halves_that_are_put_back_from_a_copy_lose_nothing_or_are_refused() {
+    for put_back in [&[0][..], &[1], &[0, 1]] {
+        let halves = halves().await;
+        let confirmed = Confirmed::default();
+        let mut gateway = Gateway::new(LOG);
+        gateway.log = Arc::clone(&halves.mirror) as Stack;
+        gateway.settings.confirmed_in = Some(confirmed.store());
+        let cache = gateway.open().await;
+        write(&cache, 0, 1, 8).await.unwrap();
+        cache.flush().await.unwrap();
+        let copies = [copy_of(&halves.memory[0]).await, copy_of(&halves.memory[1]).await];
+        for byte in 2..9 {
+            write(&cache, 0, byte, 8).await.unwrap();
+            write(&cache, u64::from(byte) * 8, byte, 8).await.unwrap();
+        }
+        cache.flush().await.unwrap();
+        drop(cache);
+        for &half in put_back {
+            let written =
+                halves.memory[half].write(Lba(0), copies[half].clone().into(), Durability::Stable);
+            written.await.unwrap();
+        }
+        let memory = halves.memory.clone().map(Some);
+        gateway.log = Arc::new(Mirror::open(memory, [7; 16], false).await.unwrap());
+        let opened = gateway.try_open().await;
+        if put_back.len() == 2 {
+            let refused = opened.err();
+            assert!(matches!(refused, Some(OpenError::Behind { .. })), "{refused:?}");
+            continue;
+        }
+        let cache = opened.unwrap();
+        assert_eq!(read(&cache, 0, 8).await.unwrap(), [8; 8], "half {put_back:?} was put back");
+        for byte in 2..9 {
+            assert_eq!(read(&cache, u64::from(byte) * 8, 8).await.unwrap(), [byte; 8]);
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The cache on simulated hardware that loses power, and on real files. One binary has all the tests: it links once.
+
+mod support;
+mod cache;
+mod index;
+mod read_ahead;
+mod orders;
+mod pace;
+mod counter;
+mod past;
+mod log_errors;
+mod log_mirror;
+mod nvram;
+mod recovery;
+mod resize;
+mod growth;
+mod sealed;
+mod several;
+mod tier;
+mod tier_figures;
+mod lost_gateway;
+mod pair;
+mod crash;
+mod several_crash;

@@ -1,0 +1,66 @@
+//! When destage goes on beside a host that never rests.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::support::gateway::{Gateway, read, write};
+use cache::Cache;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Beyond what the threshold allows, of a log of 16 MiB.
+const SLOTS: u64 = 3072;
+/// In one write.
+const TOGETHER: usize = 64;
+
+async fn fill(cache: &Arc<Cache>) {
+    for slot in (0..SLOTS).step_by(TOGETHER) {
+        write(cache, slot * 8, 1, 8 * TOGETHER).await.unwrap();
+    }
+}
+
+async fn until_clean(cache: &Arc<Cache>) {
+    while cache.statistics().dirty_slots > SLOTS / 2 {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_fills_up_does_not_wait_for_an_idle_host() {
+    let mut gateway = Gateway::new(4096);
+    (gateway.settings.idle_ms, gateway.settings.max_dirty_age_ms) = (60_000, 3_600_000);
+    let cache = gateway.start().await;
+    // Destage has begun to wait for the idle period when the log is still nearly empty.
+    write(&cache, 0, 1, 8).await.unwrap();
+    sleep(Duration::from_millis(10)).await;
+    fill(&cache).await;
+    let round = async {
+        while cache.statistics().rounds == 0 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(Duration::from_secs(1), round).await.expect("it does not wait");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_the_lower_volume_all_the_time_does_not_stop_destage_when_the_log_is_full() {
+    let mut gateway = Gateway::new(4096);
+    (gateway.settings.idle_ms, gateway.settings.max_dirty_age_ms) = (60_000, 3_600_000);
+    gateway.settings.destage_threshold = 0.1;
+    gateway.settings.destage_run_bytes = 4096;
+    gateway.far.set_delay(Duration::from_millis(10));
+    let cache = gateway.open().await;
+    fill(&cache).await;
+    let reader = tokio::spawn({
+        let cache = Arc::clone(&cache);
+        async move {
+            for slot in SLOTS.. {
+                read(&cache, slot % 4096 * 8, 8).await.unwrap();
+            }
+        }
+    });
+    tokio::spawn(cache.run());
+    let begun = Instant::now();
+    until_clean(&cache).await;
+    // One write after the other took 15 s.
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    reader.abort();
+}

@@ -1,0 +1,531 @@
+//! A pair of gateways: power fails at either, links are cut, the unit is handed over, and hosts go on with
+//! whoever serves.
+//!
+//! 1. Every acknowledged write is there, whoever serves later.
+//! 2. Once a later opening has acknowledged anything, no earlier one acknowledges any more.
+//! 3. When everything is well again, one serves and both halves have everything, in bounded time.
+//!
+//! `FOREBAY_PAIR_SEEDS=n` sets how many histories are tried, `FOREBAY_PAIR_SEED=n` runs one.
+
+use std::{io::Write, sync::Arc, time::Duration};
+
+use crate::support::{
+    gateway::{read, write},
+    pair::{DEAD_AFTER, Wire, World, Wrong},
+    workload::runtime,
+};
+use parking_lot::Mutex;
+use sim::Rng;
+use tokio::time::{Instant, sleep, timeout};
+use volume::Error;
+
+/// What hosts know: of each slot, the newest write that was acknowledged and the newest that was tried.
+#[derive(Default)]
+struct Model {
+    slots: Vec<(u8, u8)>,
+    /// Which opening acknowledged the newest, and when.
+    by: Vec<Option<(u64, Instant)>>,
+    /// The newest opening that has acknowledged anything.
+    newest: u64,
+    acknowledged: u64,
+    /// By which openings.
+    openings: u64,
+    longest_pause: Duration,
+    reads: u64,
+    fault: Option<String>,
+}
+
+const SLOTS: u64 = 64;
+/// An answer of the node may take ten seconds, and is needed twice at most.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// Writes to one slot after another, each time with the next number, to whoever takes it.
+async fn host(world: Arc<World>, model: Arc<Mutex<Model>>, first: u64, mut rng: Rng) {
+    let mut last = Instant::now();
+    loop {
+        let slot = first + 2 * rng.below(SLOTS / 2);
+        let value = {
+            let mut model = model.lock();
+            let value = model.slots[slot as usize].1 + 1;
+            if value > 250 {
+                return;
+            }
+            model.slots[slot as usize].1 = value;
+            value
+        };
+        let mut at = rng.below(2) as usize;
+        loop {
+            at = 1 - at;
+            let Some((opening, cache)) = world.served(at) else {
+                sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let written = timeout(DEAD_AFTER * 5, write(&cache, slot * 8, value, 8)).await;
+            // A gateway that is off answers nobody.
+            let is_there = world.served(at).is_some_and(|(number, _)| number == opening);
+            if is_there && matches!(written, Ok(Ok(()))) {
+                let mut model = model.lock();
+                if opening < model.newest {
+                    let newest = model.newest;
+                    model.fault = Some(format!("{opening} acknowledges after {newest} has"));
+                }
+                model.openings += u64::from(opening > model.newest);
+                model.newest = model.newest.max(opening);
+                model.slots[slot as usize].0 = value;
+                model.by[slot as usize] = Some((opening, Instant::now()));
+                model.acknowledged += 1;
+                model.longest_pause = model.longest_pause.max(last.elapsed());
+                last = Instant::now();
+                break;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        sleep(Duration::from_millis(1 + rng.below(400))).await;
+    }
+}
+
+/// Reads from whoever answers: never less than what was acknowledged before.
+async fn reader(world: Arc<World>, model: Arc<Mutex<Model>>, mut rng: Rng) {
+    loop {
+        sleep(Duration::from_millis(1 + rng.below(100))).await;
+        let (at, slot) = (rng.below(2) as usize, rng.below(SLOTS));
+        let Some((opening, cache)) = world.served(at) else { continue };
+        let least = model.lock().slots[slot as usize].0;
+        let found = timeout(DEAD_AFTER * 5, read(&cache, slot * 8, 8)).await;
+        let is_there = world.served(at).is_some_and(|(number, _)| number == opening);
+        if let Ok(Ok(found)) = found
+            && is_there
+        {
+            let mut model = model.lock();
+            model.reads += 1;
+            let most = model.slots[slot as usize].1;
+            if found.iter().any(|&value| value < least || value > most) {
+                let by = model.by[slot as usize].map(|(by, at)| (by, at.elapsed()));
+                model.fault.get_or_insert(format!(
+                    "{opening} gives {found:?} of slot {slot}: {least} was acknowledged ({by:?}), {most} \
+                     tried; {}",
+                    world.describe()
+                ));
+            }
+        }
+    }
+}
+
+/// What happens to the three.
+async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
+    for _ in 0..12 {
+        let pause = Duration::from_millis(rng.below(9000));
+        match rng.below(9) {
+            0..3 => {
+                let index = rng.below(2) as usize;
+                world.kill(index);
+                sleep(Duration::from_millis(rng.below(12_000))).await;
+                if rng.chance(80) {
+                    world.start(index);
+                }
+            }
+            3 => world.set(Wire::Gateways, rng.chance(50)),
+            4 => world.set(Wire::ToNode(rng.below(2) as usize), rng.chance(50)),
+            5 => {
+                world.set(Wire::ToNode(0), false);
+                world.set(Wire::ToNode(1), false);
+            }
+            6 => {
+                let _ = world.change_places(rng.below(2) as usize);
+            }
+            7 => {
+                // One hears nobody any more, but for hosts.
+                world.set(Wire::Gateways, false);
+                world.set(Wire::ToNode(rng.below(2) as usize), false);
+            }
+            _ => mend(world),
+        }
+        sleep(pause).await;
+    }
+}
+
+fn mend(world: &Arc<World>) {
+    world.set(Wire::Gateways, true);
+    for index in 0..2 {
+        world.set(Wire::ToNode(index), true);
+        world.start(index);
+    }
+}
+
+async fn until_whole(world: &World, within: Duration) -> Result<(), String> {
+    let whole = async {
+        while !world.is_whole() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let late = |_| format!("it does not become whole: {}", world.describe());
+    timeout(within, whole).await.map_err(late)
+}
+
+async fn check(world: &World, model: &Mutex<Model>) -> Result<(), String> {
+    // It may be changing hands, as was asked before, and who goes on alone asks the node first.
+    let begun = Instant::now();
+    let data = loop {
+        let found = match (0..2).find_map(|index| world.served(index)) {
+            Some((_, cache)) => read(&cache, 0, (SLOTS * 8) as u32).await,
+            None => Err(Error::Busy("nobody serves")),
+        };
+        match found {
+            Ok(data) => break data,
+            Err(Error::Busy(_) | Error::Fenced(_)) if begun.elapsed() < PATIENCE => {
+                sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    };
+    let model = model.lock();
+    if let Some(fault) = &model.fault {
+        return Err(fault.clone());
+    }
+    for (slot, &(least, most)) in model.slots.iter().enumerate() {
+        let found = &data[slot * 8..][..8];
+        if found.iter().any(|&value| value != found[0] || value < least || value > most) {
+            return Err(format!(
+                "slot {slot} holds {found:?}: {least} was acknowledged, {most} tried"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// One history. Gives how many writes were acknowledged, and by how many openings.
+async fn history(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
+    let mut rng = Rng::new(seed);
+    let world = World::new(seed, wrong);
+    let slots = vec![(0, 0); SLOTS as usize];
+    let model =
+        Arc::new(Mutex::new(Model { slots, by: vec![None; SLOTS as usize], ..Model::default() }));
+    mend(&world);
+    until_whole(&world, Duration::from_secs(60))
+        .await
+        .map_err(|error| format!("at first, {error}"))?;
+    let hosts = [0, 1].map(|first| {
+        tokio::spawn(host(Arc::clone(&world), Arc::clone(&model), first, rng.fork())).abort_handle()
+    });
+    let reader = reader(Arc::clone(&world), Arc::clone(&model), rng.fork());
+    let reader = tokio::spawn(reader).abort_handle();
+    misfortune(&world, &mut rng).await;
+    mend(&world);
+    let whole = until_whole(&world, Duration::from_secs(300)).await;
+    hosts.iter().for_each(tokio::task::AbortHandle::abort);
+    reader.abort();
+    let fault = model.lock().fault.take();
+    fault.map_or(Ok(()), Err)?;
+    whole?;
+    check(&world, &model).await?;
+    // The other one has it, too.
+    until_whole(&world, Duration::from_secs(60)).await?;
+    let active = usize::from(world.served(0).is_none());
+    world.kill(active);
+    let begun = Instant::now();
+    while world.served(1 - active).is_none() {
+        if begun.elapsed() > PATIENCE {
+            return Err(format!("the partner does not take over: {}", world.describe()));
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    check(&world, &model).await?;
+    let model = model.lock();
+    if model.reads < model.acknowledged / 10 {
+        return Err(format!("{} reads, {} writes", model.reads, model.acknowledged));
+    }
+    Ok((model.acknowledged, model.openings))
+}
+
+fn run(seed: u64, wrong: Wrong) -> Result<(u64, u64), String> {
+    runtime().block_on(history(seed, wrong)).map_err(|fault| format!("seed {seed}: {fault}"))
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_and_never_do_two_acknowledge() {
+    if let Some(seed) = number("FOREBAY_PAIR_SEED") {
+        println!("{:?}", run(seed, Wrong::Nothing).unwrap());
+        return;
+    }
+    let seeds = number("FOREBAY_PAIR_SEEDS").unwrap_or(SEEDS);
+    let (mut acknowledged, mut openings) = (0, 0);
+    for seed in 1..=seeds {
+        let (writes, openings_here) = run(seed, Wrong::Nothing).unwrap();
+        acknowledged += writes;
+        openings += openings_here;
+    }
+    let text =
+        format!("{seeds} histories: {acknowledged} writes, acknowledged by {openings} openings");
+    writeln!(std::io::stdout(), "{text}").expect("stdout is there");
+    assert!(openings > 2 * seeds, "{text}");
+}
+
+/// It does not hear that its partner has taken over, and hosts still reach it.
+#[test]
+fn a_gateway_that_is_cut_off_gives_nothing_that_is_older() {
+    runtime().block_on(async {
+        let world = World::new(1, Wrong::Nothing);
+        mend(&world);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        let cut_off = usize::from(world.served(0).is_none());
+        let (_, before) = world.served(cut_off).expect("it serves");
+        write(&before, 0, 1, 8).await.unwrap();
+        assert_eq!(read(&before, 0, 8).await.unwrap(), [1; 8]);
+        world.set(Wire::Gateways, false);
+        world.set(Wire::ToNode(cut_off), false);
+        let taken_over = async {
+            loop {
+                match world.served(1 - cut_off) {
+                    Some((_, cache)) => break cache,
+                    None => sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        let after = timeout(Duration::from_secs(20), taken_over).await.expect("taken over");
+        assert!(read(&before, 0, 8).await.is_err(), "the partner may have taken a write");
+        write(&after, 0, 2, 8).await.unwrap();
+        assert_eq!(read(&after, 0, 8).await.unwrap(), [2; 8]);
+        assert!(read(&before, 0, 8).await.is_err());
+    });
+}
+
+/// What it has taken meanwhile is on its half alone, and it lends that again to who asks.
+#[test]
+fn a_gateway_that_was_cut_off_gives_nothing_older_when_its_partner_is_there_again() {
+    runtime().block_on(async {
+        let world = World::new(1, Wrong::Nothing);
+        mend(&world);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        let cut_off = usize::from(world.served(0).is_none());
+        let (_, before) = world.served(cut_off).expect("it serves");
+        write(&before, 0, 1, 8).await.unwrap();
+        world.set(Wire::Gateways, false);
+        world.set(Wire::ToNode(cut_off), false);
+        let taken_over = async {
+            loop {
+                match world.served(1 - cut_off) {
+                    Some((_, cache)) => break cache,
+                    None => sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        let after = timeout(Duration::from_secs(20), taken_over).await.expect("taken over");
+        let written = async {
+            while write(&after, 0, 2, 8).await.is_err() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), written).await.expect("acknowledged");
+        world.kill(1 - cut_off);
+        world.set(Wire::Gateways, true);
+        world.start(1 - cut_off);
+        for _ in 0..200 {
+            sleep(Duration::from_millis(100)).await;
+            let found = read(&before, 0, 8).await;
+            assert!(found.is_err(), "the partner has taken a write: {found:?}");
+        }
+        // The node says whose half it is.
+        world.set(Wire::ToNode(cut_off), true);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        let newest = async {
+            loop {
+                let served = (0..2).find_map(|index| world.served(index));
+                let (_, now) = served.expect("one serves");
+                match read(&now, 0, 8).await {
+                    Ok(found) => break found,
+                    Err(_) => sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        assert_eq!(timeout(PATIENCE, newest).await.expect("it is answered"), [2; 8]);
+    });
+}
+
+/// Whoever serves, once somebody does.
+async fn server(world: &World) -> Arc<cache::Cache> {
+    let served = async {
+        loop {
+            match (0..2).find_map(|index| world.served(index)) {
+                Some((_, cache)) => break cache,
+                None => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), served).await.expect("somebody serves")
+}
+
+async fn write_slots(world: &World, value: u8, slots: u64) {
+    let cache = server(world).await;
+    for slot in 0..slots {
+        let written = async {
+            while write(&cache, slot * 8, value, 8).await.is_err() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, written).await.expect("acknowledged");
+    }
+}
+
+async fn expect_slots(world: &World, value: u8, slots: u64) {
+    let cache = server(world).await;
+    for slot in 0..slots {
+        let found = async {
+            loop {
+                match read(&cache, slot * 8, 8).await {
+                    Ok(found) => break found,
+                    Err(_) => sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        let found = timeout(PATIENCE, found).await.expect("it is answered");
+        assert_eq!(found, [value; 8], "slot {slot}");
+    }
+}
+
+/// Both said the same of themselves: the same epoch, and that nobody had gone on alone.
+#[test]
+fn a_half_that_was_put_back_from_a_backup_of_this_run_is_filled_anew() {
+    for (index, is_paused) in [(0, false), (0, true), (1, false), (1, true)] {
+        runtime().block_on(async {
+            let world = World::calm(1);
+            mend(&world);
+            until_whole(&world, Duration::from_secs(60)).await.unwrap();
+            write_slots(&world, 1, 20).await;
+            if is_paused {
+                server(&world).await.pause();
+            }
+            let backup = world.backup(index);
+            write_slots(&world, 2, 20).await;
+            (0..2).for_each(|index| world.kill(index));
+            world.put_back(index, backup);
+            mend(&world);
+            // By whoever has everything, who does not take the other one for as good.
+            let filled = async {
+                while !world.describe().contains("Filling") {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(Duration::from_secs(60), filled).await.expect("it is filled");
+            assert!(world.served(1 - index).is_some(), "{}", world.describe());
+            until_whole(&world, Duration::from_secs(60)).await.unwrap();
+            expect_slots(&world, 2, 20).await;
+            // The one that was put back has everything again.
+            world.kill(1 - index);
+            sleep(DEAD_AFTER * 5).await;
+            assert!(world.served(index).is_some(), "{}", world.describe());
+            expect_slots(&world, 2, 20).await;
+        });
+    }
+}
+
+/// Nobody can tell it that it is old, until the partner is there: then neither is written over.
+#[test]
+fn a_half_that_was_put_back_while_its_partner_was_away_fills_nothing_with_what_is_old() {
+    for is_paused in [false, true] {
+        runtime().block_on(async {
+            let world = World::calm(1);
+            mend(&world);
+            until_whole(&world, Duration::from_secs(60)).await.unwrap();
+            write_slots(&world, 1, 20).await;
+            if is_paused {
+                server(&world).await.pause();
+            }
+            let backup = world.backup(0);
+            write_slots(&world, 2, 20).await;
+            (0..2).for_each(|index| world.kill(index));
+            world.put_back(0, backup);
+            world.start(0);
+            write_slots(&world, 3, 2).await;
+            world.start(1);
+            sleep(Duration::from_secs(60)).await;
+            assert!(!world.is_whole() && world.served(0).is_some(), "{}", world.describe());
+            let reason = world.reason(0).expect("it tells why");
+            assert!(reason.contains("put back from a backup"), "{reason}");
+        });
+    }
+}
+
+/// Kills one, has the other go on alone, and writes.
+async fn go_on_alone(world: &World, dead: usize, value: u8) {
+    world.kill(dead);
+    sleep(DEAD_AFTER * 5).await;
+    assert!(world.served(1 - dead).is_some(), "{}", world.describe());
+    write_slots(world, value, 20).await;
+}
+
+/// It was alone once, and the claim that the node knows last is still its own.
+#[test]
+fn a_half_that_was_put_back_to_when_it_was_alone_is_no_more_than_the_one_that_was_filled_from_it() {
+    for is_seen in [false, true] {
+        runtime().block_on(async {
+            let world = World::calm(1);
+            mend(&world);
+            until_whole(&world, Duration::from_secs(60)).await.unwrap();
+            go_on_alone(&world, 1, 1).await;
+            let backup = world.backup(0);
+            mend(&world);
+            until_whole(&world, Duration::from_secs(60)).await.unwrap();
+            write_slots(&world, 2, 20).await;
+            (0..2).for_each(|index| world.kill(index));
+            world.put_back(0, backup);
+            if is_seen {
+                mend(&world);
+                until_whole(&world, Duration::from_secs(60)).await.unwrap();
+                expect_slots(&world, 2, 20).await;
+            } else {
+                world.start(0);
+                write_slots(&world, 3, 2).await;
+                world.start(1);
+                sleep(Duration::from_secs(60)).await;
+                assert!(!world.is_whole() && world.served(0).is_some(), "{}", world.describe());
+                let reason = world.reason(0).expect("it tells why");
+                assert!(reason.contains("put back from a backup"), "{reason}");
+            }
+        });
+    }
+}
+
+/// Both say that they are alone: the node knows which of them was last.
+#[test]
+fn a_half_that_says_alone_is_not_overruled_by_an_older_one_that_says_so_too() {
+    runtime().block_on(async {
+        let world = World::calm(1);
+        mend(&world);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        go_on_alone(&world, 1, 1).await;
+        let backup = world.backup(0);
+        mend(&world);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        go_on_alone(&world, 0, 2).await;
+        world.kill(1);
+        world.put_back(0, backup);
+        world.start(0);
+        sleep(Duration::from_secs(60)).await;
+        assert!(world.served(0).is_none(), "{}", world.describe());
+        world.start(1);
+        until_whole(&world, Duration::from_secs(60)).await.unwrap();
+        expect_slots(&world, 2, 20).await;
+    });
+}
+
+#[test]
+fn what_is_left_out_is_noticed() {
+    for wrong in
+        [Wrong::NoWitness, Wrong::EveryClaimGranted, Wrong::LateWrites, Wrong::StrayAnswers]
+    {
+        // Not that nobody can go on any more: that writes are lost.
+        let is_loss = |fault: &String| fault.contains("acknowledge");
+        let noticed = (1..=MUTANT_SEEDS).filter_map(|seed| run(seed, wrong).err()).find(is_loss);
+        println!("{wrong:?}: {noticed:?}");
+        assert!(noticed.is_some(), "{wrong:?} is not noticed");
+    }
+}
+
+/// Histories of the ordinary run.
+const SEEDS: u64 = 60;
+/// Histories that a mutant may survive.
+const MUTANT_SEEDS: u64 = 100;

@@ -1,0 +1,120 @@
+//! A consistent past: whatever survives without the rest is what the volume was at some moment.
+//!
+//! The lower volume alone is that after each round of destage, and so is the log, with immediate
+//! report, when its NVRAM is lost.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use crate::support::{
+    hardware::{End, Mutation},
+    workload::{Script, World, contents, run},
+};
+use cache::{Mutant, NvramSurvives, OnLogError, Order, Report};
+use sim::{Image, Rng};
+
+/// A script in which nothing goes past the log.
+fn through_the_log(seed: u64) -> Script {
+    let mut script = Script::new(seed);
+    if matches!(script.settings.report, Report::Through | Report::Around) {
+        script.settings.report = Report::AfterComplete;
+    }
+    // Otherwise the first read flushes, perhaps in the middle of a round.
+    script.settings.order = Order::Strict;
+    script.settings.on_log_error = OnLogError::StopWrites;
+    script.log_fails = false;
+    script.log_blocks += 4096;
+    script
+}
+
+/// What is wrong with the lower volume after any round of a script.
+fn far_past(script: &Script) -> Option<String> {
+    let world = World::new(script);
+    let (seen, bytes) = (Arc::clone(&world), script.geometry.bytes());
+    let observer = move |image: &Image| {
+        let checked = seen.model.lock().check_past(&image.read(0..bytes), 0, &|_| false);
+        if let Err(fault) = checked {
+            seen.report(fault);
+        }
+    };
+    run(script, &script.hardware().observed(Arc::new(observer)), &world, script.seed);
+    let fault = world.fault.lock().take();
+    let bypassed = world.statistics.lock().bypassed;
+    assert_eq!(bypassed, 0, "seed {}: the script is not about that", script.seed);
+    fault
+}
+
+#[test]
+fn after_each_round_the_lower_volume_is_a_consistent_past() {
+    for seed in 1..=SCRIPTS {
+        let fault = far_past(&through_the_log(seed));
+        assert_eq!(fault, None, "seed {seed}");
+    }
+}
+
+#[test]
+fn what_overtakes_the_log_is_noticed() {
+    for mutant in [Mutant::DestageUnlogged, Mutant::DiscardOvertakes] {
+        let mutation = Mutation::Cache(mutant);
+        let noticed = (1..=SCRIPTS)
+            .any(|seed| far_past(&Script { mutation, ..through_the_log(seed) }).is_some());
+        assert!(noticed, "{mutant:?}");
+    }
+}
+
+/// A script with immediate report and a busy host.
+fn immediate(seed: u64) -> Script {
+    let mut script = Script::new(seed);
+    script.settings.report = Report::Immediate;
+    // Every third; how the power goes does not depend on the same bits.
+    if seed.is_multiple_of(3) {
+        script.settings.nvram_survives = NvramSurvives::PowerLoss;
+    } else {
+        script.settings.nvram_survives = NvramSurvives::Restart;
+    }
+    script.nvram = true;
+    script.log_fails = false;
+    script.hosts += 1;
+    script.steps += 10;
+    script
+}
+
+/// Ends a script after so many operations of its disks, loses its NVRAM, and looks at what the
+/// rest holds.
+fn past_without_nvram(script: &Script, operations: u64) -> Result<(), String> {
+    let hardware = script.hardware();
+    hardware.power.fail_after(operations);
+    let world = World::new(script);
+    run(script, &hardware, &world, script.seed);
+    let mut rng = Rng::new(script.seed ^ operations << 32);
+    let end = [End::Power, End::NearPower, End::Kill][rng.below(3) as usize];
+    let mut remains = hardware.end(end, &mut rng);
+    remains.nvram.fill(0);
+    let mut accepting = script.clone();
+    accepting.settings.accept_loss = true;
+    let bytes = contents(&accepting, remains, script.seed)?;
+    let flushed = match script.settings.nvram_survives {
+        NvramSurvives::Restart => world.flushed.load(Ordering::Relaxed),
+        // A flush relies on what was lost.
+        NvramSurvives::PowerLoss => 0,
+    };
+    world.model.lock().check_past(&bytes, flushed, &|_| false)
+}
+
+#[test]
+fn with_immediate_report_and_its_nvram_lost_the_log_is_a_consistent_past() {
+    for seed in 1..=NVRAM_SCRIPTS {
+        let script = immediate(seed);
+        let hardware = script.hardware();
+        run(&script, &hardware, &World::new(&script), seed);
+        let (operations, _) = hardware.operations();
+        for operation in (seed % 3..operations).step_by(3) {
+            let past = past_without_nvram(&script, operation);
+            assert_eq!(past, Ok(()), "seed {seed}, after {operation} operations");
+        }
+    }
+}
+
+/// Scripts that a fault of destage may survive; some hundreds of rounds.
+const SCRIPTS: u64 = 300;
+/// Scripts whose NVRAM is lost at every third of their operations.
+const NVRAM_SCRIPTS: u64 = 120;

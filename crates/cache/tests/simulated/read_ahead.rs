@@ -1,0 +1,153 @@
+//! Reading from a far volume over a link that has a rate: ahead of sequential readers, and in pieces.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::support::gateway::{Gateway, read};
+use cache::{Cache, Parts};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep_until};
+use volume::{Data, Durability, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// One way over the link and back.
+const DELAY: Duration = Duration::from_millis(8);
+/// 1 Gbit/s.
+const BYTES_PER_SECOND: u64 = 125_000_000;
+const VOLUME: u64 = 16 << 20;
+
+/// Answers come one after the other, each as fast as the link is.
+struct Line {
+    lower: Stack,
+    free: Mutex<Instant>,
+}
+
+impl Volume for Line {
+    fn geometry(&self) -> Geometry {
+        self.lower.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            let data = self.lower.read(extent).await?;
+            let arrival = {
+                let mut free = self.free.lock();
+                let time = Duration::from_secs_f64(data.len() as f64 / BYTES_PER_SECOND as f64);
+                *free = (Instant::now() + DELAY).max(*free) + time;
+                *free
+            };
+            sleep_until(arrival).await;
+            Ok(data)
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.lower.write(lba, data, durability)
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.lower.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.lower.discard(extent)
+    }
+}
+
+async fn over_a_line(gateway: &Gateway) -> Arc<Cache> {
+    let lower: Stack = Arc::clone(&gateway.far) as Stack;
+    let line = Line { lower, free: Mutex::new(Instant::now()) };
+    let parts = Parts { lower: Arc::new(line), log: Arc::clone(&gateway.log), nvram: None };
+    Cache::open(gateway.settings.clone(), parts, gateway.identity()).await.expect("it opens")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sequential_reader_that_waits_for_each_read_gets_what_the_link_has() {
+    let mut gateway = Gateway::new(4096);
+    gateway.settings.dram_bytes = 64 << 20;
+    gateway.settings.read_ahead_bytes = 8 << 20;
+    gateway.far.poke(0, vec![5; VOLUME as usize]).await;
+    let cache = over_a_line(&gateway).await;
+    let started = Instant::now();
+    for slot in 0..4096 {
+        assert_eq!(read(&cache, slot * 8, 8).await.unwrap(), [5; 8]);
+    }
+    let took = started.elapsed().as_secs_f64();
+    let least = VOLUME as f64 / BYTES_PER_SECOND as f64;
+    assert!(took < least * 1.5, "{took} s where the link needs {least} s");
+    assert_eq!(cache.statistics().fetched_bytes, VOLUME, "nothing twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_fills_no_memory_with_what_it_reads_much_later() {
+    let mut gateway = Gateway::new(4096);
+    gateway.settings.read_ahead_bytes = 8 << 20;
+    let cache = over_a_line(&gateway).await;
+    for slot in 0..2000 {
+        read(&cache, slot * 8, 8).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let statistics = cache.statistics();
+        let ahead = statistics.read_ahead_bytes / 4096 - statistics.read_ahead_used_slots;
+        assert!(ahead <= 64, "{ahead} slots");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_hot_stays_though_a_volume_is_read_from_end_to_end() {
+    let mut gateway = Gateway::new(4096);
+    gateway.settings.read_ahead_bytes = 8 << 20;
+    let cache = gateway.open().await;
+    // Of 1024 pages; scattered, so that they are no stream.
+    let hot: Vec<u64> = (0..300).map(|i| i * 13 % 4096).collect();
+    for _ in 0..4 {
+        for slot in &hot {
+            read(&cache, slot * 8, 8).await.unwrap();
+        }
+        for i in 0..20 {
+            read(&cache, (i * 191 + 7) % 4096 * 8, 8).await.unwrap();
+        }
+    }
+    for slot in (0..4096).step_by(16) {
+        read(&cache, slot * 8, 128).await.unwrap();
+    }
+    let before = cache.statistics().misses;
+    for slot in &hot {
+        read(&cache, slot * 8, 8).await.unwrap();
+    }
+    let missed = cache.statistics().misses - before;
+    assert!(missed < 15, "{missed} of 300");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reading_ahead_ends_where_it_is_in_vain() {
+    let mut gateway = Gateway::new(4096);
+    gateway.settings.read_ahead_bytes = 8 << 20;
+    let cache = gateway.open().await;
+    for i in 0..1000 {
+        let slot = i * 37 * 37 % 4000;
+        read(&cache, slot * 8, 8).await.unwrap();
+        read(&cache, slot * 8 + 8, 8).await.unwrap();
+        // What is read ahead has come by then.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let ahead = cache.statistics().read_ahead_bytes / 4096;
+    assert!((64..4000).contains(&ahead), "{ahead} slots, where 32,000 would be");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_of_a_long_read_is_there_before_the_whole() {
+    let gateway = Gateway::new(4096);
+    gateway.far.poke(0, vec![5; VOLUME as usize]).await;
+    let cache = over_a_line(&gateway).await;
+    let started = Instant::now();
+    let whole = async {
+        read(&cache, 0, 8192).await.unwrap();
+        started.elapsed()
+    };
+    let part = async {
+        assert_eq!(read(&cache, 8, 8).await.unwrap(), [5; 8]);
+        started.elapsed()
+    };
+    let (whole, part) = tokio::join!(whole, part);
+    // 4 MiB take 34 ms on the link, a piece of 256 KiB two.
+    assert!(part < DELAY + Duration::from_millis(5), "{part:?}");
+    assert!(whole < DELAY + Duration::from_millis(36), "{whole:?}: all pieces side by side");
+}

@@ -1,0 +1,157 @@
+//! A log that gets another size while it is at work. Crashes in the middle of that are in `crash.rs`.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::support::gateway::{Gateway, read, write};
+use cache::{LogKey, Report, ResizeError, inspect};
+use tokio::time::sleep;
+use volume::{Call, Error, Fault, Rule, Symptom};
+
+const LARGE: u64 = 4000;
+const SMALL: u64 = 1000;
+
+/// A gateway whose log has `SMALL` blocks of a disk of `LARGE`.
+async fn small() -> Gateway {
+    let gateway = Gateway::new(LARGE);
+    let cache = gateway.start().await;
+    cache.resize(SMALL).await.unwrap();
+    assert_eq!(cache.log_blocks().await, SMALL);
+    cache.stop().await.unwrap();
+    gateway
+}
+
+/// Writes slot after slot until the log takes no more; how many it took.
+async fn fill(cache: &cache::Cache, byte: u8) -> u64 {
+    let mut slot = 0;
+    while write(cache, slot * 8, byte, 8).await.is_ok() {
+        slot += 1;
+    }
+    slot
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_log_has_room_again_at_once_when_it_grows_though_the_far_side_is_away() {
+    for key in [None, Some(LogKey::new(&[1; 64]))] {
+        let mut gateway = small().await;
+        gateway.settings.log_key = key;
+        let cache = gateway.start().await;
+        // Somewhere in the middle of the ring, so that what is live lies across its end.
+        for round in 0..2 {
+            for slot in 0..200 {
+                write(&cache, slot * 8, round, 8).await.unwrap();
+            }
+            cache.drain().await.unwrap();
+        }
+        gateway.far.set_away(true);
+        let took = fill(&cache, 7).await;
+        assert!((300..500).contains(&took), "{took}");
+        cache.resize(LARGE).await.unwrap();
+        assert_eq!(cache.log_blocks().await, LARGE);
+        let more = fill(&cache, 8).await;
+        assert!(more > 1200, "{more}");
+        assert_eq!(inspect(&gateway.log).await.unwrap().log_blocks, LARGE);
+        // Killed, and found again.
+        drop(cache);
+        let cache = gateway.start().await;
+        assert_eq!(cache.statistics().recovered_slots, more);
+        for slot in [0, 100, more - 1] {
+            assert_eq!(read(&cache, slot * 8, 8).await.unwrap(), [8; 8], "{slot}");
+        }
+        gateway.far.set_away(false);
+        cache.drain().await.unwrap();
+        assert_eq!(gateway.far.peek((more - 1) * 8, 1).await, [8; 512]);
+        cache.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_shrinks_when_what_lies_beyond_has_gone_down() {
+    let gateway = Gateway::new(LARGE);
+    let cache = gateway.start().await;
+    gateway.far.set_away(true);
+    for slot in 0..1000 {
+        write(&cache, slot * 8, 3, 8).await.unwrap();
+    }
+    let resizing = tokio::spawn({
+        let cache = Arc::clone(&cache);
+        async move { cache.resize(SMALL).await }
+    });
+    sleep(Duration::from_secs(60)).await;
+    assert!(!resizing.is_finished(), "it waits for the far side");
+    assert_eq!(cache.log_blocks().await, LARGE);
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [3; 8]);
+    gateway.far.set_away(false);
+    resizing.await.unwrap().unwrap();
+    assert_eq!(cache.log_blocks().await, SMALL);
+    assert!(cache.statistics().log_bytes < SMALL * 4096);
+    // What is beyond its end is nobody's.
+    crate::support::gateway::write(&cache, 0, 4, 8).await.unwrap();
+    drop(cache);
+    let found = inspect(&gateway.log).await.unwrap();
+    assert_eq!((found.log_blocks, found.loss), (SMALL, None));
+    assert_eq!(read(gateway.open().await.as_ref(), 0, 8).await.unwrap(), [4; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shrinking_that_was_given_up_is_undone_by_growing_or_by_the_next_opening() {
+    let gateway = Gateway::new(LARGE);
+    let cache = gateway.start().await;
+    let whole = cache.statistics().log_bytes;
+    gateway.far.set_away(true);
+    write(&cache, 0, 3, 8).await.unwrap();
+    let shrinking = cache.resize(SMALL);
+    assert!(tokio::time::timeout(Duration::from_secs(5), shrinking).await.is_err());
+    assert!(cache.statistics().log_bytes < whole / 2);
+    cache.resize(LARGE).await.unwrap();
+    assert_eq!(cache.statistics().log_bytes, whole);
+    let shrinking = cache.resize(SMALL);
+    assert!(tokio::time::timeout(Duration::from_secs(5), shrinking).await.is_err());
+    drop(cache);
+    let cache = gateway.open().await;
+    assert_eq!(cache.statistics().log_bytes, whole);
+    assert_eq!(read(&cache, 0, 8).await.unwrap(), [3; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sizes_that_cannot_be_are_refused_and_change_nothing() {
+    let mut gateway = small().await;
+    let cache = gateway.start().await;
+    for (blocks, why) in [(LARGE + 1, "its disk has 4000"), (100, "are the least"), (1010, "grows")]
+    {
+        let error = cache.resize(blocks).await.unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    assert_eq!(cache.log_blocks().await, SMALL);
+    cache.stop().await.unwrap();
+    drop(cache);
+    gateway.settings.report = Report::AtFlush;
+    let cache = gateway.start().await;
+    cache.resize(LARGE).await.unwrap();
+    assert!(matches!(cache.resize(SMALL).await, Err(ResizeError::AtFlush)));
+}
+
+/// What had reached the disk of a superblock that could not be written is taken back before
+/// anything is written that relies on either.
+#[tokio::test(start_paused = true)]
+async fn a_superblock_that_cannot_be_written_leaves_the_log_as_it_was() {
+    for passes in [0, 1] {
+        let mut gateway = small().await;
+        let plain = Arc::clone(&gateway.log);
+        let faulty = Arc::new(Fault::new(Arc::clone(&plain)));
+        let faults = Arc::clone(faulty.faults());
+        gateway.log = faulty;
+        let cache = gateway.open().await;
+        write(&cache, 0, 1, 8).await.unwrap();
+        // The first copy of the new state is written, or not even that.
+        let broken = Symptom::Fails(Error::Device("broken".into()));
+        faults.add(Rule::always(Call::Write, broken).after(passes).times(3));
+        assert!(cache.resize(LARGE).await.is_err());
+        assert_eq!(cache.log_blocks().await, SMALL);
+        write(&cache, 8, 2, 8).await.unwrap();
+        drop(cache);
+        gateway.log = plain;
+        let cache = gateway.open().await;
+        assert_eq!(cache.log_blocks().await, SMALL);
+        assert_eq!(read(&cache, 0, 16).await.unwrap()[7..9], [1, 2]);
+    }
+}

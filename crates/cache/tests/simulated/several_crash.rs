@@ -1,0 +1,709 @@
+//! Several volumes in one log under the crash simulator: power fails at every operation of the log disk
+//! and of the nodes, and the gateway may be lost with its log.
+//!
+//! 1. With the log, every acknowledged write to each volume is there.
+//! 2. Without it, whenever no round is under way, what the nodes have *together* is a past of all volumes:
+//!    there is a moment such that each sector of each holds its newest write that was acknowledged before
+//!    it, and nothing submitted after it.
+//! 3. While a round is under way, the volume of each node with epochs is such a past by itself.
+//! 4. All that also if one node is away for long, or for good. Given up, it takes nothing with it of the others.
+//!
+//! A cache of its own for each volume does not hold the second, which the last test shows.
+//! `FOREBAY_CRASH_POINTS=n` sets how many points are tried, `FOREBAY_CRASH_SEED=n` runs one script.
+
+use std::{
+    io::Write,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::support::{
+    memory::Memory,
+    model::{Model, SECTOR, content},
+    workload::{LONGEST, runtime},
+};
+use cache::{Cache, CommonMember, Identity, Parts, Report, Settings, StableMemory};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use sim::{CrashVolume, Outage, Power, Rng};
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+/// What a seed decides.
+#[derive(Clone, Debug)]
+struct Trial {
+    seed: u64,
+    settings: Settings,
+    /// Sectors of each volume.
+    sizes: Vec<u64>,
+    log_blocks: u64,
+    /// Whether what is between two flushes counts as a whole at the nodes.
+    atomic: bool,
+    delay: Duration,
+    /// The node that is away for long: from when on, and for how long.
+    away: Option<(usize, Duration, Duration)>,
+    /// A cache for each volume, each with a log of its own: what this is to be better than.
+    apart: bool,
+}
+
+impl Trial {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x07ed);
+        let immediate = rng.chance(30);
+        let segment_slots = [1, 4, 8][rng.below(3) as usize];
+        let settings = Settings {
+            dram_bytes: 256 << 10,
+            nvram_bytes: 64 << 10,
+            report: if immediate { Report::Immediate } else { Report::AfterComplete },
+            destage_threshold: [0.0, 0.3, 1.0][rng.below(3) as usize],
+            idle_ms: [1, 20][rng.below(2) as usize],
+            destage_run_bytes: [4096, 65536][rng.below(2) as usize],
+            destage_in_flight: rng.within(1..5) as usize,
+            max_dirty_age_ms: [1, 20, 1000][rng.below(3) as usize],
+            read_ahead_bytes: [0, 65536][rng.below(2) as usize],
+            segment_slots,
+            ..Settings::default()
+        };
+        // Some end within a slot.
+        let mut sizes = vec![40 * 8 - 3, 24 * 8];
+        sizes.extend(rng.chance(50).then_some(16 * 8 - 5));
+        let log_blocks =
+            6 + u64::from(segment_slots + 1) * 6 + [20, 60, 400][rng.below(3) as usize];
+        let delay = Duration::from_millis([0, 1, 4][rng.below(3) as usize]);
+        let (atomic, is_away) = (rng.chance(60), rng.chance(40));
+        let millis = |rng: &mut Rng, most| Duration::from_millis(rng.below(most));
+        // Most runs are over sooner than the longest of these.
+        let away = is_away.then(|| {
+            let at = rng.below(sizes.len() as u64) as usize;
+            (at, millis(&mut rng, 80), millis(&mut rng, 20_000))
+        });
+        Self { seed, settings, sizes, log_blocks, atomic, delay, away, apart: false }
+    }
+
+    /// The first of its sectors among all, and how many.
+    fn parts(&self) -> Vec<(usize, usize)> {
+        let mut first = 0;
+        let part = |&size: &u64| {
+            let part = (first, size as usize);
+            first += size as usize;
+            part
+        };
+        self.sizes.iter().map(part).collect()
+    }
+
+    fn sectors(&self) -> usize {
+        self.sizes.iter().sum::<u64>() as usize
+    }
+}
+
+/// The volume of a node. What is between two flushes counts as a whole, or like that of any disk.
+struct Node {
+    stable: Mutex<Vec<u8>>,
+    /// What it got since the last flush: zeros, if there are no bytes.
+    staged: Mutex<Vec<(Extent, Option<Data>)>>,
+    atomic: bool,
+    /// It has lost that, and has not said so.
+    lost: AtomicBool,
+    /// It has to get again what it lost or gave up.
+    behind: AtomicBool,
+    /// It answers nothing.
+    away: AtomicBool,
+    delay: Duration,
+    rng: Mutex<Rng>,
+    /// Its operations are those of a disk without anything on it: they count, and hang without power.
+    clock: CrashVolume,
+    /// Looks at all nodes, after each flush.
+    observer: Mutex<Option<Observer>>,
+}
+
+type Observer = Arc<dyn Fn() + Send + Sync>;
+
+impl Node {
+    fn new(trial: &Trial, stable: Vec<u8>, power: &Arc<Power>, seed: u64) -> Arc<Self> {
+        let clock = CrashVolume::new(Geometry::with_blocks(1), seed).powered_by(power);
+        Arc::new(Self {
+            stable: Mutex::new(stable),
+            staged: Mutex::default(),
+            atomic: trial.atomic,
+            lost: AtomicBool::new(false),
+            behind: AtomicBool::new(false),
+            away: AtomicBool::new(false),
+            delay: trial.delay,
+            rng: Mutex::new(Rng::new(seed)),
+            clock: clock.with_outage(Outage::Hangs).with_yields(30),
+            observer: Mutex::default(),
+        })
+    }
+
+    async fn travel(&self) -> Result<(), Error> {
+        let (delay, away, loses) = {
+            let mut rng = self.rng.lock();
+            let is_slow = !self.delay.is_zero();
+            let delay = self.delay * rng.below(5) as u32 / 2;
+            (delay, is_slow && rng.chance(3), is_slow && self.atomic && rng.chance(2))
+        };
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        self.clock.flush().await?;
+        let mut staged = self.staged.lock();
+        if loses && !staged.is_empty() {
+            staged.clear();
+            self.lost.store(true, Ordering::SeqCst);
+            self.behind.store(true, Ordering::SeqCst);
+        }
+        let away = away || self.away.load(Ordering::SeqCst);
+        if away { Err(Error::Unreachable("the link is down".into())) } else { Ok(()) }
+    }
+
+    async fn stage(&self, extent: Extent, data: Option<Data>) -> Result<(), Error> {
+        self.travel().await?;
+        self.staged.lock().push((extent, data));
+        self.travel().await
+    }
+
+    /// It has nothing unflushed, and needs nothing of before again.
+    fn is_quiet(&self) -> bool {
+        self.staged.lock().is_empty() && !self.behind.load(Ordering::SeqCst)
+    }
+
+    /// What is left when its power fails, too, or when only the gateway's does.
+    fn left(&self, power: bool, rng: &mut Rng) -> Vec<u8> {
+        let mut left = self.stable.lock().clone();
+        for (extent, data) in &*self.staged.lock() {
+            for at in 0..u64::from(extent.blocks) {
+                // A new session rolls back what is half an epoch.
+                if !self.atomic && (!power || rng.chance(50)) {
+                    put(&mut left, extent, data.as_ref(), at);
+                }
+            }
+        }
+        left
+    }
+}
+
+/// Puts one sector of an extent where it belongs.
+fn put(bytes: &mut [u8], extent: &Extent, data: Option<&Data>, at: u64) {
+    let to = (extent.lba.0 + at) as usize * SECTOR;
+    match data {
+        Some(data) => {
+            data.slice(at as usize * SECTOR, SECTOR).copy_to_slice(&mut bytes[to..to + SECTOR]);
+        }
+        None => bytes[to..to + SECTOR].fill(0),
+    }
+}
+
+impl Volume for Node {
+    fn geometry(&self) -> Geometry {
+        let epoch_blocks = if self.atomic { 64 * 8 } else { 0 };
+        let blocks = (self.stable.lock().len() / SECTOR) as u64;
+        Geometry { epoch_blocks, ..Geometry::with_blocks(blocks) }
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            self.travel().await?;
+            let mut seen = self.stable.lock().clone();
+            for (over, data) in &*self.staged.lock() {
+                (0..u64::from(over.blocks)).for_each(|at| put(&mut seen, over, data.as_ref(), at));
+            }
+            let range = extent.lba.0 as usize * SECTOR..extent.end().0 as usize * SECTOR;
+            let data = seen[range].to_vec();
+            self.travel().await?;
+            Ok(data.into())
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        assert_eq!(durability, Durability::Volatile, "a round flushes");
+        let mut copy = vec![0; data.len()];
+        data.copy_to_slice(&mut copy);
+        let extent = Extent { lba, blocks: (copy.len() / SECTOR) as u32 };
+        Box::pin(self.stage(extent, Some(copy.into())))
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.travel().await?;
+            // As an initiator does that knows of the loss (decision 0009).
+            if self.lost.swap(false, Ordering::SeqCst) {
+                return Err(Error::Device("the node started anew".into()));
+            }
+            let staged = std::mem::take(&mut *self.staged.lock());
+            if !staged.is_empty() {
+                self.behind.store(false, Ordering::SeqCst);
+            }
+            {
+                let mut stable = self.stable.lock();
+                for (extent, data) in &staged {
+                    let each = 0..u64::from(extent.blocks);
+                    each.for_each(|at| put(&mut stable, extent, data.as_ref(), at));
+                }
+            }
+            let observer = self.observer.lock().clone();
+            if let Some(observer) = observer {
+                observer();
+            }
+            self.travel().await
+        })
+    }
+
+    fn roll_back(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.travel().await?;
+            if !std::mem::take(&mut *self.staged.lock()).is_empty() {
+                self.behind.store(true, Ordering::SeqCst);
+            }
+            self.lost.store(false, Ordering::SeqCst);
+            Ok(())
+        })
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(self.stage(extent, None))
+    }
+}
+
+/// A gateway and its nodes, on one power supply.
+struct Site {
+    trial: Trial,
+    power: Arc<Power>,
+    nodes: Vec<Arc<Node>>,
+    /// One, or one for each volume.
+    logs: Vec<Arc<CrashVolume>>,
+    memories: Vec<Memory>,
+}
+
+/// What is left of it.
+struct Remains {
+    nodes: Vec<Vec<u8>>,
+    logs: Vec<CrashVolume>,
+    memories: Vec<Vec<u8>>,
+}
+
+/// The truth, and what does not agree with it.
+struct World {
+    model: Mutex<Model>,
+    fault: Mutex<Option<String>>,
+    rounds: AtomicU64,
+    /// Looks at all volumes while none had anything unflushed.
+    looks: AtomicU64,
+}
+
+impl World {
+    fn new(trial: &Trial) -> Arc<Self> {
+        Arc::new(Self {
+            model: Mutex::new(Model::new(trial.sectors())),
+            fault: Mutex::default(),
+            rounds: AtomicU64::new(0),
+            looks: AtomicU64::new(0),
+        })
+    }
+
+    fn report(&self, fault: String) {
+        self.fault.lock().get_or_insert(fault);
+    }
+
+    fn fault(&self) -> Result<(), String> {
+        self.fault.lock().take().map_or(Ok(()), Err)
+    }
+}
+
+impl Site {
+    fn new(trial: &Trial) -> Self {
+        let logs = if trial.apart { trial.sizes.len() } else { 1 };
+        let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(trial.log_blocks) };
+        let remains = Remains {
+            nodes: trial.sizes.iter().map(|&size| vec![0; size as usize * SECTOR]).collect(),
+            logs: (0..logs)
+                .map(|log| CrashVolume::new(geometry, trial.seed + log as u64))
+                .collect(),
+            memories: (0..logs).map(|_| Memory::new(16).0.lock().clone()).collect(),
+        };
+        Self::reopen(trial, remains, trial.seed)
+    }
+
+    fn reopen(trial: &Trial, remains: Remains, seed: u64) -> Self {
+        let power = Power::new();
+        let nodes = remains.nodes.into_iter().zip(seed..);
+        let wire = |log: CrashVolume| {
+            Arc::new(log.powered_by(&power).with_outage(Outage::Hangs).with_yields(30))
+        };
+        let memory = |bytes: Vec<u8>| {
+            let memory = Memory::new(16);
+            *memory.0.lock() = bytes;
+            memory
+        };
+        Self {
+            trial: trial.clone(),
+            nodes: nodes.map(|(bytes, seed)| Node::new(trial, bytes, &power, seed)).collect(),
+            logs: remains.logs.into_iter().map(wire).collect(),
+            memories: remains.memories.into_iter().map(memory).collect(),
+            power,
+        }
+    }
+
+    /// The caches, and the volumes as hosts see them, but for one that may be left out.
+    async fn open(&self, without: Option<usize>) -> Result<(Vec<Arc<Cache>>, Vec<Stack>), String> {
+        let nvram = |at: usize| {
+            let is_used = self.trial.settings.report == Report::Immediate;
+            is_used.then(|| Box::new(self.memories[at].clone()) as Box<dyn StableMemory>)
+        };
+        let settings = || self.trial.settings.clone();
+        let failed = |error| format!("cannot be opened: {error}");
+        if self.trial.apart {
+            let mut caches = Vec::new();
+            for (at, node) in self.nodes.iter().enumerate() {
+                let identity = Identity { name: format!("volume {at}"), geometry: node.geometry() };
+                let log = Arc::clone(&self.logs[at]) as Stack;
+                let parts = Parts { lower: Arc::clone(node) as Stack, log, nvram: nvram(at) };
+                caches.push(Cache::open(settings(), parts, identity).await.map_err(failed)?);
+            }
+            let above = caches.iter().map(|cache| Arc::clone(cache) as Stack).collect();
+            return Ok((caches, above));
+        }
+        let nodes = self.nodes.iter().enumerate().filter(|(at, _)| Some(*at) != without);
+        let members = nodes.map(|(at, node)| CommonMember {
+            name: format!("volume {at}"),
+            key: at as u64,
+            lower: Arc::clone(node) as Stack,
+        });
+        let log = Arc::clone(&self.logs[0]) as Stack;
+        let opened = Cache::open_common(settings(), members.collect(), log, nvram(0)).await;
+        let (cache, above) = opened.map_err(failed)?;
+        Ok((vec![cache], above))
+    }
+
+    /// Hosts write to all volumes until they are done or the power fails.
+    fn run(&self, world: &Arc<World>) {
+        self.observe(world);
+        let seed = self.trial.seed;
+        runtime().block_on(async {
+            let work = async {
+                let (caches, above) = match self.open(None).await {
+                    Ok(opened) => opened,
+                    Err(fault) => return world.report(fault),
+                };
+                let away = self.trial.away.map(|(at, from, long)| {
+                    let node = Arc::clone(&self.nodes[at]);
+                    tokio::spawn(async move {
+                        tokio::time::sleep(from).await;
+                        node.away.store(true, Ordering::SeqCst);
+                        tokio::time::sleep(long).await;
+                        node.away.store(false, Ordering::SeqCst);
+                    })
+                });
+                caches.iter().for_each(|cache| drop(tokio::spawn(cache.run())));
+                let hosts = (0..3).map(|host| {
+                    let rng = Rng::new(seed.wrapping_mul(31).wrapping_add(host));
+                    Host { site: self, above: &above, world, rng }.run()
+                });
+                join_all(hosts).await;
+                if seed.is_multiple_of(3) {
+                    if let Some(away) = away {
+                        let _ = away.await;
+                    }
+                    for cache in &caches {
+                        // It may be given up, when the link is.
+                        drop(cache.drain().await);
+                    }
+                }
+                let rounds = caches.iter().map(|cache| cache.statistics().rounds).sum();
+                world.rounds.fetch_add(rounds, Ordering::Relaxed);
+            };
+            let power_off = async {
+                while !self.power.is_off() {
+                    tokio::time::sleep(Duration::from_millis(7)).await;
+                }
+            };
+            tokio::select! {
+                () = work => {}
+                () = power_off => {}
+                () = tokio::time::sleep(LONGEST) => world.report("it does not come to an end".into()),
+            }
+        });
+        for node in &self.nodes {
+            *node.observer.lock() = None;
+        }
+    }
+
+    fn observe(&self, world: &Arc<World>) {
+        for node in &self.nodes {
+            let (nodes, world) = (self.nodes.clone(), Arc::clone(world));
+            let observer = move || {
+                if !nodes.iter().all(|node| node.is_quiet()) {
+                    return;
+                }
+                let all = nodes.iter().flat_map(|node| node.stable.lock().clone());
+                let all: Vec<u8> = all.collect();
+                world.looks.fetch_add(1, Ordering::Relaxed);
+                if let Err(fault) = world.model.lock().check_past(&all, 0, &|_| false) {
+                    world.report(format!("together they are no past: {fault}"));
+                }
+            };
+            *node.observer.lock() = Some(Arc::new(observer));
+        }
+    }
+
+    /// The gateway loses its power, and the nodes perhaps.
+    fn end(&self, rng: &mut Rng) -> Remains {
+        self.power.fail();
+        let (kill, far) = (rng.chance(30), rng.chance(50));
+        let left = |log: &Arc<CrashVolume>, rng: &mut Rng| match kill {
+            true => log.goes_on(self.trial.seed),
+            false => CrashVolume::reopen(log.crash(rng), self.trial.seed),
+        };
+        Remains {
+            nodes: self.nodes.iter().map(|node| node.left(far, rng)).collect(),
+            logs: self.logs.iter().map(|log| left(log, rng)).collect(),
+            memories: self.memories.iter().map(|memory| memory.0.lock().clone()).collect(),
+        }
+    }
+
+    /// What the nodes have without the log.
+    fn check_nodes(&self, remains: &Remains, world: &World) -> Result<(), String> {
+        let model = world.model.lock();
+        if self.trial.atomic {
+            for ((first, _), bytes) in self.trial.parts().into_iter().zip(&remains.nodes) {
+                let past = model.check_past_from(first, bytes, 0, &|_| false);
+                past.map_err(|fault| format!("a node alone has no past: {fault}"))?;
+            }
+        }
+        if self.nodes.iter().all(|node| node.is_quiet()) {
+            let past = model.check_past(&remains.nodes.concat(), 0, &|_| false);
+            past.map_err(|fault| format!("the nodes together have no past: {fault}"))?;
+        }
+        Ok(())
+    }
+
+    /// What there is with the log; then, that the nodes alone get it all. If one is given up, the others. Gives
+    /// how many slots the log had of that one.
+    fn check_all(
+        &self,
+        remains: Remains,
+        world: &World,
+        (seed, given_up): (u64, Option<usize>),
+    ) -> Result<u64, String> {
+        let site = Self::reopen(&self.trial, remains, seed);
+        let others = || (0..site.nodes.len()).filter(|at| Some(*at) != given_up);
+        let work = async {
+            let lost = match given_up {
+                Some(at) => site.give_up(at).await?,
+                None => 0,
+            };
+            let (caches, above) = site.open(given_up).await?;
+            let mut read = Vec::new();
+            for volume in &above {
+                let blocks = volume.geometry().blocks as u32;
+                let data = loop {
+                    match volume.read(Extent { lba: Lba(0), blocks }).await {
+                        Ok(data) => break data,
+                        Err(Error::Unreachable(_)) => {}
+                        Err(error) => return Err(format!("cannot be read: {error}")),
+                    }
+                };
+                read.extend_from_slice(&data.into_bytes());
+            }
+            let parts = self.trial.parts();
+            let sectors = others().flat_map(|at| parts[at].0..parts[at].0 + parts[at].1);
+            for (sector, bytes) in sectors.zip(read.chunks(SECTOR)) {
+                world.model.lock().check(sector, bytes, u64::MAX)?;
+            }
+            let before = given_up.map(|at| site.nodes[at].stable.lock().clone());
+            for cache in &caches {
+                tokio::spawn(cache.run());
+                cache.drain().await.map_err(|error| format!("cannot be drained: {error}"))?;
+            }
+            if before != given_up.map(|at| site.nodes[at].stable.lock().clone()) {
+                return Err("the one that was given up has got something".to_owned());
+            }
+            let below = others().flat_map(|at| site.nodes[at].stable.lock().clone());
+            match below.eq(read.iter().copied()) {
+                true => Ok(lost),
+                false => Err("drained, the nodes have something else".to_owned()),
+            }
+        };
+        let late = |_| Err("recovery does not come to an end".to_owned());
+        let limited = async { tokio::time::timeout(LONGEST, work).await.unwrap_or_else(late) };
+        runtime().block_on(limited)
+    }
+}
+
+impl Site {
+    /// Gives up what the log has of a volume, if it has anything. How many slots.
+    async fn give_up(&self, at: usize) -> Result<u64, String> {
+        let log = Arc::clone(&self.logs[0]) as Stack;
+        let failed = |error| format!("cannot be given up: {error}");
+        // The power may have failed before it was used.
+        let Ok(info) = cache::inspect(&log).await else { return Ok(0) };
+        let Some(member) = info.members.iter().find(|member| member.key == at as u64) else {
+            return Ok(0);
+        };
+        let is_used = self.trial.settings.report == Report::Immediate;
+        let nvram = is_used.then(|| Box::new(self.memories[0].clone()) as Box<dyn StableMemory>);
+        let slots = cache::dirty_of(&log, nvram, member, false).await.map_err(failed)?;
+        if slots > 0 {
+            cache::give_up(&log, member, slots).await.map_err(failed)?;
+        }
+        Ok(slots)
+    }
+}
+
+struct Host<'a> {
+    site: &'a Site,
+    above: &'a [Stack],
+    world: &'a World,
+    rng: Rng,
+}
+
+impl Host<'_> {
+    async fn run(mut self) {
+        for _ in 0..14 {
+            if self.site.power.is_off() {
+                return;
+            }
+            match self.rng.below(100) {
+                0..65 => self.change(false).await,
+                65..72 => self.change(true).await,
+                72..78 => drop(self.above[0].flush().await),
+                78..90 => self.read().await,
+                _ => {
+                    let pause = self.rng.below(60);
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                }
+            }
+        }
+    }
+
+    /// Which volume, the first of its sectors in the model, and which of them.
+    fn place(&mut self) -> (usize, usize, u64, u64) {
+        let at = self.rng.below(self.above.len() as u64) as usize;
+        let (first, size) = self.site.trial.parts()[at];
+        let count = self.rng.within(1..40).min(size as u64);
+        let hot = if self.rng.chance(50) { 48 } else { size as u64 };
+        let lba = self.rng.below(hot).min(size as u64 - count);
+        (at, first, lba, count)
+    }
+
+    async fn change(&mut self, zeros: bool) {
+        let (at, first, lba, count) = self.place();
+        let (from, many) = (first + lba as usize, count as usize);
+        let id = self.world.model.lock().submit(from, many, zeros);
+        let result = match zeros {
+            true => self.above[at].discard(Extent { lba: Lba(lba), blocks: count as u32 }).await,
+            false => {
+                let bytes: Vec<u8> = (from..from + many).flat_map(|s| content(s, id)).collect();
+                self.above[at].write(Lba(lba), bytes.into(), Durability::Volatile).await
+            }
+        };
+        // An answer after the end reached nobody.
+        let acknowledged = result.is_ok() && !self.site.power.is_off();
+        if let Err(error @ (Error::Medium { .. } | Error::OutOfRange(_))) = result {
+            self.world.report(format!("a write failed: {error}"));
+        }
+        self.world.model.lock().end(id, from, many, acknowledged);
+    }
+
+    async fn read(&mut self) {
+        let (at, first, lba, count) = self.place();
+        let as_of = self.world.model.lock().now();
+        let read = self.above[at].read(Extent { lba: Lba(lba), blocks: count as u32 }).await;
+        match read {
+            Ok(data) => {
+                for (i, bytes) in data.into_bytes().chunks(SECTOR).enumerate() {
+                    let sector = first + lba as usize + i;
+                    if let Err(fault) = self.world.model.lock().check(sector, bytes, as_of) {
+                        self.world.report(format!("a read got it wrong: {fault}"));
+                    }
+                }
+            }
+            Err(Error::Unreachable(_)) => {}
+            Err(error) => self.world.report(format!("a read failed: {error}")),
+        }
+    }
+}
+
+/// What one crash showed: what was given up then of a node, in slots.
+fn crash(trial: &Trial, operation: u64) -> Result<u64, String> {
+    let site = Site::new(trial);
+    site.power.fail_after(operation);
+    let world = World::new(trial);
+    site.run(&world);
+    world.fault()?;
+    let mut rng = Rng::new(trial.seed.wrapping_add(operation << 20));
+    let remains = site.end(&mut rng);
+    site.check_nodes(&remains, &world)?;
+    let seed = rng.next_u64() >> 8;
+    let given_up = trial.away.filter(|_| !trial.apart && rng.chance(40)).map(|(at, ..)| at);
+    site.check_all(remains, &world, (seed, given_up))
+        .map_err(|fault| format!("{given_up:?} given up: {fault}"))
+}
+
+/// Crashes one trial at every `step`-th operation. Gives how often, how many rounds and looks there were
+/// without a crash, and after how many crashes something was given up.
+fn crash_everywhere(trial: &Trial, step: usize) -> Result<[u64; 4], String> {
+    let site = Site::new(trial);
+    let world = World::new(trial);
+    site.run(&world);
+    world.fault().map_err(|fault| format!("without a crash: {fault}"))?;
+    let (mut count, mut given_up) = (0, 0);
+    for operation in (trial.seed % step as u64..site.power.operations()).step_by(step) {
+        let lost = crash(trial, operation);
+        let lost = lost.map_err(|fault| format!("after {operation}: {fault}"))?;
+        given_up += u64::from(lost > 0);
+        count += 1;
+    }
+    let [rounds, looks] = [&world.rounds, &world.looks].map(|n| n.load(Ordering::Relaxed));
+    Ok([count, rounds, looks, given_up])
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn with_the_log_nothing_is_lost_and_without_it_all_volumes_are_of_one_moment() {
+    if let Some(seed) = number("FOREBAY_CRASH_SEED") {
+        let trial = Trial::new(seed);
+        println!("{trial:#?}");
+        println!("{:?}", crash_everywhere(&trial, 1).unwrap());
+        return;
+    }
+    let wanted = number("FOREBAY_CRASH_POINTS").unwrap_or(POINTS);
+    let (mut sums, mut seed, started) = ([0; 4], 0, Instant::now());
+    while sums[0] < wanted {
+        seed += 1;
+        match crash_everywhere(&Trial::new(seed), STEP) {
+            Ok(counted) => sums.iter_mut().zip(counted).for_each(|(sum, n)| *sum += n),
+            Err(fault) => panic!("seed {seed}, {fault}; FOREBAY_CRASH_SEED shows it alone"),
+        }
+    }
+    let [points, rounds, looks, given_up] = sums;
+    writeln!(
+        std::io::stdout(),
+        "{points} crash points in {seed} scripts of several volumes, {:.1} s: {rounds} rounds, {looks} looks, \
+         {given_up} times something was given up",
+        started.elapsed().as_secs_f64()
+    )
+    .expect("stdout is there");
+    assert!(rounds > 100 && looks > 100 && given_up > 20, "every path was gone");
+}
+
+#[test]
+fn volumes_that_go_down_each_by_itself_are_noticed() {
+    let noticed = (1..=MUTANT_SCRIPTS).find_map(|seed| {
+        let trial = Trial { apart: true, ..Trial::new(seed) };
+        crash_everywhere(&trial, 1000).err()
+    });
+    let fault = noticed.expect("no script shows that they are of different moments");
+    assert!(fault.contains("together"), "{fault}");
+}
+
+/// Crash points of the ordinary run.
+const POINTS: u64 = 600;
+/// Of the operations of a script, so many lie between two crash points.
+const STEP: usize = 7;
+/// Scripts that volumes of different moments may survive.
+const MUTANT_SCRIPTS: u64 = 20;

@@ -1,0 +1,508 @@
+//! Disks, a far volume behind a slow link, and an NVRAM, on one power supply.
+
+use std::{
+    future::ready,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use cache::{
+    Cache, ConfirmedIn, ConfirmedStore, ConfirmedWrites, InstanceId, Mutant, StableMemory,
+    length_for,
+};
+use parking_lot::Mutex;
+use sim::{CrashVolume, Image, Outage, Power, Rng, Sync};
+use tokio::time::Instant;
+use volume::{Data, Durability, Error, Extent, Geometry, Io, Lba, Stack, Volume};
+
+use super::tier::Rotting;
+
+/// A sync that is left out, to see that the simulator notices.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mutation {
+    None,
+    /// The log disk acknowledges stable writes that are not.
+    LogNotStable,
+    /// The lower volume acknowledges flushes and stable writes that are not; as if the tail
+    /// moved before the flush.
+    LowerNotFlushed,
+    /// The superblock is written without waiting for it to be stable.
+    SuperblockNotStable,
+    /// What an opening finds in the log is not made stable before it is built upon.
+    OpeningNotFlushed,
+    /// The frames of the log's index are written without waiting for them to be stable.
+    IndexNotStable,
+    /// A round of destage is not flushed.
+    RoundNotFlushed,
+    /// A discard that went past the log is not flushed.
+    DiscardNotFlushed,
+    /// A write that went past the log is not stable when it is answered.
+    PastNotStable,
+    /// The NVRAM forgets.
+    NvramForgets,
+    /// A fault of the cache itself.
+    Cache(Mutant),
+}
+
+impl Mutation {
+    /// Has the cache do something wrong, if that is it.
+    pub fn mutate(self, cache: &Cache) {
+        if let Self::Cache(mutant) = self {
+            cache.mutate(mutant);
+        }
+    }
+}
+
+/// Looks at what the lower volume holds.
+pub type Observer = Arc<dyn Fn(&Image) + Send + std::marker::Sync>;
+
+/// What is left when the power is gone.
+pub struct Remains {
+    log: CrashVolume,
+    lower: CrashVolume,
+    pub nvram: Vec<u8>,
+    tier: Arc<Rotting>,
+    confirmed: Arc<Confirmed>,
+}
+
+impl Remains {
+    /// What the lower volume holds by itself.
+    pub fn lower_contents(&self) -> Image {
+        self.lower.contents()
+    }
+}
+
+/// How an end comes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum End {
+    /// The power fails everywhere.
+    Power,
+    /// The power fails at the gateway; the far volume goes on.
+    NearPower,
+    /// The process is killed; all disks go on.
+    Kill,
+}
+
+/// What a gateway runs on.
+pub struct Hardware {
+    pub power: Arc<Power>,
+    log: Arc<CrashVolume>,
+    lower: Arc<CrashVolume>,
+    nvram: Arc<Mutex<NvramState>>,
+    /// The log disk fails writes until then.
+    log_fails: Arc<Mutex<Option<Instant>>>,
+    tier: Arc<Rotting>,
+    confirmed: Arc<Confirmed>,
+    mutation: Mutation,
+    delay: Duration,
+    log_delay: Duration,
+    observer: Option<Observer>,
+    seed: u64,
+}
+
+struct NvramState {
+    bytes: Vec<u8>,
+    writes: u64,
+    /// The power fails in the middle of the write after so many.
+    last: u64,
+    rng: Rng,
+}
+
+impl Hardware {
+    pub fn new(lower: Geometry, log_blocks: u64, nvram_slots: u64, seed: u64) -> Self {
+        let log = Geometry { block_size: 4096, ..Geometry::with_blocks(log_blocks) };
+        Self::assemble(
+            CrashVolume::new(log, seed),
+            CrashVolume::new(lower, seed + 1),
+            vec![0; length_for(nvram_slots) as usize],
+            // So few that it goes round; one block in ten rots.
+            Rotting::new(TIER_SLOTS, 10, seed),
+            Arc::default(),
+            seed,
+        )
+    }
+
+    pub fn reopen(remains: Remains, seed: u64) -> Self {
+        let (log, lower) = (remains.log.goes_on(seed), remains.lower.goes_on(seed + 1));
+        Self::assemble(log, lower, remains.nvram, remains.tier, remains.confirmed, seed)
+    }
+
+    fn assemble(
+        log: CrashVolume,
+        lower: CrashVolume,
+        nvram: Vec<u8>,
+        tier: Arc<Rotting>,
+        confirmed: Arc<Confirmed>,
+        seed: u64,
+    ) -> Self {
+        let power = Power::new();
+        let wire =
+            |disk: CrashVolume| disk.powered_by(&power).with_outage(Outage::Hangs).with_yields(30);
+        let nvram = NvramState { bytes: nvram, writes: 0, last: u64::MAX, rng: Rng::new(seed + 2) };
+        Self {
+            log: Arc::new(wire(log)),
+            lower: Arc::new(wire(lower)),
+            nvram: Arc::new(Mutex::new(nvram)),
+            log_fails: Arc::default(),
+            tier,
+            confirmed,
+            power,
+            mutation: Mutation::None,
+            delay: Duration::ZERO,
+            log_delay: Duration::ZERO,
+            observer: None,
+            seed,
+        }
+    }
+
+    /// The same with somebody who looks at the lower volume after each of its flushes.
+    pub fn observed(mut self, observer: Observer) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// The same with a sync left out. Before anything is done with it.
+    pub fn mutated(mut self, mutation: Mutation) -> Self {
+        self.mutation = mutation;
+        let ignore = |disk: &mut Arc<CrashVolume>, power: &Arc<Power>| {
+            let image = disk.contents();
+            *disk = Arc::new(
+                CrashVolume::reopen(image, self.seed)
+                    .powered_by(power)
+                    .with_outage(Outage::Hangs)
+                    .with_yields(30)
+                    .with_sync(Sync::Ignored),
+            );
+        };
+        match mutation {
+            Mutation::LogNotStable => ignore(&mut self.log, &self.power),
+            Mutation::LowerNotFlushed => ignore(&mut self.lower, &self.power),
+            _ => {}
+        }
+        self
+    }
+
+    /// The same with a link to the lower volume and a log disk that take so long for each call,
+    /// or not at all.
+    pub fn with_delays(mut self, delay: Duration, log_delay: Duration) -> Self {
+        (self.delay, self.log_delay) = (delay, log_delay);
+        self
+    }
+
+    /// The log disk fails writes for so long, though what they write may be there.
+    pub fn fail_log(&self, lasts: Duration) {
+        *self.log_fails.lock() = Some(Instant::now() + lasts);
+    }
+
+    pub fn log(&self) -> Stack {
+        Arc::new(LogDisk {
+            disk: Arc::clone(&self.log),
+            fails: Arc::clone(&self.log_fails),
+            mutation: self.mutation,
+            delay: self.log_delay,
+            rng: Mutex::new(Rng::new(self.seed + 4)),
+        })
+    }
+
+    pub fn lower(&self) -> Stack {
+        Arc::new(Remote {
+            disk: Arc::clone(&self.lower),
+            delay: self.delay,
+            mutation: self.mutation,
+            discarded: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+            observer: self.observer.clone(),
+            rng: Mutex::new(Rng::new(self.seed + 3)),
+        })
+    }
+
+    /// The same parts once more: for who must not hold a lock on them.
+    pub fn twin(&self) -> Self {
+        Self {
+            power: Arc::clone(&self.power),
+            log: Arc::clone(&self.log),
+            lower: Arc::clone(&self.lower),
+            nvram: Arc::clone(&self.nvram),
+            log_fails: Arc::clone(&self.log_fails),
+            tier: Arc::clone(&self.tier),
+            confirmed: Arc::clone(&self.confirmed),
+            mutation: self.mutation,
+            delay: self.delay,
+            log_delay: self.log_delay,
+            observer: self.observer.clone(),
+            seed: self.seed,
+        }
+    }
+
+    pub fn nvram(&self) -> Box<dyn StableMemory> {
+        Box::new(Nvram { state: Arc::clone(&self.nvram), power: Arc::clone(&self.power) })
+    }
+
+    /// The disk of the read tier, which goes on whatever happens: what it holds is void anyway.
+    pub fn tier(&self) -> Stack {
+        Arc::clone(&self.tier) as Stack
+    }
+
+    /// Operations of the disks, writes of the NVRAM.
+    pub fn operations(&self) -> (u64, u64) {
+        (self.power.operations(), self.nvram.lock().writes)
+    }
+
+    /// Lets the power fail in the middle of the NVRAM write after so many.
+    pub fn fail_nvram_after(&self, writes: u64) {
+        self.nvram.lock().last = writes;
+    }
+
+    /// What the lower volume holds by itself.
+    pub fn lower_contents(&self) -> Image {
+        self.lower.contents()
+    }
+
+    /// Ends it, and gives what is left.
+    pub fn end(&self, end: End, rng: &mut Rng) -> Remains {
+        self.power.fail();
+        let left = |disk: &CrashVolume, keeps: bool, rng: &mut Rng| match keeps {
+            true => disk.goes_on(self.seed),
+            false => CrashVolume::reopen(disk.crash(rng), self.seed),
+        };
+        let mut nvram = self.nvram.lock().bytes.clone();
+        if self.mutation == Mutation::NvramForgets {
+            // All but the header: the worst that can happen without being noticed at once.
+            nvram[4096..].fill(0);
+        }
+        Remains {
+            log: left(&self.log, end == End::Kill, rng),
+            lower: left(&self.lower, end != End::Power, rng),
+            nvram,
+            tier: Arc::clone(&self.tier),
+            confirmed: Arc::clone(&self.confirmed),
+        }
+    }
+
+    /// A store of confirmed numbers that outlasts every end as it was: the strictest that there can be.
+    pub fn confirmed(&self) -> ConfirmedIn {
+        let (confirmed, power) = (Arc::clone(&self.confirmed), Arc::clone(&self.power));
+        ConfirmedIn(Arc::new(Powered { confirmed, power }))
+    }
+}
+
+/// The confirmed numbers of each log that a store was given last.
+type Confirmed = Mutex<Vec<(InstanceId, ConfirmedWrites)>>;
+
+struct Powered {
+    confirmed: Arc<Confirmed>,
+    power: Arc<Power>,
+}
+
+impl ConfirmedStore for Powered {
+    fn recall(&self, instance: InstanceId) -> Result<Option<ConfirmedWrites>, String> {
+        let mut confirmed = self.confirmed.lock();
+        let at = confirmed.iter().position(|(other, _)| *other == instance);
+        let found = at.map(|at| confirmed.remove(at).1);
+        // The last one is the log that is open.
+        confirmed.push((instance, found.unwrap_or_default()));
+        Ok(found)
+    }
+
+    fn note(&self, noted: ConfirmedWrites) {
+        // After the power is gone nothing is noted, and nobody is answered.
+        if !self.power.is_off()
+            && let Some((_, last)) = self.confirmed.lock().last_mut()
+        {
+            *last = noted;
+        }
+    }
+
+    fn sync(&self) {}
+}
+
+struct Nvram {
+    state: Arc<Mutex<NvramState>>,
+    power: Arc<Power>,
+}
+
+impl StableMemory for Nvram {
+    fn len(&self) -> usize {
+        self.state.lock().bytes.len()
+    }
+
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        to.copy_from_slice(&self.state.lock().bytes[offset..offset + to.len()]);
+    }
+
+    fn write(&mut self, offset: usize, from: &[u8]) {
+        let mut state = self.state.lock();
+        if self.power.is_off() {
+            return;
+        }
+        let mut kept = from.len();
+        if state.writes >= state.last {
+            // Stable in order: up to any byte.
+            kept = state.rng.below(kept as u64 + 1) as usize;
+            self.power.fail();
+        }
+        state.writes += 1;
+        state.bytes[offset..offset + kept].copy_from_slice(&from[..kept]);
+    }
+}
+
+/// The simulated disk keeps what it is given, and the cache's pages are few.
+fn copied(data: &Data) -> Data {
+    let mut bytes = vec![0; data.len()];
+    data.copy_to_slice(&mut bytes);
+    bytes.into()
+}
+
+struct LogDisk {
+    disk: Arc<CrashVolume>,
+    fails: Arc<Mutex<Option<Instant>>>,
+    mutation: Mutation,
+    delay: Duration,
+    rng: Mutex<Rng>,
+}
+
+impl LogDisk {
+    async fn wait(&self) {
+        let delay = self.delay * self.rng.lock().below(3) as u32;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+    }
+}
+
+impl LogDisk {
+    fn is_failing(&self) -> bool {
+        self.fails.lock().is_some_and(|until| Instant::now() < until)
+    }
+}
+
+impl Volume for LogDisk {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.disk.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        let superblock = lba.0 < 2;
+        let data = copied(&data);
+        let synced = match self.mutation {
+            Mutation::SuperblockNotStable => !superblock,
+            Mutation::IndexNotStable => !data.clone().into_bytes().starts_with(b"FBYLOGIX"),
+            _ => true,
+        };
+        let durability = if synced { durability } else { Durability::Volatile };
+        Box::pin(async move {
+            self.wait().await;
+            if self.is_failing() {
+                if self.rng.lock().chance(50) {
+                    self.disk.write(lba, data, Durability::Volatile).await?;
+                }
+                return Err(Error::NoSpace);
+            }
+            self.disk.write(lba, data, durability).await?;
+            self.wait().await;
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        // Only an opening flushes; all else is written to be stable.
+        match self.mutation {
+            Mutation::OpeningNotFlushed => Box::pin(ready(Ok(()))),
+            _ => self.disk.flush(),
+        }
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.disk.discard(extent)
+    }
+}
+
+/// The lower volume over a slow link that is sometimes away.
+struct Remote {
+    disk: Arc<CrashVolume>,
+    delay: Duration,
+    mutation: Mutation,
+    /// Since the last flush: whoever discards flushes.
+    discarded: AtomicBool,
+    calls: AtomicU64,
+    observer: Option<Observer>,
+    rng: Mutex<Rng>,
+}
+
+impl Remote {
+    async fn travel(&self) -> Result<(), Error> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let (delay, away) = {
+            let mut rng = self.rng.lock();
+            let delay = self.delay * rng.below(5) as u32 / 2;
+            (delay, !self.delay.is_zero() && rng.chance(3))
+        };
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        if away { Err(Error::Unreachable("the link is down".into())) } else { Ok(()) }
+    }
+}
+
+impl Volume for Remote {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        Box::pin(async move {
+            self.travel().await?;
+            let data = self.disk.read(extent).await?;
+            self.travel().await?;
+            Ok(data)
+        })
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.travel().await?;
+            let synced = self.mutation != Mutation::PastNotStable;
+            let durability = if synced { durability } else { Durability::Volatile };
+            self.disk.write(lba, copied(&data), durability).await?;
+            self.travel().await
+        })
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.travel().await?;
+            let of_discard = self.discarded.swap(false, Ordering::Relaxed);
+            let synced = match self.mutation {
+                Mutation::RoundNotFlushed => of_discard,
+                Mutation::DiscardNotFlushed => !of_discard,
+                _ => true,
+            };
+            if synced {
+                self.disk.flush().await?;
+            }
+            if let Some(observer) = &self.observer {
+                observer(&self.disk.contents());
+            }
+            self.travel().await
+        })
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        Box::pin(async move {
+            self.travel().await?;
+            self.discarded.store(true, Ordering::Relaxed);
+            self.disk.discard(extent).await?;
+            self.travel().await
+        })
+    }
+}
+
+/// As few as a read tier may have.
+const TIER_SLOTS: u64 = 64;

@@ -1,0 +1,14 @@
+//! A gateway on simulated hardware: the real cache over disks and an NVRAM that lose power.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub mod confirmed;
+pub mod far;
+pub mod gateway;
+pub mod hardware;
+pub mod memory;
+pub mod model;
+pub mod pair;
+pub mod site;
+pub mod tier;
+pub mod workload;

@@ -1,0 +1,435 @@
+//! The second read tier: what leaves memory is found there again, and nothing that is not the volume's
+//! content is ever read from it, whatever its disk does.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::support::{
+    gateway::{Gateway, first_bytes, read, write},
+    tier::{LABEL, Rotting},
+    workload::runtime,
+};
+use cache::{Cache, LogKey, Mutant, Order, Report, Settings, Statistics, TierError, TooLarge};
+use sim::Rng;
+use volume::{
+    Call, Data, Durability, Error, Extent, Fault, Geometry, Lba, MemVolume, Rule, Stack, Symptom,
+    Volume,
+};
+
+const BLOCKS: u64 = 8;
+
+fn gateway() -> Gateway {
+    let mut gateway = Gateway::new(2000);
+    // So that the disk gets its turn between two reads.
+    gateway.far.set_delay(Duration::from_millis(1));
+    (gateway.settings.dram_bytes, gateway.settings.nvram_bytes) = (256 << 10, 64 << 10);
+    gateway
+}
+
+/// Reads slots one by one, all of which must be of `byte`.
+async fn read_slots(cache: &Cache, slots: impl IntoIterator<Item = u64>, byte: impl Fn(u64) -> u8) {
+    for slot in slots {
+        let bytes = read(cache, slot * BLOCKS, BLOCKS as u32).await.expect("it can be read");
+        assert_eq!(bytes, [byte(slot); BLOCKS as usize], "slot {slot}");
+    }
+}
+
+/// Waits until the disk has what it was given.
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+async fn far_bytes(gateway: &Gateway, slots: u64, byte: impl Fn(u64) -> u8) {
+    for slot in 0..slots {
+        gateway.far.poke(slot * BLOCKS, vec![byte(slot); 4096]).await;
+    }
+}
+
+fn kind(slot: u64) -> u8 {
+    (slot % 251) as u8 + 1
+}
+
+/// A cache with a tier of 640 slots over a far volume of which 200 were read, 64 of them in memory.
+async fn filled(gateway: &Gateway, disk: Stack) -> Arc<Cache> {
+    far_bytes(gateway, 300, kind).await;
+    let cache = gateway.start().await;
+    cache.use_tier(disk).await.expect("it is blank");
+    read_slots(&cache, 0..200, kind).await;
+    settle().await;
+    gateway.far.take_calls();
+    cache
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_left_memory_is_read_from_the_disk_and_not_over_the_link() {
+    let gateway = gateway();
+    let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
+    let before = cache.statistics();
+    assert_eq!((before.hits_tier, before.misses), (0, 200));
+    assert!(before.tier_used_bytes >= 130 * 4096, "{before:?}");
+    read_slots(&cache, 0..100, kind).await;
+    let after = cache.statistics();
+    assert_eq!((after.reads_tier, after.hits_tier, after.misses), (100, 100, 200));
+    assert_eq!(gateway.far.take_calls(), []);
+    // Also while the far side is away.
+    gateway.far.set_away(true);
+    read_slots(&cache, 100..130, kind).await;
+    assert!(read(&cache, 250 * BLOCKS, 1).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_read_takes_what_is_here_from_here() {
+    let gateway = gateway();
+    let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
+    // 8 slots that it has, 24 that nobody has.
+    let data = cache.read(Extent { lba: Lba(112 * BLOCKS), blocks: 256 }).await.unwrap();
+    let expected: Vec<u8> = (112..144).flat_map(|slot| [kind(slot); 8]).collect();
+    assert_eq!(first_bytes(&data.into_bytes()), expected);
+    let hits = cache.statistics().hits_tier;
+    assert!(hits >= 16, "{hits}");
+    // Few between many that are missing: one call for all.
+    let gateway = self::gateway();
+    far_bytes(&gateway, 300, kind).await;
+    let cache = gateway.start().await;
+    cache.use_tier(Rotting::new(640, 0, 1)).await.unwrap();
+    read_slots(&cache, [10, 20], kind).await;
+    read_slots(&cache, 100..200, kind).await;
+    settle().await;
+    gateway.far.take_calls();
+    let data = cache.read(Extent { lba: Lba(0), blocks: 256 }).await.unwrap();
+    let expected: Vec<u8> = (0..32).flat_map(|slot| [kind(slot); 8]).collect();
+    assert_eq!(first_bytes(&data.into_bytes()), expected);
+    assert_eq!(gateway.far.take_calls(), [("read", 0, 256)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_a_discard_and_what_others_write_void_it() {
+    for report in [Report::AfterComplete, Report::Through] {
+        let mut gateway = gateway();
+        gateway.settings.report = report;
+        let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
+        write(&cache, 8, 200, 8).await.unwrap();
+        write(&cache, 17, 201, 1).await.unwrap();
+        cache.discard(Extent { lba: Lba(24), blocks: 8 }).await.unwrap();
+        gateway.far.poke(32, vec![202; 4096]).await;
+        assert!(cache.forget(4 * 4096, 4096));
+        cache.drain().await.unwrap();
+        // All of that leaves memory.
+        read_slots(&cache, 100..200, kind).await;
+        let expected = [vec![200; 8], vec![3, 201], vec![3; 6], vec![0; 8], vec![202; 8]].concat();
+        assert_eq!(read(&cache, 8, 32).await.unwrap(), expected, "{report:?}");
+        // What was not touched is there.
+        let before = cache.statistics();
+        read_slots(&cache, 5..20, kind).await;
+        assert_eq!(cache.statistics().hits_tier, before.hits_tier + 15);
+    }
+}
+
+/// It leaves memory before it leaves the tier.
+#[tokio::test]
+async fn who_reads_while_a_write_goes_past_the_log_brings_nothing_old_back() {
+    let mut gateway = gateway();
+    gateway.settings.report = Report::Around;
+    let cache = filled(&gateway, Rotting::new(640, 0, 1)).await;
+    let is_written = Arc::new(AtomicBool::new(false));
+    let reading = tokio::spawn({
+        let (cache, is_written) = (Arc::clone(&cache), Arc::clone(&is_written));
+        async move {
+            while !is_written.load(Ordering::Relaxed) {
+                read(&cache, 8, 8).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    write(&cache, 8, 200, 8).await.unwrap();
+    is_written.store(true, Ordering::Relaxed);
+    reading.await.unwrap();
+    assert_eq!(read(&cache, 8, 8).await.unwrap(), [200; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_read_ahead_and_used_once_is_not_taken_in() {
+    let mut gateway = gateway();
+    (gateway.settings.read_ahead_bytes, gateway.settings.dram_bytes) = (1 << 20, 4 << 20);
+    far_bytes(&gateway, 4000, kind).await;
+    let cache = gateway.start().await;
+    cache.use_tier(Rotting::new(8192, 0, 1)).await.unwrap();
+    read_slots(&cache, 0..4000, kind).await;
+    settle().await;
+    let statistics = cache.statistics();
+    assert!(statistics.read_ahead_used_slots > 3800, "{statistics:?}");
+    assert!(statistics.tier_admitted_slots < 200, "{statistics:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rot_is_a_miss_and_is_counted() {
+    let gateway = gateway();
+    let cache = filled(&gateway, Rotting::new(640, 30, 3)).await;
+    for _ in 0..3 {
+        read_slots(&cache, 0..200, kind).await;
+    }
+    let statistics = cache.statistics();
+    assert!(statistics.tier_rotten_slots > 20, "{statistics:?}");
+    assert_eq!(statistics.tier_error, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_fails_ends_the_tier_and_no_read() {
+    let device = || Error::Device("broken".into());
+    for symptom in [Symptom::Fails(device()), Symptom::Hangs] {
+        for call in [Call::Read, Call::Write] {
+            let hangs_writing = matches!((&symptom, call), (Symptom::Hangs, Call::Write));
+            let gateway = gateway();
+            let disk = Fault::new(Rotting::new(640, 0, 1));
+            let faults = Arc::clone(disk.faults());
+            let cache = filled(&gateway, Arc::new(disk)).await;
+            faults.add(Rule::always(call, symptom.clone()));
+            for _ in 0..3 {
+                read_slots(&cache, 0..300, kind).await;
+            }
+            settle().await;
+            let statistics = cache.statistics();
+            // One that takes no more is behind for ever; what it has taken is good.
+            assert_eq!(statistics.tier_error.is_none(), hangs_writing, "{statistics:?}");
+            assert_eq!(statistics.tier_dropped_slots > 0, hangs_writing, "{statistics:?}");
+            assert_eq!(statistics.tier_bytes > 0, hangs_writing);
+            write(&cache, 0, 9, 8).await.unwrap();
+            cache.stop().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_fails_at_the_start_is_not_used() {
+    let gateway = gateway();
+    let cache = gateway.start().await;
+    let disk = Fault::new(Rotting::new(640, 0, 1));
+    disk.faults().add(Rule::always(Call::Any, Symptom::Fails(Error::Device("broken".into()))));
+    cache.use_tier(Arc::new(disk)).await.expect("no error");
+    assert!(cache.statistics().tier_error.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_void_after_a_restart_and_of_no_use_to_another_log() {
+    let gateway = gateway();
+    let disk = Rotting::new(640, 0, 1);
+    let cache = filled(&gateway, disk.clone()).await;
+    cache.stop().await.unwrap();
+    drop(cache);
+    // Somebody else has written there meanwhile.
+    far_bytes(&gateway, 200, |_| 77).await;
+    let cache = gateway.start().await;
+    cache.use_tier(disk.clone()).await.expect("it is ours");
+    read_slots(&cache, 0..200, |_| 77).await;
+    assert_eq!(cache.statistics().hits_tier, 0);
+
+    let other = self::gateway().start().await;
+    let refused = other.use_tier(disk.clone()).await;
+    assert!(matches!(refused, Err(TierError::OtherLog(log)) if log == cache.instance().await.0));
+    let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(LABEL + 640) };
+    let foreign = MemVolume::new(geometry);
+    foreign.write(Lba(16), vec![1; 4096].into(), Durability::Stable).await.unwrap();
+    let refused = other.use_tier(Arc::new(foreign)).await;
+    assert!(matches!(refused, Err(TierError::NotATier)));
+    let refused = other.use_tier(Arc::new(MemVolume::new(Geometry::with_blocks(1 << 16)))).await;
+    assert!(matches!(refused, Err(TierError::Size)), "blocks of 512 bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_an_encrypted_log_nothing_is_in_clear() {
+    let mut gateway = gateway();
+    gateway.settings.log_key = Some(LogKey::new(&[7; 64]));
+    let disk = Rotting::new(640, 0, 1);
+    let cache = filled(&gateway, disk.clone()).await;
+    read_slots(&cache, 0..200, kind).await;
+    assert!(cache.statistics().hits_tier > 100);
+    let image = disk.image().await;
+    let is_clear = |bytes: &[u8]| bytes[0] != 0 && bytes.iter().all(|byte| *byte == bytes[0]);
+    assert!(!image.windows(16).any(is_clear));
+    let different: HashSet<&[u8]> = image[LABEL as usize * 4096..].chunks(4096).collect();
+    assert!(different.len() > 100);
+
+    // A tier that has it in clear is not taken over.
+    let in_clear = self::gateway();
+    let clear_disk = Rotting::new(640, 0, 1);
+    let clear = filled(&in_clear, clear_disk.clone()).await;
+    clear.stop().await.unwrap();
+    drop(clear);
+    let mut sealed = in_clear;
+    sealed.settings.log_key = Some(LogKey::new(&[7; 64]));
+    let cache = sealed.start().await;
+    assert!(matches!(cache.use_tier(clear_disk).await, Err(TierError::Clear)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_used_outlives_what_is_not() {
+    // 256 slots go round; of 600 that are read by turns, 60 come again and again.
+    let gateway = gateway();
+    far_bytes(&gateway, 1000, kind).await;
+    let cache = gateway.start().await;
+    cache.use_tier(Rotting::new(256, 0, 1)).await.unwrap();
+    let mut hot = 0;
+    for round in 0..12 {
+        let before = cache.statistics().misses;
+        read_slots(&cache, 0..60, kind).await;
+        hot += if round > 0 { cache.statistics().misses - before } else { 0 };
+        read_slots(&cache, (0..90).map(|at| 100 + (round * 90 + at) % 900), kind).await;
+    }
+    assert!(hot < 100, "{hot} of 660");
+}
+
+/// What a run of the model does.
+#[derive(Clone)]
+struct Tale {
+    seed: u64,
+    settings: Settings,
+    log_blocks: u64,
+    rot: u32,
+    /// The disk of the tier fails after so many calls.
+    fails_after: Option<u64>,
+    mutated: bool,
+}
+
+impl Tale {
+    fn new(seed: u64) -> Self {
+        let reports = [Report::AfterComplete, Report::Through, Report::AtFlush, Report::Around];
+        let report = reports[(seed % 7).min(3) as usize];
+        let is_early = report == Report::AtFlush;
+        Self {
+            seed,
+            settings: Settings {
+                dram_bytes: 256 << 10,
+                nvram_bytes: 64 << 10,
+                read_ahead_bytes: [0, 64 << 10][(seed / 2 % 2) as usize],
+                report,
+                order: if seed.is_multiple_of(2) || is_early {
+                    Order::Strict
+                } else {
+                    Order::Relaxed
+                },
+                too_large: if is_early { TooLarge::Split } else { TooLarge::Refused },
+                segment_slots: 8,
+                max_dirty_age_ms: 20,
+                log_key: seed.is_multiple_of(3).then(|| LogKey::new(&[seed as u8; 64])),
+                ..Settings::default()
+            },
+            log_blocks: [200, 2000][(seed / 3 % 2) as usize],
+            rot: [0, 5, 50][(seed % 3) as usize],
+            fails_after: seed.is_multiple_of(5).then_some(seed * 7 % 400),
+            mutated: false,
+        }
+    }
+
+    /// One host, one call after the other: every read gives exactly what was written last.
+    fn tell(&self) -> Result<Statistics, String> {
+        runtime().block_on(self.run())
+    }
+
+    async fn run(&self) -> Result<Statistics, String> {
+        let mut gateway = Gateway::new(self.log_blocks);
+        gateway.settings = self.settings.clone();
+        let cache = gateway.start().await;
+        let disk = Fault::new(Rotting::new(256, self.rot, self.seed));
+        if let Some(calls) = self.fails_after {
+            let broken = Symptom::Fails(Error::Device("broken".into()));
+            disk.faults().add(Rule::always(Call::Any, broken).after(2 + calls));
+        }
+        cache.use_tier(Arc::new(disk)).await.map_err(|error| error.to_string())?;
+        if self.mutated {
+            cache.mutate(Mutant::TierKeepsOverwritten);
+        }
+        let mut rng = Rng::new(self.seed);
+        let mut truth = vec![0; SLOTS as usize * BLOCKS as usize];
+        let mut flushed = truth.clone();
+        let told = |error: Error| error.to_string();
+        for step in 0..STEPS {
+            let most = [1, 8, 20, 64, 300][rng.below(5) as usize];
+            let count = rng.within(1..most + 1);
+            // Half of all calls go to an eighth of the volume.
+            let all = SLOTS * BLOCKS;
+            let near = if rng.chance(50) { all / 8 } else { all };
+            let first = rng.below(near - count.min(near - 1));
+            let range = first as usize..(first + count) as usize;
+            let extent = Extent { lba: Lba(first), blocks: count as u32 };
+            match rng.below(100) {
+                0..70 => {
+                    let data = cache.read(extent).await.map_err(told)?;
+                    let found = first_bytes(&data.into_bytes());
+                    if found != truth[range.clone()] {
+                        return Err(format!("step {step}: blocks {range:?} are wrong"));
+                    }
+                }
+                70..90 => {
+                    let byte = rng.below(255) as u8 + 1;
+                    let data = Data::from(vec![byte; count as usize * 512]);
+                    cache.write(Lba(first), data, Durability::Volatile).await.map_err(told)?;
+                    truth[range].fill(byte);
+                }
+                90..95 => {
+                    cache.discard(extent).await.map_err(told)?;
+                    truth[range].fill(0);
+                }
+                95..98 if self.settings.report == Report::AtFlush => {
+                    if rng.chance(50) {
+                        cache.flush().await.map_err(told)?;
+                        flushed.clone_from(&truth);
+                    } else if cache.statistics().split_epochs == 0 {
+                        cache.roll_back().await.map_err(told)?;
+                        truth.clone_from(&flushed);
+                    }
+                }
+                _ => tokio::time::sleep(Duration::from_millis(rng.below(100))).await,
+            }
+        }
+        Ok(cache.statistics())
+    }
+}
+
+#[test]
+fn reads_are_right_whatever_the_disk_does() {
+    let mut sum = Statistics::default();
+    for seed in 1..=TALES {
+        let told = Tale::new(seed).tell().map_err(|fault| format!("seed {seed}: {fault}")).unwrap();
+        sum.hits_tier += told.hits_tier;
+        sum.tier_rotten_slots += told.tier_rotten_slots;
+        sum.tier_admitted_slots += told.tier_admitted_slots;
+        sum.bypassed += told.bypassed;
+        sum.rolled_back += told.rolled_back;
+        sum.read_ahead_used_slots += told.read_ahead_used_slots;
+        sum.lower_errors += u64::from(told.tier_error.is_some());
+    }
+    println!("{sum:?}");
+    let reached = [
+        sum.hits_tier / 100,
+        sum.tier_rotten_slots,
+        sum.tier_admitted_slots / 100,
+        sum.bypassed,
+        sum.rolled_back,
+        sum.read_ahead_used_slots,
+        sum.lower_errors,
+    ];
+    assert!(reached.iter().all(|reached| *reached > 5), "{reached:?}");
+}
+
+#[test]
+fn a_tier_that_keeps_what_is_overwritten_is_noticed() {
+    for report in [Report::AfterComplete, Report::Through] {
+        let noticed = (1..=10).find(|seed| {
+            let mut tale = Tale { mutated: true, rot: 0, fails_after: None, ..Tale::new(*seed) };
+            (tale.settings.report, tale.settings.order) = (report, Order::Strict);
+            tale.tell().is_err()
+        });
+        assert!(noticed.is_some(), "{report:?}");
+    }
+}
+
+/// Twice what tier and memory hold together.
+const SLOTS: u64 = 640;
+const STEPS: u64 = 1500;
+const TALES: u64 = 40;

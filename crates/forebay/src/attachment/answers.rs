@@ -1,0 +1,247 @@
+//! Answers of an attaching process on its control sockets: on the one of the volume, which `forebay detach` finds, and,
+//! where the volume is a unit of a settings file, on the one that the settings name, as a gateway does.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use parking_lot::Mutex;
+use serde_json::Map;
+use tokio::sync::{mpsc, oneshot};
+
+use super::source::Source;
+use crate::{
+    attached::{Attached, Detached, LogLeft},
+    control::{Request, Response},
+    failure::Failure,
+    orders::{Standing, UnitName},
+    stack::Opened,
+    status::{State, Status, TargetStatus, UnitStatus},
+};
+
+/// The ways to take a device away.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Manner {
+    /// When nobody uses it and all that was written to it is stable.
+    Usual,
+    /// The same, and when the far side of the cache has everything.
+    Drained,
+    /// In any case.
+    Force,
+}
+
+/// Somebody wants the device taken away.
+pub struct Asked {
+    /// The way.
+    pub manner: Manner,
+    /// Takes the answer.
+    pub answer: oneshot::Sender<Result<Answered, Failure>>,
+}
+
+/// The answer to that.
+pub enum Answered {
+    /// The device is gone.
+    Detached(Box<Detached>),
+    /// The device is there: the cache has to send more, and stands like this.
+    Draining(Standing),
+}
+
+/// The state of an attachment, for those who ask on a control socket.
+pub struct Answers {
+    since: Instant,
+    unit: UnitName,
+    serial: String,
+    config: Option<PathBuf>,
+    /// The reason why a request cannot change the size of the volume, if there is one.
+    fixed_size: Option<String>,
+    opened: OnceLock<Arc<Opened>>,
+    attached: Mutex<Option<Attached>>,
+    is_stopping: AtomicBool,
+    ask: mpsc::Sender<Asked>,
+}
+
+impl Answers {
+    /// Answers for a volume that is not open yet. Requests to take it away go to `ask`.
+    pub fn new(source: &Source, ask: mpsc::Sender<Asked>) -> Self {
+        Self {
+            since: Instant::now(),
+            unit: source.unit_name(),
+            serial: source.serial(),
+            config: source.config().map(Into::into),
+            fixed_size: source.fixed_size(),
+            opened: OnceLock::new(),
+            attached: Mutex::new(None),
+            is_stopping: AtomicBool::new(false),
+            ask,
+        }
+    }
+
+    /// The stack of the volume is open.
+    pub fn set_opened(&self, opened: &Arc<Opened>) {
+        let _ = self.opened.set(Arc::clone(opened));
+    }
+
+    /// The device is there, or is as large as this from now on.
+    pub fn set_attached(&self, attached: &Attached) {
+        *self.attached.lock() = Some(attached.clone());
+    }
+
+    /// The device is gone, and the stack is about to be stopped.
+    pub fn set_stopping(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Describes a device that is gone, after its stack has stopped.
+    pub fn detached(&self, attached: Attached) -> Detached {
+        let cache = self.opened.get().and_then(|opened| opened.cache());
+        let log = cache.zip(self.config.as_ref()).map(|(cache, config)| LogLeft {
+            path: cache.log().to_owned(),
+            dirty_bytes: cache.dirty_bytes(),
+            config: config.clone(),
+            unit: self.unit.to_string(),
+        });
+        Detached { attached, log }
+    }
+
+    /// Answers a request.
+    pub async fn answer(self: Arc<Self>, request: Request) -> Response {
+        let done = match request {
+            Request::Status => Ok(Response::Status(Box::new(self.status()))),
+            Request::Attachment => self.device().map(Response::Attachment),
+            Request::Detach { force: false } => self.take_away(Manner::Usual).await,
+            Request::Detach { force: true } => self.take_away(Manner::Force).await,
+            Request::DrainAndDetach => self.take_away(Manner::Drained).await,
+            Request::Cache { unit, order } => match self.opened(&unit) {
+                Ok(opened) => opened.order(&self.unit, order).await.map(Response::Cache),
+                Err(failure) => Err(failure),
+            },
+            Request::Resize { target, lun, bytes } => {
+                let resized = self.resize(&UnitName { target, lun }, bytes).await;
+                resized.map(|bytes| Response::Resized { bytes })
+            }
+            other => Err(self.cannot(&other)),
+        };
+        done.unwrap_or_else(Response::Failure)
+    }
+
+    async fn take_away(&self, manner: Manner) -> Result<Response, Failure> {
+        let gone = || Failure::new("the process has ended before it was done");
+        // A device that is not there yet would be made after the answer.
+        self.device()?;
+        let (answer, answered) = oneshot::channel();
+        self.ask.send(Asked { manner, answer }).await.map_err(|_| gone())?;
+        match answered.await.map_err(|_| gone())?? {
+            Answered::Detached(detached) => Ok(Response::Detached(*detached)),
+            Answered::Draining(standing) => Ok(Response::Cache(standing)),
+        }
+    }
+
+    fn device(&self) -> Result<Attached, Failure> {
+        let attached = self.attached.lock().clone();
+        attached.ok_or_else(|| {
+            Failure::new(format!("{} is being attached, and has no device yet", self.unit))
+                .remedy("ask again when `forebay status` says that it is attached")
+        })
+    }
+
+    /// The stack, if this is its unit.
+    fn opened(&self, unit: &UnitName) -> Result<&Arc<Opened>, Failure> {
+        if *unit != self.unit {
+            let message =
+                format!("{unit} is not in this process, which has attached {}", self.unit);
+            return Err(Failure::new(message).remedy("`forebay status` names the unit"));
+        }
+        self.opened.get().ok_or_else(|| {
+            Failure::new(format!("{unit} is not open yet"))
+                .remedy("ask again when `forebay status` shows it")
+        })
+    }
+
+    async fn resize(&self, unit: &UnitName, bytes: Option<u64>) -> Result<u64, Failure> {
+        let opened = self.opened(unit)?;
+        match &self.fixed_size {
+            Some(why) => Err(Failure::new(why).remedy(self.anew())),
+            None => opened.grow(bytes).await,
+        }
+    }
+
+    fn status(&self) -> Status {
+        let units = self.opened.get().map(|opened| {
+            opened.top.refresh();
+            let geometry = opened.top.geometry();
+            UnitStatus {
+                lun: self.unit.lun,
+                serial: self.serial.clone(),
+                bytes: geometry.bytes(),
+                block_size: geometry.block_size,
+                claim: None,
+                layers: opened.status(),
+            }
+        });
+        let attached = self.attached.lock().clone();
+        let state = match (self.is_stopping.load(Ordering::Relaxed), &attached) {
+            (true, _) => State::Stopping,
+            (false, None) => State::Starting,
+            (false, Some(_)) => State::Serving,
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            gln: None,
+            naming_troubles: Vec::new(),
+            pid: std::process::id(),
+            state,
+            uptime_seconds: self.since.elapsed().as_secs(),
+            portals: Vec::new(),
+            targets: vec![TargetStatus {
+                name: self.unit.target.clone(),
+                redirect: None,
+                sessions: 0,
+                commands: 0,
+                data_out_bytes: 0,
+                data_in_bytes: 0,
+                pair: None,
+                units: units.into_iter().collect(),
+                refused: Vec::new(),
+            }],
+            attached,
+            sessions: Vec::new(),
+            counters: Map::new(),
+        }
+    }
+
+    /// Refuses a request that only a gateway takes, with the reason.
+    fn cannot(&self, request: &Request) -> Failure {
+        let unit = &self.unit;
+        let no = |what: &str| {
+            Failure::new(format!("this process has attached {unit} as a block device, and {what}"))
+        };
+        match request {
+            Request::Reload | Request::Compare { .. } => {
+                no("reads its settings at the start only").remedy(self.anew())
+            }
+            Request::Export { .. } => {
+                no("uses its log").remedy("detach it (`forebay detach`), and export the log then")
+            }
+            Request::Claim { .. } | Request::DropClaim { .. } => {
+                no("no gateway claims a unit of it").remedy("ask the node that has the volume")
+            }
+            _ => no("serves nothing to hosts, names or pairs")
+                .remedy("ask a process that was started by `forebay serve`"),
+        }
+    }
+
+    /// Says how changed settings come into force.
+    fn anew(&self) -> String {
+        let config = self.config.as_ref().map(|config| format!(" --config {}", config.display()));
+        format!(
+            "change the settings, then `forebay detach` it, and `forebay attach{} {}` again",
+            config.unwrap_or_default(),
+            self.unit
+        )
+    }
+}

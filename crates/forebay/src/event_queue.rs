@@ -1,0 +1,163 @@
+//! The queue between the threads that serve and the one thread that writes to stderr.
+//!
+//! A terminal or a pipe may take no text for hours: a stopped log collector, a terminal with Ctrl-S. Only the
+//! thread here waits for it. What does not fit into the queue is dropped and counted.
+
+use std::{
+    cell::Cell,
+    collections::VecDeque,
+    io,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+/// The queue of this process. There is one because there is one stderr.
+pub static QUEUE: Queue = Queue::new();
+
+/// Bytes that wait for stderr, the line that is being written included. 1 MiB is some 6,000 events: more than
+/// a busy node reports at level `info` in an hour, and little beside the buffers of one session.
+const MOST_BYTES: usize = 1 << 20;
+
+/// At its end the process waits at most this long for stderr to take the last events. A reader that works
+/// takes them in milliseconds.
+pub const LAST_FLUSH: Duration = Duration::from_secs(1);
+
+/// A bounded queue of lines, each with its line feed.
+pub struct Queue {
+    inner: Mutex<Inner>,
+    /// Wakes the writing thread when lines come, and those who flush when all are written.
+    changed: Condvar,
+    dropped: AtomicU64,
+}
+
+struct Inner {
+    lines: VecDeque<Box<[u8]>>,
+    /// Bytes of `lines` and of the line that is being written.
+    bytes: usize,
+    /// Lines that were dropped since the last report of dropped lines.
+    unreported: u64,
+    has_thread: bool,
+}
+
+thread_local! {
+    /// True in the writing thread. Its own report must not be dropped because other threads have filled the
+    /// queue.
+    static IS_WRITER: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Queue {
+    const fn new() -> Self {
+        let inner = Inner { lines: VecDeque::new(), bytes: 0, unreported: 0, has_thread: false };
+        Self { inner: Mutex::new(inner), changed: Condvar::new(), dropped: AtomicU64::new(0) }
+    }
+
+    /// Queues a line, or drops and counts it if it does not fit. Never waits for stderr.
+    pub fn put(&'static self, line: &[u8]) {
+        let is_writer = IS_WRITER.get();
+        let mut inner = self.inner.lock();
+        if inner.bytes + line.len() > MOST_BYTES && !is_writer {
+            inner.unreported += 1;
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.append(&mut inner, line);
+    }
+
+    /// Queues a line even if the queue is full, and waits at most [`LAST_FLUSH`] until all lines are written:
+    /// for the last words of the process.
+    pub fn put_last(&'static self, line: &[u8]) {
+        self.append(&mut self.inner.lock(), line);
+        self.flush();
+    }
+
+    /// Lines that were dropped since the start of the process.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits at most [`LAST_FLUSH`] until stderr has taken all lines.
+    pub fn flush(&self) {
+        let deadline = Instant::now() + LAST_FLUSH;
+        let mut inner = self.inner.lock();
+        while inner.bytes > 0 {
+            if self.changed.wait_until(&mut inner, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+
+    fn append(&'static self, inner: &mut Inner, line: &[u8]) {
+        inner.bytes += line.len();
+        inner.lines.push_back(line.into());
+        // The thread begins with the first line: commands that report nothing have none.
+        if !inner.has_thread {
+            let named = thread::Builder::new().name("events".to_owned());
+            inner.has_thread = named.spawn(|| self.write_for_ever()).is_ok();
+        }
+        self.changed.notify_all();
+    }
+
+    fn write_for_ever(&self) {
+        IS_WRITER.set(true);
+        let mut inner = self.inner.lock();
+        loop {
+            let Some(line) = inner.lines.pop_front() else {
+                self.changed.wait(&mut inner);
+                continue;
+            };
+            drop(inner);
+            let written = write(&line);
+            inner = self.inner.lock();
+            inner.bytes -= line.len();
+            if inner.bytes == 0 {
+                self.changed.notify_all();
+            }
+            if written.is_ok() && inner.unreported > 0 {
+                let dropped = std::mem::take(&mut inner.unreported);
+                drop(inner);
+                tracing::warn!(
+                    dropped,
+                    "events were dropped because the reader of stderr took no text"
+                );
+                inner = self.inner.lock();
+            }
+        }
+    }
+}
+
+/// Writes a line to stderr. It takes no lock of the standard library: a panic or the end of the process would
+/// wait for that lock as long as this thread waits for the reader.
+fn write(mut line: &[u8]) -> io::Result<()> {
+    while !line.is_empty() {
+        match rustix::io::write(rustix::stdio::stderr(), line) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => line = &line[count..],
+            Err(rustix::io::Errno::INTR) => {}
+            // A program that shares the terminal or the pipe has made it non-blocking.
+            Err(rustix::io::Errno::AGAIN) => thread::sleep(AGAIN_AFTER),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The pause before the next try on a non-blocking stderr that is full: short for a person who reads, long
+/// for a processor.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// Writes one event. `tracing` formats an event whole before it writes it.
+pub struct EventWriter;
+
+impl io::Write for EventWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        QUEUE.put(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

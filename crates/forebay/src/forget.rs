@@ -1,0 +1,119 @@
+//! `forebay forget`: removes the record of a volume file or a cache log.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::{FileTypeExt, OpenOptionsExt},
+    path::Path,
+};
+
+use crate::{
+    cli::Forget,
+    control::{self, Request, Response},
+    failure::{Failure, NotOpened},
+    output::print_line,
+    records::{Record, Records, absolute},
+    settings::{Cache, Layer, Settings, Unit},
+};
+
+/// Removes the record of a path. Fails if a process serves the storage there; fails without `--lose-data` if
+/// the storage may hold data.
+pub fn run(args: &Forget) -> Result<(), Failure> {
+    let settings = Settings::load_without_secrets(&args.config)?;
+    let records = Records::of(&settings);
+    let path = absolute(&args.path)?;
+    if is_served(&settings, &path)? {
+        return Err(Failure::new(format!("{} is in use", path.display()))
+            .remedy("stop the process that serves it (`forebay status` shows it), and ask again"));
+    }
+    let record = match records.load(&path) {
+        Ok(Some(record)) => Some(record),
+        Ok(None) => {
+            return Err(Failure::new(format!("there is no record of {}", path.display()))
+                .remedy("name the path as `forebay check` shows it"));
+        }
+        // A damaged record protects nothing that it could name.
+        Err(NotOpened::Refused(_)) if args.lose_data => None,
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(record) = &record
+        && record.may_hold_data()
+        && !args.lose_data
+    {
+        return Err(Failure::new(format!(
+            "{} of {}, last opened {}, may be the only place of acknowledged writes",
+            path.display(),
+            record.used_by,
+            record.opened
+        ))
+        .remedy(format!(
+            "mount its disk or put the file back; if it is gone for good: `{}`",
+            records.forget_command(&path, true)
+        )));
+    }
+    records.forget(&path)?;
+    if let Some(mirror) = record.as_ref().and_then(Record::mirror) {
+        records.forget(mirror)?;
+    }
+    print_line(format_args!(
+        "{}: its record is removed; the next start uses what is there, or makes a new one",
+        path.display()
+    ))
+}
+
+/// Returns true if a process has the file open, or serves a unit whose settings name the path: the open file
+/// may have lost its name. Fails if a process has the control socket and does not say what it serves.
+fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
+    if let Ok(found) = fs::metadata(path) {
+        if !found.is_file() && !found.file_type().is_block_device() {
+            let message = format!("{} is neither a file nor a block device", path.display());
+            return Err(Failure::new(message)
+                .remedy("see what was put there, and move it away; then ask again"));
+        }
+        // A pipe that takes the file's place meanwhile must not hold us up.
+        let no_wait = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        if let Ok(file) = File::options().read(true).custom_flags(no_wait).open(path)
+            && matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
+        {
+            return Ok(true);
+        }
+    }
+    let mut is_anybody_there = true;
+    let answer = control::ask_or(&control::path(settings)?, Request::Status, || {
+        is_anybody_there = false;
+        Failure::new("nobody answers")
+    });
+    let status = match answer {
+        Ok(Response::Status(status)) => status,
+        Err(_) if !is_anybody_there => return Ok(false),
+        other => {
+            let failure = other.map_or_else(|failure| failure, Response::unexpected);
+            return Err(Failure::new(format!(
+                "it is not known whether {} is in use: {}",
+                path.display(),
+                failure.message
+            ))
+            .remedy("ask again when the process answers, or stop it first"));
+        }
+    };
+    let served = settings.target.iter().any(|target| {
+        let units = status.targets.iter().filter(|served| served.name == target.name.0);
+        let luns: Vec<_> = units.flat_map(|served| &served.units).map(|unit| unit.lun).collect();
+        let mut units = target.unit.iter().filter(|unit| luns.contains(&unit.lun));
+        units.any(|unit| names(settings, unit, path))
+    });
+    Ok(served)
+}
+
+/// Returns true if a layer of the unit keeps data at this path.
+fn names(settings: &Settings, unit: &Unit, path: &Path) -> bool {
+    let is_it = |named: &Path| absolute(named).is_ok_and(|named| named == path);
+    let in_cache =
+        |cache: &Cache| is_it(&cache.log) || cache.log_mirror.as_deref().is_some_and(is_it);
+    let common = unit.in_common().and_then(|common| settings.common_cache(common));
+    common.is_some_and(in_cache)
+        || unit.stack.iter().any(|layer| match layer {
+            Layer::File(file) => is_it(&file.path),
+            Layer::Cache(cache) => in_cache(cache),
+            _ => false,
+        })
+}

@@ -1,0 +1,99 @@
+//! Units of the settings that are not served, because their storage does not agree with its record. The
+//! settings in force do not contain them.
+
+use std::sync::Arc;
+
+use super::Node;
+use crate::{
+    failure::Failure,
+    orders::UnitName,
+    settings::{Settings, Target, Unit},
+    status::RefusedStatus,
+};
+
+/// A unit that is not served, and why.
+#[derive(Clone)]
+pub(super) struct Refused {
+    pub(super) unit: UnitName,
+    pub(super) failure: Failure,
+}
+
+impl Node {
+    /// Notes that a unit is not served; with it all units of its common cache, which are opened
+    /// together.
+    pub(super) fn refuse(
+        &self,
+        settings: &Settings,
+        target: &Target,
+        unit: &Unit,
+        failure: &Failure,
+    ) {
+        let units = match unit.in_common() {
+            Some(common) => settings.units_of(common),
+            None => vec![(target, unit)],
+        };
+        let mut inner = self.inner.lock();
+        for (target, unit) in units {
+            let unit = name_of(target, unit);
+            inner.refused.push(Refused { unit, failure: failure.clone() });
+        }
+    }
+
+    /// Returns true if the unit was refused.
+    pub(super) fn is_refused(&self, target: &Target, unit: &Unit) -> bool {
+        let name = name_of(target, unit);
+        self.inner.lock().refused.iter().any(|refused| refused.unit == name)
+    }
+
+    /// Takes the refused units out of settings that are to be in force.
+    pub(super) fn leave_out_refused(&self, settings: &mut Settings) {
+        leave_out(settings, &self.inner.lock().refused);
+    }
+
+    /// Ends the start: takes the refused units out of the settings in force. Fails if no other unit is left
+    /// to serve.
+    pub(super) fn settle_refused(&self, settings: &Settings) -> Result<(), Failure> {
+        let mut in_force = settings.clone();
+        self.leave_out_refused(&mut in_force);
+        let mut inner = self.inner.lock();
+        let serves = |target: &Target| !target.unit.is_empty() || target.redirect.is_some();
+        if let Some(first) = inner.refused.first()
+            && !in_force.target.iter().any(serves)
+        {
+            return Err(first.failure.clone());
+        }
+        for Refused { unit, failure } in &inner.refused {
+            tracing::error!(%unit, %failure, "the unit is not served");
+        }
+        inner.settings = Arc::new(in_force);
+        Ok(())
+    }
+
+    /// The refused units of a target.
+    pub(super) fn refused_of(refused: &[Refused], target: &str) -> Vec<RefusedStatus> {
+        let its = refused.iter().filter(|refused| refused.unit.target == target);
+        its.map(|refused| RefusedStatus {
+            lun: refused.unit.lun,
+            message: refused.failure.message.clone(),
+            remedy: refused.failure.remedy.clone(),
+        })
+        .collect()
+    }
+}
+
+/// Takes these units out of the settings.
+pub(super) fn leave_out(settings: &mut Settings, refused: &[Refused]) {
+    for target in &mut settings.target {
+        let name = &target.name.0;
+        let is_refused = |unit: &Unit| {
+            let is_it =
+                |refused: &Refused| (&refused.unit.target, refused.unit.lun) == (name, unit.lun);
+            refused.iter().any(is_it)
+        };
+        target.unit.retain(|unit| !is_refused(unit));
+    }
+}
+
+fn name_of(target: &Target, unit: &Unit) -> UnitName {
+    UnitName { target: target.name.0.clone(), lun: unit.lun }
+}

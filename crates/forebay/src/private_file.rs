@@ -1,0 +1,134 @@
+//! Files with secrets. A file is checked before it is read, so that a pipe, a link or another user's file is
+//! not used in its place.
+
+use std::{
+    io::{self, Read},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+};
+
+use volume::{OpenNamed, UntrustedLink, is_ours};
+use zeroize::Zeroizing;
+
+/// The demands on the owner and the mode of a file before it is read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Guard {
+    /// It may be anybody's, and be read by anybody: certificates, and keys that a secret wraps.
+    Public,
+    /// It belongs to root or to the user of this process: a wrapped key, which nobody else may replace.
+    Owned,
+    /// In addition, nobody else has any right to it.
+    Secret,
+}
+
+/// Why a file is not read.
+pub enum Refusal {
+    /// The system does not open or read it.
+    Unreadable(io::Error),
+    /// The file is not fit for use. The texts say what is wrong, and which command helps.
+    Unfit(String, String),
+}
+
+/// The content of a plain file of at most `most` bytes. `what` names it in messages ("the secret").
+pub fn read(
+    path: &Path,
+    what: &str,
+    guard: Guard,
+    most: u64,
+) -> Result<Zeroizing<Vec<u8>>, Refusal> {
+    let shown = path.display();
+    let unfit =
+        |why: String, remedy: String| Refusal::Unfit(format!("{what} {shown} {why}"), remedy);
+    let opened =
+        OpenNamed::default().open(path).map_err(|error| match UntrustedLink::of(&error) {
+            Some(link) => unfit(format!("cannot be used: {link}"), link.remedy()),
+            None => Refusal::Unreadable(error),
+        })?;
+    let mut file = opened.file;
+    let found = file.metadata().map_err(Refusal::Unreadable)?;
+    if !found.is_file() {
+        return Err(unfit("is no plain file".into(), "name a plain file".into()));
+    }
+    if guard != Guard::Public && !is_ours(&found) {
+        let us = rustix::process::geteuid().as_raw();
+        return Err(unfit(
+            format!("belongs to another user (user number {})", found.uid()),
+            format!("if its content is yours, chown {us} {shown}; else name another file"),
+        ));
+    }
+    let mode = found.permissions().mode();
+    if guard == Guard::Secret && mode & 0o077 != 0 {
+        return Err(unfit(
+            format!("is open to others (mode {:03o})", mode & 0o777),
+            format!("chmod 600 {shown}"),
+        ));
+    }
+    let mut bytes = Zeroizing::new(Vec::with_capacity(found.len().min(most) as usize + 1));
+    (&mut file).take(most + 1).read_to_end(&mut bytes).map_err(Refusal::Unreadable)?;
+    if bytes.len() as u64 > most {
+        return Err(unfit(format!("has more than {most} bytes"), "name the right file".into()));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn why(path: &Path, guard: Guard) -> Option<String> {
+        match read(path, "the secret", guard, 100) {
+            Ok(_) => None,
+            Err(Refusal::Unreadable(error)) => Some(error.to_string()),
+            Err(Refusal::Unfit(why, remedy)) => Some(format!("{why}; {remedy}")),
+        }
+    }
+
+    fn make(path: &Path, bytes: &[u8], mode: u32) {
+        fs::write(path, bytes).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_secret_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        for guard in [Guard::Public, Guard::Owned, Guard::Secret] {
+            assert!(why(&pipe, guard).unwrap().contains("is no plain file"));
+            assert!(why(folder.path(), guard).unwrap().contains("is no plain file"));
+        }
+    }
+
+    #[test]
+    fn a_secret_of_another_user_is_refused_by_root_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secret");
+        make(&file, b"twelve bytes", 0o600);
+        if std::os::unix::fs::chown(&file, Some(65534), None).is_err() {
+            eprintln!("left out: it needs the right to give a file away");
+            return;
+        }
+        for guard in [Guard::Owned, Guard::Secret] {
+            let why = why(&file, guard).unwrap();
+            assert!(why.contains("another user (user number 65534)"), "{why}");
+            assert!(why.contains(&format!("chown 0 {}", file.display())), "{why}");
+        }
+        assert_eq!(why(&file, Guard::Public), None);
+    }
+
+    #[test]
+    fn a_secret_that_is_too_long_or_behind_a_link_of_others_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("secret"), folder.path().join("link"));
+        make(&file, &[7; 100], 0o600);
+        assert_eq!(why(&file, Guard::Secret), None);
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(why(&link, Guard::Secret), None, "nobody else can replace the link");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(why(&link, Guard::Secret).unwrap().contains("chmod go-w"));
+        make(&file, &[7; 101], 0o600);
+        assert!(why(&file, Guard::Secret).unwrap().contains("more than 100 bytes"));
+    }
+}

@@ -1,0 +1,262 @@
+//! The folder in which records of storage lie, one file for each recorded path.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest as _, Sha256};
+
+use super::record::{Record, Storage, now};
+use crate::{
+    failure::{Failure, NotOpened},
+    settings::{self, Settings},
+    state, state_folder, whole_file,
+};
+
+/// Access to the records of storage of one settings file.
+#[derive(Clone, Debug)]
+pub struct Records {
+    folder: PathBuf,
+    /// The settings file, for the commands in messages.
+    config: PathBuf,
+    /// The settings name no `state` folder.
+    is_beside_settings: bool,
+}
+
+/// Keeps records for one user of storage: a unit or a common cache.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    /// Where they are kept.
+    pub records: Records,
+    /// The unit as `TARGET/LUN`, or the common cache.
+    pub used_by: String,
+    /// A reload does not open the unit, since it belongs to a common cache.
+    pub is_opened_at_start_only: bool,
+}
+
+impl Records {
+    /// The records of these settings: in the `state` folder if there is one, else in a folder
+    /// beside the settings file. Claims and reservations are kept in a `state` folder only.
+    pub fn of(settings: &Settings) -> Self {
+        Self {
+            folder: settings.records_folder(),
+            config: settings.file.clone(),
+            is_beside_settings: settings.state.is_none(),
+        }
+    }
+
+    /// Keeps records for the user of that name.
+    pub fn recorder(&self, used_by: impl Into<String>) -> Recorder {
+        let used_by = used_by.into();
+        Recorder { records: self.clone(), used_by, is_opened_at_start_only: false }
+    }
+
+    /// The record of a path; none if nothing was ever opened there. A damaged record is an error:
+    /// it must not count as none.
+    pub fn load(&self, path: &Path) -> Result<Option<Record>, NotOpened> {
+        let path = absolute(path)?;
+        let file = self.file(&path);
+        let bytes = match read_file(&file) {
+            Err(error) if is_absent(&error) => return Ok(None),
+            read => read.map_err(|error| self.cannot("read", &file, &error))?,
+        };
+        let record = read(&bytes).filter(|record| record.path == path);
+        record.map(Some).ok_or_else(|| {
+            let failure = Failure::new(format!(
+                "{}, the record of {}, is damaged: it does not say which storage belongs there",
+                file.display(),
+                path.display()
+            ))
+            .remedy(format!(
+                "restore {} from a copy; or, if {} is the right file, remove the record with `{}`",
+                file.display(),
+                path.display(),
+                self.forget_command(&path, true)
+            ));
+            NotOpened::Refused(failure)
+        })
+    }
+
+    /// Keeps a record; it is stable when this returns.
+    pub fn keep(&self, record: &Record) -> Result<(), Failure> {
+        let file = self.file(&record.path);
+        let write = || {
+            state_folder::make(&self.folder)?;
+            let json = serde_json::to_vec(record).map_err(io::Error::other)?;
+            whole_file::replace(&file, &state::framed(&json))
+        };
+        write().map_err(|error| self.cannot("write", &file, &error))
+    }
+
+    /// Removes the record of a path. Returns whether there was one.
+    pub fn forget(&self, path: &Path) -> Result<bool, Failure> {
+        let file = self.file(&absolute(path)?);
+        let removed = match fs::remove_file(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => Err(error),
+            Ok(()) => whole_file::settle_names(&file),
+        };
+        removed.map(|()| true).map_err(|error| self.cannot("remove", &file, &error))
+    }
+
+    /// All records that can be read. Only messages and hints come from this list: a record that is
+    /// damaged is reported when its own path is opened.
+    pub fn all(&self) -> Vec<Record> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let files = entries.map(|entry| entry.path());
+        let records = files.filter(|file| file.extension().is_some_and(|it| it == EXTENSION));
+        records.filter_map(|file| read(&read_file(&file).ok()?)).collect()
+    }
+
+    /// The command that removes the record of a path.
+    pub fn forget_command(&self, path: &Path, loses_data: bool) -> String {
+        settings::forget_command(&self.config, path, loses_data)
+    }
+
+    /// The file name is a hash: no part of a path that somebody chose gets into it.
+    fn file(&self, path: &Path) -> PathBuf {
+        let hash = Sha256::digest(path.as_os_str().as_encoded_bytes());
+        let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        self.folder.join(format!("{name}.{EXTENSION}"))
+    }
+
+    fn cannot(&self, what: &str, file: &Path, error: &io::Error) -> Failure {
+        let remedy = match self.is_beside_settings {
+            true => format!(
+                "let the user who serves write {}, or name another folder with `state` (with \
+                 `state` the node keeps claims and reservations, too)",
+                self.folder.display()
+            ),
+            false => format!(
+                "let the user who serves read and write {}, or name another folder with `state`",
+                self.folder.display()
+            ),
+        };
+        Failure::new(format!("cannot {what} the record of storage {}: {error}", file.display()))
+            .remedy(remedy)
+    }
+}
+
+impl Recorder {
+    /// The same for a unit of a common cache, or for the cache itself.
+    pub fn in_common(self) -> Self {
+        Self { is_opened_at_start_only: true, ..self }
+    }
+
+    /// How the unit is opened again when its storage is back.
+    pub(super) fn again(&self) -> &'static str {
+        match self.is_opened_at_start_only {
+            true => "start again (a reload does not open units of a common cache)",
+            false => "start again or `forebay reload`",
+        }
+    }
+
+    /// Returns a record of the storage that was opened now at an absolute path.
+    pub(super) fn record(&self, path: PathBuf, storage: Storage) -> Record {
+        Record { path, used_by: self.used_by.clone(), opened: now(), storage }
+    }
+}
+
+/// The path under which a file is recorded. Its folder is resolved, so that two names of one folder
+/// have one record. The last component is not: a link that leads nowhere, and a link to a device
+/// whose number changes with each boot, keep their records.
+pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    let path = std::path::absolute(path).map_err(Failure::new)?;
+    let resolved = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    Ok(resolved().unwrap_or(path))
+}
+
+/// Returns true if the error says that there is no such file.
+pub(super) fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Reads the file of a record, at most as many bytes as a record can have.
+fn read_file(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn read(bytes: &[u8]) -> Option<Record> {
+    serde_json::from_slice(state::unframed(bytes)?).ok()
+}
+
+/// More than a record needs: two paths of 4096 bytes (PATH_MAX), each byte at most six in JSON, and
+/// some hundred bytes beside them.
+const MOST_BYTES: u64 = 64 << 10;
+/// The extension of a record's file.
+const EXTENSION: &str = "storage";
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::{super::record::VolumeIdentity, *};
+
+    fn records(folder: &Path) -> Records {
+        Records::of(&Settings { file: folder.join("node.toml"), ..Settings::default() })
+    }
+
+    fn record(path: PathBuf) -> Record {
+        let storage = Storage::Volume(VolumeIdentity { bytes: 4096, ..VolumeIdentity::default() });
+        Record { path, used_by: "iqn.a:b/0".into(), opened: now(), storage }
+    }
+
+    #[test]
+    fn a_record_lies_in_a_private_folder_beside_the_settings_until_it_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = records(folder.path());
+        let path = absolute(&folder.path().join("v.img")).unwrap();
+        assert_eq!(records.load(&path).unwrap(), None);
+        records.keep(&record(path.clone())).unwrap();
+        assert_eq!(records.load(&path).unwrap().unwrap().path, path);
+        assert_eq!(records.all().len(), 1);
+        let made = folder.path().join("forebay-state").metadata().unwrap();
+        assert_eq!(made.permissions().mode() & 0o777, 0o700);
+        assert!(records.forget(&path).unwrap());
+        assert!(!records.forget(&path).unwrap());
+        assert_eq!(records.load(&path).unwrap(), None);
+    }
+
+    #[test]
+    fn a_damaged_record_is_an_error_and_never_no_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = records(folder.path());
+        let path = absolute(&folder.path().join("v.img")).unwrap();
+        records.keep(&record(path.clone())).unwrap();
+        let file = records.file(&path);
+        let whole = fs::read(&file).unwrap();
+        for at in 0..whole.len() {
+            fs::write(&file, &whole[..at]).unwrap();
+            assert!(records.load(&path).is_err(), "cut at {at}");
+        }
+        // The record of another path, put under this one's name.
+        records.keep(&record("/elsewhere".into())).unwrap();
+        fs::copy(records.file(Path::new("/elsewhere")), &file).unwrap();
+        let failure = Failure::from(records.load(&path).unwrap_err());
+        assert!(failure.remedy.unwrap().contains("forebay forget"));
+    }
+
+    #[test]
+    fn the_command_that_forgets_a_path_can_be_pasted() {
+        let records = records(Path::new("/etc/my nodes"));
+        assert_eq!(
+            records.forget_command(Path::new("/srv/a b.img"), true),
+            "forebay forget '/srv/a b.img' --config '/etc/my nodes/node.toml' --lose-data"
+        );
+        assert!(records.forget_command(Path::new("/srv/v.img"), false).contains(" /srv/v.img "));
+    }
+
+    #[test]
+    fn two_names_of_one_folder_lead_to_one_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let [one, two] = [real, link].map(|folder| absolute(&folder.join("v.img")).unwrap());
+        assert_eq!(one, two);
+    }
+}

@@ -1,0 +1,123 @@
+//! One record of storage.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The storage that was in use at a path.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Record {
+    /// The absolute path, as [`super::folder::absolute`] makes it.
+    pub path: PathBuf,
+    /// The unit (`TARGET/LUN`) or the common cache that used it.
+    pub used_by: String,
+    /// Local time of the last opening. People read it; nothing is decided by it.
+    pub opened: String,
+    /// Kind and identity.
+    #[serde(flatten)]
+    pub storage: Storage,
+}
+
+/// The kind of storage, and the properties by which it is recognized.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Storage {
+    /// A file or block device with the blocks of a volume.
+    Volume(VolumeIdentity),
+    /// The log of a cache, or one half of its mirror.
+    Log(LogIdentity),
+}
+
+/// The properties by which the file or device of a volume is recognized.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct VolumeIdentity {
+    /// Its size.
+    pub bytes: u64,
+    /// Its file system had given it blocks: something was written to it. Never true of a device.
+    pub is_written: bool,
+    /// The random id in its extended attribute, in hexadecimal digits; none where the file system
+    /// keeps no such attributes.
+    pub id: Option<String>,
+    /// Device number of its file system.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+}
+
+/// The properties by which a log is recognized, and the data that it may hold.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LogIdentity {
+    /// The instance id in its superblocks, in hexadecimal digits.
+    pub instance: String,
+    /// It was stopped when the volume below had everything.
+    pub is_drained: bool,
+    /// It was put away to be taken up on another host.
+    pub is_exported: bool,
+    /// Bytes that only the log had when this was noted; more may have come since.
+    pub dirty_bytes: u64,
+    /// Local time at which the record was written. For people only: no decision depends on the clock.
+    pub noted: String,
+    /// Path of the other half of a mirrored log.
+    #[serde(default)]
+    pub mirror: Option<PathBuf>,
+}
+
+impl Record {
+    /// Returns true if acknowledged data may be lost with this storage.
+    pub fn may_hold_data(&self) -> bool {
+        match &self.storage {
+            Storage::Volume(_) => true,
+            Storage::Log(log) => !log.is_drained,
+        }
+    }
+
+    /// Path of the other half of a mirrored log.
+    pub fn mirror(&self) -> Option<&Path> {
+        match &self.storage {
+            Storage::Log(log) => log.mirror.as_deref(),
+            Storage::Volume(_) => None,
+        }
+    }
+}
+
+/// The local time of day, for people.
+pub fn now() -> String {
+    jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `docs/formats/state.md` names these fields: a record of today is read by later versions.
+    #[test]
+    fn the_json_of_a_record_has_the_documented_fields() {
+        let log = LogIdentity {
+            instance: "0a".repeat(16),
+            dirty_bytes: 4096,
+            noted: "then".into(),
+            mirror: Some("/b/second.log".into()),
+            ..LogIdentity::default()
+        };
+        let record = Record {
+            path: "/a/gw.log".into(),
+            used_by: "iqn.a:b/0".into(),
+            opened: "now".into(),
+            storage: Storage::Log(log),
+        };
+        let json = serde_json::json!({
+            "path": "/a/gw.log", "used_by": "iqn.a:b/0", "opened": "now", "kind": "log",
+            "instance": "0a".repeat(16), "is_drained": false, "is_exported": false,
+            "dirty_bytes": 4096, "noted": "then", "mirror": "/b/second.log",
+        });
+        assert_eq!(serde_json::to_value(&record).unwrap(), json);
+        assert_eq!(serde_json::from_value::<Record>(json).unwrap(), record);
+        let json = serde_json::json!({
+            "path": "/a/v.img", "used_by": "iqn.a:b/0", "opened": "now", "kind": "volume",
+            "bytes": 8192, "is_written": true, "id": null, "device": 1, "inode": 2,
+        });
+        let read: Record = serde_json::from_value(json.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), json);
+        assert!(read.may_hold_data());
+    }
+}

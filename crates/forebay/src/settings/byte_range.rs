@@ -1,0 +1,40 @@
+//! A range of the bytes of a file.
+
+use std::fmt;
+
+use crate::quantity::Size;
+
+/// Bytes from `start` on: `end` is behind the last, `u64::MAX` stands for the end of the file wherever that
+/// is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ByteRange {
+    start: u64,
+    end: u64,
+}
+
+impl ByteRange {
+    /// `size` bytes from `start` on; all up to the end of the file without a size.
+    pub fn new(start: u64, size: Option<u64>) -> Self {
+        let end = size.and_then(|size| start.checked_add(size)).unwrap_or(u64::MAX);
+        Self { start, end }
+    }
+
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Returns true if both ranges contain a common byte.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+impl fmt::Display for ByteRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (start, end) = (Size(self.start), Size(self.end));
+        match self.end {
+            u64::MAX => write!(f, "the bytes from {start} to the end"),
+            _ => write!(f, "the bytes from {start} to {end}"),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Which files the settings name, so that none is used twice: a unit has a whole file, or a slice of it that
+//! belongs to no other unit.
+
+use std::{collections::HashMap, path::Path};
+
+use super::{
+    ByteRange, File, Layer, Slice, Unit,
+    problem::KeyPath,
+    rule::{Checked, required, wrong},
+};
+
+/// The files of one settings file, with the places that name them.
+#[derive(Default)]
+pub(super) struct UsedFiles<'a>(HashMap<&'a str, Vec<Use<'a>>>);
+
+struct Use<'a> {
+    at: KeyPath,
+    /// `None`: the whole file.
+    part: Option<(&'a File, ByteRange)>,
+}
+
+impl<'a> UsedFiles<'a> {
+    /// Notes that the whole of `path` is used.
+    pub(super) fn whole(&mut self, path: &'a str, at: &KeyPath) -> Checked {
+        let uses = self.0.entry(path).or_default();
+        if let Some(first) = uses.first() {
+            let message = format!("file {path} is already used at {}", first.at);
+            return wrong(at.clone(), message, "give each its own");
+        }
+        uses.push(Use { at: at.clone(), part: None });
+        Ok(())
+    }
+
+    /// Notes that a unit has a slice of the file at `path`.
+    pub(super) fn part(
+        &mut self,
+        path: &'a str,
+        (file, slice): (&'a File, &Slice),
+        at: &KeyPath,
+    ) -> Checked {
+        let range = slice.range();
+        let uses = self.0.entry(path).or_default();
+        for Use { at: other, part } in &*uses {
+            let Some((other_file, other_range)) = part else {
+                let message = format!("file {path} is already used at {other}");
+                let remedy =
+                    "give each its own, or put a `slice` right above the file in both units";
+                return wrong(at.clone(), message, remedy);
+            };
+            if *other_file != file {
+                let message = format!("the keys of file {path} differ from those at {other}");
+                let remedy = "write the same keys for the file in each unit that has a slice of it";
+                return wrong(at.clone(), message, remedy);
+            }
+            if other_range.overlaps(&range) {
+                let message = format!("{range} of {path} overlap {other_range}, used at {other}");
+                let remedy =
+                    "move `start`, or make `size` smaller, so that each byte belongs to one unit";
+                return wrong(at.clone(), message, remedy);
+            }
+        }
+        uses.push(Use { at: at.clone(), part: Some((file, range)) });
+        Ok(())
+    }
+}
+
+/// A path that is required, of a file that nothing else uses.
+pub(super) fn path<'a>(
+    at: &KeyPath,
+    name: &str,
+    path: &'a Path,
+    files: &mut UsedFiles<'a>,
+) -> Checked {
+    required(at, name, path.as_os_str().is_empty(), "a path")?;
+    path.to_str().map_or(Ok(()), |text| files.whole(text, &at.key(name)))
+}
+
+impl Slice {
+    /// The bytes that it has of what is below it.
+    pub fn range(&self) -> ByteRange {
+        ByteRange::new(self.start.0, self.size.map(|size| size.0))
+    }
+}
+
+impl Unit {
+    /// The file at the bottom and the slice right above it, if that is what the unit is made of. Such a file
+    /// may have slices of several units.
+    pub fn file_part(&self) -> Option<(&File, &Slice)> {
+        match &self.stack[..] {
+            [Layer::File(file), Layer::Slice(slice), ..] => Some((file, slice)),
+            _ => None,
+        }
+    }
+}

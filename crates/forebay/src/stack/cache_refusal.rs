@@ -1,0 +1,208 @@
+//! Why a cache cannot use its log or NVRAM, and what helps in each case.
+
+use std::{os::unix::fs::FileTypeExt, path::Path};
+
+use cache::{KeyRefusal, OpenError};
+use volume::Claim;
+
+use crate::{
+    failure::{Failure, NotOpened},
+    output::quoted,
+    settings,
+};
+
+/// A cache that cannot use its log, its NVRAM or its far volume keeps its own units from being served, and
+/// no others. A wrong setting keeps the process from starting, and so does a pair that does not know which
+/// of its halves goes on.
+pub fn not_opened(settings: &settings::Cache, error: &OpenError) -> NotOpened {
+    let failure = refusal(settings, error);
+    match error {
+        OpenError::Settings(_) | OpenError::Unwitnessed | OpenError::NoWitness => {
+            NotOpened::Failed(failure)
+        }
+        OpenError::Log(_)
+        | OpenError::NotALog
+        | OpenError::Version { .. }
+        | OpenError::Size(_)
+        | OpenError::Truncated { .. }
+        | OpenError::OtherVolume { .. }
+        | OpenError::Absent { .. }
+        | OpenError::GivenUp { .. }
+        | OpenError::Beyond { .. }
+        | OpenError::Geometry { .. }
+        | OpenError::Key(_)
+        | OpenError::Missing(_)
+        | OpenError::NvramMissing(_)
+        | OpenError::NvramBehind { .. }
+        | OpenError::Behind { .. }
+        | OpenError::Confirmed(_)
+        | OpenError::Nvram(_)
+        | OpenError::OtherNvram { .. }
+        | OpenError::LogMissing { .. }
+        | OpenError::Claim(_)
+        | OpenError::Dirty { .. } => NotOpened::Refused(failure),
+    }
+}
+
+/// Says what to do about a log that cannot be used.
+pub fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
+    let path = quoted(&settings.log);
+    let accept = "set `accept_loss = true` for one start to go on with what is whole, and check \
+    what is on the volume then";
+    let zero = format!(
+        "{}, and give up its record (`{}`)",
+        give_up(&settings.log),
+        settings::forget_command(&settings.config, &settings.log, true)
+    );
+    let remedy = match error {
+        OpenError::Settings(_) => "change that setting of the cache".to_owned(),
+        OpenError::Log(_) => "see to the log's disk; what it holds may be needed".into(),
+        OpenError::NotALog => {
+            format!("name the right file or device; to give up what this one holds, {zero}")
+        }
+        OpenError::Version { found, supported, .. } if found > supported => {
+            "use the newer Forebay".into()
+        }
+        OpenError::Version { .. } => format!(
+            "drain it with the Forebay that wrote it (`dirty_bytes` 0 in `forebay status`), then \
+             {zero}"
+        ),
+        OpenError::Size(_) => "give it another `log_size`, or another device".into(),
+        OpenError::Truncated { .. } => {
+            format!("bring back the whole log; {accept} only if it cannot come back")
+        }
+        OpenError::OtherVolume { .. } => format!(
+            "name that volume's own log, or point the stack at the log's volume; once that log \
+             is drained, {zero} to use it here"
+        ),
+        OpenError::Geometry { .. } => format!(
+            "give the volume its former size back until the log is drained (`dirty_bytes` 0 in \
+             `forebay status`), then {zero}"
+        ),
+        OpenError::Key(KeyRefusal::Missing | KeyRefusal::Other) => {
+            "name the key file that it was encrypted with as `log_key`; a log gets another key when it \
+             is opened with nothing in it"
+                .into()
+        }
+        OpenError::Key(KeyRefusal::Needless) => {
+            "start without `log_key`, drain it (`forebay gateway drain`) and stop; with `log_key` it is \
+             encrypted from then on"
+                .into()
+        }
+        OpenError::Missing(_) => format!("bring back the undamaged log, or {accept}"),
+        OpenError::Nvram(_) => "see to where the NVRAM file lies; what it holds is needed".into(),
+        OpenError::NvramMissing(_) | OpenError::OtherNvram { .. } => {
+            format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")
+        }
+        OpenError::NvramBehind { .. } => format!("bring back the newest NVRAM file, or {accept}"),
+        OpenError::Behind { .. } => older_log(settings, ""),
+        OpenError::Confirmed(_) => "let the user who serves read and write that file, or restore it; or, if \
+             log and NVRAM were not put back from a copy, delete it"
+            .into(),
+        OpenError::Absent { .. } => format!(
+            "serve that volume with this common cache again until the log is drained (`forebay gateway \
+             drain`), and take it out then; if it is gone for good, `forebay gateway give-up` it; to give \
+             up what the log holds of all of them, {zero}"
+        ),
+        OpenError::GivenUp { .. } => "take its unit out of the settings; or have it taken in anew as it is \
+             at its far side: `forebay gateway take-in`"
+            .into(),
+        OpenError::Beyond { .. } => {
+            format!("bring back the undamaged log; to give up what it holds of all of them, {zero}")
+        }
+        OpenError::LogMissing { .. } => format!(
+            "put the log back under {path}; to go on with a new one, and lose what that log had, set \
+             `accept_loss = true` for one start"
+        ),
+        OpenError::Claim(reason) if reason.contains(initiator::OURSELVES) => format!(
+            "the log of this gateway that has the claim is missing, or another gateway has the same \
+             `initiator_name`: put that log back under {path}; if it is gone for good, at the node: \
+             `forebay claim drop TARGET/LUN --lose-dirty-data`"
+        ),
+        OpenError::Claim(reason) if reason.contains(Claim::OLDER_LOG) => older_log(
+            settings,
+            "end the claim at the node (`forebay claim drop TARGET/LUN --lose-dirty-data` there), ",
+        ),
+        OpenError::Claim(_) => {
+            "see `forebay claim show` at the node for who has it; if this log is to \
+             be taken up here in place of its former owner, `forebay gateway adopt`; see \
+             docs/operation.md, \"Take a log elsewhere\""
+                .to_owned()
+        }
+        OpenError::NoWitness => "serve the far volume from a Forebay node that has a `state` folder, and lay the \
+             cache on the remote layer itself; or take `pair` away from the cache"
+            .into(),
+        OpenError::Unwitnessed => "bring the partner or the node back".into(),
+        OpenError::Dirty { .. } => format!("let it drain, or {zero}"),
+    };
+    Failure::new(format!("cannot use the log {}: {error}", settings.log.display())).remedy(remedy)
+}
+
+/// The remedy for a log that is an older copy of itself. `first` is a step that comes before the log is given
+/// up.
+fn older_log(settings: &settings::Cache, first: &str) -> String {
+    let paths = [Some(&settings.log), settings.log_mirror.as_ref()];
+    let give_up: Vec<_> = paths.into_iter().flatten().map(|path| give_up(path)).collect();
+    let nvram = settings.nvram.as_ref();
+    let nvram = nvram
+        .map_or_else(String::new, |path| format!(", remove the NVRAM (`rm {}`)", quoted(path)));
+    format!(
+        "bring back the newest log and NVRAM. If they are gone for good, give this copy up: {first}{}{nvram}, \
+         remove the log's record (`{}`), and start; the volume then keeps what it has, and writes that only this \
+         log holds are lost. `accept_loss = true` does the opposite: it writes the older data of this copy over \
+         newer data of the volume",
+        give_up.join(", "),
+        settings::forget_command(&settings.config, &settings.log, true)
+    )
+}
+
+/// How the content of a log is given up, with the command: a file is removed, a block device is overwritten.
+fn give_up(log: &Path) -> String {
+    let path = quoted(log);
+    match std::fs::metadata(log) {
+        Ok(found) if found.file_type().is_block_device() => format!(
+            "write zeros over its first MiB (`dd if=/dev/zero of={path} bs=1M count=1 conv=notrunc`)"
+        ),
+        _ => format!("remove it (`rm {path}`)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_wrong_setting_or_an_undecided_pair_ends_the_start() {
+        let cache = settings::Cache { log: "/srv/a b.log".into(), ..settings::Cache::default() };
+        let is_refused =
+            |error: &OpenError| matches!(not_opened(&cache, error), NotOpened::Refused(_));
+        let geometry =
+            OpenError::Geometry { recorded_blocks: 9, recorded_size: 512, blocks: 8, size: 512 };
+        let version = OpenError::Version { what: "log", found: 1, supported: 2 };
+        let broken = OpenError::Log(volume::Error::Device("it does not answer".into()));
+        let key = OpenError::Key(KeyRefusal::Other);
+        for error in [geometry, version, broken, key, OpenError::Size("too small".into())] {
+            assert!(is_refused(&error), "{error}");
+        }
+        for error in [OpenError::Settings("wrong".into()), OpenError::Unwitnessed] {
+            assert!(!is_refused(&error), "{error}");
+        }
+    }
+
+    #[test]
+    fn commands_in_remedies_can_be_pasted() {
+        let cache = settings::Cache {
+            log: "/srv/a b.log".into(),
+            nvram: Some("/srv/$x".into()),
+            ..settings::Cache::default()
+        };
+        let remedy = |error: OpenError| refusal(&cache, &error).remedy.expect("there is one");
+        let behind = remedy(OpenError::Behind { ends: 1, confirmed: 2 });
+        assert!(
+            behind.contains("(`rm '/srv/a b.log'`), remove the NVRAM (`rm '/srv/$x'`)"),
+            "{behind}"
+        );
+        assert!(behind.contains("`forebay forget '/srv/a b.log' --config "), "{behind}");
+        assert!(remedy(OpenError::NotALog).contains("`rm '/srv/a b.log'`"));
+    }
+}

@@ -1,0 +1,40 @@
+//! Orders for the cache of a unit.
+
+use super::Opened;
+use crate::{
+    failure::Failure,
+    orders::{Order, Standing, UnitName},
+};
+
+impl Opened {
+    /// Does what is asked of the cache of this unit, which people know by `name`.
+    pub async fn order(&self, name: &UnitName, order: Order) -> Result<Standing, Failure> {
+        let cache = self.cache().ok_or_else(|| {
+            Failure::new(format!("{name} has no cache"))
+                .remedy("name a unit that `forebay status` shows with one")
+        })?;
+        if let Order::Renew { half } = order {
+            cache.renew(half).await?;
+        }
+        if let Order::LogResize { bytes } = order {
+            return cache.resize(bytes).await;
+        }
+        let obeyed = cache.obey(order).await;
+        match order {
+            Order::Flush { .. } | Order::Drain | Order::LogResize { .. } => {}
+            Order::Pause | Order::Resume | Order::Rate(_) | Order::Renew { .. } => {
+                tracing::info!(unit = %name, ?order, "as was asked on the control socket");
+            }
+        }
+        obeyed.map_err(|error| {
+            let remedy = match error {
+                volume::Error::Busy(_) => format!(
+                    "`forebay gateway resume {name}` ends a pause, `forebay gateway rate {name} unlimited` \
+                     a rate of nothing"
+                ),
+                _ => "`forebay status` shows what else is known".to_owned(),
+            };
+            Failure::new(format!("{name}: {error}")).remedy(remedy)
+        })
+    }
+}

@@ -1,0 +1,200 @@
+//! Files of which several units have a slice each: such a file is opened once, and each byte belongs to one
+//! unit.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use volume::{Data, Durability, Extent, FileVolume, Geometry, Io, Lba, Volume};
+
+use super::file::{self, LOOK_EVERY, RELEASED_WITHIN};
+use crate::{
+    failure::{Failure, NotOpened},
+    records::{KeptVolume, Recorder},
+    settings::{self, ByteRange},
+};
+
+/// The files of one process that units have slices of. The lock on a file keeps other processes away, and
+/// units that use the whole of it.
+#[derive(Default)]
+pub struct Files(Mutex<HashMap<PathBuf, Arc<Shared>>>);
+
+/// A file and who uses what of it.
+#[derive(Default)]
+struct Shared {
+    /// Held while the file is opened, so that units that come at the same time share it. The file is closed
+    /// with its last part.
+    file: tokio::sync::Mutex<Weak<OpenFile>>,
+    used: Mutex<Vec<Used>>,
+    last_number: AtomicU64,
+}
+
+/// A file that is open, with its record; none if it is only read.
+struct OpenFile {
+    volume: Arc<FileVolume>,
+    record: Option<Arc<KeptVolume>>,
+}
+
+struct Used {
+    number: u64,
+    range: ByteRange,
+    unit: String,
+}
+
+/// One unit's access to a file. The slice above it keeps calls within the bytes for which the part was
+/// opened.
+pub struct FilePart {
+    path: PathBuf,
+    file: Arc<OpenFile>,
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Files {
+    /// Opens the file, or takes it as it is open already, for a `unit` that uses these bytes of it. Waits a
+    /// moment for bytes that another unit uses: that may be about to end.
+    ///
+    /// # Errors
+    /// If another unit uses some of these bytes, or as [`file::open_recorded`].
+    pub async fn open(
+        &self,
+        settings: &settings::File,
+        recorder: &Recorder,
+        range: ByteRange,
+        unit: String,
+    ) -> Result<FilePart, NotOpened> {
+        let path = settings.path.clone();
+        let shared = Arc::clone(self.0.lock().entry(resolved(&path)).or_default());
+        let number = shared.last_number.fetch_add(1, Ordering::Relaxed);
+        let deadline = Instant::now() + RELEASED_WITHIN;
+        while let Err(failure) = shared.take(number, &range, &unit, &path) {
+            if Instant::now() >= deadline {
+                return Err(failure.into());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        // Gives the bytes back if opening fails.
+        let taken = Taken { shared: &shared, number };
+        let mut open = shared.file.lock().await;
+        let file = match open.upgrade() {
+            Some(file) => file,
+            None => {
+                let (volume, record) = file::open_recorded(settings, recorder).await?;
+                Arc::new(OpenFile { volume, record })
+            }
+        };
+        *open = Arc::downgrade(&file);
+        drop(open);
+        std::mem::forget(taken);
+        Ok(FilePart { path, file, shared, number })
+    }
+}
+
+/// The path without links, so that two names of one file are known as such. A file that is still to be made
+/// is known by its folder.
+fn resolved(path: &Path) -> PathBuf {
+    let in_folder = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
+}
+
+impl Shared {
+    /// Notes that a unit uses these bytes, in place of what `number` used before.
+    fn take(&self, number: u64, range: &ByteRange, unit: &str, path: &Path) -> Result<(), Failure> {
+        let mut used = self.used.lock();
+        let others = used.iter().filter(|used| used.number != number);
+        if let Some(other) = others.into_iter().find(|used| used.range.overlaps(range)) {
+            let Used { range: theirs, unit: owner, .. } = other;
+            let message =
+                format!("{unit} cannot have {range} of {}: {owner} uses {theirs}", path.display());
+            let remedy = "give the units slices that do not overlap; a unit that goes must have gone before another gets \
+                          its bytes: take it out with one reload and put the other in with the next";
+            return Err(Failure::new(message).remedy(remedy));
+        }
+        used.retain(|used| used.number != number);
+        used.push(Used { number, range: *range, unit: unit.to_owned() });
+        Ok(())
+    }
+
+    fn give_back(&self, number: u64) {
+        self.used.lock().retain(|used| used.number != number);
+    }
+}
+
+/// Bytes of a file that is not open yet.
+struct Taken<'a> {
+    shared: &'a Shared,
+    number: u64,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.shared.give_back(self.number);
+    }
+}
+
+impl FilePart {
+    /// The whole file.
+    pub fn file(&self) -> &Arc<FileVolume> {
+        &self.file.volume
+    }
+
+    /// The record of the file; none if it is only read.
+    pub fn record(&self) -> Option<&Arc<KeptVolume>> {
+        self.file.record.as_ref()
+    }
+
+    /// Has it use these bytes from now on, more than before. Nothing changes if that fails.
+    ///
+    /// # Errors
+    /// If another unit uses some of them.
+    pub fn extend(&self, size: u64) -> Result<(), Failure> {
+        let (range, unit) = {
+            let used = self.shared.used.lock();
+            let own = used.iter().find(|used| used.number == self.number);
+            let own = own.expect("a part has its bytes until it is dropped");
+            (ByteRange::new(own.range.start(), Some(size)), own.unit.clone())
+        };
+        self.shared.take(self.number, &range, &unit, &self.path)
+    }
+}
+
+impl Drop for FilePart {
+    fn drop(&mut self) {
+        // No call is in progress: each borrows this. One that was abandoned may still reach the disk, and the
+        // file has later calls for the same blocks wait for it, also those of another unit.
+        self.shared.give_back(self.number);
+    }
+}
+
+impl Volume for FilePart {
+    fn geometry(&self) -> Geometry {
+        self.file.volume.geometry()
+    }
+
+    fn lower(&self) -> Option<&dyn Volume> {
+        Some(&*self.file.volume)
+    }
+
+    fn read(&self, extent: Extent) -> Io<'_, Data> {
+        self.file.volume.read(extent)
+    }
+
+    fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()> {
+        self.file.volume.write(lba, data, durability)
+    }
+
+    fn flush(&self) -> Io<'_, ()> {
+        self.file.volume.flush()
+    }
+
+    fn discard(&self, extent: Extent) -> Io<'_, ()> {
+        self.file.volume.discard(extent)
+    }
+}

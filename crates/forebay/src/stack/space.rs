@@ -1,0 +1,135 @@
+//! A file system without room for a volume's file: one event when that begins and one when it ends, however
+//! many writes are refused in between.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+use volume::{FileVolume, Volume};
+
+/// The condition ends when no call was refused for so long and there is room. Writes to blocks that have
+/// their place succeed all the time, so that a write that succeeds does not end it.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// The interval between two checks whether the condition has ended.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Beginning or end of the condition that the file system has no room.
+#[derive(Debug, Eq, PartialEq)]
+enum Change {
+    Begins { free: Option<u64> },
+    Ends { refused: u64, free: Option<u64> },
+}
+
+/// Room in the file system of a volume's file.
+enum Room {
+    /// The file was closed.
+    Closed,
+    /// Bytes that it may still take, as far as the system says.
+    Free(Option<u64>),
+}
+
+/// Reports the lack of room for a file, and its end, until the file is closed.
+pub fn watch(file: &Arc<FileVolume>, path: PathBuf) {
+    let (refusals, file) = (file.refusals(), Arc::downgrade(file));
+    tokio::spawn(async move {
+        let tell = |change| match change {
+            Change::Begins { free } => tracing::warn!(
+                path = %path.display(),
+                free_bytes = free,
+                "no space left for the file of a volume: writes that need new blocks are refused (7/27/07); make room on \
+                 its file system"
+            ),
+            Change::Ends { refused, free } => tracing::info!(
+                path = %path.display(),
+                refused,
+                free_bytes = free,
+                "there is space for the file of the volume again"
+            ),
+        };
+        follow(refusals, || room(&file), tell).await;
+    });
+}
+
+fn room(file: &Weak<FileVolume>) -> Room {
+    match file.upgrade() {
+        None => Room::Closed,
+        Some(file) => Room::Free(file.usage().map(|usage| usage.available)),
+    }
+}
+
+/// Calls `tell` at each change, until the file is closed.
+async fn follow(
+    mut refusals: watch::Receiver<u64>,
+    room: impl Fn() -> Room,
+    mut tell: impl FnMut(Change),
+) {
+    let mut before = 0;
+    while refusals.changed().await.is_ok() {
+        let Room::Free(free) = room() else { return };
+        tell(Change::Begins { free });
+        let mut last = Instant::now();
+        loop {
+            sleep(LOOK_EVERY).await;
+            match refusals.has_changed() {
+                Err(_) => return,
+                Ok(true) => {
+                    refusals.mark_unchanged();
+                    last = Instant::now();
+                }
+                Ok(false) => {}
+            }
+            let Room::Free(free) = room() else { return };
+            // A quota is not in what the file system says: there, quiet is all that can be known.
+            if last.elapsed() >= QUIET && free != Some(0) {
+                let count = *refusals.borrow();
+                tell(Change::Ends { refused: count - before, free });
+                before = count;
+                break;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_file_system_is_told_once_when_it_begins_and_once_when_it_ends() {
+        let (refusals, told) = (watch::Sender::new(0), Arc::new(Mutex::new(Vec::new())));
+        let (free, tell) = (Arc::new(AtomicU64::new(0)), Arc::clone(&told));
+        let room = Arc::clone(&free);
+        let following = tokio::spawn(follow(
+            refusals.subscribe(),
+            move || Room::Free(Some(room.load(Ordering::Relaxed))),
+            move |change| tell.lock().push(change),
+        ));
+        // Ten writes in ten seconds, then none: there is no room nevertheless.
+        for _ in 0..10 {
+            refusals.send_modify(|count| *count += 1);
+            sleep(Duration::from_secs(1)).await;
+        }
+        sleep(QUIET * 4).await;
+        assert_eq!(*told.lock(), [Change::Begins { free: Some(0) }]);
+        free.store(4096, Ordering::Relaxed);
+        sleep(LOOK_EVERY * 2).await;
+        assert_eq!(told.lock()[1..], [Change::Ends { refused: 10, free: Some(4096) }]);
+        refusals.send_modify(|count| *count += 1);
+        sleep(LOOK_EVERY).await;
+        assert_eq!(told.lock()[2..], [Change::Begins { free: Some(4096) }]);
+        drop(refusals);
+        following.await.unwrap();
+        assert_eq!(told.lock().len(), 3);
+    }
+}

@@ -1,0 +1,190 @@
+//! Files that are removed, renamed, replaced or cut short while they are in use.
+//!
+//! An open file can be read and written after it has lost its name, but a restart does not find it: writes
+//! that are acknowledged there are lost when the process ends. So each file is checked twice a second. The
+//! name of a block device may disappear without harm, so only the size of a device is checked.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use cache::{Cache, NvramWatch};
+use volume::{Change, FileVolume, Holding};
+
+/// Two checks a second: a file that is lost must be noticed within one second.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The change of a file that the last check found.
+#[derive(Default)]
+struct Seen(Option<Change>);
+
+/// The result of a check that differs from the one before.
+enum Turn {
+    Lost(Change),
+    Back,
+}
+
+impl Seen {
+    fn turn(&mut self, change: Option<Change>) -> Option<Turn> {
+        match (self.0, change) {
+            (None, Some(change)) => {
+                self.0 = Some(change);
+                Some(Turn::Lost(change))
+            }
+            (Some(before), None) if before.may_pass() => {
+                self.0 = None;
+                Some(Turn::Back)
+            }
+            (Some(before), Some(change)) if before.may_pass() => {
+                self.0 = Some(change);
+                None
+            }
+            // The bytes of a file that was removed or cut short do not come back.
+            _ => None,
+        }
+    }
+}
+
+/// Refuses writes to the file of a volume while it has lost its name. With `is_fixed` it refuses them also
+/// after the file was cut short: nobody makes such a file smaller on purpose.
+pub fn fence(file: &Arc<FileVolume>, is_fixed: bool) {
+    let file = Arc::downgrade(file);
+    tokio::spawn(async move {
+        let mut seen = Seen::default();
+        while let Some((file, change)) = next(&file).await {
+            let change = change.filter(|change| is_fixed || change_of_name(*change));
+            let path = file.path().display();
+            match seen.turn(change) {
+                Some(Turn::Lost(change)) => {
+                    file.fence(&format!("{path}: {change}"));
+                    tracing::error!(
+                        %path,
+                        what = %change,
+                        remedy = remedy(&file),
+                        "the file takes no more writes: what was written to it is lost when this \
+                         process ends"
+                    );
+                }
+                Some(Turn::Back) => {
+                    file.unfence();
+                    tracing::warn!(%path, "the file has its name back, and takes writes again");
+                }
+                None => {}
+            }
+        }
+    });
+}
+
+/// Stops a cache from acknowledging writes that are only in a log that has lost its name.
+pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
+    let (cache, file) = (Arc::downgrade(cache), Arc::downgrade(file));
+    tokio::spawn(async move {
+        let mut seen = Seen::default();
+        while let Some((file, change)) = next(&file).await {
+            let Some(cache) = cache.upgrade() else { return };
+            // An exported log takes nothing any more, and is about to be moved away.
+            if matches!(cache.holding(), Holding::Refused(_)) {
+                continue;
+            }
+            let path = file.path().display();
+            match seen.turn(change) {
+                Some(Turn::Lost(change)) => {
+                    cache.lose_log(&format!("the log {path}: {change}"));
+                    tracing::error!(
+                        log = %path,
+                        what = %change,
+                        dirty_bytes = cache.statistics().dirty_bytes,
+                        "the log is lost: it acknowledges no more writes, and destage sends what it \
+                         holds to the far volume; let this process run until `forebay status` \
+                         shows dirty_bytes 0, and restart it then"
+                    );
+                }
+                Some(Turn::Back) if cache.regain_log() => {
+                    tracing::warn!(log = %path, "the log has its name back, and is used again");
+                }
+                Some(Turn::Back) => {
+                    tracing::warn!(
+                        log = %path,
+                        "the log has its name back, but a part of it could not be read: it is used \
+                         again after a restart"
+                    );
+                }
+                None => {}
+            }
+        }
+    });
+}
+
+/// Ends the read tier of a cache when its file has lost its name.
+pub fn tier(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
+    let (cache, file) = (Arc::downgrade(cache), Arc::downgrade(file));
+    tokio::spawn(async move {
+        while let Some((_, change)) = next(&file).await {
+            let Some(cache) = cache.upgrade() else { return };
+            if let Some(change) = change {
+                return cache.go_without_tier(change.to_string().into());
+            }
+        }
+    });
+}
+
+/// Ends the use of an NVRAM when its file was removed, replaced, cut short or overwritten.
+pub fn nvram(cache: &Arc<Cache>, mut watch: NvramWatch, path: &Path) {
+    let (cache, path) = (Arc::downgrade(cache), path.to_owned());
+    tokio::spawn(async move {
+        while cache.strong_count() > 0 {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let look = tokio::task::spawn_blocking(move || (watch.look(), watch)).await;
+            let Ok((why, again)) = look else { return };
+            watch = again;
+            if let Some(why) = why {
+                // A cache that was stopped or exported has cleared its NVRAM itself.
+                if cache.upgrade().is_some_and(|cache| !cache.is_closed()) {
+                    tell_of_nvram(&path, &why);
+                }
+                return;
+            }
+        }
+    });
+}
+
+fn tell_of_nvram(path: &Path, why: &str) {
+    tracing::error!(
+        nvram = %path.display(),
+        what = why,
+        "the NVRAM is lost: from now on writes wait for the log disk; restart this process when the \
+         file can be made again"
+    );
+}
+
+/// Waits for [`LOOK_EVERY`], then returns the file and the change that was found. `None` when nobody uses the
+/// file any more.
+async fn next(file: &Weak<FileVolume>) -> Option<(Arc<FileVolume>, Option<Change>)> {
+    tokio::time::sleep(LOOK_EVERY).await;
+    let file = file.upgrade()?;
+    // A file system may take long to answer, so the call does not run on a thread of the runtime.
+    tokio::task::spawn_blocking(move || {
+        let change = file.change();
+        (file, change)
+    })
+    .await
+    .ok()
+}
+
+/// An administrator may make the file of a volume smaller, which is a resize.
+fn change_of_name(change: Change) -> bool {
+    !matches!(change, Change::CutShort { .. })
+}
+
+/// Says how to save the content of a file that has lost its name.
+fn remedy(file: &FileVolume) -> String {
+    let (process, descriptor) = (std::process::id(), file.descriptor());
+    let copy: PathBuf = file.path().with_extension("saved");
+    format!(
+        "stop its hosts, copy it (cp --sparse=always /proc/{process}/fd/{descriptor} {}), stop this \
+         process, and put the copy in its place; or give it its own name back",
+        copy.display()
+    )
+}

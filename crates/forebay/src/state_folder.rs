@@ -1,0 +1,139 @@
+//! The state folder. It is created with access for its owner alone, and refused if it belongs to another user
+//! or others may write to it: they could replace reservations, claims and records of moves by their own.
+
+use std::{
+    fmt, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use volume::is_ours;
+
+use crate::{failure::Failure, whole_file};
+
+/// Makes a folder of records if it is not there, with mode 0700, and refuses it as [`check`] does. Folders
+/// above it that are missing are made, too. All their names are stable when this returns: a record in a
+/// folder whose own name is lost in a power cut is lost with it.
+///
+/// # Errors
+/// The system's; [`io::ErrorKind::PermissionDenied`] if it belongs to another user or others may write to it.
+pub fn make(folder: &Path) -> io::Result<()> {
+    whole_file::make_folder(folder, 0o700)?;
+    match refusal(folder)? {
+        Some(refusal) => Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal.to_string())),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a folder that belongs to another user than root or the one of this process, and one that group or
+/// others may write to. One that is not there is right: it will be made.
+pub fn check(folder: &Path) -> Result<(), Failure> {
+    match refusal(folder) {
+        Ok(None) => Ok(()),
+        Ok(Some(refusal)) => Err(Failure::new(&refusal).remedy(refusal.remedy())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => {
+            let message = format!("cannot look at the state folder {}: {error}", folder.display());
+            Err(Failure::new(message).remedy("name a folder of this user with `state`"))
+        }
+    }
+}
+
+/// A folder that somebody else may write to.
+struct Refusal {
+    folder: PathBuf,
+    /// The user it belongs to, if that is neither root nor the user of this process.
+    other: Option<u32>,
+    mode: u32,
+}
+
+impl Refusal {
+    fn remedy(&self) -> String {
+        let folder = self.folder.display();
+        match self.other {
+            Some(_) => format!(
+                "chown {} {folder}, and look at what is in it; or start forebay as the user that it \
+                 belongs to",
+                rustix::process::geteuid().as_raw()
+            ),
+            None => format!("chmod go-w {folder}, and look at what is in it"),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { folder, other, mode } = self;
+        let folder = folder.display();
+        match other {
+            Some(owner) => write!(
+                f,
+                "the state folder {folder} belongs to another user (number {owner}), who may replace what \
+                 is in it"
+            ),
+            None => write!(
+                f,
+                "group or others may write to the state folder {folder} (mode {mode:04o})"
+            ),
+        }
+    }
+}
+
+/// The reason for which a folder is refused, if there is one.
+fn refusal(folder: &Path) -> io::Result<Option<Refusal>> {
+    let found = std::fs::metadata(folder)?;
+    if !found.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no folder"));
+    }
+    let (mode, other) = (found.mode() & 0o7777, (!is_ours(&found)).then_some(found.uid()));
+    let is_refused = other.is_some() || mode & 0o022 != 0;
+    Ok(is_refused.then(|| Refusal { folder: folder.to_owned(), other, mode }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt, chown},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_refused_and_one_that_is_made_is_ours_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("deeper/state");
+        check(&state).unwrap();
+        make(&state).unwrap();
+        assert_eq!(fs::metadata(&state).unwrap().mode() & 0o7777, 0o700);
+        for mode in [0o777, 0o1777, 0o770] {
+            fs::set_permissions(&state, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(make(&state).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+            let failure = check(&state).unwrap_err();
+            assert!(failure.message.contains(&format!("(mode {mode:04o})")), "{failure}");
+            assert!(failure.remedy.unwrap().starts_with("chmod go-w "));
+        }
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).unwrap();
+        make(&state).unwrap();
+        check(&state).unwrap();
+    }
+
+    #[test]
+    fn a_folder_of_another_user_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("left out: it needs the right to give a folder to another user");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        make(&state).unwrap();
+        chown(&state, Some(65_534), None).unwrap();
+        assert_eq!(make(&state).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        let failure = check(&state).unwrap_err();
+        assert!(failure.message.contains("belongs to another user (number 65534)"), "{failure}");
+        assert!(failure.remedy.unwrap().starts_with("chown 0 "));
+        chown(&state, Some(0), None).unwrap();
+        make(&state).unwrap();
+        check(&state).unwrap();
+    }
+}

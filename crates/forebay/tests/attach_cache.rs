@@ -1,0 +1,244 @@
+//! `forebay attach --config` with a cache in the attaching process: it answers as a gateway does, and a detach says what the far
+//! side lacks.
+
+#[path = "support/attached.rs"]
+mod attached;
+mod support;
+
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::Instant,
+};
+
+use attached::{Ended, LIMIT, Mount, attach, detached, ends, has_device, is_possible};
+use serde_json::Value;
+use support::{Place, Running, Serving, forebay, run, start, stderr};
+
+const GATEWAY: &str = "iqn.2026-11.test:gateway";
+const NODE: &str = "iqn.2026-11.test:node";
+
+/// A node, and the settings of a gateway over it. The node's unit has a serial number that is this test's alone, since a
+/// volume is attached once on a host.
+struct Scene {
+    place: Place,
+    node: Serving,
+    config: PathBuf,
+}
+
+impl Scene {
+    fn new(serial: &str) -> Self {
+        let place = Place::new();
+        let node = place.serve("node", &Self::node_settings(&place, serial, 0));
+        let gateway = support::gateway(place.folder.path(), node.address, "");
+        let config = place.write("gateway", &gateway);
+        Self { place, node, config }
+    }
+
+    fn node_settings(place: &Place, serial: &str, port: u16) -> String {
+        let serial = format!("[[target.unit]]\nserial = \"{serial}-{}\"", std::process::id());
+        support::node(place.folder.path(), port).replace("[[target.unit]]", &serial)
+    }
+
+    fn attach(&self, more: &[&str]) -> Running {
+        let config = self.config.display().to_string();
+        attach(&[&[GATEWAY, "--config", &config], more].concat())
+    }
+
+    /// A command that asks the process with these settings.
+    fn ask(&self, words: &[&str]) -> Output {
+        let asked = forebay().args(words).arg("--config").arg(&self.config).output();
+        asked.expect("the binary runs")
+    }
+
+    fn status(&self) -> Value {
+        let output = self.ask(&["status", "--json"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    fn image(&self) -> Vec<u8> {
+        fs::read(self.place.path("node.img")).expect("the image of the node")
+    }
+}
+
+/// The figure of the cache in a status.
+fn dirty(status: &Value) -> u64 {
+    let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers");
+    let cache = layers.iter().find(|layer| layer["layer"] == "cache").expect("a cache");
+    cache["figures"]["dirty_bytes"].as_u64().expect("a number")
+}
+
+const BYTES: usize = 4 << 20;
+
+fn data(seed: u8) -> Vec<u8> {
+    (0..BYTES).map(|at| (at / 4096) as u8 ^ (at as u8).wrapping_mul(7) ^ seed | 1).collect()
+}
+
+fn write(device: &str, data: &[u8]) {
+    let device = fs::OpenOptions::new().write(true).open(device).expect("opens");
+    device.write_all_at(data, 0).expect("written");
+    device.sync_all().expect("stable");
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(output)
+}
+
+/// Finding S24: nobody answered, and a detach did not say that the far side had nothing.
+#[test]
+fn an_attached_cache_answers_as_a_gateway_and_a_detach_says_what_the_far_side_lacks() {
+    if !is_possible() {
+        return;
+    }
+    let scene = Scene::new("answers");
+    let mut attached = scene.attach(&[]);
+    let paused = scene.ask(&["gateway", "pause", GATEWAY]);
+    assert!(paused.status.success(), "{}", stderr(&paused));
+    write(&attached.ready, &data(1));
+    let status = scene.status();
+    assert_eq!((&status["state"], dirty(&status)), (&"serving".into(), BYTES as u64));
+    assert_eq!(status["attached"]["device"], attached.ready.clone());
+    let shown = text(&scene.ask(&["status"]));
+    let place = format!("is attached as {}", attached.ready);
+    assert!(shown.contains(&place) && shown.contains("dirty bytes"), "{shown}");
+    // What it cannot do it refuses in words of its own.
+    for (words, why) in [
+        (&["reload"][..], "reads its settings at the start only"),
+        (&["names"], "serves nothing to hosts"),
+        (&["gateway", "export", GATEWAY], "detach it (`forebay detach`), and export the log then"),
+        (&["gateway", "drain", NODE], "is not in this process, which has attached"),
+    ] {
+        let refused = scene.ask(words);
+        let said = stderr(&refused);
+        assert!(!refused.status.success() && said.contains(why), "{words:?}: {said}");
+    }
+    let checked = text(&scene.ask(&["check"]));
+    assert!(checked.contains("it has attached"), "{checked}");
+    let larger = scene.ask(&["gateway", "log-resize", GATEWAY, "48MiB", "--json"]);
+    let larger: Value = serde_json::from_slice(&larger.stdout).expect("JSON");
+    assert_eq!((&larger["done"], &larger["log_bytes"]), (&true.into(), &(48 << 20).into()));
+
+    // A drain that cannot be leaves everything as it is.
+    let refused = run(&["detach", "--drain", "--timeout", "1s", &attached.ready]);
+    let said = stderr(&refused);
+    assert!(!refused.status.success() && said.contains("is still attached"), "{said}");
+    assert!(said.contains("paused") && has_device(&attached), "{said}");
+    let output = run(&["detach", &attached.ready]);
+    let said = text(&output);
+    assert!(output.status.success() && ends(&mut attached.child), "{said}");
+    assert!(
+        said.contains("4.0 MiB are in the log") && said.contains("not at the far side yet"),
+        "{said}"
+    );
+    assert!(scene.image()[..BYTES].iter().all(|byte| *byte == 0), "it is in the log only");
+
+    let _left = Left(&scene.config);
+    let (_, command) = said.split_once("to send them there: ").expect("a command");
+    let folder = Path::new(env!("CARGO_BIN_EXE_forebay")).parent().expect("a folder");
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let sent =
+        Command::new("sh").args(["-c", command]).env("PATH", path).output().expect("sh runs");
+    assert!(sent.status.success(), "{command}: {}", stderr(&sent));
+    assert!(text(&sent).contains("is stable at the far side"), "{}", text(&sent));
+    assert!(scene.image()[..BYTES] == data(1), "it is at the far side");
+}
+
+#[test]
+fn a_detach_drains_first_and_one_that_cannot_leaves_the_device() {
+    if !is_possible() {
+        return;
+    }
+    let mut scene = Scene::new("drains");
+    let mount = Mount::new(&scene.place);
+    let folder = mount.0.display().to_string();
+    let mut attached = scene.attach(&["--mkfs", "ext4", "--mount", &folder]);
+    let address = scene.node.address;
+    scene.node.kill();
+    fs::write(mount.file("file"), data(2)).expect("in the page cache");
+    let refused = run(&["detach", "--drain", "--timeout", "2s", &folder]);
+    let said = stderr(&refused);
+    assert!(!refused.status.success() && said.contains("is still attached"), "{said}");
+    assert!(mount.is_mounted() && has_device(&attached));
+    assert!(dirty(&scene.status()) >= BYTES as u64);
+    // With the node it goes on.
+    let again = Scene::node_settings(&scene.place, "drains", address.port());
+    scene.node = scene.place.serve("node", &again);
+    let output = run(&["detach", "--drain", "--json", &folder]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&told["stable"], &told["dirty_bytes"]), (&true.into(), &0.into()));
+    assert_eq!(told["log"], scene.place.path("gateway.log").display().to_string());
+    assert!(ends(&mut attached.child) && !mount.is_mounted());
+    // The node alone has it all.
+    let url = scene.node.url(NODE);
+    let far = attach(&[&url, "--read-only", "--mount", &folder]);
+    assert!(fs::read(mount.file("file")).expect("read") == data(2));
+    detached(far);
+}
+
+/// A volume of this host is worth more than a socket.
+#[test]
+fn a_control_socket_that_another_process_has_stops_no_attach() {
+    if !is_possible() {
+        return;
+    }
+    let scene = Scene::new("socket");
+    let settings = fs::read_to_string(&scene.config).expect("settings");
+    let taken = settings.replace("control = \"gateway.sock\"", "control = \"node.sock\"");
+    fs::write(&scene.config, taken).expect("written");
+    let mut command = forebay();
+    command.args(["attach", GATEWAY, "--config"]).arg(&scene.config);
+    let mut attached = start(&mut command).expect("attached");
+    let mut events = attached.stderr();
+    // The node answers there, as before.
+    assert_eq!(scene.status()["targets"][0]["name"], NODE);
+    attached.signal(rustix::process::Signal::TERM);
+    assert!(ends(&mut attached.child));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut events, &mut said).expect("text");
+    let (_, own) = said.split_once("ask this process with --control ").expect("another socket");
+    assert!(own.starts_with("/run/forebay-attach/"), "{said}");
+}
+
+/// The process that answers is there before its far side is, and says that it is starting.
+#[test]
+fn an_attach_that_waits_for_its_far_side_says_so() {
+    if !is_possible() {
+        return;
+    }
+    let mut scene = Scene::new("waits");
+    scene.node.kill();
+    let config = scene.config.display().to_string();
+    let mut waiting = Ended(
+        forebay()
+            .args(["attach", GATEWAY, "--config", &config])
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("the binary runs"),
+    );
+    let begun = Instant::now();
+    let status = loop {
+        let output = scene.ask(&["status", "--json"]);
+        if output.status.success() {
+            break serde_json::from_slice::<Value>(&output.stdout).expect("JSON");
+        }
+        assert!(begun.elapsed() < LIMIT, "{}", stderr(&output));
+        std::thread::yield_now();
+    };
+    assert_eq!(status["state"], "starting");
+    let id = rustix::process::Pid::from_child(&waiting.0);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it runs");
+    assert!(ends(&mut waiting.0));
+}
+
+/// An attachment in the background, taken away when dropped if a failed test has left it.
+struct Left<'a>(&'a Path);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        let _ = run(&["detach", "--force", &format!("{GATEWAY}/0 of {}", self.0.display())]);
+    }
+}

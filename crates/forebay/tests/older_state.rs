@@ -1,0 +1,196 @@
+//! Machines of which an older copy comes back: the state folder of the node, of the gateway or of both is put back
+//! to an earlier moment, or two copies of one gateway run at once. Each is tried with the right clock, and with one
+//! that is a day behind.
+//!
+//! Whatever the program decides, what was acknowledged is served, or the unit is refused with a remedy.
+
+mod support;
+
+use std::{
+    net::SocketAddr,
+    ops::Range,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use support::{
+    Place, Serving, connect, content, eventually, forebay, gateway, node, read, run, stderr, write,
+};
+use volume::Volume;
+
+const GATEWAY: &str = "iqn.2026-11.test:gateway";
+const NODE: &str = "iqn.2026-11.test:node";
+const BLOCKS: Range<u64> = 0..20;
+
+/// Keeps most writes in the log.
+const KEEPS: &str = "destage_idle = '30s'\ndirty_age = '1h'\ndestage_threshold = 0.9";
+
+/// The clock that a process sees.
+#[derive(Clone, Copy, Debug)]
+enum Clock {
+    Right,
+    /// By libfaketime; the clock of the machine stays as it is.
+    DayBehind,
+}
+
+impl Clock {
+    fn start(self) -> Command {
+        let mut command = forebay();
+        if let Clock::DayBehind = self {
+            command.env("LD_PRELOAD", faketime()).env("FAKETIME", "-1d");
+            // Timeouts are those of the monotonic clock, which nobody sets back.
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+        }
+        command
+    }
+}
+
+/// The library of the Debian package faketime.
+fn faketime() -> PathBuf {
+    let folders = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime"];
+    let libraries = folders.map(|folder| Path::new(folder).join("libfaketime.so.1"));
+    let found = libraries.into_iter().find(|library| library.is_file());
+    found.expect("libfaketime (Debian package faketime; FOREBAY_NO_INTEROP=1 leaves this out)")
+}
+
+fn clocks() -> Vec<Clock> {
+    if std::env::var_os("FOREBAY_NO_INTEROP").is_some_and(|value| value == "1") {
+        eprintln!("left out: a clock that is a day behind (FOREBAY_NO_INTEROP=1)");
+        return vec![Clock::Right];
+    }
+    vec![Clock::Right, Clock::DayBehind]
+}
+
+/// A node and a gateway, each with a state folder of its own.
+struct Site {
+    place: Place,
+    port: u16,
+}
+
+impl Site {
+    fn new() -> (Self, Serving) {
+        let place = Place::new();
+        let text = format!("state = 'node-state'\n{}", node(place.folder.path(), 0));
+        let far = place.serve("node", &text);
+        let port = far.address.port();
+        (Self { place, port }, far)
+    }
+
+    fn node(&self, clock: Clock) -> Result<Serving, String> {
+        let text = format!("state = 'node-state'\n{}", node(self.place.folder.path(), self.port));
+        self.place.try_serve_by(clock.start(), "node", &text)
+    }
+
+    /// The gateway of this name, with files and a state folder of that name.
+    fn gateway(&self, name: &str, clock: Clock) -> Result<Serving, String> {
+        let address = SocketAddr::from(([127, 0, 0, 1], self.port));
+        let text = gateway(self.place.folder.path(), address, KEEPS)
+            .replace("gateway.log", &format!("{name}.log"));
+        let text = format!("state = '{name}-state'\n{text}");
+        self.place.try_serve_by(clock.start(), name, &text)
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        let to = self.place.path(to);
+        let _ = std::fs::remove_dir_all(&to);
+        let copied = Command::new("cp").arg("-a").arg(self.place.path(from)).arg(&to).status();
+        assert!(copied.expect("cp runs").success());
+    }
+}
+
+async fn write_all(volume: &dyn Volume, version: u64) {
+    for block in BLOCKS {
+        write(volume, block, version).await.expect("written");
+    }
+}
+
+/// Every block has a version of this range.
+async fn check_all(volume: &dyn Volume, versions: Range<u64>, what: &str) {
+    for block in BLOCKS {
+        let found = read(volume, block).await.expect("read");
+        let is_expected = versions.clone().any(|version| found == content(block, version));
+        assert!(is_expected, "{what}: block {block} is of none of the versions {versions:?}");
+    }
+}
+
+fn drain(gateway: &Serving) {
+    let control = gateway.control.to_str().expect("plain");
+    let output = run(&["gateway", "drain", GATEWAY, "--control", control]);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_folder_of_last_week_loses_nothing_that_was_acknowledged() {
+    for clock in clocks() {
+        for restored in [&["node-state"][..], &["a-state"], &["node-state", "a-state"]] {
+            let what = format!("{restored:?}, {clock:?}");
+            let (site, mut far) = Site::new();
+            let mut near = site.gateway("a", Clock::Right).expect("it starts");
+            let volume = connect(near.address, GATEWAY).await;
+            write_all(&*volume, 1).await;
+            for folder in restored {
+                site.copy(folder, &format!("{folder}-old"));
+            }
+            write_all(&*volume, 2).await;
+            drain(&near);
+            write_all(&*volume, 3).await;
+            near.kill();
+            far.kill();
+            for folder in restored {
+                site.copy(&format!("{folder}-old"), folder);
+            }
+            let _far = site.node(clock).unwrap_or_else(|error| panic!("{what}: {error}"));
+            match site.gateway("a", clock) {
+                Ok(near) => {
+                    let volume = connect(near.address, GATEWAY).await;
+                    check_all(&*volume, 3..4, &what).await;
+                    drain(&near);
+                    let raw = connect(SocketAddr::from(([127, 0, 0, 1], site.port)), NODE).await;
+                    check_all(&*raw, 3..4, &what).await;
+                }
+                Err(error) => assert!(error.contains("remedy: "), "{what}: {error}"),
+            }
+        }
+    }
+}
+
+/// Somebody clones the gateway's machine while it runs and starts the clone.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_copies_of_one_gateway_at_once_one_serves_and_nothing_is_lost() {
+    for clock in clocks() {
+        let what = format!("{clock:?}");
+        let (site, far) = Site::new();
+        let near = site.gateway("a", Clock::Right).expect("it starts");
+        let volume = connect(near.address, GATEWAY).await;
+        write_all(&*volume, 1).await;
+        for (from, to) in [("a.log", "b.log"), ("a-state", "b-state")] {
+            site.copy(from, to);
+        }
+        write_all(&*volume, 2).await;
+        eventually("the confirmed number", || {
+            far.status()["targets"][0]["units"][0]["claim"]["confirmed"].as_u64() >= Some(40)
+        })
+        .await;
+        match site.gateway("b", clock) {
+            // The copy has taken the volume over, with all that the log had when it was copied. The first gateway
+            // must notice that, and acknowledge nothing from then on.
+            Ok(clone) => {
+                eventually("the first one is shut out", || {
+                    near.status().to_string().contains("fenced")
+                })
+                .await;
+                assert!(write(&*volume, 0, 9).await.is_err(), "{what}");
+                let volume = connect(clone.address, GATEWAY).await;
+                check_all(&*volume, 2..3, &what).await;
+            }
+            Err(error) => {
+                assert!(error.contains("remedy: "), "{what}: {error}");
+                write(&*volume, 0, 2).await.expect("the first one goes on");
+                check_all(&*volume, 2..3, &what).await;
+                drain(&near);
+                let raw = connect(far.address, NODE).await;
+                check_all(&*raw, 2..3, &what).await;
+            }
+        }
+    }
+}

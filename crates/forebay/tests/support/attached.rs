@@ -1,0 +1,141 @@
+//! Attached volumes, for tests: root and the devices that they need, and what a failed test must not leave.
+
+// Each test file uses its own part of this.
+#![allow(dead_code)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output},
+    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::{Duration, Instant},
+};
+
+use crate::support::{Place, Running, forebay, start, stderr};
+
+/// Far beyond what it takes.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+pub fn is_possible() -> bool {
+    let opens = |path: &&str| fs::OpenOptions::new().read(true).write(true).open(path).is_ok();
+    let possible = rustix::process::geteuid().is_root()
+        && ["/dev/fuse", "/dev/loop-control"].iter().all(opens)
+        && Path::new("/usr/sbin/mkfs.ext4").is_file();
+    if !possible {
+        println!("not run: needs root, /dev/fuse, /dev/loop-control and mkfs.ext4");
+    }
+    possible
+}
+
+/// A folder to mount on, unmounted when a test fails.
+pub struct Mount(pub PathBuf, Turn);
+
+/// A program with mounts of its own keeps a copy of whatever is mounted when it starts, and so the devices of all tests that run
+/// then: a test that starts one runs while no other has anything mounted.
+static MOUNTS: RwLock<()> = RwLock::new(());
+
+/// Held as long as a test mounts.
+enum Turn {
+    BesideOthers(RwLockReadGuard<'static, ()>),
+    Alone(RwLockWriteGuard<'static, ()>),
+}
+
+impl Mount {
+    pub fn new(place: &Place) -> Self {
+        let turn = MOUNTS.read().unwrap_or_else(PoisonError::into_inner);
+        Self(Self::folder(place), Turn::BesideOthers(turn))
+    }
+
+    /// For a test that starts programs with mounts of their own.
+    pub fn alone(place: &Place) -> Self {
+        let turn = MOUNTS.write().unwrap_or_else(PoisonError::into_inner);
+        Self(Self::folder(place), Turn::Alone(turn))
+    }
+
+    fn folder(place: &Place) -> PathBuf {
+        let folder = place.path("mnt");
+        fs::create_dir(&folder).expect("a folder");
+        folder
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+        mounts.contains(&format!(" {} ", self.0.display()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        while self.is_mounted() {
+            let left = Command::new("umount").arg("-l").arg(&self.0).status();
+            if !left.is_ok_and(|status| status.success()) {
+                break;
+            }
+        }
+    }
+}
+
+/// Attached, in the foreground.
+pub fn attach(arguments: &[&str]) -> Running {
+    try_attach(arguments).unwrap_or_else(|error| panic!("not attached: {error}"))
+}
+
+pub fn try_attach(arguments: &[&str]) -> Result<Running, String> {
+    let mut running = start(forebay().arg("attach").args(arguments))?;
+    let events = running.stderr();
+    std::thread::spawn(move || {
+        use std::io::BufRead;
+        for line in std::io::BufReader::new(events).lines().map_while(Result::ok) {
+            println!("{line}");
+        }
+    });
+    Ok(running)
+}
+
+pub fn detach(what: impl AsRef<std::ffi::OsStr>) -> Output {
+    forebay().arg("detach").arg(what).output().expect("the binary runs")
+}
+
+pub fn detached(mut running: Running) {
+    let output = detach(&running.ready);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(running.child.wait().expect("it ends").success());
+    assert!(!has_device(&running), "the loop device is cleared");
+}
+
+/// Whether its device is its own still: another test may have that number by now.
+pub fn has_device(running: &Running) -> bool {
+    let name = fs::read_to_string(backing(&running.ready)).unwrap_or_default();
+    name.contains(&format!("-{}.", running.child.id()))
+}
+
+fn backing(device: &str) -> PathBuf {
+    let name = Path::new(device).file_name().expect("a name");
+    Path::new("/sys/block").join(name).join("loop/backing_file")
+}
+
+/// Waits for a child, which has to end by itself.
+pub fn ends(child: &mut Child) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < LIMIT {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status.success();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("it hangs");
+}
+
+/// A child that is killed when dropped.
+pub struct Ended(pub Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

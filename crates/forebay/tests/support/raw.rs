@@ -1,0 +1,191 @@
+//! Connections that speak iSCSI by hand: strangers, and initiators that misbehave.
+
+use std::{
+    io::{ErrorKind, PipeReader, PipeWriter, Read, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use socket2::{Domain, Socket, Type};
+
+/// The longest time that an answer may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A pipe that takes nothing more, as long as its reader is not read.
+pub fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    let flags = fcntl_getfl(writer.as_fd()).expect("flags");
+    fcntl_setfl(writer.as_fd(), flags | OFlags::NONBLOCK).expect("set");
+    for piece in [4096, 1] {
+        while writer.write(&vec![b'\n'; piece]).is_ok() {}
+    }
+    fcntl_setfl(writer.as_fd(), flags).expect("set");
+    (reader, writer)
+}
+
+/// Connects from this address of ours.
+pub fn connect_from(from: IpAddr, to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::new(from, 0).into()).expect("bound");
+    socket.connect_timeout(&to.into(), PATIENCE).expect("connected");
+    let stream: TcpStream = socket.into();
+    stream.set_nodelay(true).expect("set");
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream.set_write_timeout(Some(PATIENCE)).expect("set");
+    stream
+}
+
+/// A login request of stage `current` with these keys, which asks for stage `next` if there is one. `isid`
+/// tells sessions of one initiator apart.
+pub fn login_request(current: u8, next: Option<u8>, isid: u16, keys: &[(&str, &str)]) -> Vec<u8> {
+    let text: String = keys.iter().map(|(key, value)| format!("{key}={value}\0")).collect();
+    let mut pdu = vec![0; 48];
+    pdu[0] = 0x43;
+    pdu[1] = current << 2 | next.map_or(0, |next| 0x80 | next);
+    pdu[4..8].copy_from_slice(&(text.len() as u32).to_be_bytes());
+    pdu[8] = 0x80;
+    pdu[12..14].copy_from_slice(&isid.to_be_bytes());
+    pdu[19] = 1; // ITT
+    pdu[21] = 1; // CID
+    pdu[27] = 1; // CmdSN
+    pdu.extend_from_slice(text.as_bytes());
+    pdu.resize(pdu.len().next_multiple_of(4), 0);
+    pdu
+}
+
+/// One PDU: its header and its data segment. `None` if the peer has closed the connection, or says nothing
+/// for longer than the stream's time.
+pub fn read_pdu(stream: &mut TcpStream) -> Option<([u8; 48], Vec<u8>)> {
+    use ErrorKind::{ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
+    let mut header = [0; 48];
+    match stream.read_exact(&mut header).map_err(|error| error.kind()) {
+        Ok(()) => {}
+        Err(UnexpectedEof | ConnectionReset | WouldBlock | TimedOut) => return None,
+        Err(error) => panic!("no PDU: {error}"),
+    }
+    let length = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
+    let mut data = vec![0; length.next_multiple_of(4)];
+    stream.read_exact(&mut data).expect("the data segment");
+    data.truncate(length);
+    Some((header, data))
+}
+
+/// Status class and detail of a login response (RFC 7143, 11.13.5).
+pub fn login_status(header: &[u8; 48]) -> u16 {
+    assert_eq!(header[0], 0x23, "a login response");
+    u16::from_be_bytes([header[36], header[37]])
+}
+
+/// Logs in without a proof, straight to the full feature phase. The status of the answer; `None` if the
+/// connection was closed without one.
+pub fn log_in(stream: &mut TcpStream, isid: u16, keys: &[(&str, &str)]) -> Option<u16> {
+    stream.write_all(&login_request(1, Some(3), isid, keys)).ok()?;
+    read_pdu(stream).map(|(header, _)| login_status(&header))
+}
+
+/// Logs in as `user` to `target` with a proof that is wrong. The status of the answer; `None` if the
+/// connection was closed without one.
+pub fn guess(stream: &mut TcpStream, target: &str, user: &str) -> Option<u16> {
+    let names = [
+        ("InitiatorName", "iqn.2026-11.test:guesser"),
+        ("TargetName", target),
+        ("AuthMethod", "CHAP"),
+    ];
+    let proof = [("CHAP_N", user), ("CHAP_R", "0x000102030405060708090a0b0c0d0e0f")];
+    for (next, keys) in [(None, &names[..]), (None, &[("CHAP_A", "5")]), (Some(1), &proof)] {
+        stream.write_all(&login_request(0, next, 1, keys)).ok()?;
+        let (header, _) = read_pdu(stream)?;
+        if login_status(&header) != 0 {
+            return Some(login_status(&header));
+        }
+    }
+    panic!("a wrong proof was accepted");
+}
+
+/// The longest write whose data comes with it.
+pub const FIRST_BURST: usize = 256 << 10;
+
+/// Keys that allow for that.
+pub const FIRST_BURST_KEYS: [(&str, &str); 3] =
+    [("InitialR2T", "No"), ("ImmediateData", "Yes"), ("FirstBurstLength", "262144")];
+
+/// WRITE(10) of 256 KiB at block 0, all of its data immediate. The data is zeros.
+pub fn write_command(cmd_sn: u32) -> Vec<u8> {
+    let mut pdu = vec![0; 48 + FIRST_BURST];
+    pdu[0] = 0x01;
+    pdu[1] = 0x80 | 0x20 | 1;
+    pdu[5..8].copy_from_slice(&(FIRST_BURST as u32).to_be_bytes()[1..]);
+    pdu[16..20].copy_from_slice(&cmd_sn.to_be_bytes()); // ITT
+    pdu[20..24].copy_from_slice(&(FIRST_BURST as u32).to_be_bytes());
+    pdu[24..28].copy_from_slice(&cmd_sn.to_be_bytes());
+    pdu[28..32].copy_from_slice(&1_u32.to_be_bytes()); // ExpStatSN
+    pdu[32] = 0x2a;
+    pdu[39..41].copy_from_slice(&((FIRST_BURST >> 9) as u16).to_be_bytes());
+    pdu
+}
+
+/// An address of this machine.
+pub fn local(last: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, 0, last).into()
+}
+
+/// 300 connections of three addresses that say nothing. One that is closed comes again at once, so that all
+/// places of strangers are taken for as long as nobody is made to give way. They end when this is dropped.
+pub struct Silent {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Silent {
+    /// Returns when there are 300.
+    pub fn at(to: SocketAddr) -> Self {
+        let connect = move |number: usize| {
+            let stream = connect_from(local(8 + (number % 3) as u8), to);
+            stream.set_nonblocking(true).expect("set");
+            stream
+        };
+        let mut open: Vec<_> = (0..300).map(connect).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            while !stopped.load(Relaxed) {
+                let mut closed = 0;
+                for (number, stream) in open.iter_mut().enumerate() {
+                    let is_open = matches!(
+                        stream.peek(&mut [0]),
+                        Err(error) if error.kind() == ErrorKind::WouldBlock
+                    );
+                    if !is_open {
+                        *stream = connect(number);
+                        closed += 1;
+                    }
+                    // Not as fast as a processor can.
+                    if closed == MOST_AGAIN {
+                        break;
+                    }
+                }
+                // Others are asked first in the next turn.
+                open.rotate_left(MOST_AGAIN);
+                thread::sleep(Duration::from_millis(4));
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+/// Connections that come again in one turn.
+const MOST_AGAIN: usize = 8;
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}

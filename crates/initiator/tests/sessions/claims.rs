@@ -1,0 +1,450 @@
+//! A cache's claim on its unit: granted, presented again after every login, taken over; and what a
+//! target of another make has in its place.
+
+use std::{
+    collections::HashMap,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::support::node::NAME;
+use initiator::{RemoteVolume, Settings};
+use parking_lot::Mutex;
+use scsi::{ClaimParameters, Sense, Status};
+use target::{Server, Target};
+use tokio::sync::watch;
+use unit::{
+    BlockUnit, Completion, Identity, LogicalUnit, Nexus, Record, Saving, Store, Task,
+    TaskManagement,
+};
+use volume::{
+    Claim, Confirmed, Data, Dirty, Durability, Error, Geometry, Holding, Lba, MemVolume, Volume,
+};
+
+/// Records in memory.
+#[derive(Default)]
+struct Kept(Mutex<HashMap<Record, Vec<u8>>>);
+
+impl Store for Kept {
+    fn load(&self, record: Record) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.lock().get(&record).cloned())
+    }
+
+    fn save(&self, record: Record, bytes: Vec<u8>) -> Saving<'_> {
+        self.0.lock().insert(record, bytes);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// A unit that knows reservations and no claims, as those of others.
+struct Foreign(BlockUnit);
+
+impl LogicalUnit for Foreign {
+    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+        if matches!(task.cdb.first(), Some(0xc0 | 0xc1)) {
+            let unknown = Completion::check_condition(Sense::INVALID_COMMAND_OPERATION_CODE);
+            return Box::pin(std::future::ready(unknown));
+        }
+        self.0.execute(task)
+    }
+
+    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+        self.0.admit(nexus, cdb, length)
+    }
+
+    fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
+        self.0.task_management(nexus, function);
+    }
+
+    fn nexus_opened(&self, nexus: &Nexus) {
+        self.0.nexus_opened(nexus);
+    }
+
+    fn nexus_closed(&self, nexus: &Nexus) {
+        self.0.nexus_closed(nexus);
+    }
+}
+
+/// A unit that is busy, for a while, when it is asked for a claim.
+struct Occupied {
+    unit: BlockUnit,
+    is_busy: AtomicBool,
+}
+
+impl LogicalUnit for Occupied {
+    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+        let is_claim = task.cdb.first() == Some(&0xc1);
+        if is_claim && self.is_busy.load(Ordering::Relaxed) {
+            return Box::pin(std::future::ready(Completion::status(Status::Busy)));
+        }
+        self.unit.execute(task)
+    }
+
+    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+        self.unit.admit(nexus, cdb, length)
+    }
+
+    fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
+        self.unit.task_management(nexus, function);
+    }
+
+    fn nexus_opened(&self, nexus: &Nexus) {
+        self.unit.nexus_opened(nexus);
+    }
+
+    fn nexus_closed(&self, nexus: &Nexus) {
+        self.unit.nexus_closed(nexus);
+    }
+}
+
+/// A unit of a node that knows claims without a confirmed number.
+struct Old(BlockUnit);
+
+impl LogicalUnit for Old {
+    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+        if task.cdb.first() == Some(&0xc1) {
+            let list = task.data_out.clone().into_bytes();
+            let wrong = match (task.cdb[1], list[9]) {
+                (2, _) => Some(Sense::invalid_field_in_cdb(1)),
+                (_, 2) => Some(Sense::invalid_field_in_parameter_list(8)),
+                _ => None,
+            };
+            if let Some(sense) = wrong {
+                return Box::pin(std::future::ready(Completion::check_condition(sense)));
+            }
+        }
+        self.0.execute(task)
+    }
+
+    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+        self.0.admit(nexus, cdb, length)
+    }
+
+    fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
+        self.0.task_management(nexus, function);
+    }
+
+    fn nexus_opened(&self, nexus: &Nexus) {
+        self.0.nexus_opened(nexus);
+    }
+
+    fn nexus_closed(&self, nexus: &Nexus) {
+        self.0.nexus_closed(nexus);
+    }
+}
+
+/// A unit whose answer to a claim takes until that generation is let through.
+struct Slow {
+    unit: BlockUnit,
+    /// The generations that were asked for, in order, and the highest that is answered.
+    state: watch::Sender<(Vec<u64>, u64)>,
+}
+
+impl Slow {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { unit: block_unit(), state: watch::Sender::default() })
+    }
+
+    async fn until_asked(&self, generations: &[u64]) {
+        let mut state = self.state.subscribe();
+        let asked = state.wait_for(|(asked, _)| asked == generations);
+        let asked = tokio::time::timeout(PATIENCE, asked).await;
+        asked.expect("the claims come").expect("it is there");
+    }
+
+    fn answer(&self, generation: u64) {
+        self.state.send_modify(|(_, answered)| *answered = generation);
+    }
+}
+
+impl LogicalUnit for Slow {
+    fn execute(&self, task: Task) -> Pin<Box<dyn Future<Output = Completion> + Send + '_>> {
+        if task.cdb.first() != Some(&0xc1) {
+            return self.unit.execute(task);
+        }
+        Box::pin(async move {
+            let list = task.data_out.clone().into_bytes();
+            let generation = ClaimParameters::from_bytes(&list).expect("a claim").generation;
+            self.state.send_modify(|(asked, _)| asked.push(generation));
+            let mut state = self.state.subscribe();
+            let _ = state.wait_for(|(_, answered)| *answered >= generation).await;
+            self.unit.execute(task).await
+        })
+    }
+
+    fn admit(&self, nexus: &Nexus, cdb: &scsi::Cdb, length: u32) -> Option<Completion> {
+        self.unit.admit(nexus, cdb, length)
+    }
+
+    fn task_management(&self, nexus: &Nexus, function: TaskManagement) {
+        self.unit.task_management(nexus, function);
+    }
+
+    fn nexus_opened(&self, nexus: &Nexus) {
+        self.unit.nexus_opened(nexus);
+    }
+
+    fn nexus_closed(&self, nexus: &Nexus) {
+        self.unit.nexus_closed(nexus);
+    }
+}
+
+fn block_unit() -> BlockUnit {
+    let disk = Arc::new(MemVolume::new(Geometry::with_blocks(1024)));
+    let settings = unit::Settings::default();
+    BlockUnit::open(disk, Identity::new("disk-1"), settings, Arc::new(Kept::default()))
+        .expect("nothing was kept")
+}
+
+/// A node with this unit, and how each of its initiators connects.
+async fn serve(unit: Arc<dyn LogicalUnit>) -> (Server, impl Fn(&str) -> Settings) {
+    let mut settings = target::Settings::default();
+    settings.offer.default_time2wait = 0;
+    let server = Server::new(settings, vec![Target::new(NAME, vec![(0, unit)])]).expect("a target");
+    let any: std::net::SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let address = server.open_portal(any.into()).await.expect("a port");
+    let settings = move |host: &str| {
+        let mut settings = Settings::new(address.to_string(), NAME, 0);
+        settings.initiator_name = format!("iqn.2026-11.io.forebay.test:{host}");
+        settings.isid = Settings::lasting_isid(host);
+        settings.back_off = Duration::from_millis(5);
+        settings
+    };
+    (server, settings)
+}
+
+fn claim(generation: u64, predecessors: &[u64]) -> Claim {
+    Claim {
+        owner: format!("host-{generation}"),
+        instance: [7; 16],
+        generation,
+        opening: generation * 10,
+        granted: 0,
+        predecessors: predecessors.to_vec(),
+        writes_back: true,
+        is_dirty: Dirty::new(true),
+        takes_over: !predecessors.is_empty(),
+        shares: false,
+        confirmed: Confirmed::default(),
+        accept_loss: false,
+    }
+}
+
+async fn write(volume: &RemoteVolume) -> Result<(), Error> {
+    volume.write(Lba(0), Data::zeros(512), Durability::Stable).await
+}
+
+#[tokio::test]
+async fn a_claim_is_presented_in_every_session_and_lost_to_a_successor() {
+    let (_server, settings) = serve(Arc::new(block_unit())).await;
+    let first = RemoteVolume::connect(settings("a")).await.expect("a session");
+    assert_eq!(first.holding(), Holding::Nothing);
+    assert_eq!(first.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
+    let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
+    assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
+    // A login with its name and ISID ends the session; the one that takes its place claims first.
+    let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
+    assert!(matches!(write(&intruder).await, Err(Error::ReadOnly)));
+    intruder.close().await;
+    write(&first).await.expect("written in a new session");
+    assert!(first.statistics().reconnects > 0);
+
+    let later = RemoteVolume::connect(settings("b")).await.expect("a session");
+    assert_eq!(later.claim(claim(2, &[10])).await.expect("asked"), Holding::Held);
+    let fenced = write(&first).await.expect_err("shut out");
+    assert!(matches!(&fenced, Error::Fenced(why) if why.contains("host-2")), "{fenced}");
+    assert!(matches!(first.holding(), Holding::Refused(_)));
+    write(&later).await.expect("written");
+    later.release().await.expect("given back");
+    write(&raw).await.expect("nobody has it");
+}
+
+#[tokio::test]
+async fn one_who_was_refused_does_not_ask_again() {
+    let (_server, settings) = serve(Arc::new(block_unit())).await;
+    let owner = RemoteVolume::connect(settings("owner")).await.expect("a session");
+    assert_eq!(owner.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
+    let late = RemoteVolume::connect(settings("late")).await.expect("a session");
+    let other_log = Claim { instance: [8; 16], is_dirty: Dirty::new(false), ..claim(1, &[]) };
+    let holding = late.claim(other_log).await.expect("asked");
+    assert!(matches!(holding, Holding::Refused(_)), "{holding:?}");
+
+    // Now it would be granted, and a login of its name has it connect again.
+    owner.release().await.expect("given back");
+    let intruder = RemoteVolume::connect(settings("late")).await.expect("a session");
+    let error = write(&late).await.expect_err("refused for good");
+    assert!(matches!(error, Error::Fenced(_)), "{error}");
+    write(&intruder).await.expect("its session was not ended, and nobody has a claim");
+    assert_eq!(owner.claim(claim(2, &[10])).await.expect("asked"), Holding::Held);
+}
+
+#[tokio::test]
+async fn a_claim_that_waits_though_the_session_is_up_is_presented_in_it() {
+    let unit = Arc::new(Occupied { unit: block_unit(), is_busy: true.into() });
+    let (_server, settings) = serve(unit.clone()).await;
+    let settings_a = Settings { busy_time_out: Duration::from_millis(20), ..settings("a") };
+    let volume = RemoteVolume::connect(settings_a).await.expect("a session");
+    assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Waiting);
+    unit.is_busy.store(false, Ordering::Relaxed);
+    let granted = async {
+        while volume.holding() == Holding::Waiting {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), granted).await.expect("asked again");
+    assert_eq!(volume.holding(), Holding::Held);
+    assert_eq!(volume.statistics().reconnects, 0);
+    let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
+    assert!(matches!(write(&raw).await, Err(Error::ReadOnly)));
+}
+
+/// What the unit says to a claim is about that one: a gateway that goes on alone acknowledges writes
+/// when its own claim is granted, not when a late answer to an earlier one comes.
+#[tokio::test]
+async fn a_late_answer_to_a_claim_is_not_taken_for_that_of_its_successor() {
+    let unit = Slow::new();
+    let (_server, settings) = serve(unit.clone()).await;
+    let volume = RemoteVolume::connect(settings("a")).await.expect("a session");
+    let mut first = volume.claim(claim(1, &[]));
+    tokio::select! {
+        _ = &mut first => panic!("it is not answered yet"),
+        () = unit.until_asked(&[1]) => {}
+    }
+    // From when it is asked for.
+    let mut second = volume.claim(claim(2, &[10]));
+    tokio::select! {
+        biased;
+        _ = &mut second => panic!("it is not answered yet"),
+        () = std::future::ready(()) => {}
+    }
+    unit.answer(1);
+    assert_eq!(first.await.expect("asked"), Holding::Waiting, "another one has its place");
+    assert_eq!(volume.holding(), Holding::Waiting);
+    unit.answer(2);
+    assert_eq!(second.await.expect("asked"), Holding::Held);
+    assert_eq!(volume.holding(), Holding::Held);
+}
+
+#[tokio::test]
+async fn a_claim_that_is_made_while_its_predecessor_is_presented_is_presented_too() {
+    let unit = Slow::new();
+    let (_server, settings) = serve(unit.clone()).await;
+    let volume = RemoteVolume::connect(settings("a")).await.expect("a session");
+    unit.answer(1);
+    assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Held);
+    unit.answer(0);
+    // A login with its name and ISID ends the session; the one that takes its place claims first.
+    let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
+    unit.until_asked(&[1, 1]).await;
+    assert_eq!(volume.claim(claim(2, &[10])).await.expect("asked"), Holding::Waiting);
+    unit.answer(1);
+    unit.until_asked(&[1, 1, 2]).await;
+    assert_eq!(volume.holding(), Holding::Waiting);
+    unit.answer(2);
+    write(&volume).await.expect("written in the new session");
+    assert_eq!(volume.holding(), Holding::Held);
+    intruder.close().await;
+}
+
+#[tokio::test]
+async fn a_target_without_claims_is_written_to_as_it_is_unless_it_had_them() {
+    let (_server, settings) = serve(Arc::new(Foreign(block_unit()))).await;
+    let volume = RemoteVolume::connect(settings("a")).await.expect("a session");
+    assert_eq!(volume.claim(claim(1, &[])).await.expect("asked"), Holding::Unsupported);
+    write(&volume).await.expect("written");
+    let volume = RemoteVolume::connect(settings("b")).await.expect("a session");
+    let knows_better = Claim { granted: 1, ..claim(2, &[10]) };
+    let holding = volume.claim(knows_better).await.expect("asked");
+    assert!(matches!(&holding, Holding::Refused(why) if why.contains("any more")), "{holding:?}");
+}
+
+#[tokio::test]
+async fn a_target_without_claims_is_reserved_if_settings_say_so() {
+    let (server, settings) = serve(Arc::new(Foreign(block_unit()))).await;
+    let reserving = |host: &str| Settings { reserve: true, ..settings(host) };
+    let first = RemoteVolume::connect(reserving("a")).await.expect("a session");
+    assert_eq!(first.claim(claim(1, &[])).await.expect("asked"), Holding::Reserved);
+    write(&first).await.expect("written");
+    let raw = RemoteVolume::connect(settings("raw")).await.expect("a session");
+    write(&raw).await.expect_err("a reservation conflict");
+    // Its next session has it still.
+    let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
+    intruder.close().await;
+    write(&first).await.expect("written in a new session");
+
+    let later = RemoteVolume::connect(reserving("b")).await.expect("a session");
+    assert_eq!(later.claim(claim(2, &[10])).await.expect("asked"), Holding::Reserved);
+    write(&later).await.expect("written");
+    let fenced = write(&first).await.expect_err("preempted");
+    assert!(matches!(fenced, Error::Fenced(_)), "{fenced}");
+    let again = RemoteVolume::connect(reserving("c")).await.expect("a session");
+    let holding = again.claim(claim(1, &[])).await.expect("asked");
+    let Holding::Refused(why) = holding else { panic!("{holding:?}") };
+    assert!(why.contains("as generation 2"), "{why}");
+    // Another log, too, finds it reserved.
+    let other = RemoteVolume::connect(reserving("d")).await.expect("a session");
+    let stranger = Claim { instance: [8; 16], ..claim(5, &[]) };
+    let holding = other.claim(stranger).await.expect("asked");
+    assert!(matches!(&holding, Holding::Refused(why) if why.contains("reserved")), "{holding:?}");
+
+    later.release().await.expect("given back");
+    write(&raw).await.expect("nobody has it");
+    server.shutdown(Duration::ZERO).await;
+}
+
+/// Far longer than a claim on the loopback takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn until_confirmed(unit: &BlockUnit, number: u64) {
+    let confirmed = async {
+        while unit.claim_report().is_none_or(|report| report.confirmed < number) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, confirmed).await.expect("the unit hears of it");
+}
+
+/// K3: the number goes to the unit beside the commands, and an older copy of the log is refused by it.
+#[tokio::test]
+async fn the_unit_hears_how_far_a_log_is_confirmed_and_refuses_a_copy_that_ends_before() {
+    let unit = Arc::new(block_unit());
+    let (_server, settings) = serve(unit.clone()).await;
+    let owner = RemoteVolume::connect(settings("a")).await.expect("a session");
+    let confirmed = Confirmed::new(5);
+    let first = Claim { confirmed: confirmed.clone(), ..claim(1, &[]) };
+    assert_eq!(owner.claim(first).await.expect("asked"), Holding::Held);
+    until_confirmed(&unit, 5).await;
+    confirmed.raise(70);
+    until_confirmed(&unit, 70).await;
+    let copy = Claim { confirmed: Confirmed::new(69), ..claim(2, &[10]) };
+    let copied = RemoteVolume::connect(settings("b")).await.expect("a session");
+    let holding = copied.claim(copy.clone()).await.expect("asked");
+    let Holding::Refused(why) = holding else { panic!("{holding:?}") };
+    assert!(why.contains(Claim::OLDER_LOG) && why.contains("at write 69"), "{why}");
+    assert!(why.contains("confirmation of write 70"), "{why}");
+    write(&owner).await.expect("it is not shut out");
+    let accepts = Claim { accept_loss: true, ..copy };
+    let copied = RemoteVolume::connect(settings("c")).await.expect("a session");
+    assert_eq!(copied.claim(accepts).await.expect("asked"), Holding::Held);
+    assert_eq!(unit.claim_report().expect("a claim").confirmed, 69);
+}
+
+#[tokio::test]
+async fn an_older_node_is_claimed_without_a_confirmed_number() {
+    let (_server, settings) = serve(Arc::new(Old(block_unit()))).await;
+    let owner = RemoteVolume::connect(settings("a")).await.expect("a session");
+    let confirmed = Confirmed::new(5);
+    let first = Claim { confirmed: confirmed.clone(), ..claim(1, &[]) };
+    assert_eq!(owner.claim(first).await.expect("asked"), Holding::Held);
+    confirmed.raise(70);
+    // The next session presents it in the same way.
+    let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
+    intruder.close().await;
+    write(&owner).await.expect("written in a new session");
+    assert_eq!(owner.holding(), Holding::Held);
+}

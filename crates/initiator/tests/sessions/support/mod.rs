@@ -1,0 +1,55 @@
+//! What several tests need.
+
+#![allow(dead_code)] // each test program uses its part
+
+#[path = "../../../../transport/tests/certificates/mod.rs"]
+pub mod certificates;
+pub mod node;
+pub mod relay;
+pub mod tgt;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use initiator::RemoteVolume;
+use tokio::task::JoinHandle;
+use volume::{Data, Durability, Extent, Lba, Volume};
+
+/// Recognisable bytes: every block of 512 tells its address and a version.
+pub fn blocks(lba: u64, count: u32, version: u64) -> Data {
+    let block = |at: u64| [at.to_le_bytes(), version.to_le_bytes()].concat().repeat(32);
+    (lba..lba + u64::from(count)).flat_map(block).collect::<Vec<u8>>().into()
+}
+
+/// Reads, and compares with what [`blocks`] makes.
+pub async fn expect(volume: &RemoteVolume, lba: u64, count: u32, version: u64) {
+    let extent = Extent { lba: Lba(lba), blocks: count };
+    let found = volume.read(extent).await.expect("read");
+    assert!(found == blocks(lba, count, version), "other data at {lba}");
+}
+
+/// Writers that write, read and compare; each has a part of the disk to itself.
+pub fn load(
+    volume: &Arc<RemoteVolume>,
+    writers: u64,
+    done: &Arc<AtomicBool>,
+    counted: &Arc<AtomicU64>,
+) -> Vec<JoinHandle<()>> {
+    let writer = |writer| {
+        let (volume, done, counted) = (volume.clone(), done.clone(), counted.clone());
+        tokio::spawn(async move {
+            let mut version = 0;
+            while !done.load(Ordering::Relaxed) {
+                version += 1;
+                let (lba, count) = (writer * 2000, 8 + (version % 5) as u32 * 100);
+                let data = blocks(lba, count, version);
+                volume.write(Lba(lba), data, Durability::Volatile).await.unwrap();
+                expect(&volume, lba, count, version).await;
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    (0..writers).map(writer).collect()
+}

@@ -1,0 +1,139 @@
+//! Headers, additional headers and data that lie or mean nothing.
+
+use bytes::Bytes;
+use iscsi::{
+    Bhs, Pdu,
+    pdu::{LoginStatus, ParseError, Stage},
+};
+use proptest::{prelude::*, sample::select};
+
+const OPCODES: [u8; 18] = [
+    0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x10, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x31,
+    0x32, 0x3f,
+];
+
+proptest! {
+    /// Whatever parses has one meaning: its own encoding parses to the same.
+    #[test]
+    fn no_bytes_make_it_panic(
+        mut bhs in prop::collection::vec(any::<u8>(), 48),
+        opcode in select(OPCODES.to_vec()),
+        ahs in prop_oneof![Just(vec![]), prop::collection::vec(any::<u8>(), 0..32)],
+        data in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        bhs[0] = bhs[0] & 0xc0 | opcode;
+        let bhs: Bhs = bhs.try_into().unwrap();
+        if let Ok(pdu) = Pdu::parse(&bhs, &ahs, data.into()) {
+            let (bhs, ahs, data) = pdu.clone().encode();
+            prop_assert_eq!(Pdu::parse(&bhs, &ahs, data.concat().into()), Ok(pdu));
+        }
+    }
+}
+
+#[test]
+fn opcodes_that_nobody_defined() {
+    for opcode in 0..64 {
+        let mut bhs = [0; 48];
+        bhs[0] = opcode;
+        let unknown = Pdu::parse(&bhs, &[], Bytes::new()) == Err(ParseError::Opcode(opcode));
+        assert_eq!(unknown, !OPCODES.contains(&opcode), "{opcode:#04x}");
+    }
+}
+
+fn command_with_ahs(ahs: &[u8]) -> Result<Pdu, ParseError> {
+    let mut bhs = [0; 48];
+    bhs[0] = 0x01;
+    Pdu::parse(&bhs, ahs, Bytes::new())
+}
+
+#[test]
+fn additional_headers_that_lie() {
+    for ahs in [
+        &[0][..],                                          // less than a header of one
+        &[0, 5, 2, 0, 0, 0],                               // ends in the middle
+        &[0xff, 0xff, 1, 0],                               // longer than what is there
+        &[0, 4, 2, 0, 0, 0, 1, 0],                         // a read length of three bytes
+        &[0, 0, 1, 0],                                     // an extended CDB without a byte
+        &[0, 1, 1, 0],                                     // the same, with the reserved byte
+        &[0, 5, 2, 0, 0, 0, 0, 1, 0, 5, 2, 0, 0, 0, 0, 1], // two read lengths
+        &[0, 2, 1, 0, 9, 0, 0, 0, 0, 2, 1, 0, 9, 0, 0, 0], // two extended CDBs
+        &[0, 1, 0, 0],                                     // a reserved type
+        &[0, 1, 63, 0],                                    // another
+        &[0, 2, 1, 0, 9],                                  // no padding
+    ] {
+        assert!(matches!(command_with_ahs(ahs), Err(ParseError::Field(_))), "{ahs:?}");
+    }
+    let too_long = [&[0, 246, 1][..], &[0; 249]].concat();
+    assert_eq!(command_with_ahs(&too_long), Err(ParseError::Field("CDB length")));
+}
+
+#[test]
+fn additional_headers_of_both_types() {
+    let ahs = [0, 3, 1, 0xee, 0x10, 0x11, 0xff, 0xff, 0, 5, 2, 0xee, 1, 2, 3, 4];
+    let Ok(Pdu::ScsiCommand(command)) = command_with_ahs(&ahs) else { panic!() };
+    assert_eq!(&command.cdb[16..], [0x10, 0x11]);
+    assert_eq!(command.bidirectional_read_length, Some(0x0102_0304));
+    let (_, ahs, _) = Pdu::ScsiCommand(command).encode();
+    assert_eq!(ahs[..], [0, 3, 1, 0, 0x10, 0x11, 0, 0, 0, 5, 2, 0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn fields_with_values_that_the_standard_excludes() {
+    fn parse(opcode: u8, fields: &[(usize, u8)], data: &'static [u8]) -> Result<Pdu, ParseError> {
+        let mut bhs = [0; 48];
+        bhs[0] = opcode;
+        fields.iter().for_each(|&(at, value)| bhs[at] = value);
+        Pdu::parse(&bhs, &[], Bytes::from_static(data))
+    }
+    for (opcode, fields, data, complaint) in [
+        (0x23, &[(1, 0x08)][..], &b""[..], "CSG"),
+        (0x23, &[(1, 0x82)], b"", "NSG"),
+        (0x23, &[(36, 4)], b"", "Status-Class"),
+        (0x23, &[(37, 1)], b"", "Status-Class"),
+        (0x21, &[(1, 0x06)], b"", "O and U bits together"),
+        (0x21, &[(1, 0x18)], b"", "O and U bits together"),
+        (0x21, &[], b"\0", "SenseLength"),
+        (0x21, &[], b"\0\x02\x70", "SenseLength"),
+        (0x25, &[(1, 0x01)], b"", "S bit without F bit"),
+        (0x25, &[(1, 0x87)], b"", "O and U bits together"),
+        (0x31, &[], b"", "Desired Data Transfer Length"),
+        (
+            0x31,
+            &[(20, 0xff), (21, 0xff), (22, 0xff), (23, 0xff), (47, 1)],
+            b"",
+            "Target Transfer Tag of an R2T",
+        ),
+        (0x22, &[(2, 7)], b"", "task management response"),
+        (0x26, &[(2, 4)], b"", "logout response"),
+        (0x32, &[], b"\xff\xff", "SenseLength"),
+        (0x3f, &[(2, 1)], b"", "reject reason"),
+    ] {
+        assert_eq!(parse(opcode, fields, data), Err(ParseError::Field(complaint)));
+    }
+    // The target answers a request with a reserved stage with a login status.
+    let Ok(Pdu::LoginRequest(request)) = parse(0x03, &[(1, 0x88)], b"") else { panic!() };
+    assert_eq!(request.current_stage, Stage::Reserved);
+    // A response that is no completion: flags are not looked at.
+    assert!(parse(0x21, &[(1, 0x1e), (2, 1)], b"").is_ok());
+    // A login status detail that nobody defined stands for its class.
+    let Ok(Pdu::LoginResponse(response)) = parse(0x23, &[(36, 2), (37, 99)], b"") else { panic!() };
+    assert_eq!(response.status, LoginStatus::InitiatorError);
+    // What follows the sense data is the vendor's, and vendor's data without a length is ignored.
+    let Ok(Pdu::ScsiResponse(response)) = parse(0x21, &[], b"\0\x01\x70vendor") else { panic!() };
+    assert_eq!(response.sense, &b"\x70"[..]);
+    let Ok(Pdu::Async(message)) = parse(0x32, &[(36, 255)], b"\xff") else { panic!() };
+    assert!(message.data.is_empty());
+}
+
+#[test]
+fn reserved_bits_are_ignored() {
+    for opcode in OPCODES {
+        // R2T excludes a length of zero.
+        let mut plain = [0; 48];
+        plain[0] = opcode;
+        plain[47] = 1;
+        let mut noisy = plain;
+        noisy[0] |= 0x80;
+        assert_eq!(Pdu::parse(&plain, &[], Bytes::new()), Pdu::parse(&noisy, &[], Bytes::new()));
+    }
+}

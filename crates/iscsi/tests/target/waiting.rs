@@ -1,0 +1,270 @@
+//! Memory of writes that wait, for commands before them or for their own data: its bound, and the end of
+//! sessions that hold it without progress (finding W3).
+
+use std::time::Duration;
+
+use iscsi::{
+    DataSegment, Itt, Pdu, Ttt,
+    pdu::Numbers,
+    session::target::{Error, Event, Outcome},
+};
+use scsi::Status;
+
+use crate::rig::{Rig, burst, data_out, pattern, r2ts, response};
+
+const KEYS: &str = "InitialR2T=No\nImmediateData=Yes\nMaxOutstandingR2T=1\nFirstBurstLength=65536\n\
+     MaxBurstLength=65536\n";
+/// The first burst.
+const FIRST: usize = 65_536;
+
+fn good() -> Outcome {
+    Outcome::good(DataSegment::new())
+}
+
+fn limited(bytes: usize) -> Rig {
+    let mut rig = Rig::new(KEYS);
+    rig.session.limit_waiting(bytes);
+    rig
+}
+
+fn numbers(pdus: &[Pdu]) -> Numbers {
+    match pdus {
+        [Pdu::NopIn(nop)] => nop.numbers,
+        pdus => response(pdus).numbers,
+    }
+}
+
+#[test]
+fn data_behind_a_hole_is_bounded_and_what_had_no_room_is_answered_with_busy() {
+    let mut rig = limited(4 * FIRST);
+    let missing = rig.read(1, 0);
+    for itt in 2..=127 {
+        let write = rig.write(itt, FIRST as u32, FIRST, true);
+        assert!(rig.send(Pdu::ScsiCommand(write)).is_empty());
+        assert!(rig.session.waiting_bytes() <= 4 * FIRST);
+    }
+    rig.no_event();
+    // No further number is given out.
+    let before = rig.login_response.numbers;
+    let ping = rig.ping(1000, 0);
+    assert_eq!(numbers(&rig.send(Pdu::NopOut(ping))).max_cmd_sn, before.max_cmd_sn);
+    // The missing command is taken all the same, and all others have their turn.
+    let answers = rig.send(Pdu::ScsiCommand(missing));
+    assert_eq!(rig.command().itt, Itt(1));
+    for itt in 2..=5 {
+        let command = rig.command();
+        assert_eq!(
+            (command.itt, command.data_out.concat()),
+            (Itt(itt), pattern(0, FIRST).to_vec())
+        );
+    }
+    rig.no_event();
+    assert_eq!(answers.len(), 122);
+    for (itt, answer) in (6..).zip(&answers) {
+        let Pdu::ScsiResponse(busy) = answer else { panic!("{answer:?}") };
+        assert_eq!((busy.itt, busy.status), (Itt(itt), Status::Busy as u8));
+    }
+    assert_eq!(rig.session.waiting_bytes(), 0);
+    // The window is open again.
+    let opened = numbers(&rig.complete(1, good()));
+    assert_eq!(opened.exp_cmd_sn, before.exp_cmd_sn.add(127));
+    assert!(before.max_cmd_sn.is_before(opened.max_cmd_sn));
+}
+
+#[test]
+fn unsolicited_data_behind_a_hole_is_bounded() {
+    let mut rig = limited(FIRST);
+    let missing = rig.read(1, 0);
+    for itt in 2..=9 {
+        let write = rig.write(itt, FIRST as u32, 0, false);
+        assert!(rig.send(Pdu::ScsiCommand(write)).is_empty());
+        for (data_sn, half) in [(0, false), (1, true)] {
+            let offset = FIRST / 2 * usize::from(half);
+            let data = data_out(itt, Ttt::NONE, data_sn, offset, FIRST / 2, half);
+            assert!(rig.send(data).is_empty());
+            assert!(rig.session.waiting_bytes() <= FIRST);
+        }
+    }
+    // No data of the last one has come yet.
+    let write = rig.write(10, FIRST as u32, 0, false);
+    rig.send(Pdu::ScsiCommand(write));
+    let answers = rig.send(Pdu::ScsiCommand(missing));
+    assert_eq!((rig.command().itt, rig.command().itt), (Itt(1), Itt(2)));
+    assert_eq!(answers.len(), 7, "3 to 9 get BUSY");
+    assert!(rig.send(data_out(10, Ttt::NONE, 0, 0, FIRST, true)).is_empty());
+    assert_eq!(rig.command().data_out.concat(), pattern(0, FIRST).to_vec());
+    assert_eq!(rig.session.waiting_bytes(), 0);
+}
+
+#[test]
+fn unsolicited_data_that_never_ends_is_bounded() {
+    let mut rig = limited(2 * FIRST);
+    for itt in 1..=100 {
+        let write = rig.write(itt, FIRST as u32, 0, false);
+        rig.send(Pdu::ScsiCommand(write));
+        rig.send(data_out(itt, Ttt::NONE, 0, 0, FIRST - 512, false));
+        assert!(rig.session.waiting_bytes() <= 2 * FIRST);
+    }
+    rig.no_event();
+    // Each is answered when its data has ended: the first two are performed.
+    for itt in 1..=100 {
+        let answers = rig.send(data_out(itt, Ttt::NONE, 1, FIRST - 512, 512, true));
+        if itt <= 2 {
+            assert_eq!(rig.command().data_out.concat(), pattern(0, FIRST).to_vec());
+        } else {
+            assert_eq!(response(&answers).status, Status::Busy as u8, "write {itt}");
+        }
+    }
+    assert_eq!(rig.session.waiting_bytes(), 0);
+}
+
+#[test]
+fn data_is_asked_for_when_there_is_room_for_all_of_it() {
+    let mut rig = limited(3 * FIRST);
+    for itt in 1..=3 {
+        let write = rig.write(itt, 2 * FIRST as u32, 0, true);
+        rig.send(Pdu::ScsiCommand(write));
+    }
+    let first = r2ts(&rig.admit(1));
+    assert_eq!(first.len(), 1);
+    assert!(rig.admit(2).is_empty() && rig.admit(3).is_empty());
+    assert_eq!(rig.session.lacking_bytes(), FIRST);
+    // Room that comes from elsewhere lets the second go on.
+    rig.session.limit_waiting(4 * FIRST);
+    assert_eq!(r2ts(&rig.output())[0].itt, Itt(2));
+    assert_eq!(rig.session.lacking_bytes(), 2 * FIRST);
+    // The room of the first lets the third go on.
+    let mut queue = first;
+    while let Some(r2t) = queue.pop() {
+        for pdu in burst(&r2t, FIRST) {
+            queue.extend(r2ts(&rig.send(pdu)));
+        }
+    }
+    assert_eq!(rig.command().data_out.concat().len(), 2 * FIRST);
+    let answers = rig.complete(1, good());
+    let is_third = |pdu: &Pdu| matches!(pdu, Pdu::ReadyToTransfer(r2t) if r2t.itt == Itt(3));
+    assert!(answers.iter().any(is_third), "{answers:?}");
+    assert_eq!(rig.session.waiting_bytes(), 4 * FIRST);
+}
+
+#[test]
+fn a_write_that_goes_to_its_unit_at_once_needs_no_room() {
+    let mut rig = limited(0);
+    let write = rig.write(1, FIRST as u32, FIRST, true);
+    assert_eq!(rig.deliver(write).data_out.concat().len(), FIRST);
+    let numbers = numbers(&rig.complete(1, good()));
+    assert_eq!(numbers.max_cmd_sn, numbers.exp_cmd_sn.add(127), "the window is open");
+}
+
+#[test]
+fn the_window_stays_closed_while_writes_hold_their_share() {
+    let mut rig = limited(2 * FIRST);
+    for itt in 1..=2 {
+        let write = rig.write(itt, FIRST as u32, 0, false);
+        rig.send(Pdu::ScsiCommand(write));
+        rig.send(data_out(itt, Ttt::NONE, 0, 0, FIRST - 512, false));
+    }
+    let max_cmd_sn = |rig: &mut Rig, itt| {
+        let read = rig.read(itt, 0);
+        rig.deliver(read);
+        numbers(&rig.complete(itt, good())).max_cmd_sn
+    };
+    let before = rig.login_response.numbers.max_cmd_sn;
+    assert_eq!(max_cmd_sn(&mut rig, 3), before);
+    for itt in 1..=2 {
+        rig.send(data_out(itt, Ttt::NONE, 1, FIRST - 512, 512, true));
+        rig.command();
+        rig.complete(itt, good());
+    }
+    assert!(before.is_before(max_cmd_sn(&mut rig, 4)));
+}
+
+#[test]
+fn a_session_that_holds_memory_without_progress_ends() {
+    let hole = |rig: &mut Rig| {
+        rig.next_cmd_sn();
+        rig.write(2, 4096, 4096, true)
+    };
+    let open = |rig: &mut Rig| rig.write(2, 8192, 4096, false);
+    let cases: [&dyn Fn(&mut Rig) -> iscsi::pdu::ScsiCommand; 2] = [&hole, &open];
+    for case in cases {
+        let mut rig = Rig::new(KEYS);
+        let command = case(&mut rig);
+        rig.send(Pdu::ScsiCommand(command));
+        // It talks, and makes no progress.
+        for second in 1..15 {
+            assert_eq!(rig.pass(Duration::from_secs(1)), Ok(()), "after {second} s");
+            let ping = rig.ping(1000 + second, 0);
+            rig.send(Pdu::NopOut(ping));
+        }
+        let ended = rig.pass(Duration::from_secs(1));
+        assert_eq!(ended, Err(Error::Stalled(4096)));
+        assert!(ended.unwrap_err().ends_session());
+    }
+}
+
+#[test]
+fn a_slow_session_that_makes_progress_stays() {
+    let mut rig = Rig::new(KEYS);
+    let write = rig.write(1, 4 * FIRST as u32, 0, true);
+    rig.send(Pdu::ScsiCommand(write));
+    let mut queue = r2ts(&rig.admit(1));
+    while let Some(r2t) = queue.pop() {
+        assert_eq!(rig.pass(Duration::from_secs(14)), Ok(()));
+        for pdu in burst(&r2t, 8192) {
+            queue.extend(r2ts(&rig.send(pdu)));
+        }
+    }
+    assert_eq!(rig.command().data_out.concat().len(), 4 * FIRST);
+    // A hole that is filled, and another one behind it.
+    let (missing, next) = (rig.read(2, 0), rig.write(3, 512, 512, true));
+    let (another, last) = (rig.read(4, 0), rig.write(5, 512, 512, true));
+    rig.send(Pdu::ScsiCommand(next));
+    rig.send(Pdu::ScsiCommand(last));
+    rig.pass(Duration::from_secs(14)).unwrap();
+    rig.send(Pdu::ScsiCommand(missing));
+    rig.pass(Duration::from_secs(14)).unwrap();
+    rig.send(Pdu::ScsiCommand(another));
+    assert_eq!(rig.session.waiting_bytes(), 0);
+    assert_eq!(rig.pass(Duration::from_secs(60)), Ok(()), "it holds nothing");
+}
+
+#[test]
+fn who_waits_for_us_is_not_stalled() {
+    let mut rig = limited(FIRST);
+    let write = rig.write(1, 2 * FIRST as u32, 1024, true);
+    rig.send(Pdu::ScsiCommand(write));
+    assert!(rig.admit(1).is_empty(), "there is no room");
+    for second in 0..60 {
+        assert_eq!(rig.pass(Duration::from_secs(1)), Ok(()));
+        let ping = rig.ping(1000 + second, 0);
+        rig.send(Pdu::NopOut(ping));
+    }
+    rig.session.limit_waiting(2 * FIRST);
+    assert_eq!(r2ts(&rig.output()).len(), 1);
+    // From now on it is the initiator that is waited for.
+    rig.pass(Duration::from_secs(14)).unwrap();
+    let ping = rig.ping(2000, 0);
+    rig.send(Pdu::NopOut(ping));
+    assert!(matches!(rig.pass(Duration::from_secs(15)), Err(Error::Stalled(_))));
+}
+
+#[test]
+fn what_is_aborted_gives_its_room_back() {
+    let mut rig = limited(8 * FIRST);
+    for itt in 1..=3 {
+        let write = rig.write(itt, FIRST as u32, 512, false);
+        rig.send(Pdu::ScsiCommand(write));
+    }
+    rig.next_cmd_sn();
+    let early = rig.write(9, FIRST as u32, FIRST, true);
+    rig.send(Pdu::ScsiCommand(early));
+    assert_eq!(rig.session.waiting_bytes(), 3 * 512 + FIRST);
+    rig.session.abort_tasks(None);
+    assert_eq!(rig.session.waiting_bytes(), FIRST);
+    while let Some(event) = rig.session.poll_event() {
+        assert!(matches!(event, Event::Abort(_) | Event::Admission(_)), "{event:?}");
+    }
+    rig.session.drop_connection(crate::rig::CID, rig.now);
+    assert_eq!(rig.session.waiting_bytes(), 0);
+}

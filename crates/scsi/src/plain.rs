@@ -1,0 +1,47 @@
+//! Characters of a peer's text that are safe in a line for people.
+
+/// Returns true if a character shows as itself in a line of text. Control characters and format characters do
+/// not. Format characters that change the direction of the text after them (such as U+202E) make one name
+/// look like another; those without a width make two names look the same. The list has the characters of
+/// Unicode 16 with general category Cf, and the two separators Zl and Zp.
+#[must_use]
+pub fn is_plain(c: char) -> bool {
+    !c.is_control()
+        && !matches!(
+            c,
+            '\u{ad}'
+                | '\u{600}'..='\u{605}'
+                | '\u{61c}'
+                | '\u{6dd}'
+                | '\u{70f}'
+                | '\u{890}'..='\u{891}'
+                | '\u{8e2}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{110bd}'
+                | '\u{110cd}'
+                | '\u{13430}'..='\u{1343f}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0001}'
+                | '\u{e0020}'..='\u{e007f}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_of_all_scripts_are_plain_and_what_turns_or_hides_text_is_not() {
+        assert!("aZ0 -.:é日本語עברית".chars().all(is_plain));
+        let wrong = "\u{0}\u{7}\u{1b}\u{7f}\u{85}\u{ad}\u{61c}\u{200b}\u{200d}\u{200e}\u{2028}\u{202e}\u{2066}\u{feff}\u{e0041}";
+        for c in wrong.chars() {
+            assert!(!is_plain(c), "{}", c.escape_unicode());
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Why two ends of TLS do not trust each other.
+
+use std::{io, sync::Arc};
+
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
+
+/// A handshake failed for a reason that trying again does not change.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Distrust {
+    /// Decides the remedy.
+    pub cause: Cause,
+    /// The words of rustls, or our own, for a message.
+    pub reason: Arc<str>,
+}
+
+/// The causes that need different remedies, seen from this end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cause {
+    /// No authority that we trust has signed the peer's certificate.
+    UnknownAuthority,
+    /// The peer's certificate is for another name than the one that we connected to.
+    OtherName,
+    /// The peer's certificate has expired, or is not valid yet.
+    OutOfDate,
+    /// The peer wants a certificate from us, and we showed none.
+    OursMissing,
+    /// The peer does not accept the certificate that we showed.
+    OursRefused,
+    /// The peer does not speak TLS.
+    NoTls,
+    /// Anything else, such as no algorithm in common.
+    Other,
+}
+
+impl Distrust {
+    fn new(cause: Cause, reason: impl Into<Arc<str>>) -> Self {
+        Self { cause, reason: reason.into() }
+    }
+}
+
+/// Returns why the ends do not trust or understand each other. `None` for an error that may pass.
+#[must_use]
+pub fn distrust(error: &io::Error) -> Option<Distrust> {
+    let error = error.get_ref()?.downcast_ref::<Error>()?;
+    let cause = match error {
+        Error::AlertReceived(alert) => {
+            let reason = format!("the other end does not take our certificate ({alert:?})");
+            return Some(Distrust::new(cause_of(*alert)?, reason));
+        }
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            return Some(Distrust::new(Cause::NoTls, "the other end does not speak TLS"));
+        }
+        Error::InvalidCertificate(certificate) => match certificate {
+            CertificateError::UnknownIssuer => Cause::UnknownAuthority,
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Cause::OtherName
+            }
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => Cause::OutOfDate,
+            _ => Cause::Other,
+        },
+        Error::NoCertificatesPresented
+        | Error::PeerIncompatible(_)
+        | Error::UnsupportedNameType => Cause::Other,
+        _ => return None,
+    };
+    Some(Distrust::new(cause, error.to_string()))
+}
+
+/// `None` for an alert that is not about trust.
+fn cause_of(alert: AlertDescription) -> Option<Cause> {
+    use AlertDescription as Is;
+    match alert {
+        Is::CertificateRequired => Some(Cause::OursMissing),
+        Is::BadCertificate
+        | Is::CertificateExpired
+        | Is::CertificateRevoked
+        | Is::CertificateUnknown
+        // A signature that is another's; noise is BadRecordMac.
+        | Is::DecryptError
+        | Is::UnknownCA
+        | Is::UnsupportedCertificate => Some(Cause::OursRefused),
+        Is::AccessDenied | Is::HandshakeFailure | Is::ProtocolVersion => Some(Cause::Other),
+        _ => None,
+    }
+}

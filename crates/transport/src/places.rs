@@ -1,0 +1,245 @@
+//! A bounded number of places for connections of strangers: those that have proved nothing yet.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Places for connections that hold resources before their peers have proved who they are.
+///
+/// Peers that hold connections without going on must not lock out others. So a newcomer gets a place even
+/// when all are taken: the party that holds most of them loses its oldest one. A peer that needs a place for
+/// milliseconds keeps it for that long, whatever others do. Connections that have failed lose their places
+/// first.
+#[derive(Debug, Default)]
+pub struct Places {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// The places that are taken, in order of arrival.
+    taken: BTreeMap<u64, Taken>,
+    /// The number of places in `taken` that each party holds. No entry is zero.
+    held: HashMap<IpAddr, usize>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Taken {
+    party: IpAddr,
+    lost: Arc<Notify>,
+    rank: Rank,
+}
+
+/// Decides which connection gives way first.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Rank {
+    /// The holder has failed and waits for that answer: it loses its place before all others.
+    Failed,
+    /// The holder has proved nothing yet.
+    Stranger,
+    /// The holder has proved enough: it does not give way any more.
+    Kept,
+}
+
+/// One of the places; dropping it gives it back.
+#[derive(Debug)]
+pub struct Place {
+    places: Arc<Places>,
+    number: u64,
+    lost: Arc<Notify>,
+}
+
+impl Places {
+    /// Takes a place for a connection from `address`. Of all places there are `limit`, and for one party
+    /// `per_party`. If they are taken, another connection loses its place; `None` if all of those that could
+    /// give way are kept.
+    pub fn enter(
+        self: &Arc<Self>,
+        address: IpAddr,
+        limit: usize,
+        per_party: usize,
+    ) -> Option<Place> {
+        let party = party(address);
+        let mut inner = self.inner.lock();
+        if inner.held.get(&party).is_some_and(|held| *held >= per_party) {
+            let own = |taken: &Taken| taken.party == party;
+            let oldest = inner.oldest(Rank::Failed, own).or(inner.oldest(Rank::Stranger, own))?;
+            inner.displace(oldest);
+        } else if inner.taken.len() >= limit {
+            let failed = inner.oldest(Rank::Failed, |_| true);
+            let oldest = failed.or(inner.oldest_of_busiest(party))?;
+            inner.displace(oldest);
+        }
+        inner.next += 1;
+        let (number, lost) = (inner.next, Arc::new(Notify::new()));
+        let taken = Taken { party, lost: Arc::clone(&lost), rank: Rank::Stranger };
+        inner.taken.insert(number, taken);
+        *inner.held.entry(party).or_default() += 1;
+        Some(Place { places: Arc::clone(self), number, lost })
+    }
+
+    /// Places that are taken.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.inner.lock().taken.len()
+    }
+}
+
+impl Inner {
+    /// The oldest place of this rank that `is_meant` accepts.
+    fn oldest(&self, rank: Rank, is_meant: impl Fn(&Taken) -> bool) -> Option<u64> {
+        let found = self.taken.iter().find(|(_, taken)| taken.rank == rank && is_meant(taken));
+        found.map(|(number, _)| *number)
+    }
+
+    /// The oldest place of the party that holds most. The newcomer counts as one place of its party.
+    fn oldest_of_busiest(&self, newcomer: IpAddr) -> Option<u64> {
+        let held = |party: &IpAddr| {
+            self.held.get(party).copied().unwrap_or(0) + usize::from(*party == newcomer)
+        };
+        let mut busiest = None;
+        let strangers = self.taken.iter().filter(|(_, taken)| taken.rank == Rank::Stranger);
+        for (number, taken) in strangers {
+            let held = held(&taken.party);
+            if busiest.is_none_or(|(most, _)| held > most) {
+                busiest = Some((held, *number));
+            }
+        }
+        busiest.map(|(_, number)| number)
+    }
+
+    fn displace(&mut self, number: u64) {
+        if let Some(taken) = self.leave(number) {
+            taken.lost.notify_one();
+        }
+    }
+
+    fn leave(&mut self, number: u64) -> Option<Taken> {
+        let taken = self.taken.remove(&number)?;
+        if let Some(held) = self.held.get_mut(&taken.party) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&taken.party);
+            }
+        }
+        Some(taken)
+    }
+}
+
+impl Place {
+    /// Returns when the place was given to a newcomer: then the connection is to be closed.
+    pub async fn lost(&self) {
+        self.lost.notified().await;
+    }
+
+    /// The peer has proved enough: from now on the place is kept until it is dropped. False if it is lost
+    /// already.
+    #[must_use]
+    pub fn keep(&self) -> bool {
+        self.rank(Rank::Kept)
+    }
+
+    /// Marks the peer as failed: its place is the first that newcomers get while it waits for our answer.
+    pub fn fail(&self) {
+        self.rank(Rank::Failed);
+    }
+
+    fn rank(&self, rank: Rank) -> bool {
+        let mut inner = self.places.inner.lock();
+        inner.taken.get_mut(&self.number).map(|taken| taken.rank = rank).is_some()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.inner.lock().leave(self.number);
+    }
+}
+
+/// The address that stands for everybody behind `address`: what one party usually has of its own is an IPv4
+/// address or a /64 network of IPv6.
+#[must_use]
+pub fn party(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    async fn is_lost(place: &Place) -> bool {
+        let mut lost = std::pin::pin!(place.lost());
+        poll_fn(|context| std::task::Poll::Ready(lost.as_mut().poll(context).is_ready())).await
+    }
+
+    #[tokio::test]
+    async fn the_longest_waiting_of_the_busiest_address_gives_way() {
+        let places = Arc::new(Places::default());
+        let enter = |last| places.enter(address(last), 6, 4).unwrap();
+        let quiet = enter(1);
+        let busy = [enter(2), enter(2), enter(2)];
+        let other = [enter(3), enter(3)];
+        let newcomer = enter(4);
+        assert!(is_lost(&busy[0]).await);
+        for place in [&quiet, &busy[1], &busy[2], &other[0], &other[1], &newcomer] {
+            assert!(!is_lost(place).await);
+        }
+        assert_eq!(places.taken(), 6);
+        // The newcomer makes its own address the busiest.
+        let _more = enter(3);
+        assert!(is_lost(&other[0]).await && !is_lost(&busy[1]).await);
+        drop((quiet, busy, other, newcomer));
+        assert_eq!(places.taken(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_address_beyond_its_share_displaces_itself() {
+        let places = Arc::new(Places::default());
+        let enter = |last| places.enter(address(last), 100, 2);
+        let (first, second) = (enter(1).unwrap(), enter(1).unwrap());
+        let other = enter(2).unwrap();
+        let third = enter(1).unwrap();
+        assert!(is_lost(&first).await && !is_lost(&second).await && !is_lost(&other).await);
+        assert!(!first.keep(), "it is lost already");
+        assert!(second.keep() && third.keep());
+        assert!(enter(1).is_none(), "nobody gives way who has proved enough");
+        assert!(enter(2).is_some());
+    }
+
+    #[tokio::test]
+    async fn who_has_failed_gives_way_first() {
+        let places = Arc::new(Places::default());
+        let enter = |last, own| places.enter(address(last), 3, own).unwrap();
+        let (first, second, third) = (enter(1, 2), enter(1, 2), enter(2, 2));
+        third.fail();
+        let _newcomer = enter(3, 2);
+        assert!(is_lost(&third).await && !is_lost(&first).await && !is_lost(&second).await);
+        second.fail();
+        let _own = enter(1, 2);
+        assert!(is_lost(&second).await && !is_lost(&first).await);
+    }
+
+    #[test]
+    fn a_party_is_an_address_or_a_network_of_ipv6() {
+        let is_one = |a: &str, b: &str| party(a.parse().unwrap()) == party(b.parse().unwrap());
+        assert!(
+            is_one("2001:db8::1", "2001:db8::ffff:1") && is_one("::ffff:192.0.2.1", "192.0.2.1")
+        );
+        assert!(!is_one("2001:db8::1", "2001:db8:0:1::1") && !is_one("192.0.2.1", "192.0.2.2"));
+    }
+}

@@ -1,0 +1,94 @@
+//! Commands that are done in steps: after the first step they wait inside for a volume that is full
+//! or away, since BUSY would say that nothing was done.
+
+use std::{future::Future, time::Duration};
+
+use scsi::Sense;
+use tokio::time::{Instant, sleep};
+
+use crate::sense::Failure;
+
+/// The waiting of one command. A host's abort drops the command, and ends it at any time.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    has_begun: bool,
+}
+
+impl Patience {
+    /// For a command whose first step may have been done.
+    pub(crate) fn begun() -> Self {
+        Self { has_begun: true }
+    }
+
+    /// Does one step. Before the first one has succeeded BUSY is the command's answer; after it, and after a
+    /// step that may have been done, the step is tried again, for a minute at most.
+    ///
+    /// # Errors
+    /// As the step. B/08/01, naming block `lba` as the first that was not done, if it was busy all the
+    /// time.
+    pub(crate) async fn step<T, F>(&mut self, lba: u64, step: impl Fn() -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let begun = Instant::now();
+        loop {
+            match step().await {
+                Err(Failure::Busy) if self.has_begun => {}
+                Err(Failure::Unanswered) => self.has_begun = true,
+                Ok(done) => {
+                    self.has_begun = true;
+                    return Ok(done);
+                }
+                failed => return failed,
+            }
+            if begun.elapsed() >= LONGEST {
+                let sense = Sense::LOGICAL_UNIT_COMMUNICATION_TIME_OUT.with_information(lba);
+                return Err(sense.into());
+            }
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Longer than hosts wait for an answer before they abort a command: Linux 30 s, Windows 60 s.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Between two tries: a full cache holds each of them for a while itself.
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_command_that_has_done_nothing_ends_in_busy() {
+        let left = Cell::new(3);
+        let step = || async {
+            match left.replace(left.get() - 1) {
+                0 => Ok(7),
+                _ => Err(Failure::Busy),
+            }
+        };
+        let mut patience = Patience::default();
+        assert_eq!(patience.step(5, step).await, Err(Failure::Busy));
+        left.set(0);
+        assert_eq!(patience.step(5, step).await, Ok(7));
+        left.set(10);
+        assert_eq!(patience.step(5, step).await, Ok(7), "after ten pauses");
+        left.set(3);
+        let unanswered = Cell::new(true);
+        let step = || async {
+            if unanswered.take() {
+                return Err(Failure::Unanswered);
+            }
+            step().await
+        };
+        assert_eq!(Patience::default().step(5, step).await, Ok(7), "the first may have been done");
+        left.set(100_000);
+        let begun = Instant::now();
+        let sense = Sense::new(scsi::SenseKey::AbortedCommand, 0x08, 0x01).with_information(5);
+        assert_eq!(patience.step(5, step).await, Err(Failure::Check(sense)));
+        assert!((LONGEST..LONGEST + PAUSE).contains(&begun.elapsed()));
+    }
+}

@@ -1,0 +1,395 @@
+//! Opening files by name, so that nobody else can put another file in their place.
+//!
+//! A user who may write to a folder can replace a name in it by a symbolic link. A program that follows the
+//! link then reads, overwrites or locks, with its own rights, a file that this user chose (CVE-2009-1297).
+
+use std::{
+    ffi::OsStr,
+    fs::{File, Metadata, OpenOptions, Permissions},
+    io,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+/// Options for opening a file that the administrator named.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenNamed {
+    /// Opens it for writing, too.
+    pub write: bool,
+    /// Makes a file that is missing, with mode 0600.
+    pub create: bool,
+    /// Fails on a block device that is mounted or otherwise in use (`O_EXCL`). Without effect on files.
+    pub exclusive: bool,
+}
+
+/// A file that was opened by the name that the administrator gave it.
+#[derive(Debug)]
+pub struct Named {
+    /// The open file.
+    pub file: File,
+    /// Where it lies: the path behind all links that were followed.
+    pub path: PathBuf,
+    /// It was not there before.
+    pub is_new: bool,
+}
+
+impl OpenNamed {
+    /// Opens a path that the administrator named: a volume, a log, a secret.
+    ///
+    /// A symbolic link as the last part of the path is followed if the link and its folder belong to root or
+    /// to the user of this process and nobody else may write to the folder. If it leads to a block device,
+    /// the owner of the link is enough, whatever its folder. Links in earlier parts of the path are followed
+    /// always. A pipe does not make this wait: the caller must look at the type of what was opened.
+    ///
+    /// # Errors
+    /// The system's; [`UntrustedLink`] inside of an [`io::Error`] for a link that is not followed.
+    pub fn open(self, path: &Path) -> io::Result<Named> {
+        let mut path = path.to_owned();
+        for _ in 0..MOST_LINKS {
+            let is_device =
+                std::fs::metadata(&path).is_ok_and(|found| found.file_type().is_block_device());
+            let opened =
+                if is_device { self.open_device(&path) } else { self.open_file(&path, false) };
+            match opened {
+                Ok(file) => return Ok(Named { file, path, is_new: false }),
+                Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+                    path = follow(&path, is_device)?;
+                }
+                Err(error) if self.create && error.kind() == io::ErrorKind::NotFound => {
+                    match self.open_file(&path, true) {
+                        Ok(file) => return Ok(Named { file, path, is_new: true }),
+                        // Another process was faster: the next turn opens the file that is there now.
+                        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::ELOOP))
+    }
+
+    fn open_file(self, path: &Path, make: bool) -> io::Result<File> {
+        let mut options = self.options();
+        let file = options.create_new(make).mode(0o600).custom_flags(PLAIN).open(path)?;
+        wait_in_calls(&file)?;
+        Ok(file)
+    }
+
+    fn open_device(self, path: &Path) -> io::Result<File> {
+        // On a block device, and there only, O_EXCL without O_CREAT means: not if it is in use.
+        let exclusive = if self.exclusive { libc::O_EXCL } else { 0 };
+        let file = self.options().custom_flags(libc::O_NOFOLLOW | exclusive).open(path)?;
+        if !file.metadata()?.file_type().is_block_device() {
+            return Err(io::Error::other("another file has taken the place of the block device"));
+        }
+        Ok(file)
+    }
+
+    fn options(self) -> OpenOptions {
+        let mut options = File::options();
+        options.read(true).write(self.write);
+        options
+    }
+}
+
+impl Named {
+    /// Removes the file again if this opening made it and its name is still its own: what could not be
+    /// finished must not fill the disk.
+    pub fn take_back(&self) {
+        let same =
+            |found: &Metadata, own: &Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
+        let found = std::fs::symlink_metadata(&self.path).and_then(|found| {
+            let own = self.file.metadata()?;
+            Ok(same(&found, &own))
+        });
+        if self.is_new
+            && found.is_ok_and(|is_own| is_own)
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "an unfinished file stays");
+        }
+    }
+}
+
+/// Bytes that the user of this process can still put into the file system where `path` is, or would be.
+///
+/// # Errors
+/// The system's; [`io::ErrorKind::NotFound`] if there is no such folder.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let found = rustix::fs::statvfs(folder_of(path))?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// The folder in which the last part of a path is looked up.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Opens a file that only this program makes and names, such as a lock or a record: never through a
+/// symbolic link.
+///
+/// # Errors
+/// The system's; also if it is a link or no plain file. With `create`, which is for locks whose content is
+/// replaced, also if the file has a second name: it could be somebody's file.
+pub fn open_own(path: &Path, write: bool, create: bool) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(write).create(create).mode(0o600).custom_flags(PLAIN);
+    let refused = |what: &str| io::Error::other(format!("{} {what}", path.display()));
+    let file = options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => refused("is a symbolic link, which is not followed; remove it"),
+        _ => error,
+    })?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(refused("is no plain file; remove it"));
+    }
+    if create && found.nlink() > 1 {
+        return Err(refused("has a second name, so it may be another file; remove this name"));
+    }
+    wait_in_calls(&file)?;
+    Ok(file)
+}
+
+/// Takes the rights of group and others from a file that holds what hosts wrote. A file that has none, a
+/// device and anything else that is no plain file are left as they are.
+///
+/// A failure is an event and no error: the file was as open before, and its data is needed.
+pub fn narrow(file: &File, path: &Path) {
+    let Ok(found) = file.metadata() else { return };
+    let mode = found.permissions().mode() & 0o7777;
+    if !found.is_file() || mode & OF_OTHERS == 0 {
+        return;
+    }
+    let (path, narrowed) = (path.display(), mode & !OF_OTHERS);
+    let (old, new) = (format!("{mode:04o}"), format!("{narrowed:04o}"));
+    match file.set_permissions(Permissions::from_mode(narrowed)) {
+        Ok(()) => tracing::warn!(
+            %path, old, new,
+            "the file was open to other users: its mode was narrowed; they may have read it before"
+        ),
+        Err(error) => tracing::warn!(
+            %path, mode = old, %error,
+            "the file is open to other users, and its mode cannot be changed: chmod it to 0600"
+        ),
+    }
+}
+
+/// A symbolic link that is not followed.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{link:?} is a symbolic link that another user could replace: {why} {folder:?} (owner {owner}, mode {mode:04o})"
+)]
+pub struct UntrustedLink {
+    link: PathBuf,
+    folder: PathBuf,
+    owner: u32,
+    mode: u32,
+    why: &'static str,
+}
+
+impl UntrustedLink {
+    /// The one inside of an error, if that is what it is about.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+
+    /// The command that makes the link acceptable, or what to do instead.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        format!(
+            "name the file that the link leads to; or, if only you should write there, \
+             chmod go-w {}",
+            self.folder.display()
+        )
+    }
+}
+
+/// The path that a link leads to, if nobody else can have put it there. A link that leads to a block device
+/// may lie in a folder that others write to: its owner counts, as for fs.protected_symlinks of the kernel.
+fn follow(link: &Path, leads_to_device: bool) -> io::Result<PathBuf> {
+    let folder = folder_of(link);
+    // Owner and destination are of the same link, though another may take its name meanwhile.
+    let opened =
+        File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(link)?;
+    let (found, around) = (opened.metadata()?, std::fs::metadata(folder)?);
+    let why = if !is_ours(&found) {
+        "it belongs to another user, in"
+    } else if leads_to_device {
+        return destination(&opened, folder);
+    } else if !is_ours(&around) {
+        "its folder belongs to another user:"
+    } else if around.mode() & 0o022 != 0 {
+        "group or others may write to its folder"
+    } else {
+        return destination(&opened, folder);
+    };
+    let (link, folder) = (link.to_owned(), folder.to_owned());
+    let (owner, mode) = (around.uid(), around.mode() & 0o7777);
+    Err(io::Error::other(UntrustedLink { link, folder, owner, mode, why }))
+}
+
+/// The path that an open link in this folder leads to. Fails if it is no link any more.
+fn destination(link: &File, folder: &Path) -> io::Result<PathBuf> {
+    let to = rustix::fs::readlinkat(link, "", Vec::new())?;
+    Ok(folder.join(OsStr::from_bytes(to.as_bytes())))
+}
+
+/// Returns true if the file belongs to root or to the user of this process.
+#[must_use]
+pub fn is_ours(found: &Metadata) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&found.uid())
+}
+
+/// Has later calls wait again, which opening must not: a pipe would have held it up.
+fn wait_in_calls(file: &File) -> io::Result<()> {
+    let flags = fcntl_getfl(file)?;
+    Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
+}
+
+/// The rights of group and others in a mode.
+const OF_OTHERS: u32 = 0o077;
+/// Links are not followed, and pipes not waited for.
+const PLAIN: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+/// The kernel follows the same number of links (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{lchown, symlink},
+    };
+
+    use super::*;
+
+    fn folder(mode: u32) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(folder.path(), Permissions::from_mode(mode)).expect("chmod");
+        folder
+    }
+
+    const READ: OpenNamed = OpenNamed { write: false, create: false, exclusive: false };
+    const MAKE: OpenNamed = OpenNamed { write: true, create: true, exclusive: false };
+
+    #[test]
+    fn a_link_in_a_folder_that_others_write_to_is_not_followed() {
+        for mode in [0o777, 0o1777, 0o770] {
+            let folder = folder(mode);
+            let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+            fs::write(&file, "bytes").expect("written");
+            symlink(&file, &link).expect("linked");
+            for how in [READ, MAKE] {
+                let error = how.open(&link).expect_err("refused");
+                let refused = UntrustedLink::of(&error).expect("as a link");
+                assert!(refused.remedy().contains("chmod go-w"), "{}", refused.remedy());
+                assert!(how.open(&file).is_ok(), "the file itself may be opened");
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_that_nobody_else_can_replace_is_followed_in_each_of_its_steps() {
+        let (ours, shared) = (folder(0o755), folder(0o777));
+        let (file, link) = (ours.path().join("file"), ours.path().join("link"));
+        symlink("file", &link).expect("linked");
+        assert!(READ.open(&link).is_err(), "it leads nowhere");
+        MAKE.open(&link).expect("made where the link leads");
+        assert_eq!(fs::metadata(&file).expect("there").mode() & 0o7777, 0o600);
+        // The first link may be followed, the second one may not.
+        let (first, second) = (ours.path().join("first"), shared.path().join("second"));
+        symlink(&second, &first).expect("linked");
+        symlink(&file, &second).expect("linked");
+        assert!(UntrustedLink::of(&READ.open(&first).expect_err("refused")).is_some());
+        symlink("round", ours.path().join("round")).expect("linked");
+        assert!(READ.open(&ours.path().join("round")).is_err(), "a loop has an end");
+    }
+
+    /// fs.protected_symlinks would follow neither, if the folder is sticky.
+    #[test]
+    fn a_link_of_another_user_is_not_followed_though_it_leads_to_a_block_device() {
+        let is_device = |found: fs::DirEntry| {
+            let path = found.path();
+            let kind = fs::symlink_metadata(&path).ok()?.file_type();
+            (kind.is_block_device() && READ.open(&path).is_ok()).then_some(path)
+        };
+        let mut devices = fs::read_dir("/dev").expect("read").flatten().filter_map(is_device);
+        let Some(device) = devices.next().filter(|_| rustix::process::geteuid().is_root()) else {
+            eprintln!(
+                "left out: it needs a block device and the right to make a link another user's"
+            );
+            return;
+        };
+        for mode in [0o1777, 0o755] {
+            let folder = folder(mode);
+            let link = folder.path().join("link");
+            symlink(&device, &link).expect("linked");
+            assert!(READ.open(&link).is_ok(), "a link of root");
+            lchown(&link, Some(65_534), None).expect("given away");
+            assert!(UntrustedLink::of(&READ.open(&link).expect_err("refused")).is_some());
+        }
+    }
+
+    #[test]
+    fn own_files_are_never_reached_through_links_or_second_names() {
+        let folder = folder(0o700);
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, "bytes").expect("written");
+        symlink(&file, &link).expect("linked");
+        let said = open_own(&link, true, true).expect_err("refused").to_string();
+        assert!(said.contains("link is a symbolic link"), "{said}");
+        fs::hard_link(&file, folder.path().join("second")).expect("linked");
+        assert!(open_own(&folder.path().join("second"), true, true).is_err());
+        rustix::fs::mkfifoat(rustix::fs::CWD, folder.path().join("pipe"), 0o600.into())
+            .expect("made");
+        assert!(open_own(&folder.path().join("pipe"), false, false).is_err(), "and does not hang");
+    }
+
+    #[test]
+    fn only_what_an_opening_made_is_taken_back() {
+        let folder = folder(0o700);
+        let path = folder.path().join("file");
+        MAKE.open(&path).expect("made").take_back();
+        assert!(!path.exists());
+        let named = MAKE.open(&path).expect("made");
+        fs::rename(&path, folder.path().join("elsewhere")).expect("renamed");
+        fs::write(&path, "another").expect("written");
+        named.take_back();
+        MAKE.open(&path).expect("opened").take_back();
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_pipe_does_not_hold_up_its_opener() {
+        let folder = folder(0o700);
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).expect("made");
+        let named = READ.open(&pipe).expect("opened");
+        assert!(!named.file.metadata().expect("looked at").is_file());
+    }
+
+    #[test]
+    fn only_files_are_narrowed() {
+        let folder = folder(0o700);
+        let path = folder.path().join("file");
+        for (old, new) in [(0o644, 0o600), (0o666, 0o600), (0o600, 0o600), (0o4755, 0o4700)] {
+            fs::write(&path, "").expect("written");
+            fs::set_permissions(&path, Permissions::from_mode(old)).expect("chmod");
+            narrow(&READ.open(&path).expect("opened").file, &path);
+            assert_eq!(fs::metadata(&path).expect("there").mode() & 0o7777, new);
+        }
+        let null = File::open("/dev/null").expect("opened");
+        let before = null.metadata().expect("looked at").mode();
+        narrow(&null, Path::new("/dev/null"));
+        assert_eq!(null.metadata().expect("looked at").mode(), before);
+    }
+}
