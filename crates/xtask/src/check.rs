@@ -4,6 +4,7 @@ pub mod source;
 pub mod deny;
 pub mod floors;
 pub mod modules;
+pub mod syncs;
 pub mod text;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,9 @@ pub fn check(steps: &mut Steps) {
     steps.run("check: floors", || Ok(Tally::one().with_note(floors::check()?)));
     steps.run("check: modules", || {
         Ok(Tally::one().with_note(modules::check(&root.join("crates"))?))
+    });
+    steps.run("check: sync sites", || {
+        Ok(Tally::one().with_note(syncs::check(&root.join("crates"))?))
     });
     steps.run("check: text", || Ok(Tally::one().with_note(text::check(&root)?)));
     steps.run("check: format", || cargo(&["fmt", "--all", "--check"]));

@@ -12,6 +12,7 @@ mod device;
 mod destage;
 mod tgt;
 mod packages;
+mod powercut;
 mod bench;
 mod suite;
 mod vm;
@@ -63,6 +64,12 @@ enum Task {
         /// How many rounds of "write data, write a counter elsewhere, kill -9" there are.
         #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         counter_rounds: u32,
+        /// How many rounds of `kill -9` under load there are for each kind of report.
+        #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        kill_rounds: u32,
+        /// Power cuts of the real program in each mode; 0 leaves them out. They need root and /dev/fuse.
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+        power_cuts: u32,
         /// Seconds for which the link between gateway and node is cut under load.
         #[arg(long, value_name = "S", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=600))]
         cut: u64,
@@ -150,6 +157,26 @@ enum Task {
         #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         seconds: u64,
     },
+    /// Cut the power of the real program, which runs on a file system that forgets, reorders and tears what was
+    /// not synced, and check its volumes against a model. Needs root and /dev/fuse.
+    PowerCuts {
+        /// Only this mode; all of them if none is named.
+        #[arg(long, value_parser = suite::power::Mode::named)]
+        mode: Option<suite::power::Mode>,
+        /// Cuts of each mode; with --ignore-site the most that may pass before a loss is found.
+        #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        cuts: u32,
+        /// Seed of the moments of the cuts and of the images after them.
+        #[arg(long, value_name = "N", default_value_t = suite::power::SEED)]
+        seed: u64,
+        /// Ignore the syncs of one place in the program, by its number, or of each in turn (all), until a
+        /// loss is found.
+        #[arg(long, value_name = "NUMBER|all")]
+        ignore_site: Option<String>,
+        /// The program; the release build if not said.
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
+    },
     /// The bare TCP server of the benchmarks.
     #[command(hide = true)]
     RawServer {
@@ -172,6 +199,8 @@ fn main() -> ExitCode {
             crash_points,
             coherence_minutes,
             counter_rounds,
+            kill_rounds,
+            power_cuts,
             cut,
             pair_rounds,
         } => {
@@ -183,6 +212,8 @@ fn main() -> ExitCode {
                 crash_points,
                 coherence_minutes,
                 counter_rounds,
+                kill_rounds,
+                power_cuts,
                 cut,
                 pair_rounds,
             }))
@@ -226,6 +257,10 @@ fn main() -> ExitCode {
         Task::Load(visit) => report(visit.measure().map(|()| true)),
         Task::Fuzz { names, executions, seconds } => {
             report(fuzz::run(&names, executions, Duration::from_secs(seconds)))
+        }
+        Task::PowerCuts { mode, cuts, seed, ignore_site, program } => {
+            let wanted = suite::power::Wanted { mode, cuts, seed, ignored: None };
+            report(suite::power::command(program, ignore_site.as_deref(), &wanted))
         }
         Task::RawServer { together } => report(raw::serve(together).map(|()| true)),
     }

@@ -77,6 +77,18 @@ impl Node {
         name: &str,
         settings: &str,
     ) -> Result<Node> {
+        Node::start_heard(how, program, folder, name, settings, |_| ())
+    }
+
+    /// Starts it and gives its process id to `started` before waiting until it listens.
+    pub fn start_heard(
+        how: How,
+        program: &Path,
+        folder: &Path,
+        name: &str,
+        settings: &str,
+        started: impl FnOnce(u32),
+    ) -> Result<Node> {
         let path = folder.join(format!("{name}.toml"));
         let events = folder.join(format!("{name}.events"));
         fs::write(&path, format!("control = \"{name}.sock\"\n{settings}"))?;
@@ -89,6 +101,7 @@ impl Node {
             How::Pinned => _ = machine::pinned(&mut command, machine::SERVER_CPU),
         }
         let mut running = Running::start(&mut command)?;
+        started(running.id());
         let ready = line(&mut running, READY_LIMIT);
         let portals = ready.and_then(|line| addresses(&line)).with_context(|| {
             let events = fs::read_to_string(&events).unwrap_or_default();

@@ -23,6 +23,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("ed", "ed"),
     ("nroff", "groff-base"),
     ("nginx", "nginx-light"),
+    ("faketime", "faketime"),
 ];
 
 /// QEMU's iSCSI driver is a library without a command of its own.

@@ -10,6 +10,7 @@ pub mod site;
 pub mod kill;
 pub mod counter;
 pub mod cut;
+pub mod power;
 pub mod quickstart;
 pub mod under_load;
 pub mod interop;
@@ -40,6 +41,10 @@ pub struct Wanted {
     pub coherence_minutes: Option<u64>,
     /// How often the power of the counter's gateway and node fails.
     pub counter_rounds: u32,
+    /// How often the gateway, the node or both are killed under load, for each kind of report.
+    pub kill_rounds: u32,
+    /// Power cuts of each mode; 0 leaves them out.
+    pub power_cuts: u32,
     /// How long the link is cut.
     pub cut: Duration,
     /// How often a unit changes hands while fio writes to it.
@@ -61,7 +66,8 @@ pub fn test(wanted: Wanted) -> bool {
         });
     }
     check::check(&mut steps);
-    let Wanted { crash_points, coherence_minutes, counter_rounds, cut, pair_rounds, .. } = wanted;
+    let Wanted { crash_points, coherence_minutes, counter_rounds, kill_rounds, .. } = wanted;
+    let Wanted { power_cuts, cut, pair_rounds, .. } = wanted;
     let compiling = steps.wanted(UNITS).then(units::Compiling::begin);
     steps.run("build: release", || node::build().map(|_| Tally::one()));
     match program() {
@@ -70,11 +76,12 @@ pub fn test(wanted: Wanted) -> bool {
             steps.run("transfers: every way, every size", || transfers::check(&program));
             for report in ["after-complete", "immediate"] {
                 let name = format!("kill -9 rounds, report {report}");
-                steps.run(&name, || kill::rounds(&program, report));
+                steps.run(&name, || kill::rounds(&program, report, kill_rounds));
             }
             steps.run("kill -9 rounds, data first and then a counter", || {
                 counter::rounds(&program, counter_rounds)
             });
+            power::steps(&mut steps, &program, power_cuts);
             steps.run("the link is cut", || cut::check(&program, cut));
             steps.run("EMC-tel-like trace, verified", || emc::check(&program));
             steps.run("quickstart", || quickstart::check(&program));

@@ -37,9 +37,8 @@ const VICTIMS: &[Victim] = &[
     Victim::Gateway,
 ];
 
-/// Six rounds with one kind of report; every round is one case, and the look at the node's own
-/// volume at the end is another.
-pub fn rounds(program: &Path, report: &str) -> Result<Tally> {
+/// Rounds with one kind of report. Each round is a case, and so is the comparison of the node's own volume at the end.
+pub fn rounds(program: &Path, report: &str, rounds: u32) -> Result<Tally> {
     let folder = tempfile::tempdir()?;
     let cache = format!(
         "log_size = \"32MiB\", dram = \"8MiB\", report = \"{report}\", \
@@ -48,10 +47,10 @@ pub fn rounds(program: &Path, report: &str) -> Result<Tally> {
     let mut site = Site::start(program, folder.path(), Plan { cache: &cache, epochs: false })?;
     let mut ledger = Ledger::new(report.len() as u64);
     let mut tally = Tally::default();
-    for (number, victim) in VICTIMS.iter().enumerate() {
+    for (number, victim) in (1..=rounds).zip(VICTIMS.iter().cycle()) {
         let round = round(&mut site, *victim, &mut ledger);
         if let Err(error) = &round {
-            println!("round {}, {victim:?} killed, report {report}: {error:#}", number + 1);
+            println!("round {number}, {victim:?} killed, report {report}: {error:#}");
             println!("the gateway's last events:\n{}", site.gateway_events());
         }
         tally.count(round.is_ok());

@@ -80,12 +80,13 @@ fn help(program: &Path, words: &[&str]) -> Result<String> {
 }
 
 /// Which test runs a command; a command that none runs is listed with the reason instead.
-const RUN_BY: [(&str, &str); 19] = [
+const RUN_BY: [(&str, &str); 20] = [
     ("attach", "crates/forebay/tests/attach.rs"),
     ("check", "crates/forebay/tests/settings.rs"),
     ("claim", "crates/forebay/tests/handover.rs"),
     ("completions", "crates/forebay/tests/command_line.rs"),
     ("detach", "crates/forebay/tests/attach.rs"),
+    ("forget", "crates/forebay/tests/state.rs"),
     ("gateway", "crates/forebay/tests/orders.rs"),
     ("key", "crates/forebay/tests/encrypt.rs"),
     ("lab", "crates/forebay/tests/lab.rs"),

@@ -1,0 +1,202 @@
+//! The bytes of one file: as they are read now, and as a power cut may leave them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use crate::powercut::fate::{Chance, Fate};
+
+/// A disk writes so many bytes as a whole or not at all.
+pub const SECTOR: usize = 512;
+
+/// Holes are counted in pages.
+pub const PAGE: usize = 4096;
+
+/// The bytes of one file.
+#[derive(Clone, Debug, Default)]
+pub struct Content {
+    /// Reads see this.
+    now: Vec<u8>,
+    /// A power cut cannot take this back.
+    stable: Vec<u8>,
+    /// Versions of each sector that are newer than `stable`, oldest first; never empty.
+    unsynced: BTreeMap<u64, Vec<Version>>,
+    /// Sizes that are newer than that of `stable`, oldest first.
+    sizes: Vec<Size>,
+    /// Pages that are no holes.
+    pages: BTreeSet<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Version {
+    operation: u64,
+    bytes: Box<[u8; SECTOR]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    operation: u64,
+    bytes: usize,
+    /// Written to and not set: a part of the write can be there.
+    is_append: bool,
+}
+
+impl Content {
+    /// A file that a power cut has left: all of it is stable.
+    fn left(bytes: Vec<u8>, pages: BTreeSet<u64>) -> Content {
+        Content { now: bytes.clone(), stable: bytes, pages, ..Content::default() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.now.len()
+    }
+
+    /// Bytes that are no holes.
+    pub fn allocated(&self) -> u64 {
+        (self.pages.len() * PAGE) as u64
+    }
+
+    /// The bytes from `offset` on, at most `size` of them.
+    pub fn read(&self, offset: usize, size: usize) -> &[u8] {
+        let start = offset.min(self.now.len());
+        &self.now[start..offset.saturating_add(size).clamp(start, self.now.len())]
+    }
+
+    /// The first byte at or after `offset` that is in a hole or, with `data`, that is not. The end of
+    /// the file counts as a hole.
+    pub fn seek(&self, offset: usize, data: bool) -> Option<usize> {
+        let ends = (offset / PAGE * PAGE..self.now.len()).step_by(PAGE);
+        let found = ends.into_iter().find(|at| self.pages.contains(&((at / PAGE) as u64)) == data);
+        match found {
+            Some(at) => Some(at.max(offset)),
+            None if data || offset >= self.now.len() => None,
+            None => Some(self.now.len()),
+        }
+    }
+
+    pub fn write(&mut self, operation: u64, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        if end > self.now.len() {
+            self.now.resize(end, 0);
+            self.sizes.push(Size { operation, bytes: end, is_append: true });
+        }
+        self.now[offset..end].copy_from_slice(bytes);
+        self.pages.extend(pages(offset..end));
+        self.remember(operation, offset..end);
+    }
+
+    /// Cuts the file or makes it longer with a hole.
+    pub fn resize(&mut self, operation: u64, size: usize) {
+        let before = self.now.len();
+        if size == before {
+            return;
+        }
+        if size < before {
+            // The bytes are gone even if the file grows again later.
+            self.now[size..].fill(0);
+            self.remember(operation, size..before);
+            self.pages.retain(|page| (*page as usize) * PAGE < size);
+        }
+        self.now.resize(size, 0);
+        self.sizes.push(Size { operation, bytes: size, is_append: false });
+    }
+
+    /// Makes zeros of a range, and holes where whole pages are zeros.
+    pub fn zero(&mut self, operation: u64, range: Range<usize>) {
+        let range = range.start.min(self.now.len())..range.end.min(self.now.len());
+        self.now[range.clone()].fill(0);
+        for page in pages(range.clone()) {
+            let start = page as usize * PAGE;
+            if start >= range.start && (start + PAGE).min(self.now.len()) <= range.end {
+                self.pages.remove(&page);
+            }
+        }
+        self.remember(operation, range);
+    }
+
+    /// fsync and fdatasync.
+    pub fn sync(&mut self) {
+        self.sizes.clear();
+        self.stable.resize(self.now.len(), 0);
+        for (sector, versions) in std::mem::take(&mut self.unsynced) {
+            let last = versions.last().expect("never empty");
+            put(&mut self.stable, sector, &last.bytes);
+        }
+    }
+
+    /// The end of a write with O_DSYNC: what it wrote is stable, and with that what it replaced.
+    pub fn sync_write(&mut self, operation: u64, range: Range<usize>) {
+        let known = self.sizes.partition_point(|size| size.operation <= operation);
+        if let Some(size) = self.sizes.drain(..known).next_back() {
+            self.stable.resize(size.bytes, 0);
+        }
+        for sector in sectors(range) {
+            let Some(versions) = self.unsynced.get_mut(&sector) else { continue };
+            let known = versions.partition_point(|version| version.operation <= operation);
+            if let Some(last) = versions.drain(..known).next_back() {
+                put(&mut self.stable, sector, &last.bytes);
+            }
+            if versions.is_empty() {
+                self.unsynced.remove(&sector);
+            }
+        }
+    }
+
+    /// Draws the image that a power cut leaves.
+    pub fn draw(&self, fate: Fate, chance: &mut Chance) -> Content {
+        let mut left = self.stable.clone();
+        let mut size = left.len();
+        for next in &self.sizes {
+            if fate.spares(next.operation, chance) {
+                size = next.bytes;
+            } else if next.is_append && next.bytes > size && matches!(fate, Fate::Torn(_)) {
+                let sectors = (next.bytes - size).div_ceil(SECTOR) as u64;
+                size = (size + chance.below(sectors) as usize * SECTOR).min(next.bytes);
+            }
+        }
+        left.resize(size, 0);
+        for (sector, versions) in &self.unsynced {
+            // Versions of one sector reach the disk in their order: the last that survives is there.
+            let spared = |version: &&Version| fate.spares(version.operation, chance);
+            if let Some(version) = versions.iter().rev().find(spared) {
+                put(&mut left, *sector, &version.bytes);
+            }
+        }
+        let holes = |page: &u64| (*page as usize) * PAGE < size;
+        let pages = self.pages.iter().copied().filter(holes).collect();
+        Content::left(left, pages)
+    }
+
+    fn remember(&mut self, operation: u64, range: Range<usize>) {
+        for sector in sectors(range) {
+            let start = sector as usize * SECTOR;
+            let end = (start + SECTOR).min(self.now.len());
+            let mut bytes = Box::new([0; SECTOR]);
+            bytes[..end - start].copy_from_slice(&self.now[start..end]);
+            self.unsynced.entry(sector).or_default().push(Version { operation, bytes });
+        }
+    }
+}
+
+/// Writes as much of a sector as the file is long.
+fn put(to: &mut [u8], sector: u64, bytes: &[u8; SECTOR]) {
+    let start = sector as usize * SECTOR;
+    let end = (start + SECTOR).min(to.len());
+    if start < end {
+        to[start..end].copy_from_slice(&bytes[..end - start]);
+    }
+}
+
+fn sectors(range: Range<usize>) -> Range<u64> {
+    pieces(range, SECTOR)
+}
+
+fn pages(range: Range<usize>) -> Range<u64> {
+    pieces(range, PAGE)
+}
+
+fn pieces(range: Range<usize>, size: usize) -> Range<u64> {
+    if range.is_empty() {
+        return 0..0;
+    }
+    (range.start / size) as u64..range.end.div_ceil(size) as u64
+}

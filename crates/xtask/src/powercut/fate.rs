@@ -1,0 +1,79 @@
+//! Which unsynced operations survive a power cut.
+
+use crate::client::stamp;
+
+/// Random numbers that a seed repeats.
+#[derive(Clone, Debug)]
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn new(seed: u64) -> Chance {
+        Chance(seed)
+    }
+
+    /// Any number.
+    pub fn any(&mut self) -> u64 {
+        stamp::next(&mut self.0)
+    }
+
+    /// A number in `0 .. bound`. The bound must not be zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.any() % bound
+    }
+
+    /// True in `percent` of a hundred cases.
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// How one power cut treats unsynced operations. Pure chance for each sector would almost never give
+/// the cases that find most faults (all lost, all kept, all up to one), so those are chosen on
+/// purpose, as `sim::CrashVolume` does.
+#[derive(Clone, Copy, Debug)]
+pub enum Fate {
+    /// Nothing survives.
+    Lost,
+    /// Everything survives.
+    Kept,
+    /// Operations before the number survive, that one is torn, later ones are lost.
+    InOrder(u64),
+    /// Operations before the number are lost, that one is torn, later ones survive.
+    Reordered(u64),
+    /// Each operation survives whole or not at all, by this seed.
+    Whole(u64),
+    /// Each sector of each operation survives by itself, with this chance in per cent.
+    Torn(u64),
+}
+
+impl Fate {
+    /// Draws a fate; `operations` is the number of operations until the cut.
+    pub fn draw(operations: u64, chance: &mut Chance) -> Fate {
+        // Most operations that are not stable yet are among the last few.
+        let recent = |chance: &mut Chance| {
+            let window = [4, 16, operations + 1][chance.below(3) as usize];
+            operations.saturating_sub(chance.below(window))
+        };
+        match chance.below(8) {
+            0 => Fate::Lost,
+            1 => Fate::Kept,
+            2 | 3 => Fate::InOrder(recent(chance)),
+            4 => Fate::Reordered(recent(chance)),
+            5 => Fate::Whole(chance.any()),
+            _ => Fate::Torn([10, 50, 90][chance.below(3) as usize]),
+        }
+    }
+
+    /// Whether one sector of an operation survives.
+    pub fn spares(self, operation: u64, chance: &mut Chance) -> bool {
+        match self {
+            Fate::Lost => false,
+            Fate::Kept => true,
+            Fate::InOrder(torn) if operation != torn => operation < torn,
+            Fate::Reordered(torn) if operation != torn => operation > torn,
+            Fate::InOrder(_) | Fate::Reordered(_) => chance.percent(50),
+            Fate::Whole(seed) => Chance::new(seed.wrapping_add(operation)).percent(50),
+            Fate::Torn(percent) => chance.percent(percent),
+        }
+    }
+}

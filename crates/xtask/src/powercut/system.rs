@@ -1,0 +1,502 @@
+//! What the kernel asks of the file system, while the power is on, while it fails and after that.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    Request, TimeOrNow, WriteFlags,
+};
+
+use crate::powercut::content::{Content, SECTOR};
+use crate::powercut::supply::{Phase, Supply};
+use crate::powercut::tree::{self, Folder, Inode, Node, ROOT, Tree};
+
+/// The kind of call that made bytes or names stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// fsync of a file.
+    File,
+    /// fdatasync, and msync of a mapping.
+    Data,
+    /// The end of a write with O_DSYNC, O_SYNC or RWF_DSYNC.
+    Write,
+    /// fsync of a folder.
+    Names,
+}
+
+/// One sync, for a test that wants to ignore some of them.
+#[derive(Clone, Debug)]
+pub struct Sync {
+    pub kind: Kind,
+    /// The path of the file or folder in this file system, with a slash before each name.
+    pub path: String,
+    /// The number of syncs of this kind since the file was opened last.
+    pub since_opened: u64,
+}
+
+/// Decides whether a sync is honoured. One that is not is answered with success all the same.
+pub type Honour = Arc<dyn Fn(&Sync) -> bool + Send + std::marker::Sync>;
+
+/// A file system, while it is mounted and after that.
+pub struct Core {
+    state: Mutex<State>,
+    supply: Arc<Supply>,
+    machine: usize,
+    honour: Honour,
+}
+
+/// The number of a write, and the bytes of the file that it covers.
+type UnsyncedWrite = (u64, Range<usize>);
+
+struct State {
+    tree: Tree,
+    /// Writes with O_DSYNC whose fsync has not come yet, by thread and inode. The kernel sends it
+    /// from the thread that wrote (`generic_write_sync`).
+    stable_writes: BTreeMap<(u32, u64), Vec<UnsyncedWrite>>,
+    /// Syncs of each inode since it was opened last, by kind.
+    syncs: HashMap<(u64, Kind), u64>,
+}
+
+impl Core {
+    pub fn new(tree: Tree, supply: Arc<Supply>, machine: usize, honour: Honour) -> Arc<Core> {
+        let state = State { tree, stable_writes: BTreeMap::new(), syncs: HashMap::new() };
+        Arc::new(Core { state: Mutex::new(state), supply, machine, honour })
+    }
+
+    /// A copy of the file system as it is now, to draw from.
+    pub fn tree(&self) -> Tree {
+        self.lock().tree.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic in here")
+    }
+
+    /// Does something that a power cut can take back, and answers: with its outcome while the power
+    /// is on; not before the process is killed while the power fails. It is done in any case, since
+    /// a disk may do what it has not confirmed.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut State) -> Result<T, tree::Errno>,
+        answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
+        let mut state = self.lock();
+        let phase = self.supply.spend(self.machine);
+        let outcome = change(&mut state);
+        drop(state);
+        self.answer(phase, outcome, answer);
+    }
+
+    /// Makes something stable, while the power is on.
+    fn sync(&self, sync: impl FnOnce(&mut State) -> Result<(), tree::Errno>, reply: ReplyEmpty) {
+        let mut state = self.lock();
+        let phase = self.supply.spend(self.machine);
+        let outcome = if phase == Phase::On { sync(&mut state) } else { Ok(()) };
+        drop(state);
+        self.answer(phase, outcome, |outcome| empty(reply, outcome));
+    }
+
+    fn answer<T>(
+        &self,
+        phase: Phase,
+        outcome: Result<T, tree::Errno>,
+        answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
+        match phase {
+            Phase::On => answer(outcome.map_err(Errno::from_i32)),
+            Phase::Failing | Phase::Off => {
+                self.supply.hold(self.machine, Box::new(|| answer(Err(Errno::EIO))));
+            }
+        }
+    }
+
+    fn honours(&self, state: &mut State, ino: u64, kind: Kind) -> bool {
+        let count = state.syncs.entry((ino, kind)).or_default();
+        let since_opened = *count;
+        *count += 1;
+        let path = state.tree.inode(ino).map_or_else(|_| String::new(), |inode| inode.path.clone());
+        (self.honour)(&Sync { kind, path, since_opened })
+    }
+}
+
+/// The kernel's side of a [`Core`].
+pub struct System(pub Arc<Core>);
+
+/// Names and attributes change only through the kernel, which knows that.
+const KEPT: Duration = Duration::from_secs(3600);
+
+impl Filesystem for System {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Without FUSE_WRITEBACK_CACHE: every write comes here before write(2) returns.
+        let _ = config.set_max_write(1 << 20);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let state = self.0.lock();
+        let found = state.tree.lookup(parent.0, name).and_then(|ino| attributes(&state.tree, ino));
+        entry(reply, found.map_err(Errno::from_i32));
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let found = attributes(&self.0.lock().tree, ino.0);
+        attr(reply, found.map_err(Errno::from_i32));
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let change = move |state: &mut State| {
+            let operation = state.tree.next_operation();
+            let inode = state.tree.inode_mut(ino.0)?;
+            inode.mode = mode.map_or(inode.mode, |mode| (mode & 0o7777) as u16);
+            (inode.uid, inode.gid) = (uid.unwrap_or(inode.uid), gid.unwrap_or(inode.gid));
+            if let Some(size) = size {
+                let size = file_size(size)?;
+                state.tree.file_mut(ino.0)?.resize(operation, size);
+            }
+            attributes(&state.tree, ino.0)
+        };
+        self.0.change(change, |outcome| attr(reply, outcome));
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let inode = new_inode(request, mode & !umask, Node::Folder(Folder::default()));
+        let change = |state: &mut State| {
+            let ino = state.tree.create(parent.0, name, inode)?;
+            attributes(&state.tree, ino)
+        };
+        self.0.change(change, |outcome| entry(reply, outcome));
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        let inode = new_inode(request, mode & !umask, Node::File(Content::default()));
+        let change = |state: &mut State| {
+            let ino = state.tree.create(parent.0, name, inode)?;
+            attributes(&state.tree, ino)
+        };
+        self.0.change(change, |outcome| match outcome {
+            Ok(found) => {
+                reply.created(&KEPT, &found, Generation(0), FileHandle(0), FopenFlags::empty());
+            }
+            Err(error) => reply.error(error),
+        });
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let change = |state: &mut State| state.tree.remove(parent.0, name, false);
+        self.0.change(change, |outcome| empty(reply, outcome));
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let change = |state: &mut State| state.tree.remove(parent.0, name, true);
+        self.0.change(change, |outcome| empty(reply, outcome));
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let change = |state: &mut State| {
+            if parent != new_parent {
+                return Err(libc::EXDEV);
+            }
+            if !flags.is_empty() {
+                return Err(libc::EINVAL);
+            }
+            state.tree.rename(parent.0, name, new_name)
+        };
+        self.0.change(change, |outcome| empty(reply, outcome));
+    }
+
+    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.0.lock().syncs.retain(|(other, _), _| *other != ino.0);
+        // The pages of an earlier opening are right: nothing changes a file but the kernel.
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let state = self.0.lock();
+        let phase = self.0.supply.phase(self.0.machine);
+        if phase == Phase::On {
+            match state.tree.file(ino.0) {
+                Ok(content) => reply.data(content.read(offset as usize, size as usize)),
+                Err(errno) => reply.error(Errno::from_i32(errno)),
+            }
+            return;
+        }
+        drop(state);
+        self.0.supply.hold(self.0.machine, Box::new(move || reply.error(Errno::EIO)));
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let length = data.len() as u32;
+        let stable = flags.0 & libc::O_DSYNC != 0;
+        let from_mapping = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let thread = request.pid();
+        let change = |state: &mut State| {
+            let operation = state.tree.next_operation();
+            let start = file_size(offset)?;
+            let content = state.tree.file_mut(ino.0)?;
+            content.write(operation, start, data);
+            if stable && !from_mapping {
+                let range = start..start + data.len();
+                state.stable_writes.entry((thread, ino.0)).or_default().push((operation, range));
+            }
+            Ok(length)
+        };
+        self.0.change(change, |outcome| match outcome {
+            Ok(length) => reply.written(length),
+            Err(error) => reply.error(error),
+        });
+    }
+
+    fn fsync(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let thread = request.pid();
+        let core = Arc::clone(&self.0);
+        let sync = |state: &mut State| {
+            if let Some(writes) = state.stable_writes.remove(&(thread, ino.0)) {
+                if core.honours(state, ino.0, Kind::Write) {
+                    let content = state.tree.file_mut(ino.0)?;
+                    for (operation, range) in writes {
+                        content.sync_write(operation, range);
+                    }
+                }
+                return Ok(());
+            }
+            let kind = if data_only { Kind::Data } else { Kind::File };
+            if core.honours(state, ino.0, kind) {
+                state.tree.file_mut(ino.0)?.sync();
+            }
+            Ok(())
+        };
+        self.0.sync(sync, reply);
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let state = self.0.lock();
+        let names = match state.tree.names(ino.0) {
+            Ok(names) => names,
+            Err(errno) => return reply.error(Errno::from_i32(errno)),
+        };
+        for (at, (name, found)) in names.into_iter().enumerate().skip(offset as usize) {
+            let kind = state.tree.inode(found).map_or(FileType::RegularFile, kind_of);
+            if reply.add(INodeNo(found), at as u64 + 1, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        let core = Arc::clone(&self.0);
+        let sync = |state: &mut State| {
+            if core.honours(state, ino.0, Kind::Names) {
+                state.tree.sync_names(ino.0)?;
+            }
+            Ok(())
+        };
+        self.0.sync(sync, reply);
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let blocks = SIZE_LIMIT / 4096;
+        reply.statfs(blocks, blocks, blocks, 1 << 20, 1 << 20, 4096, 255, 4096);
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let change = |state: &mut State| {
+            let operation = state.tree.next_operation();
+            let (start, end) = (file_size(offset)?, file_size(offset.saturating_add(length))?);
+            let content = state.tree.file_mut(ino.0)?;
+            match mode & !libc::FALLOC_FL_KEEP_SIZE {
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE => {
+                    content.zero(operation, start..end);
+                }
+                0 if mode == 0 && end > content.len() => content.resize(operation, end),
+                0 => {}
+                _ => return Err(libc::EOPNOTSUPP),
+            }
+            Ok(())
+        };
+        self.0.change(change, |outcome| empty(reply, outcome));
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let state = self.0.lock();
+        let found = match (state.tree.file(ino.0), usize::try_from(offset), whence) {
+            (Err(errno), _, _) => Err(errno),
+            (Ok(content), Ok(from), libc::SEEK_DATA) => content.seek(from, true).ok_or(libc::ENXIO),
+            (Ok(content), Ok(from), libc::SEEK_HOLE) => {
+                content.seek(from, false).ok_or(libc::ENXIO)
+            }
+            _ => Err(libc::EINVAL),
+        };
+        match found {
+            Ok(at) => reply.offset(at as i64),
+            Err(errno) => reply.error(Errno::from_i32(errno)),
+        }
+    }
+}
+
+/// Files live in memory, and a test needs megabytes.
+const SIZE_LIMIT: u64 = 1 << 30;
+
+fn file_size(size: u64) -> Result<usize, tree::Errno> {
+    if size > SIZE_LIMIT { Err(libc::EFBIG) } else { Ok(size as usize) }
+}
+
+fn new_inode(request: &Request, mode: u32, node: Node) -> Inode {
+    let mode = (mode & 0o7777) as u16;
+    Inode { node, mode, uid: request.uid(), gid: request.gid(), path: String::new() }
+}
+
+fn kind_of(inode: &Inode) -> FileType {
+    match inode.node {
+        Node::File(_) => FileType::RegularFile,
+        Node::Folder(_) => FileType::Directory,
+    }
+}
+
+fn attributes(tree: &Tree, ino: u64) -> Result<FileAttr, tree::Errno> {
+    let inode = tree.inode(ino)?;
+    let (size, allocated, nlink) = match &inode.node {
+        Node::File(content) => (content.len() as u64, content.allocated(), 1),
+        Node::Folder(_) => (0, 0, 2),
+    };
+    Ok(FileAttr {
+        ino: if ino == ROOT { INodeNo::ROOT } else { INodeNo(ino) },
+        size,
+        blocks: allocated / SECTOR as u64,
+        atime: SystemTime::UNIX_EPOCH,
+        mtime: SystemTime::UNIX_EPOCH,
+        ctime: SystemTime::UNIX_EPOCH,
+        crtime: SystemTime::UNIX_EPOCH,
+        kind: kind_of(inode),
+        perm: inode.mode,
+        nlink,
+        uid: inode.uid,
+        gid: inode.gid,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    })
+}
+
+fn entry(reply: ReplyEntry, outcome: Result<FileAttr, Errno>) {
+    match outcome {
+        Ok(found) => reply.entry(&KEPT, &found, Generation(0)),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn attr(reply: ReplyAttr, outcome: Result<FileAttr, Errno>) {
+    match outcome {
+        Ok(found) => reply.attr(&KEPT, &found),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
+}

@@ -1,0 +1,130 @@
+//! Writes and flushes until the power fails, and reading everything back.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::model::{LONGEST, Model, Promise, SECTOR, SECTORS};
+use crate::client::session::Shape;
+use crate::client::stamp::{self, Content};
+use crate::client::{Answer, Login, Next, Request, Session, Workload};
+use crate::powercut::{Chance, Supply};
+
+/// 16 commands in flight, what each reads kept.
+pub const SHAPE: Shape = Shape { depth: 16, bytes: (LONGEST * SECTOR as u64) as usize, keep: true };
+
+/// Writes after which the power fails if it has not failed by then.
+const MOST_WRITES: u64 = 4000;
+
+/// Reads that are refused for the moment are sent again for so long: a gateway takes some seconds until it
+/// has found a node that was away.
+const READ_LIMIT: Duration = Duration::from_secs(30);
+
+/// Pause before a read is sent again.
+const READ_PAUSE: Duration = Duration::from_millis(5);
+
+/// Whether a command was not carried out and is to be sent again: BUSY, TASK SET FULL (SAM-5, 5.3.1) or a
+/// unit attention (SAM-5, 5.14).
+fn is_not_now(answer: &Answer<'_>) -> bool {
+    match answer.status {
+        0x08 | 0x28 => true,
+        0x02 => answer.sense[0] == 0x06,
+        _ => false,
+    }
+}
+
+/// Random writes with some flushes among them.
+pub struct Load<'a> {
+    pub model: &'a mut Model,
+    pub chance: &'a mut Chance,
+    pub supply: &'a Arc<Supply>,
+    pub promise: Promise,
+    pub writes: u64,
+    /// An answer that the volume should not have given while it had power.
+    pub wrong: Option<String>,
+}
+
+impl Workload for Load<'_> {
+    fn next(&mut self, _now: Instant, payload: &mut [u8]) -> Next {
+        if self.supply.is_cut() || self.wrong.is_some() || self.writes >= MOST_WRITES {
+            return Next::Stop;
+        }
+        self.writes += 1;
+        let (request, number) = match self.chance.percent(3) {
+            true => self.model.flush(),
+            false => self.model.write(self.chance, payload),
+        };
+        Next::Send(request, number)
+    }
+
+    fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
+        match answer.status {
+            0 => self.model.good(answer.number, self.promise),
+            status => {
+                self.model.refused(answer.number);
+                // While the node is away, calls to it may fail.
+                if !is_not_now(answer) && !self.supply.is_cut() {
+                    let sense = answer.sense;
+                    self.wrong =
+                        Some(format!("a write ended with status {status:#04x}, sense {sense:x?}"));
+                }
+            }
+        }
+    }
+}
+
+/// Reads every sector of the volume.
+pub fn read(login: &Login) -> Result<Vec<Content>> {
+    let mut reader = Reader {
+        found: vec![Content::Empty; SECTORS as usize],
+        wanted: (0..SECTORS / LONGEST).rev().map(|at| at * LONGEST).collect(),
+        left: SECTORS,
+        deadline: Instant::now() + READ_LIMIT,
+        wrong: None,
+    };
+    Session::open(login, SHAPE)?.run(&mut reader)?;
+    ensure!(reader.wrong.is_none(), "{}", reader.wrong.unwrap_or_default());
+    Ok(reader.found)
+}
+
+struct Reader {
+    found: Vec<Content>,
+    /// First sectors of the reads that are to be sent, the next one last.
+    wanted: Vec<u64>,
+    /// Sectors that no read has answered yet.
+    left: u64,
+    deadline: Instant,
+    wrong: Option<String>,
+}
+
+impl Workload for Reader {
+    fn next(&mut self, _now: Instant, _payload: &mut [u8]) -> Next {
+        if self.left == 0 || self.wrong.is_some() {
+            return Next::Stop;
+        }
+        match self.wanted.pop() {
+            Some(first) => Next::Send(Request::read(first as u32, LONGEST as u16, SECTOR), first),
+            None => Next::Wait,
+        }
+    }
+
+    fn answered(&mut self, now: Instant, answer: &Answer<'_>) {
+        if is_not_now(answer) && now < self.deadline {
+            self.wanted.push(answer.number);
+            std::thread::sleep(READ_PAUSE);
+            return;
+        }
+        self.left -= LONGEST;
+        if answer.status != 0 {
+            let (first, status, sense) = (answer.number, answer.status, answer.sense);
+            self.wrong =
+                Some(format!("reading sector {first} ended with status {status:#04x}, {sense:x?}"));
+            return;
+        }
+        for (at, bytes) in answer.data.chunks_exact(SECTOR as usize).enumerate() {
+            let sector = answer.number + at as u64;
+            self.found[sector as usize] = stamp::read(bytes, sector);
+        }
+    }
+}

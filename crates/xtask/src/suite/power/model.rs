@@ -1,0 +1,332 @@
+//! The contents that each sector of a volume may have, by what was written, acknowledged and flushed.
+//!
+//! Every sector carries its number and a version. Versions grow with the order in which writes are
+//! sent, over all sectors, so that each version of a sector names one write.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use anyhow::{Result, ensure};
+
+use crate::client::Request;
+use crate::client::stamp::{self, Content};
+use crate::powercut::Chance;
+
+/// Sectors of 512 bytes that are written: 2 MiB, less than a log of 8 MiB holds, so that writes also
+/// overwrite what is still dirty.
+pub const SECTORS: u64 = 4096;
+pub const SECTOR: u32 = 512;
+
+/// Sectors of the longest write: four slots of the cache.
+pub const LONGEST: u64 = 32;
+
+/// The promise of a mode for writes after a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// Every acknowledged write is there.
+    Acknowledged,
+    /// Every flushed write is there, and of all others a consistent prefix: if a write is there, so is
+    /// every write that was acknowledged before it was sent.
+    FlushedPrefix,
+}
+
+/// The state of each sector in the model.
+pub struct Model {
+    sectors: Vec<Sector>,
+    under_way: BTreeMap<u64, Range>,
+    /// Acknowledged writes that no flush has covered yet, oldest acknowledgment first.
+    unflushed: VecDeque<(u64, Range)>,
+    flushes: BTreeMap<u64, u64>,
+    /// Grows with every event: what was sent before what was acknowledged is known by it.
+    clock: u64,
+    version: u64,
+    pub acknowledged: u64,
+    pub verified: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    first: u64,
+    count: u64,
+    /// Its write has FUA: stable when it is answered.
+    fua: bool,
+}
+
+#[derive(Default)]
+struct Sector {
+    /// The oldest version that may be found.
+    floor: u64,
+    /// Writes in the order of their versions, without those that a cut took back.
+    writes: Vec<Write>,
+    is_under_way: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Write {
+    version: u64,
+    sent: u64,
+    acknowledged: Option<u64>,
+}
+
+/// The number of a flush has this bit; writes have their version.
+const FLUSH: u64 = 1 << 63;
+
+impl Model {
+    pub fn new() -> Model {
+        Model {
+            sectors: (0..SECTORS).map(|_| Sector::default()).collect(),
+            under_way: BTreeMap::new(),
+            unflushed: VecDeque::new(),
+            flushes: BTreeMap::new(),
+            clock: 0,
+            version: 0,
+            acknowledged: 0,
+            verified: 0,
+        }
+    }
+
+    /// A write of sectors that no other write has under way, and its number; its data is put into
+    /// `payload`.
+    pub fn write(&mut self, chance: &mut Chance, payload: &mut [u8]) -> (Request, u64) {
+        let range = loop {
+            let count = [1, 8, 8, 1 + chance.below(LONGEST)][chance.below(4) as usize];
+            // A part of the writes goes to few sectors, which are overwritten again and again.
+            let area = if chance.percent(30) { SECTORS / 32 } else { SECTORS };
+            let fua = chance.percent(5);
+            let range = Range { first: chance.below(area - count + 1), count, fua };
+            if self.of(range).iter().all(|sector| !sector.is_under_way) {
+                break range;
+            }
+        };
+        self.version += 1;
+        self.clock += 1;
+        let (version, sent) = (self.version, self.clock);
+        for (at, sector) in self.of(range).iter_mut().enumerate() {
+            sector.is_under_way = true;
+            sector.writes.push(Write { version, sent, acknowledged: None });
+            let bytes = &mut payload[at * SECTOR as usize..][..SECTOR as usize];
+            stamp::fill(bytes, range.first + at as u64, version);
+        }
+        self.under_way.insert(version, range);
+        let (first, count) = (range.first as u32, range.count as u16);
+        let request = Request::write(first, count, SECTOR, range.fua);
+        (request, version)
+    }
+
+    /// A flush and its number.
+    pub fn flush(&mut self) -> (Request, u64) {
+        self.clock += 1;
+        let number = FLUSH | self.clock;
+        self.flushes.insert(number, self.clock);
+        (Request::flush(), number)
+    }
+
+    /// A write or flush was answered with GOOD.
+    pub fn good(&mut self, number: u64, promise: Promise) {
+        self.clock += 1;
+        let now = self.clock;
+        if let Some(sent) = self.flushes.remove(&number) {
+            self.flushed(sent);
+            return;
+        }
+        let Some(range) = self.under_way.remove(&number) else { return };
+        self.acknowledged += 1;
+        for sector in self.of(range) {
+            sector.is_under_way = false;
+            let write = sector.writes.iter_mut().rfind(|write| write.version == number);
+            write.expect("it was sent").acknowledged = Some(now);
+            if promise == Promise::Acknowledged || range.fua {
+                sector.floor = number;
+            }
+        }
+        if promise != Promise::Acknowledged {
+            self.unflushed.push_back((number, range));
+        }
+    }
+
+    /// A write was refused: BUSY or an error. Whether something of it was done is not known.
+    pub fn refused(&mut self, number: u64) {
+        self.flushes.remove(&number);
+        if let Some(range) = self.under_way.remove(&number) {
+            self.of(range).iter_mut().for_each(|sector| sector.is_under_way = false);
+        }
+    }
+
+    /// Nothing is under way any more: the power has failed, or the session has ended.
+    pub fn lost_contact(&mut self) {
+        let numbers: Vec<u64> = self.under_way.keys().chain(self.flushes.keys()).copied().collect();
+        numbers.into_iter().for_each(|number| self.refused(number));
+    }
+
+    /// Checks a whole volume against the promises, and takes what was found for what there is.
+    pub fn verify(&mut self, found: &[Content]) -> Result<()> {
+        let found = self.versions(found)?;
+        let lost = |(sector, found): &(usize, &u64)| **found < self.sectors[*sector].floor;
+        let lost: Vec<_> = found.iter().enumerate().filter(lost).collect();
+        if let Some((sector, version)) = lost.first() {
+            let floor = self.sectors[*sector].floor;
+            anyhow::bail!(
+                "{} of {SECTORS} sectors have lost what was promised: sector {sector} holds version \
+                 {version}, promised was {floor}",
+                lost.len()
+            );
+        }
+        self.check_prefix(&found)?;
+        self.clock += 1;
+        let now = self.clock;
+        for (sector, version) in self.sectors.iter_mut().zip(&found) {
+            sector.floor = *version;
+            sector.writes.retain(|write| write.version <= *version);
+            for write in &mut sector.writes {
+                write.acknowledged.get_or_insert(now);
+            }
+        }
+        self.unflushed.clear();
+        self.verified += SECTORS;
+        Ok(())
+    }
+
+    /// Checks that a volume which may lag behind is a consistent prefix of all writes, as the far volume
+    /// alone is.
+    pub fn verify_behind(&self, found: &[Content]) -> Result<()> {
+        self.check_prefix(&self.versions(found)?)
+    }
+
+    /// The version in each sector; each must be of a write that was sent and not taken back.
+    fn versions(&self, found: &[Content]) -> Result<Vec<u64>> {
+        ensure!(found.len() == SECTORS as usize, "{} sectors were read", found.len());
+        let version = |(sector, content): (usize, &Content)| {
+            let version = match content {
+                Content::Empty => 0,
+                Content::Version(version) => *version,
+                Content::Damaged => anyhow::bail!("sector {sector} is torn or not its own"),
+            };
+            let sent = self.sectors[sector].writes.iter().any(|write| write.version == version);
+            ensure!(
+                version == 0 || sent,
+                "sector {sector} holds version {version}, which was never sent or was lost before"
+            );
+            Ok(version)
+        };
+        found.iter().enumerate().map(version).collect()
+    }
+
+    /// No write may be lost that was acknowledged before one was sent that is there.
+    fn check_prefix(&self, found: &[u64]) -> Result<()> {
+        let there = |(sector, version): (&Sector, &u64)| {
+            let write = sector.writes.iter().rfind(|write| write.version == *version)?;
+            Some((write.sent, write.version))
+        };
+        let newest = self.sectors.iter().zip(found).filter_map(there).max();
+        let Some((sent, version)) = newest else { return Ok(()) };
+        for (at, (sector, found)) in self.sectors.iter().zip(found).enumerate() {
+            let newer = sector.writes.iter().filter(|write| write.version > *found);
+            let gap =
+                newer.into_iter().find(|write| write.acknowledged.is_some_and(|at| at < sent));
+            if let Some(gap) = gap {
+                anyhow::bail!(
+                    "no consistent prefix: version {version} is there, and sector {at} holds {found}, \
+                     although {} was acknowledged before {version} was sent",
+                    gap.version
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// All that was acknowledged before a flush was sent is stable.
+    fn flushed(&mut self, sent: u64) {
+        while let Some((version, range)) = self.unflushed.front().copied() {
+            let first = &self.sectors[range.first as usize];
+            let write = first.writes.iter().rfind(|write| write.version == version);
+            if write.is_none_or(|write| write.acknowledged.is_none_or(|at| at > sent)) {
+                break;
+            }
+            self.unflushed.pop_front();
+            for sector in self.of(range) {
+                sector.floor = sector.floor.max(version);
+            }
+        }
+    }
+
+    fn of(&mut self, range: Range) -> &mut [Sector] {
+        &mut self.sectors[range.first as usize..(range.first + range.count) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The volume with each sector's newest version of at most `upto`.
+    fn volume(model: &Model, upto: u64) -> Vec<Content> {
+        let content = |sector: &Sector| {
+            let newest = sector.writes.iter().rfind(|write| write.version <= upto);
+            newest.map_or(Content::Empty, |write| Content::Version(write.version))
+        };
+        model.sectors.iter().map(content).collect()
+    }
+
+    /// A model with so many writes, one after the other; the last is not acknowledged.
+    fn written(count: u64, promise: Promise) -> Model {
+        let (mut model, mut chance) = (Model::new(), Chance::new(1));
+        let mut payload = vec![0; (LONGEST * u64::from(SECTOR)) as usize];
+        for _ in 1..count {
+            let (_, number) = model.write(&mut chance, &mut payload);
+            model.good(number, promise);
+        }
+        model.write(&mut chance, &mut payload);
+        model
+    }
+
+    #[test]
+    fn a_lost_acknowledged_write_is_found_and_one_under_way_may_be_there_or_not() {
+        for upto in [20, 19] {
+            let mut model = written(20, Promise::Acknowledged);
+            let found = volume(&model, upto);
+            model.lost_contact();
+            model.verify(&found).unwrap();
+        }
+        let mut model = written(20, Promise::Acknowledged);
+        let found = volume(&model, 18);
+        let error = model.verify(&found).unwrap_err().to_string();
+        assert!(error.contains("have lost what was promised"), "{error}");
+    }
+
+    #[test]
+    fn what_was_flushed_must_be_there_and_the_rest_must_be_a_prefix() {
+        let (mut model, mut chance) = (Model::new(), Chance::new(2));
+        let mut payload = vec![0; (LONGEST * u64::from(SECTOR)) as usize];
+        let promise = Promise::FlushedPrefix;
+        for number in 1..=30 {
+            let (_, write) = model.write(&mut chance, &mut payload);
+            model.good(write, promise);
+            if number == 10 {
+                let (_, flush) = model.flush();
+                model.good(flush, promise);
+            }
+        }
+        let flushed: Vec<_> = [30, 25, 10].map(|upto| volume(&model, upto)).into();
+        for found in &flushed {
+            model.verify_behind(found).unwrap();
+        }
+        let early = volume(&model, 9);
+        assert!(model.verify(&early).unwrap_err().to_string().contains("promised"));
+        let mut mixed = volume(&model, 12);
+        for (content, newest) in mixed.iter_mut().zip(volume(&model, 30)) {
+            if newest == Content::Version(30) {
+                *content = newest;
+            }
+        }
+        let error = model.verify(&mixed).unwrap_err().to_string();
+        assert!(error.contains("no consistent prefix"), "{error}");
+    }
+
+    #[test]
+    fn what_a_cut_took_back_must_not_come_again() {
+        let mut model = written(20, Promise::FlushedPrefix);
+        let (early, late) = (volume(&model, 15), volume(&model, 20));
+        model.lost_contact();
+        model.verify(&early).unwrap();
+        assert!(model.verify(&late).unwrap_err().to_string().contains("never sent or was lost"));
+    }
+}

@@ -1,0 +1,275 @@
+//! A node and its gateways with all their files on disks that forget, each a process of the real
+//! program.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Pid;
+
+use super::mode::{GATEWAY, Mode, NODE, PARTNER, Variant};
+use super::site_settings;
+use crate::client::Login;
+use crate::destage;
+use crate::node::{How, Node};
+use crate::powercut::{Boot, Chance, Honour, Mounted, Supply, Sync, Tree};
+use crate::process;
+
+/// A start, a takeover or the end of a killed process on a crowded machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Decides which syncs of a disk are honoured, by the name of the disk.
+pub type Judge = Arc<dyn Fn(&str, &Sync) -> bool + Send + std::marker::Sync>;
+
+/// The processes, their power and their disks. Processes end before their disks are unmounted.
+pub struct Site {
+    pub mode: Mode,
+    pub supply: Arc<Supply>,
+    program: PathBuf,
+    processes: Vec<Option<Node>>,
+    disks: Vec<Disk>,
+    addresses: Vec<SocketAddr>,
+    folder: tempfile::TempDir,
+    judge: Judge,
+    engine: &'static str,
+    /// The machines share one kernel, and so one boot: those whose power did not fail go on and do not look
+    /// again.
+    boot: Boot,
+}
+
+/// One disk of a machine.
+struct Disk {
+    name: &'static str,
+    machine: usize,
+    mounted: Option<Mounted>,
+}
+
+/// Folders that stand on each disk before the program comes.
+const FOLDERS: [&str; 4] = ["volume", "log", "nvram", "var"];
+
+const NAMES: [&str; 3] = ["node", "gateway", "partner"];
+
+impl Site {
+    /// New disks, and nothing that runs.
+    pub fn new(program: &Path, mode: Mode, engine: &'static str, judge: Judge) -> Result<Site> {
+        let folder = tempfile::tempdir()?;
+        let disk = |name, machine| Disk { name, machine, mounted: None };
+        let mut disks = vec![disk("node", NODE), disk("gateway", GATEWAY)];
+        match mode {
+            Mode::Mirrored => disks.push(disk("mirror", GATEWAY)),
+            Mode::Pair => disks.push(disk("partner", PARTNER)),
+            _ => {}
+        }
+        let boot = Boot::new(folder.path().join("boot_id"), &mut Chance::new(0))?;
+        let address = loopback();
+        let addresses = (0..mode.machines() as u16)
+            .map(|machine| SocketAddr::from((address, FIRST_PORT + machine)))
+            .collect();
+        let mut site = Site {
+            mode,
+            supply: Supply::new(mode.machines()),
+            program: program.to_owned(),
+            processes: (0..mode.machines()).map(|_| None).collect(),
+            disks,
+            addresses,
+            folder,
+            judge,
+            engine,
+            boot,
+        };
+        for at in 0..site.disks.len() {
+            let mut tree = Tree::new();
+            FOLDERS.iter().try_for_each(|name| tree.add_folder(name)).map_err(errno)?;
+            site.mount(at, tree)?;
+        }
+        Ok(site)
+    }
+
+    /// Makes the keys that the log of a changing site may have.
+    pub fn make_keys(&self) -> Result<()> {
+        for key in 1..=2 {
+            let disk = self.path("gateway/var");
+            let [secret, file] = ["secret", "key"].map(|kind| disk.join(format!("{kind}{key}")));
+            let mut make_secret = Command::new(&self.program);
+            make_secret.arg("secret").arg(&secret).args(["--characters", "64"]);
+            let mut make_key = Command::new(&self.program);
+            make_key.arg("key").arg(&file).arg("--secret-file").arg(&secret);
+            for command in [&mut make_secret, &mut make_key] {
+                let made = process::run(command, LIMIT)?;
+                ensure!(made.success(), "{}: {}", made.ending(), made.tail(5));
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts whoever is down, the node first, and waits until the volume is served.
+    pub fn raise(&mut self, variant: Variant) -> Result<()> {
+        for machine in 0..self.processes.len() {
+            self.raise_one(machine, variant)?;
+        }
+        if self.mode == Mode::Pair {
+            self.active()?;
+        }
+        Ok(())
+    }
+
+    /// Starts a machine's process, if it is down.
+    pub fn raise_one(&mut self, machine: usize, variant: Variant) -> Result<()> {
+        if self.processes[machine].is_some() {
+            return Ok(());
+        }
+        let places = site_settings::Places {
+            folder: self.folder.path(),
+            addresses: &self.addresses,
+            engine: self.engine,
+        };
+        let settings = match machine {
+            NODE => site_settings::node(&places, self.mode),
+            _ => site_settings::gateway(&places, self.mode, machine, variant),
+        };
+        let runs = |process| {
+            let process = Pid::from_raw(process as i32).expect("no process has the number 0");
+            self.supply.runs(machine, process);
+        };
+        let (program, folder) = (&self.program, self.folder.path());
+        let name = NAMES[machine];
+        let node = Node::start_heard(How::Usual, program, folder, name, &settings, runs)?;
+        self.processes[machine] = Some(node);
+        Ok(())
+    }
+
+    /// Takes away what the power cut has killed, and leaves on its disks what a seed draws.
+    pub fn fall(&mut self, machines: &[usize], seed: u64) -> Result<()> {
+        self.bury(machines)?;
+        for at in 0..self.disks.len() {
+            let disk = &mut self.disks[at];
+            if machines.contains(&disk.machine) {
+                let tree = disk.mounted.take().context("not mounted")?.unmount()?;
+                self.mount(at, tree.draw(seed ^ (at as u64 + 1)))?;
+            }
+        }
+        machines.iter().for_each(|machine| self.supply.restore(*machine));
+        self.boot.renew(&mut Chance::new(seed))
+    }
+
+    /// Takes away processes that were killed while their machines go on: what they wrote stays as it is, and
+    /// what they did not sync can still be lost later.
+    pub fn fall_alone(&mut self, machines: &[usize]) -> Result<()> {
+        self.bury(machines)?;
+        machines.iter().for_each(|machine| self.supply.restore(*machine));
+        Ok(())
+    }
+
+    fn bury(&mut self, machines: &[usize]) -> Result<()> {
+        for machine in machines {
+            self.supply.wait_off(*machine)?;
+            if let Some(mut process) = self.processes[*machine].take() {
+                let ended = process.running().wait(LIMIT)?;
+                ensure!(ended.is_some(), "{} does not end when it is killed", NAMES[*machine]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the gateway send everything to the node, and stops it.
+    pub fn settle(&mut self) -> Result<()> {
+        let gateway = self.processes[GATEWAY].take().context("the gateway is down")?;
+        destage::drained(&gateway, LIMIT)?;
+        gateway.stop().map(drop)
+    }
+
+    /// Checks that the node has the record of the claim that a gateway has made. Nothing is served without
+    /// one.
+    pub fn check_claim(&self) -> Result<()> {
+        let folder = self.path("node/var/state");
+        let names = fs::read_dir(&folder).with_context(|| format!("{} is lost", folder.display()));
+        let names: Vec<_> = names?.collect::<Result<_, _>>()?;
+        let is_claim = |entry: &fs::DirEntry| entry.path().extension() == Some("claim".as_ref());
+        ensure!(names.iter().any(is_claim), "the node has lost the record of the claim: {names:?}");
+        Ok(())
+    }
+
+    /// How to reach the volume: through the gateway that serves it.
+    pub fn near(&self) -> Result<Login> {
+        let machine = if self.mode == Mode::Pair { self.active()? } else { GATEWAY };
+        let process = self.processes[machine].as_ref().context("the gateway is down")?;
+        Ok(process.login(site_settings::GATEWAY))
+    }
+
+    /// How to reach the node's own volume.
+    pub fn far(&self) -> Result<Login> {
+        let node = self.processes[NODE].as_ref().context("the node is down")?;
+        Ok(node.login(site_settings::NODE))
+    }
+
+    /// Ends all processes that are left, in order.
+    pub fn stop(mut self) -> Result<()> {
+        for process in self.processes.iter_mut().rev().filter_map(Option::take) {
+            process.stop()?;
+        }
+        Ok(())
+    }
+
+    /// The last events of every process.
+    pub fn events(&self) -> String {
+        let tail = |name: &&str| {
+            let path = self.path(&format!("{name}.events"));
+            let events = fs::read_to_string(path).unwrap_or_default();
+            let lines: Vec<&str> = events.lines().collect();
+            format!("{name}:\n{}\n", lines[lines.len().saturating_sub(12)..].join("\n"))
+        };
+        NAMES.iter().take(self.mode.machines()).map(tail).collect()
+    }
+
+    /// The gateway of a pair that serves the volume, when one does.
+    fn active(&self) -> Result<usize> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            for machine in [GATEWAY, PARTNER] {
+                let Some(process) = &self.processes[machine] else { continue };
+                let status = process.status()?;
+                let targets = status["targets"].as_array().context("no targets")?;
+                let found = targets.iter().find(|target| target["name"] == site_settings::GATEWAY);
+                if found.is_some_and(|target| target["pair"]["role"] == "active") {
+                    return Ok(machine);
+                }
+            }
+            ensure!(Instant::now() < deadline, "no gateway of the pair serves within {LIMIT:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn mount(&mut self, at: usize, tree: Tree) -> Result<()> {
+        let Disk { name, machine, .. } = self.disks[at];
+        let judge = Arc::clone(&self.judge);
+        let honour: Honour = Arc::new(move |sync| judge(name, sync));
+        let path = self.path(name);
+        let mounted = Mounted::mount(tree, &path, &self.supply, machine, honour)?;
+        self.disks[at].mounted = Some(mounted);
+        Ok(())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// Where the first machine listens; the others listen at the ports behind it.
+const FIRST_PORT: u16 = 3260;
+
+/// An address that nobody else listens at or connects from, neither another process nor another mode of
+/// this one, so that its ports are free in each start.
+fn loopback() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 + NEXT.fetch_add(1, Ordering::Relaxed) % 128, high, low)
+}
+
+fn errno(errno: i32) -> anyhow::Error {
+    std::io::Error::from_raw_os_error(errno).into()
+}

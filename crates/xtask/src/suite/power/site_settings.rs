@@ -1,0 +1,86 @@
+//! The settings of a node and its gateways, by mode.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::mode::{GATEWAY as FIRST, Mode, NODE as NODES, PARTNER, Variant};
+
+pub const NODE: &str = "iqn.2026-11.forebay.test:power-node";
+pub const GATEWAY: &str = "iqn.2026-11.forebay.test:power-gateway";
+
+/// Where everything is.
+pub struct Places<'a> {
+    /// Each disk is mounted below it, under its name.
+    pub folder: &'a Path,
+    /// Where each machine listens.
+    pub addresses: &'a [SocketAddr],
+    /// How files are read and written: `engine` of a file, `log_engine` of a log.
+    pub engine: &'static str,
+}
+
+/// Settings of the node.
+pub fn node(places: &Places<'_>, mode: Mode) -> String {
+    let disk = places.folder.join("node");
+    let disk = disk.display();
+    let cache = match mode {
+        Mode::AtFlush => format!(
+            ", {{ cache = {{ log = \"{disk}/log/log\", log_size = \"8MiB\", dram = \"8MiB\", \
+             report = \"at-flush\", dirty_age = \"20ms\", destage_idle = \"1ms\", \
+             log_engine = \"{}\" }} }}",
+            places.engine
+        ),
+        _ => String::new(),
+    };
+    format!(
+        "listen = [\"{}\"]\nstate = \"{disk}/var/state\"\n[[target]]\nname = \"{NODE}\"\n\
+         [[target.unit]]\nstack = [{{ file = {{ path = \"{disk}/volume/volume\", size = \"4MiB\", \
+         engine = \"{}\" }} }}{cache}]\n",
+        places.addresses[NODES], places.engine
+    )
+}
+
+/// Settings of a gateway.
+pub fn gateway(places: &Places<'_>, mode: Mode, machine: usize, variant: Variant) -> String {
+    let disk = places.folder.join(if machine == PARTNER { "partner" } else { "gateway" });
+    let disk = disk.display();
+    let mut cache = format!(
+        "log = \"{disk}/log/log\", log_size = \"8MiB\", dram = \"8MiB\", report = \"{}\", \
+         order = \"{}\", dirty_age = \"20ms\", destage_idle = \"1ms\", log_engine = \"{}\"",
+        variant.report, variant.order, places.engine
+    );
+    if matches!(mode, Mode::ImmediateRestart | Mode::ImmediatePowerLoss | Mode::Changing) {
+        cache += &format!(
+            ", nvram = \"{disk}/nvram/nvram\", nvram_size = \"1MiB\", nvram_survives = \"{}\"",
+            variant.nvram_survives
+        );
+    }
+    if mode == Mode::Mirrored {
+        cache += &format!(", log_mirror = \"{}/mirror/log/log\"", places.folder.display());
+    }
+    if variant.key > 0 {
+        cache += &format!(
+            ", log_key = \"{disk}/var/key{0}\", log_secret_file = \"{disk}/var/secret{0}\"",
+            variant.key
+        );
+    }
+    let mut half = String::new();
+    if mode == Mode::Pair {
+        let (own, other) = if machine == FIRST { ("a", "b") } else { ("b", "a") };
+        let partner = places.addresses[if machine == FIRST { PARTNER } else { FIRST }];
+        cache += &format!(
+            ", pair = {{ partner = {{ url = \"iscsi://{partner}/{GATEWAY}-half-{other}/0\" }}, \
+             dead_after = \"2s\", first = {} }}",
+            machine == FIRST
+        );
+        half = format!(
+            "[[target]]\nname = \"{GATEWAY}-half-{own}\"\n[[target.unit]]\n\
+             stack = [{{ half = {{ of = \"{GATEWAY}\" }} }}]\n"
+        );
+    }
+    format!(
+        "initiator_name = \"iqn.2026-11.forebay.test:power-{machine}\"\nlisten = [\"{}\"]\n\
+         state = \"{disk}/var/state\"\n[[target]]\nname = \"{GATEWAY}\"\n[[target.unit]]\nstack = [\n\
+         {{ remote = {{ url = \"iscsi://{}/{NODE}/0\" }} }},\n{{ cache = {{ {cache} }} }},\n]\n{half}",
+        places.addresses[machine], places.addresses[NODES]
+    )
+}

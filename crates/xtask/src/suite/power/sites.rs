@@ -1,0 +1,152 @@
+//! How a power cut shows that a sync of the program is needed: the modes in which its loss is found,
+//! or why it stays although none finds one.
+//!
+//! The program knows nothing of this table, so that nothing in it can switch a sync off. The file
+//! system for tests recognises a place by the file and the kind of the sync, and ignores it for
+//! `cargo xtask power-cuts --ignore-site`.
+
+use anyhow::{Context, Result};
+
+use super::mode::Mode;
+use crate::check::syncs::{PLACES, Place};
+use crate::powercut::{Kind, Sync};
+
+/// A place that makes something stable, by its index in [`SITES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncSite(usize);
+
+/// What becomes of the data when the syncs of one place are ignored.
+pub struct About {
+    pub number: usize,
+    /// Modes in which a loss shows when it is ignored, in the order in which they are tried.
+    pub modes: &'static [Mode],
+    /// Blocking calls in threads or io_uring, where the place belongs to one of the two.
+    pub engine: Option<&'static str>,
+    /// Why it stays although no power cut of a mode finds a loss without it.
+    pub reason: Option<&'static str>,
+    /// Whether a sync comes from here; the name of the disk, and the sync.
+    is_of: fn(&str, &Sync) -> bool,
+}
+
+const NEVER: fn(&str, &Sync) -> bool = |_, _| false;
+
+macro_rules! sites {
+    ($($number:literal $modes:expr, $engine:expr, $reason:expr, $is_of:expr;)*) => {
+        &[$(About {
+            number: $number, modes: $modes, engine: $engine, reason: $reason, is_of: $is_of,
+        }),*]
+    };
+}
+
+use Mode::{AfterComplete, AtFlush, Changing, ImmediatePowerLoss, ImmediateRestart, Through};
+
+/// All places, as in [`PLACES`]. A reason stands beside the place in the source, too.
+pub const SITES: &[About] = sites! {
+    1 &[AfterComplete, AtFlush], None, None,
+        |_, sync| sync.kind == Kind::File && is_volume_or_log(sync);
+    2 &[AfterComplete], None, None,
+        |_, sync| sync.kind == Kind::Names && matches!(sync.path.as_str(), "/volume" | "/log");
+    3 &[], None,
+        Some("it bounds the memory that is dirty and the time of the last sync, and promises nothing"),
+        NEVER;
+    4 &[AfterComplete], None,
+        Some("it tells that there is no room; a power cut makes zeros of zeros"),
+        |_, sync| sync.kind == Kind::Data && sync.path == "/log/log" && sync.since_opened == 0;
+    5 &[], None,
+        Some("no mode grows a volume; hosts were told of the new size, and would find the old one"),
+        NEVER;
+    6 &[], None,
+        Some("no mode shrinks a log; a start would find a file longer than its settings say"), NEVER;
+    7 &[AfterComplete, Through],
+        Some("threads"), None, |_, sync| sync.kind == Kind::Write && is_volume_or_log(sync);
+    8 &[AfterComplete, AtFlush, Through],
+        Some("threads"), None,
+        |_, sync| sync.kind == Kind::Data && is_volume_or_log(sync);
+    9 &[AfterComplete, Through],
+        Some("uring"), None, |_, sync| sync.kind == Kind::Write && is_volume_or_log(sync);
+    10 &[AfterComplete, AtFlush, Through],
+        Some("uring"), None,
+        |_, sync| sync.kind == Kind::Data && is_volume_or_log(sync);
+    11 &[ImmediatePowerLoss], None, None,
+        |_, sync| sync.kind == Kind::Names && sync.path == "/nvram";
+    12 &[ImmediateRestart, ImmediatePowerLoss], None,
+        None, |_, sync| sync.kind == Kind::File && sync.path == "/nvram/nvram";
+    13 &[ImmediatePowerLoss, Changing], None,
+        Some("it brings pages to the disk that an earlier process could not, after an error of the disk"),
+        |_, sync| is_nvram(sync) && sync.since_opened == 0;
+    14 &[ImmediatePowerLoss], None, None,
+        |_, sync| is_nvram(sync) && sync.since_opened > 0;
+    15 &[AfterComplete], None, None,
+        |_, sync| sync.kind == Kind::File && sync.path.ends_with(".new");
+    16 &[AfterComplete], None, None,
+        |_, sync| sync.kind == Kind::Names && sync.path.starts_with("/var");
+    17 &[Changing], None, None,
+        |_, sync| sync.kind == Kind::File && sync.path.starts_with("/var/key");
+    18 &[], None,
+        Some("it erases and keeps nothing: no block is lost without it"), NEVER;
+    19 &[Changing], None, None,
+        |_, sync| sync.kind == Kind::File && sync.path.starts_with("/var/secret");
+    20 &[], None,
+        Some("it writes the kernel's pages of a device; the volume below makes them stable itself"), NEVER;
+    21 &[], None,
+        Some("it writes the kernel's pages, so that `forebay detach` can say what failed"), NEVER;
+    22 &[], None,
+        Some("it carries out the syncs of places 13 and 14"), NEVER;
+    23 &[], None,
+        Some("a file without its id is served with a warning: no block is lost without it"), NEVER;
+    24 &[], None,
+        Some("without the file only an older copy is not recognized: no block is lost"), NEVER;
+    25 &[], None,
+        Some("as 24: it bounds the time for which an older copy is not recognized"), NEVER;
+};
+
+fn is_volume_or_log(sync: &Sync) -> bool {
+    matches!(sync.path.as_str(), "/volume/volume" | "/log/log")
+}
+
+fn is_nvram(sync: &Sync) -> bool {
+    sync.kind == Kind::Data && sync.path == "/nvram/nvram"
+}
+
+impl SyncSite {
+    /// The site with a number.
+    pub fn numbered(number: usize) -> Result<SyncSite> {
+        let found = SITES.iter().position(|about| about.number == number);
+        Ok(SyncSite(found.with_context(|| format!("no sync site has the number {number}"))?))
+    }
+
+    pub fn all() -> Vec<SyncSite> {
+        (0..SITES.len()).map(SyncSite).collect()
+    }
+
+    pub fn about(self) -> &'static About {
+        &SITES[self.0]
+    }
+
+    /// The place in the source.
+    pub fn place(self) -> &'static Place {
+        let number = self.about().number;
+        PLACES.iter().find(|place| place.number == number).expect("a test holds that")
+    }
+
+    /// Whether a sync of a disk comes from here.
+    pub fn is_of(self, disk: &str, sync: &Sync) -> bool {
+        (self.about().is_of)(disk, sync)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_of_the_source_is_tried_or_has_a_reason() {
+        let mut numbers: Vec<usize> = SITES.iter().map(|about| about.number).collect();
+        let mut known: Vec<usize> = PLACES.iter().map(|place| place.number).collect();
+        numbers.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(numbers, known);
+        assert!(SITES.iter().all(|about| !about.modes.is_empty() || about.reason.is_some()));
+        assert!(SyncSite::numbered(99).is_err());
+    }
+}
