@@ -95,7 +95,16 @@ pub fn refusal(settings: &settings::Cache, error: &OpenError) -> Failure {
             format!("name the NVRAM file that belongs to it with `nvram`, or {accept}")
         }
         OpenError::NvramBehind { .. } => format!("bring back the newest NVRAM file, or {accept}"),
-        OpenError::Behind { .. } => older_log(settings, ""),
+        OpenError::Behind { .. } if settings.pair.is_some() => {
+            "start its partner first: it serves, and fills this log again; if the partner is gone for good, see \
+             docs/operation.md, \"Pairs\""
+                .into()
+        }
+        OpenError::Behind { .. } => older_log(
+            settings,
+            "if the far volume is at a Forebay node, end the claim there (`forebay claim drop TARGET/LUN \
+             --lose-dirty-data`), ",
+        ),
         OpenError::Confirmed(_) => "let the user who serves read and write that file, or restore it; or, if \
              log and NVRAM were not put back from a copy, delete it"
             .into(),
