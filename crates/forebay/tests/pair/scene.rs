@@ -60,6 +60,7 @@ pub fn settings(
         r#"
 initiator_name = "iqn.2026-11.test:host-{name}"
 listen = ["{address}"]
+state = "state-of-{name}"
 [[target]]
 name = "iqn.2026-11.test:half-{name}"
 [[target.unit]]
