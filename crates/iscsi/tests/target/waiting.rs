@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use iscsi::{
-    DataSegment, Itt, Pdu, Ttt,
-    pdu::Numbers,
+    Bhs, DataSegment, Itt, Pdu, Ttt,
+    pdu::{DataOut, Numbers},
     session::target::{Error, Event, Outcome},
 };
 use scsi::Status;
@@ -16,6 +16,8 @@ const KEYS: &str = "InitialR2T=No\nImmediateData=Yes\nMaxOutstandingR2T=1\nFirst
      MaxBurstLength=65536\n";
 /// The first burst.
 const FIRST: usize = 65_536;
+/// The least that a Data-Out takes while it waits.
+const KEPT: usize = size_of::<(DataOut, Bhs)>();
 
 fn good() -> Outcome {
     Outcome::good(DataSegment::new())
@@ -73,7 +75,8 @@ fn data_behind_a_hole_is_bounded_and_what_had_no_room_is_answered_with_busy() {
 
 #[test]
 fn unsolicited_data_behind_a_hole_is_bounded() {
-    let mut rig = limited(FIRST);
+    let room = FIRST + 1024;
+    let mut rig = limited(room);
     let missing = rig.read(1, 0);
     for itt in 2..=9 {
         let write = rig.write(itt, FIRST as u32, 0, false);
@@ -82,7 +85,7 @@ fn unsolicited_data_behind_a_hole_is_bounded() {
             let offset = FIRST / 2 * usize::from(half);
             let data = data_out(itt, Ttt::NONE, data_sn, offset, FIRST / 2, half);
             assert!(rig.send(data).is_empty());
-            assert!(rig.session.waiting_bytes() <= FIRST);
+            assert!(rig.session.waiting_bytes() <= room);
         }
     }
     // No data of the last one has come yet.
@@ -94,6 +97,53 @@ fn unsolicited_data_behind_a_hole_is_bounded() {
     assert!(rig.send(data_out(10, Ttt::NONE, 0, 0, FIRST, true)).is_empty());
     assert_eq!(rig.command().data_out.concat(), pattern(0, FIRST).to_vec());
     assert_eq!(rig.session.waiting_bytes(), 0);
+}
+
+/// 126 writes of 5,461 empty Data-Outs each took 80 MB and counted for nothing.
+#[test]
+fn empty_data_behind_a_hole_is_bounded() {
+    for length in [0, 1] {
+        let mut rig = limited(FIRST);
+        let missing = rig.read(1, 0);
+        let write = rig.write(2, FIRST as u32, 0, false);
+        rig.send(Pdu::ScsiCommand(write));
+        let mut before = 0;
+        let mut kept = 0;
+        for data_sn in 0..1000 {
+            let offset = length * data_sn as usize;
+            rig.send(data_out(2, Ttt::NONE, data_sn, offset, length, false));
+            let held = rig.session.waiting_bytes();
+            assert!(held <= FIRST);
+            if held > before {
+                assert!(held - before >= KEPT, "a Data-Out counts for what it takes");
+                kept += 1;
+            }
+            before = held;
+        }
+        assert!(kept < FIRST / KEPT, "{kept}");
+        assert_eq!(before, 0, "what has no room is dropped");
+        rig.send(Pdu::ScsiCommand(missing));
+        rig.command();
+        let answers = rig.send(data_out(2, Ttt::NONE, 1000, 0, 0, true));
+        assert_eq!(response(&answers).status, Status::Busy as u8);
+    }
+}
+
+#[test]
+fn a_first_burst_in_small_pieces_waits_whole() {
+    let mut rig = Rig::new(KEYS);
+    let missing = rig.read(1, 0);
+    let write = rig.write(2, FIRST as u32, 0, false);
+    rig.send(Pdu::ScsiCommand(write));
+    let pieces = FIRST.div_ceil(600);
+    for at in 0..pieces {
+        let length = (FIRST - 600 * at).min(600);
+        let pdu = data_out(2, Ttt::NONE, at as u32, 600 * at, length, at + 1 == pieces);
+        rig.send(pdu);
+    }
+    rig.send(Pdu::ScsiCommand(missing));
+    rig.command();
+    assert_eq!(rig.command().data_out.concat(), pattern(0, FIRST).to_vec());
 }
 
 #[test]

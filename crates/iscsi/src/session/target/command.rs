@@ -14,7 +14,7 @@ use super::{
     event::{Admission, Command, Event, Outcome},
     session::{Session, new_ttt},
     task::{AdmissionState, Stage, Task, Transfer},
-    waiting::PROGRESS,
+    waiting::{KEPT_DATA_OUT, PROGRESS},
 };
 
 impl Session {
@@ -306,18 +306,21 @@ impl Session {
     /// is nothing unusual. False if there is no such command, or this is more than it may send.
     fn keep_early_data(&mut self, at: usize, mut data_out: DataOut, bhs: &Bhs) -> bool {
         let instance = self.connections[at].instance;
-        let limit = self.parameters.first_burst_length as usize;
+        // The last PDU of a burst may be shorter than what each counts for.
+        let limit = self.parameters.first_burst_length as usize + KEPT_DATA_OUT;
         let early = self.window.find_held(|early| {
             early.allegiance == instance
                 && matches!(&early.pdu, Pdu::ScsiCommand(command) if command.itt == data_out.itt)
         });
         let Some(early) = early else { return false };
-        // Each counts for at least a header, so that empty ones are bounded, too.
-        let bytes = early.data_bytes + data_out.data.len().max(size_of::<Bhs>());
+        let length = data_out.data.len();
+        // Each counts for what its header takes at least: with its data alone, any number of empty ones
+        // would be kept.
+        let bytes = early.data_bytes + length.max(KEPT_DATA_OUT);
         if bytes > limit {
             return false;
         }
-        if !early.is_shed && !self.waiting.has_room(data_out.data.len()) {
+        if !early.is_shed && !self.waiting.has_room(length + KEPT_DATA_OUT) {
             early.is_shed = true;
             early.has_ended = early.data.iter().any(|(data_out, _)| data_out.is_final);
             early.data = Vec::new();
@@ -330,7 +333,7 @@ impl Session {
         if early.is_shed {
             early.has_ended |= data_out.is_final;
         } else {
-            early.charge.add(data_out.data.len());
+            early.charge.add(length + KEPT_DATA_OUT);
             data_out.data = unshared(data_out.data);
             early.data.push((data_out, *bhs));
         }

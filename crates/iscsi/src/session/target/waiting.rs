@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
+use crate::{Bhs, pdu::DataOut};
+
 /// The bytes that a session holds for waiting writes, and their limit.
 ///
 /// Each holder has a [`Charge`] for what it holds and gives it back when it is dropped, whichever way its
@@ -27,6 +29,10 @@ pub(super) struct Charge {
 /// `Settings::stalled_after`. With the default time that is 4 kB/s; a login would not succeed on so slow a
 /// link.
 pub(super) const PROGRESS: u32 = 64 * 1024;
+
+/// Bytes that a Data-Out takes beside its data while it waits for its command: its place in a vector, which
+/// may have grown to twice what is in it, and the least that an allocator takes for its data.
+pub(super) const KEPT_DATA_OUT: usize = 2 * size_of::<(DataOut, Bhs)>() + 32;
 
 impl Waiting {
     pub(super) fn unlimited() -> Self {
