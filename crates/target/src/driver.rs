@@ -41,9 +41,14 @@ use crate::{
 pub(crate) async fn run(
     surroundings: &Surroundings,
     socket: Socket,
-    session: Session,
+    mut session: Session,
     seat: Seat,
 ) -> End {
+    if session.is_discovery() {
+        // Nothing of what a discovery session may ask for has to wait, and its initiator may have proved
+        // nothing.
+        session.limit_waiting(0);
+    }
     let target = session.target_name().filter(|_| !session.is_discovery());
     let device = target.and_then(|name| surroundings.names.find(name));
     let port = initiator_port(&session);
@@ -300,6 +305,9 @@ impl Driver<'_> {
     /// Provides for the data of a PDU that may have to wait, and for the first burst of the next
     /// command, so that the command window stays open as long as there is room.
     fn make_room(&mut self, bytes: usize) {
+        if self.session.is_discovery() {
+            return;
+        }
         let held = self.session.waiting_bytes() + bytes;
         let next = self.session.parameters().first_burst_length as usize;
         let limit = self.kept_share() + self.lease.bytes();

@@ -1,13 +1,13 @@
 //! CmdSN: the window, duplicates, immediate commands.
 
 use iscsi::{
-    DataSegment, Itt, Pdu,
+    DataSegment, Itt, Pdu, Ttt,
     pdu::{Numbers, RejectReason, TaskFunction},
-    session::target::{Event, Outcome, Settings},
+    session::target::{Outcome, Settings},
 };
 use scsi::Status;
 
-use crate::rig::{Rig, reject, response};
+use crate::rig::{Rig, data_out, frame, reject, response};
 
 fn good() -> Outcome {
     Outcome::good(DataSegment::new())
@@ -122,13 +122,26 @@ fn the_tag_that_means_no_task_is_rejected() {
     assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::InvalidPduField);
 }
 
+/// Behind a hole in CmdSN they were held, and took memory for an initiator that had proved nothing.
 #[test]
-fn a_discovery_session_runs_no_commands() {
-    let mut rig = Rig::discovery("");
-    let command = rig.read(1, 0);
-    assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::ProtocolError);
-    let event: Option<Event> = rig.session.poll_event();
-    assert!(event.is_none());
+fn a_command_or_data_ends_a_discovery_session_before_anything_is_kept() {
+    for in_turn in [true, false] {
+        for number in 0..3 {
+            let mut rig = Rig::discovery("");
+            if !in_turn {
+                rig.next_cmd_sn();
+            }
+            let write = rig.write(1, 4096, 4096, true);
+            let function = rig.task_request(TaskFunction::LogicalUnitReset, 1, 0);
+            let data = data_out(1, Ttt::NONE, 0, 0, 4096, true);
+            let pdus = [Pdu::ScsiCommand(write), Pdu::TaskRequest(function), data];
+            let (result, answers) = rig.try_frame(frame(pdus[number].clone()));
+            assert!(result.is_err_and(|error| error.ends_session()), "{:?}", pdus[number]);
+            assert_eq!(reject(&answers), RejectReason::ProtocolError);
+            assert_eq!(rig.session.waiting_bytes(), 0);
+            rig.no_event();
+        }
+    }
 }
 
 /// MaxCmdSN moved only when a task ended: an idle session that sent so many other PDUs in order

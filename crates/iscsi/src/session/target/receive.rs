@@ -47,6 +47,12 @@ impl Session {
             return self.handle_digest_error(at, pdu, &bhs);
         }
         self.note_acknowledged(at, exp_stat_sn(&bhs));
+        if self.discovery && !is_for_discovery(&pdu) {
+            self.reject(at, RejectReason::ProtocolError, &bhs);
+            return Err(Error::Protocol(
+                "a command, a task management function or data in a discovery session",
+            ));
+        }
         match pdu {
             Pdu::DataOut(data_out) => self.handle_data_out(at, data_out, false, &bhs),
             Pdu::Snack(snack) => self.handle_snack(at, &snack, &bhs),
@@ -146,9 +152,6 @@ impl Session {
     /// A PDU that takes part in command order, and its turn has come (or it is immediate).
     fn take_turn(&mut self, at: usize, pdu: Pdu, bhs: &Bhs) {
         match pdu {
-            Pdu::ScsiCommand(_) | Pdu::TaskRequest(_) if self.discovery => {
-                self.reject(at, RejectReason::ProtocolError, bhs);
-            }
             Pdu::ScsiCommand(command) => self.handle_command(at, command, bhs),
             Pdu::TaskRequest(request) => self.handle_task_request(at, &request, bhs),
             Pdu::TextRequest(request) => self.handle_text(at, request, bhs),
@@ -184,6 +187,13 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Whether a discovery session takes this PDU. RFC 7143, 4.3 b allows only text and logout requests; we answer
+/// pings as well. A stranger may open a discovery session: a command that waited for its turn there would hold
+/// memory for somebody who has proved nothing.
+fn is_for_discovery(pdu: &Pdu) -> bool {
+    !matches!(pdu, Pdu::ScsiCommand(_) | Pdu::TaskRequest(_) | Pdu::DataOut(_))
 }
 
 /// The data of a PDU that takes part in command order.
