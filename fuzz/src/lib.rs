@@ -77,7 +77,7 @@ impl<'a> Choices<'a> {
 pub fn frame(pdu: Pdu) -> Frame {
     let (bhs, ahs, data) = pdu.encode();
     let data = data.concat().into();
-    Frame { bhs, ahs: Bytes::copy_from_slice(&ahs), data, data_digest_error: false }
+    Frame { bhs, ahs: Bytes::copy_from_slice(&ahs), data, is_shared: false, data_digest_error: false }
 }
 
 /// All that a machine has to say. That it parses is part of the test.

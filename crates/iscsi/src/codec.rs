@@ -28,6 +28,9 @@ pub struct Frame {
     pub ahs: Bytes,
     /// The data segment.
     pub data: Bytes,
+    /// The data is a piece of a receive buffer that is much larger, and that lasts as long as the data. Copy
+    /// it before it is kept for long.
+    pub is_shared: bool,
     /// The data digest did not fit the data: to be rejected, and recovered or not as the
     /// recovery level says. (A wrong *header* digest is an [`Error`]: framing is lost.)
     pub data_digest_error: bool,
@@ -75,6 +78,8 @@ pub struct Decoder {
     /// An empty handle on the memory of the last large data segment, to be used again as soon as
     /// nobody else holds it.
     spare: BytesMut,
+    /// The size of that memory.
+    spare_bytes: usize,
     /// How long the PDU at the front of `small` is, as far as known.
     wanted: usize,
     /// The last PDU was a large one, so the next is likely to be: see [`AFTER_LARGE`].
@@ -92,6 +97,9 @@ struct Large {
     /// Data segment, padding, digest; and up to [`TAIL`] bytes of what follows.
     body: BytesMut,
     body_length: usize,
+    /// The size of the memory that `body` is in. Its capacity may be less: it begins behind the data segment
+    /// that was there before.
+    buffer_bytes: usize,
 }
 
 /// The length of a basic header segment.
@@ -123,6 +131,7 @@ impl Decoder {
             small: BytesMut::new(),
             large: None,
             spare: BytesMut::new(),
+            spare_bytes: 0,
             wanted: BHS,
             streaming: false,
             buffer_bytes: buffer_bytes.max(2048),
@@ -220,12 +229,13 @@ impl Decoder {
         self.small.advance(header_end);
         self.streaming = length >= LARGE;
         if length == 0 {
-            return Ok(Some(Frame { bhs, ahs, data: Bytes::new(), data_digest_error: false }));
+            let data = Bytes::new();
+            return Ok(Some(Frame { bhs, ahs, data, is_shared: false, data_digest_error: false }));
         }
         let data_digest_error = self.digests.data && !data_digest_fits(&self.small[..body_length]);
         let data = self.small.split_to(length).freeze();
         self.small.advance(body_length - length);
-        Ok(Some(Frame { bhs, ahs, data, data_digest_error }))
+        Ok(Some(Frame { bhs, ahs, data, is_shared: true, data_digest_error }))
     }
 
     fn check_lengths(&self, ahs_length: usize, length: u32) -> Result<(), Error> {
@@ -244,16 +254,18 @@ impl Decoder {
         let bhs = *self.small.first_chunk::<BHS>().expect("next() has seen the header");
         let ahs = Bytes::copy_from_slice(&self.small[BHS..header]);
         let mut body = std::mem::take(&mut self.spare);
+        let mut buffer_bytes = self.spare_bytes;
         if !body.try_reclaim(body_length + TAIL) {
             body = BytesMut::with_capacity(body_length + TAIL);
+            buffer_bytes = body.capacity();
         }
         body.extend_from_slice(&self.small[header_end..]);
         self.small.clear();
-        self.large = Some(Large { bhs, ahs, length, body, body_length });
+        self.large = Some(Large { bhs, ahs, length, body, body_length, buffer_bytes });
     }
 
     fn next_large(&mut self) -> Option<Frame> {
-        let Large { bhs, ahs, length, mut body, body_length } =
+        let Large { bhs, ahs, length, mut body, body_length, buffer_bytes } =
             self.large.take_if(|large| large.body.len() >= large.body_length)?;
         if body.len() > body_length {
             self.make_room();
@@ -261,13 +273,15 @@ impl Decoder {
         }
         body.truncate(body_length);
         let data_digest_error = self.digests.data && length > 0 && !data_digest_fits(&body);
+        // The buffer may be that of a longer data segment before this one.
+        let is_shared = buffer_bytes > 2 * length + TAIL;
         body.truncate(length);
         let data = body.split().freeze();
         if data.len() <= MAX_SPARE {
-            self.spare = body;
+            (self.spare, self.spare_bytes) = (body, buffer_bytes);
         }
         self.streaming = true;
-        Some(Frame { bhs, ahs, data, data_digest_error })
+        Some(Frame { bhs, ahs, data, is_shared, data_digest_error })
     }
 
     /// Takes back what came after the last PDU: from there on it means something else, as where

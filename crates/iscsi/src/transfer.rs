@@ -52,7 +52,7 @@ struct Sequence {
     /// Its R2T was sent a second time, and still nothing has come.
     repeated: bool,
     pieces: SmallVec<[Bytes; 1]>,
-    /// Short pieces at the end of the run, copied: see [`unshared`].
+    /// Short pieces at the end of the run, copied so that they are one piece.
     tail: BytesMut,
 }
 
@@ -81,11 +81,9 @@ impl State {
 /// that much will not get better by itself.
 const RECOVERIES: u32 = 8;
 
-/// Copies what was read into the shared receive buffer, of 64 KiB, because it has to wait: an
-/// initiator could otherwise hold 64 KiB with every piece, by sending something else in between.
-/// Longer pieces have buffers of their own.
-pub(crate) fn unshared(piece: Bytes) -> Bytes {
-    if piece.len() < LARGE { Bytes::copy_from_slice(&piece) } else { piece }
+/// Data that has to wait, without the receive buffer that it may be a piece of.
+pub(crate) fn unshared(data: Bytes, is_shared: bool) -> Bytes {
+    if is_shared { Bytes::copy_from_slice(&data) } else { data }
 }
 
 /// More sequences than a write of 4 MiB takes with the bursts that we offer, so that theirs are
@@ -109,7 +107,6 @@ impl Sequence {
     }
 
     fn push(&mut self, piece: Bytes) {
-        // As in `unshared`: pieces of the shared receive buffer are copied.
         if piece.len() < LARGE {
             self.tail.extend_from_slice(&piece);
         } else {
@@ -242,6 +239,13 @@ impl Gather {
     /// All data is there.
     pub(crate) fn is_complete(&self) -> bool {
         !self.drains && self.next_offset == self.length && self.is_quiet()
+    }
+
+    /// Whether all data is there once this has come: then it does not wait in the gather.
+    pub(crate) fn is_completed_by(&self, data_out: &DataOut) -> bool {
+        let length = self.received().checked_add(data_out.data.len() as u32);
+        let is_last = |s: &Sequence| s.ttt == data_out.ttt || s.state == State::Ended;
+        data_out.is_final && length == Some(self.length) && self.sequences.iter().all(is_last)
     }
 
     /// Data has come, or was lost to a data digest error. An error: reject the PDU; the command

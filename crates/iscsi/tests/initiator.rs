@@ -119,6 +119,7 @@ impl Scene {
             bhs,
             ahs: Bytes::copy_from_slice(&ahs),
             data: data.concat().into(),
+            is_shared: false,
             data_digest_error: false,
         };
         self.session.handle_frame(Cid(0), frame, self.now)
@@ -460,7 +461,7 @@ fn a_data_digest_error_ends_the_connection() {
     let itt = scene.read(100);
     let (bhs, _, data) = Pdu::DataIn(data_in(itt, 0, 0, &[1; 100])).encode();
     let frame =
-        Frame { bhs, ahs: Bytes::new(), data: data.concat().into(), data_digest_error: true };
+        Frame { bhs, ahs: Bytes::new(), data: data.concat().into(), is_shared: false, data_digest_error: true };
     let taken = scene.session.handle_frame(Cid(0), frame, scene.now);
     assert_eq!(taken, Err(Error::DataDigest));
 }
@@ -832,7 +833,8 @@ proptest! {
             // numbers that pass, so that what is behind them is reached
             bhs[24..28].copy_from_slice(&scene.stat_sn.to_be_bytes());
             let data = Bytes::copy_from_slice(&data);
-            let frame = Frame { bhs, ahs: Bytes::new(), data, data_digest_error: false };
+            let ahs = Bytes::new();
+            let frame = Frame { bhs, ahs, data, is_shared: false, data_digest_error: false };
             if scene.session.handle_frame(Cid(0), frame, scene.now).is_err() {
                 break;
             }

@@ -68,6 +68,34 @@ fn digests() -> impl Strategy<Value = Digests> {
     (any::<bool>(), any::<bool>()).prop_map(|(header, data)| Digests { header, data })
 }
 
+/// Data that waits is charged for its length: a piece of 16 KiB kept 64 KiB of the receive buffer, or the
+/// 256 KiB of the longer data segment before it.
+#[test]
+fn a_frame_says_whether_its_data_keeps_a_larger_buffer() {
+    let shared = |lengths: &[usize]| {
+        let stream: Vec<u8> =
+            lengths.iter().flat_map(|&n| wire(&[], &pattern(n), Digests::default())).collect();
+        let mut decoder = decoder(Digests::default());
+        let mut shared = Vec::new();
+        let mut bytes = &stream[..];
+        while !bytes.is_empty() {
+            let mut buffer = decoder.buffer();
+            let count = bytes.len().min(buffer.remaining_mut());
+            buffer.put_slice(&bytes[..count]);
+            bytes = &bytes[count..];
+            // Each is dropped, so that its buffer is used again.
+            while let Some(frame) = decoder.next().unwrap() {
+                shared.push(frame.is_shared);
+            }
+        }
+        shared
+    };
+    assert_eq!(shared(&[512, 16_384]), [true, true]);
+    assert_eq!(shared(&[200_000]), [false]);
+    assert_eq!(shared(&[200_000, 190_000, 180_000]), [false; 3]);
+    assert_eq!(shared(&[250_000, 17_000, 17_000, 17_000, 17_000])[1..], [true; 4]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -42,8 +42,8 @@ impl Directory for OneTarget {
 /// A frame as the decoder would make it of this PDU.
 pub fn frame(pdu: Pdu) -> Frame {
     let (bhs, ahs, data) = pdu.encode();
-    let data = data.concat().into();
-    Frame { bhs, ahs: Bytes::copy_from_slice(&ahs), data, data_digest_error: false }
+    let (ahs, data) = (Bytes::copy_from_slice(&ahs), data.concat().into());
+    Frame { bhs, ahs, data, is_shared: false, data_digest_error: false }
 }
 
 /// Takes everything out of an output.

@@ -199,7 +199,8 @@ proptest! {
             if back[1] % 4 != 0 {
                 bhs[24..28].copy_from_slice(&cmd_sn.0.to_be_bytes());
             }
-            let frame = Frame { bhs, ahs: Bytes::new(), data: data.into(), data_digest_error: digest_error };
+            let (ahs, data) = (Bytes::new(), data.into());
+            let frame = Frame { bhs, ahs, data, is_shared: false, data_digest_error: digest_error };
             let (result, _) = rig.try_frame(frame);
             if result.is_err() || rig.connection().is_closing() {
                 break;

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     Bhs, Itt, Pdu,
+    codec::LARGE,
     pdu::{DataOut, Numbers, ReadyToTransfer, RejectReason, ScsiCommand},
     transfer::{Burst, Gather, unshared},
 };
@@ -97,7 +98,9 @@ impl Session {
         let itt = pdu.itt;
         let length = pdu.expected_data_transfer_length;
         let follows = (!pdu.is_final).then_some(self.parameters.first_burst_length);
-        let immediate = if refusal.is_some() { Bytes::new() } else { pdu.data };
+        let is_copied = self.is_shared && pdu.data.len() >= LARGE;
+        let immediate =
+            if refusal.is_some() { Bytes::new() } else { unshared(pdu.data, is_copied) };
         let mut charge = self.waiting.charge();
         charge.add(immediate.len());
         let mut gather = Gather::new(length, immediate, follows);
@@ -247,7 +250,7 @@ impl Session {
     pub(super) fn handle_data_out(
         &mut self,
         at: usize,
-        data_out: DataOut,
+        mut data_out: DataOut,
         digest_error: bool,
         bhs: &Bhs,
     ) {
@@ -284,6 +287,10 @@ impl Session {
                 transfer.gather.drain();
                 transfer.refusal.get_or_insert(Outcome::status(Status::Busy));
             }
+        }
+        let is_copied = self.is_shared && length >= LARGE && !transfer.gather.is_draining();
+        if is_copied && !transfer.gather.is_completed_by(&data_out) {
+            data_out.data = unshared(data_out.data, true);
         }
         if lun_fits {
             is_known = transfer.gather.handle_data(data_out, digest_error, recovers).is_ok();
@@ -334,7 +341,7 @@ impl Session {
             early.has_ended |= data_out.is_final;
         } else {
             early.charge.add(length + KEPT_DATA_OUT);
-            data_out.data = unshared(data_out.data);
+            data_out.data = unshared(data_out.data, self.is_shared);
             early.data.push((data_out, *bhs));
         }
         true

@@ -26,7 +26,8 @@ impl Session {
             connection.counters.ignored += 1;
             return Ok(());
         }
-        let Frame { bhs, ahs, data, data_digest_error } = frame;
+        let Frame { bhs, ahs, data, is_shared, data_digest_error } = frame;
+        self.is_shared = is_shared;
         if bhs[0] & FROM_TARGET != 0 {
             // A mirror, not an initiator.
             self.reject(at, RejectReason::CommandNotSupported, &bhs);
@@ -104,7 +105,7 @@ impl Session {
         if let Some(data) = data_of(&mut pdu).filter(|data| !data.is_empty()) {
             if self.waiting.has_room(data.len()) {
                 charge.add(data.len());
-                *data = unshared(std::mem::take(data));
+                *data = unshared(std::mem::take(data), self.is_shared);
             } else {
                 // `clear` would keep the memory.
                 *data = bytes::Bytes::new();
@@ -127,6 +128,7 @@ impl Session {
     fn take_held(&mut self) {
         while let Some(early) = self.window.poll() {
             let Early { pdu, bhs, allegiance, data, charge, is_shed, has_ended, .. } = early;
+            self.is_shared = false;
             // What a connection held is discarded with it.
             let Some(at) = self.position(allegiance) else { continue };
             drop(charge);

@@ -45,6 +45,9 @@ pub struct Session {
     pub(super) gathers: Tasks<Transfer>,
     /// Memory of commands that wait for those before them, and of `gathers`.
     pub(super) waiting: Waiting,
+    /// The data of the PDU at hand is a piece of a larger buffer ([`Frame::is_shared`](crate::codec::Frame::is_shared)). It is copied if it has
+    /// to wait: it would keep all of the buffer, and be charged for its own length.
+    pub(super) is_shared: bool,
     /// The number of the command for which others wait, and since when.
     pub(super) hole: Option<(Serial, Instant)>,
     /// When the session is next looked at whether its waiting writes make progress.
@@ -170,6 +173,7 @@ impl Session {
             tasks: Tasks::default(),
             gathers: Tasks::default(),
             waiting: Waiting::unlimited(),
+            is_shared: false,
             hole: None,
             stall_check: None,
             in_progress: 0,
