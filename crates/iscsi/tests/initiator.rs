@@ -460,8 +460,13 @@ fn a_data_digest_error_ends_the_connection() {
     let mut scene = Scene::new();
     let itt = scene.read(100);
     let (bhs, _, data) = Pdu::DataIn(data_in(itt, 0, 0, &[1; 100])).encode();
-    let frame =
-        Frame { bhs, ahs: Bytes::new(), data: data.concat().into(), is_shared: false, data_digest_error: true };
+    let frame = Frame {
+        bhs,
+        ahs: Bytes::new(),
+        data: data.concat().into(),
+        is_shared: false,
+        data_digest_error: true,
+    };
     let taken = scene.session.handle_frame(Cid(0), frame, scene.now);
     assert_eq!(taken, Err(Error::DataDigest));
 }

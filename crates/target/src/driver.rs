@@ -324,9 +324,12 @@ impl Driver<'_> {
         if lacking == 0 {
             return false;
         }
-        // Before the attempt, so that room that is given back in between wakes this driver.
-        self.lease.wait(context.waker());
-        let found = self.lease.grow(lacking);
+        let mut found = self.lease.grow(lacking);
+        if !found {
+            self.lease.wait(context.waker());
+            // Room that was given back before that has woken nobody.
+            found = self.lease.grow(lacking);
+        }
         if found {
             self.session.limit_waiting(self.kept_share() + self.lease.bytes());
         }

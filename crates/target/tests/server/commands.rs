@@ -12,10 +12,11 @@ use scsi::{
     copy::{CopyList, Cscd, Segment},
 };
 use target::{Server, Settings, Target};
+use tokio::sync::Notify;
 use unit::{BlockUnit, Identity, LogicalUnit};
 use volume::{Geometry, MemVolume};
 
-use crate::client::{Client, Stalling, TARGET, memory, server, until};
+use crate::client::{Client, Stalling, TARGET, memory, server, soon, until};
 
 fn read10(lba: u8, blocks: u8) -> [u8; 10] {
     [0x28, 0, 0, 0, 0, lba, 0, 0, blocks, 0]
@@ -165,6 +166,34 @@ async fn data_that_commands_in_progress_may_return_is_bounded() {
         client.send(Pdu::ScsiCommand(command)).await;
     }
     expect_twelve_in_fours(&unit, &mut client).await;
+}
+
+/// A write that waited for another of its connection had the driver borrow room, give it back and wake itself:
+/// a processor was busy until the first write was done.
+#[test]
+fn a_session_whose_write_waits_for_another_sleeps() {
+    let parked = Arc::new(Notify::new());
+    let told = Arc::clone(&parked);
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().on_thread_park(move || told.notify_one()).build().unwrap();
+    runtime.block_on(async {
+        let unit = Arc::new(Stalling::default());
+        let (_server, address) = server(Settings::default(), unit).await;
+        let mut client = Client::log_in(address, 1).await;
+        for _ in 0..2 {
+            let mut command = client.command(&write10(0, 128), 16 << 20);
+            (command.read, command.write) = (false, true);
+            client.send(Pdu::ScsiCommand(command)).await;
+        }
+        assert!(!client.asked().await.is_empty());
+        // Forget parks before this.
+        tokio::select! {
+            biased;
+            () = parked.notified() => {}
+            () = std::future::ready(()) => {}
+        }
+        soon(parked.notified()).await;
+    });
 }
 
 /// Of the 256 KiB that all may hold together, each of two connections asks for half.

@@ -188,7 +188,7 @@ impl Session {
                 continue;
             }
             let wanted = u64::from(transfer.gather.to_solicit());
-            if connection.solicited > 0 && connection.solicited + wanted > self.solicited_share
+            if connection.exceeds_solicited(wanted, self.solicited_share)
                 || !self.waiting.has_room(wanted as usize)
             {
                 return;

@@ -225,6 +225,12 @@ impl Connection {
         self.output = Output::default();
     }
 
+    /// Whether a write of so many bytes has to wait for others that were asked for their data: together they
+    /// would be above `share`. One write is always let through.
+    pub(super) fn exceeds_solicited(&self, wanted: u64, share: u64) -> bool {
+        self.solicited > 0 && self.solicited + wanted > share
+    }
+
     /// When this connection needs a look.
     pub(super) fn poll_timeout(&self, settings: &Settings) -> Instant {
         match self.ping {

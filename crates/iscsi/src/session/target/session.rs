@@ -360,13 +360,18 @@ impl Session {
     }
 
     /// Bytes that are lacking before the data of the next write can be asked for; zero if no write
-    /// waits for that.
+    /// waits for that. A write that waits for others of its connection lacks nothing: room would not let it
+    /// go on.
     #[must_use]
     pub fn lacking_bytes(&self) -> usize {
         let first = |connection: &Connection| {
             let transfer = self.gathers.get(connection.waiting.front()?)?;
-            let wanted = self.waiting.held() + transfer.gather.to_solicit() as usize;
-            Some(wanted.saturating_sub(self.waiting.limit()))
+            let wanted = transfer.gather.to_solicit();
+            if connection.exceeds_solicited(wanted.into(), self.solicited_share) {
+                return None;
+            }
+            let held = self.waiting.held() + wanted as usize;
+            Some(held.saturating_sub(self.waiting.limit()))
         };
         self.connections.iter().filter_map(first).max().unwrap_or(0)
     }
