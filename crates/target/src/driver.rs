@@ -324,11 +324,15 @@ impl Driver<'_> {
         if lacking == 0 {
             return false;
         }
-        let mut found = self.lease.grow(lacking);
+        let is_only = !self.session.has_solicited();
+        let grow = |lease: &mut Lease| {
+            if is_only { lease.grow_for_one(lacking) } else { lease.grow(lacking) }
+        };
+        let mut found = grow(&mut self.lease);
         if !found {
             self.lease.wait(context.waker());
             // Room that was given back before that has woken nobody.
-            found = self.lease.grow(lacking);
+            found = grow(&mut self.lease);
         }
         if found {
             self.session.limit_waiting(self.kept_share() + self.lease.bytes());
@@ -483,6 +487,7 @@ impl Driver<'_> {
                 self.session.excuse_silence(line.cid, now);
             }
         }
+        self.session.note_contention(self.surroundings.pool.is_contended(now), now);
         for (cid, error) in self.session.handle_timeout(now) {
             self.drop_line(cid, error.into(), context)?;
         }

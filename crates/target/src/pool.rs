@@ -1,6 +1,10 @@
 //! Memory for the data of writes that wait, of all sessions together.
 
-use std::{mem, sync::Arc, task::Waker};
+use std::{
+    sync::Arc,
+    task::Waker,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 
@@ -8,7 +12,8 @@ use parking_lot::Mutex;
 ///
 /// The shares of all connections and this pool together are `Settings::waiting_bytes`. Nobody can take a
 /// share away, so a session that holds little always goes on. The pool is divided evenly among those who
-/// borrow from it.
+/// borrow from it. While somebody lacks room, sessions must bring the data of their writes within a time
+/// (`Settings::data_time` of a session).
 #[derive(Debug)]
 pub(crate) struct Pool {
     bytes: usize,
@@ -19,16 +24,24 @@ pub(crate) struct Pool {
 struct Inner {
     lent: usize,
     borrowers: usize,
-    /// Drivers of sessions that wait for room; at most one for each session.
-    waiting: Vec<Waker>,
+    /// The driver of each session that waits for room, by the number of its lease.
+    waiting: Vec<(u64, Waker)>,
+    last_number: u64,
+    /// When somebody asked for more than there was.
+    refused: Option<Instant>,
 }
 
 /// Memory that one session has borrowed. Dropping the lease gives it back.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pool: Arc<Pool>,
+    number: u64,
     bytes: usize,
 }
+
+/// Room was lacking for so long after somebody asked for more than there was: as long as three waits for room,
+/// so that it goes on while an initiator repeats writes that were answered with BUSY.
+const CONTENDED: Duration = Duration::from_secs(15);
 
 impl Pool {
     pub(crate) fn new(bytes: usize) -> Self {
@@ -37,7 +50,15 @@ impl Pool {
 
     /// Nothing borrowed yet.
     pub(crate) fn lease(self: &Arc<Self>) -> Lease {
-        Lease { pool: Arc::clone(self), bytes: 0 }
+        let mut inner = self.inner.lock();
+        inner.last_number += 1;
+        Lease { pool: Arc::clone(self), number: inner.last_number, bytes: 0 }
+    }
+
+    /// Whether a session lacks room, or did a moment ago.
+    pub(crate) fn is_contended(&self, now: Instant) -> bool {
+        let refused = self.inner.lock().refused;
+        refused.is_some_and(|refused| now.saturating_duration_since(refused) < CONTENDED)
     }
 }
 
@@ -47,23 +68,35 @@ impl Lease {
     }
 
     /// Borrows so many bytes more. False if the pool has less, or if this session would have more than an
-    /// even part; a session that has borrowed nothing gets what is there, so that a long write is let
-    /// through.
+    /// even part.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        self.borrow(bytes, false)
+    }
+
+    /// Borrows so many bytes more, beyond an even part if there are as many: for the only write of a session
+    /// whose data is to be asked for, so that a long one is let through.
+    pub(crate) fn grow_for_one(&mut self, bytes: usize) -> bool {
+        self.borrow(bytes, true)
+    }
+
+    fn borrow(&mut self, bytes: usize, is_only: bool) -> bool {
+        if bytes == 0 {
+            return true;
+        }
         let mut inner = self.pool.inner.lock();
-        let is_first = self.bytes == 0;
         let total = self.bytes.saturating_add(bytes);
-        let is_fair = is_first || total <= self.pool.bytes / inner.borrowers.max(1);
-        if bytes == 0 || !is_fair || bytes > self.pool.bytes - inner.lent {
-            return bytes == 0;
+        let is_fair = is_only || total <= self.pool.bytes / inner.borrowers.max(1);
+        if !is_fair || bytes > self.pool.bytes - inner.lent {
+            inner.refused = Some(Instant::now());
+            return false;
         }
         inner.lent += bytes;
-        inner.borrowers += usize::from(is_first);
+        inner.borrowers += usize::from(self.bytes == 0);
         self.bytes = total;
         true
     }
 
-    /// Gives back what is above `bytes`, and wakes those who wait for room.
+    /// Gives back what is above `bytes`, and wakes other sessions that wait for room.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         if bytes >= self.bytes {
             return;
@@ -72,16 +105,19 @@ impl Lease {
         inner.lent -= self.bytes - bytes;
         inner.borrowers -= usize::from(bytes == 0);
         self.bytes = bytes;
-        let waiting = mem::take(&mut inner.waiting);
+        // It needed what is left: its own room is no more than before.
+        let others = inner.waiting.extract_if(.., |(number, _)| *number != self.number);
+        let others: Vec<Waker> = others.map(|(_, waker)| waker).collect();
         drop(inner);
-        waiting.into_iter().for_each(Waker::wake);
+        others.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes this driver the next time that something is given back.
+    /// Wakes this driver the next time that another session gives something back.
     pub(crate) fn wait(&self, waker: &Waker) {
         let mut inner = self.pool.inner.lock();
-        if !inner.waiting.iter().any(|other| other.will_wake(waker)) {
-            inner.waiting.push(waker.clone());
+        match inner.waiting.iter_mut().find(|(number, _)| *number == self.number) {
+            Some((_, waiting)) => waiting.clone_from(waker),
+            None => inner.waiting.push((self.number, waker.clone())),
         }
     }
 }
@@ -89,6 +125,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.shrink_to(0);
+        self.pool.inner.lock().waiting.retain(|(number, _)| *number != self.number);
     }
 }
 
@@ -121,6 +158,25 @@ mod tests {
         let pool = Arc::new(Pool::new(100));
         let mut others: Vec<_> = (0..3).map(|_| pool.lease()).collect();
         assert!(others.iter_mut().all(|other| other.grow(10)));
-        assert!(pool.lease().grow(70));
+        // It has borrowed for the data that came with the write.
+        let mut long = pool.lease();
+        assert!(long.grow(10) && !long.grow(60), "more than an even part");
+        assert!(long.grow_for_one(60));
+        assert!(!others[0].grow_for_one(1), "there is no more");
+    }
+
+    #[test]
+    fn a_session_that_ends_waits_for_nothing() {
+        let pool = Arc::new(Pool::new(100));
+        let now = Instant::now();
+        assert!(!pool.is_contended(now));
+        let mut lease = pool.lease();
+        assert!(!lease.grow(101));
+        lease.wait(Waker::noop());
+        lease.wait(Waker::noop());
+        assert_eq!(pool.inner.lock().waiting.len(), 1);
+        drop(lease);
+        assert!(pool.inner.lock().waiting.is_empty());
+        assert!(pool.is_contended(now) && !pool.is_contended(now + 2 * CONTENDED));
     }
 }

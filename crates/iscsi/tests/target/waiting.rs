@@ -6,7 +6,7 @@ use std::time::Duration;
 use iscsi::{
     Bhs, DataSegment, Itt, Pdu, Ttt,
     pdu::{DataOut, Numbers},
-    session::target::{Error, Event, Outcome},
+    session::target::{Error, Event, Outcome, Settings},
 };
 use scsi::Status;
 
@@ -279,9 +279,114 @@ fn a_slow_session_that_makes_progress_stays() {
     assert_eq!(rig.pass(Duration::from_secs(60)), Ok(()), "it holds nothing");
 }
 
+/// It kept its first burst and was not answered for as long as others held the pool.
+#[test]
+fn a_write_that_waits_for_room_ends_with_busy_and_gives_its_first_burst_back() {
+    let mut rig = limited(3 * FIRST);
+    for itt in 1..=3 {
+        let write = rig.write(itt, 2 * FIRST as u32, 512, true);
+        rig.send(Pdu::ScsiCommand(write));
+    }
+    assert_eq!(r2ts(&rig.admit(1)).len(), 1);
+    assert!(rig.admit(2).is_empty());
+    rig.pass(Duration::from_secs(1)).unwrap();
+    assert!(rig.admit(3).is_empty());
+    rig.pass(Duration::from_millis(3999)).unwrap();
+    assert!(rig.output().is_empty());
+    let before = rig.session.waiting_bytes();
+    rig.pass(Duration::from_millis(1)).unwrap();
+    let answers = rig.output();
+    assert_eq!((response(&answers).itt, response(&answers).status), (Itt(2), Status::Busy as u8));
+    assert_eq!(rig.session.waiting_bytes(), before - 512);
+    rig.no_event();
+    rig.pass(Duration::from_secs(1)).unwrap();
+    assert_eq!(response(&rig.output()).itt, Itt(3));
+    assert_eq!(rig.session.lacking_bytes(), 0);
+    // The first goes on, and so does what comes later.
+    assert!(rig.session.poll_timeout().is_some_and(|due| due > rig.now));
+    assert_eq!(rig.session.waiting_bytes(), 2 * FIRST);
+}
+
+#[test]
+fn a_write_that_waits_for_others_of_its_connection_does_not_end() {
+    let settings = Settings { solicited_bytes: 2 * FIRST as u64, ..Settings::default() };
+    let mut rig = Rig::with(KEYS, settings);
+    for itt in 1..=2 {
+        let write = rig.write(itt, 2 * FIRST as u32, 0, true);
+        rig.send(Pdu::ScsiCommand(write));
+    }
+    let mut queue = r2ts(&rig.admit(1));
+    assert!(rig.admit(2).is_empty());
+    assert_eq!(rig.session.lacking_bytes(), 0, "room would not let it go on");
+    for _ in 0..2 {
+        rig.pass(Duration::from_secs(14)).unwrap();
+        let r2t = queue.pop().expect("asked for");
+        for pdu in burst(&r2t, FIRST) {
+            queue.extend(r2ts(&rig.send(pdu)));
+        }
+    }
+    assert_eq!(rig.command().itt, Itt(1));
+    // While others lack room it does not keep the data that came with it for ever.
+    rig.session.note_contention(true, rig.now);
+    rig.pass(Duration::from_secs(59)).unwrap();
+    assert!(rig.output().iter().all(|pdu| matches!(pdu, Pdu::NopIn(_))));
+    let ping = rig.ping(1000, 0);
+    rig.send(Pdu::NopOut(ping));
+    rig.pass(Duration::from_secs(1)).unwrap();
+    assert_eq!(response(&rig.output()).itt, Itt(2));
+}
+
+/// 64 KiB in 15 s was enough whatever a write held: four sessions with one write of 32 MiB each held the pool
+/// for two hours.
+#[test]
+fn data_comes_within_a_minute_while_others_lack_room() {
+    let trickle = |rig: &mut Rig, is_contended: bool| {
+        let write = rig.write(1, 64 * FIRST as u32, 0, true);
+        rig.send(Pdu::ScsiCommand(write));
+        let mut queue = r2ts(&rig.admit(1));
+        let begun = rig.now;
+        while rig.now < begun + Duration::from_secs(300) {
+            rig.session.note_contention(is_contended, rig.now);
+            rig.pass(Duration::from_secs(10))?;
+            let r2t = queue.pop().expect("asked for");
+            for pdu in burst(&r2t, FIRST) {
+                queue.extend(r2ts(&rig.send(pdu)));
+            }
+        }
+        Ok(())
+    };
+    assert_eq!(trickle(&mut Rig::new(KEYS), false), Ok(()));
+    let mut rig = Rig::new(KEYS);
+    let begun = rig.now;
+    assert_eq!(trickle(&mut rig, true), Err(Error::Slow(64 * FIRST)));
+    assert!(rig.now - begun <= Duration::from_secs(75), "{:?}", rig.now - begun);
+
+    // A hole that moves on does not save what waits behind it.
+    let mut rig = Rig::new(KEYS);
+    let missing: Vec<_> = (0..20)
+        .map(|number| {
+            let missing = rig.read(2 * number, 0);
+            let write = rig.write(2 * number + 1, 512, 512, true);
+            rig.send(Pdu::ScsiCommand(write));
+            missing
+        })
+        .collect();
+    let begun = rig.now;
+    let ended = missing.into_iter().find_map(|missing| {
+        rig.session.note_contention(true, rig.now);
+        let ended = rig.pass(Duration::from_secs(10)).err();
+        rig.send(Pdu::ScsiCommand(missing));
+        ended
+    });
+    assert!(matches!(ended, Some(Error::Slow(_))), "{ended:?}");
+    assert!(rig.now - begun <= Duration::from_secs(75), "{:?}", rig.now - begun);
+}
+
 #[test]
 fn who_waits_for_us_is_not_stalled() {
-    let mut rig = limited(FIRST);
+    let settings = Settings { room_time: Duration::from_secs(3600), ..Settings::default() };
+    let mut rig = Rig::with(KEYS, settings);
+    rig.session.limit_waiting(FIRST);
     let write = rig.write(1, 2 * FIRST as u32, 1024, true);
     rig.send(Pdu::ScsiCommand(write));
     assert!(rig.admit(1).is_empty(), "there is no room");

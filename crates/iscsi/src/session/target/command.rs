@@ -1,5 +1,7 @@
 //! Commands and the data of writes, up to the moment when the driver gets them.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use scsi::{Sense, Status};
 use smallvec::SmallVec;
@@ -12,8 +14,10 @@ use crate::{
 };
 
 use super::{
+    connection::Connection,
     event::{Admission, Command, Event, Outcome},
     session::{Session, new_ttt},
+    settings::Settings,
     task::{AdmissionState, Stage, Task, Transfer},
     waiting::{KEPT_DATA_OUT, PROGRESS},
 };
@@ -126,6 +130,7 @@ impl Session {
             refusal,
             progress: self.now,
             charge,
+            begun: self.now,
             stalled_since: self.now,
             arrived: 0,
         };
@@ -151,6 +156,7 @@ impl Session {
         let Some(transfer) = self.gathers.get_mut(&itt) else { return };
         if transfer.admission == AdmissionState::Pending && transfer.gather.to_solicit() > 0 {
             transfer.admission = AdmissionState::Waiting;
+            transfer.begun = self.now;
             let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
             if let Some(at) = allegiance.and_then(|instance| self.position(instance)) {
                 self.connections[at].waiting.push_back(itt);
@@ -182,24 +188,71 @@ impl Session {
                 continue;
             };
             if transfer.admission != AdmissionState::Waiting
+                || transfer.gather.is_draining()
                 || task.allegiance != connection.instance
             {
                 connection.waiting.pop_front();
                 continue;
             }
             let wanted = u64::from(transfer.gather.to_solicit());
-            if connection.exceeds_solicited(wanted, self.solicited_share)
-                || !self.waiting.has_room(wanted as usize)
-            {
+            if connection.exceeds_solicited(wanted, self.solicited_share) {
+                connection.lacks_room_since = None;
+                return;
+            }
+            if !self.waiting.has_room(wanted as usize) {
+                connection.lacks_room_since.get_or_insert(self.now);
                 return;
             }
             connection.waiting.pop_front();
             transfer.charge.add(wanted as usize);
-            transfer.stalled_since = self.now;
+            (transfer.begun, transfer.stalled_since) = (self.now, self.now);
             transfer.admission = AdmissionState::Granted;
             task.solicited = wanted;
             connection.solicited += wanted;
             self.solicit(at, itt);
+        }
+        self.connections[at].lacks_room_since = None;
+    }
+
+    /// When the first of the writes that wait on a connection has waited for room for too long.
+    pub(super) fn room_due(&self, connection: &Connection) -> Option<Instant> {
+        let since = connection.lacks_room_since?;
+        let first = self.gathers.get(connection.waiting.front()?)?;
+        Some(first.begun.max(since) + self.settings.room_time)
+    }
+
+    /// Ends writes with BUSY that have waited for too long: for room, or, while other sessions lack room, for
+    /// other writes of their connection. They would keep the data that came with them.
+    pub(super) fn refuse_waiting(&mut self) {
+        let mut is_any = false;
+        for at in 0..self.connections.len() {
+            let connection = &self.connections[at];
+            let lacks_room = self.room_due(connection).is_some_and(|due| due <= self.now);
+            let contended = self.contended_since;
+            let Settings { room_time, data_time, .. } = self.settings;
+            let is_late = |transfer: &Transfer| {
+                lacks_room && transfer.begun + room_time <= self.now
+                    || contended.is_some_and(|it| transfer.begun.max(it) + data_time <= self.now)
+            };
+            if !lacks_room && contended.is_none() {
+                continue;
+            }
+            let is_late = |itt: &&Itt| self.gathers.get(itt).is_some_and(is_late);
+            let late: SmallVec<[Itt; 4]> =
+                connection.waiting.iter().filter(is_late).copied().collect();
+            for itt in late {
+                let waiting = &mut self.connections[at].waiting;
+                let Some(place) = waiting.iter().position(|waiting| *waiting == itt) else {
+                    continue; // it went on in the room of one before it
+                };
+                waiting.remove(place);
+                is_any = true;
+                self.complete(itt, Outcome::status(Status::Busy));
+            }
+        }
+        if is_any {
+            // The data that came with them has left room.
+            (0..self.connections.len()).for_each(|at| self.grant_waiting(at));
         }
     }
 

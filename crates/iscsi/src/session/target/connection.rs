@@ -41,6 +41,8 @@ pub struct Connection {
     /// Writes that were admitted and wait for their share of the data that may be asked for: each once,
     /// has a gather, and is `AdmissionState::Waiting`.
     pub(super) waiting: VecDeque<Itt>,
+    /// Since when there has been no room for the data of the first of these.
+    pub(super) lacks_room_since: Option<Instant>,
     /// Data asked for and not worked off, in bytes.
     pub(super) solicited: u64,
     pub(super) text: Option<Exchange>,
@@ -76,6 +78,9 @@ pub enum Error {
     /// The session holds memory for writes whose data, or the commands before them, do not come.
     #[error("waiting writes hold {0} bytes and make no progress")]
     Stalled(usize),
+    /// The session holds memory for writes whose data has taken too long to come, while others lack room.
+    #[error("waiting writes hold {0} bytes for too long while other sessions lack room")]
+    Slow(usize),
     /// The login took too long.
     #[error("the login took too long")]
     LoginTimeout,
@@ -88,7 +93,7 @@ impl Error {
     pub fn ends_session(&self) -> bool {
         match self {
             Self::Codec(error) => *error != codec::Error::HeaderDigest,
-            Self::Format(_) | Self::Protocol(_) | Self::Stalled(_) => true,
+            Self::Format(_) | Self::Protocol(_) | Self::Stalled(_) | Self::Slow(_) => true,
             Self::DataDigest | Self::Silent | Self::Unacknowledged | Self::LoginTimeout => false,
         }
     }
@@ -155,6 +160,7 @@ impl Connection {
             login_bytes: output.len(),
             output,
             waiting: VecDeque::new(),
+            lacks_room_since: None,
             solicited: 0,
             text: None,
             pending_text: None,

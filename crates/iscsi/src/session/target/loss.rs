@@ -173,7 +173,7 @@ impl Session {
         task.snack_tag = 0; // RFC 7143, 7.2.2
         connection.solicited += task.solicited;
         if let Some(transfer) = self.gathers.get_mut(&itt) {
-            transfer.progress = self.now;
+            (transfer.progress, transfer.begun) = (self.now, self.now);
             if transfer.admission == AdmissionState::Waiting {
                 connection.waiting.push_back(itt);
             }

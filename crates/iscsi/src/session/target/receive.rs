@@ -118,8 +118,17 @@ impl Session {
         }
         self.hole.get_or_insert((self.window.exp_cmd_sn(), self.now));
         self.watch_progress();
-        let (data, data_bytes, has_ended) = (Vec::new(), 0, false);
-        let early = Early { pdu, bhs, allegiance, data, data_bytes, charge, is_shed, has_ended };
+        let early = Early {
+            pdu,
+            bhs,
+            allegiance,
+            data: Vec::new(),
+            data_bytes: 0,
+            begun: self.now,
+            charge,
+            is_shed,
+            has_ended: false,
+        };
         self.window.hold(cmd_sn, early);
     }
 

@@ -52,6 +52,8 @@ pub struct Session {
     pub(super) hole: Option<(Serial, Instant)>,
     /// When the session is next looked at whether its waiting writes make progress.
     pub(super) stall_check: Option<Instant>,
+    /// Since when other sessions have lacked room.
+    pub(super) contended_since: Option<Instant>,
     /// What one connection may have asked for at once, in bytes.
     pub(super) solicited_share: u64,
     /// Entries of `tasks` that take a place in the window.
@@ -94,6 +96,8 @@ pub(super) struct Early {
     pub(super) data: Vec<(DataOut, Bhs)>,
     /// What `data` counts for.
     pub(super) data_bytes: usize,
+    /// When it came.
+    pub(super) begun: Instant,
     /// For its data.
     pub(super) charge: Charge,
     /// There was no room for its data, which is dropped. It is answered with BUSY in its turn.
@@ -176,6 +180,7 @@ impl Session {
             is_shared: false,
             hole: None,
             stall_check: None,
+            contended_since: None,
             in_progress: 0,
             immediate: 0,
             connections: SmallVec::new(),
@@ -357,6 +362,17 @@ impl Session {
         if is_more {
             (0..self.connections.len()).for_each(|at| self.grant_waiting(at));
         }
+    }
+
+    /// Says whether other sessions lack room for their writes. To be called before `handle_timeout`.
+    pub fn note_contention(&mut self, is_contended: bool, now: Instant) {
+        self.contended_since = if is_contended { self.contended_since.or(Some(now)) } else { None };
+    }
+
+    /// Whether a write was asked for its data and is not done.
+    #[must_use]
+    pub fn has_solicited(&self) -> bool {
+        self.connections.iter().any(|connection| connection.solicited > 0)
     }
 
     /// Bytes that are lacking before the data of the next write can be asked for; zero if no write

@@ -42,6 +42,14 @@ pub struct Settings {
     /// their data, ends after so long without progress. Default 15 s: longer than `sequence_time`,
     /// so that data that was lost can be asked for again.
     pub stalled_after: Duration,
+    /// A write that has waited so long for room for its data, because other sessions hold it, ends with BUSY:
+    /// it would keep the data that came with it while others wait. Nothing of it was performed, and the
+    /// initiator repeats it. Default 5 s: a sixth of the 30 s in which Linux gives a command up, so that it is
+    /// repeated a few times before that.
+    pub room_time: Duration,
+    /// While other sessions lack room, a session ends if the data of one of its writes takes longer than this
+    /// to come. Default 60 s: no initiator of the field waits longer for a command (Linux 30 s, Windows 60 s).
+    pub data_time: Duration,
     /// After so long without a PDU the target sends a NOP-In. Default 15 s.
     pub ping_after: Duration,
     /// After so long without a PDU since that NOP-In the peer counts as gone. Default 45 s.
@@ -63,6 +71,8 @@ impl Default for Settings {
             sequence_time: Duration::from_secs(10),
             burst_silence: Duration::from_secs(2),
             stalled_after: Duration::from_secs(15),
+            room_time: Duration::from_secs(5),
+            data_time: Duration::from_secs(60),
             ping_after: Duration::from_secs(15),
             dead_after: Duration::from_secs(45),
             login_time: Duration::from_secs(15),

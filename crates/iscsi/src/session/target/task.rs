@@ -88,6 +88,8 @@ pub(super) struct Transfer {
     pub(super) progress: Instant,
     /// For what it holds, and for what it was asked for.
     pub(super) charge: Charge,
+    /// When it came, when it was admitted, or when its data was asked for: the last of these.
+    pub(super) begun: Instant,
     /// Since then less than [`PROGRESS`](super::waiting::PROGRESS) bytes have come: `arrived`.
     pub(super) stalled_since: Instant,
     pub(super) arrived: u32,

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::{Cid, Itt};
 
-use super::{connection::Error, session::Session};
+use super::{connection::Error, session::Session, waiting::Charge};
 
 impl Session {
     /// When `handle_timeout` is to be called; changes with every frame. `None` if nothing is
@@ -19,6 +19,7 @@ impl Session {
         let mut note = |time: Instant| next = Some(next.map_or(time, |next| next.min(time)));
         self.sequence_check.into_iter().for_each(&mut note);
         self.stall_check.into_iter().for_each(&mut note);
+        self.connections.iter().filter_map(|c| self.room_due(c)).for_each(&mut note);
         self.lost.iter().for_each(|lost| note(lost.deadline));
         self.postponed.iter().for_each(|postponed| note(postponed.due()));
         self.fenced.iter().for_each(|fenced| note(fenced.until));
@@ -66,6 +67,9 @@ impl Session {
         if self.sequence_check.is_some_and(|check| check <= now) {
             self.check_sequences();
         }
+        if !self.gathers.is_empty() {
+            self.refuse_waiting();
+        }
         if self.stall_check.is_some_and(|check| check <= now) {
             failed.extend(self.check_progress());
         }
@@ -95,7 +99,8 @@ impl Session {
             .values()
             .filter(|transfer| transfer.charge.bytes() > 0 && !transfer.gather.is_quiet());
         let oldest = open.map(|transfer| transfer.stalled_since).chain(hole).min();
-        self.stall_check = oldest.map(|since| since + self.settings.stalled_after);
+        let stalled = oldest.map(|since| since + self.settings.stalled_after);
+        self.stall_check = stalled.into_iter().chain(self.data_due()).min();
         if self.stall_check.is_none_or(|check| self.now < check) {
             let is_waiting = !self.gathers.is_empty() || self.hole.is_some();
             if self.stall_check.is_none() && is_waiting {
@@ -110,7 +115,22 @@ impl Session {
             }
             return None;
         }
-        Some((self.connections[0].cid(), Error::Stalled(self.waiting.held())))
+        let held = self.waiting.held();
+        let is_stalled = stalled.is_some_and(|due| due <= self.now);
+        let error = if is_stalled { Error::Stalled(held) } else { Error::Slow(held) };
+        Some((self.connections[0].cid(), error))
+    }
+
+    /// When the data of a write has taken too long to come, while other sessions lack room. Writes whose data
+    /// is not asked for yet have ended before that: see `refuse_waiting`.
+    fn data_due(&self) -> Option<Instant> {
+        let contended = self.contended_since?;
+        let held = |begun: Instant, charge: &Charge| (charge.bytes() > 0).then_some(begun);
+        let open =
+            self.gathers.values().filter_map(|transfer| held(transfer.begun, &transfer.charge));
+        let early = self.window.held().filter_map(|early| held(early.begun, &early.charge));
+        let oldest = open.chain(early).min()?;
+        Some(oldest.max(contended) + self.settings.data_time)
     }
 
     /// Writes whose data does not come.
