@@ -258,13 +258,13 @@ impl Driver<'_> {
         let line = &mut self.lines[at];
         if line.blocked_since.is_some() {
             line.is_held_up = true;
-        } else if line.is_held_up && !self.is_full() {
-            self.lines[at].is_held_up = false;
+        } else if line.is_held_up {
+            line.is_held_up = false;
             self.session.excuse_silence(cid, Instant::now());
         }
         loop {
             if self.is_full() {
-                self.lines[at].is_held_up = true;
+                self.lines[at].is_unread = true;
                 return Ok(false);
             }
             let limit = self.surroundings.settings.output_bytes;
@@ -279,6 +279,7 @@ impl Driver<'_> {
                 if line.blocked_since.is_some() {
                     let held_at = *line.held_at.get_or_insert(queued);
                     if !is_shared || queued > held_at.saturating_add(limit) {
+                        line.is_unread = true;
                         return Ok(false);
                     }
                 }
@@ -286,6 +287,10 @@ impl Driver<'_> {
                 self.lines[at].held_at = None;
             }
             let line = &mut self.lines[at];
+            if line.is_unread {
+                line.is_unread = false;
+                self.session.excuse_unread(cid, Instant::now());
+            }
             let frame = match line.decoder.next() {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(true),
@@ -481,9 +486,10 @@ impl Driver<'_> {
         }
         // An initiator that is not read for now, or still reads what was sent before our ping, cannot
         // be blamed for its silence: how long it may take to read is judged above.
-        let is_full = self.is_full();
         for line in &self.lines {
-            if is_full || line.blocked_since.is_some() {
+            if line.is_unread {
+                self.session.excuse_unread(line.cid, now);
+            } else if line.blocked_since.is_some() {
                 self.session.excuse_silence(line.cid, now);
             }
         }

@@ -28,8 +28,10 @@ pub(crate) struct Line {
     pub(crate) local: SocketAddr,
     /// The socket takes no output since then.
     pub(crate) blocked_since: Option<Instant>,
-    /// Since it was last read it was not for a while, or took no output: its silence is excused.
+    /// The socket took no output for a while since the last input: the silence is excused.
     pub(crate) is_held_up: bool,
+    /// What comes is not read, since too much output or too much data waits.
+    pub(crate) is_unread: bool,
     /// How much output there was when it became too much, in bytes.
     pub(crate) held_at: Option<usize>,
     pub(crate) last_input: Instant,
@@ -75,6 +77,7 @@ impl Line {
             local,
             blocked_since: None,
             is_held_up: false,
+            is_unread: false,
             held_at: None,
             last_input: Instant::now(),
             _permit: permit,

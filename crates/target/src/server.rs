@@ -51,6 +51,7 @@ impl Server {
         // A longer write would wait for room that there never is.
         let most = u32::try_from(settings.borrowed_bytes()).unwrap_or(u32::MAX);
         settings.session.max_transfer_bytes = settings.session.max_transfer_bytes.min(most);
+        settings.session.excused_time = settings.slow_reader;
         let pool = Arc::new(Pool::new(settings.borrowed_bytes()));
         let security = RwLock::new(Arc::new(settings.security.clone()));
         let surroundings = Arc::new(Surroundings {

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use iscsi::{
     Bhs, DataSegment, Itt, Pdu, Ttt,
+    codec::Frame,
     pdu::{DataOut, Numbers},
     session::target::{Error, Event, Outcome, Settings},
 };
 use scsi::Status;
 
-use crate::rig::{Rig, burst, data_out, pattern, r2ts, response};
+use crate::rig::{Rig, burst, data_out, frame, pattern, r2ts, response};
 
 const KEYS: &str = "InitialR2T=No\nImmediateData=Yes\nMaxOutstandingR2T=1\nFirstBurstLength=65536\n\
      MaxBurstLength=65536\n";
@@ -402,6 +403,107 @@ fn who_waits_for_us_is_not_stalled() {
     let ping = rig.ping(2000, 0);
     rig.send(Pdu::NopOut(ping));
     assert!(matches!(rig.pass(Duration::from_secs(15)), Err(Error::Stalled(_))));
+}
+
+/// The seconds after which the session ends that is excused every second.
+fn ended_after(rig: &mut Rig, excuse: impl Fn(&mut Rig)) -> u64 {
+    for second in 1..1000 {
+        excuse(rig);
+        if let Err(error) = rig.pass(Duration::from_secs(1)) {
+            assert!(matches!(error, Error::Stalled(_)), "{error}");
+            return second;
+        }
+        let ping = rig.ping(1000, 0);
+        rig.send(Pdu::NopOut(ping));
+    }
+    panic!("it does not end");
+}
+
+/// An initiator that did not read its answers was never stalled, though it was read.
+#[test]
+fn what_an_initiator_could_not_help_is_excused_and_that_for_a_minute_at_most() {
+    let hole = || {
+        let mut rig = Rig::new(KEYS);
+        rig.next_cmd_sn();
+        let write = rig.write(1, 4096, 4096, true);
+        rig.send(Pdu::ScsiCommand(write));
+        rig
+    };
+    let unsolicited = || {
+        let mut rig = Rig::new(KEYS);
+        let write = rig.write(1, 8192, 4096, false);
+        rig.send(Pdu::ScsiCommand(write));
+        rig
+    };
+    let solicited = || {
+        let mut rig = Rig::new(KEYS);
+        let write = rig.write(1, 8192, 0, true);
+        rig.send(Pdu::ScsiCommand(write));
+        assert_eq!(r2ts(&rig.admit(1)).len(), 1);
+        rig
+    };
+    let takes_no_output = |rig: &mut Rig| rig.session.excuse_silence(crate::rig::CID, rig.now);
+    let is_not_read = |rig: &mut Rig| rig.session.excuse_unread(crate::rig::CID, rig.now);
+    assert_eq!(ended_after(&mut hole(), takes_no_output), 15);
+    assert_eq!(ended_after(&mut unsolicited(), takes_no_output), 15);
+    // The request for the data may not have left.
+    let asked = ended_after(&mut solicited(), takes_no_output);
+    assert!((60..=76).contains(&asked), "{asked}");
+    for rig in [&mut hole(), &mut unsolicited(), &mut solicited()] {
+        let ended = ended_after(rig, is_not_read);
+        assert!((60..=76).contains(&ended), "{ended}");
+    }
+}
+
+/// A piece of 16 KiB was charged for that and kept the whole receive buffer.
+#[test]
+fn what_waits_keeps_no_receive_buffer() {
+    let (hole, immediate, data) = (0, 1, 2);
+    for case in [hole, immediate, data] {
+        let mut rig = Rig::new(KEYS);
+        let buffer = bytes::Bytes::from(pattern(0, 65_536).to_vec());
+        let mut missing = None;
+        let pdu = match case {
+            0 => {
+                missing = Some(rig.read(1, 0));
+                Pdu::ScsiCommand(rig.write(2, 16_384, 16_384, true))
+            }
+            1 => Pdu::ScsiCommand(rig.write(2, 32_768, 16_384, false)),
+            _ => {
+                let write = rig.write(2, 32_768, 0, false);
+                rig.send(Pdu::ScsiCommand(write));
+                data_out(2, Ttt::NONE, 0, 0, 16_384, false)
+            }
+        };
+        let frame = Frame { data: buffer.slice(..16_384), is_shared: true, ..frame(pdu) };
+        rig.try_frame(frame).0.unwrap();
+        assert!(buffer.is_unique(), "case {case}");
+        let length = match missing {
+            Some(missing) => {
+                rig.send(Pdu::ScsiCommand(missing));
+                rig.command();
+                16_384
+            }
+            None => {
+                let data_sn = u32::from(case == data);
+                rig.send(data_out(2, Ttt::NONE, data_sn, 16_384, 16_384, true));
+                32_768
+            }
+        };
+        assert_eq!(rig.command().data_out.concat(), pattern(0, length).to_vec());
+    }
+    // What is handed on at once is not copied.
+    let mut rig = Rig::new(KEYS);
+    let buffer = bytes::Bytes::from(pattern(0, 65_536).to_vec());
+    let shared = |pdu| Frame { data: buffer.slice(..16_384), is_shared: true, ..frame(pdu) };
+    let write = rig.write(1, 16_384, 16_384, true);
+    rig.try_frame(shared(Pdu::ScsiCommand(write))).0.unwrap();
+    let write = rig.write(2, 16_384, 0, false);
+    rig.send(Pdu::ScsiCommand(write));
+    rig.try_frame(shared(data_out(2, Ttt::NONE, 0, 0, 16_384, true))).0.unwrap();
+    for _ in 0..2 {
+        assert_eq!(rig.command().data_out[0].as_ptr(), buffer.as_ptr());
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::{
     session::{Session, new_ttt},
     settings::Settings,
     task::{AdmissionState, Stage, Task, Transfer},
-    waiting::{KEPT_DATA_OUT, PROGRESS},
+    waiting::{KEPT_DATA_OUT, PROGRESS, Stall},
 };
 
 impl Session {
@@ -131,7 +131,7 @@ impl Session {
             progress: self.now,
             charge,
             begun: self.now,
-            stalled_since: self.now,
+            stall: Stall::new(self.now),
             arrived: 0,
         };
         if transfer.gather.is_draining() {
@@ -205,7 +205,7 @@ impl Session {
             }
             connection.waiting.pop_front();
             transfer.charge.add(wanted as usize);
-            (transfer.begun, transfer.stalled_since) = (self.now, self.now);
+            (transfer.begun, transfer.stall) = (self.now, Stall::new(self.now));
             transfer.admission = AdmissionState::Granted;
             task.solicited = wanted;
             connection.solicited += wanted;
@@ -326,7 +326,7 @@ impl Session {
         let length = data_out.data.len();
         transfer.arrived = transfer.arrived.saturating_add(length as u32);
         if transfer.arrived >= PROGRESS {
-            (transfer.arrived, transfer.stalled_since) = (0, self.now);
+            (transfer.arrived, transfer.stall) = (0, Stall::new(self.now));
         }
         let lun_fits = data_out.ttt == crate::Ttt::NONE || task.lun == data_out.lun;
         let mut is_known = lun_fits;

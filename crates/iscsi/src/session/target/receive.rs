@@ -13,6 +13,7 @@ use crate::{
 use super::{
     connection::Error,
     session::{Early, Session},
+    waiting::Stall,
 };
 
 impl Session {
@@ -116,7 +117,7 @@ impl Session {
             self.connections[at].counters.ignored += 1;
             return;
         }
-        self.hole.get_or_insert((self.window.exp_cmd_sn(), self.now));
+        self.hole.get_or_insert((self.window.exp_cmd_sn(), Stall::new(self.now)));
         self.watch_progress();
         let early = Early {
             pdu,
@@ -153,7 +154,7 @@ impl Session {
         }
         let expected = self.window.exp_cmd_sn();
         if self.hole.is_some_and(|(missing, _)| missing != expected) {
-            self.hole = self.window.held().next().map(|_| (expected, self.now));
+            self.hole = self.window.held().next().map(|_| (expected, Stall::new(self.now)));
         }
         if !self.postponed.is_empty() {
             self.check_postponed();

@@ -19,7 +19,7 @@ use super::{
     response::Response,
     settings::Settings,
     task::{Instance, Stage, Task, Tasks, Transfer, is_same_unit},
-    waiting::{Charge, Waiting},
+    waiting::{Charge, Stall, Waiting},
 };
 
 /// One session: command order, tasks, what was agreed on, and its connections.
@@ -48,8 +48,8 @@ pub struct Session {
     /// The data of the PDU at hand is a piece of a larger buffer ([`Frame::is_shared`](crate::codec::Frame::is_shared)). It is copied if it has
     /// to wait: it would keep all of the buffer, and be charged for its own length.
     pub(super) is_shared: bool,
-    /// The number of the command for which others wait, and since when.
-    pub(super) hole: Option<(Serial, Instant)>,
+    /// The number of the command for which others wait.
+    pub(super) hole: Option<(Serial, Stall)>,
     /// When the session is next looked at whether its waiting writes make progress.
     pub(super) stall_check: Option<Instant>,
     /// Since when other sessions have lacked room.

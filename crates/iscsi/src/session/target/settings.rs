@@ -42,6 +42,10 @@ pub struct Settings {
     /// their data, ends after so long without progress. Default 15 s: longer than `sequence_time`,
     /// so that data that was lost can be asked for again.
     pub stalled_after: Duration,
+    /// The time that is left out of that at most, since the initiator could do nothing: its connection was not
+    /// read, or the request for the data had not left. Default 60 s, after which an initiator that takes
+    /// nothing of what is sent counts as gone.
+    pub excused_time: Duration,
     /// A write that has waited so long for room for its data, because other sessions hold it, ends with BUSY:
     /// it would keep the data that came with it while others wait. Nothing of it was performed, and the
     /// initiator repeats it. Default 5 s: a sixth of the 30 s in which Linux gives a command up, so that it is
@@ -71,6 +75,7 @@ impl Default for Settings {
             sequence_time: Duration::from_secs(10),
             burst_silence: Duration::from_secs(2),
             stalled_after: Duration::from_secs(15),
+            excused_time: Duration::from_secs(60),
             room_time: Duration::from_secs(5),
             data_time: Duration::from_secs(60),
             ping_after: Duration::from_secs(15),

@@ -10,7 +10,10 @@ use scsi::{Cdb, Lun};
 
 use crate::{Itt, Serial, transfer::Gather};
 
-use super::{event::Outcome, waiting::Charge};
+use super::{
+    event::Outcome,
+    waiting::{Charge, Stall},
+};
 
 /// One connection of a session, as long as it lasts. A CID may come back with another connection;
 /// this does not.
@@ -91,8 +94,15 @@ pub(super) struct Transfer {
     /// When it came, when it was admitted, or when its data was asked for: the last of these.
     pub(super) begun: Instant,
     /// Since then less than [`PROGRESS`](super::waiting::PROGRESS) bytes have come: `arrived`.
-    pub(super) stalled_since: Instant,
+    pub(super) stall: Stall,
     pub(super) arrived: u32,
+}
+
+impl Transfer {
+    /// A request for some of its data was not answered in full.
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.gather.has_valid_ttt()
+    }
 }
 
 /// Whether the data of a write may be asked for.

@@ -7,7 +7,12 @@ use smallvec::SmallVec;
 
 use crate::{Cid, Itt};
 
-use super::{connection::Error, session::Session, waiting::Charge};
+use super::{
+    connection::Error,
+    session::Session,
+    task::Transfer,
+    waiting::{Charge, Stall},
+};
 
 impl Session {
     /// When `handle_timeout` is to be called; changes with every frame. `None` if nothing is
@@ -26,21 +31,34 @@ impl Session {
         next
     }
 
-    /// What this initiator sends is not read for now, or what is sent to it does not get there yet:
-    /// that nothing comes on this connection says nothing about it. To be called before
-    /// `handle_timeout`, and once more when that is over. Whoever does so bounds how long.
+    /// What is sent to this initiator does not get there yet: that nothing comes on this connection says
+    /// nothing about it, and requests for data may still wait to be sent. To be called before
+    /// `handle_timeout`, and once more when that is over.
     pub fn excuse_silence(&mut self, cid: Cid, now: Instant) {
+        self.excuse(cid, now, Transfer::is_asked_for);
+    }
+
+    /// The same of a connection that is not read for now: what would be progress may wait there.
+    pub fn excuse_unread(&mut self, cid: Cid, now: Instant) {
+        let most = self.settings.excused_time;
+        self.excuse(cid, now, |_| true);
+        if let Some((_, stall)) = &mut self.hole {
+            stall.excuse(now, most);
+        }
+    }
+
+    fn excuse(&mut self, cid: Cid, now: Instant, is_excused: impl Fn(&Transfer) -> bool) {
         let Some(at) = self.index(cid) else { return };
         let connection = &mut self.connections[at];
         connection.excuse_silence(now);
         let instance = connection.instance;
         for (itt, transfer) in &mut self.gathers {
             if self.tasks.get(itt).is_some_and(|task| task.allegiance == instance) {
-                (transfer.progress, transfer.stalled_since) = (now, now);
+                transfer.progress = now;
+                if is_excused(transfer) {
+                    transfer.stall.excuse(now, self.settings.excused_time);
+                }
             }
-        }
-        if let Some((_, since)) = &mut self.hole {
-            *since = now;
         }
     }
 
@@ -93,12 +111,12 @@ impl Session {
     /// so of one of its connections.
     fn check_progress(&mut self) -> Option<(Cid, Error)> {
         let holds_early = self.window.held().any(|early| early.charge.bytes() > 0);
-        let hole = self.hole.filter(|_| holds_early).map(|(_, since)| since);
+        let hole = self.hole.filter(|_| holds_early).map(|(_, stall)| stall.since);
         let open = self
             .gathers
             .values()
             .filter(|transfer| transfer.charge.bytes() > 0 && !transfer.gather.is_quiet());
-        let oldest = open.map(|transfer| transfer.stalled_since).chain(hole).min();
+        let oldest = open.map(|transfer| transfer.stall.since).chain(hole).min();
         let stalled = oldest.map(|since| since + self.settings.stalled_after);
         self.stall_check = stalled.into_iter().chain(self.data_due()).min();
         if self.stall_check.is_none_or(|check| self.now < check) {
@@ -146,7 +164,7 @@ impl Session {
         for itt in late {
             let Some(transfer) = self.gathers.get_mut(&itt) else { continue };
             // Data that is asked for again has its time again, a few times for each write.
-            (transfer.progress, transfer.stalled_since) = (self.now, self.now);
+            (transfer.progress, transfer.stall) = (self.now, Stall::new(self.now));
             let allegiance = self.tasks.get(&itt).map(|task| task.allegiance);
             let Some(at) = allegiance.and_then(|instance| self.position(instance)) else {
                 continue; // nothing can come as long as its connection is lost

@@ -1,8 +1,11 @@
 //! Memory of writes that wait for commands before them, for the rest of their data, or for room.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
 };
 
 use crate::{Bhs, pdu::DataOut};
@@ -25,6 +28,15 @@ pub(super) struct Charge {
     bytes: usize,
 }
 
+/// The time in which something made no progress. What the initiator could not help is left out, up to a limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stall {
+    /// It made its last progress then, or later if some time was left out.
+    pub(super) since: Instant,
+    /// The time that was left out.
+    excused: Duration,
+}
+
 /// A write makes no progress if fewer bytes than this, and not its last one, have come within
 /// `Settings::stalled_after`. With the default time that is 4 kB/s; a login would not succeed on so slow a
 /// link.
@@ -33,6 +45,21 @@ pub(super) const PROGRESS: u32 = 64 * 1024;
 /// Bytes that a Data-Out takes beside its data while it waits for its command: its place in a vector, which
 /// may have grown to twice what is in it, and the least that an allocator takes for its data.
 pub(super) const KEPT_DATA_OUT: usize = 2 * size_of::<(DataOut, Bhs)>() + 32;
+
+impl Stall {
+    /// Some progress was made.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, excused: Duration::ZERO }
+    }
+
+    /// Leaves out the time up to now, but never more than `most` in all.
+    pub(super) fn excuse(&mut self, now: Instant, most: Duration) {
+        let passed = now.saturating_duration_since(self.since);
+        let excused = passed.min(most.saturating_sub(self.excused));
+        self.since += excused;
+        self.excused += excused;
+    }
+}
 
 impl Waiting {
     pub(super) fn unlimited() -> Self {
