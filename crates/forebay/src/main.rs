@@ -14,6 +14,7 @@ mod congestion;
 mod event_queue;
 mod events;
 mod memory;
+mod open_files;
 mod plan;
 mod whole_file;
 mod state_folder;

@@ -16,6 +16,7 @@ use crate::{
     failure::Failure,
     memory,
     node::Node,
+    open_files,
     plan::Changes,
     quantity::Size,
     settings::{Iscsi, Settings},
@@ -28,6 +29,7 @@ pub fn run(config: &Path, ready_fd: Option<i32>, events: Events) -> Result<(), F
     // file's folder, and a reload must arrive at the same paths or it would see every file as changed.
     let config = std::path::absolute(config).map_err(Failure::new)?;
     let settings = Settings::load(&config)?;
+    open_files::raise(server_settings(&settings.iscsi).open_connections());
     let runtime = runtime(settings.threads)?;
     let result = runtime.block_on(serve(&config, settings, ready_fd, events));
     // What still runs holds nothing that a kill would harm.

@@ -296,6 +296,43 @@ async fn events_that_do_not_fit_are_counted_and_reported_when_the_reader_reads_a
     assert_eq!(dropped(&node), before);
 }
 
+/// The soft and the hard limit of open files of the process (proc(5)).
+fn open_files(node: &Serving) -> (String, String) {
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", node.id())).expect("it runs");
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("there");
+    let mut numbers = line["Max open files".len()..].split_whitespace().map(str::to_owned);
+    (numbers.next().expect("soft"), numbers.next().expect("hard"))
+}
+
+/// With the usual soft limit of 1,024 a thousand strangers kept everybody out, and state files could not be
+/// opened either.
+#[test]
+fn the_limit_of_open_files_is_raised_and_one_that_is_too_low_is_reported() {
+    let place = Place::new();
+    let limited = |limits: &str| {
+        let mut command = std::process::Command::new("sh");
+        let script = format!("{limits} && exec \"$0\" \"$@\"");
+        command.args(["-c", &script]).arg(support::forebay().get_program());
+        command
+    };
+    let text = memory("'127.0.0.1:0'");
+    let node = place.try_serve_by(limited("ulimit -Sn 200"), "node", &text).expect("serves");
+    let (soft, hard) = open_files(&node);
+    assert_eq!(soft, hard);
+    assert_ne!(soft, "200");
+    node.terminate();
+
+    let config = place.write("node", &text);
+    let mut command = limited("ulimit -n 900");
+    let mut running =
+        support::start(command.args(["serve", "--config"]).arg(&config)).expect("serves");
+    running.signal(rustix::process::Signal::TERM);
+    let mut events = String::new();
+    std::io::Read::read_to_string(&mut running.stderr(), &mut events).expect("text");
+    assert!(events.contains("the limit of open files is too low"), "{events}");
+    assert!(events.contains("limit=900 needed=1664"), "{events}");
+}
+
 /// Resident memory of the process in bytes (proc(5)).
 fn resident(node: &Serving) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.id())).expect("it runs");

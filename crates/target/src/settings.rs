@@ -120,7 +120,8 @@ impl Settings {
 
     /// Sockets that are open at once. Those that have lost their place take a moment to close: as
     /// many are allowed for as have one.
-    pub(crate) fn open_connections(&self) -> usize {
+    #[must_use]
+    pub fn open_connections(&self) -> usize {
         let passing = self.max_logins.saturating_add(self.max_discovery_sessions);
         self.max_connections.saturating_add(passing.saturating_mul(2))
     }

@@ -1,0 +1,32 @@
+//! The limit of open files of this process (RLIMIT_NOFILE, setrlimit(2)).
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Files beside the sockets of initiators: volumes, logs, NVRAM and state files of some 50 units with four
+/// files each, portals, far sessions, the control socket and the runtime's own.
+const RESERVE: u64 = 256;
+
+/// Raises the soft limit to the hard one, and warns if that does not suffice for so many connections. The
+/// soft limit is 1,024 in many systems, for programs that use select(2); we do not. `serve` starts no other
+/// programs, which would inherit the new limit.
+pub fn raise(connections: usize) {
+    let former = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: former.maximum, maximum: former.maximum };
+    let limit = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => raised.current,
+        Err(error) => {
+            tracing::warn!(%error, "cannot raise the limit of open files");
+            former.current
+        }
+    };
+    let needed = (connections as u64).saturating_add(RESERVE);
+    // `None` is no limit.
+    if let Some(limit) = limit.filter(|limit| *limit < needed) {
+        tracing::warn!(
+            limit,
+            needed,
+            "the limit of open files is too low for the connections that the settings allow; raise it \
+             (LimitNOFILE= of systemd, ulimit -n), or lower max_connections"
+        );
+    }
+}
