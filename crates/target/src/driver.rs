@@ -19,7 +19,7 @@ use iscsi::{
     session::target::{Connection, Session},
 };
 use tokio::time::Sleep;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use transport::{Congestion, SessionCongestion};
 use unit::Nexus;
 
@@ -210,7 +210,13 @@ impl Driver<'_> {
                 if let Some(connection) = self.session.connection(cid) {
                     let (initiator, address) = (self.session.initiator_name(), socket.address);
                     let tsih = self.seat.tsih.0;
-                    info!(%address, %initiator, tsih, cid = cid.0, "connection added");
+                    let cid = cid.0;
+                    match self.surroundings.session_report(address.ip()) {
+                        Some(unreported) => {
+                            info!(%address, %initiator, tsih, cid, unreported, "connection added");
+                        }
+                        None => debug!(%address, %initiator, tsih, cid, "connection added"),
+                    }
                     let line = Line::new(socket, connection);
                     line.take_into(&self.congestion);
                     self.lines.push(line);
@@ -455,10 +461,16 @@ impl Driver<'_> {
         }
         let (initiator, tsih, cid) = (self.session.initiator_name(), self.seat.tsih.0, cid.0);
         let left = self.lines.len();
-        if end.is_expected() {
-            info!(?address, %initiator, tsih, cid, left, %end, "connection closed");
-        } else {
-            warn!(?address, %initiator, tsih, cid, left, %end, "connection dropped");
+        // The line of a connection that was replaced is gone already.
+        let report = address.map_or(Some(None), |it| self.surroundings.session_report(it.ip()));
+        match report {
+            Some(unreported) if end.is_expected() => {
+                info!(?address, %initiator, tsih, cid, left, %end, unreported, "connection closed");
+            }
+            Some(unreported) => {
+                warn!(?address, %initiator, tsih, cid, left, %end, unreported, "connection dropped");
+            }
+            None => debug!(?address, %initiator, tsih, cid, left, %end, "connection ended"),
         }
         self.last_end = end;
         Ok(())

@@ -120,12 +120,22 @@ pub(crate) async fn serve(
     let initiator = session.initiator_name().to_owned();
     let target = session.target_name().unwrap_or("(discovery)").to_owned();
     let user = seat.user.as_deref().map(printable);
-    info!(%address, %initiator, %target, user, tsih = seat.tsih.0, "session opened");
+    let tsih = seat.tsih.0;
+    match surroundings.session_report(address.ip()) {
+        Some(unreported) => {
+            info!(%address, %initiator, %target, user, tsih, unreported, "session opened");
+        }
+        None => debug!(%address, %initiator, %target, user, tsih, "session opened"),
+    }
     let end = driver::run(surroundings, socket, session, seat).await;
-    if end.is_expected() {
-        info!(%address, %initiator, %target, %end, "session closed");
-    } else {
-        warn!(%address, %initiator, %target, %end, "session dropped");
+    match surroundings.session_report(address.ip()) {
+        Some(unreported) if end.is_expected() => {
+            info!(%address, %initiator, %target, %end, unreported, "session closed");
+        }
+        Some(unreported) => {
+            warn!(%address, %initiator, %target, %end, unreported, "session dropped");
+        }
+        None => debug!(%address, %initiator, %target, %end, "session ended"),
     }
 }
 

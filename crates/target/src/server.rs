@@ -44,6 +44,10 @@ const LOGIN_REPORTS_IN_ALL: u32 = 200;
 /// discovers regularly has nothing new to report.
 const DISCOVERY_REPORTS: u32 = 1;
 const DISCOVERY_REPORTS_IN_ALL: u32 = 50;
+/// Events about sessions of one address in ten seconds, and of all addresses: a host that opens 50 sessions at
+/// once and closes them is reported in full; whoever does nothing else fills no disk (12 kB/s in all).
+const SESSION_REPORTS: u32 = 100;
+const SESSION_REPORTS_IN_ALL: u32 = 500;
 
 impl Server {
     /// A server that listens nowhere yet.
@@ -63,6 +67,7 @@ impl Server {
             guard: Guard::default(),
             login_reports: Reports::new(LOGIN_REPORTS, LOGIN_REPORTS_IN_ALL),
             discovery_reports: Reports::new(DISCOVERY_REPORTS, DISCOVERY_REPORTS_IN_ALL),
+            session_reports: Reports::new(SESSION_REPORTS, SESSION_REPORTS_IN_ALL),
             names: Arc::default(),
             registry: Arc::default(),
             portals: Arc::default(),

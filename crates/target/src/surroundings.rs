@@ -3,6 +3,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
+    time::Instant,
 };
 
 use parking_lot::RwLock;
@@ -32,6 +33,8 @@ pub(crate) struct Surroundings {
     pub(crate) login_reports: Reports,
     /// Events about discovery sessions.
     pub(crate) discovery_reports: Reports,
+    /// Events about normal sessions and their connections.
+    pub(crate) session_reports: Reports,
     /// True when the server stops: nobody is let in any more.
     pub(crate) stopping: watch::Sender<bool>,
 }
@@ -41,6 +44,13 @@ impl Surroundings {
     pub(crate) fn door(&self, local: SocketAddr, peer: IpAddr) -> Door {
         let (names, portals) = (self.names.clone(), self.portals.clone());
         Door { names, portals, security: self.security.read().clone(), local, peer }
+    }
+
+    /// Whether an event about a session of this address is to be reported: then how many were left out since
+    /// the last one, if any.
+    pub(crate) fn session_report(&self, address: IpAddr) -> Option<Option<u64>> {
+        let unreported = self.session_reports.report(address, Instant::now())?;
+        Some((unreported > 0).then_some(unreported))
     }
 
     /// One connection's part of what all connections of normal sessions together may hold, `all`.
