@@ -131,6 +131,23 @@ pub fn write_command(cmd_sn: u32) -> Vec<u8> {
     pdu
 }
 
+/// Lets this process open so many sockets beside its other files, if it may (setrlimit(2)).
+pub fn allow_open_files(sockets: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = sockets as u64 + 1024;
+    if limit.current.is_some_and(|current| current < wanted) {
+        let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+        let raised = Rlimit { current: Some(current), maximum: limit.maximum };
+        setrlimit(Resource::Nofile, raised).expect("below the hard limit");
+    }
+}
+
+/// Whether the peer has neither closed the connection nor sent anything. The stream does not block.
+pub fn is_idle(stream: &TcpStream) -> bool {
+    matches!(stream.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
 /// An address of this machine.
 pub fn local(last: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, last).into()
@@ -158,11 +175,7 @@ impl Silent {
             while !stopped.load(Relaxed) {
                 let mut closed = 0;
                 for (number, stream) in open.iter_mut().enumerate() {
-                    let is_open = matches!(
-                        stream.peek(&mut [0]),
-                        Err(error) if error.kind() == ErrorKind::WouldBlock
-                    );
-                    if !is_open {
+                    if !is_idle(stream) {
                         *stream = connect(number);
                         closed += 1;
                     }
