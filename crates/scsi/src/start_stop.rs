@@ -18,6 +18,12 @@ pub struct StartStop {
 }
 
 impl StartStop {
+    /// Returns true for a stop that makes what was written stable first.
+    #[must_use]
+    pub fn flushes(&self) -> bool {
+        self.power_condition == 0 && !self.start && !self.no_flush
+    }
+
     pub(crate) fn encode(self) -> Cdb {
         let flags = self.power_condition << 4
             | u8::from(self.no_flush) << 2

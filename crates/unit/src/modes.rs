@@ -36,10 +36,12 @@ pub(crate) struct ModeSettings {
 }
 
 impl Modes {
-    /// The two pages that hold them.
+    /// The two pages that hold them. WCE of a unit with epochs is always 1 and cannot be changed: if each write
+    /// were stable, each write of a gateway would be an epoch, and a part of the gateway's epoch would count.
     pub(crate) fn pages(self, geometry: &Geometry) -> [ModePage; 2] {
         let caching = Caching {
-            write_cache: geometry.volatile_cache && !self.write_through,
+            write_cache: geometry.volatile_cache
+                && (!self.write_through || geometry.epoch_blocks > 0),
             read_cache_disabled: false,
         };
         let control = Control {

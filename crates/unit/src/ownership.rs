@@ -159,6 +159,17 @@ impl Ownership {
         }
     }
 
+    /// Checks that a nexus may change WCE and SWP, which hold for the writes of the claim's owner, too.
+    pub(crate) fn check_modes(&self, nexus: u64) -> Result<(), Sense> {
+        if self.known.lock().fenced.contains(&nexus) {
+            return Err(Sense::CLAIM_FENCED);
+        }
+        match self.is_beside(nexus) {
+            true => Err(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED),
+            false => Ok(()),
+        }
+    }
+
     /// Begins a read of an initiator that is not the owner. Returns a number for [`Self::end_read`]; fails in
     /// the middle of an epoch.
     pub(crate) fn begin_read(&self) -> Result<u64, Failure> {
@@ -456,6 +467,7 @@ impl Touch {
             | Command::PreFetch { .. }
             | Command::Read(_)
             | Command::Verify { .. } => Self::Reads,
+            Command::StartStop(asked) if asked.flushes() => Self::Flushes,
             Command::SynchronizeCache { .. } => Self::Flushes,
             // What an EXTENDED COPY reads and writes it does by commands of its own.
             _ => Self::Nothing,

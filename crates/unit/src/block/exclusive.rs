@@ -39,7 +39,7 @@ impl BlockUnit {
         }
         let expected = data.slice(0, half as usize);
         let new = data.slice(half as usize, half as usize);
-        let (volume, durability) = (&*self.volume, self.durability(transfer.fua));
+        let (volume, durability) = (&*self.volume, self.durability(transfer.fua, &geometry));
         let exchange = async move {
             let _claim = self.claim_alone(extent, &geometry).await;
             let found = volume.read(extent).await.map_err(|e| Failure::new(&e, Access::Read))?;
@@ -74,7 +74,7 @@ impl BlockUnit {
         let taken = extent.blocks * geometry.block_size;
         let block_size = geometry.block_size as usize;
         let extent = Extent { blocks: (data.len() / block_size) as u32, ..extent };
-        let (volume, durability) = (&*self.volume, self.durability(transfer.fua));
+        let (volume, durability) = (&*self.volume, self.durability(transfer.fua, &geometry));
         let or = async move {
             let _claim = self.claim_alone(extent, &geometry).await;
             let mut patience = Patience::default();

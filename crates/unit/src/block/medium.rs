@@ -6,14 +6,12 @@ use super::{
     BlockUnit, Work,
     bounds::{finished, taking},
 };
-use crate::{
-    Completion, Nexus,
-    access::{self, Answer},
-};
+use crate::{Completion, Nexus, access::Answer};
 
 impl BlockUnit {
     /// Ejects or loads the medium. There is no motor: a stop makes all that was written stable,
-    /// and the unit stays ready; a power condition is taken and changes nothing.
+    /// and the unit stays ready; a power condition is taken and changes nothing. The stop of an initiator
+    /// beside a claim flushes nothing, since the flush would end the owner's epoch in the middle.
     pub(super) fn start_stop<'a>(
         &'a self,
         nexus: &Nexus,
@@ -36,10 +34,13 @@ impl BlockUnit {
             }
             return Err(taking(0));
         }
-        let flushes = !asked.no_flush && !work.geometry.read_only;
+        let flushes = asked.flushes()
+            && !work.geometry.read_only
+            && !self.is_anothers_epoch(nexus.number, &work.geometry);
+        let flush = flushes.then(|| self.flush_as(nexus.number));
         let stop = async move {
-            if flushes {
-                self.volume.flush().await.map_err(access::failed_flush)?;
+            if let Some(flush) = flush {
+                flush.await?;
             }
             if asked.load_eject {
                 self.medium.set_present(false);

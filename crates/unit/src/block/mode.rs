@@ -10,11 +10,7 @@ use super::{
     BlockUnit, Work,
     bounds::{finished, parameter_list, taking, taking_with},
 };
-use crate::{
-    Completion, Nexus,
-    access::{self, Answer},
-    modes::Modes,
-};
+use crate::{Completion, Nexus, access::Answer, modes::Modes};
 
 impl BlockUnit {
     pub(super) fn mode_select<'a>(
@@ -44,11 +40,18 @@ impl BlockUnit {
             .map_err(|sense| taking_with(length, sense.into()))?;
         let change = async move {
             let before = self.modes.current();
+            if let Some(ownership) = &self.ownership
+                && (wanted.write_through, wanted.write_protect)
+                    != (before.write_through, before.write_protect)
+            {
+                // The flush below would end the owner's epoch in the middle.
+                ownership.check_modes(nexus.number)?;
+            }
             // What was answered under the old values is stable before the new ones are in force.
             if wanted.write_through && !before.write_through
                 || wanted.write_protect && !before.write_protect
             {
-                self.volume.flush().await.map_err(access::failed_flush)?;
+                self.flush_as(nexus.number).await?;
             }
             if select.save {
                 self.modes.save(wanted).await?;

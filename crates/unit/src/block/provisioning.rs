@@ -115,7 +115,7 @@ impl BlockUnit {
             return Ok(finished(self.discard(extents, geometry, nexus), taken, turn));
         }
         self.watch_space(u64::from(extent.blocks) * u64::from(geometry.block_size), &geometry);
-        let durability = self.durability(false);
+        let durability = self.durability(false, &geometry);
         let write = async move {
             let _claim = self.claim(extent, &geometry).await;
             self.check_token(nexus, extent)?;

@@ -1,5 +1,7 @@
 //! Commands that move blocks or look at them: what they may ask for, and the call that does it.
 
+use std::future::Future;
+
 use scsi::{ByteCheck, Sense, Status, Transfer};
 use volume::{Data, Durability, Extent, Geometry, Lba};
 
@@ -13,6 +15,8 @@ use super::{
 use crate::{
     Completion, Nexus,
     access::{self, Against, Answer, Version},
+    ownership::Ownership,
+    sense::Failure,
 };
 
 impl BlockUnit {
@@ -77,7 +81,7 @@ impl BlockUnit {
     ) -> Result<Answer<'a>, Completion> {
         let (extent, data) = self.to_write(&transfer, work.data, &work.geometry)?;
         let taken = extent.blocks * work.geometry.block_size;
-        let durability = self.durability(transfer.fua);
+        let durability = self.durability(transfer.fua, &work.geometry);
         self.watch_space(u64::from(taken), &work.geometry);
         let (volume, turn, nexus) = (&*self.volume, work.turn, work.nexus);
         if let Some(claim) = self.claim_now(extent, &work.geometry) {
@@ -94,9 +98,13 @@ impl BlockUnit {
         }))
     }
 
-    /// When a write must be stable: at once with FUA, or if the write cache is turned off (WCE=0).
-    pub(super) fn durability(&self, fua: bool) -> Durability {
-        if fua || self.modes.current().write_through {
+    /// When a write must be stable: at once with FUA, or if the write cache is turned off (WCE=0). A WCE of 0
+    /// that was saved before the unit had epochs does not hold for the owner of a claim, each of whose writes
+    /// would be an epoch.
+    pub(super) fn durability(&self, fua: bool, geometry: &Geometry) -> Durability {
+        let is_claimed = || self.ownership.as_ref().is_some_and(Ownership::is_held);
+        let is_off = self.modes.current().write_through;
+        if fua || is_off && !(geometry.epoch_blocks > 0 && is_claimed()) {
             Durability::Stable
         } else {
             Durability::Volatile
@@ -189,17 +197,23 @@ impl BlockUnit {
         if self.is_anothers_epoch(nexus.number, &work.geometry) {
             return Err(taking(0));
         }
+        Ok(finished(self.flush_as(nexus.number), 0, work.turn))
+    }
+
+    /// Makes stable what was written before the call. A flush of the claim's owner ends its epoch.
+    pub(super) fn flush_as(
+        &self,
+        nexus: u64,
+    ) -> impl Future<Output = Result<(), Failure>> + Send + '_ {
         let noted = self.ownership.as_ref().map(|ownership| (ownership, ownership.changes()));
-        let nexus = nexus.number;
         let flush = self.volume.flush();
-        let flush = async move {
+        async move {
             flush.await.map_err(access::failed_flush)?;
             if let Some((ownership, changes)) = noted {
                 ownership.note_flush(nexus, changes);
             }
             Ok(())
-        };
-        Ok(finished(flush, 0, work.turn))
+        }
     }
 
     /// Returns true if the open epoch belongs to a claim of another nexus, so that a flush would end it in

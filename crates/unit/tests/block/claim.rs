@@ -6,12 +6,14 @@ use std::{
 };
 
 use scsi::{
-    ByteCheck, ClaimAction, ClaimParameters, ClaimReport, Command, Sense, Status, Transfer,
+    ByteCheck, ClaimAction, ClaimParameters, ClaimReport, Command, ModeSelect, ModeSense,
+    PageControl, Sense, StartStop, Status, Transfer,
     copy::{PopulateToken, TokenRange},
+    mode::{Caching, Control, ModePage, ModeParameters},
     vpd::ForebayVolume,
 };
 use unit::{BlockUnit, Identity, LogicalUnit, Nexus, NotDropped, Settings};
-use volume::{Call as On, Fault, Geometry, MemVolume, Rule, Symptom};
+use volume::{Call as On, Durability, Fault, Geometry, MemVolume, Rule, Symptom};
 
 use crate::host::{Call, Host, MemoryStore, geometry, nexus, pattern};
 
@@ -342,6 +344,16 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
         assert_eq!(calls(&other, Command::read(3, 2)), flushed);
         assert_eq!(calls(&other, forced()), flushed);
         assert_eq!(calls(&other, verify()), flushed);
+        assert_eq!(calls(&other, STOP), []);
+        for (page, sense) in [
+            (no_write_cache(), Sense::INVALID_FIELD_IN_PARAMETER_LIST),
+            (protected(true), Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED),
+        ] {
+            assert_eq!(select_as(&host, &other, &page), Some(sense));
+        }
+        assert_eq!(select_as(&host, &other, &with_descriptors()), None, "it is about sense data");
+        assert_eq!(select_as(&host, &other, &protected(false)), None, "back");
+        assert_eq!(host.asked(), []);
     }
     // Its next flush would change what the token stands for, without a write that voids it.
     let ranges = vec![TokenRange { lba: 0, blocks: 8 }];
@@ -352,6 +364,107 @@ fn readers_beside_a_claim_get_the_last_flushed_epoch_and_end_none() {
     assert_eq!(refused, Some(Sense::INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN));
     now(host.unit.drop_claim()).expect("saved");
     assert_eq!(calls(&other, Command::read(3, 2)), [Call::Read(3, 2)]);
+    assert_eq!(calls(&other, STOP), [Call::Flush], "nobody owns an epoch any more");
+}
+
+/// Whoever has lost the claim must not end an epoch of the present owner, nor write-protect the unit.
+#[test]
+fn a_fenced_session_neither_flushes_by_a_stop_nor_changes_mode_parameters() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
+    let later = host.other(2);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    assert_eq!(ask(&host, &later, ClaimAction::Claim, &claim(2, 20, &[10])), None);
+    host.asked();
+    let fenced = Some(Sense::CLAIM_FENCED);
+    assert_eq!(host.send(&STOP.encode(), &[]).sense, fenced);
+    assert_eq!(select_as(&host, &host.nexus, &protected(true)), fenced);
+    assert_eq!(host.asked(), []);
+    // Its owner may do both.
+    assert_eq!(host.send_as(&later, &STOP.encode(), &[]).status, Status::Good);
+    assert_eq!(select_as(&host, &later, &protected(true)), None);
+    assert_eq!(host.asked(), [Call::Flush, Call::Flush]);
+}
+
+/// A unit may have been given a cache with epochs after a host had turned its write cache off.
+#[test]
+fn with_a_saved_wce_of_0_the_writes_of_an_owner_are_no_epochs_of_their_own() {
+    let store = Arc::new(MemoryStore::default());
+    let host = Host::with_store(geometry(), &store);
+    assert_eq!(select_as(&host, &host.nexus, &no_write_cache()), None);
+    drop(host);
+    let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);
+    let wrote = |host: &Host| {
+        host.asked();
+        assert_eq!(write_as(host, &host.nexus), None);
+        host.asked()
+    };
+    assert_eq!(wrote(&host), [Call::Write(0, 512, Durability::Stable)], "a host may rely on it");
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    assert_eq!(wrote(&host), [Call::Write(0, 512, Durability::Volatile)]);
+    // A gateway asks before it claims whether it has to flush.
+    let asked = Command::ModeSense(ModeSense {
+        ten: false,
+        long_lba: false,
+        no_block_descriptors: true,
+        control: PageControl::Current,
+        page: Caching::PAGE,
+        subpage: 0,
+        allocation_length: 255,
+    });
+    let told = ModeParameters::from_bytes_6(&host.good(&asked, &[])).expect("mode parameters");
+    assert!(Caching::from_page(&told.pages[0]).expect("the page").write_cache);
+    let refused = select_as(&host, &host.nexus, &no_write_cache());
+    assert_eq!(refused, Some(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
+    let on = Caching { write_cache: true, read_cache_disabled: false }.to_page();
+    assert_eq!(select_as(&host, &host.nexus, &on), None);
+    drop(host);
+    let host = Host::with_store(geometry(), &store);
+    assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
+    assert_eq!(wrote(&host), [Call::Write(0, 512, Durability::Volatile)], "the host took it back");
+}
+
+const STOP: Command = Command::StartStop(StartStop {
+    immediate: false,
+    power_condition: 0,
+    no_flush: false,
+    load_eject: false,
+    start: false,
+});
+
+fn no_write_cache() -> ModePage {
+    Caching { write_cache: false, read_cache_disabled: false }.to_page()
+}
+
+fn protected(write_protect: bool) -> ModePage {
+    let descriptor_sense = false;
+    Control { descriptor_sense, unrestricted_reordering: true, write_protect, busy_timeout: 0xffff }
+        .to_page()
+}
+
+fn with_descriptors() -> ModePage {
+    Control {
+        descriptor_sense: true,
+        unrestricted_reordering: true,
+        write_protect: false,
+        busy_timeout: 0xffff,
+    }
+    .to_page()
+}
+
+/// The sense of a MODE SELECT that saves a page, without its field pointer.
+fn select_as(host: &Host, from: &Nexus, page: &ModePage) -> Option<Sense> {
+    let pages = vec![page.clone()];
+    let list = ModeParameters { pages, ..ModeParameters::default() }.to_bytes_6();
+    let select = Command::ModeSelect(ModeSelect {
+        ten: false,
+        page_format: true,
+        revert: false,
+        save: true,
+        parameter_list_length: list.len() as u16,
+    });
+    let done = host.send_as(from, &select.encode(), &list);
+    done.sense.map(|sense| Sense { field: None, descriptor_format: false, ..sense })
 }
 
 /// If the claim ended before the roll-back, readers would get half an epoch, and any flush would keep it.
@@ -412,8 +525,13 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
     let flush = Command::synchronize_cache();
     host.send_as(&other, &flush.encode(), &[]);
     assert_eq!(read_as(&other, &host), busy, "only the owner knows where its epoch ends");
+    host.send_as(&other, &STOP.encode(), &[]);
+    assert_eq!(read_as(&other, &host), busy, "its stop is not the owner's either");
     host.good(&flush, &[]);
     assert_eq!(read_as(&other, &host), good);
+    assert_eq!(write_as(&host, &host.nexus), None);
+    host.good(&STOP, &[]);
+    assert_eq!(read_as(&other, &host), good, "the owner's stop is a flush");
     // A write past the owner's log, after which no flush need come.
     host.good(&Command::write(0, 1, true), &pattern(1, 1));
     assert_eq!(read_as(&other, &host), good);
