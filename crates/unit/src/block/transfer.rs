@@ -19,6 +19,19 @@ use crate::{
     sense::Failure,
 };
 
+/// A read beside a claim, of a volume that has one version of each block.
+struct Beside<'a> {
+    ownership: &'a Ownership,
+    changes: u64,
+}
+
+impl Beside<'_> {
+    /// Fails if the blocks that were read may be of two epochs.
+    fn end(&self) -> Result<(), Failure> {
+        self.ownership.end_read(self.changes)
+    }
+}
+
 impl BlockUnit {
     /// Blocks that the initiator has no `room` for are not read, only told: it may have room for
     /// none, and would have us hold what nobody counts.
@@ -43,18 +56,12 @@ impl BlockUnit {
             version => version,
         };
         let part = Extent { blocks, ..extent };
-        let beside = self.ownership.as_ref().filter(|ownership| {
-            work.geometry.epoch_blocks == 0 && ownership.is_beside_dirty(work.nexus)
-        });
-        let beside = match beside {
-            Some(ownership) => Some((ownership, ownership.begin_read()?)),
-            None => None,
-        };
+        let beside = self.begin_read_beside(work.nexus, &work.geometry)?;
         let read = access::read(&*self.volume, part, version, work.turn);
         let read: Answer<'a> = match beside {
-            Some((ownership, changes)) => Box::pin(async move {
+            Some(beside) => Box::pin(async move {
                 let read = read.await;
-                match ownership.end_read(changes) {
+                match beside.end() {
                     Err(failure) if read.status == Status::Good => failure.into(),
                     _ => read,
                 }
@@ -178,11 +185,31 @@ impl BlockUnit {
         };
         Ok(match against {
             Ok(against) => {
-                let verify = access::verify(&*self.volume, extent, against, version);
+                let beside = self.begin_read_beside(nexus, &geometry);
+                let beside = beside.map_err(|failure| taking_with(taken, failure))?;
+                let verify = async move {
+                    let verified = access::verify(&*self.volume, extent, against, version).await;
+                    // Blocks of two epochs are no miscompare.
+                    beside.map_or(Ok(()), |beside| beside.end())?;
+                    verified
+                };
                 finished(verify, taken, turn)
             }
             Err(sense) => at_once(taking_with(taken, sense.into())),
         })
+    }
+
+    /// Begins to read beside the claim of another nexus. `None`: what is read cannot be half an epoch.
+    fn begin_read_beside(
+        &self,
+        nexus: u64,
+        geometry: &Geometry,
+    ) -> Result<Option<Beside<'_>>, Failure> {
+        let Some(ownership) = &self.ownership else { return Ok(None) };
+        if geometry.epoch_blocks > 0 || !ownership.is_beside_dirty(nexus) {
+            return Ok(None);
+        }
+        Ok(Some(Beside { ownership, changes: ownership.begin_read()? }))
     }
 
     /// All that was written becomes stable, whichever blocks are named: a volume does not flush in

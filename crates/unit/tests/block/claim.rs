@@ -3,6 +3,7 @@
 use std::{
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use scsi::{
@@ -13,7 +14,7 @@ use scsi::{
     vpd::ForebayVolume,
 };
 use unit::{BlockUnit, Identity, LogicalUnit, Nexus, NotDropped, Settings};
-use volume::{Call as On, Durability, Fault, Geometry, MemVolume, Rule, Symptom};
+use volume::{Call as On, Delay, Durability, Fault, Geometry, Latency, MemVolume, Rule, Symptom};
 
 use crate::host::{Call, Host, MemoryStore, geometry, nexus, pattern};
 
@@ -558,6 +559,43 @@ fn readers_beside_a_claim_are_refused_where_a_volume_without_epochs_has_half_of_
     assert_eq!(read_as(&other, &host), refused);
     now(host.unit.drop_claim()).expect("saved");
     assert_eq!(read_as(&other, &host), good);
+}
+
+/// The bar at the begin of a command does not know what the owner does during it.
+#[tokio::test(start_paused = true)]
+async fn a_verify_during_which_a_round_begins_is_busy_where_a_volume_has_no_epochs() {
+    let read = Duration::from_secs(1);
+    let memory = Arc::new(MemVolume::new(geometry()));
+    let slow = Arc::new(Delay::new(memory, Latency { read, ..Latency::default() }));
+    let store = Arc::new(MemoryStore::default());
+    let unit = BlockUnit::open(slow, Identity::new("f00d"), Settings::default(), store);
+    let unit = unit.expect("opened");
+    let (owner, other) = (nexus(1), nexus(2));
+    let send = |from: &Nexus, command: Command, data: Vec<u8>| {
+        unit.execute(crate::party::task(from, command.encode(), data))
+    };
+    for nexus in [&owner, &other] {
+        unit.nexus_opened(nexus);
+        send(nexus, Command::TestUnitReady, vec![]).await;
+    }
+    let (command, list) = out(ClaimAction::Claim, &claim(1, 10, &[]));
+    assert_eq!(send(&owner, command, list).await.status, Status::Good);
+    for (byte_check, data) in [
+        (ByteCheck::Medium, vec![]),
+        (ByteCheck::Data, vec![0; 1024]),
+        (ByteCheck::Data, vec![9; 1024]),
+    ] {
+        let verify = Command::Verify { transfer: Transfer::new(0, 2), byte_check };
+        let mut verified = send(&other, verify, data);
+        assert!(verified.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let write = Command::write(100, 1, false);
+        assert_eq!(send(&owner, write, pattern(1, 1)).await.status, Status::Good);
+        assert_eq!(verified.await.status, Status::Busy, "{byte_check:?}");
+        let flushed = send(&owner, Command::synchronize_cache(), vec![]).await;
+        assert_eq!(flushed.status, Status::Good);
+    }
+    let verify = Command::Verify { transfer: Transfer::new(0, 2), byte_check: ByteCheck::Medium };
+    assert_eq!(send(&other, verify, vec![]).await.status, Status::Good);
 }
 
 /// Where each write is at the volume before it is answered, every moment is a prefix.
