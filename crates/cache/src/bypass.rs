@@ -358,9 +358,10 @@ async fn record(claim: &Claim, answer: &mut Option<oneshot::Sender<Result<(), Er
     };
     while let Err(error) = shared.committed(serial).await {
         // The host is told; the slots stay claimed until the record is in the log after all,
-        // since it may be there already.
+        // since it may be there already. The lower volume is changed: the error must not say that nothing
+        // was done.
         if let Some(answer) = answer.take() {
-            let _ = answer.send(Err(error));
+            let _ = answer.send(Err(error.after_a_part()));
         }
         shared.wait_until(|state| (state.durable >= serial).then_some(())).await;
     }
@@ -374,3 +375,34 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// For how many such periods it waits: five seconds, well below the half minute after which hosts
 /// abort.
 const LOOKS: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use volume::{Call, Fault, Geometry, Lba, MemVolume, Rule, Stack, Symptom};
+
+    use super::*;
+    use crate::{Cache, Identity, Parts, Settings};
+
+    /// The record in the log comes after the change of the lower volume. A mirrored log may be away.
+    #[tokio::test(start_paused = true)]
+    async fn an_error_of_the_log_after_a_discard_never_says_that_nothing_was_done() {
+        for error in [Error::Away("the link is down".into()), Error::Busy("the disk is busy")] {
+            let lower: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(32768)));
+            let geometry = Geometry { block_size: 4096, ..Geometry::with_blocks(2000) };
+            let log = Fault::new(Arc::new(MemVolume::new(geometry)));
+            let faults = Arc::clone(log.faults());
+            let identity = Identity { name: "far".into(), geometry: lower.geometry() };
+            let parts = Parts { lower: Arc::clone(&lower), log: Arc::new(log), nvram: None };
+            let settings = Settings { dram_bytes: 8 << 20, ..Settings::default() };
+            let cache = Cache::open(settings, parts, identity).await.expect("opened");
+            let data = Data::from(vec![7; SLOT_BYTES]);
+            cache.write(Lba(0), data.clone(), Durability::Volatile).await.expect("in the log");
+            lower.write(Lba(0), data, Durability::Stable).await.expect("an older version");
+            faults.add(Rule::always(Call::Write, Symptom::Fails(error)));
+            let discarded = cache.shared().discard_past(0, 1).await;
+            assert!(matches!(discarded, Err(Error::Unreachable(_))), "{discarded:?}");
+            let left = lower.read(Extent { lba: Lba(0), blocks: 8 }).await.expect("read");
+            assert_eq!(left, Data::zeros(SLOT_BYTES), "it was done");
+        }
+    }
+}
