@@ -49,16 +49,17 @@ impl Volume for WriteThrough {
     fn discard(&self, extent: Extent) -> Io<'_, ()> {
         Box::pin(async move {
             let _turn = self.discarding.lock().await;
-            let mut left = ATTEMPTS;
-            loop {
-                self.lower.discard(extent).await?;
-                left -= 1;
+            self.lower.discard(extent).await?;
+            // From here on the blocks are changed: no error may say that nothing was done.
+            for _ in 1..ATTEMPTS {
                 match self.lower.flush().await {
                     // `lower` started anew in between, perhaps
-                    Err(Error::Device(_)) if left > 0 => {}
-                    flushed => return flushed,
+                    Err(Error::Device(_)) => {}
+                    flushed => return flushed.map_err(Error::after_a_part),
                 }
+                self.lower.discard(extent).await.map_err(Error::after_a_part)?;
             }
+            self.lower.flush().await.map_err(Error::after_a_part)
         })
     }
 
@@ -122,5 +123,31 @@ mod tests {
         assert_eq!(counters.counts().discards, 2);
         faults.add(Rule::always(Call::Flush, lost));
         assert!(matches!(volume.discard(EXTENT).await, Err(Error::Device(_))));
+        assert_eq!(counters.counts().discards, 2 + u64::from(ATTEMPTS));
+    }
+
+    #[tokio::test]
+    async fn the_error_of_a_discard_that_was_done_never_says_that_nothing_was() {
+        let lost = Symptom::Fails(Error::Device("started anew".into()));
+        for error in [Error::Away("the link is down".into()), Error::Busy("the log is full")] {
+            for is_done in [false, true] {
+                let lower = Fault::new(Arc::new(MemVolume::new(Geometry::with_blocks(64))));
+                let fails = Symptom::Fails(error.clone());
+                if is_done {
+                    lower.faults().add(Rule::always(Call::Flush, lost.clone()).times(1));
+                    lower
+                        .faults()
+                        .add(Rule::always(Call::Discard, fails.clone()).after(1).times(1));
+                    lower.faults().add(Rule::always(Call::Flush, fails));
+                } else {
+                    lower.faults().add(Rule::always(Call::Discard, fails));
+                }
+                let volume = WriteThrough::new(Arc::new(lower));
+                for _ in 0..2 {
+                    let ended = volume.discard(EXTENT).await;
+                    assert_eq!(matches!(ended, Err(Error::Unreachable(_))), is_done, "{ended:?}");
+                }
+            }
+        }
     }
 }
