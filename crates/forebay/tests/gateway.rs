@@ -7,10 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use initiator::RemoteVolume;
 use support::{
     Place, Serving, connect, content, eventually, gateway, node, read, run, stderr, write,
 };
-use volume::Volume;
+use volume::{Data, Durability, Lba, Volume};
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
@@ -290,30 +291,84 @@ async fn a_gateway_without_a_cache_is_written_through() {
     volume.flush().await.expect("all was stable when it was answered");
 }
 
+/// Writes `blocks` blocks from `first` on as one command.
+async fn write_run(
+    volume: &impl Volume,
+    (first, blocks): (u64, u64),
+    version: u64,
+) -> Result<(), volume::Error> {
+    let data: Vec<u8> = (first..first + blocks).flat_map(|block| content(block, version)).collect();
+    volume.write(Lba(first * 8), Data::from(data), Durability::Volatile).await
+}
+
+/// Writes next versions until one is refused. Then all blocks hold the last version that was taken.
+async fn overwrite_until_busy(volume: &impl Volume, run: (u64, u64), mut version: u64) {
+    let refused = loop {
+        match write_run(volume, run, version + 1).await {
+            Ok(()) => version += 1,
+            Err(error) => break error,
+        }
+        assert!(version < 200, "the log never fills");
+    };
+    assert!(matches!(refused, volume::Error::Busy(_)), "{refused}");
+    for block in run.0..run.0 + run.1 {
+        let found = read(volume, block).await.expect("still served");
+        assert_eq!(found, content(block, version), "block {block} was changed by a refused write");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_log_without_the_far_side_refuses_before_it_takes() {
     let place = Place::new();
-    let (mut far, near) = pair(&place, "busy_after = '0s'");
-    let volume = connect(near.address, GATEWAY).await;
-    write(&*volume, 0, 1).await.expect("written");
+    let mut far = place.serve("node", &node(place.folder.path(), 0));
+    let text = gateway(place.folder.path(), far.address, "busy_after = '0s'");
+    let events = std::fs::File::create(place.path("events")).expect("a file");
+    let near = place.serve_with("gateway", &text, events);
+    let told = || {
+        let events = std::fs::read_to_string(place.path("events")).expect("text");
+        ["fills up", "log is full", "has room again"].map(|text| events.matches(text).count())
+    };
+    let mut settings = initiator::Settings::new(near.address.to_string(), GATEWAY, 0);
+    // Each refusal is tried again for so long.
+    settings.busy_time_out = Duration::from_millis(100);
+    let volume = RemoteVolume::connect(settings).await.expect("a login");
+    let (large, small) = ((4000, 256), (8000, 64));
+    write(&volume, 0, 1).await.expect("written");
     far.kill();
+    // The log has 32 MiB. It is looked at once a second, so each level is waited for.
+    let fill = || near.figure("cache", "log_fill_percent");
+    let (mut of_large, mut of_small) = (0, 0);
+    while fill() < 80 {
+        of_large += 1;
+        write_run(&volume, large, of_large).await.expect("there is room");
+    }
+    eventually("the event of 80 %", || told() == [1, 0, 0]).await;
+    while fill() < 95 {
+        of_small += 1;
+        write_run(&volume, small, of_small).await.expect("there is room");
+    }
+    eventually("the event of 95 %", || told() == [2, 0, 0]).await;
+    overwrite_until_busy(&volume, large, of_large).await;
+    overwrite_until_busy(&volume, small, of_small).await;
     let mut taken = 1;
-    // The log has 32 MiB; a block of a volume of 64 MiB each time.
+    // A block of a volume of 64 MiB each time.
     let refused = loop {
-        match write(&*volume, taken, 1).await {
+        match write(&volume, taken, 1).await {
             Ok(()) => taken += 1,
             Err(error) => break error,
         }
-        assert!(taken < 16_000, "the log never fills");
+        assert!(taken < 4000, "the log never fills");
     };
     assert!(matches!(refused, volume::Error::Busy(_)), "{refused}");
-    assert_eq!(near.figure("cache", "log_fill_percent"), 100);
-    for block in [0, 1, taken / 2, taken - 1] {
-        assert_eq!(read(&*volume, block).await.expect("still served"), content(block, 1));
+    assert_eq!(fill(), 100);
+    for block in [0, taken / 2, taken - 1] {
+        assert_eq!(read(&volume, block).await.expect("still served"), content(block, 1));
     }
+    eventually("the event of a full log", || told() == [2, 1, 0]).await;
     let _far = place.serve("node", &node(place.folder.path(), far.address.port()));
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
-    write(&*volume, taken, 1).await.expect("taken again");
+    write(&volume, taken, 1).await.expect("taken again");
+    eventually("the event of room", || told() == [2, 1, 1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
