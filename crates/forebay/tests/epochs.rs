@@ -13,7 +13,7 @@ use std::{
 
 use rustix::process::Signal;
 use support::{Place, Serving, connect, content, eventually, forebay, gateway, node, read, write};
-use volume::{Data, Durability, Lba, Volume};
+use volume::{Claim, Confirmed, Data, Dirty, Durability, Holding, Lba, Volume};
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
@@ -192,6 +192,57 @@ async fn others_read_a_prefix_at_a_node_whose_gateway_stands_still_in_the_middle
     assert!(half >= ROUNDS / 2, "{half} of {ROUNDS} stops were in the middle of a round");
 }
 
+/// The flush of a unit that a reload takes away would make half an epoch count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_that_takes_a_claimed_unit_away_leaves_half_an_epoch_uncounted() {
+    let place = Place::new();
+    let other = "[[target]]\nname = 'iqn.2026-11.test:other'\n[[target.unit]]\n\
+                 stack = [ { memory = { size = '16MiB' } } ]\n";
+    let node = with_epochs(&place, 0);
+    let (general, _) = node.split_once("[[target]]").expect("a target");
+    let (with, without) = (format!("{node}{other}"), format!("{general}{other}"));
+    let far = place.serve("node", &with);
+    let reload = |text: &str| {
+        place.write("node", text);
+        let done = forebay().args(["reload", "--control"]).arg(&far.control).output();
+        let done = done.expect("the binary runs");
+        assert!(done.status.success(), "{}", support::stderr(&done));
+    };
+    for (is_claimed, first) in [(false, 1), (true, 3)] {
+        let owner = connect(far.address, NODE).await;
+        if is_claimed {
+            assert_eq!(owner.claim(claim()).await.expect("asked"), Holding::Held);
+        }
+        write(&*owner, 1, first).await.expect("written");
+        owner.flush().await.expect("flushed");
+        write(&*owner, 1, first + 1).await.expect("written");
+        reload(&without);
+        drop(owner);
+        reload(&with);
+        let found = read(&*connect(far.address, NODE).await, 1).await.expect("read");
+        let version = if is_claimed { first } else { first + 1 };
+        assert_eq!(found, content(1, version), "claimed: {is_claimed}");
+    }
+}
+
+/// The claim of a gateway with dirty data.
+fn claim() -> Claim {
+    Claim {
+        owner: "a gateway".into(),
+        instance: [1; 16],
+        generation: 1,
+        opening: 10,
+        granted: 0,
+        predecessors: Vec::new(),
+        writes_back: true,
+        is_dirty: Dirty::new(true),
+        takes_over: false,
+        shares: false,
+        confirmed: Confirmed::default(),
+        accept_loss: false,
+    }
+}
+
 /// A plain file has one version of each block: half an epoch is refused there, and never read.
 #[tokio::test(flavor = "multi_thread")]
 async fn others_are_refused_at_a_plain_file_whose_gateway_was_killed_in_the_middle_of_a_round() {
@@ -233,13 +284,13 @@ const BLOCKS: u64 = 256;
 /// A gateway is killed, or stopped, so many times.
 const ROUNDS: u64 = 8;
 
-/// Settings of a node of 512 MiB whose answers take 8 ms more: a link of 4 ms each way.
-fn far_node(place: &Place, cache: &str) -> String {
+/// Settings of a node of 512 MiB whose answers take so much longer: a link.
+fn far_node(place: &Place, cache: &str, delay: &str) -> String {
     let (image, state) = (place.path("node.img"), place.path("state"));
     format!(
         "state = '{}'\nlisten = ['127.0.0.1:0']\n[[target]]\nname = '{NODE}'\n[[target.unit]]\n\
          stack = [ {{ file = {{ path = '{}', size = '512MiB' }} }}, {cache} \
-         {{ delay = {{ read = '8ms', write = '8ms', flush = '8ms' }} }} ]\n",
+         {{ delay = {{ read = '{delay}', write = '{delay}', flush = '{delay}' }} }} ]\n",
         state.display(),
         image.display()
     )
@@ -247,14 +298,14 @@ fn far_node(place: &Place, cache: &str) -> String {
 
 /// Writes 256 MiB in order to a gateway that sends nothing yet, then lets it drain. Gives MiB/s of the
 /// drain, and MiB that the node has written to its disk when nothing is left to do.
-async fn drained(is_whole: bool) -> (f64, f64) {
+async fn drained(is_whole: bool, delay: &str) -> (f64, f64) {
     let place = Place::new();
     let log = place.path("node.log");
     let cache = format!(
         "{{ cache = {{ log = '{}', log_size = '512MiB', report = 'at-flush' }} }},",
         log.display()
     );
-    let far = place.serve("node", &far_node(&place, if is_whole { &cache } else { "" }));
+    let far = place.serve("node", &far_node(&place, if is_whole { &cache } else { "" }, delay));
     let text = gateway(place.folder.path(), far.address, "").replace("32MiB", "512MiB");
     let near = place.serve("gateway", &text);
     let tell = |order: &str| {
@@ -293,16 +344,19 @@ async fn drained(is_whole: bool) -> (f64, f64) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "figures, a minute"]
 async fn the_price_of_whole_epochs() {
-    let (mut plain, mut whole) = (Vec::new(), Vec::new());
-    for _ in 0..5 {
-        plain.push(drained(false).await);
-        whole.push(drained(true).await);
-    }
-    for (name, mut runs) in [("a plain file", plain), ("a cache at flush", whole)] {
-        println!("{name}: {runs:.1?} (MiB/s of the drain, MiB written by the node)");
-        runs.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let rate = runs[2].0;
-        runs.sort_by(|a, b| a.1.total_cmp(&b.1));
-        println!("{name}: medians {rate:.1} MiB/s, {:.1} MiB", runs[2].1);
+    // A link of 4 ms each way, and none.
+    for delay in ["8ms", "0ms"] {
+        let (mut plain, mut whole) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            plain.push(drained(false, delay).await);
+            whole.push(drained(true, delay).await);
+        }
+        for (name, mut runs) in [("a plain file", plain), ("a cache at flush", whole)] {
+            println!("{delay}, {name}: {runs:.1?} (MiB/s of the drain, MiB written by the node)");
+            runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let rate = runs[2].0;
+            runs.sort_by(|a, b| a.1.total_cmp(&b.1));
+            println!("{delay}, {name}: medians {rate:.1} MiB/s, {:.1} MiB", runs[2].1);
+        }
     }
 }

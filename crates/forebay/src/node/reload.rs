@@ -284,9 +284,10 @@ pub(super) async fn put_away(removed: &[ServedUnit]) {
     }
 }
 
-/// Makes stable what was written to units that go, all at once: nobody can ask for it any more.
+/// Makes stable what was written to units that go, all at once: nobody can ask for it any more. Half an epoch
+/// of a gateway is left as it is: the flush would make it count.
 async fn flush(units: &[ServedUnit]) {
-    let flushed = units.iter().map(|unit| async {
+    let flushed = units.iter().filter(|unit| !has_open_epoch(unit)).map(|unit| async {
         let result = match tokio::time::timeout(FLUSH_WITHIN, unit.opened.top.flush()).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
@@ -296,6 +297,13 @@ async fn flush(units: &[ServedUnit]) {
         tracing::error!(lun, serial, error = result, "a unit that is gone could not be flushed");
     });
     futures_util::future::join_all(flushed).await;
+}
+
+/// Returns true if the unflushed writes of a unit may be half an epoch of a claim's owner. The owner sends
+/// all of it again.
+fn has_open_epoch(unit: &ServedUnit) -> bool {
+    let is_claimed = unit.unit.claim_report().is_some_and(|claim| claim.is_held);
+    is_claimed && unit.opened.top.geometry().epoch_blocks > 0
 }
 
 /// As long as Linux gives a disk for a SYNCHRONIZE CACHE, by default.
