@@ -70,8 +70,8 @@ pub fn run(
             }
         }
     });
-    let longer = Duration::from_secs(60 * coherence_minutes.unwrap_or_default());
-    let deadline = Instant::now() + LIMIT + longer;
+    let limit = limit(crash_points, coherence_minutes);
+    let deadline = Instant::now() + limit;
     let mut tally = Tally::default();
     loop {
         match received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -82,7 +82,7 @@ pub fn run(
                     Pid::from_child(running.child()),
                     Signal::KILL,
                 )?;
-                bail!("the tests did not end within {LIMIT:?}");
+                bail!("the tests did not end within {limit:?}");
             }
         }
     }
@@ -90,6 +90,16 @@ pub fn run(
     ensure!(status.success() || tally.failed > 0, "cargo test failed ({status})");
     Ok(tally)
 }
+
+/// How long the tests may take with so many crash points and minutes of coherence.
+fn limit(crash_points: Option<u64>, coherence_minutes: Option<u64>) -> Duration {
+    let points = crash_points.unwrap_or_default() * MILLISECONDS_PER_POINT;
+    LIMIT + Duration::from_millis(points + 60_000 * coherence_minutes.unwrap_or_default())
+}
+
+/// The ordinary 20,000 points take a minute of two CPUs, which is 3 ms for each; other work on the machine
+/// makes that up to ten times as long.
+const MILLISECONDS_PER_POINT: u64 = 40;
 
 /// Counts a line of output and prints it, unless it says that a case passed.
 fn read(line: &str, tally: &mut Tally) {
@@ -128,6 +138,14 @@ const TELLING: f64 = 10.0;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_crash_points_and_more_minutes_have_more_time() {
+        assert_eq!(limit(None, None), LIMIT);
+        assert_eq!(limit(None, Some(10)), LIMIT + Duration::from_secs(600));
+        let measured = Duration::from_millis(100_000 * MILLISECONDS_PER_POINT);
+        assert_eq!(limit(Some(100_000), None), LIMIT + measured);
+    }
 
     #[test]
     fn results_are_counted() {
