@@ -19,6 +19,9 @@ use crate::process::{self, Finished, Running};
 /// From start to listening, with a log of some hundred megabytes to recover or to create.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
+/// From SIGTERM to the end, on a crowded machine.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
 /// One question over the control socket.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
@@ -171,14 +174,14 @@ impl Node {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// Asks it to stop (SIGTERM) and waits for exit code 0. It promises five seconds.
+    /// Asks it to stop (SIGTERM) and waits for exit code 0. It promises five seconds, of a CPU of its own.
     pub fn stop(mut self) -> Result<Duration> {
         let start = Instant::now();
         self.running.signal(rustix::process::Signal::TERM)?;
-        match self.running.wait(Duration::from_secs(10))? {
+        match self.running.wait(STOP_LIMIT)? {
             Some(status) if status.success() => Ok(start.elapsed()),
             Some(status) => bail!("stopped with {status}:\n{}", self.events()),
-            None => bail!("does not stop within 10 s:\n{}", self.events()),
+            None => bail!("does not stop within {STOP_LIMIT:?}:\n{}", self.events()),
         }
     }
 }
@@ -253,6 +256,18 @@ impl Line {
     }
 }
 
+/// A program ended before it printed a line: it refuses to serve, or was killed.
+#[derive(Debug)]
+pub struct Ended;
+
+impl std::error::Error for Ended {}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it ended without a line")
+    }
+}
+
 /// The first line a program prints.
 pub fn line(running: &mut Running, limit: Duration) -> Result<String> {
     let stdout = running.child().stdout.take().context("no pipe")?;
@@ -265,7 +280,9 @@ pub fn line(running: &mut Running, limit: Duration) -> Result<String> {
         ensure!(ready > 0, "no line within {limit:?}");
         let mut part = [0; 512];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(&stdout, &mut part))?;
-        ensure!(count > 0, "it ended without a line");
+        if count == 0 {
+            return Err(Ended.into());
+        }
         text.extend_from_slice(&part[..count]);
     }
     // Its end must stay open, or the next line it prints would fail.

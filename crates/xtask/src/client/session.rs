@@ -1,7 +1,7 @@
 //! A session under load: slots of commands in flight, filled by a workload, answered in bulk.
 
 use std::net::TcpStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -165,13 +165,17 @@ impl Session {
     }
 
     fn get_ready(&mut self) -> Result<()> {
-        // A new nexus has unit attentions to tell; each is told once.
-        for _ in 0..10 {
-            if self.one(Request::test_unit_ready())?.0 == 0 {
+        // A new nexus has unit attentions to tell; each is told once. A gateway whose node was away is not
+        // ready until it has found it.
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            let status = self.one(Request::test_unit_ready())?.0;
+            if status == 0 {
                 return Ok(());
             }
+            ensure!(Instant::now() < deadline, "the unit is not ready: status {status:#04x}");
+            std::thread::sleep(READY_PAUSE);
         }
-        bail!("the unit does not get ready")
     }
 
     /// Fills free slots as far as workload and window allow. True if the workload says stop.
@@ -432,6 +436,12 @@ impl<W: Workload> Member<W> for Session {
         &self.connection.socket
     }
 }
+
+/// A gateway looks for its node every few seconds.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+
+/// Pause between two questions whether a unit is ready.
+const READY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Waits for answers to what was sent before.
 struct Drain<'a, W> {

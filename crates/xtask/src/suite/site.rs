@@ -178,9 +178,7 @@ impl<'a> Site<'a> {
     pub fn settle(&mut self) -> Result<()> {
         self.raise()?;
         self.drain()?;
-        let took = self.gateway.take().context("the gateway is down")?.stop()?;
-        ensure!(took < Duration::from_secs(5), "the gateway took {took:?} to stop");
-        Ok(())
+        self.gateway.take().context("the gateway is down")?.stop().map(drop)
     }
 
     /// Stops whoever is left.
