@@ -27,6 +27,7 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::raw;
 use crate::steps::Steps;
+use crate::suite::power::{self, Failure};
 
 /// Checks, tests and measures Forebay.
 #[derive(Parser)]
@@ -55,7 +56,7 @@ enum Task {
         #[arg(long, value_name = "WORD")]
         filter: Option<String>,
         /// How many points the crash simulator tries (20,000 if not said).
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
         crash_points: Option<u64>,
         /// Minutes for which gateways that share a volume are killed while hosts fight for its blocks (a
         /// quarter if not said).
@@ -64,8 +65,9 @@ enum Task {
         /// How many rounds of "write data, write a counter elsewhere, kill -9" there are.
         #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         counter_rounds: u32,
-        /// How many rounds of `kill -9` under load there are for each kind of report.
-        #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        /// Rounds of `kill -9` under load in each mode of `kill-rounds`; 0 leaves them out. They need root and
+        /// /dev/fuse.
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100_000))]
         kill_rounds: u32,
         /// Power cuts of the real program in each mode; 0 leaves them out. They need root and /dev/fuse.
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100_000))]
@@ -157,17 +159,33 @@ enum Task {
         #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         seconds: u64,
     },
+    /// Kill (`kill -9`) the processes of the real program under load, round after round, start them again and
+    /// check every sector against a model. Needs root and /dev/fuse.
+    KillRounds {
+        /// Only this mode; all of them if none is named.
+        #[arg(long, value_parser = power::Mode::named)]
+        mode: Option<power::Mode>,
+        /// Rounds of each mode.
+        #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rounds: u32,
+        /// Seed of the moments of the kills.
+        #[arg(long, value_name = "N", default_value_t = power::SEED)]
+        seed: u64,
+        /// The program; the release build if not said.
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
+    },
     /// Cut the power of the real program, which runs on a file system that forgets, reorders and tears what was
     /// not synced, and check its volumes against a model. Needs root and /dev/fuse.
     PowerCuts {
         /// Only this mode; all of them if none is named.
-        #[arg(long, value_parser = suite::power::Mode::named)]
-        mode: Option<suite::power::Mode>,
+        #[arg(long, value_parser = power::Mode::named)]
+        mode: Option<power::Mode>,
         /// Cuts of each mode; with --ignore-site the most that may pass before a loss is found.
         #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         cuts: u32,
         /// Seed of the moments of the cuts and of the images after them.
-        #[arg(long, value_name = "N", default_value_t = suite::power::SEED)]
+        #[arg(long, value_name = "N", default_value_t = power::SEED)]
         seed: u64,
         /// Ignore the syncs of one place in the program, by its number, or of each in turn (all), until a
         /// loss is found.
@@ -259,8 +277,14 @@ fn main() -> ExitCode {
             report(fuzz::run(&names, executions, Duration::from_secs(seconds)))
         }
         Task::PowerCuts { mode, cuts, seed, ignore_site, program } => {
-            let wanted = suite::power::Wanted { mode, cuts, seed, ignored: None };
-            report(suite::power::command(program, ignore_site.as_deref(), &wanted))
+            let failure = Failure::Power;
+            let wanted = power::Wanted { mode, failure, rounds: cuts, seed, ignored: None };
+            report(power::command(program, ignore_site.as_deref(), &wanted))
+        }
+        Task::KillRounds { mode, rounds, seed, program } => {
+            let failure = Failure::Kill;
+            let wanted = power::Wanted { mode, failure, rounds, seed, ignored: None };
+            report(power::command(program, None, &wanted))
         }
         Task::RawServer { together } => report(raw::serve(together).map(|()| true)),
     }

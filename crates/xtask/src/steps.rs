@@ -39,7 +39,13 @@ pub struct Steps {
     filter: Option<String>,
     done: Vec<(String, Duration, Tally)>,
     left_out: Vec<String>,
+    /// Runs before the next step that the filter lets run.
+    before_next: Option<(String, Step)>,
+    /// The step that others needed and that failed.
+    missing: Option<String>,
 }
+
+type Step = Box<dyn FnOnce() -> Result<Tally>>;
 
 impl Steps {
     /// No steps yet; only those whose name contains `filter` will run.
@@ -54,9 +60,32 @@ impl Steps {
 
     /// Runs a step, unless the filter leaves it out. An error counts as one failed case.
     pub fn run(&mut self, name: &str, step: impl FnOnce() -> Result<Tally>) {
-        if self.wanted(name) {
-            self.run_always(name, step);
+        if !self.wanted(name) {
+            return;
         }
+        if let Some((needed, first)) = self.before_next.take() {
+            self.run_always(&needed, first);
+            let failed = self.done.last().is_some_and(|(_, _, tally)| tally.failed > 0);
+            self.missing = failed.then_some(needed);
+        }
+        match &self.missing {
+            None => self.run_always(name, step),
+            Some(needed) => {
+                let error = anyhow::anyhow!("not run, since the step '{needed}' failed");
+                self.run_always(name, || Err(error));
+            }
+        }
+    }
+
+    /// Runs a step before the first of the following ones that the filter lets run. If it fails, they fail.
+    pub fn run_before_next(&mut self, name: &str, step: impl FnOnce() -> Result<Tally> + 'static) {
+        self.before_next = Some((name.to_owned(), Box::new(step)));
+    }
+
+    /// The following steps do not need that step.
+    pub fn forget_before_next(&mut self) {
+        self.before_next = None;
+        self.missing = None;
     }
 
     /// Runs a step that others need, whatever the filter says.
@@ -160,6 +189,32 @@ mod tests {
         steps.run("interop: qemu-img", || Ok(Tally::one()));
         steps.run("check", || panic!("must not run"));
         assert_eq!(steps.counts(), (1, 0));
+    }
+
+    #[test]
+    fn a_step_that_others_need_runs_once_and_only_with_one_of_them() {
+        let run = |filter: &str, build: fn() -> Result<Tally>| {
+            let mut steps = Steps::new(Some(filter.to_owned()));
+            steps.run_before_next("build", build);
+            steps.run("kill", || Ok(Tally::one()));
+            steps.run("kill again", || Ok(Tally::one()));
+            steps.forget_before_next();
+            steps.run("units", || Ok(Tally::one()));
+            steps
+                .done
+                .iter()
+                .map(|(name, _, tally)| (name.clone(), tally.failed))
+                .collect::<Vec<_>>()
+        };
+        let named = |names: &[(&str, u64)]| -> Vec<(String, u64)> {
+            names.iter().map(|(name, failed)| ((*name).to_owned(), *failed)).collect()
+        };
+        let good = || Ok(Tally::one());
+        assert_eq!(run("kill", good), named(&[("build", 0), ("kill", 0), ("kill again", 0)]));
+        assert_eq!(run("units", good), named(&[("units", 0)]));
+        let bad = || anyhow::bail!("no compiler");
+        assert_eq!(run("kill", bad), named(&[("build", 1), ("kill", 1), ("kill again", 1)]));
+        assert_eq!(run("units", bad), named(&[("units", 0)]));
     }
 
     #[test]

@@ -50,6 +50,11 @@ impl Content {
         self.now.len()
     }
 
+    /// The size that a power cut cannot take back.
+    pub fn stable_len(&self) -> usize {
+        self.stable.len()
+    }
+
     /// Bytes that are no holes.
     pub fn allocated(&self) -> u64 {
         (self.pages.len() * PAGE) as u64

@@ -18,13 +18,26 @@ use crate::powercut::supply::Supply;
 use crate::powercut::system::{Core, Honour, System};
 use crate::powercut::tree::Tree;
 
-/// Why nothing can be mounted here; nothing if it can.
+/// Why nothing can be mounted here; `None` if it can.
 pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may mount a file system".to_owned());
     }
-    let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    fuse.err().map(|error| format!("/dev/fuse does not open: {error}"))
+    // Root in a container may lack the right for one of the calls. A thread of its own keeps the mounts apart.
+    match std::thread::spawn(try_all).join() {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(format!("{error:#}")),
+        Err(_) => Some("mounting a file system panicked".to_owned()),
+    }
+}
+
+/// Mounts, replaces and unmounts everything once that the power cuts need.
+fn try_all() -> Result<()> {
+    private_namespace()?;
+    let folder = tempfile::tempdir()?;
+    let (disk, supply) = (folder.path().join("disk"), Supply::new(1));
+    Mounted::mount(Tree::new(), &disk, &supply, 0, Arc::new(|_| true))?.unmount()?;
+    Boot::new(folder.path().join("boot_id"), &mut Chance::new(0)).map(drop)
 }
 
 /// Gives this thread, and the programs that it starts from now on, mounts of their own: nobody else

@@ -1,11 +1,12 @@
 //! The power of several machines: it counts what their file systems do, and fails at the chosen
-//! moment.
+//! moment. Instead of the power, the processes alone can end then (`kill -9`).
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// The state of one machine's power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +15,21 @@ pub enum Phase {
     On,
     /// The disk has lost its power and answers nothing; the processor still runs.
     Failing,
-    /// All processes are killed.
+    /// The disk has lost its power, and all processes are killed.
     Off,
+    /// All processes are killed; the disk has power and serves every call.
+    Killed,
+}
+
+impl Phase {
+    /// Whether the disk carries out calls and answers them.
+    pub fn has_disk(self) -> bool {
+        matches!(self, Phase::On | Phase::Killed)
+    }
+
+    fn has_processes(self) -> bool {
+        matches!(self, Phase::On | Phase::Failing)
+    }
 }
 
 /// Answers a call that is held back while the power fails.
@@ -36,19 +50,32 @@ struct State {
 
 struct Machine {
     phase: Phase,
-    processes: Vec<Pid>,
+    /// A handle never means another process, even when its process was waited for and the number is used
+    /// again.
+    processes: Vec<OwnedFd>,
     held: Vec<Answer>,
 }
 
-/// A power failure that is to come.
+/// The end of processes that is to come.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    /// The number of the operation during which the power fails.
+    /// The number of the operation during which it comes.
     pub operation: u64,
-    /// The machines that lose their power.
+    /// The machines whose processes end.
     pub machines: Vec<usize>,
-    /// So long their processors run on after their disks have stopped.
-    pub lag: Duration,
+    pub ending: Ending,
+}
+
+/// How the processes of a machine end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The power fails.
+    Power {
+        /// So long the processors run on after the disks have stopped.
+        lag: Duration,
+    },
+    /// `kill -9`: the machine goes on, and its disk keeps what was written.
+    Kill,
 }
 
 impl Supply {
@@ -60,15 +87,17 @@ impl Supply {
         Arc::new(Supply { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Names a process that runs on a machine. It must not be waited for before the power is off.
-    /// The process is killed at once if the power failed before it was named.
-    pub fn runs(&self, machine: usize, process: Pid) {
+    /// Names a process that runs on a machine. Nobody may have waited for it yet.
+    /// The process is killed at once if its machine's processes ended before it was named.
+    pub fn runs(&self, machine: usize, process: Pid) -> Result<()> {
+        let process = pidfd_open(process, PidfdFlags::empty()).context("pidfd_open")?;
         let mut state = self.lock();
         let machine = &mut state.machines[machine];
-        machine.processes.push(process);
-        if machine.phase == Phase::Off {
-            kill(process);
+        if !machine.phase.has_processes() {
+            kill(&process);
         }
+        machine.processes.push(process);
+        Ok(())
     }
 
     /// Lets the power fail later; operations are counted from now on.
@@ -98,11 +127,11 @@ impl Supply {
         drop(self.changed.wait_timeout_while(state, limit, is_armed));
     }
 
-    /// Waits until a machine is off.
+    /// Waits until the processes of a machine are killed.
     pub fn wait_off(&self, machine: usize) -> Result<()> {
         let deadline = Instant::now() + OFF_LIMIT;
         let mut state = self.lock();
-        while state.machines[machine].phase != Phase::Off {
+        while state.machines[machine].phase.has_processes() {
             let left = deadline.saturating_duration_since(Instant::now());
             ensure!(!left.is_zero(), "machine {machine} keeps its power for {OFF_LIMIT:?}");
             state = self.changed.wait_timeout(state, left).expect("no panic in here").0;
@@ -110,7 +139,7 @@ impl Supply {
         Ok(())
     }
 
-    /// The power of a machine is back.
+    /// The power of a machine is back, or new processes may start there after a kill.
     pub fn restore(&self, machine: usize) {
         let mut state = self.lock();
         let machine = &mut state.machines[machine];
@@ -146,15 +175,25 @@ impl Supply {
     }
 
     fn begin(self: &Arc<Supply>, state: &mut State, cut: Cut) {
-        for machine in &cut.machines {
-            state.machines[*machine].phase = Phase::Failing;
+        match cut.ending {
+            Ending::Kill => {
+                for machine in &cut.machines {
+                    state.machines[*machine].processes.iter().for_each(kill);
+                    state.machines[*machine].phase = Phase::Killed;
+                }
+            }
+            Ending::Power { lag } => {
+                for machine in &cut.machines {
+                    state.machines[*machine].phase = Phase::Failing;
+                }
+                let supply = Arc::clone(self);
+                std::thread::spawn(move || {
+                    std::thread::sleep(lag);
+                    supply.end(&cut.machines);
+                });
+            }
         }
         self.changed.notify_all();
-        let supply = Arc::clone(self);
-        std::thread::spawn(move || {
-            std::thread::sleep(cut.lag);
-            supply.end(&cut.machines);
-        });
     }
 
     fn end(&self, machines: &[usize]) {
@@ -162,9 +201,7 @@ impl Supply {
         let mut state = self.lock();
         for machine in machines {
             let machine = &mut state.machines[*machine];
-            for process in &machine.processes {
-                kill(*process);
-            }
+            machine.processes.iter().for_each(kill);
             machine.phase = Phase::Off;
             held.append(&mut machine.held);
         }
@@ -178,10 +215,9 @@ impl Supply {
     }
 }
 
-/// Kills a process that nobody has waited for, so that no other process can have its number. It may
-/// have ended by itself.
-fn kill(process: Pid) {
-    let _ = kill_process(process, Signal::KILL);
+/// Kills a process. It may have ended by itself.
+fn kill(process: &OwnedFd) {
+    let _ = pidfd_send_signal(process, Signal::KILL);
 }
 
 /// The lag before the processes are killed is a few milliseconds; a crowded machine needs more.

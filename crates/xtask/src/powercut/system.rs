@@ -39,6 +39,8 @@ pub struct Sync {
     pub path: String,
     /// The number of syncs of this kind since the file was opened last.
     pub since_opened: u64,
+    /// Bytes of the file that were stable before; 0 of a folder.
+    pub stable_bytes: usize,
 }
 
 /// Decides whether a sync is honoured. One that is not is answered with success all the same.
@@ -98,7 +100,7 @@ impl Core {
     fn sync(&self, sync: impl FnOnce(&mut State) -> Result<(), tree::Errno>, reply: ReplyEmpty) {
         let mut state = self.lock();
         let phase = self.supply.spend(self.machine);
-        let outcome = if phase == Phase::On { sync(&mut state) } else { Ok(()) };
+        let outcome = if phase.has_disk() { sync(&mut state) } else { Ok(()) };
         drop(state);
         self.answer(phase, outcome, |outcome| empty(reply, outcome));
     }
@@ -110,7 +112,7 @@ impl Core {
         answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
         match phase {
-            Phase::On => answer(outcome.map_err(Errno::from_i32)),
+            Phase::On | Phase::Killed => answer(outcome.map_err(Errno::from_i32)),
             Phase::Failing | Phase::Off => {
                 self.supply.hold(self.machine, Box::new(|| answer(Err(Errno::EIO))));
             }
@@ -122,7 +124,8 @@ impl Core {
         let since_opened = *count;
         *count += 1;
         let path = state.tree.inode(ino).map_or_else(|_| String::new(), |inode| inode.path.clone());
-        (self.honour)(&Sync { kind, path, since_opened })
+        let stable_bytes = state.tree.file(ino).map_or(0, Content::stable_len);
+        (self.honour)(&Sync { kind, path, since_opened, stable_bytes })
     }
 }
 
@@ -273,7 +276,7 @@ impl Filesystem for System {
     ) {
         let state = self.0.lock();
         let phase = self.0.supply.phase(self.0.machine);
-        if phase == Phase::On {
+        if phase.has_disk() {
             match state.tree.file(ino.0) {
                 Ok(content) => reply.data(content.read(offset as usize, size as usize)),
                 Err(errno) => reply.error(Errno::from_i32(errno)),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::io::ReadWriteFlags;
 use rustix::process::Pid;
 
-use super::supply::{Cut, Phase, Supply};
+use super::supply::{Cut, Ending, Phase, Supply};
 use super::tree::ROOT;
 use super::{Honour, Mounted, Tree, missing, private_namespace};
 use crate::process::Running;
@@ -26,6 +26,10 @@ struct Bench {
     mounted: Mounted,
     supply: Arc<Supply>,
     folder: tempfile::TempDir,
+}
+
+fn pid(running: &Running) -> Pid {
+    Pid::from_raw(running.id() as i32).expect("not zero")
 }
 
 fn honest() -> Honour {
@@ -47,6 +51,16 @@ impl Bench {
         let supply = Supply::new(1);
         let mounted = Mounted::mount(tree, folder.path(), &supply, 0, honour).expect("mounted");
         Some(Bench { mounted, supply, folder })
+    }
+
+    /// A process of the machine that writes to `f` until it is killed.
+    fn writer(&self) -> Running {
+        let script = "i=0; while :; do i=$((i+1)); echo $i >> f; echo $i; done";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(self.folder.path()).stdout(Stdio::piped());
+        let writer = Running::start(&mut command).expect("started");
+        self.supply.runs(0, pid(&writer)).expect("it lives");
+        writer
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -274,12 +288,9 @@ fn the_power_fails_at_the_chosen_operation_and_what_it_writes_is_not_confirmed()
     let Some(bench) = Bench::new() else { return };
     drop(bench.file("f", 1));
     let machines = vec![0];
-    bench.supply.arm(Cut { operation: 20, machines, lag: Duration::from_millis(1) });
-    let script = "i=0; while :; do i=$((i+1)); echo $i >> f; echo $i; done";
-    let mut command = Command::new("sh");
-    command.args(["-c", script]).current_dir(bench.folder.path()).stdout(Stdio::piped());
-    let mut writer = Running::start(&mut command).expect("started");
-    bench.supply.runs(0, Pid::from_raw(writer.id() as i32).expect("not zero"));
+    let ending = Ending::Power { lag: Duration::from_millis(1) };
+    bench.supply.arm(Cut { operation: 20, machines, ending });
+    let mut writer = bench.writer();
     bench.supply.wait_off(0).expect("it fails");
     assert_eq!(bench.supply.phase(0), Phase::Off);
     let ended = writer.wait(Duration::from_secs(10)).expect("waited");
@@ -293,13 +304,33 @@ fn the_power_fails_at_the_chosen_operation_and_what_it_writes_is_not_confirmed()
 #[test]
 fn a_process_that_is_named_after_the_power_failed_is_killed() {
     let supply = Supply::new(1);
-    supply.arm(Cut { operation: 1, machines: vec![0], lag: Duration::ZERO });
+    supply.arm(Cut {
+        operation: 1,
+        machines: vec![0],
+        ending: Ending::Power { lag: Duration::ZERO },
+    });
     supply.cut_now();
     supply.wait_off(0).expect("it fails");
     let mut late = Running::start(Command::new("sleep").arg("60")).expect("started");
-    supply.runs(0, Pid::from_raw(late.id() as i32).expect("not zero"));
+    supply.runs(0, pid(&late)).expect("it lives");
     let ended = late.wait(Duration::from_secs(10)).expect("waited");
     assert!(ended.is_some_and(|status| !status.success()), "a killed process ends");
+}
+
+#[test]
+fn a_kill_leaves_all_that_was_written_and_the_disk_goes_on() {
+    let Some(bench) = Bench::new() else { return };
+    drop(bench.file("f", 0));
+    bench.supply.arm(Cut { operation: 20, machines: vec![0], ending: Ending::Kill });
+    let mut writer = bench.writer();
+    bench.supply.wait_off(0).expect("it is killed");
+    let ended = writer.wait(Duration::from_secs(10)).expect("waited");
+    assert!(ended.is_some_and(|status| !status.success()), "a killed process ends");
+    let written = fs::read_to_string(bench.path("f")).expect("the disk has power");
+    assert!(written.starts_with("1\n2\n"), "{written}");
+    fs::write(bench.path("g"), "after the kill").expect("the disk has power");
+    // What the killed process has not synced can still be lost.
+    assert!(outcomes(&bench.end(), "f").len() > 1);
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Power cuts of the real program: node and gateways run on file systems that forget, reorder and
-//! tear what was not synced, hosts write over iSCSI, the power fails, and after the restart every
-//! sector is checked against a model.
+//! Power cuts and kills of the real program: node and gateways run on file systems that forget, reorder
+//! and tear what was not synced, hosts write over iSCSI, the power fails or processes are killed, and
+//! after the restart every sector is checked against a model.
 
 mod model;
 mod mode;
@@ -10,6 +10,7 @@ mod site;
 mod sites;
 mod round;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -19,37 +20,53 @@ use crate::node;
 use crate::powercut::{Chance, missing, private_namespace};
 use crate::steps::{Steps, Tally};
 
-pub use mode::Mode;
+pub use mode::{Failure, Mode};
 pub use sites::SyncSite;
 
-/// The power cuts to run: modes, number and seed.
+use round::{Plan, Rig};
+
+/// The rounds to run: modes, number and seed.
 pub struct Wanted {
     /// Only this mode; all if none is named.
     pub mode: Option<Mode>,
-    /// Cuts of each mode.
-    pub cuts: u32,
-    /// Seed of the images after the cuts.
+    /// How each round ends.
+    pub failure: Failure,
+    /// Rounds of each mode.
+    pub rounds: u32,
+    /// Seed of the moments, and of the images after power cuts.
     pub seed: u64,
     /// The sync site whose syncs change nothing.
     pub ignored: Option<SyncSite>,
 }
 
-/// Modes, or sites that are ignored, side by side: each waits for its own processes most of the time.
-const SIDE_BY_SIDE: usize = 3;
+/// Rigs side by side: each waits for its own processes most of the time, and a pair for its `dead_after`.
+const SIDE_BY_SIDE: usize = 5;
 
-/// The step of the suite; no cuts leave it out.
-pub fn steps(steps: &mut Steps, program: &Path, cuts: u32) {
-    if cuts == 0 {
-        return steps.leave_out("power cuts of the real program (--power-cuts 0)");
+/// The steps of the suite; no rounds leave one out.
+pub fn steps(steps: &mut Steps, program: &Path, kills: u32, cuts: u32) {
+    let both =
+        [(Failure::Kill, kills, "--kill-rounds 0"), (Failure::Power, cuts, "--power-cuts 0")];
+    for (failure, rounds, none) in both {
+        let name = title(failure);
+        if rounds == 0 {
+            steps.leave_out(format!("{name} ({none})"));
+        } else if let Some(why) = missing() {
+            steps.leave_out(format!("{name}: {why}"));
+        } else {
+            let wanted = Wanted { mode: None, failure, rounds, seed: SEED, ignored: None };
+            steps.run(&format!("{name}, every mode"), || run(program, &wanted));
+        }
     }
-    if let Some(why) = missing() {
-        return steps.leave_out(format!("power cuts of the real program: {why}"));
-    }
-    let wanted = Wanted { mode: None, cuts, seed: SEED, ignored: None };
-    steps.run("power cuts of the real program, every mode", || run(program, &wanted));
 }
 
-/// `cargo xtask power-cuts`; true if all held, or every ignored site was caught.
+fn title(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Kill => "kill -9 rounds of the real program",
+        Failure::Power => "power cuts of the real program",
+    }
+}
+
+/// `cargo xtask power-cuts` and `kill-rounds`; true if all held, or every ignored site was caught.
 pub fn command(program: Option<PathBuf>, ignored: Option<&str>, wanted: &Wanted) -> Result<bool> {
     if let Some(why) = missing() {
         bail!("{why}");
@@ -63,7 +80,7 @@ pub fn command(program: Option<PathBuf>, ignored: Option<&str>, wanted: &Wanted)
         }
         None => {
             let mut steps = Steps::default();
-            steps.run("power cuts of the real program", || run(&program, wanted));
+            steps.run(title(wanted.failure), || run(&program, wanted));
             Ok(steps.finish())
         }
     }
@@ -72,85 +89,110 @@ pub fn command(program: Option<PathBuf>, ignored: Option<&str>, wanted: &Wanted)
 /// The seed of the suite: it tries the same moments in every run.
 pub const SEED: u64 = 17;
 
-/// Cuts the power of every wanted mode; every cut is one case.
+/// Runs the rounds of every wanted mode; every round is one case.
 pub fn run(program: &Path, wanted: &Wanted) -> Result<Tally> {
     let modes: Vec<Mode> = wanted.mode.map_or(Mode::ALL.to_vec(), |mode| vec![mode]);
-    let left = Mutex::new(modes.into_iter());
-    let done: Mutex<Vec<Outcome>> = Mutex::new(vec![]);
+    let rigs = (0..wanted.rounds).step_by(ROUNDS_OF_A_RIG as usize);
+    let left = Mutex::new(rigs.flat_map(|first| modes.iter().map(move |mode| (*mode, first))));
+    let outcomes = modes.iter().map(|mode| (*mode, Outcome::default())).collect();
+    let outcomes: Mutex<Vec<(Mode, Outcome)>> = Mutex::new(outcomes);
     let next = || left.lock().expect("no panic in here").next();
     std::thread::scope(|scope| {
         for _ in 0..SIDE_BY_SIDE {
             scope.spawn(|| {
-                while let Some(mode) = next() {
-                    let outcome = cuts(program, mode, wanted);
-                    println!("{}: {}", mode.name(), outcome.tally.note);
-                    done.lock().expect("no panic in here").push(outcome);
+                while let Some((mode, first)) = next() {
+                    let numbers = first..(first + ROUNDS_OF_A_RIG).min(wanted.rounds);
+                    let found = rounds(program, mode, wanted, numbers);
+                    let mut outcomes = outcomes.lock().expect("no panic in here");
+                    let of_mode = outcomes.iter_mut().find(|(other, _)| *other == mode);
+                    let outcome = &mut of_mode.expect("each mode has one").1;
+                    outcome.add(found);
+                    if outcome.rounds() == u64::from(wanted.rounds) {
+                        println!("{}: {}", mode.name(), outcome.note());
+                    }
                 }
             });
         }
     });
-    let done = done.into_inner().map_err(|_| anyhow!("a mode panicked"))?;
-    let sum = |of: fn(&Outcome) -> u64| done.iter().map(of).sum::<u64>();
-    let tally = Tally {
-        passed: sum(|outcome| outcome.tally.passed),
-        failed: sum(|outcome| outcome.tally.failed),
-        note: String::new(),
-    };
-    let (writes, sectors) = (sum(|outcome| outcome.writes), sum(|outcome| outcome.sectors));
-    Ok(tally.with_note(format!("{writes} writes acknowledged, {sectors} sectors verified")))
+    let outcomes = outcomes.into_inner().map_err(|_| anyhow!("a mode panicked"))?;
+    let mut all = Outcome::default();
+    outcomes.into_iter().for_each(|(_, outcome)| all.add(outcome));
+    let note = format!("{} writes acknowledged, {} sectors verified", all.writes, all.sectors);
+    Ok(all.tally.with_note(note))
 }
 
-/// How the cuts of one mode went.
+/// Rounds that follow each other on the same files, as long as they hold.
+const ROUNDS_OF_A_RIG: u32 = 5;
+
+/// The same with an ignored sync: files are made once, and the names of new ones are synced then.
+const IGNORING_ROUNDS_OF_A_RIG: u32 = 2;
+
+/// How some rounds of one mode went.
+#[derive(Default)]
 struct Outcome {
     tally: Tally,
-    /// The last sentence of the first cut that did not hold.
-    first_fault: Option<String>,
+    /// The last sentence of the first round that showed a loss.
+    first_loss: Option<String>,
     writes: u64,
     sectors: u64,
 }
 
-/// All cuts of one mode. Some follow each other on the same files, as long as they hold.
-fn cuts(program: &Path, mode: Mode, wanted: &Wanted) -> Outcome {
-    let mut outcome = Outcome { tally: Tally::default(), first_fault: None, writes: 0, sectors: 0 };
+impl Outcome {
+    fn add(&mut self, other: Outcome) {
+        self.tally.passed += other.tally.passed;
+        self.tally.failed += other.tally.failed;
+        self.first_loss = self.first_loss.take().or(other.first_loss);
+        self.writes += other.writes;
+        self.sectors += other.sectors;
+    }
+
+    /// Takes what a rig has counted. Processes that still run are killed.
+    fn add_rig(&mut self, rig: Option<Rig>) {
+        if let Some(rig) = rig {
+            self.writes += rig.model.acknowledged;
+            self.sectors += rig.model.verified;
+        }
+    }
+
+    fn rounds(&self) -> u64 {
+        self.tally.passed + self.tally.failed
+    }
+
+    fn note(&self) -> String {
+        match &self.tally {
+            Tally { passed, failed: 0, .. } => format!("{passed} rounds held"),
+            Tally { passed, failed, .. } => format!("{passed} rounds held, {failed} did not"),
+        }
+    }
+}
+
+/// Some rounds of one mode, on one rig as long as they hold.
+fn rounds(program: &Path, mode: Mode, wanted: &Wanted, numbers: Range<u32>) -> Outcome {
+    let mut outcome = Outcome::default();
     if let Err(error) = private_namespace() {
         println!("{}: {error:#}", mode.name());
-        outcome.tally.count(false);
+        outcome.tally.failed += u64::from(numbers.end - numbers.start);
         return outcome;
     }
+    let plan = Plan { program, mode, failure: wanted.failure, ignored: wanted.ignored };
     let mut rig = None;
-    for cut in 0..wanted.cuts {
-        let seed = seed_of(wanted.seed, mode, cut);
-        // Files are made once, and the names of new ones are synced then.
-        let cuts_of_a_rig = if wanted.ignored.is_some() { 2 } else { 5 };
-        if cut % cuts_of_a_rig == 0 {
-            outcome.add(rig.take());
+    for number in numbers.clone() {
+        let mut held = round::run(&plan, &mut rig, seed_of(wanted.seed, mode, number));
+        let is_last = number + 1 == numbers.end;
+        if let Some(rig) = rig.as_mut().filter(|_| is_last && held.is_ok()) {
+            held = rig.finish();
         }
-        let held = round::run(program, mode, &mut rig, seed, wanted.ignored);
-        match held {
-            Ok(()) => outcome.tally.count(true),
-            Err(error) => {
-                println!(
-                    "{}: cut {cut} of --seed {}: {error:#}\n{}",
-                    mode.name(),
-                    wanted.seed,
-                    rig.as_ref().map_or_else(String::new, round::Rig::events)
-                );
-                outcome.first_fault.get_or_insert_with(|| in_a_line(&error));
-                outcome.add(rig.take());
-                outcome.tally.count(false);
-                if wanted.ignored.is_some() {
-                    // One loss shows that the site is needed.
-                    break;
-                }
-            }
+        outcome.tally.count(held.is_ok());
+        let Err(error) = held else { continue };
+        let (name, seed) = (mode.name(), wanted.seed);
+        let events = rig.as_ref().map_or_else(String::new, Rig::events);
+        println!("{name}: round {number} of --seed {seed}: {error:#}\n{events}");
+        outcome.add_rig(rig.take());
+        if round::shows_a_loss(&error) {
+            outcome.first_loss.get_or_insert_with(|| in_a_line(&error));
         }
     }
-    outcome.add(rig.take());
-    let mut note = format!("{} cuts held", outcome.tally.passed);
-    if outcome.tally.failed > 0 {
-        note += &format!(", {} did not", outcome.tally.failed);
-    }
-    outcome.tally.note = note;
+    outcome.add_rig(rig);
     outcome
 }
 
@@ -162,21 +204,10 @@ fn in_a_line(error: &anyhow::Error) -> String {
     told.replace('|', "/").chars().take(240).collect()
 }
 
-impl Outcome {
-    fn add(&mut self, rig: Option<round::Rig>) {
-        let Some(rig) = rig else { return };
-        self.writes += rig.model.acknowledged;
-        self.sectors += rig.model.verified;
-        if let Err(error) = rig.stop() {
-            println!("{error:#}");
-        }
-    }
-}
-
-/// Every cut of every mode has a seed of its own.
-fn seed_of(seed: u64, mode: Mode, cut: u32) -> u64 {
+/// Every round of every mode has a seed of its own.
+fn seed_of(seed: u64, mode: Mode, round: u32) -> u64 {
     let mode = Mode::ALL.iter().position(|other| *other == mode).unwrap_or(0) as u64;
-    Chance::new(seed ^ mode << 32 ^ u64::from(cut) << 40).any()
+    Chance::new(seed ^ mode << 32 ^ u64::from(round) << 40).any()
 }
 
 /// `cargo xtask power-cuts --ignore-site`: cuts until a loss shows that a site is needed. Prints a row
@@ -210,17 +241,21 @@ fn ignore(program: &Path, sites: &[SyncSite], wanted: &Wanted) -> Result<bool> {
 fn ignore_one(program: &Path, site: SyncSite, wanted: &Wanted) -> (String, bool) {
     let about = site.about();
     let modes = wanted.mode.map_or(about.modes.to_vec(), |mode| vec![mode]);
-    let mut tried = 0;
+    let (mut tried, mut others) = (0, 0);
     for mode in modes {
         let wanted = Wanted { mode: Some(mode), ignored: Some(site), ..*wanted };
-        // A thread of its own for each mode, since each makes a namespace.
-        let outcome =
-            std::thread::scope(|scope| scope.spawn(|| cuts(program, mode, &wanted)).join());
-        let Ok(outcome) = outcome else { return ("panicked".to_owned(), false) };
-        tried += outcome.tally.passed + outcome.tally.failed;
-        if let Some(why) = outcome.first_fault {
-            return (format!("{}, cut {tried}: {why}", mode.name()), true);
+        for first in (0..wanted.rounds).step_by(IGNORING_ROUNDS_OF_A_RIG as usize) {
+            let numbers = first..(first + IGNORING_ROUNDS_OF_A_RIG).min(wanted.rounds);
+            let outcome = rounds(program, mode, &wanted, numbers);
+            tried += outcome.rounds();
+            others += outcome.tally.failed;
+            if let Some(why) = outcome.first_loss {
+                return (format!("{}, cut {tried}: {why}", mode.name()), true);
+            }
         }
+    }
+    if others > 0 {
+        return (format!("{others} of {tried} cuts failed without showing a loss"), false);
     }
     match about.reason {
         Some(reason) if tried == 0 => (reason.to_owned(), true),

@@ -24,8 +24,8 @@ const READ_LIMIT: Duration = Duration::from_secs(30);
 /// Pause before a read is sent again.
 const READ_PAUSE: Duration = Duration::from_millis(5);
 
-/// Whether a command was not carried out and is to be sent again: BUSY, TASK SET FULL (SAM-5, 5.3.1) or a
-/// unit attention (SAM-5, 5.14).
+/// Whether nothing of a command was done, and it may be sent again: BUSY, TASK SET FULL (SAM-5, 5.3.1) or
+/// a unit attention (SAM-5, 5.14).
 fn is_not_now(answer: &Answer<'_>) -> bool {
     match answer.status {
         0x08 | 0x28 => true,
@@ -61,10 +61,11 @@ impl Workload for Load<'_> {
     fn answered(&mut self, _now: Instant, answer: &Answer<'_>) {
         match answer.status {
             0 => self.model.good(answer.number, self.promise),
+            _ if is_not_now(answer) => self.model.not_done(answer.number),
             status => {
                 self.model.refused(answer.number);
                 // While the node is away, calls to it may fail.
-                if !is_not_now(answer) && !self.supply.is_cut() {
+                if !self.supply.is_cut() {
                     let sense = answer.sense;
                     self.wrong =
                         Some(format!("a write ended with status {status:#04x}, sense {sense:x?}"));

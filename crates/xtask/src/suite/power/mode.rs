@@ -7,6 +7,15 @@ pub const NODE: usize = 0;
 pub const GATEWAY: usize = 1;
 pub const PARTNER: usize = 2;
 
+/// How machines fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Their processes are killed (`kill -9`); what they wrote stays.
+    Kill,
+    /// Their power fails.
+    Power,
+}
+
 /// One way of serving a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -61,13 +70,14 @@ impl Mode {
         found.ok_or_else(|| format!("the modes are {names}"))
     }
 
-    /// The machines that can lose their power together.
-    pub fn victims(self) -> &'static [&'static [usize]] {
+    /// The machines that can fail together.
+    pub fn victims(self, failure: Failure) -> &'static [&'static [usize]] {
         match self {
             Mode::Pair => &[&[GATEWAY, PARTNER], &[GATEWAY], &[PARTNER], &[NODE, GATEWAY, PARTNER]],
             // What a read has found in the NVRAM is not on the log disk yet, so the model takes what it
             // reads for stable only when the gateway was among the victims.
-            Mode::ImmediateRestart => &[&[NODE, GATEWAY], &[GATEWAY]],
+            Mode::ImmediateRestart if failure == Failure::Power => &[&[NODE, GATEWAY], &[GATEWAY]],
+            // Other settings come with a start.
             Mode::Changing => &[&[NODE, GATEWAY], &[GATEWAY]],
             _ => &[&[NODE, GATEWAY], &[NODE, GATEWAY], &[GATEWAY], &[NODE]],
         }
@@ -86,6 +96,8 @@ pub struct Variant {
     pub nvram_survives: &'static str,
     /// The number of the log's key; 0 for a log in clear.
     pub key: u64,
+    /// The size of the node's volume.
+    pub volume_mib: u64,
 }
 
 impl Variant {
@@ -98,13 +110,13 @@ impl Variant {
         };
         let nvram_survives =
             if mode == Mode::ImmediatePowerLoss { "power-loss" } else { "restart" };
-        Variant { report, order: "strict", nvram_survives, key: 0 }
+        Variant { report, order: "strict", nvram_survives, key: 0, volume_mib: 4 }
     }
 
-    /// The promise of a volume with these settings after a power cut.
-    pub fn promise(self) -> Promise {
-        match (self.report, self.nvram_survives) {
-            ("immediate", "restart") => Promise::FlushedPrefix,
+    /// The promise of a volume with these settings after a failure.
+    pub fn promise(self, failure: Failure) -> Promise {
+        match (failure, self.report, self.nvram_survives) {
+            (Failure::Power, "immediate", "restart") => Promise::FlushedPrefix,
             _ => Promise::Acknowledged,
         }
     }

@@ -143,7 +143,18 @@ impl Model {
         }
     }
 
-    /// A write was refused: BUSY or an error. Whether something of it was done is not known.
+    /// A write was not carried out: nothing of it may be found later.
+    pub fn not_done(&mut self, number: u64) {
+        self.flushes.remove(&number);
+        if let Some(range) = self.under_way.remove(&number) {
+            for sector in self.of(range) {
+                sector.is_under_way = false;
+                sector.writes.retain(|write| write.version != number);
+            }
+        }
+    }
+
+    /// A write ended with an error. Whether something of it was done is not known.
     pub fn refused(&mut self, number: u64) {
         self.flushes.remove(&number);
         if let Some(range) = self.under_way.remove(&number) {
@@ -319,6 +330,19 @@ mod tests {
         }
         let error = model.verify(&mixed).unwrap_err().to_string();
         assert!(error.contains("no consistent prefix"), "{error}");
+    }
+
+    #[test]
+    fn a_write_that_was_answered_with_busy_must_not_be_there() {
+        let (mut model, mut chance) = (written(20, Promise::Acknowledged), Chance::new(3));
+        let mut payload = vec![0; (LONGEST * u64::from(SECTOR)) as usize];
+        let (_, number) = model.write(&mut chance, &mut payload);
+        let done = volume(&model, number);
+        model.not_done(number);
+        let not_done = volume(&model, number);
+        assert!(model.verify(&done).unwrap_err().to_string().contains("never sent"));
+        model.lost_contact();
+        model.verify(&not_done).unwrap();
     }
 
     #[test]

@@ -1,133 +1,207 @@
-//! One power cut: load, cut, draw, restart, look.
+//! One round: load, a failure, what it leaves, restart, look.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 
 use super::load::{Load, SHAPE, read};
-use super::mode::{GATEWAY, Mode, NODE, Variant};
+use super::mode::{Failure, GATEWAY, Mode, NODE, PARTNER, Variant};
 use super::model::Model;
 use super::site::{Judge, Site};
 use super::sites::SyncSite;
 use crate::client::Session;
+use crate::node::Ended;
 use crate::powercut::Chance;
-use crate::powercut::supply::Cut;
+use crate::powercut::supply::{Cut, Ending};
+
+/// What a rig is put through.
+#[derive(Clone, Copy)]
+pub struct Plan<'a> {
+    pub program: &'a Path,
+    pub mode: Mode,
+    pub failure: Failure,
+    /// The sync site whose syncs change nothing.
+    pub ignored: Option<SyncSite>,
+}
 
 /// A site with what is known of its volume.
 pub struct Rig {
     site: Site,
     pub model: Model,
     variant: Variant,
+    failure: Failure,
+}
+
+/// The program has lost data or the record of a claim. Other errors may be the machine's, or the test's.
+#[derive(Debug)]
+struct Loss;
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a loss")
+    }
+}
+
+/// Whether an error shows that something was lost: it is missing, or a start was refused without it.
+pub fn shows_a_loss(error: &Error) -> bool {
+    error.downcast_ref::<Loss>().is_some() || error.downcast_ref::<Ended>().is_some()
 }
 
 impl Rig {
-    fn new(program: &Path, mode: Mode, ignored: Option<SyncSite>) -> Result<Rig> {
-        let judge: Judge = match ignored {
+    fn new(plan: &Plan<'_>) -> Result<Rig> {
+        let judge: Judge = match plan.ignored {
             Some(site) => Arc::new(move |disk, sync| !site.is_of(disk, sync)),
             None => Arc::new(|_, _| true),
         };
-        let engine = ignored.and_then(|site| site.about().engine);
-        let site = Site::new(program, mode, engine.unwrap_or("auto"), judge)?;
-        if mode == Mode::Changing {
+        let engine = plan.ignored.and_then(|site| site.about().engine);
+        let site = Site::new(plan.program, plan.mode, engine.unwrap_or("auto"), judge)?;
+        if plan.mode == Mode::Changing {
             site.make_keys()?;
         }
-        Ok(Rig { site, model: Model::new(), variant: Variant::of(mode) })
+        let variant = Variant::of(plan.mode);
+        Ok(Rig { site, model: Model::new(), variant, failure: plan.failure })
     }
 
     pub fn events(&self) -> String {
         self.site.events()
     }
 
-    pub fn stop(self) -> Result<()> {
-        self.site.stop()
+    /// Sends everything to the node, and checks the node's own volume after one more failure of the node
+    /// alone: nothing else has what it has not made stable.
+    pub fn finish(&mut self) -> Result<()> {
+        self.site.settle().context("sending everything to the node")?;
+        let ending = match self.failure {
+            Failure::Kill => Ending::Kill,
+            Failure::Power => Ending::Power { lag: Duration::ZERO },
+        };
+        self.site.supply.arm(Cut { operation: u64::MAX, machines: vec![NODE], ending });
+        self.site.supply.cut_now();
+        match self.failure {
+            Failure::Kill => self.site.fall_alone(&[NODE])?,
+            Failure::Power => self.site.fall(&[NODE], self.model.acknowledged)?,
+        }
+        self.site.raise_one(NODE, self.variant)?;
+        let found = read(&self.site.far()?).context("the node's volume at the end")?;
+        self.model.verify(&found).context(Loss).context("the node's volume at the end")?;
+        self.site.stop_one(NODE)
     }
 }
 
-/// One cut of a rig, which is made if there is none.
-pub fn run(
-    program: &Path,
-    mode: Mode,
-    rig: &mut Option<Rig>,
-    seed: u64,
-    ignored: Option<SyncSite>,
-) -> Result<()> {
+/// One round of a rig, which is made if there is none.
+pub fn run(plan: &Plan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
     let mut chance = Chance::new(seed);
     let rig = match rig {
         Some(rig) => rig,
         None => {
-            let rig = rig.insert(Rig::new(program, mode, ignored)?);
+            let rig = rig.insert(Rig::new(plan)?);
             // Processes may be killed, and the power may fail, while the files are made for the first time.
             for _ in 0..chance.below(3) {
-                let end = if chance.percent(50) { End::Kill } else { End::Power(chance.any()) };
-                end_in_start(rig, end, &mut chance)?;
+                let is_kill = plan.failure == Failure::Kill || chance.percent(50);
+                let failure = if is_kill { Failure::Kill } else { Failure::Power };
+                fail_in_start(rig, failure, &mut chance)?;
             }
             rig.site.raise(rig.variant)?;
             rig
         }
     };
-    if mode == Mode::Changing {
+    if plan.mode == Mode::Changing {
         change_key(rig, &mut chance)?;
+        change_sizes(rig, &mut chance)?;
     }
-    let seed = chance.any();
-    let cut = draw_cut(mode, &mut chance);
-    let machines = cut.machines.clone();
-    work(rig, cut, seed, &mut chance)?;
-    rig.site.check_claim()?;
+    let mut window = [30, 300, 1500][chance.below(3) as usize];
+    if plan.failure == Failure::Power && chance.percent(20) {
+        // Nobody reads before the power fails: a new start must make stable what it has found.
+        let kill = draw(plan.mode, Failure::Kill, window, &mut chance);
+        fail_under_load(rig, kill, &mut chance).context("a kill before the cut")?;
+        change_settings(rig, &mut chance);
+        if chance.percent(50) {
+            let machines: Vec<usize> = (0..plan.mode.machines()).collect();
+            fail_in_start(rig, Failure::Power, &mut chance).context("the start after a kill")?;
+            return rise(rig, &machines, &mut chance)
+                .context("after a cut in the start after a kill");
+        }
+        rig.site.raise(rig.variant).context("the start after a kill")?;
+        window = AFTER_KILL;
+    }
+    let cut = draw(plan.mode, plan.failure, window, &mut chance);
+    let mut machines = cut.machines.clone();
+    fail_under_load(rig, cut, &mut chance)?;
+    if plan.mode == Mode::Pair && machines.len() == 1 && chance.percent(50) {
+        // The other gateway takes writes alone; then it fails, too.
+        let survivor = GATEWAY + PARTNER - machines[0];
+        let victims = if chance.percent(50) { vec![survivor] } else { vec![NODE, survivor] };
+        machines.extend(&victims);
+        let cut = Cut { machines: victims, ..draw(plan.mode, plan.failure, ALONE, &mut chance) };
+        fail_under_load(rig, cut, &mut chance).context("one gateway was away")?;
+    }
+    rig.site.check_claim().context(Loss)?;
     let before = rig.variant;
-    if mode == Mode::Changing {
-        rig.variant = changed(rig.variant, &mut chance);
-    }
-    let starts_fail = machines.contains(&GATEWAY) && chance.percent(20);
-    let rose = rise(rig, &machines, starts_fail, &mut chance);
-    rose.with_context(|| match mode {
+    change_settings(rig, &mut chance);
+    rise(rig, &machines, &mut chance).with_context(|| match plan.mode {
         Mode::Changing => format!("{before:?}, then {:?}", rig.variant),
-        _ => "after the cut".into(),
+        _ => "after the failure".into(),
     })
 }
 
-/// Starts what the cut has ended, perhaps with one more cut while it starts, and checks every sector.
-fn rise(rig: &mut Rig, machines: &[usize], starts_fail: bool, chance: &mut Chance) -> Result<()> {
+/// Operations within which the power fails after a kill: a later load makes everything stable.
+const AFTER_KILL: u64 = 80;
+
+/// Operations within which the second gateway of a pair fails: it needs some until it serves alone.
+const ALONE: u64 = 1500;
+
+/// Starts what is down, perhaps with one more failure while it starts, and checks every sector.
+fn rise(rig: &mut Rig, machines: &[usize], chance: &mut Chance) -> Result<()> {
+    let starts_fail = machines.contains(&GATEWAY) && chance.percent(20);
     if starts_fail {
-        let end = End::Power(chance.any());
-        end_in_start(rig, end, chance)?;
+        fail_in_start(rig, rig.failure, chance)?;
     }
     // A gateway that goes on destages between two reads, and they see different epochs.
     let node_is_alone = [NODE, GATEWAY].iter().all(|machine| machines.contains(machine));
     if rig.site.mode == Mode::AtFlush && node_is_alone {
         rig.site.raise_one(NODE, rig.variant)?;
         let far = read(&rig.site.far()?).context("the node's volume alone")?;
-        rig.model.verify_behind(&far).context("the node's volume alone")?;
+        rig.model.verify_behind(&far).context(Loss).context("the node's volume alone")?;
     }
-    let again = if starts_fail { " after a power cut in the start before" } else { "" };
+    let again = if starts_fail { " after a failure in the start before" } else { "" };
     rig.site.raise(rig.variant).with_context(|| format!("the start{again}"))?;
-    let found = read(&rig.site.near()?)?;
-    rig.model.verify(&found)
+    let found = read(&rig.site.near(rig.site.serving()?)?)?;
+    rig.model.verify(&found).context(Loss)
 }
 
-/// Under load the power fails by then, however few operations there were.
+/// Under load the failure comes by then, however few operations there were.
 const LOAD_LIMIT: Duration = Duration::from_secs(20);
 
-/// The moment and the machines of a cut.
-fn draw_cut(mode: Mode, chance: &mut Chance) -> Cut {
-    let victims = mode.victims();
+/// The moment and the machines of a failure.
+fn draw(mode: Mode, failure: Failure, window: u64, chance: &mut Chance) -> Cut {
+    let victims = mode.victims(failure);
     let machines = victims[chance.below(victims.len() as u64) as usize].to_vec();
-    let window = [30, 300, 1500][chance.below(3) as usize];
-    let operation = 1 + chance.below(window);
-    Cut { operation, machines, lag: Duration::from_micros(chance.below(3000)) }
+    Cut { operation: 1 + chance.below(window), machines, ending: ending(failure, 3000, chance) }
 }
 
-/// Writes until the power fails, and leaves on the disks what the seed draws.
-fn work(rig: &mut Rig, cut: Cut, seed: u64, chance: &mut Chance) -> Result<()> {
-    let machines = cut.machines.clone();
-    let mut session = Session::open(&rig.site.near()?, SHAPE)?;
+/// How processes end in a failure; processors run on for less than so many microseconds.
+fn ending(failure: Failure, most_lag: u64, chance: &mut Chance) -> Ending {
+    match failure {
+        Failure::Kill => Ending::Kill,
+        Failure::Power => Ending::Power { lag: Duration::from_micros(chance.below(most_lag)) },
+    }
+}
+
+/// Writes until the failure, and takes away what it has ended.
+fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
+    let Cut { machines, ending, .. } = cut.clone();
+    let seed = chance.any();
+    let serving = rig.site.serving()?;
+    let mut session = Session::open(&rig.site.near(serving)?, SHAPE)?;
     rig.site.supply.arm(cut);
-    let promise = rig.variant.promise();
-    let Rig { site, model, variant } = rig;
+    let promise = rig.variant.promise(rig.failure);
+    let Rig { site, model, variant, .. } = rig;
     let supply = Arc::clone(&site.supply);
     let mut load = Load { model, chance, supply: &supply, promise, writes: 0, wrong: None };
     let node_only = machines == [NODE];
+    let is_victim = machines.contains(&serving);
     let (ended, fallen) = std::thread::scope(|scope| {
         // The load has a thread of its own, since commands in flight may wait for the node to come back.
         // The machines fall and rise in this thread: the kernel kills a process that we started when
@@ -139,13 +213,21 @@ fn work(rig: &mut Rig, cut: Cut, seed: u64, chance: &mut Chance) -> Result<()> {
             match ended {
                 // The gateway lives: everything in flight is answered, and its answers count.
                 Ok(()) if node_only => session.drain(&mut load).map_err(|error| (error, false)),
+                // What it has answered before its end counts, until the connection breaks.
+                Ok(()) if is_victim => {
+                    let _ = session.drain(&mut load);
+                    Ok(())
+                }
                 Ok(()) => Ok(()),
-                Err(error) => Err((error, was_cut && !node_only)),
+                Err(error) => Err((error, was_cut && is_victim)),
             }
         });
         supply.wait_cut(LOAD_LIMIT);
         supply.cut_now();
-        let mut fallen = site.fall(&machines, seed);
+        let mut fallen = match ending {
+            Ending::Kill => site.fall_alone(&machines),
+            Ending::Power { .. } => site.fall(&machines, seed),
+        };
         if node_only {
             fallen = fallen.and_then(|()| site.raise_one(NODE, *variant));
         }
@@ -156,7 +238,9 @@ fn work(rig: &mut Rig, cut: Cut, seed: u64, chance: &mut Chance) -> Result<()> {
     if let Some(wrong) = load.wrong.take() {
         bail!("{wrong}");
     }
-    if let Err((error, false)) = ended {
+    if let Err((error, false)) = ended
+        && (is_victim || !rig.site.was_taken_over(serving)?)
+    {
         return Err(error.context("the session ended though its gateway had power"));
     }
     drop(session);
@@ -164,38 +248,36 @@ fn work(rig: &mut Rig, cut: Cut, seed: u64, chance: &mut Chance) -> Result<()> {
     Ok(())
 }
 
-/// How processes end while they start.
-enum End {
-    /// `kill -9`: the system keeps what they wrote.
-    Kill,
-    /// The power fails, and this seed draws what is left.
-    Power(u64),
-}
-
 /// Starts what is down, and ends everything while it starts.
-fn end_in_start(rig: &mut Rig, end: End, chance: &mut Chance) -> Result<()> {
+fn fail_in_start(rig: &mut Rig, failure: Failure, chance: &mut Chance) -> Result<()> {
     let machines: Vec<usize> = (0..rig.site.mode.machines()).collect();
     // The first operations are those that make files and their names.
     let window = [12, 80][chance.below(2) as usize];
     let operation = 1 + chance.below(window);
-    let lag = Duration::from_micros(chance.below(1000));
-    rig.site.supply.arm(Cut { operation, machines: machines.clone(), lag });
+    let ending = ending(failure, 1000, chance);
+    rig.site.supply.arm(Cut { operation, machines: machines.clone(), ending });
     let raised = rig.site.raise(rig.variant);
     if let Err(error) = raised {
-        ensure!(rig.site.supply.is_cut(), "a start whose power was to fail: {error:#}");
+        ensure!(rig.site.supply.is_cut(), "a start that was to fail later: {error:#}");
     }
     rig.site.supply.cut_now();
-    match end {
-        End::Kill => rig.site.fall_alone(&machines),
-        End::Power(seed) => rig.site.fall(&machines, seed),
+    match failure {
+        Failure::Kill => rig.site.fall_alone(&machines),
+        Failure::Power => rig.site.fall(&machines, chance.any()),
     }
 }
 
-/// Other settings for the gateway, by chance, for the start after a cut.
+/// Other settings for the gateway that is down, by chance, in the mode that changes them.
+fn change_settings(rig: &mut Rig, chance: &mut Chance) {
+    if rig.site.mode == Mode::Changing {
+        rig.variant = changed(rig.variant, chance);
+    }
+}
+
 fn changed(variant: Variant, chance: &mut Chance) -> Variant {
     let mut pick = |of: &[&'static str]| of[chance.below(of.len() as u64) as usize];
     Variant {
-        report: pick(&["after-complete", "immediate", "through"]),
+        report: pick(&["after-complete", "immediate", "through", "around"]),
         order: pick(&["strict", "relaxed"]),
         nvram_survives: pick(&["restart", "power-loss"]),
         ..variant
@@ -211,4 +293,34 @@ fn change_key(rig: &mut Rig, chance: &mut Chance) -> Result<()> {
     rig.site.settle()?;
     rig.variant.key = key;
     rig.site.raise(rig.variant)
+}
+
+/// Another size of the log or of the volume, by chance, while both are served. What was answered must
+/// stand after the failure: a start refuses a file that is shorter than its record.
+fn change_sizes(rig: &mut Rig, chance: &mut Chance) -> Result<()> {
+    match chance.below(10) {
+        0 | 1 => rig.site.resize_log([8, 12][chance.below(2) as usize]),
+        2 if rig.variant.volume_mib < LARGEST_VOLUME => {
+            rig.variant.volume_mib += 1;
+            rig.site.grow_volume(rig.variant)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A volume only grows: by four steps with the same disks.
+const LARGEST_VOLUME: u64 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_losses_and_refused_starts_show_that_a_sync_is_needed() {
+        let lost = Err::<(), _>(anyhow!("3 sectors")).context(Loss).context("after the failure");
+        assert!(shows_a_loss(&lost.unwrap_err()));
+        let refused = Err::<(), _>(Error::from(Ended)).context("node does not get ready");
+        assert!(shows_a_loss(&refused.context("the start").unwrap_err()));
+        assert!(!shows_a_loss(&anyhow!("no line within 60s").context("the start")));
+    }
 }

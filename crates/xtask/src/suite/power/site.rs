@@ -113,7 +113,7 @@ impl Site {
             self.raise_one(machine, variant)?;
         }
         if self.mode == Mode::Pair {
-            self.active()?;
+            self.wait_for_role(&["active"])?;
         }
         Ok(())
     }
@@ -123,23 +123,43 @@ impl Site {
         if self.processes[machine].is_some() {
             return Ok(());
         }
-        let places = site_settings::Places {
-            folder: self.folder.path(),
-            addresses: &self.addresses,
-            engine: self.engine,
-        };
-        let settings = match machine {
-            NODE => site_settings::node(&places, self.mode),
-            _ => site_settings::gateway(&places, self.mode, machine, variant),
-        };
+        let settings = self.settings(machine, variant);
+        let mut named = Ok(());
         let runs = |process| {
             let process = Pid::from_raw(process as i32).expect("no process has the number 0");
-            self.supply.runs(machine, process);
+            named = self.supply.runs(machine, process);
         };
         let (program, folder) = (&self.program, self.folder.path());
         let name = NAMES[machine];
         let node = Node::start_heard(How::Usual, program, folder, name, &settings, runs)?;
         self.processes[machine] = Some(node);
+        named
+    }
+
+    fn settings(&self, machine: usize, variant: Variant) -> String {
+        let places = site_settings::Places {
+            folder: self.folder.path(),
+            addresses: &self.addresses,
+            engine: self.engine,
+        };
+        match machine {
+            NODE => site_settings::node(&places, self.mode, variant),
+            _ => site_settings::gateway(&places, self.mode, machine, variant),
+        }
+    }
+
+    /// Gives the volume of the running node another size.
+    pub fn grow_volume(&self, variant: Variant) -> Result<()> {
+        self.process(NODE)?.change(&self.settings(NODE, variant))
+    }
+
+    /// Gives the log of the running gateway another size, as soon as nothing is in it.
+    pub fn resize_log(&self, mib: u64) -> Result<()> {
+        let gateway = self.process(GATEWAY)?;
+        destage::drained(gateway, LIMIT)?;
+        let size = format!("{mib}MiB");
+        let resized = gateway.ask(&["gateway", "log-resize", site_settings::GATEWAY, &size])?;
+        ensure!(resized.success(), "log-resize {}: {}", resized.ending(), resized.tail(5));
         Ok(())
     }
 
@@ -176,11 +196,23 @@ impl Site {
         Ok(())
     }
 
-    /// Lets the gateway send everything to the node, and stops it.
+    /// Lets the gateway that serves send everything to the node, and stops all gateways.
     pub fn settle(&mut self) -> Result<()> {
-        let gateway = self.processes[GATEWAY].take().context("the gateway is down")?;
-        destage::drained(&gateway, LIMIT)?;
-        gateway.stop().map(drop)
+        let serving = self.serving()?;
+        destage::drained(self.process(serving)?, LIMIT)?;
+        // While its partner is there, the one that serves waits for nobody, and gives its claim back.
+        self.stop_one(serving)?;
+        match serving {
+            GATEWAY if self.mode == Mode::Pair => self.stop_one(PARTNER),
+            PARTNER => self.stop_one(GATEWAY),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops a machine's process in order.
+    pub fn stop_one(&mut self, machine: usize) -> Result<()> {
+        let process = self.processes[machine].take();
+        process.with_context(|| format!("{} is down", NAMES[machine]))?.stop().map(drop)
     }
 
     /// Checks that the node has the record of the claim that a gateway has made. Nothing is served without
@@ -194,25 +226,19 @@ impl Site {
         Ok(())
     }
 
-    /// How to reach the volume: through the gateway that serves it.
-    pub fn near(&self) -> Result<Login> {
-        let machine = if self.mode == Mode::Pair { self.active()? } else { GATEWAY };
-        let process = self.processes[machine].as_ref().context("the gateway is down")?;
-        Ok(process.login(site_settings::GATEWAY))
+    /// How to reach the volume: through a gateway that serves it.
+    pub fn near(&self, machine: usize) -> Result<Login> {
+        Ok(self.process(machine)?.login(site_settings::GATEWAY))
     }
 
     /// How to reach the node's own volume.
     pub fn far(&self) -> Result<Login> {
-        let node = self.processes[NODE].as_ref().context("the node is down")?;
-        Ok(node.login(site_settings::NODE))
+        Ok(self.process(NODE)?.login(site_settings::NODE))
     }
 
-    /// Ends all processes that are left, in order.
-    pub fn stop(mut self) -> Result<()> {
-        for process in self.processes.iter_mut().rev().filter_map(Option::take) {
-            process.stop()?;
-        }
-        Ok(())
+    fn process(&self, machine: usize) -> Result<&Node> {
+        let process = self.processes[machine].as_ref();
+        process.with_context(|| format!("{} is down", NAMES[machine]))
     }
 
     /// The last events of every process.
@@ -226,22 +252,40 @@ impl Site {
         NAMES.iter().take(self.mode.machines()).map(tail).collect()
     }
 
-    /// The gateway of a pair that serves the volume, when one does.
-    fn active(&self) -> Result<usize> {
+    /// The gateway that serves the volume; of a pair, when one does.
+    pub fn serving(&self) -> Result<usize> {
+        match self.mode {
+            Mode::Pair => self.wait_for_role(&["active", "alone"]),
+            _ => Ok(GATEWAY),
+        }
+    }
+
+    /// The gateway of a pair that has one of these roles, when one has it.
+    fn wait_for_role(&self, roles: &[&str]) -> Result<usize> {
         let deadline = Instant::now() + LIMIT;
         loop {
             for machine in [GATEWAY, PARTNER] {
-                let Some(process) = &self.processes[machine] else { continue };
-                let status = process.status()?;
-                let targets = status["targets"].as_array().context("no targets")?;
-                let found = targets.iter().find(|target| target["name"] == site_settings::GATEWAY);
-                if found.is_some_and(|target| target["pair"]["role"] == "active") {
+                if self.processes[machine].is_some() && roles.contains(&&*self.role(machine)?) {
                     return Ok(machine);
                 }
             }
-            ensure!(Instant::now() < deadline, "no gateway of the pair serves within {LIMIT:?}");
+            ensure!(Instant::now() < deadline, "no gateway of the pair is {roles:?} in {LIMIT:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// What a gateway of a pair does: `active`, `alone` or `standby`.
+    fn role(&self, machine: usize) -> Result<String> {
+        let status = self.process(machine)?.status()?;
+        let targets = status["targets"].as_array().context("no targets")?;
+        let found = targets.iter().find(|target| target["name"] == site_settings::GATEWAY);
+        Ok(found.and_then(|target| target["pair"]["role"].as_str()).unwrap_or_default().to_owned())
+    }
+
+    /// Whether a gateway of a pair has left its volume to the partner, as it does when it gets no CPU for
+    /// longer than `dead_after`.
+    pub fn was_taken_over(&self, machine: usize) -> Result<bool> {
+        Ok(self.mode == Mode::Pair && self.role(machine)? == "standby")
     }
 
     fn mount(&mut self, at: usize, tree: Tree) -> Result<()> {

@@ -19,7 +19,7 @@ pub struct Places<'a> {
 }
 
 /// Settings of the node.
-pub fn node(places: &Places<'_>, mode: Mode) -> String {
+pub fn node(places: &Places<'_>, mode: Mode, variant: Variant) -> String {
     let disk = places.folder.join("node");
     let disk = disk.display();
     let cache = match mode {
@@ -33,9 +33,9 @@ pub fn node(places: &Places<'_>, mode: Mode) -> String {
     };
     format!(
         "listen = [\"{}\"]\nstate = \"{disk}/var/state\"\n[[target]]\nname = \"{NODE}\"\n\
-         [[target.unit]]\nstack = [{{ file = {{ path = \"{disk}/volume/volume\", size = \"4MiB\", \
+         [[target.unit]]\nstack = [{{ file = {{ path = \"{disk}/volume/volume\", size = \"{}MiB\", \
          engine = \"{}\" }} }}{cache}]\n",
-        places.addresses[NODES], places.engine
+        places.addresses[NODES], variant.volume_mib, places.engine
     )
 }
 

@@ -43,20 +43,22 @@ use Mode::{AfterComplete, AtFlush, Changing, ImmediatePowerLoss, ImmediateRestar
 /// All places, as in [`PLACES`]. A reason stands beside the place in the source, too.
 pub const SITES: &[About] = sites! {
     1 &[AfterComplete, AtFlush], None, None,
-        |_, sync| sync.kind == Kind::File && is_volume_or_log(sync);
+        |_, sync| sync.kind == Kind::File && is_volume_or_log(sync) && sync.stable_bytes == 0;
     2 &[AfterComplete], None, None,
         |_, sync| sync.kind == Kind::Names && matches!(sync.path.as_str(), "/volume" | "/log");
     3 &[], None,
         Some("it bounds the memory that is dirty and the time of the last sync, and promises nothing"),
         NEVER;
     4 &[AfterComplete], None,
-        Some("it tells that there is no room; a power cut makes zeros of zeros"),
+        Some(
+            "it tells that there is no room; a power cut makes zeros of zeros; where a filled file grows, \
+             it stands for place 5",
+        ),
         |_, sync| sync.kind == Kind::Data && sync.path == "/log/log" && sync.since_opened == 0;
-    5 &[], None,
-        Some("no mode grows a volume; hosts were told of the new size, and would find the old one"),
-        NEVER;
-    6 &[], None,
-        Some("no mode shrinks a log; a start would find a file longer than its settings say"), NEVER;
+    5 &[Changing], None, None,
+        |_, sync| is_new_size(sync) && sync.path == "/volume/volume";
+    6 &[Changing], None, None,
+        |_, sync| is_new_size(sync) && sync.path == "/log/log";
     7 &[AfterComplete, Through],
         Some("threads"), None, |_, sync| sync.kind == Kind::Write && is_volume_or_log(sync);
     8 &[AfterComplete, AtFlush, Through],
@@ -72,7 +74,10 @@ pub const SITES: &[About] = sites! {
     12 &[ImmediateRestart, ImmediatePowerLoss], None,
         None, |_, sync| sync.kind == Kind::File && sync.path == "/nvram/nvram";
     13 &[ImmediatePowerLoss, Changing], None,
-        Some("it brings pages to the disk that an earlier process could not, after an error of the disk"),
+        Some(
+            "it brings pages to the disk that an earlier process could not: after an error of the disk, or \
+             when it was killed with `restart` and the next one has `power-loss`",
+        ),
         |_, sync| is_nvram(sync) && sync.since_opened == 0;
     14 &[ImmediatePowerLoss], None, None,
         |_, sync| is_nvram(sync) && sync.since_opened > 0;
@@ -93,7 +98,10 @@ pub const SITES: &[About] = sites! {
     22 &[], None,
         Some("it carries out the syncs of places 13 and 14"), NEVER;
     23 &[], None,
-        Some("a file without its id is served with a warning: no block is lost without it"), NEVER;
+        Some(
+            "a file without its id is served with a warning while its size is the recorded one: no block is \
+             lost without it",
+        ), NEVER;
     24 &[], None,
         Some("without the file only an older copy is not recognized: no block is lost"), NEVER;
     25 &[], None,
@@ -102,6 +110,11 @@ pub const SITES: &[About] = sites! {
 
 fn is_volume_or_log(sync: &Sync) -> bool {
     matches!(sync.path.as_str(), "/volume/volume" | "/log/log")
+}
+
+/// Whether a file that has a size got another one.
+fn is_new_size(sync: &Sync) -> bool {
+    sync.kind == Kind::File && sync.stable_bytes > 0
 }
 
 fn is_nvram(sync: &Sync) -> bool {
