@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
+use serde_json::Value;
 
 use super::mode::{GATEWAY, Mode, NODE, PARTNER, Variant};
 use super::site_settings;
@@ -113,7 +114,9 @@ impl Site {
             self.raise_one(machine, variant)?;
         }
         if self.mode == Mode::Pair {
-            self.wait_for_role(&["active"])?;
+            // Where the CPUs are crowded, a partner's half may not be filled in time. A gateway that serves
+            // alone has made the same promises.
+            self.wait_for_role(&["active"]).or_else(|_| self.wait_for_role(&["alone"]))?;
         }
         Ok(())
     }
@@ -274,12 +277,29 @@ impl Site {
         }
     }
 
+    /// Whether a gateway of a pair serves alone, now that its partner is gone. It gives a reason if it lacks
+    /// what the partner had: on a crowded machine the partner may have served alone before.
+    pub fn takes_over(&self, machine: usize) -> Result<bool> {
+        let Err(error) = self.wait_for_role(&["active", "alone"]) else { return Ok(true) };
+        match self.pair(machine)?["reason"].as_str() {
+            Some(reason) => {
+                println!("pair: {} does not serve alone: {reason}", NAMES[machine]);
+                Ok(false)
+            }
+            None => Err(error),
+        }
+    }
+
     /// What a gateway of a pair does: `active`, `alone` or `standby`.
     fn role(&self, machine: usize) -> Result<String> {
+        Ok(self.pair(machine)?["role"].as_str().unwrap_or_default().to_owned())
+    }
+
+    fn pair(&self, machine: usize) -> Result<Value> {
         let status = self.process(machine)?.status()?;
         let targets = status["targets"].as_array().context("no targets")?;
         let found = targets.iter().find(|target| target["name"] == site_settings::GATEWAY);
-        Ok(found.and_then(|target| target["pair"]["role"].as_str()).unwrap_or_default().to_owned())
+        Ok(found.map(|target| target["pair"].clone()).unwrap_or_default())
     }
 
     /// Whether a gateway of a pair has left its volume to the partner, as it does when it gets no CPU for

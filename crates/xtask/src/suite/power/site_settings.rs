@@ -69,7 +69,7 @@ pub fn gateway(places: &Places<'_>, mode: Mode, machine: usize, variant: Variant
         let partner = places.addresses[if machine == FIRST { PARTNER } else { FIRST }];
         cache += &format!(
             ", pair = {{ partner = {{ url = \"iscsi://{partner}/{GATEWAY}-half-{other}/0\" }}, \
-             dead_after = \"2s\", first = {} }}",
+             dead_after = \"3s\", first = {} }}",
             machine == FIRST
         );
         half = format!(
