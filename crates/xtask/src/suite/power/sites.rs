@@ -55,7 +55,7 @@ pub const SITES: &[About] = sites! {
              it stands for place 5",
         ),
         |_, sync| sync.kind == Kind::Data && sync.path == "/log/log" && sync.since_opened == 0;
-    5 &[Changing], None, Some("hosts were told of the new size, and would find the old one"),
+    5 &[Changing], None, None,
         |_, sync| is_new_size(sync) && sync.path == "/volume/volume";
     6 &[Changing], None, Some("a start would find a file longer than its record says"),
         |_, sync| is_new_size(sync) && sync.path == "/log/log";
