@@ -75,6 +75,14 @@ fn needs_somebody(error: &Error) -> bool {
     }
 }
 
+/// Returns true for a refused login that will most likely be refused again, as by a target that does not
+/// allow this initiator any more: it answers as if there was no such target (0203).
+fn is_refused(error: &Error) -> bool {
+    use LoginStatus::{OutOfResources, ServiceUnavailable};
+    matches!(error, Error::Login(LoginFailure::Refused(status))
+        if !matches!(status, OutOfResources | ServiceUnavailable))
+}
+
 /// As good as never, for a timer.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -425,7 +433,7 @@ impl Driver {
         }
         // what calls are told instead of waiting
         let mut verdict: Option<CommandError> = None;
-        let mut is_refused = false;
+        let mut is_told = false;
         loop {
             let shared = self.shared.clone();
             let expected = (self.expected.clone(), self.group);
@@ -468,18 +476,17 @@ impl Driver {
                     // that, and logins are tried at the longest pause.
                     self.note_reason(&error);
                     let reason = self.give_up();
-                    if !std::mem::replace(&mut is_refused, true) {
-                        warn!(
-                            target = self.settings.target, %reason,
-                            "the target lets this initiator in no more: it is tried again until it does"
-                        );
-                    }
+                    self.tell_of_refusal(&mut is_told, &reason);
                     verdict = Some(CommandError::Unreachable(reason));
                     pauses.longest();
                 }
                 Err(error) => {
                     debug!(%error, "cannot reconnect");
                     self.note_reason(&error);
+                    // A volume that moves, or a pair that changes places, may be at another portal by now.
+                    if is_refused(&error) && (!self.settings.has_choice() || verdict.is_some()) {
+                        self.tell_of_refusal(&mut is_told, &error.to_string());
+                    }
                     // it was another one, and now it does not answer: still not the right one
                     if let Some(CommandError::Unreachable(reason)) = &mut verdict {
                         *reason = error.to_string().into();
@@ -487,6 +494,15 @@ impl Driver {
                 }
             }
             wait = pauses.next();
+        }
+    }
+
+    fn tell_of_refusal(&self, is_told: &mut bool, reason: &str) {
+        if !std::mem::replace(is_told, true) {
+            warn!(
+                target = self.settings.target, %reason,
+                "the target lets this initiator in no more: it is tried again until it does"
+            );
         }
     }
 

@@ -116,6 +116,7 @@ impl Session {
     /// One that still waits though the session is up is presented: the unit was busy, or it was asked
     /// for when the session was past that and not up yet.
     async fn watch_claim(self, reserves: bool) {
+        let mut is_told = false;
         loop {
             sleep(LOOK_EVERY).await;
             let Some(claim) = self.claimed().get() else { return };
@@ -129,8 +130,17 @@ impl Session {
                 continue;
             }
             if is_waiting {
-                if let Err(error) = self.present(claim, reserves).await {
-                    tracing::warn!(%error, "the claim is not answered");
+                match self.present(claim, reserves).await {
+                    Ok(_) if std::mem::take(&mut is_told) => {
+                        tracing::info!("the claim is answered again");
+                    }
+                    Ok(_) => {}
+                    Err(error) if std::mem::replace(&mut is_told, true) => {
+                        tracing::debug!(%error, "the claim is still not answered");
+                    }
+                    Err(error) => tracing::warn!(
+                        %error, "the claim is not answered: it is presented again until it is"
+                    ),
                 }
                 continue;
             }
