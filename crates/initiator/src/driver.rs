@@ -187,6 +187,7 @@ impl Driver {
             drop(wires);
         }
         self.shared.connections.lock().clear();
+        *self.shared.silent_since.lock() = None;
         *self.shared.congestion.lock() = None;
         self.publish();
         match ended {
@@ -236,6 +237,7 @@ impl Driver {
             counted.add_to(&mut self.statistics, wires);
             self.publish();
             self.publish_connections(wires);
+            *self.shared.silent_since.lock() = wires.session.silent_since();
 
             // The machine's deadline moves with every PDU: the timer is left to fire too early
             // rather than set again each time.

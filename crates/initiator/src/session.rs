@@ -119,6 +119,21 @@ impl Session {
         self.shared.state.borrow().clone()
     }
 
+    /// Returns for how long the far side has not been heard, and why: there is no session, or pings are not
+    /// answered. `None` while it is heard. A command that takes long does not count.
+    #[must_use]
+    pub fn away(&self) -> Option<(Duration, Arc<str>)> {
+        match &*self.shared.state.borrow() {
+            LinkState::Down { since, reason, .. } => {
+                return Some((now().saturating_duration_since(*since), Arc::clone(reason)));
+            }
+            LinkState::Up => {}
+            LinkState::Changed(_) | LinkState::Fenced(_) | LinkState::Closed => return None,
+        }
+        let since = (*self.shared.silent_since.lock())?;
+        Some((now().saturating_duration_since(since), "pings are not answered".into()))
+    }
+
     /// The state of the link, to be waited for.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<LinkState> {

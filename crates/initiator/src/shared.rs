@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) state: watch::Sender<LinkState>,
     /// As of the last login.
     pub(crate) facts: Mutex<Option<Arc<Facts>>>,
+    /// Since when the target of the session that there is has not answered pings, if it does not.
+    pub(crate) silent_since: Mutex<Option<Instant>>,
     /// Where the session is, or was last.
     pub(crate) portal: Mutex<Option<Arc<str>>>,
     pub(crate) statistics: Mutex<Statistics>,
@@ -67,6 +69,7 @@ impl Shared {
         Self {
             state: watch::Sender::new(LinkState::Down { since, reason, given_up: false }),
             facts: Mutex::new(None),
+            silent_since: Mutex::new(None),
             portal: Mutex::new(None),
             statistics: Mutex::new(Statistics::default()),
             answered: Arc::default(),

@@ -136,8 +136,10 @@ async fn a_target_that_hangs_is_given_up_in_the_time_that_is_promised() {
         relay.stall(0);
         let begun = Instant::now();
         let mut reads = JoinSet::new();
+        let mut longest = None;
         let lost = async {
             while volume.statistics().connections_lost == 0 {
+                longest = volume.session().away().map(|(time, _)| time).or(longest);
                 if is_busy {
                     let volume = volume.clone();
                     reads.spawn(async move { expect(&volume, 0, 8, 1).await });
@@ -152,10 +154,31 @@ async fn a_target_that_hangs_is_given_up_in_the_time_that_is_promised() {
         let promised = Duration::from_millis(1100);
         let range = promised - Duration::from_millis(100)..promised + Duration::from_millis(900);
         assert!(range.contains(&took), "{took:?}, busy: {is_busy}");
+        let half = Duration::from_millis(500);
+        assert!(longest.is_some_and(|time| time > half), "it is away before that: {longest:?}");
         // By way of another connection, which the relay passes.
         while let Some(read) = reads.join_next().await {
             read.unwrap();
         }
         volume.close().await;
     }
+}
+
+#[tokio::test]
+async fn a_target_that_takes_long_for_a_command_is_not_away() {
+    let delay = Duration::from_secs(2);
+    let node = Node::start_slow(Geometry::with_blocks(65536), delay).await;
+    let mut settings = node.settings();
+    settings.timing.ping_after = Duration::from_millis(100);
+    let volume = RemoteVolume::connect(settings).await.unwrap();
+    let write = volume.write(Lba(0), blocks(0, 8, 1), Durability::Volatile);
+    let mut write = std::pin::pin!(write);
+    let begun = Instant::now();
+    while tokio::time::timeout(Duration::from_millis(20), write.as_mut()).await.is_err() {
+        // A machine that has other things to do may be late with an answer.
+        let away = volume.session().away().map(|(time, _)| time);
+        assert!(away.is_none_or(|time| time < delay / 2), "{away:?}");
+    }
+    assert!(begun.elapsed() >= delay);
+    volume.close().await;
 }

@@ -410,6 +410,11 @@ impl Connection {
         self.heard.max(self.carried).max(ping.sent)
     }
 
+    /// Since when the answer to a ping is owed and nothing has come; `None` if none is owed.
+    pub(super) fn owed_since(&self) -> Option<Instant> {
+        self.ping.as_ref().map(|ping| self.silent_since(ping))
+    }
+
     fn suspect_after(&self, commands: &Commands) -> Duration {
         let usual = commands.round_trip() * 4;
         // Whichever of the two is longer.

@@ -312,6 +312,15 @@ impl Session {
         }
     }
 
+    /// Since when the target has sent nothing though it was pinged on every connection, and no byte of ours
+    /// got through; `None` if one connection waits for no answer. A target that takes long for a command
+    /// answers pings meanwhile.
+    #[must_use]
+    pub fn silent_since(&self) -> Option<Instant> {
+        let silent: Option<Vec<_>> = self.connections.iter().map(Connection::owed_since).collect();
+        silent?.into_iter().max()
+    }
+
     /// Time passed. Connections that failed in it come out as [`Event::Closed`].
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.is_over() {
