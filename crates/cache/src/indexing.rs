@@ -32,11 +32,24 @@ async fn write_frames(shared: Arc<Shared>) {
         };
         // Stable, or all frames since the last power-on could be missing after a failure.
         let written = shared.log.write(lba, Data::from(frame.bytes), Durability::Stable).await;
+        let failed = std::mem::replace(&mut shared.state.lock().index_fails, written.is_err());
         match written {
-            Ok(()) => shared.index.lock().wrote(frame.last),
+            Ok(()) => {
+                if failed {
+                    tracing::info!("the index of the log is written again");
+                }
+                shared.index.lock().wrote(frame.last);
+            }
             Err(error) => {
                 shared.counters.log_errors.add(1);
-                tracing::warn!(%error, "cannot write the index of the log");
+                if failed {
+                    tracing::debug!(%error, "the index of the log is still not written");
+                } else {
+                    tracing::warn!(
+                        %error,
+                        "cannot write the index of the log: recovery reads those segments in full"
+                    );
+                }
             }
         }
     }

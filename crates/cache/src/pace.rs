@@ -122,7 +122,7 @@ pub(crate) async fn refresh_superblock(shared: &Shared) {
     if known + 1 < shared.state.lock().ring.next()
         && let Err(error) = shared.write_superblock(|_| {}).await
     {
-        tracing::warn!(%error, "cannot write the superblock");
+        tracing::debug!(%error, "the superblock does not note how far the log reaches");
     }
 }
 

@@ -178,9 +178,12 @@ impl Shared {
         };
         let written = self.write_superblock(change).await;
         if let Err(error) = written {
-            tracing::error!(%error, "the log cannot note its new size");
+            tracing::error!(
+                %error,
+                "the log cannot note its new size, and takes no writes until it has noted the former one"
+            );
             while let Err(error) = self.write_superblock(|_| ()).await {
-                tracing::error!(%error, "the log cannot note its size; trying again");
+                tracing::debug!(%error, "the log cannot note its size; trying again");
                 // Nothing is being written to the log, so nobody else tells those who wait for that.
                 let wakers = self.state.lock().fail(error);
                 wakers.into_iter().for_each(Waker::wake);

@@ -186,6 +186,13 @@ pub(crate) struct State {
     pub lower_error: Option<Error>,
     /// Since when each call to it has failed.
     pub lower_fails_since: Option<Instant>,
+    /// Since when the lower volume refuses a destage round, and with which error. Other calls may succeed
+    /// meanwhile, so that only a completed round ends it.
+    pub refuses: Option<(Instant, Error)>,
+    /// The last write of the log's superblock failed.
+    pub superblock_fails: bool,
+    /// The last write of a frame of the log's index failed.
+    pub index_fails: bool,
     pub orders: Orders,
     /// What goes down.
     pub destaging: Meter,
@@ -434,12 +441,27 @@ impl Shared {
         }
         let layouts = std::mem::take(&mut next.layouts);
         next.keep_layouts(layouts.into_iter());
-        write_copies(&self.log, &self.scratch, &next).await?;
+        let written = write_copies(&self.log, &self.scratch, &next).await;
+        self.tell_of_superblock(&written);
+        written?;
         if !moves {
             self.index.lock().release(next.index_tail);
         }
         *superblock = next;
         Ok(())
+    }
+
+    /// Reports once that the superblock cannot be written, and once that it can again.
+    fn tell_of_superblock(&self, written: &Result<(), Error>) {
+        let failed = std::mem::replace(&mut self.state.lock().superblock_fails, written.is_err());
+        match written {
+            Ok(()) if failed => tracing::info!("the superblock of the log is written again"),
+            Err(error) if !failed => tracing::warn!(
+                %error,
+                "cannot write the superblock of the log: it is tried again until that succeeds"
+            ),
+            _ => {}
+        }
     }
 
     /// Why writes are not taken now, if they are not.
@@ -528,6 +550,9 @@ impl State {
             dirty: DirtyFlags::of_one(),
             lower_error: None,
             lower_fails_since: None,
+            refuses: None,
+            superblock_fails: false,
+            index_fails: false,
             orders: Orders::default(),
             destaging: Meter::new(),
             gauge: Gauge::default(),

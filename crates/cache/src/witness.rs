@@ -137,7 +137,7 @@ impl Shared {
 
 /// Asks the lower volume until it knows, or both halves have everything again.
 async fn ask(shared: Weak<Shared>, alone: Alone, claim: Claim) {
-    let mut is_asked = false;
+    let (mut is_asked, mut is_told) = (false, false);
     loop {
         let Some(shared) = shared.upgrade() else { return };
         let pair = shared.pair.as_ref().expect("it asks for one");
@@ -170,7 +170,13 @@ async fn ask(shared: Weak<Shared>, alone: Alone, claim: Claim) {
                 shared.lower.fence(&Error::Fenced(reason));
                 break shared.changed.notify_waiters();
             }
-            Err(error) => tracing::warn!(%error, "the claim of going on alone is not answered"),
+            Err(error) if std::mem::replace(&mut is_told, true) => {
+                tracing::debug!(%error, "the claim of going on alone is still not answered");
+            }
+            Err(error) => tracing::warn!(
+                %error,
+                "the node does not answer the claim of going on alone: it is asked until it does"
+            ),
         }
         drop(shared);
         sleep(LOOK_EVERY).await;
