@@ -1,15 +1,10 @@
 //! The calls of a file turned into calls of a volume: whole blocks, at most so many at once, and
 //! patience with a volume that is busy.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use libc::c_int;
+use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::{Instant, sleep},
@@ -36,8 +31,8 @@ pub(crate) struct Requests {
     patience: Duration,
     /// Held by a request while it is served; closed when no more are.
     places: Semaphore,
-    /// The last call failed: tells the first failure of many.
-    is_failing: AtomicBool,
+    /// Calls that fail, by what they are: reads may succeed while writes fail.
+    failing: Mutex<Failing>,
     losses: Losses,
 }
 
@@ -49,8 +44,8 @@ impl Requests {
     /// tried again for so long.
     pub(crate) fn new(volume: Stack, patience: Duration) -> Arc<Self> {
         let places = Semaphore::new(SIDE_BY_SIDE.into());
-        let is_failing = AtomicBool::new(false);
-        Arc::new(Self { volume, patience, places, is_failing, losses: Losses::default() })
+        let failing = Mutex::default();
+        Arc::new(Self { volume, patience, places, failing, losses: Losses::default() })
     }
 
     /// The changes that were answered with an error.
@@ -180,22 +175,51 @@ impl Requests {
                 result => break result,
             }
         };
+        let is_new = self.failing.lock().turn(what, result.is_ok(), Instant::now());
         match &result {
-            Ok(_) if self.is_failing.load(Ordering::Relaxed) => {
-                self.is_failing.store(false, Ordering::Relaxed);
-                tracing::info!("the volume answers again");
+            Ok(_) if is_new => tracing::info!(what, "done again: the device works"),
+            Err(error) if is_new => {
+                tracing::error!(%error, what, "not done: the device reports an I/O error");
             }
+            Err(error) => tracing::debug!(%error, what, "not done"),
             Ok(_) => {}
-            Err(error) if self.is_failing.swap(true, Ordering::Relaxed) => {
-                tracing::debug!(%error, what, "not done");
-            }
-            Err(error) => {
-                tracing::error!(%error, what, "not done: the device reports an I/O error")
-            }
         }
         result.map_err(|error| errno(&error))
     }
 }
+
+/// The kinds of calls that fail, each with the time of its last failure. There are four kinds.
+#[derive(Default)]
+struct Failing(Vec<(&'static str, Instant)>);
+
+impl Failing {
+    /// Notes how a call ended. Returns true if that begins or ends a condition. A call that succeeds ends it
+    /// when none of its kind has failed for [`QUIET`]: a volume may fail some blocks only.
+    fn turn(&mut self, what: &'static str, is_done: bool, now: Instant) -> bool {
+        let at = self.0.iter().position(|(failing, _)| *failing == what);
+        match (at, is_done) {
+            (None, true) => false,
+            (None, false) => {
+                self.0.push((what, now));
+                true
+            }
+            (Some(at), false) => {
+                self.0[at].1 = now;
+                false
+            }
+            (Some(at), true) => {
+                let is_over = now - self.0[at].1 >= QUIET;
+                if is_over {
+                    self.0.remove(at);
+                }
+                is_over
+            }
+        }
+    }
+}
+
+/// The kernel writes dirty pages of a file system every 5 s, and tries again what has failed.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// 2 GiB: whole blocks of every size, and fewer than 2^32 of any.
 const MOST_DISCARDED: u64 = 2 << 30;
@@ -300,6 +324,23 @@ mod tests {
         requests.close().await;
         requests.write(0, block).await.unwrap_err();
         assert_eq!(requests.lost(), Some(crate::Lost { writes: 4, ..lost }));
+    }
+
+    #[test]
+    fn a_failure_is_told_once_while_other_calls_succeed_and_once_when_it_is_over() {
+        let (mut failing, begun) = (Failing::default(), Instant::now());
+        let mut turn = |what, is_done, seconds| {
+            failing.turn(what, is_done, begun + Duration::from_secs(seconds))
+        };
+        assert!(turn("write", false, 0));
+        for second in 1..60 {
+            let told = [turn("read", true, second), turn("write", second % 2 == 0, second)];
+            assert_eq!(told, [false, false], "{second}");
+        }
+        assert!(turn("flush", false, 60), "another kind of call");
+        assert!(!turn("write", true, 68));
+        assert!(turn("write", true, 69) && !turn("write", true, 70));
+        assert!(turn("flush", true, 71) && turn("write", false, 72));
     }
 
     #[tokio::test]
