@@ -14,8 +14,9 @@ use tokio::{
 use volume::{FileVolume, Volume};
 
 /// The condition ends when no call was refused for so long and there is room. Writes to blocks that have
-/// their place succeed all the time, so that a write that succeeds does not end it.
-const QUIET: Duration = Duration::from_secs(5);
+/// their place succeed all the time, so that a write that succeeds does not end it. A cache above sends a
+/// refused round again after 5 s and its time on the way, which must not look like an end.
+const QUIET: Duration = Duration::from_secs(30);
 
 /// The interval between two checks whether the condition has ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -131,5 +132,22 @@ mod tests {
         drop(refusals);
         following.await.unwrap();
         assert_eq!(told.lock().len(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quota_that_refuses_each_try_of_destage_is_told_once() {
+        let (refusals, told) = (watch::Sender::new(0), Arc::new(Mutex::new(Vec::new())));
+        let tell = Arc::clone(&told);
+        // The file system has room, which the quota does not give.
+        let room = || Room::Free(Some(1 << 30));
+        let changed = move |change| tell.lock().push(change);
+        tokio::spawn(follow(refusals.subscribe(), room, changed));
+        for _ in 0..20 {
+            refusals.send_modify(|count| *count += 1);
+            sleep(Duration::from_secs(8)).await;
+        }
+        assert_eq!(*told.lock(), [Change::Begins { free: Some(1 << 30) }]);
+        sleep(QUIET).await;
+        assert_eq!(told.lock()[1..], [Change::Ends { refused: 20, free: Some(1 << 30) }]);
     }
 }
